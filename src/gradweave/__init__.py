@@ -1,0 +1,1 @@
+"""Gradweave: AllReduce schedules for any network."""

@@ -1,0 +1,50 @@
+"""Every error that Gradweave raises on purpose.
+
+    GradweaveError                  the message names the field, what was expected, what came, the remedy
+    ├── TopologyError               a network that cannot exist or cannot be used
+    ├── SpecError                   a topology or scheduler given in words that are not understood
+    ├── FileError                   a file that cannot be read or written, or does not hold what it should
+    ├── ScheduleError               columns that do not make a schedule
+    ├── OptionError                 a scheduler, simulator or report asked for something it does not do
+    └── Negative                    the question was sound and its answer is no
+        ├── InvalidScheduleError    a schedule that the verifier rejects
+        └── NoScheduleError         no schedule was found within the limits given
+
+The command line turns `Negative` into exit status 1 and every other `GradweaveError` into 2.
+"""
+
+
+class GradweaveError(Exception):
+    """Base of all errors that Gradweave raises on purpose."""
+
+
+class TopologyError(GradweaveError, ValueError):
+    """A network that cannot exist or cannot be used."""
+
+
+class SpecError(GradweaveError, ValueError):
+    """A topology or scheduler given in words that are not understood."""
+
+
+class FileError(GradweaveError, ValueError):
+    """A file that cannot be read or written, or does not hold what it should."""
+
+
+class ScheduleError(GradweaveError, ValueError):
+    """Columns that do not make a schedule."""
+
+
+class OptionError(GradweaveError, ValueError):
+    """A scheduler, simulator or report asked for something it does not do."""
+
+
+class Negative(GradweaveError):
+    """The question was sound and its answer is no."""
+
+
+class InvalidScheduleError(Negative):
+    """A schedule that the verifier rejects."""
+
+
+class NoScheduleError(Negative):
+    """No schedule was found within the limits given."""

@@ -1,0 +1,246 @@
+"""The schedule: what moves when, as an immutable struct of arrays with one row a transfer."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import ScheduleError
+from gradweave.topology.topology import Topology
+
+Collective = Literal["all_reduce", "reduce_scatter", "all_gather"]
+COLLECTIVES: tuple[str, ...] = get_args(Collective)
+
+REDUCE = 0
+"""The transfer adds the source's partial sum of the piece into the target's."""
+COPY = 1
+"""The transfer overwrites the target's piece with the source's."""
+OPS = ("reduce", "copy")
+"""The ops' names in files, by their number."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Provenance:
+    """Which scheduler made a schedule, and how."""
+
+    name: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class StatedBound:
+    """The lower bound that a schedule's file states; `gradweave.bounds` computes it anew with a certificate."""
+
+    rounds: int
+    kind: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Schedule:
+    """Transfers in rounds, on a topology.
+
+    Rows are sorted by round (stable). Construction checks shapes, types and ranges, so that every id can be used as an
+    index; whether the schedule is *valid* is for `gradweave.verify` to say. Arrays are read-only.
+
+    Source: SPEC "Schedule file"; the paper's section 4.1.
+
+    Raises:
+        ScheduleError: naming the column and row at fault.
+    """
+
+    topology: Topology
+    collective: Collective
+    root: NDArray[np.int32]
+    """[P] node id of the server at which each piece is reduced."""
+    round: NDArray[np.int32]
+    """[T] round in which the transfer happens, from 0."""
+    piece: NDArray[np.int32]
+    """[T] piece that it moves."""
+    source: NDArray[np.int32]
+    """[T] node that sends."""
+    target: NDArray[np.int32]
+    """[T] node that receives."""
+    op: NDArray[np.int8]
+    """[T] `REDUCE` or `COPY`."""
+    route_nodes: NDArray[np.int32]
+    """[sum of route lengths] the routes' nodes, one route after the other, source and target included."""
+    route_offsets: NDArray[np.int64]
+    """[T+1] the route of transfer t is ``route_nodes[route_offsets[t]:route_offsets[t + 1]]``."""
+    scheduler: Provenance = Provenance("unknown")
+    bound: StatedBound | None = None
+
+    def __post_init__(self) -> None:
+        if self.collective not in COLLECTIVES:
+            raise ScheduleError(f"collective: expected one of {', '.join(COLLECTIVES)}, got {self.collective!r}")
+        nodes, transfers = self.topology.num_nodes, len(self.round)
+        columns: dict[str, NDArray] = {}
+        for field, dtype, least, most in (
+            ("root", np.int32, 0, nodes - 1),
+            ("round", np.int32, 0, np.iinfo(np.int32).max - 1),
+            ("piece", np.int32, 0, len(self.root) - 1),
+            ("source", np.int32, 0, nodes - 1),
+            ("target", np.int32, 0, nodes - 1),
+            ("op", np.int8, 0, len(OPS) - 1),
+            ("route_nodes", np.int32, 0, nodes - 1),
+            ("route_offsets", np.int64, 0, len(self.route_nodes)),
+        ):
+            array = np.asarray(getattr(self, field))
+            if array.ndim != 1:
+                raise ScheduleError(f"{field}: expected a flat list, got {array.ndim} dimensions")
+            if array.size and array.dtype.kind not in "iu":
+                raise ScheduleError(f"{field}: expected integers, got {array.dtype}")
+            if array.size and (array.min() < least or array.max() > most):
+                row = int(np.flatnonzero((array < least) | (array > most))[0])
+                raise ScheduleError(f"{field}[{row}]: expected {least} to {most}, got {array[row]}")
+            columns[field] = array.astype(dtype)
+        if not columns["root"].size:
+            raise ScheduleError("root: expected at least one piece, got none")
+        if not self.topology.is_server[columns["root"]].all():
+            piece = int(np.flatnonzero(~self.topology.is_server[columns["root"]])[0])
+            raise ScheduleError(f"root[{piece}]: expected a server, got switch {columns['root'][piece]}")
+        for field in ("piece", "source", "target", "op"):
+            if len(columns[field]) != transfers:
+                raise ScheduleError(f"{field}: expected {transfers} entries, as many as round has, got {len(columns[field])}")
+        lengths = np.diff(columns["route_offsets"])
+        if len(lengths) != transfers or columns["route_offsets"][[0, -1]].tolist() != [0, len(self.route_nodes)]:
+            raise ScheduleError(f"route: expected {transfers} routes, as many as round has, got {len(lengths)}")
+        if transfers and lengths.min() < 2:
+            row = int(np.flatnonzero(lengths < 2)[0])
+            raise ScheduleError(f"route[{row}]: expected at least its source and target, got {lengths[row]} nodes")
+        if transfers and (np.diff(columns["round"]) < 0).any():
+            order = np.argsort(columns["round"], kind="stable")
+            for field in ("round", "piece", "source", "target", "op"):
+                columns[field] = columns[field][order]
+            columns["route_nodes"], columns["route_offsets"] = take_routes(
+                columns["route_nodes"], columns["route_offsets"], order
+            )
+        for field, array in columns.items():
+            array.flags.writeable = False
+            object.__setattr__(self, field, array)
+
+    @staticmethod
+    def from_rows(
+        topology: Topology,
+        rows: Sequence[tuple[int, int, int, Sequence[int]]],
+        *,
+        collective: Collective = "all_reduce",
+        root: Sequence[int] | NDArray | None = None,
+        scheduler: Provenance = Provenance("unknown"),
+    ) -> "Schedule":
+        """Makes a small schedule by hand.
+
+        Args:
+            topology: the network.
+            rows: one (round, piece, op, route) per transfer; source and target are the route's ends.
+            collective: what the schedule accomplishes.
+            root: server of each piece; one piece per server in order of id if not given.
+            scheduler: who made it.
+
+        >>> import gradweave as gw
+        >>> pair = gw.topology.complete(2)
+        >>> REDUCE, COPY = gw.schedule.REDUCE, gw.schedule.COPY
+        >>> rows = [(0, 0, REDUCE, (1, 0)), (0, 1, REDUCE, (0, 1)), (1, 0, COPY, (0, 1)), (1, 1, COPY, (1, 0))]
+        >>> gw.schedule.Schedule.from_rows(pair, rows)
+        Schedule(all_reduce on 'complete:n=2': 4 transfers in 2 rounds, by unknown)
+        """
+        routes = [np.asarray(route, np.int64) for *_, route in rows]
+        return Schedule(
+            topology=topology,
+            collective=collective,
+            root=topology.servers if root is None else np.asarray(root),
+            round=np.array([row[0] for row in rows], np.int64),
+            piece=np.array([row[1] for row in rows], np.int64),
+            source=np.array([route[0] for route in routes], np.int64),
+            target=np.array([route[-1] for route in routes], np.int64),
+            op=np.array([row[2] for row in rows], np.int64),
+            route_nodes=np.concatenate(routes) if routes else np.zeros(0, np.int64),
+            route_offsets=np.cumsum([0, *(len(route) for route in routes)]),
+            scheduler=scheduler,
+        )
+
+    @property
+    def pieces(self) -> int:
+        """P, the number of pieces that the gradient is cut into."""
+        return len(self.root)
+
+    @property
+    def num_transfers(self) -> int:
+        """T, the number of transfers."""
+        return len(self.round)
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds: 1 + the last round that has a transfer; 0 where there is none."""
+        return int(self.round[-1]) + 1 if self.num_transfers else 0
+
+    @cached_property
+    def stages(self) -> dict[str, int]:
+        """Rounds of each stage: up to the last reduce, and from the first copy on. Without overlap they add up to `rounds`."""
+        reduces, copies = self.round[self.op == REDUCE], self.round[self.op == COPY]
+        reduce_scatter = int(reduces[-1]) + 1 if reduces.size else 0
+        first_copy = min(int(copies[0]), reduce_scatter) if copies.size else self.rounds
+        all_gather = self.rounds - first_copy
+        return {"reduce_scatter": reduce_scatter, "all_gather": all_gather}
+
+    @cached_property
+    def round_offsets(self) -> NDArray[np.int64]:
+        """[rounds+1] transfers of round t are ``round_offsets[t]`` to ``round_offsets[t + 1] − 1``."""
+        return np.searchsorted(self.round, np.arange(self.rounds + 1)).astype(np.int64)
+
+    @cached_property
+    def route_links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Link directions of every route, one route after the other, and the transfer that each belongs to.
+
+        Two arrays of equal length, in the order of the transfers; a link is −1 where the topology has none between the
+        two nodes.
+        """
+        if not self.num_transfers:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        starts = np.ones(len(self.route_nodes), bool)
+        starts[self.route_offsets[1:] - 1] = False
+        place = np.flatnonzero(starts)
+        links = self.topology.find_links(self.route_nodes[place], self.route_nodes[place + 1])
+        transfer = np.repeat(np.arange(self.num_transfers), np.diff(self.route_offsets) - 1)
+        return links, transfer
+
+    def route(self, transfer: int) -> tuple[int, ...]:
+        """The nodes that one transfer passes, source and target included."""
+        return tuple(self.route_nodes[self.route_offsets[transfer] : self.route_offsets[transfer + 1]].tolist())
+
+    def replace(self, **changes: Any) -> "Schedule":
+        """The same schedule with some fields changed; checked anew."""
+        return dataclasses.replace(self, **changes)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the schedule file (JSON; gzip where the name ends in ``.gz``); see `gradweave.schedule.file`."""
+        from gradweave.schedule.file import save
+
+        save(self, path)
+
+    def __repr__(self) -> str:
+        return (
+            f"Schedule({self.collective} on {self.topology.name!r}: {self.num_transfers} transfers in "
+            f"{self.rounds} rounds, by {self.scheduler.name})"
+        )
+
+
+def take_routes(nodes: NDArray, offsets: NDArray, index: NDArray) -> tuple[NDArray, NDArray]:
+    """Selects routes from ragged rows.
+
+    Args:
+        nodes: the rows' entries, one row after the other.
+        offsets: [rows+1] where each row starts.
+        index: [M] rows to take, in this order.
+
+    Returns:
+        The taken rows' entries, and their offsets [M+1].
+    """
+    lengths = np.diff(offsets)[index]
+    taken = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    place = np.arange(taken[-1]) - np.repeat(taken[:-1] - np.asarray(offsets)[:-1][index], lengths)
+    return nodes[place], taken

@@ -1,0 +1,272 @@
+"""The network: servers, switches and full-duplex links, as immutable arrays."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import TopologyError
+
+MAX_NODES = 1 << 20
+"""Largest number of nodes accepted; a guard against absurd specifications, not a limit of the code."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """What a generator gives each link, the same in both directions.
+
+    The defaults are a 100 Gbit/s link with one microsecond of latency.
+    """
+
+    bandwidth_bytes_per_s: float = 12.5e9
+    latency_s: float = 1e-6
+    capacity: int = 1
+    """Transfers that the link carries in one round, per direction."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Topology:
+    """A network of servers (which compute) and switches (which only forward).
+
+    Nodes are 0 … V−1 and directed links 0 … L−1; each link direction is one entry, both directions of a link are
+    present, and entries are sorted by (source, target). Parallel links are one link of higher capacity. Arrays are
+    read-only. Checked at construction: the network is connected, has at least two servers, and every number makes sense.
+    The model leaves out switch-internal limits: a switch forwards at the speed of its links.
+
+    Raises:
+        TopologyError: naming the node or link at fault.
+    """
+
+    name: str
+    """How to make or find this network again: a specification such as ``bcube:n=3,k=1``, or the name of a file."""
+    is_server: NDArray[np.bool_]
+    """[V] True for servers, False for switches."""
+    source: NDArray[np.int32]
+    """[L] node that the link direction leaves."""
+    target: NDArray[np.int32]
+    """[L] node that the link direction enters."""
+    bandwidth_bytes_per_s: NDArray[np.float64]
+    """[L] bandwidth of the link direction, in bytes per second."""
+    latency_s: NDArray[np.float64]
+    """[L] latency of the link direction, in seconds."""
+    capacity: NDArray[np.int32]
+    """[L] transfers that the link direction carries in one round."""
+    labels: tuple[str, ...] = ()
+    """[V] the nodes' names in the file they came from, or empty where ids are all there is."""
+    positions: NDArray[np.float64] | None = None
+    """[V, 2] where to draw each node, in arbitrary units, or None to let the report choose."""
+
+    def __post_init__(self) -> None:
+        def column(field: str, dtype: type) -> NDArray:
+            array = np.array(getattr(self, field))
+            if array.ndim != 1:
+                raise TopologyError(f"{field}: expected a one-dimensional array, got {array.ndim} dimensions")
+            if array.size and not np.can_cast(array.dtype, dtype, casting="same_kind"):
+                raise TopologyError(f"{field}: expected {np.dtype(dtype)} values, got {array.dtype}")
+            if array.size and array.dtype.kind in "iu" and np.dtype(dtype).kind == "i":
+                limit = np.iinfo(dtype).max
+                if int(array.max()) > limit:
+                    raise TopologyError(f"{field}: {int(array.max())} is larger than {limit}")
+            return array.astype(dtype)
+
+        columns = {
+            "is_server": column("is_server", np.bool_),
+            "source": column("source", np.int32),
+            "target": column("target", np.int32),
+            "bandwidth_bytes_per_s": column("bandwidth_bytes_per_s", np.float64),
+            "latency_s": column("latency_s", np.float64),
+            "capacity": column("capacity", np.int32),
+        }
+        lengths = {field: len(columns[field]) for field in columns if field != "is_server"}
+        if len(set(lengths.values())) > 1:
+            raise TopologyError(f"link columns differ in length: {lengths}; give one entry per direction in each")
+        order = np.lexsort((columns["target"], columns["source"]))
+        for field in lengths:
+            columns[field] = columns[field][order]
+        if self.positions is not None:
+            positions = np.array(self.positions, np.float64)
+            if positions.shape != (len(columns["is_server"]), 2):
+                raise TopologyError(f"positions: expected one (x, y) per node, got shape {positions.shape}")
+            columns["positions"] = positions
+        for field, array in columns.items():
+            array.flags.writeable = False
+            object.__setattr__(self, field, array)
+        object.__setattr__(self, "labels", tuple(self.labels))
+        self._check()
+
+    def _check(self) -> None:
+        nodes = self.num_nodes
+        if nodes > MAX_NODES:
+            raise TopologyError(f"{nodes} nodes; at most {MAX_NODES} are supported")
+        if self.labels and len(self.labels) != nodes:
+            raise TopologyError(f"labels: expected {nodes} (one per node) or none, got {len(self.labels)}")
+        if self.num_servers < 2:
+            raise TopologyError(
+                f"{self.num_servers} server{'s' * (self.num_servers != 1)} in {self.name!r}; "
+                "an all-reduce needs at least 2"
+            )
+        ends = np.concatenate([self.source, self.target])
+        if ends.size and (ends.min() < 0 or ends.max() >= nodes):
+            bad = int(ends[(ends < 0) | (ends >= nodes)][0])
+            raise TopologyError(f"a link names node {bad}, but nodes are 0 to {nodes - 1}")
+
+        def reject(mask: NDArray[np.bool_], what: str) -> None:
+            if mask.any():
+                link = int(np.flatnonzero(mask)[0])
+                raise TopologyError(f"link {self.link_name(link)}: {what(link) if callable(what) else what}")
+
+        reject(self.source == self.target, "joins a node to itself; remove it")
+        key = self.source.astype(np.int64) * nodes + self.target
+        reject(
+            np.concatenate([[False], key[1:] == key[:-1]]) if key.size else np.zeros(0, bool),
+            "is given twice; give parallel links as one link of higher capacity",
+        )
+        reject(~np.isin(self.target.astype(np.int64) * nodes + self.source, key), "has no opposite direction; give both")
+        for field, least, unit in (
+            ("bandwidth_bytes_per_s", "positive", "bytes/s"),
+            ("latency_s", "zero or positive", "s"),
+            ("capacity", "at least 1", "transfers per round"),
+        ):
+            values = getattr(self, field)
+            low = values < 0 if field == "latency_s" else values <= 0
+            bad = low | ~np.isfinite(values)
+            if bad.any():
+                link = int(np.flatnonzero(bad)[0])
+                raise TopologyError(
+                    f"link {self.link_name(link)}: {field} must be {least} and finite, got {values[link]:g} {unit}"
+                )
+        unreached = np.flatnonzero(~self._reached_from_first_server())
+        if unreached.size:
+            raise TopologyError(
+                f"disconnected: node {self.node_name(int(unreached[0]))} cannot be reached from "
+                f"{self.node_name(int(self.servers[0]))} ({unreached.size} of {nodes} nodes cannot); add links or remove it"
+            )
+
+    def _reached_from_first_server(self) -> NDArray[np.bool_]:
+        reached = np.zeros(self.num_nodes, bool)
+        frontier = self.servers[:1].astype(np.int64)
+        while frontier.size:
+            reached[frontier] = True
+            mask = np.zeros(self.num_nodes, bool)
+            mask[frontier] = True
+            following = np.unique(self.target[mask[self.source]])
+            frontier = following[~reached[following]]
+        return reached
+
+    @staticmethod
+    def from_links(
+        name: str,
+        *,
+        servers: int,
+        switches: int,
+        links: Iterable[tuple[int, int]] | NDArray,
+        link: Link | None = None,
+        capacity: Sequence[int] | NDArray | None = None,
+        positions: NDArray | None = None,
+    ) -> "Topology":
+        """Makes a network of alike links from undirected pairs.
+
+        Args:
+            name: the network's name.
+            servers: number of servers; they are nodes 0 … servers−1.
+            switches: number of switches; they follow the servers.
+            links: pairs of nodes, one per link.
+            link: bandwidth, latency and capacity of each direction of each link.
+            capacity: transfers per round of each link, in place of ``link.capacity``; the bandwidth grows in proportion.
+            positions: [V, 2] where to draw the nodes.
+        """
+        link = link or Link()
+        if servers + switches > MAX_NODES:
+            raise TopologyError(f"{name}: {servers + switches} nodes; at most {MAX_NODES} are supported")
+        pairs = np.array(links if isinstance(links, np.ndarray) else list(links), np.int64).reshape(-1, 2)
+        multiple = np.ones(len(pairs), np.int64) if capacity is None else np.asarray(capacity, np.int64)
+        both = np.concatenate([multiple, multiple])
+        return Topology(
+            name=name,
+            is_server=np.arange(servers + switches) < servers,
+            source=np.concatenate([pairs[:, 0], pairs[:, 1]]),
+            target=np.concatenate([pairs[:, 1], pairs[:, 0]]),
+            bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * both,
+            latency_s=np.full(2 * len(pairs), link.latency_s),
+            capacity=link.capacity * both,
+            positions=positions,
+        )
+
+    @cached_property
+    def servers(self) -> NDArray[np.int32]:
+        """[N] the servers' node ids, ascending. A server's place in this array is its **rank**."""
+        return np.flatnonzero(self.is_server).astype(np.int32)
+
+    @cached_property
+    def switches(self) -> NDArray[np.int32]:
+        """The switches' node ids, ascending."""
+        return np.flatnonzero(~self.is_server).astype(np.int32)
+
+    @cached_property
+    def rank(self) -> NDArray[np.int32]:
+        """[V] each server's place in `servers`; −1 for switches."""
+        rank = np.full(self.num_nodes, -1, np.int32)
+        rank[self.servers] = np.arange(self.num_servers, dtype=np.int32)
+        return rank
+
+    @property
+    def num_nodes(self) -> int:
+        """V, the number of servers and switches."""
+        return len(self.is_server)
+
+    @property
+    def num_servers(self) -> int:
+        """N, the number of servers."""
+        return len(self.servers)
+
+    @property
+    def num_links(self) -> int:
+        """Number of full-duplex links: half the number of link directions."""
+        return len(self.source) // 2
+
+    @cached_property
+    def first_link(self) -> NDArray[np.int64]:
+        """[V+1] link directions that leave node v are ``first_link[v]`` to ``first_link[v + 1] − 1``, targets ascending."""
+        return np.searchsorted(self.source, np.arange(self.num_nodes + 1)).astype(np.int64)
+
+    @cached_property
+    def opposite(self) -> NDArray[np.int64]:
+        """[L] the link direction from target to source of each link direction."""
+        return self.find_links(self.target, self.source)
+
+    def find_links(self, source: NDArray, target: NDArray) -> NDArray[np.int64]:
+        """Looks up link directions; −1 where there is no such link.
+
+        Args:
+            source: nodes that the directions leave, any shape.
+            target: nodes that they enter, the same shape.
+        """
+        nodes = np.int64(self.num_nodes)
+        key = np.asarray(source, np.int64) * nodes + np.asarray(target, np.int64)
+        keys = self.source.astype(np.int64) * nodes + self.target
+        place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+        return np.where(keys[place] == key, place, -1)
+
+    def node_name(self, node: int) -> str:
+        """The node as a person would name it: ``server 3``, ``switch 12``, with its label where it has one."""
+        kind = "server" if self.is_server[node] else "switch"
+        return f"{kind} {node}" + (f" ({self.labels[node]})" if self.labels else "")
+
+    def link_name(self, link: int) -> str:
+        """The link direction as a person would name it: ``3→12``."""
+        source, target = int(self.source[link]), int(self.target[link])
+        return f"{self.labels[source]}→{self.labels[target]}" if self.labels else f"{source}→{target}"
+
+    def same_network(self, other: "Topology") -> bool:
+        """Whether both have the same nodes and links with the same properties; names and drawings may differ."""
+        return all(
+            np.array_equal(getattr(self, field), getattr(other, field))
+            for field in ("is_server", "source", "target", "bandwidth_bytes_per_s", "latency_s", "capacity")
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Topology({self.name!r}: {self.num_servers} servers, {len(self.switches)} switches, {self.num_links} links)"
+        )
