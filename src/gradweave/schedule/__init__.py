@@ -1,5 +1,33 @@
 """What moves when: schedules, flow trees, workloads, and the schedule file."""
 
-from gradweave.schedule.schedule import COLLECTIVES, COPY, OPS, REDUCE, Collective, Provenance, Schedule, StatedBound
+from gradweave.schedule.compose import compose, overlap, reverse
+from gradweave.schedule.file import load, save
+from gradweave.schedule.flow_tree import FlowTrees, Workloads
+from gradweave.schedule.schedule import (
+    COLLECTIVES,
+    COPY,
+    OPS,
+    REDUCE,
+    Collective,
+    Provenance,
+    Schedule,
+    StatedBound,
+)
 
-__all__ = ["COLLECTIVES", "COPY", "OPS", "REDUCE", "Collective", "Provenance", "Schedule", "StatedBound"]
+__all__ = [
+    "COLLECTIVES",
+    "COPY",
+    "OPS",
+    "REDUCE",
+    "Collective",
+    "FlowTrees",
+    "Provenance",
+    "Schedule",
+    "StatedBound",
+    "Workloads",
+    "compose",
+    "load",
+    "overlap",
+    "reverse",
+    "save",
+]

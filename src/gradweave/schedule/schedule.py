@@ -116,7 +116,7 @@ class Schedule:
             order = np.argsort(columns["round"], kind="stable")
             for field in ("round", "piece", "source", "target", "op"):
                 columns[field] = columns[field][order]
-            columns["route_nodes"], columns["route_offsets"] = take_routes(
+            columns["route_nodes"], columns["route_offsets"] = take_rows(
                 columns["route_nodes"], columns["route_offsets"], order
             )
         for field, array in columns.items():
@@ -181,10 +181,11 @@ class Schedule:
     @cached_property
     def stages(self) -> dict[str, int]:
         """Rounds of each stage: up to the last reduce, and from the first copy on. Without overlap they add up to `rounds`."""
+        if self.collective != "all_reduce":
+            return {stage: self.rounds if stage == self.collective else 0 for stage in COLLECTIVES[1:]}
         reduces, copies = self.round[self.op == REDUCE], self.round[self.op == COPY]
         reduce_scatter = int(reduces[-1]) + 1 if reduces.size else 0
-        first_copy = min(int(copies[0]), reduce_scatter) if copies.size else self.rounds
-        all_gather = self.rounds - first_copy
+        all_gather = self.rounds - (min(int(copies[0]), reduce_scatter) if copies.size else self.rounds)
         return {"reduce_scatter": reduce_scatter, "all_gather": all_gather}
 
     @cached_property
@@ -229,7 +230,7 @@ class Schedule:
         )
 
 
-def take_routes(nodes: NDArray, offsets: NDArray, index: NDArray) -> tuple[NDArray, NDArray]:
+def take_rows(nodes: NDArray, offsets: NDArray, index: NDArray) -> tuple[NDArray, NDArray]:
     """Selects routes from ragged rows.
 
     Args:
@@ -244,3 +245,9 @@ def take_routes(nodes: NDArray, offsets: NDArray, index: NDArray) -> tuple[NDArr
     taken = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     place = np.arange(taken[-1]) - np.repeat(taken[:-1] - np.asarray(offsets)[:-1][index], lengths)
     return nodes[place], taken
+
+
+def reverse_rows(nodes: NDArray, offsets: NDArray) -> NDArray:
+    """The same ragged routes, each from its end to its start; the offsets stay as they are."""
+    lengths = np.diff(offsets)
+    return nodes[np.repeat(offsets[:-1] + offsets[1:] - 1, lengths) - np.arange(len(nodes))]

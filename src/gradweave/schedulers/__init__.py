@@ -1,1 +1,23 @@
-"""."""
+"""Topology in, verified schedule out; one strategy a file."""
+
+from gradweave.schedulers.merged import Merged
+from gradweave.schedulers.parameter_server import CentralParameterServer, ParameterServer
+from gradweave.schedulers.ring import Ring
+from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.solve import DEFAULT, Attempt, Solution, solve
+from gradweave.schedulers.spec import STRATEGIES, from_spec, to_spec
+
+__all__ = [
+    "DEFAULT",
+    "STRATEGIES",
+    "Attempt",
+    "CentralParameterServer",
+    "Merged",
+    "ParameterServer",
+    "Ring",
+    "Scheduler",
+    "Solution",
+    "from_spec",
+    "solve",
+    "to_spec",
+]

@@ -1,1 +1,18 @@
-"""."""
+"""What a schedule would do: rounds played by a policy, seconds, bytes."""
+
+from gradweave.simulate.rounds import Policy, RoundState, play, schedule_from_rounds
+from gradweave.simulate.seconds import event_seconds, round_seconds, seconds
+from gradweave.simulate.traffic import Traffic, bytes_per_piece, traffic
+
+__all__ = [
+    "Policy",
+    "RoundState",
+    "Traffic",
+    "bytes_per_piece",
+    "event_seconds",
+    "play",
+    "round_seconds",
+    "schedule_from_rounds",
+    "seconds",
+    "traffic",
+]

@@ -1,5 +1,48 @@
-"""What the network is: servers, switches and links, generators of known families, files and routes."""
+"""What the network is: servers, switches and links, known families, files and routes."""
 
+from gradweave.topology.bcube import bcube
+from gradweave.topology.complete import complete
+from gradweave.topology.dcell import dcell
+from gradweave.topology.fat_tree import fat_tree
+from gradweave.topology.files import load, save
+from gradweave.topology.graph import from_networkx, to_networkx
+from gradweave.topology.hypercube import hypercube
+from gradweave.topology.jellyfish import jellyfish, jellyfish_reference
+from gradweave.topology.ring import ring
+from gradweave.topology.routes import (
+    hop_distances,
+    k_shortest_routes,
+    shortest_path_trees,
+    shortest_route,
+    switch_only_trees,
+)
+from gradweave.topology.spec import from_spec
+from gradweave.topology.star import star
 from gradweave.topology.topology import Link, Topology
+from gradweave.topology.torus import mesh, torus
 
-__all__ = ["Link", "Topology"]
+__all__ = [
+    "Link",
+    "Topology",
+    "bcube",
+    "complete",
+    "dcell",
+    "fat_tree",
+    "from_networkx",
+    "from_spec",
+    "hop_distances",
+    "hypercube",
+    "jellyfish",
+    "jellyfish_reference",
+    "k_shortest_routes",
+    "load",
+    "mesh",
+    "ring",
+    "save",
+    "shortest_path_trees",
+    "shortest_route",
+    "star",
+    "switch_only_trees",
+    "to_networkx",
+    "torus",
+]

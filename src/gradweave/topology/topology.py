@@ -66,9 +66,10 @@ class Topology:
             if array.size and not np.can_cast(array.dtype, dtype, casting="same_kind"):
                 raise TopologyError(f"{field}: expected {np.dtype(dtype)} values, got {array.dtype}")
             if array.size and array.dtype.kind in "iu" and np.dtype(dtype).kind == "i":
-                limit = np.iinfo(dtype).max
-                if int(array.max()) > limit:
-                    raise TopologyError(f"{field}: {int(array.max())} is larger than {limit}")
+                limits = np.iinfo(dtype)
+                for value in (int(array.min()), int(array.max())):
+                    if not limits.min <= value <= limits.max:
+                        raise TopologyError(f"{field}: {value} does not fit in {limits.bits} bits")
             return array.astype(dtype)
 
         columns = {
@@ -145,15 +146,15 @@ class Topology:
             )
 
     def _reached_from_first_server(self) -> NDArray[np.bool_]:
-        reached = np.zeros(self.num_nodes, bool)
-        frontier = self.servers[:1].astype(np.int64)
-        while frontier.size:
-            reached[frontier] = True
-            mask = np.zeros(self.num_nodes, bool)
-            mask[frontier] = True
-            following = np.unique(self.target[mask[self.source]])
-            frontier = following[~reached[following]]
-        return reached
+        # Components by hooking and pointer jumping: few passes even where a search would be as deep as a long ring.
+        component = np.arange(self.num_nodes)
+        while True:
+            ends = component[self.source], component[self.target]
+            if np.array_equal(*ends):
+                return component == component[self.servers[0]]
+            np.minimum.at(component, *ends)
+            while not np.array_equal(component, following := component[component]):
+                component = following
 
     @staticmethod
     def from_links(

@@ -1,0 +1,51 @@
+"""Files written whole or not at all."""
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from gradweave.errors import FileError
+
+
+def atomic_write(path: str | Path, data: bytes) -> None:
+    """Writes a file so that a reader finds the old content or the new, never a part.
+
+    The bytes go to a temporary file in the same directory, which then takes the name. What is not a
+    regular file, such as ``/dev/stdout``, is written in place.
+
+    Args:
+        path: where to write; a symbolic link is followed.
+        data: the file's whole content.
+
+    Raises:
+        FileError: where it cannot be written; nothing is left behind and an earlier file is as it
+            was.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+        else:
+            _write_and_rename(target, data)
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(f"{str(path)!r} cannot be written: {reason}") from error
+
+
+def _write_and_rename(target: Path, data: bytes) -> None:
+    temporary = target.with_name(f".gradweave-{secrets.token_hex(8)}.part")
+    try:
+        # Opened by hand, not with tempfile: the new file gets the permissions that the umask says,
+        # not 0600.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        if target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,106 @@
+"""What a lower bound says, and the certificate by which a person can check it."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """A set of nodes that pieces must leave, or enter, over few links."""
+
+    servers: tuple[int, ...]
+    """The servers inside."""
+    switches: tuple[int, ...]
+    """The switches inside."""
+    pieces: int
+    """Pieces that must cross the boundary."""
+    capacity: int
+    """Transfers that can cross it in one round, in that direction."""
+    leaving: bool = True
+    """Whether the pieces leave the set or enter it."""
+
+    def __str__(self) -> str:
+        inside = _named("server", self.servers) + (f" and {_named('switch', self.switches)}" if self.switches else "")
+        return f"{self.pieces} pieces must {'leave' if self.leaving else 'enter'} {inside}, {self.capacity} a round"
+
+
+@dataclasses.dataclass(frozen=True)
+class Distance:
+    """Two servers so far apart that a piece needs many transfers, one a round."""
+
+    source: int
+    target: int
+    transfers: int
+
+    def __str__(self) -> str:
+        return f"a piece needs {self.transfers} transfers from server {self.source} to server {self.target}"
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkLoad:
+    """A link direction that the trees use often."""
+
+    source: int
+    target: int
+    load: int
+    capacity: int
+
+    def __str__(self) -> str:
+        return f"{self.load} transfers cross the link {self.source}→{self.target}, {self.capacity} a round"
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeDepth:
+    """A chain of transfers in one tree, of which each waits for the one before."""
+
+    piece: int
+    transfers: int
+
+    def __str__(self) -> str:
+        return f"the tree of piece {self.piece} has a chain of {self.transfers} transfers"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ports:
+    """All transfers together against all that the servers can send in one round."""
+
+    transfers: int
+    capacity: int
+
+    def __str__(self) -> str:
+        return f"{self.transfers} transfers in all, and the servers' ports take {self.capacity} a round"
+
+
+Certificate = Cut | Distance | LinkLoad | TreeDepth | Ports
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """No schedule has fewer rounds, and why.
+
+    For an all-reduce with a barrier the bound is the sum of two stages', and there are two certificates.
+    """
+
+    rounds: int
+    kind: str
+    """``cut``, ``depth``, ``ports``, ``link_load`` or ``tree_depth``; of two stages with different kinds, both: ``cut+depth``."""
+    certificates: tuple[Certificate, ...]
+
+    def __str__(self) -> str:
+        reasons = "; then ".join(str(certificate) for certificate in self.certificates)
+        return f"at least {self.rounds} rounds ({self.kind}): {reasons}"
+
+    def then(self, following: "Bound") -> "Bound":
+        """The bound of this stage, a barrier, and the following one."""
+        kinds = dict.fromkeys((self.kind, following.kind))
+        return Bound(self.rounds + following.rounds, "+".join(kinds), self.certificates + following.certificates)
+
+
+def best(*bounds: Bound) -> Bound:
+    """The strongest of several bounds; the first among equals."""
+    return max(bounds, key=lambda bound: bound.rounds)
+
+
+def _named(kind: str, ids: tuple[int, ...]) -> str:
+    plural = {"server": "servers", "switch": "switches"}[kind]
+    shown = ", ".join(map(str, ids[:12])) + (f" and {len(ids) - 12} more" if len(ids) > 12 else "")
+    return f"{kind if len(ids) == 1 else plural} {shown}"

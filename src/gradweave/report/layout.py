@@ -1,0 +1,243 @@
+"""Where to draw each node: given positions, those of the network's family, or a stress layout.
+
+networkx's Kamada–Kawai layout minimises the same stress but needs SciPy, which Gradweave does not;
+majorisation in NumPy gives the same drawing on every installation.
+
+Source of the stress layout: Gansner, Koren and North, "Graph drawing by stress majorization", 2004.
+"""
+
+import math
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import GradweaveError
+from gradweave.topology.topology import Topology
+
+STRESS_NODES = 1200
+"""Networks with more nodes are drawn on circles: stress needs memory for every pair of nodes."""
+
+BEND_PAIRS = 20_000_000
+"""Networks with more links × nodes are drawn with straight links."""
+
+_FAMILY_SPEC = re.compile(r"[a-z_]+:[^\\\s\0]*$")
+_BENDS = (0.0, 0.12, -0.12, 0.22, -0.22, 0.34, -0.34)
+
+
+def layout(topology: Topology) -> NDArray[np.float64]:
+    """Chooses where to draw each node.
+
+    The topology's own positions where it has them; else those of the family that its name
+    specifies; else a layout with distances in the drawing like those in the network. Deterministic.
+
+    Args:
+        topology: the network.
+
+    Returns:
+        [V, 2] positions in the unit square, the proportions kept, y growing upwards.
+    """
+    positions = topology.positions
+    if positions is None or not np.isfinite(positions).all():
+        positions = _family_positions(topology)
+    if positions is None:
+        positions = (
+            _stress_layout(topology) if topology.num_nodes <= STRESS_NODES else _circles(topology)
+        )
+    return _into_unit_square(positions)
+
+
+def node_radius(topology: Topology, positions: NDArray) -> float:
+    """Largest radius of a server's symbol at which all symbols stand clear of each other.
+
+    A switch's symbol is half as large.
+    """
+    servers, switches = positions[topology.is_server], positions[~topology.is_server]
+    across = np.hypot(*(servers[:, None] - switches[None]).transpose(2, 0, 1)).min(initial=np.inf)
+    return min(0.33 * _nearest(servers), 0.7 * _nearest(switches), 0.4 * float(across))
+
+
+def _nearest(points: NDArray) -> float:
+    """Distance between the two nearest points; infinite where there are fewer than two."""
+    ordered = points[np.argsort(points[:, 0], kind="stable")]
+    nearest = np.inf
+    for step in range(1, len(ordered)):
+        gap = ordered[step:] - ordered[:-step]
+        if gap[:, 0].min() > nearest:
+            break
+        nearest = min(nearest, float(np.hypot(gap[:, 0], gap[:, 1]).min()))
+    return nearest
+
+
+def bends(topology: Topology, positions: NDArray) -> NDArray[np.float64]:
+    """How far each link direction bows to its right, so that no link runs through a third node.
+
+    Args:
+        topology: the network.
+        positions: [V, 2] the drawing.
+
+    Returns:
+        [L] height of the bow as a share of the link's length, of opposite sign in opposite
+        directions.
+    """
+    result = np.zeros(len(topology.source))
+    if topology.num_links * topology.num_nodes > BEND_PAIRS:
+        return result
+    radius = node_radius(topology, positions)
+    for link in np.flatnonzero(topology.source < topology.target):
+        ends = (int(topology.source[link]), int(topology.target[link]))
+        if _nodes_on_bow(positions, ends, 0.0, radius):
+            bend = min(_BENDS, key=lambda bend: _nodes_on_bow(positions, ends, bend, radius))
+            result[link], result[topology.opposite[link]] = bend, -bend
+    return result
+
+
+def _nodes_on_bow(positions: NDArray, ends: tuple[int, int], bend: float, radius: float) -> int:
+    """Counts other nodes within a radius of a bowed link."""
+    start, span = positions[ends[0]], positions[ends[1]] - positions[ends[0]]
+    share = np.linspace(0.0, 1.0, 9 if bend else 2)[:, None]
+    right = np.array([span[1], -span[0]])
+    curve = start + span * share + right * (bend * 4 * share * (1 - share) / 2)
+    distance = np.full(len(positions), np.inf)
+    for a, b in pairwise(curve):
+        along = b - a
+        length = max(float(along @ along), 1e-18)
+        place = np.clip(((positions - a) @ along) / length, 0.0, 1.0)[:, None]
+        distance = np.minimum(distance, np.linalg.norm(positions - a - place * along, axis=1))
+    distance[list(ends)] = np.inf
+    return int((distance < radius).sum())
+
+
+def _family_positions(topology: Topology) -> NDArray | None:
+    """Positions from the generator that the name specifies, if it makes this very network."""
+    name = topology.name
+    if (
+        len(name) > 200
+        or not _FAMILY_SPEC.match(name)
+        or _specified_nodes(name) > topology.num_nodes
+    ):
+        return None
+    from gradweave.topology.files import SUFFIXES
+    from gradweave.topology.spec import from_spec
+
+    if Path(name).suffix.lower() in SUFFIXES or Path(name).is_file():
+        return None
+    try:
+        family = from_spec(name)
+    except GradweaveError:
+        return None
+    if family.num_nodes != topology.num_nodes or not family.same_network(topology):
+        return None
+    return family.positions
+
+
+def _specified_nodes(name: str) -> int:
+    """Nodes that a specification's network has at least: a guard against building a huge one."""
+    family, _, values = re.sub(r",(seed|bandwidth|latency|capacity)=[^,]*", "", name).partition(":")
+    numbers = [min(int(text[:9]), 1 << 20) for text in re.findall(r"\d+", values)] or [0]
+    if family in ("bcube", "dcell") and len(numbers) == 2:
+        return (
+            max(2, numbers[0]) ** (min(numbers[1], 40) + 1)
+            if "n=" in values.partition(",")[0]
+            else numbers[0]
+        )
+    if family == "hypercube":
+        return 1 << min(numbers[0], 40)
+    if family in ("fat_tree", "fattree"):
+        return numbers[0] ** 3 // 4
+    return math.prod(numbers) if family in ("torus", "mesh") else max(numbers)
+
+
+def _stress_layout(topology: Topology) -> NDArray[np.float64]:
+    """The drawing of least stress found from a few fixed starts, its long side laid flat."""
+    distance = _distances(topology)
+    count = topology.num_nodes
+    weight = 1.0 / np.maximum(distance, 1.0) ** 2
+    np.fill_diagonal(weight, 0.0)
+    laplacian = np.diag(weight.sum(axis=1)) - weight
+    inverse = np.linalg.inv(laplacian[1:, 1:])
+    generator = np.random.default_rng(0)
+    angle = 2 * np.pi * np.arange(count) / count
+    starts = [
+        _classical_scaling(distance),
+        np.column_stack([np.cos(angle), np.sin(angle)]) * distance.max() / 2,
+    ]
+    starts += [
+        generator.normal(size=(count, 2)) * distance.max() / 2
+        for _ in range(6 if count <= 150 else 0)
+    ]
+    drawings: list[tuple[float, NDArray[np.float64]]] = []
+    for start in starts:
+        positions, stress = start + generator.normal(scale=1e-3, size=start.shape), np.inf
+        for _ in range(300 if count <= 300 else 60):
+            positions, stress = _majorise(positions, distance, weight, inverse)
+        drawings.append((stress, positions))
+    return _lay_flat(min(drawings, key=lambda drawing: round(drawing[0], 6))[1])
+
+
+def _majorise(
+    positions: NDArray, distance: NDArray, weight: NDArray, inverse: NDArray
+) -> tuple[NDArray[np.float64], float]:
+    """One step of majorisation, and the stress before it."""
+    gap = np.linalg.norm(positions[:, None] - positions[None], axis=2)
+    stress = float((weight * (gap - distance) ** 2).sum() / 2)
+    ratio = weight * distance / np.maximum(gap, 1e-9)
+    pull = ratio.sum(axis=1)[:, None] * positions - ratio @ positions
+    moved = np.zeros_like(positions)
+    moved[1:] = inverse @ pull[1:]
+    return moved, stress
+
+
+def _distances(topology: Topology) -> NDArray[np.float64]:
+    """[V, V] links between every two nodes."""
+    count = topology.num_nodes
+    adjacent = np.zeros((count, count), np.float32)
+    adjacent[topology.source, topology.target] = 1.0
+    distance = np.full((count, count), np.inf)
+    frontier = np.eye(count, dtype=bool)
+    step = 0
+    while frontier.any():
+        distance[frontier] = step
+        step += 1
+        frontier = ((frontier.astype(np.float32) @ adjacent) > 0) & np.isinf(distance)
+    return distance
+
+
+def _classical_scaling(distance: NDArray) -> NDArray[np.float64]:
+    """The plane that shows most of the distances."""
+    centred = distance**2 - (distance**2).mean(axis=0)
+    centred -= centred.mean(axis=1, keepdims=True)
+    values, vectors = np.linalg.eigh(-centred / 2)
+    plane = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0.0))
+    return (
+        plane[:, ::-1] * np.where(plane[np.abs(plane).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)[::-1]
+    )
+
+
+def _lay_flat(positions: NDArray) -> NDArray[np.float64]:
+    """Turns a drawing so that its longest extent lies along x."""
+    centred = positions - positions.mean(axis=0)
+    _, vectors = np.linalg.eigh(centred.T @ centred)
+    return centred @ vectors[:, ::-1]
+
+
+def _circles(topology: Topology) -> NDArray[np.float64]:
+    """Servers on a circle in order of id, switches inside, each turned towards its neighbours."""
+    angle = 2 * np.pi * topology.rank / topology.num_servers
+    circle = np.column_stack([np.sin(angle), np.cos(angle)])
+    positions = circle * topology.is_server[:, None]
+    pull = np.zeros_like(positions)
+    np.add.at(pull, topology.source, positions[topology.target])
+    inner = np.arctan2(pull[:, 1], pull[:, 0]) + 1e-3 * np.arange(topology.num_nodes)
+    switches = topology.switches
+    positions[switches] = 0.6 * np.column_stack([np.cos(inner), np.sin(inner)])[switches]
+    return positions
+
+
+def _into_unit_square(positions: NDArray) -> NDArray[np.float64]:
+    """Scales and moves a drawing into the middle of the unit square, proportions kept."""
+    low, high = positions.min(axis=0), positions.max(axis=0)
+    extent = float((high - low).max())
+    return 0.5 + (positions - (low + high) / 2) / (extent if extent > 0 else 1.0)

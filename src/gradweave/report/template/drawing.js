@@ -1,0 +1,247 @@
+/* The network in SVG: links, servers, switches, and the transfers of one round on their way. */
+
+const MAX_TRACKS = 1200;
+const MAX_DOTS = 400;
+const RESTING = 0.36;
+
+/** An SVG element with attributes. */
+function svg(name, attributes = {}, parent = null) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  parent?.append(element);
+  return element;
+}
+
+/** Draws links, one path for each capacity. */
+function drawLinks(schedule, geometry, layer) {
+  const { links } = schedule;
+  const paths = new Map();
+  for (let link = 0; link < links.source.length; link++) {
+    if (links.source[link] > links.target[link]) continue;
+    const points = lane(schedule, geometry, links.source[link], links.target[link], 0, 0, 0);
+    paths.set(links.capacity[link], (paths.get(links.capacity[link]) ?? "") + pathData(points));
+  }
+  for (const [capacity, d] of paths) {
+    svg("path", { d, class: "link", "stroke-width": geometry.stroke * (0.55 + 0.45 * Math.log2(capacity)) + 0.5 }, layer);
+  }
+}
+
+/** A slice of a server's ring from one share of the turn to another. */
+function sliceData(inner, outer, from, to) {
+  const point = (radius, share) => {
+    const angle = (share - 0.25) * 2 * Math.PI;
+    return `${(radius * Math.cos(angle)).toFixed(2)} ${(radius * Math.sin(angle)).toFixed(2)}`;
+  };
+  const large = to - from > 0.5 ? 1 : 0;
+  return `M${point(outer, from)}A${outer} ${outer} 0 ${large} 1 ${point(outer, to)}`
+    + `L${point(inner, to)}A${inner} ${inner} 0 ${large} 0 ${point(inner, from)}Z`;
+}
+
+/** Draws one server: a ring with a slice per piece, or with one arc where pieces are too many. */
+function drawServer(schedule, geometry, node, pieces, colour, layer) {
+  const r = geometry.radius, inner = r * 0.64;
+  const group = svg("g", { class: "server", transform: `translate(${geometry.x[node]} ${geometry.y[node]})` }, layer);
+  svg("circle", { r, class: "base" }, group);
+  const slices = [];
+  let share = null, part = null;
+  if ((2 * Math.PI * r * 0.8) / pieces >= 3.2) {
+    const gap = pieces < 2 ? 0 : Math.min(0.012, 0.12 / pieces);
+    for (let piece = 0; piece < pieces; piece++) {
+      const to = Math.min((piece + 1) / pieces - gap / 2, 0.9999 + piece / pieces);
+      const d = sliceData(inner, r - 0.5, piece / pieces + gap / 2, to);
+      slices.push(svg("path", { d, fill: colour(piece), class: "slice" }, group));
+    }
+  } else {
+    const ring = { r: (r + inner) / 2, "stroke-width": r - inner, pathLength: 1, transform: "rotate(-90)" };
+    part = svg("circle", { ...ring, class: "part" }, group);
+    share = svg("circle", { ...ring, class: "share" }, group);
+  }
+  svg("circle", { r: inner, class: "core" }, group);
+  if (r >= 9) {
+    const text = svg("text", { "font-size": Math.max(8, r * 0.58) }, group);
+    text.textContent = schedule.name(node).length <= 4 ? schedule.name(node) : String(node);
+  }
+  return { group, slices, share, part };
+}
+
+/** Draws one switch. */
+function drawSwitch(geometry, node, layer) {
+  const r = geometry.radius * 0.52;
+  svg("rect", {
+    x: -r, y: -r, width: 2 * r, height: 2 * r, rx: r * 0.3, class: "switch",
+    transform: `translate(${geometry.x[node]} ${geometry.y[node]}) rotate(45)`,
+  }, layer);
+}
+
+/** Draws the network and returns what changes it. */
+function drawNetwork(schedule, root, colour, width) {
+  const geometry = geometryOf(schedule, width);
+  root.setAttribute("viewBox", `0 0 ${width} ${geometry.height.toFixed(0)}`);
+  const layer = (name) => svg("g", { class: name }, root);
+  const [links, switches, tree, tracks, servers, dots] = ["links", "switches", "tree", "tracks", "servers", "dots"].map(layer);
+  drawLinks(schedule, geometry, links);
+  const pieces = schedule.root.length;
+  for (let node = 0; node < schedule.count; node++) if (!schedule.nodes.server[node]) drawSwitch(geometry, node, switches);
+  const rings = schedule.servers.map((node) => drawServer(schedule, geometry, node, pieces, colour, servers));
+  const drawing = { schedule, geometry, colour, tree, tracks, dots, rings, moving: [] };
+  return {
+    geometry,
+    showRound: (round, piece) => showRound(drawing, round, piece),
+    showTree: (round, piece) => showTree(drawing, round, piece),
+    move: (progress, resting) => moveDots(drawing, progress, resting),
+    hold: (held) => fillServers(drawing, held),
+    load: () => drawing.load,
+    highlight: (transfer) => highlight(drawing, root, transfer),
+    at: (x, y) => whatIsAt(drawing, x, y),
+  };
+}
+
+/** Offsets of a route's links to their right: each further transfer on a link direction takes the next lane. */
+function laneOffsets(drawing, route, taken, load) {
+  const { schedule, geometry } = drawing;
+  const offsets = [];
+  for (let i = 0; i + 1 < route.length; i++) {
+    const link = schedule.linkBetween(route[i], route[i + 1]);
+    const mine = taken.get(link) ?? 0;
+    taken.set(link, mine + 1);
+    const room = Math.min(geometry.stroke + 2, (geometry.radius * 1.1) / (load?.get(link) ?? 1));
+    offsets.push(geometry.side + mine * room);
+  }
+  return offsets;
+}
+
+/** How many transfers of a round each link direction carries. */
+function loadOf(schedule, start, end) {
+  const load = new Map();
+  for (let t = start; t < end; t++) {
+    const route = schedule.routeOf(t);
+    for (let i = 0; i + 1 < route.length; i++) {
+      const link = schedule.linkBetween(route[i], route[i + 1]);
+      load.set(link, (load.get(link) ?? 0) + 1);
+    }
+  }
+  return load;
+}
+
+/** Draws a round's transfers; dims those of other pieces where one is followed. */
+function showRound(drawing, round, piece) {
+  const { schedule, geometry, tracks, dots } = drawing;
+  const [start, end] = transfersOf(schedule, round);
+  drawing.load = loadOf(schedule, start, end);
+  drawing.moving = [];
+  const taken = new Map();
+  const parts = [document.createDocumentFragment(), document.createDocumentFragment()];
+  const labelled = geometry.radius >= 25 && end - start <= 200;
+  for (let t = start; t < Math.min(end, start + MAX_TRACKS); t++) {
+    const route = schedule.routeOf(t);
+    const points = routePoints(schedule, geometry, route, laneOffsets(drawing, route, taken, drawing.load));
+    const dim = piece !== null && schedule.piece[t] !== piece;
+    const track = svg("g", { class: `transfer${schedule.op[t] ? " copy" : ""}${dim ? " dim" : ""}` }, parts[0]);
+    const stroke = drawing.colour(schedule.piece[t]);
+    svg("path", { d: pathData(points), class: "track", stroke, "stroke-width": geometry.stroke }, track);
+    svg("path", { d: arrowHead(points, geometry.stroke * 3 + 2), fill: stroke }, track);
+    const label = !labelled ? "" : piece === null ? schedule.piece[t] : round;
+    const dot = drawing.moving.length < MAX_DOTS && !dim ? drawDot(drawing, t, label, parts[1]) : null;
+    drawing.moving.push({ t, track, dot, ...measured(points) });
+  }
+  tracks.replaceChildren(parts[0]);
+  dots.replaceChildren(parts[1]);
+  return Math.max(0, end - start - MAX_TRACKS);
+}
+
+/** Draws what moves: a disc for a reduce, an open square for a copy. */
+function drawDot(drawing, t, label, parent) {
+  const { schedule, geometry } = drawing;
+  const r = Math.max(2.4, geometry.radius * 0.29);
+  const copy = schedule.op[t];
+  const paint = drawing.colour(schedule.piece[t]);
+  const dot = svg("g", { class: `dot${copy ? " copy" : ""}` }, parent);
+  if (copy) {
+    svg("rect", { x: -r * 0.88, y: -r * 0.88, width: r * 1.76, height: r * 1.76, rx: r * 0.3, stroke: paint, "stroke-width": Math.max(1.6, r * 0.24) }, dot);
+  } else svg("circle", { r, fill: paint }, dot);
+  svg("text", { "font-size": r * 1.15 }, dot).textContent = String(label);
+  return dot;
+}
+
+/** Draws all transfers of one piece in the current stage, with their rounds; later ones are faint. */
+function showTree(drawing, round, piece) {
+  const { schedule, geometry, tree } = drawing;
+  if (piece === null) return tree.replaceChildren();
+  const mine = [];
+  for (let t = 0; t < schedule.transfers; t++) if (schedule.piece[t] === piece) mine.push(t);
+  const firstCopy = mine.find((t) => schedule.op[t]);
+  const copies = firstCopy !== undefined && (round >= roundOf(schedule, firstCopy) || !mine.some((t) => !schedule.op[t]));
+  const part = document.createDocumentFragment();
+  for (const t of mine.filter((t) => Boolean(schedule.op[t]) === copies).slice(0, MAX_TRACKS)) {
+    const when = roundOf(schedule, t);
+    if (when === round) continue;
+    const route = schedule.routeOf(t);
+    const points = routePoints(schedule, geometry, route, laneOffsets(drawing, route, new Map(), null));
+    const group = svg("g", { class: `transfer${copies ? " copy" : ""}${when > round ? " later" : ""}` }, part);
+    const stroke = drawing.colour(piece);
+    svg("path", { d: pathData(points), class: "track", stroke, "stroke-width": geometry.stroke * 0.8 }, group);
+    svg("path", { d: arrowHead(points, geometry.stroke * 2.6 + 2), fill: stroke }, group);
+    if (geometry.radius < 9) continue;
+    const [x, y] = measured(points).at(RESTING);
+    svg("text", { x, y, class: "when", "font-size": Math.max(10, geometry.radius * 0.5) }, group).textContent = String(when);
+  }
+  tree.replaceChildren(part);
+}
+
+/** Moves the dots to a share of their way; at rest they wait on the first half as labels of their tracks. */
+function moveDots(drawing, progress, resting) {
+  const eased = progress < 0.5 ? 2 * progress ** 2 : 1 - 2 * (1 - progress) ** 2;
+  drawing.dots.classList.toggle("resting", resting);
+  for (const { dot, at } of drawing.moving) {
+    if (!dot) continue;
+    const [x, y] = at(resting ? RESTING : eased);
+    dot.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
+  }
+}
+
+/** Fills the servers' rings with what they hold. */
+function fillServers(drawing, held) {
+  const pieces = drawing.schedule.root.length, all = drawing.schedule.servers.length;
+  drawing.rings.forEach(({ group, slices, share, part }, server) => {
+    let complete = 0, sum = 0;
+    for (let piece = 0; piece < pieces; piece++) {
+      const value = held[server * pieces + piece];
+      complete += value === all;
+      sum += Math.min(value, all);
+      slices[piece]?.setAttribute("fill-opacity", depth(value, all).toFixed(3));
+    }
+    share?.setAttribute("stroke-dasharray", `${complete / pieces} 1`);
+    part?.setAttribute("stroke-dasharray", `${sum / pieces / all} 1`);
+    group.classList.toggle("complete", complete === pieces);
+  });
+}
+
+/** How strongly a share of the contributions is drawn: a complete sum stands apart from every partial one. */
+function depth(value, all) {
+  return value <= 0 ? 0 : value >= all ? 1 : 0.16 + 0.52 * (value / all);
+}
+
+/** Makes one transfer of the round stand out, or none. */
+function highlight(drawing, root, transfer) {
+  root.classList.toggle("pointing", transfer !== null);
+  for (const { t, track, dot } of drawing.moving) {
+    track.classList.toggle("hot", t === transfer);
+    dot?.classList.toggle("hot", t === transfer);
+  }
+}
+
+/** The node or link at a point of the drawing. */
+function whatIsAt(drawing, x, y) {
+  const { schedule, geometry } = drawing;
+  for (let node = 0; node < schedule.count; node++) {
+    if (Math.hypot(geometry.x[node] - x, geometry.y[node] - y) <= geometry.radiusOf(node) + 3) return { node };
+  }
+  let best = { distance: Math.max(9, geometry.side * 2) };
+  const { links } = schedule;
+  for (let link = 0; link < links.source.length; link++) {
+    if (links.source[link] > links.target[link]) continue;
+    const distance = distanceTo(lane(schedule, geometry, links.source[link], links.target[link], 0, 0, 0), x, y);
+    if (distance < best.distance) best = { distance, link };
+  }
+  return best.link === undefined ? null : { link: best.link };
+}

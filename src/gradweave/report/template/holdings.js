@@ -1,0 +1,129 @@
+/* Who holds how much: a heat map of servers by pieces on a canvas. */
+
+const COLOURED_PIECES = 24;
+
+/** A canvas sized in CSS pixels and cleared, and its context. */
+function freshCanvas(canvas, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  return context;
+}
+
+/** A colour of the theme. */
+function themed(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+/** The heat map: returns what draws it and what finds a cell. */
+function holdingsMatrix(schedule, canvas, colour) {
+  const pieces = schedule.root.length, servers = schedule.servers.length;
+  let grid = null;
+  const draw = (held, before, { piece = null, server = null } = {}) => {
+    grid = matrixGrid(canvas, servers, pieces);
+    const context = freshCanvas(canvas, grid.width, grid.height);
+    if (grid.cell < 4) drawPixels(context, grid, held, servers, pieces);
+    else drawCells(context, grid, held, before, { servers, pieces, colour });
+    drawAxes(context, grid, schedule, { servers, pieces, piece, server, colour });
+  };
+  const at = (x, y) => {
+    if (!grid) return null;
+    const piece = Math.floor((x - grid.left) / grid.cell), server = Math.floor((y - grid.top) / grid.tall);
+    return piece < 0 || server < 0 || piece >= pieces || server >= servers ? null : { piece, server };
+  };
+  return { draw, at };
+}
+
+/** Sizes of cells and margins that suit the room there is. */
+function matrixGrid(canvas, servers, pieces) {
+  const room = Math.max(120, canvas.parentElement.clientWidth);
+  const left = 30, top = 22;
+  const cell = Math.min(34, (room - left - 2) / pieces);
+  const tall = Math.min(cell, Math.max(cell < 4 ? 0.5 : 4, 520 / servers));
+  return { left, top, cell, tall, width: left + cell * pieces + 2, height: top + tall * servers + 2 };
+}
+
+/** Cells large enough to have edges: pale while partial, full when complete, outlined when just received. */
+function drawCells(context, grid, held, before, { servers, pieces, colour }) {
+  const gap = Math.min(grid.cell, grid.tall) > 9 ? 2 : 0.6;
+  const paper = themed("--cell"), ink = themed("--ink"), one = themed("--accent"), onColour = themed("--on-colour");
+  const numbered = Math.min(grid.cell, grid.tall) >= 19;
+  context.font = `500 ${Math.min(12, grid.tall * 0.42)}px ${themed("--sans")}`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  for (let server = 0; server < servers; server++) {
+    for (let piece = 0; piece < pieces; piece++) {
+      const value = held[server * pieces + piece];
+      const box = [grid.left + piece * grid.cell + gap / 2, grid.top + server * grid.tall + gap / 2, grid.cell - gap, grid.tall - gap];
+      const path = new Path2D();
+      path.roundRect(...box, gap > 1 ? 3 : 0);
+      context.fillStyle = paper;
+      context.fill(path);
+      context.globalAlpha = depth(value, servers);
+      context.fillStyle = pieces <= COLOURED_PIECES ? colour(piece) : one;
+      context.fill(path);
+      context.globalAlpha = 1;
+      if (before && before[server * pieces + piece] !== value && gap > 1) {
+        context.strokeStyle = ink;
+        context.lineWidth = 1.6;
+        context.stroke(path);
+      }
+      if (!numbered || value <= 0) continue;
+      context.fillStyle = value >= servers ? onColour : ink;
+      context.fillText(String(Math.round(value)), box[0] + box[2] / 2, box[1] + box[3] / 2 + 0.5);
+    }
+  }
+}
+
+/** Many cells: one pixel each, scaled to fit. */
+function drawPixels(context, grid, held, servers, pieces) {
+  const image = new ImageData(pieces, servers);
+  const [r, g, b] = rgbOf(themed("--accent"));
+  for (let i = 0; i < servers * pieces; i++) {
+    image.data.set([r, g, b, 255 * depth(held[i], servers)], 4 * i);
+  }
+  const small = new OffscreenCanvas(pieces, servers);
+  small.getContext("2d").putImageData(image, 0, 0);
+  context.fillStyle = themed("--cell");
+  context.fillRect(grid.left, grid.top, grid.cell * pieces, grid.tall * servers);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(small, grid.left, grid.top, grid.cell * pieces, grid.tall * servers);
+}
+
+/** Red, green and blue of a colour, as the browser draws it. */
+function rgbOf(colour) {
+  const context = new OffscreenCanvas(1, 1).getContext("2d");
+  context.fillStyle = colour;
+  context.fillRect(0, 0, 1, 1);
+  return context.getImageData(0, 0, 1, 1).data;
+}
+
+/** Names of servers beside the rows, pieces above the columns, and frames around what is pointed at. */
+function drawAxes(context, grid, schedule, { servers, pieces, piece, server, colour }) {
+  context.font = `11px ${themed("--sans")}`;
+  context.fillStyle = themed("--muted");
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  const every = (size, least) => Math.max(1, Math.ceil(least / size));
+  for (let s = 0; s < servers; s += every(grid.tall, 13)) {
+    const name = schedule.name(schedule.servers[s]);
+    const text = name.length <= 4 ? name : String(schedule.servers[s]);
+    context.fillText(text, grid.left - 6, grid.top + (s + 0.5) * grid.tall);
+  }
+  context.textAlign = "center";
+  for (let p = 0; p < pieces; p += every(grid.cell, 8 + 7 * String(pieces).length)) {
+    context.fillText(String(p), grid.left + (p + 0.5) * grid.cell, 7);
+  }
+  for (let p = 0; p < pieces && grid.cell >= 2; p++) {
+    context.fillStyle = colour(p);
+    context.fillRect(grid.left + p * grid.cell + (grid.cell > 9 ? 1 : 0), 15, grid.cell - (grid.cell > 9 ? 2 : 0.3), 3.5);
+  }
+  context.strokeStyle = themed("--ink");
+  context.lineWidth = 1.2;
+  if (piece !== null) context.strokeRect(grid.left + piece * grid.cell, grid.top, grid.cell, grid.tall * servers);
+  if (server !== null) context.strokeRect(grid.left, grid.top + server * grid.tall, grid.cell * pieces, grid.tall);
+}

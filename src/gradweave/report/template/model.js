@@ -1,0 +1,131 @@
+/* The schedule as the page reads it: unpacked columns, loads of link directions, and contributions held. */
+
+/** A typed array from a packed column. */
+function unpack(column) {
+  const text = atob(column.base64);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  const Kind = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f4: Float32Array }[column.kind];
+  return new Kind(bytes.buffer);
+}
+
+/** The schedule, columns unpacked, with what every part of the page looks up. */
+function readSchedule(raw) {
+  const unpackAll = (columns) => Object.fromEntries(Object.entries(columns).map(([k, v]) => [k, unpack(v)]));
+  const labels = raw.nodes.labels;
+  const nodes = { ...unpackAll({ x: raw.nodes.x, y: raw.nodes.y, server: raw.nodes.server }), labels };
+  const links = unpackAll(raw.links);
+  const count = nodes.x.length;
+  const servers = [...nodes.server.keys()].filter((node) => nodes.server[node]);
+  const linkOf = new Map();
+  links.source.forEach((source, link) => linkOf.set(source * count + links.target[link], link));
+  const routes = unpackAll(raw.routes);
+  const schedule = {
+    raw, nodes, links, servers, count,
+    root: unpack(raw.root),
+    rounds: raw.rounds,
+    roundOffsets: unpack(raw.roundOffsets),
+    ...unpackAll(raw.transfers),
+    linkBetween: (source, target) => linkOf.get(source * count + target) ?? -1,
+    routeOf: (t) => routes.nodes.subarray(routes.offsets[schedule.route[t]], routes.offsets[schedule.route[t] + 1]),
+    name: (node) => labels[node] || String(node),
+  };
+  schedule.transfers = schedule.piece.length;
+  return schedule;
+}
+
+/** First and one past the last transfer of a round, rounds counted from 1; nothing in round 0. */
+function transfersOf(schedule, round) {
+  return round < 1 ? [0, 0] : [schedule.roundOffsets[round - 1], schedule.roundOffsets[round]];
+}
+
+/** The round of a transfer, counted from 1. */
+function roundOf(schedule, transfer) {
+  let low = 1, high = schedule.rounds;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (schedule.roundOffsets[middle] > transfer) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+/** The stages that a round's transfers belong to, in words. */
+function stageOf(schedule, round) {
+  const [start, end] = transfersOf(schedule, round);
+  let reduces = false, copies = false;
+  for (let t = start; t < end; t++) schedule.op[t] ? (copies = true) : (reduces = true);
+  if (!reduces && !copies) {
+    reduces = round <= schedule.raw.stages.reduce_scatter;
+    copies = !reduces;
+  }
+  return [reduces && "reduce-scatter", copies && "all-gather"].filter(Boolean).join(" + ");
+}
+
+/** Per round, link directions taken by reduces and by copies; and what all link directions could carry. */
+function linkLoad(schedule) {
+  const load = [new Float64Array(schedule.rounds + 1), new Float64Array(schedule.rounds + 1)];
+  for (let round = 1; round <= schedule.rounds; round++) {
+    const [start, end] = transfersOf(schedule, round);
+    for (let t = start; t < end; t++) load[schedule.op[t]][round] += schedule.routeOf(t).length - 1;
+  }
+  const capacity = schedule.links.capacity.reduce((sum, c) => sum + c, 0);
+  return { reduce: load[0], copy: load[1], capacity };
+}
+
+/**
+ * Contributions held after each round: a function from a round to one number per server and piece, of N in all.
+ * Sums of contribution counts add up as the counts do, so the counts themselves are not needed to draw them.
+ */
+function contributions(schedule) {
+  const pieces = schedule.root.length, servers = schedule.servers.length;
+  const row = new Int32Array(schedule.count);
+  schedule.servers.forEach((node, rank) => (row[node] = rank));
+  let rows = servers;
+  for (let node = 0; node < schedule.count; node++) if (!schedule.nodes.server[node]) row[node] = rows++;
+  const start = new Float32Array(rows * pieces);
+  if (schedule.raw.collective === "all_gather") {
+    schedule.root.forEach((node, piece) => (start[row[node] * pieces + piece] = servers));
+  } else start.fill(1, 0, servers * pieces);
+
+  const apart = Math.max(1, Math.ceil((schedule.rounds * rows * pieces) / 8e6));
+  const kept = [start];
+  /* All of a round's reads come before its first write. */
+  const advance = (held, round) => {
+    const [first, end] = transfersOf(schedule, round);
+    const sent = new Float32Array(end - first);
+    for (let t = first; t < end; t++) sent[t - first] = held[row[schedule.source[t]] * pieces + schedule.piece[t]];
+    for (let t = first; t < end; t++) {
+      const cell = row[schedule.target[t]] * pieces + schedule.piece[t];
+      held[cell] = schedule.op[t] ? sent[t - first] : held[cell] + sent[t - first];
+    }
+  };
+  const after = (round) => {
+    let from = Math.min(Math.floor(round / apart), kept.length - 1) * apart;
+    const held = kept[from / apart].slice();
+    while (from < round) {
+      advance(held, ++from);
+      if (from === kept.length * apart) kept.push(held.slice());
+    }
+    return held;
+  };
+  const complete = (held) => {
+    const done = new Int32Array(servers);
+    for (let s = 0; s < servers; s++) {
+      for (let p = 0; p < pieces; p++) done[s] += held[s * pieces + p] === servers;
+    }
+    return done;
+  };
+  return { after, complete, pieces, servers, row };
+}
+
+/** The hue of each piece: evenly around the circle of OKLCH, neighbours about 137° apart, three lightnesses if many. */
+function pieceHues(pieces) {
+  const divisor = (a, b) => (b ? divisor(b, a % b) : a);
+  let step = Math.max(1, Math.round(pieces * 0.381966));
+  while (divisor(step, pieces) !== 1) step++;
+  return Array.from({ length: pieces }, (_, piece) => ({
+    hue: ((piece * step) % pieces) * (360 / pieces) + 25,
+    shade: pieces > 24 ? (piece % 3) - 1 : 0,
+  }));
+}

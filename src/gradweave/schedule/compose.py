@@ -1,0 +1,98 @@
+"""Turning one stage into the other, and joining both into an all-reduce."""
+
+import numpy as np
+
+from gradweave.errors import ScheduleError
+from gradweave.schedule.schedule import COPY, REDUCE, Schedule, reverse_rows
+
+
+def reverse(schedule: Schedule) -> Schedule:
+    """The other stage: all transfers in reversed time and direction, copies for reduces and reduces for copies.
+
+    A valid all-gather becomes a valid reduce-scatter that merges at every server, and back. Each link direction's load
+    moves to its opposite, so the result respects the capacities where the two directions of a link are alike.
+
+    Raises:
+        ScheduleError: for an all-reduce, and where an unequal capacity makes the reversed schedule impossible.
+
+    >>> import gradweave as gw
+    >>> stage = gw.schedulers.Ring().schedule(gw.topology.ring(4), collective="reduce_scatter")
+    >>> gw.schedule.reverse(stage)
+    Schedule(all_gather on 'ring:n=4': 12 transfers in 3 rounds, by ring)
+    """
+    if schedule.collective == "all_reduce":
+        raise ScheduleError("reverse: expected reduce_scatter or all_gather, got all_reduce; reverse its stages one by one")
+    gathering = schedule.collective == "reduce_scatter"
+    order = np.arange(schedule.num_transfers)[::-1]
+    lengths = np.diff(schedule.route_offsets)[::-1]
+    return schedule.replace(
+        collective="all_gather" if gathering else "reduce_scatter",
+        round=schedule.rounds - 1 - schedule.round[order],
+        piece=schedule.piece[order],
+        source=schedule.target[order],
+        target=schedule.source[order],
+        op=np.full(schedule.num_transfers, COPY if gathering else REDUCE, np.int8),
+        route_nodes=schedule.route_nodes[::-1],
+        route_offsets=np.concatenate([[0], np.cumsum(lengths)]),
+    )
+
+
+def compose(reduce_scatter: Schedule, all_gather: Schedule) -> Schedule:
+    """An all-reduce: the first stage, a barrier, then the second.
+
+    Args:
+        reduce_scatter: the first stage; its provenance is kept.
+        all_gather: the second stage, on the same network with the same roots.
+
+    Raises:
+        ScheduleError: where the two do not fit together.
+    """
+    if (reduce_scatter.collective, all_gather.collective) != ("reduce_scatter", "all_gather"):
+        raise ScheduleError(
+            f"compose: expected reduce_scatter and all_gather, got {reduce_scatter.collective} and {all_gather.collective}"
+        )
+    if not np.array_equal(reduce_scatter.root, all_gather.root):
+        raise ScheduleError("compose: the stages have different roots; make both with one list of roots")
+    if not reduce_scatter.topology.same_network(all_gather.topology):
+        raise ScheduleError("compose: the stages are for different networks")
+    first, second = reduce_scatter, all_gather
+    return first.replace(
+        collective="all_reduce",
+        round=np.concatenate([first.round, second.round + first.rounds]),
+        piece=np.concatenate([first.piece, second.piece]),
+        source=np.concatenate([first.source, second.source]),
+        target=np.concatenate([first.target, second.target]),
+        op=np.concatenate([first.op, second.op]),
+        route_nodes=np.concatenate([first.route_nodes, second.route_nodes]),
+        route_offsets=np.concatenate([first.route_offsets, second.route_offsets[1:] + len(first.route_nodes)]),
+        bound=None,
+    )
+
+
+def overlap(schedule: Schedule) -> Schedule:
+    """Lets each piece's all-gather start as soon as its root is complete, where links are free.
+
+    Every copy keeps the order of the schedule and moves to the earliest round in which its prefix is complete and its
+    route has room; reduces stay where they are. The result never has more rounds.
+
+    Args:
+        schedule: an all-reduce.
+    """
+    if schedule.collective != "all_reduce":
+        raise ScheduleError(f"overlap: expected all_reduce, got {schedule.collective}")
+    topology = schedule.topology
+    links, transfer = schedule.route_links
+    start = np.searchsorted(transfer, np.arange(schedule.num_transfers + 1))
+    load = np.zeros((schedule.rounds, len(topology.source)), np.int32)
+    ready = np.zeros((topology.num_nodes, schedule.pieces), np.int32)
+    rounds = schedule.round.copy()
+    for t in range(schedule.num_transfers):
+        used, piece = links[start[t] : start[t + 1]], schedule.piece[t]
+        if schedule.op[t] == COPY:
+            first = ready[schedule.source[t], piece]
+            room = (load[first : rounds[t] + 1, used] < topology.capacity[used]).all(axis=1)
+            rounds[t] = first + int(np.flatnonzero(room)[0])
+        load[rounds[t], used] += 1
+        at = (schedule.target[t], piece)
+        ready[at] = max(ready[at], rounds[t] + 1)
+    return schedule.replace(round=rounds)

@@ -1,0 +1,181 @@
+"""The schedule file: JSON columns, gzip by suffix.
+
+The format is documented in docs/reference/schedule-file.md. Reading checks types and lengths while it parses, refuses files
+that unpack to more than a stated limit, and executes nothing.
+"""
+
+import gc
+import gzip
+import io
+import itertools
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.atomic import atomic_write
+from gradweave.errors import FileError, GradweaveError
+from gradweave.schedule.schedule import OPS, Collective, Provenance, Schedule, StatedBound
+from gradweave.topology.object import topology_from_object, topology_to_object
+
+MAX_BYTES = 1 << 30
+"""Largest schedule file read, unpacked: 1 GiB, about 20 million transfers."""
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Transfers(msgspec.Struct):
+    round: list[int]
+    piece: list[int]
+    source: list[int]
+    target: list[int]
+    op: list[Literal["reduce", "copy"]]
+    route: list[list[int]]
+
+
+class _Scheduler(msgspec.Struct):
+    name: str
+    options: dict[str, Any] = {}
+    seed: int | None = None
+
+
+class _Bound(msgspec.Struct):
+    rounds: Count
+    kind: str
+
+
+class _File(msgspec.Struct, omit_defaults=True):
+    format: Literal["gradweave-schedule"]
+    version: Literal[1]
+    collective: Collective
+    topology: dict[str, Any]
+    pieces: int
+    root: list[int]
+    rounds: Count
+    transfers: _Transfers
+    scheduler: _Scheduler = msgspec.field(default_factory=lambda: _Scheduler("unknown"))
+    bound: _Bound | None = None
+
+
+def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Schedule:
+    """Reads a schedule file.
+
+    The schedule is well-formed, not necessarily valid: ask `gradweave.verify`.
+
+    Args:
+        path: a ``.json`` or ``.json.gz`` file.
+        max_bytes: largest size accepted, after unpacking.
+
+    Raises:
+        FileError: where the file cannot be read, is too large, or does not hold a schedule; one line that names the field.
+    """
+    path = Path(path)
+    try:
+        content = _read(path, max_bytes)
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror or error}") from error
+    collecting = gc.isenabled()
+    gc.disable()  # A million small lists and nothing to collect: the collector would take longer than the parser.
+    try:
+        held = msgspec.json.decode(content, type=_File)
+        del content
+        return _to_schedule(held)
+    except msgspec.MsgspecError as error:
+        raise FileError(f"{path}: not a schedule file: {error}") from error
+    except RecursionError as error:
+        raise FileError(f"{path}: not a schedule file: nested too deeply") from error
+    except GradweaveError as error:
+        raise FileError(f"{path}: {error}") from error
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def save(schedule: Schedule, path: str | Path) -> None:
+    """Writes a schedule file, whole or not at all; gzip where the name ends in ``.gz``.
+
+    Raises:
+        FileError: where the file cannot be written.
+    """
+    content = msgspec.json.encode(_from_schedule(schedule))
+    if str(path).endswith(".gz"):
+        content = gzip.compress(content, compresslevel=6, mtime=0)
+    atomic_write(path, content)
+
+
+def _read(path: Path, max_bytes: int) -> bytes:
+    with path.open("rb") as file:
+        packed = str(path).endswith(".gz")
+        stream = gzip.GzipFile(fileobj=file) if packed else file
+        try:
+            content = stream.read(max_bytes + 1)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise FileError(f"{path}: not a whole gzip file: {error}") from error
+    if len(content) > max_bytes:
+        unpacked = " unpacked" if packed else ""
+        raise FileError(f"{path}: larger than {max_bytes:,} bytes{unpacked}, the most that is read")
+    return content
+
+
+def _column(name: str, values: list[int]) -> NDArray[np.int64]:
+    try:
+        return np.array(values, np.int64)
+    except OverflowError as error:
+        raise FileError(f"{name}: an integer does not fit in 64 bits") from error
+
+
+def _to_schedule(held: _File) -> Schedule:
+    transfers = held.transfers
+    if held.pieces != len(held.root):
+        raise FileError(f"pieces: is {held.pieces}, but root has {len(held.root)} entries; they must agree")
+    lengths = np.fromiter(map(len, transfers.route), np.int64, len(transfers.route))
+    try:
+        route_nodes = np.fromiter(itertools.chain.from_iterable(transfers.route), np.int64, int(lengths.sum()))
+    except OverflowError as error:
+        raise FileError("route: an integer does not fit in 64 bits") from error
+    code = {name: number for number, name in enumerate(OPS)}
+    schedule = Schedule(
+        topology=topology_from_object(held.topology),
+        collective=held.collective,
+        root=_column("root", held.root),
+        **{name: _column(name, getattr(transfers, name)) for name in ("round", "piece", "source", "target")},
+        op=np.fromiter(map(code.__getitem__, transfers.op), np.int8, len(transfers.op)),
+        route_nodes=route_nodes,
+        route_offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+        scheduler=Provenance(held.scheduler.name, held.scheduler.options, held.scheduler.seed),
+        bound=StatedBound(held.bound.rounds, held.bound.kind) if held.bound else None,
+    )
+    if schedule.rounds != held.rounds:
+        raise FileError(f"rounds: is {held.rounds}, but the last transfer is in round {schedule.rounds - 1}")
+    return schedule
+
+
+def _from_schedule(schedule: Schedule) -> Mapping[str, Any]:
+    flat = schedule.route_nodes.tolist()
+    offsets = schedule.route_offsets.tolist()
+    by = schedule.scheduler
+    return {
+        "format": "gradweave-schedule",
+        "version": 1,
+        "collective": schedule.collective,
+        "topology": topology_to_object(schedule.topology),
+        "pieces": schedule.pieces,
+        "root": schedule.root.tolist(),
+        "rounds": schedule.rounds,
+        "transfers": {
+            "round": schedule.round.tolist(),
+            "piece": schedule.piece.tolist(),
+            "source": schedule.source.tolist(),
+            "target": schedule.target.tolist(),
+            "op": [OPS[op] for op in schedule.op.tolist()],
+            "route": [flat[start:end] for start, end in itertools.pairwise(offsets)],
+        },
+        "scheduler": {"name": by.name, "options": dict(by.options), "seed": by.seed},
+        "bound": None
+        if schedule.bound is None
+        else {"rounds": schedule.bound.rounds, "kind": schedule.bound.kind},
+    }

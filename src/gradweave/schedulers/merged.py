@@ -1,0 +1,76 @@
+"""Merged flow trees along fixed shortest paths, put in order by list scheduling."""
+
+import dataclasses
+import time
+from typing import ClassVar, Literal
+
+from gradweave.bounds import fixed_trees
+from gradweave.errors import OptionError
+from gradweave.schedule.flow_tree import FlowTrees, Workloads
+from gradweave.schedule.schedule import Collective, Provenance, Schedule
+from gradweave.schedulers.list_scheduling import Rule, list_schedule
+from gradweave.schedulers.scheduler import Scheduler, from_reduce_scatter
+from gradweave.simulate.rounds import schedule_from_rounds
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class Merged(Scheduler):
+    """Fixed shortest-path trees, merged at servers, each round filled by priority; the best of several runs.
+
+    Stops at the bound of the fixed trees, which can be far above that of free trees: what decides is the choice of trees,
+    and this strategy does not choose.
+
+    Source: the paper's section 4.1 (trees and merge); list scheduling is Graham's.
+    """
+
+    name: ClassVar[str] = "merged"
+
+    rule: Literal["random", "deepest", "most_loaded"] = "most_loaded"
+    """What comes first: anything, the longest chain, or the busiest link plus the longest chain."""
+    tries: int = 16
+    """Runs with different random orders."""
+    swap_passes: int = 8
+    """How often to improve each round by swaps; 0 is plain list scheduling."""
+    overlap: bool = False
+    """Let a piece's all-gather start as soon as its root is complete."""
+    aggregating_switches: bool = False
+    """Let switches add what they receive, so that branches merge there too."""
+
+    def __post_init__(self) -> None:
+        if self.rule.upper() not in Rule.__members__:
+            rules = ", ".join(rule.name.lower() for rule in Rule)
+            raise OptionError(f"merged: rule: expected one of {rules}, got {self.rule!r}")
+        for field, least in (("tries", 1), ("swap_passes", 0)):
+            if getattr(self, field) < least:
+                raise OptionError(f"merged: {field}: expected at least {least}, got {getattr(self, field)}")
+
+    def _make(self, topology: Topology, collective: Collective, seed: int, time_limit: float | None) -> Schedule:
+        if self.overlap and collective == "all_reduce":
+            return self._search(topology, collective, seed, time_limit)
+        return from_reduce_scatter(self._search(topology, "reduce_scatter", seed, time_limit), collective)
+
+    def _search(self, topology: Topology, collective: Collective, seed: int, time_limit: float | None) -> Schedule:
+        started = time.monotonic()
+        trees = FlowTrees.shortest_path(topology, aggregating_switches=self.aggregating_switches)
+        workloads = Workloads.of(trees, collective)
+        least = fixed_trees(trees, collective, overlap=self.overlap).rounds
+        rule = Rule[self.rule.upper()]
+        best, fewest = None, None
+        for attempt in range(self.tries):
+            rounds = list_schedule(
+                workloads,
+                rule,
+                seed * self.tries + attempt,
+                barrier=not self.overlap,
+                give_up=fewest and fewest - 1,
+                target=least,
+                swap_passes=self.swap_passes,
+            )
+            if rounds is not None:
+                best, fewest = rounds, int(rounds.max()) + 1
+            out_of_time = time_limit is not None and time.monotonic() - started > time_limit
+            if fewest == least or out_of_time:
+                break
+        assert best is not None
+        return schedule_from_rounds(workloads, best, Provenance(self.name))

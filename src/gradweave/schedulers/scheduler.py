@@ -1,0 +1,77 @@
+"""The scheduler: topology in, verified schedule out; one strategy a file."""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+from gradweave.errors import OptionError
+from gradweave.schedule.compose import compose, reverse
+from gradweave.schedule.schedule import COLLECTIVES, Collective, Provenance, Schedule
+from gradweave.topology.topology import Topology
+from gradweave.verify import verify
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheduler(abc.ABC):
+    """One strategy. Its options are its fields, checked at construction.
+
+    A subclass gives `name` and `_make`; nothing else is overridden.
+    """
+
+    name: ClassVar[str]
+    """The strategy's name on the command line and in files."""
+    forwards_through_servers: ClassVar[bool] = False
+    """Whether routes may pass through servers that neither add nor keep what passes."""
+
+    def schedule(
+        self,
+        topology: Topology,
+        *,
+        collective: Collective = "all_reduce",
+        seed: int = 0,
+        time_limit: float | None = None,
+    ) -> Schedule:
+        """Makes a schedule and verifies it.
+
+        Args:
+            topology: the network.
+            collective: a stage, or both.
+            seed: every random choice depends on it alone.
+            time_limit: seconds after which to return the best found so far; None to let the strategy finish. Strategies
+                that do not search ignore it.
+
+        Returns:
+            A valid schedule.
+
+        Raises:
+            NoScheduleError: where the strategy finds none.
+            InvalidScheduleError: where the strategy has a fault: what it made does not verify.
+        """
+        if collective not in COLLECTIVES:
+            raise OptionError(f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}")
+        made = self._make(topology, collective, seed, time_limit).replace(
+            scheduler=Provenance(self.name, self.options(), seed)
+        )
+        verify(
+            made, forwarding_servers=self.forwards_through_servers, aggregating_switches=self._aggregating_switches()
+        ).raise_if_invalid()
+        return made
+
+    def options(self) -> dict[str, Any]:
+        """The strategy's fields, as they are written to a schedule's file."""
+        return dataclasses.asdict(self)
+
+    @abc.abstractmethod
+    def _make(self, topology: Topology, collective: Collective, seed: int, time_limit: float | None) -> Schedule:
+        """Makes the schedule; `schedule` verifies it and adds its provenance."""
+
+    def _aggregating_switches(self) -> bool:
+        return bool(getattr(self, "aggregating_switches", False))
+
+
+def from_reduce_scatter(stage: Schedule, collective: Collective) -> Schedule:
+    """The collective that a reduce-scatter gives rise to: itself, its reverse, or both with a barrier between them."""
+    if collective == "reduce_scatter":
+        return stage
+    gathered = reverse(stage)
+    return gathered if collective == "all_gather" else compose(stage, gathered)

@@ -1,0 +1,117 @@
+"""Strategies in words: ``merged:rule=deepest,tries=4``."""
+
+import dataclasses
+import difflib
+import types
+import typing
+
+from gradweave.errors import GradweaveError, OptionError, SpecError
+from gradweave.schedulers.merged import Merged
+from gradweave.schedulers.parameter_server import CentralParameterServer, ParameterServer
+from gradweave.schedulers.ring import Ring
+from gradweave.schedulers.scheduler import Scheduler
+from gradweave.topology.spec import UNNAMED, parse_spec
+
+STRATEGIES: dict[str, type[Scheduler]] = {
+    strategy.name: strategy
+    for strategy in (Merged, Ring, ParameterServer, CentralParameterServer)
+}
+"""Every strategy by its name. A new strategy is one more entry."""
+
+
+def from_spec(text: str) -> Scheduler:
+    """Makes the strategy that a specification describes.
+
+    Args:
+        text: the strategy's name, and its options as fields of its class: ``ring:order=hamiltonian,steps=paper``. A ring's
+            node ids are joined by dots: ``ring:order=0.2.1.3``.
+
+    Raises:
+        SpecError: the text is not understood.
+        OptionError: it is understood, but an option has a value that the strategy does not take.
+
+    >>> from_spec("merged:rule=deepest,tries=4")
+    Merged(rule='deepest', tries=4, swap_passes=8, overlap=False, aggregating_switches=False)
+    """
+    name, values = parse_spec(text)
+    strategy = STRATEGIES.get(name.lower().replace("-", "_"))
+    if strategy is None:
+        near = difflib.get_close_matches(name.lower(), STRATEGIES, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise SpecError(f"no scheduler {name!r}; {hint}there are {', '.join(sorted(STRATEGIES))}")
+    kinds = typing.get_type_hints(strategy)
+    fields = [field.name for field in dataclasses.fields(strategy)]
+    for key in values:
+        if key not in fields:
+            shown = "a value without a key" if key == UNNAMED else repr(key)
+            known = f"options are {', '.join(fields)}" if fields else "it has no options"
+            raise SpecError(f"{name}: {shown} is no option of it; {known}")
+    try:
+        return strategy(**{key: _value(f"{name}: {key}", kinds[key], value) for key, value in values.items()})
+    except TypeError as error:
+        raise OptionError(f"{name}: {error}") from error
+
+
+def split_specs(text: str) -> list[str]:
+    """Takes a comma-separated list of specifications apart, although they have commas inside.
+
+    A part with ``=`` and no ``:`` goes on with the specification before it.
+
+    >>> split_specs("ring:order=hamiltonian,steps=paper,merged,torus:4x4")
+    ['ring:order=hamiltonian,steps=paper', 'merged', 'torus:4x4']
+    """
+    specs: list[str] = []
+    for part in text.split(","):
+        if specs and "=" in part and ":" not in part:
+            specs[-1] += f",{part.strip()}"
+        elif part.strip():
+            specs.append(part.strip())
+    return specs
+
+
+def to_spec(scheduler: Scheduler) -> str:
+    """The specification of a strategy: its name, and the options that are not at their defaults.
+
+    >>> to_spec(Ring(order="hamiltonian"))
+    'ring:order=hamiltonian'
+    """
+    options = [
+        f"{field.name}={_written(value)}"
+        for field in dataclasses.fields(scheduler)
+        if (value := getattr(scheduler, field.name)) != field.default
+    ]
+    return scheduler.name + (":" + ",".join(options) if options else "")
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _value(what: str, kind: object, text: str) -> object:
+    """Reads an option by the type of its field."""
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        errors: list[GradweaveError] = []
+        for choice in typing.get_args(kind):
+            if choice is not types.NoneType:
+                try:
+                    return _value(what, choice, text)
+                except SpecError as error:
+                    errors.append(error)
+        raise errors[0]
+    if typing.get_origin(kind) is typing.Literal:
+        if text in typing.get_args(kind):
+            return text
+        raise SpecError(f"{what} must be one of {', '.join(typing.get_args(kind))}, got {text!r}")
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        if kind is int:
+            return int(text)
+        if kind is float:
+            return float(text)
+        return tuple(int(part) for part in text.split("."))
+    except (KeyError, ValueError):
+        expected = {bool: "true or false", int: "an integer", float: "a number"}.get(kind, "integers joined by dots")  # type: ignore[arg-type]
+        raise SpecError(f"{what} must be {expected}, got {text!r}") from None

@@ -1,0 +1,109 @@
+"""Breadth-first searches over a topology's arrays, compiled."""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+
+@numba.njit(cache=True)
+def breadth_first_parents(
+    first_link: NDArray[np.int64], target: NDArray[np.int32], roots: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """[R, V] the neighbour that discovered each node in a search from each root; −1 at the root."""
+    nodes = len(first_link) - 1
+    parents = np.full((len(roots), nodes), -1, np.int32)
+    queue = np.empty(nodes, np.int32)
+    for r in range(len(roots)):
+        seen = np.zeros(nodes, np.bool_)
+        seen[roots[r]] = True
+        queue[0] = roots[r]
+        head, tail = 0, 1
+        while head < tail:
+            node = queue[head]
+            head += 1
+            for link in range(first_link[node], first_link[node + 1]):
+                following = target[link]
+                if not seen[following]:
+                    seen[following] = True
+                    parents[r, following] = node
+                    queue[tail] = following
+                    tail += 1
+    return parents
+
+
+@numba.njit(cache=True)
+def server_hops(
+    first_link: NDArray[np.int64],
+    target: NDArray[np.int32],
+    is_server: NDArray[np.bool_],
+    servers: NDArray[np.int32],
+) -> NDArray[np.int32]:
+    """[N, N] least number of server-to-server transfers between servers, by rank.
+
+    A search in which entering a switch is free and entering a server costs one: nodes of distance d are all expanded
+    before those of d + 1, switches found on the way joining the current distance.
+    """
+    nodes, count = len(first_link) - 1, len(servers)
+    hops = np.empty((count, count), np.int32)
+    current, following = np.empty(nodes, np.int32), np.empty(nodes, np.int32)
+    for r in range(count):
+        distance = np.full(nodes, -1, np.int32)
+        distance[servers[r]] = 0
+        current[0] = servers[r]
+        size, depth = 1, 0
+        while size:
+            found = 0
+            place = 0
+            while place < size:
+                node = current[place]
+                place += 1
+                for link in range(first_link[node], first_link[node + 1]):
+                    neighbour = target[link]
+                    if distance[neighbour] >= 0:
+                        continue
+                    if is_server[neighbour]:
+                        distance[neighbour] = depth + 1
+                        following[found] = neighbour
+                        found += 1
+                    else:
+                        distance[neighbour] = depth
+                        current[size] = neighbour
+                        size += 1
+            current, following = following, current
+            size = found
+            depth += 1
+        for s in range(count):
+            hops[r, s] = distance[servers[s]]
+    return hops
+
+
+@numba.njit(cache=True)
+def switch_only_parents(
+    first_link: NDArray[np.int64], target: NDArray[np.int32], is_server: NDArray[np.bool_], roots: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """As `breadth_first_parents`, but the search does not go on beyond the servers that it meets.
+
+    Returns:
+        [R, V] parents, −1 at the root and where only a way through another server leads; [R, V] number of links, −1 there.
+    """
+    nodes = len(first_link) - 1
+    parents = np.full((len(roots), nodes), -1, np.int32)
+    lengths = np.full((len(roots), nodes), -1, np.int32)
+    queue = np.empty(nodes, np.int32)
+    for r in range(len(roots)):
+        queue[0] = roots[r]
+        lengths[r, roots[r]] = 0
+        head, tail = 0, 1
+        while head < tail:
+            node = queue[head]
+            head += 1
+            if is_server[node] and node != roots[r]:
+                continue
+            for link in range(first_link[node], first_link[node + 1]):
+                following = target[link]
+                if lengths[r, following] < 0:
+                    lengths[r, following] = lengths[r, node] + 1
+                    parents[r, following] = node
+                    queue[tail] = following
+                    tail += 1
+    return parents, lengths

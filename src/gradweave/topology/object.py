@@ -1,0 +1,138 @@
+"""The ``topology`` object of the schedule file: a network as plain lists."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import FileError
+from gradweave.topology.topology import Topology
+
+COLUMNS = ("source", "target", "bandwidth_bytes_per_s", "latency_s", "capacity")
+"""Columns of ``links``, one entry per link direction."""
+
+
+def topology_to_object(topology: Topology) -> dict[str, Any]:
+    """Writes a network as a dictionary of plain lists, ready for JSON.
+
+    Args:
+        topology: the network; its drawing positions are left out.
+
+    Returns:
+        ``name``, ``servers``, ``switches``, ``links`` (columns) and, where the nodes have any,
+        ``labels``.
+
+    Source: SPEC "Schedule file".
+    """
+    labels = {"labels": list(topology.labels)} if topology.labels else {}
+    return {
+        "name": topology.name,
+        "servers": topology.servers.tolist(),
+        "switches": topology.switches.tolist(),
+        "links": {column: getattr(topology, column).tolist() for column in COLUMNS},
+        **labels,
+    }
+
+
+def topology_from_object(data: Mapping[str, Any]) -> Topology:
+    """Reads a network from a dictionary such as `topology_to_object` writes.
+
+    Args:
+        data: the decoded object; nothing about it is taken on trust.
+
+    Raises:
+        FileError: a field is missing, has the wrong type or does not fit the others; the message
+            names it.
+        TopologyError: the fields are well-formed, but such a network cannot exist.
+
+    >>> import gradweave as gw
+    >>> net = gw.topology.ring(4)
+    >>> topology_from_object(topology_to_object(net)).same_network(net)
+    True
+    """
+    if not isinstance(data, Mapping):
+        raise FileError(f"topology: expected an object, got {_kind(data)}")
+    name = _field(data, "name", str)
+    servers = _numbers("servers", _field(data, "servers", list))
+    switches = _numbers("switches", _field(data, "switches", list))
+    links = _field(data, "links", Mapping)
+    columns = {c: _numbers(f"links.{c}", _field(links, c, list, "links.")) for c in COLUMNS}
+    return Topology(name=name, is_server=_kinds(servers, switches), labels=_labels(data), **columns)
+
+
+def _kinds(servers: NDArray, switches: NDArray) -> NDArray[np.bool_]:
+    """[V] which nodes are servers; every id from 0 to V−1 must be listed once."""
+    for field, ids in (("servers", servers), ("switches", switches)):
+        if ids.size and ids.dtype.kind not in "iu":
+            raise FileError(f"topology.{field}: expected a list of integers, got {ids.dtype}")
+    nodes = len(servers) + len(switches)
+    ids = np.concatenate([servers, switches]) if nodes else np.zeros(0, np.int64)
+    outside = ids[(ids < 0) | (ids >= nodes)]
+    if outside.size:
+        raise FileError(
+            f"topology.servers, topology.switches: the ids of these {nodes} nodes must be "
+            f"0 to {nodes - 1}; got {int(outside[0])}"
+        )
+    ids = ids.astype(np.int64)
+    counts = np.bincount(ids, minlength=nodes)
+    if (counts > 1).any():
+        raise FileError(
+            f"topology.servers, topology.switches: {int(np.argmax(counts > 1))} is listed twice"
+        )
+    is_server = np.zeros(nodes, np.bool_)
+    is_server[servers.astype(np.int64)] = True
+    return is_server
+
+
+def _labels(data: Mapping[str, Any]) -> tuple[str, ...]:
+    if "labels" not in data:
+        return ()
+    labels = _field(data, "labels", list)
+    for place, label in enumerate(labels):
+        if not isinstance(label, str):
+            raise FileError(f"topology.labels[{place}]: expected a string, got {_kind(label)}")
+    return tuple(labels)
+
+
+def _field(data: Mapping[str, Any], name: str, kind: type, inside: str = "") -> Any:
+    path = f"topology.{inside}{name}"
+    if name not in data:
+        raise FileError(f"{path}: missing")
+    if not isinstance(data[name], kind):
+        expected = {str: "a string", list: "a list", Mapping: "an object"}[kind]
+        raise FileError(f"{path}: expected {expected}, got {_kind(data[name])}")
+    return data[name]
+
+
+def _numbers(path: str, values: list[Any]) -> NDArray:
+    """A flat array of int64 or float64."""
+    try:
+        array = np.array(values)
+    except (ValueError, OverflowError):  # ragged lists, integers beyond any type
+        array = np.zeros(1, object)
+    if not values:
+        return np.zeros(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        place = next((i for i, v in enumerate(values) if not _is_number(v)), 0)
+        raise FileError(f"topology.{path}[{place}]: expected a number, got {_kind(values[place])}")
+    return array
+
+
+def _is_number(value: object) -> bool:
+    # An integer that needs more than 64 bits is no number that a network has.
+    if isinstance(value, int) and not isinstance(value, bool):
+        return -(2**63) <= value < 2**63
+    return isinstance(value, float)
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and not _is_number(value):
+        return "an integer of more than 64 bits"
+    return {str: "a string", list: "a list", dict: "an object"}.get(type(value)) or (
+        f"the number {value}" if isinstance(value, int | float) else type(value).__name__
+    )

@@ -1,0 +1,137 @@
+"""Routes through a network: shortest by links, with ties pinned, and the next-shortest for later use.
+
+**The tie rule.** The shortest-path tree of a root is the one that a first-in first-out breadth-first search finds when it
+looks at each node's neighbours in ascending order of id: a node's parent is the neighbour that was discovered first.
+On BCube this gives dimension order (highest level first), on every network it depends on nothing but the ids.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import TopologyError
+from gradweave.topology.topology import Topology
+
+
+def shortest_path_trees(topology: Topology, roots: NDArray | None = None) -> NDArray[np.int32]:
+    """Finds a shortest-path tree towards each root, over servers and switches alike.
+
+    Args:
+        topology: the network.
+        roots: [R] node ids; all servers if not given.
+
+    Returns:
+        [R, V] the next node on the way from each node to the root; −1 at the root itself.
+
+    >>> import gradweave as gw
+    >>> gw.topology.shortest_path_trees(gw.topology.ring(5), roots=[0])
+    array([[-1,  0,  1,  4,  0]], dtype=int32)
+    """
+    from gradweave.topology.breadth_first import breadth_first_parents
+
+    roots = topology.servers if roots is None else np.asarray(roots, np.int32)
+    return breadth_first_parents(topology.first_link, topology.target, roots)
+
+
+def shortest_route(topology: Topology, source: int, target: int) -> tuple[int, ...]:
+    """The pinned shortest route between two nodes, both included; it may pass through servers.
+
+    >>> import gradweave as gw
+    >>> gw.topology.shortest_route(gw.topology.star(4), 1, 3)
+    (1, 4, 3)
+    """
+    parent = shortest_path_trees(topology, np.array([target]))[0]
+    route = [source]
+    while route[-1] != target:
+        route.append(int(parent[route[-1]]))
+    return tuple(route)
+
+
+def k_shortest_routes(topology: Topology, source: int, target: int, k: int) -> list[tuple[int, ...]]:
+    """Up to k routes between two servers with only switches inside, shortest first (Yen's algorithm).
+
+    Args:
+        topology: the network.
+        source: server that sends.
+        target: server that receives.
+        k: how many routes at most.
+
+    Returns:
+        Routes, each a tuple of nodes with both ends; empty where every way passes through another server.
+
+    Raises:
+        TopologyError: where either end is not a server of the network, or both are one.
+        Source: Yen 1971, in networkx's ``shortest_simple_paths``.
+    """
+    import networkx as nx
+
+    for end in (source, target):
+        if not 0 <= end < topology.num_nodes or not topology.is_server[end]:
+            raise TopologyError(f"route from {source} to {target}: {end} is not a server")
+    if source == target:
+        raise TopologyError(f"route from {source} to {target}: the ends must be two servers")
+    inside = ~topology.is_server
+    inside[[source, target]] = True
+    keep = inside[topology.source] & inside[topology.target]
+    graph = nx.Graph()
+    graph.add_nodes_from((source, target))
+    graph.add_edges_from(zip(topology.source[keep].tolist(), topology.target[keep].tolist(), strict=True))
+    routes: Iterator[list[int]] = nx.shortest_simple_paths(graph, source, target)
+    try:
+        return [tuple(route) for route in islice(routes, k)]
+    except nx.NetworkXNoPath:
+        return []
+
+
+def switch_only_trees(topology: Topology, roots: NDArray | None = None) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Finds the shortest routes towards each root that have only switches inside.
+
+    Args:
+        topology: the network.
+        roots: [R] node ids; all servers if not given.
+
+    Returns:
+        [R, V] the next node towards each root and [R, V] the number of links to it, by the tie rule of this module; both −1
+        where every way passes through another server, the first also at the root itself.
+    """
+    from gradweave.topology.breadth_first import switch_only_parents
+
+    roots = topology.servers if roots is None else np.asarray(roots, np.int32)
+    return switch_only_parents(topology.first_link, topology.target, topology.is_server, roots)
+
+
+def follow(toward_root: NDArray, starts: NDArray, stop: NDArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Reads routes off trees.
+
+    Args:
+        toward_root: [M, V] the next node on the way, one row a route.
+        starts: [M] where each route starts.
+        stop: [M] where it ends.
+
+    Returns:
+        The routes' nodes, one route after the other, both ends included, and their offsets [M+1].
+    """
+    row = np.arange(len(starts))
+    walker = np.asarray(starts)
+    columns = [walker]
+    while (moving := walker != stop).any():
+        following = np.where(moving, toward_root[row, walker], -1)
+        columns.append(following)
+        walker = np.where(moving, following, walker)
+    table = np.stack(columns, axis=1)
+    inside = table >= 0
+    return table[inside].astype(np.int32), np.concatenate([[0], np.cumsum(inside.sum(axis=1))])
+
+
+def hop_distances(topology: Topology) -> NDArray[np.int32]:
+    """[N, N] transfers that a piece needs at least from server to server, by rank; one transfer passes any switches.
+
+    >>> import gradweave as gw
+    >>> int(gw.topology.hop_distances(gw.topology.bcube(n=3, k=1)).max())
+    2
+    """
+    from gradweave.topology.breadth_first import server_hops
+
+    return server_hops(topology.first_link, topology.target, topology.is_server, topology.servers)

@@ -1,0 +1,225 @@
+"""Networks and schedulers in words: ``bcube:n=3,k=1``, ``torus:4x4``, or the path of a file."""
+
+import dataclasses
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gradweave.errors import SpecError
+from gradweave.topology.bcube import bcube
+from gradweave.topology.complete import complete
+from gradweave.topology.dcell import dcell
+from gradweave.topology.fat_tree import fat_tree
+from gradweave.topology.files import SUFFIXES, load
+from gradweave.topology.hypercube import hypercube
+from gradweave.topology.jellyfish import jellyfish, jellyfish_reference
+from gradweave.topology.ring import ring
+from gradweave.topology.star import star
+from gradweave.topology.topology import Link, Topology
+from gradweave.topology.torus import mesh, torus
+from gradweave.topology.units import parse_bandwidth, parse_latency
+
+UNNAMED = ""
+"""Key under which `parse_spec` gives a value that was written without one, as in ``torus:4x4``."""
+
+
+def from_spec(text: str) -> Topology:
+    """Makes the network that a specification describes, or reads it from a file.
+
+    Every family takes ``bandwidth=10Gbit/s``, ``latency=5us`` and ``capacity=2`` besides its own
+    parameters.
+
+    Args:
+        text: a specification, or a path that names an existing file or ends as a topology file
+            does.
+
+    Raises:
+        SpecError: the text is not understood; the message names what is wrong and what would be
+            right.
+        TopologyError: it is understood, but such a network cannot exist.
+        FileError: the file cannot be read.
+
+    >>> from_spec("bcube:n=3,k=1")
+    Topology('bcube:n=3,k=1': 9 servers, 6 switches, 18 links)
+    >>> from_spec("ring:8,bandwidth=10Gbit/s").name
+    'ring:n=8,bandwidth=10Gbit/s'
+    """
+    if os.path.isfile(text) or Path(text).suffix.lower() in SUFFIXES:
+        return load(text)
+    if re.search(r"[/\\.]", text.partition(":")[0]):
+        raise SpecError(f"{_shown(text)}: no such file, and no specification of a network")
+    name, values = parse_spec(text)
+    family = _FAMILIES.get(name.lower().replace("-", "_"))
+    if family is None:
+        raise SpecError(_unknown_family(name))
+    if family.build is jellyfish and "reference" in values:
+        family = _REFERENCE
+    given = _by_parameter(name, family, values)
+    link = _link({key: given.pop(key) for key in _LINK_KEYS if key in given})
+    missing = [key for key in family.required if key not in given]
+    if missing:
+        lacking = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+        raise SpecError(f"{name}: {lacking}; write it as in {family.example}")
+    arguments = {
+        key: family.parameters[key](f"{name}: {key}", value) for key, value in given.items()
+    }
+    return family.build(**arguments, link=link)
+
+
+def parse_spec(text: str) -> tuple[str, dict[str, str]]:
+    """Takes a specification apart, without asking what it means.
+
+    Schedulers are written in the same way as networks.
+
+    Args:
+        text: ``name``, or ``name:key=value,key=value``; the first value may stand without a key.
+
+    Returns:
+        The name, and the values by key, in the order given; a value without a key has the key
+        `UNNAMED`.
+
+    Raises:
+        SpecError: the text has not this form, or gives a key twice.
+
+    >>> parse_spec("ring:order=hamiltonian,steps=paper")
+    ('ring', {'order': 'hamiltonian', 'steps': 'paper'})
+    >>> parse_spec("torus:4x4")
+    ('torus', {'': '4x4'})
+    """
+    name, colon, rest = text.partition(":")
+    name = name.strip()
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
+        raise SpecError(f"{_shown(text)}: expected a name, then parameters, as in bcube:n=3,k=1")
+    values: dict[str, str] = {}
+    for place, part in enumerate(rest.split(",") if colon else []):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals and place == 0:
+            key, value = UNNAMED, key
+        elif not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", key):
+            raise SpecError(f"{_shown(text)}: expected key=value, got {_shown(part)}")
+        if not value or "=" in value:
+            after = f"{key}=" if key else f"{name}:"
+            raise SpecError(f"{_shown(text)}: expected a value after {after}, got {_shown(value)}")
+        if key in values:
+            raise SpecError(f"{_shown(text)}: {key} is given twice")
+        values[key] = value
+    return name, values
+
+
+def _integer(what: str, value: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+        raise SpecError(f"{what} must be an integer of at most 18 digits, got {_shown(value)}")
+    return int(value)
+
+
+def _dimensions(what: str, value: str) -> tuple[int, ...]:
+    sizes = value.split("x")
+    if not all(re.fullmatch(r"[0-9]{1,18}", size) for size in sizes):
+        raise SpecError(f"{what} must be sizes joined by x, such as 4x4, got {_shown(value)}")
+    return tuple(map(int, sizes))
+
+
+def _word(what: str, value: str) -> str:
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class _Family:
+    """How one family is written."""
+
+    build: Callable[..., Topology]
+    example: str
+    parameters: Mapping[str, Callable[[str, str], Any]]
+    """What reads the value of each parameter."""
+    required: tuple[str, ...]
+    unnamed: str | None = None
+    """The parameter that may stand without its key."""
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def _counted(build: Callable[..., Topology], example: str, key: str = "n", **rest: Any) -> _Family:
+    """A family with a single number for a parameter."""
+    return _Family(build, example, {key: _integer}, (key,), unnamed=key, **rest)
+
+
+def _grid(build: Callable[..., Topology], example: str) -> _Family:
+    key = "dimensions"
+    return _Family(build, example, {key: _dimensions}, (key,), unnamed=key)
+
+
+_FAMILIES: dict[str, _Family] = {
+    "bcube": _Family(bcube, "bcube:n=3,k=1", {"n": _integer, "k": _integer}, ("n", "k")),
+    "complete": _counted(complete, "complete:8"),
+    "dcell": _Family(dcell, "dcell:n=4,k=1", {"n": _integer, "k": _integer}, ("n", "k")),
+    "fat_tree": _counted(fat_tree, "fat_tree:k=4", "k"),
+    "hypercube": _counted(
+        hypercube, "hypercube:3", "dimension", aliases={"d": "dimension", "n": "dimension"}
+    ),
+    "jellyfish": _Family(
+        jellyfish,
+        "jellyfish:switches=10,degree=4,seed=0 or jellyfish:reference=J10,seed=0",
+        dict.fromkeys(("switches", "degree", "servers_per_switch", "seed"), _integer),
+        ("switches", "degree"),
+    ),
+    "mesh": _grid(mesh, "mesh:3x3"),
+    "ring": _counted(ring, "ring:8"),
+    "star": _counted(star, "star:8"),
+    "torus": _grid(torus, "torus:4x4"),
+}
+
+_SPELLINGS = {"fattree": "fat_tree"}
+_FAMILIES |= {spelling: _FAMILIES[family] for spelling, family in _SPELLINGS.items()}
+
+_REFERENCE = _Family(
+    lambda reference, **rest: jellyfish_reference(reference, **rest),
+    "jellyfish:reference=J10,seed=0",
+    {"reference": _word, "seed": _integer},
+    ("reference",),
+)
+"""Jellyfish where it is one of the reference graphs."""
+
+_LINK_KEYS = ("bandwidth", "latency", "capacity")
+
+
+def _unknown_family(name: str) -> str:
+    families = sorted(_FAMILIES.keys() - _SPELLINGS.keys())
+    near = difflib.get_close_matches(name.lower(), families, 1)
+    guess = f"; did you mean {near[0]}?" if near else ";"
+    return f"{_shown(name)}: unknown family of networks{guess} known are {', '.join(families)}"
+
+
+def _by_parameter(name: str, family: _Family, values: Mapping[str, str]) -> dict[str, str]:
+    """The values under their parameters' full names."""
+    known = [*family.parameters, *_LINK_KEYS]
+    given: dict[str, str] = {}
+    for key, value in values.items():
+        full = family.unnamed if key == UNNAMED else family.aliases.get(key, key)
+        if full is None:
+            raise SpecError(f"{name}: {_shown(value)} needs a key; write it as in {family.example}")
+        if full not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            guess = f"; did you mean {near[0]}?" if near else ";"
+            raise SpecError(f"{name}: unknown parameter {key}{guess} known are {', '.join(known)}")
+        if full in given:
+            raise SpecError(f"{name}: {full} is given twice")
+        given[full] = value
+    return given
+
+
+def _link(values: Mapping[str, str]) -> Link | None:
+    changes: dict[str, Any] = {}
+    if "bandwidth" in values:
+        changes["bandwidth_bytes_per_s"] = parse_bandwidth(values["bandwidth"])
+    if "latency" in values:
+        changes["latency_s"] = parse_latency(values["latency"])
+    if "capacity" in values:
+        changes["capacity"] = _integer("capacity", values["capacity"])
+    return Link(**changes) if changes else None
+
+
+def _shown(text: str) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= 60 else f"{shown[:57]}…'"

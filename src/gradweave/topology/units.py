@@ -1,0 +1,172 @@
+"""Bandwidths and latencies as people write them."""
+
+import math
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+from gradweave.errors import SpecError
+
+_NUMBER = re.compile(
+    r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([^\s]*)\s*"
+)
+
+_DECIMAL = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_PREFIX = {
+    **{prefix: 1000**power for prefix, power in _DECIMAL.items()},
+    **{f"{prefix}i": 1024**power for prefix, power in _DECIMAL.items() if prefix},
+}
+
+# Only the letter b tells bits from bytes; the prefix is read in either case, since nobody means
+# millibits.
+_BANDWIDTH_UNIT = re.compile(
+    r"([kKmMgGtT]?i?)(?:(bits?/s|b/s|bps|bits?ps)|(Bytes?/s|bytes?/s|B/s|Bps))"
+)
+
+_SECONDS = {
+    "": Fraction(1), "s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6),
+    "\u00b5s": Fraction(1, 10**6), "\u03bcs": Fraction(1, 10**6), "ns": Fraction(1, 10**9),
+}  # fmt: skip
+
+
+def parse_bandwidth(text: str | float) -> float:
+    """Reads a bandwidth.
+
+    Args:
+        text: a number with a unit, in bits (``10Gbit/s``, ``10Gbps``, ``10 Gb/s``) or bytes
+            (``1.25GB/s``, ``1GiB/s``), or a bare number of bytes per second.
+
+    Returns:
+        The bandwidth in bytes per second.
+
+    Raises:
+        SpecError: the text is no bandwidth, or it is not positive and finite.
+
+    >>> parse_bandwidth("10Gbit/s"), parse_bandwidth("1.25e9")
+    (1250000000.0, 1250000000.0)
+    """
+    number, unit = _split("bandwidth", text, "10Gbit/s, 1.25GB/s or bytes per second as 1.25e9")
+    factor = Fraction(1)
+    if unit:
+        match = _BANDWIDTH_UNIT.fullmatch(unit)
+        if not match or match[1].lower() not in _PREFIX:
+            raise SpecError(
+                f"bandwidth {_shown(text)}: unknown unit {_shown(unit)}; "
+                "write bit/s or B/s with k, M, G or T, as in 10Gbit/s"
+            )
+        factor = Fraction(_PREFIX[match[1].lower()], 8 if match[2] else 1)
+    bandwidth = _finite("bandwidth", text, number * factor)
+    if bandwidth <= 0:
+        raise SpecError(f"bandwidth {_shown(text)}: expected more than zero")
+    return bandwidth
+
+
+def parse_latency(text: str | float) -> float:
+    """Reads a latency.
+
+    Args:
+        text: a number with a unit (``5us``, ``1.5ms``), or a bare number of seconds.
+
+    Returns:
+        The latency in seconds.
+
+    Raises:
+        SpecError: the text is no latency, or it is negative or not finite.
+
+    >>> parse_latency("1.5ms"), parse_latency("1e-6")
+    (0.0015, 1e-06)
+    """
+    number, unit = _split("latency", text, "5us, 1.5ms or seconds as 1e-6")
+    if unit not in _SECONDS:
+        raise SpecError(
+            f"latency {_shown(text)}: unknown unit {_shown(unit)}; write s, ms, us or ns, as in 5us"
+        )
+    latency = _finite("latency", text, number * _SECONDS[unit])
+    if latency < 0:
+        raise SpecError(f"latency {_shown(text)}: expected zero or more")
+    return latency
+
+
+def format_bandwidth(bandwidth_bytes_per_s: float) -> str:
+    """Writes a bandwidth for people, to four digits.
+
+    >>> format_bandwidth(12.5e9)
+    '100 Gbit/s'
+    """
+    return _format(bandwidth_bytes_per_s * 8, _BITS, 4, " ")
+
+
+def format_latency(latency_s: float) -> str:
+    """Writes a latency for people, to four digits.
+
+    >>> format_latency(5e-6)
+    '5 us'
+    """
+    return _format(latency_s, _TIMES, 4, " ")
+
+
+def exact_bandwidth(bandwidth_bytes_per_s: float) -> str:
+    """Writes a bandwidth without spaces so that `parse_bandwidth` gives the same number back.
+
+    >>> exact_bandwidth(1.25e9), exact_bandwidth(1e9 / 3)
+    ('10Gbit/s', '333333333.3333333')
+    """
+    text = _format(bandwidth_bytes_per_s * 8, _BITS, 9, "")
+    same = _parses_to(parse_bandwidth, text, bandwidth_bytes_per_s)
+    return text if same else repr(float(bandwidth_bytes_per_s))
+
+
+def exact_latency(latency_s: float) -> str:
+    """Writes a latency without spaces so that `parse_latency` gives the same number back.
+
+    >>> exact_latency(5e-6)
+    '5us'
+    """
+    text = _format(latency_s, _TIMES, 9, "")
+    return text if _parses_to(parse_latency, text, latency_s) else repr(float(latency_s))
+
+
+_BITS = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+
+def _format(value: float, units: tuple[tuple[float, str], ...], digits: int, space: str) -> str:
+    def written(scale: float) -> str:
+        return f"{value / scale:.{digits}g}"
+
+    # Chosen by what is written, so that 999.99 Mbit/s comes out as 1 Gbit/s.
+    scale, unit = next(
+        ((s, u) for s, u in units if abs(float(written(s))) >= 1),
+        units[0] if value == 0 else units[-1],
+    )
+    return f"{written(scale)}{space}{unit}"
+
+
+def _parses_to(parse: Callable[[str], float], text: str, value: float) -> bool:
+    try:
+        return parse(text) == value
+    except SpecError:
+        return False
+
+
+def _split(what: str, text: str | float, expected: str) -> tuple[Fraction, str]:
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        if not math.isfinite(text):
+            raise SpecError(f"{what} {text}: expected a finite number")
+        return Fraction(text), ""
+    match = _NUMBER.fullmatch(text) if isinstance(text, str) and len(text) <= 64 else None
+    if not match:
+        raise SpecError(f"{what} {_shown(text)}: expected a number with a unit, {expected}")
+    return Fraction(match[1]), match[2]
+
+
+def _finite(what: str, text: str | float, value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise SpecError(f"{what} {_shown(text)}: too large; expected a finite number") from None
+
+
+def _shown(text: object) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= 40 else f"{shown[:37]}…'"

@@ -1,0 +1,180 @@
+"""Contribution counts: who is in each partial sum, and how often.
+
+The state is, for every server and piece, a vector with one count per server. A reduce adds the source's vector as it stood
+at the round's start; a copy overwrites the target's. Kept naively that is N³ integers. Here counts are kept as two bit
+planes, *at least once* and *at least twice*: counts never fall under a reduce, and only a count of exactly one can be right
+at the end, so saturating at two loses nothing. A vector is then 2·⌈N/64⌉ words, and pieces, which do not interact, are
+checked in blocks that fit the memory given: servers × pieces-in-a-block × N/4 bytes at a time. Where a block ends wrong, the
+one piece at fault is counted again with exact integers, so that the message can say how often.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedule.schedule import COPY, Schedule
+from gradweave.verify.verdict import Violation
+
+_WORD = 64
+_Planes = tuple[NDArray[np.uint64], NDArray[np.uint64]]
+
+
+def first_wrong_count(schedule: Schedule, *, aggregating_switches: bool, block_bytes: int) -> Violation | None:
+    """Plays the contributions and finds the first server and piece that end wrong.
+
+    What must hold at the end, by collective: all ones at every server for every piece (all_reduce, all_gather), or at
+    each piece's root (reduce_scatter). At the start each server has its own contribution once; for an all_gather the
+    root has all of them and the others' memory counts as their own stale contribution, so that adding to it or passing
+    it on shows.
+    """
+    topology = schedule.topology
+    holders = np.arange(topology.num_nodes) if aggregating_switches else topology.servers
+    row = np.full(topology.num_nodes, -1, np.int64)
+    row[holders] = np.arange(len(holders))
+    words = -(-topology.num_servers // _WORD)
+    block = max(1, block_bytes // (2 * 8 * words * len(holders)))
+    by_piece = np.argsort(schedule.piece, kind="stable")
+    first = np.searchsorted(schedule.piece[by_piece], np.arange(schedule.pieces + 1))
+    full = _full_vector(topology.num_servers, words)
+    for start in range(0, schedule.pieces, block):
+        pieces = np.arange(start, min(start + block, schedule.pieces))
+        rows = np.sort(by_piece[first[start] : first[pieces[-1] + 1]])
+        planes = _initial(schedule, holders, pieces, words, full)
+        _play(schedule, rows, row, start, len(pieces), planes)
+        wrong = _wrong_cell(schedule, row, pieces, planes, full)
+        if wrong is not None:
+            return _explain(schedule, *wrong)
+    return None
+
+
+def _full_vector(servers: int, words: int) -> NDArray[np.uint64]:
+    bits = np.zeros(words * _WORD, np.uint8)
+    bits[:servers] = 1
+    return np.packbits(bits, bitorder="little").view(np.uint64)
+
+
+def _initial(
+    schedule: Schedule, holders: NDArray, pieces: NDArray, words: int, full: NDArray
+) -> _Planes:
+    """The two planes at the start: [holder * pieces-in-block + piece, words]."""
+    topology = schedule.topology
+    once = np.zeros((len(holders), len(pieces), words), np.uint64)
+    at = np.flatnonzero(topology.is_server[holders])
+    rank = topology.rank[holders[at]].astype(np.uint64)
+    once[at, :, (rank // _WORD).astype(np.int64)] = (np.uint64(1) << (rank % np.uint64(_WORD)))[:, None]
+    if schedule.collective == "all_gather":
+        once[np.searchsorted(holders, schedule.root[pieces]), np.arange(len(pieces))] = full
+    once = once.reshape(-1, words)
+    return once, np.zeros_like(once)
+
+
+def _play(
+    schedule: Schedule, rows: NDArray, holder_row: NDArray, first_piece: int, pieces: int, planes: _Planes
+) -> None:
+    """Plays a block's transfers on its planes, round by round.
+
+    All of a round's reads happen before its first write. A round is split into layers, in each of which every cell is
+    written at most once, so that one indexed assignment does a layer.
+    """
+    piece = schedule.piece[rows].astype(np.int64) - first_piece
+    read = holder_row[schedule.source[rows]] * pieces + piece
+    written = holder_row[schedule.target[rows]] * pieces + piece
+    rounds, copied = schedule.round[rows], schedule.op[rows] == COPY
+    layer = _layers(rounds, written)
+    order = np.lexsort((layer, rounds))
+    read, written, rounds, layer, copied = read[order], written[order], rounds[order], layer[order], copied[order]
+    once, twice = planes
+    round_edges = _edges(rounds)
+    layer_edges = _edges(rounds, layer)
+    next_layer = 0
+    for low, high in zip(round_edges[:-1], round_edges[1:], strict=True):
+        more_once, more_twice = once[read[low:high]], twice[read[low:high]]
+        while layer_edges[next_layer] < high:
+            begin, end = layer_edges[next_layer], layer_edges[next_layer + 1]
+            taken = slice(begin - low, end - low)
+            _write(once, twice, written[begin:end], copied[begin:end], more_once[taken], more_twice[taken])
+            next_layer += 1
+
+
+def _write(
+    once: NDArray, twice: NDArray, cells: NDArray, copied: NDArray, more_once: NDArray, more_twice: NDArray
+) -> None:
+    """Adds to distinct cells, or overwrites them where copied."""
+    if not copied.all():
+        held_once, held_twice = once[cells], twice[cells]
+        summed_once, summed_twice = held_once | more_once, held_twice | more_twice | (held_once & more_once)
+        if copied.any():
+            summed_once = np.where(copied[:, None], more_once, summed_once)
+            summed_twice = np.where(copied[:, None], more_twice, summed_twice)
+        more_once, more_twice = summed_once, summed_twice
+    once[cells] = more_once
+    twice[cells] = more_twice
+
+
+def _layers(rounds: NDArray, written: NDArray) -> NDArray[np.int64]:
+    """How many earlier transfers of the same round write the same cell."""
+    order = np.lexsort((written, rounds))
+    index = np.arange(len(order))
+    begins = np.ones(len(order), bool)
+    begins[1:] = (written[order][1:] != written[order][:-1]) | (rounds[order][1:] != rounds[order][:-1])
+    layer = np.empty(len(order), np.int64)
+    layer[order] = index - np.maximum.accumulate(np.where(begins, index, 0))
+    return layer
+
+
+def _edges(*columns: NDArray) -> list[int]:
+    """Where runs of equal rows begin, and the end."""
+    changes = np.zeros(max(len(columns[0]) - 1, 0), bool)
+    for column in columns:
+        changes |= column[1:] != column[:-1]
+    inner = (np.flatnonzero(changes) + 1).tolist()
+    return [0, *inner, len(columns[0])] if len(columns[0]) else [0]
+
+
+def _wrong_cell(
+    schedule: Schedule, holder_row: NDArray, pieces: NDArray, planes: _Planes, full: NDArray
+) -> tuple[int, int] | None:
+    """The first (server, piece) whose counts are not all one, by piece and then server."""
+    once, twice = (plane.reshape(-1, len(pieces), len(full)) for plane in planes)
+    if schedule.collective == "reduce_scatter":
+        at = holder_row[schedule.root[pieces]]
+        right = ((once[at, np.arange(len(pieces))] == full) & (twice[at, np.arange(len(pieces))] == 0)).all(axis=1)
+        wrong = np.flatnonzero(~right)
+        return (int(schedule.root[pieces[wrong[0]]]), int(pieces[wrong[0]])) if wrong.size else None
+    servers = schedule.topology.servers
+    at = holder_row[servers]
+    right = ((once[at] == full) & (twice[at] == 0)).all(axis=2)
+    wrong = np.argwhere(~right.T)
+    return (int(servers[wrong[0][1]]), int(pieces[wrong[0][0]])) if wrong.size else None
+
+
+def _explain(schedule: Schedule, server: int, piece: int) -> Violation:
+    """Counts one piece exactly, and says which contribution is wrong at one server."""
+    counts = exact_counts(schedule, piece)[server]
+    rank = int(np.flatnonzero(counts != 1)[0])
+    contributor, found = int(schedule.topology.servers[rank]), int(counts[rank])
+    times = "once" if found == 1 else "never" if found == 0 else f"{found} times"
+    message = (
+        f"end: server {server} holds piece {piece} with the contribution of server {contributor} {times}; expected once"
+    )
+    return Violation("result", message, None, 1, found, server=server, piece=piece)
+
+
+def exact_counts(schedule: Schedule, piece: int) -> NDArray[np.object_]:
+    """[V, N] how often each node's partial sum of one piece holds each server's contribution, at the end.
+
+    Python integers, since a schedule that doubles each round would overflow any other.
+    """
+    topology = schedule.topology
+    counts = np.zeros((topology.num_nodes, topology.num_servers), object)
+    counts[topology.servers, np.arange(topology.num_servers)] = 1
+    if schedule.collective == "all_gather":
+        counts[schedule.root[piece]] = 1
+    rows = np.flatnonzero(schedule.piece == piece)
+    edges = _edges(schedule.round[rows])
+    for low, high in zip(edges[:-1], edges[1:], strict=True):
+        at = rows[low:high]
+        sent = counts[schedule.source[at]]
+        for row, values in zip(at, sent, strict=True):
+            target = schedule.target[row]
+            counts[target] = values if schedule.op[row] == COPY else counts[target] + values
+    return counts

@@ -1,0 +1,110 @@
+"""Layouts: given positions first, then the family's, then distances; always the same."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import gradweave.topology
+from gradweave.report.layout import STRESS_NODES, bends, layout, node_radius
+from gradweave.topology import Topology
+from tests.report.small_schedules import ring_topology, star_topology
+
+
+def unnamed(topology: Topology, name: str = "unnamed") -> Topology:
+    return dataclasses.replace(topology, name=name, positions=None)
+
+
+NETWORKS = {
+    "pair": ring_topology(2),
+    "ring": ring_topology(9),
+    "star": star_topology(7),
+    "grid": unnamed(gradweave.topology.mesh((4, 5))),
+    "bcube": unnamed(gradweave.topology.bcube(3, 1)),
+}
+
+
+@pytest.mark.parametrize("topology", NETWORKS.values(), ids=NETWORKS)
+def test_in_the_unit_square_apart_and_repeatable(topology: Topology) -> None:
+    positions = layout(topology)
+    assert positions.shape == (topology.num_nodes, 2)
+    assert positions.min() > -1e-9
+    assert positions.max() < 1 + 1e-9
+    assert np.ptp(positions, axis=0).max() == pytest.approx(1)
+    assert node_radius(topology, positions) > 0.01
+    assert np.array_equal(positions, layout(topology))
+
+
+def test_ring_is_a_circle() -> None:
+    positions = layout(ring_topology(12))
+    radius = np.linalg.norm(positions - positions.mean(axis=0), axis=1)
+    assert np.ptp(radius) < 0.02
+
+
+def test_given_positions_keep_their_proportions() -> None:
+    given = np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 2.0]])
+    positions = layout(dataclasses.replace(ring_topology(3), positions=given))
+    assert np.allclose(positions, [[0, 0.25], [1, 0.25], [1, 0.75]])
+
+
+def test_positions_of_the_family_that_the_name_specifies() -> None:
+    family = gradweave.topology.bcube(3, 1)
+    stripped = dataclasses.replace(family, positions=None)
+    assert np.array_equal(layout(stripped), layout(family))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bcube:n=3,k=2",
+        "bcube:n=12,k=9",
+        "hypercube:40",
+        "torus:9x9x9x9",
+        "ring:n=999999999999",
+        "bcube:",
+        "a:b",
+    ],
+)
+def test_misleading_names_are_ignored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = star_topology(14)
+    expected = layout(topology)
+    built: list[Topology] = []
+    original = gradweave.topology.Topology.__post_init__
+    monkeypatch.setattr(
+        Topology, "__post_init__", lambda self: (built.append(self), original(self))[1]
+    )
+    assert np.array_equal(layout(unnamed_in_place(topology, name)), expected)
+    assert all(other.num_nodes <= topology.num_nodes for other in built)
+
+
+def unnamed_in_place(topology: Topology, name: str) -> Topology:
+    object.__setattr__(topology, "name", name)
+    return topology
+
+
+def test_a_name_never_opens_a_file(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ring:n=9").write_text("not a network")
+    (tmp_path / "ring:n=9.json").write_text("not a network")
+    monkeypatch.setattr("gradweave.topology.spec.load", lambda path: pytest.fail(f"opened {path}"))
+    for name in ("ring:n=9", "ring:n=9.json"):
+        layout(unnamed(ring_topology(9), name))
+
+
+def test_links_bow_round_nodes_in_their_way() -> None:
+    line = Topology.from_links(
+        "triangle in a row",
+        servers=3,
+        switches=0,
+        links=[(0, 1), (1, 2), (0, 2)],
+        positions=np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]]),
+    )
+    bowed = bends(line, layout(line))
+    ends = list(zip(line.source.tolist(), line.target.tolist(), strict=True))
+    assert {pair for pair, bend in zip(ends, bowed, strict=True) if bend} == {(0, 2), (2, 0)}
+    assert np.array_equal(bowed, -bowed[line.opposite])
+
+
+def test_large_networks_are_drawn_on_circles() -> None:
+    positions = layout(star_topology(STRESS_NODES))
+    assert len(np.unique(positions.round(6), axis=0)) == STRESS_NODES + 1

@@ -1,0 +1,124 @@
+"""The text of the page: data as they went in, strings made harmless, limits named."""
+
+import base64
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradweave.errors import FileError, OptionError
+from gradweave.report import page, write_page
+from gradweave.report.page import LIMITS, page_data
+from gradweave.schedule.schedule import COPY, Schedule, StatedBound
+from tests.report.small_schedules import ring_all_reduce, ring_topology, star_all_reduce
+
+HOSTILE = "</script><script>alert(1)</script><!-- ]]> &lt; \u2028 {{script}}"
+
+
+def data_in(text: str) -> dict:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def unpacked(column: dict[str, str]) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(column["base64"]), "<" + column["kind"])
+
+
+@pytest.mark.parametrize("schedule", [ring_all_reduce(5), star_all_reduce(4)], ids=["ring", "star"])
+def test_data_are_the_schedule(schedule: Schedule) -> None:
+    data = data_in(page(schedule.replace(bound=StatedBound(7, "cut"))))
+    for column in ("piece", "source", "target", "op"):
+        assert np.array_equal(unpacked(data["transfers"][column]), getattr(schedule, column))
+    assert np.array_equal(unpacked(data["roundOffsets"]), schedule.round_offsets)
+    assert np.array_equal(unpacked(data["root"]), schedule.root)
+    route, offsets = unpacked(data["transfers"]["route"]), unpacked(data["routes"]["offsets"])
+    nodes = unpacked(data["routes"]["nodes"])
+    for t in range(schedule.num_transfers):
+        assert tuple(nodes[offsets[route[t]] : offsets[route[t] + 1]].tolist()) == schedule.route(t)
+    assert len(offsets) - 1 == len({schedule.route(t) for t in range(schedule.num_transfers)})
+    for column in ("source", "target", "capacity"):
+        assert np.array_equal(unpacked(data["links"][column]), getattr(schedule.topology, column))
+    assert data["bound"] == {"rounds": 7, "kind": "cut"}
+    assert data["stages"] == schedule.stages
+
+
+def test_columns_widen_with_their_values() -> None:
+    topology = ring_topology(300)
+    schedule = Schedule.from_rows(topology, [(0, 299, COPY, (299, 0))], collective="all_gather")
+    data = page_data(schedule, "wide")
+    assert unpacked(data["transfers"]["piece"]).tolist() == [299]
+    assert data["transfers"]["piece"]["kind"] == "u2"
+    assert data["transfers"]["op"]["kind"] == "u1"
+
+
+class Elements(HTMLParser):
+    """Counts a page's elements as a browser would see them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        assert not any(name.startswith("on") or name == "style" for name, _ in attrs)
+
+
+def test_hostile_strings_cannot_leave_their_place() -> None:
+    schedule = ring_all_reduce(4, name=HOSTILE, scheduler=HOSTILE)
+    topology = dataclasses.replace(schedule.topology, labels=(HOSTILE,) * 4)
+    text = page(schedule.replace(topology=topology, bound=StatedBound(6, HOSTILE)))
+    plain = page(ring_all_reduce(4))
+    seen, expected = Elements(), Elements()
+    seen.feed(text)
+    expected.feed(plain)
+    assert seen.names == expected.names
+    assert "alert(1)</script>" not in text
+    data = data_in(text)
+    assert data["network"] == data["scheduler"] == data["title"] == HOSTILE
+
+    assert data["nodes"]["labels"] == [HOSTILE] * 4
+    assert data["bound"]["kind"] == HOSTILE
+
+
+def test_asks_nothing_of_the_network() -> None:
+    text = page(ring_all_reduce(4))
+    assert "default-src 'none'" in text
+    assert "unsafe" not in text
+    assert set(re.findall(r"https?://[^\s\"'<]+", text)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_same_schedule_same_page() -> None:
+    assert page(star_all_reduce(6)) == page(star_all_reduce(6))
+
+
+def test_title_stands_for_the_name() -> None:
+    text = page(ring_all_reduce(3), title="A < B")
+    assert "<title>A &lt; B</title>" in text
+    assert data_in(text)["title"] == "A < B"
+
+
+@pytest.mark.parametrize("what", LIMITS)
+def test_limits_are_named(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LIMITS, what, 2)
+    with pytest.raises(OptionError, match=rf"at most 2 {what}, got \d+") as error:
+        page(ring_all_reduce(4))
+    assert "\n" not in str(error.value)
+
+
+def test_far_rounds_are_refused_before_anything_is_built() -> None:
+    schedule = Schedule.from_rows(ring_topology(3), [(2_000_000_000, 0, COPY, (0, 1))])
+    with pytest.raises(OptionError, match="rounds"):
+        page(schedule)
+
+
+def test_writes_a_file(tmp_path: Path) -> None:
+    schedule = ring_all_reduce(3, name="an \ud800 odd name")
+    write_page(schedule, tmp_path / "ring.html")
+    assert (tmp_path / "ring.html").read_text(encoding="utf-8") == page(schedule)
+    with pytest.raises(FileError, match="cannot be written"):
+        write_page(schedule, tmp_path / "missing" / "ring.html")

@@ -1,0 +1,116 @@
+"""The package as a whole: light to import, and its public names are what they are said to be."""
+
+import importlib
+import inspect
+import json
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import entry_points, version
+from importlib.resources import files
+from types import ModuleType
+
+import pytest
+
+import gradweave
+
+IMPORT_BUDGET_S = 0.5
+"""How long `import gradweave` may take, on an idle core with warm disk caches."""
+ATTEMPTS = 5
+"""Other tests share the machine, so the best of several imports counts."""
+NOT_AT_IMPORT = (
+    "jax",
+    "matplotlib",
+    "networkx",
+    "numba",
+    "ortools",
+    "pandas",
+    "plotly",
+    "torch",
+)
+
+_IMPORT = """
+import json, sys, time
+begin = time.perf_counter()
+import gradweave
+taken = time.perf_counter() - begin
+print(json.dumps([taken, sorted({name.partition(".")[0] for name in sys.modules})]))
+"""
+
+
+def import_in_fresh_process() -> tuple[float, list[str]]:
+    """Seconds that `import gradweave` takes, and the top-level modules loaded afterwards."""
+    run = subprocess.run(
+        [sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True, timeout=60
+    )
+    taken, loaded = json.loads(run.stdout)
+    return taken, loaded
+
+
+def modules() -> Iterator[ModuleType]:
+    yield gradweave
+    for found in pkgutil.walk_packages(gradweave.__path__, "gradweave."):
+        if not found.name.endswith("__main__"):
+            yield importlib.import_module(found.name)
+
+
+def public_packages() -> list[ModuleType]:
+    return [module for module in modules() if hasattr(module, "__all__")]
+
+
+def test_import_is_quick():
+    best = min(import_in_fresh_process()[0] for _ in range(ATTEMPTS))
+    assert best < IMPORT_BUDGET_S, f"{best:.2f} s at best; the budget is {IMPORT_BUDGET_S} s"
+
+
+def test_import_loads_nothing_heavy():
+    _, loaded = import_in_fresh_process()
+    assert not set(NOT_AT_IMPORT) & set(loaded)
+
+
+def test_version_is_the_installed_one():
+    assert gradweave.__version__ == version("gradweave")
+
+
+def test_what_is_visible_is_all():
+    visible = {name for name in dir(gradweave) if not name.startswith("_")} | {"__version__"}
+    # Submodules that have been imported become attributes, listed or not.
+    listed = set(gradweave.__all__)
+    assert listed - visible == set(), "in __all__ but not visible to dir()"
+    unlisted = {name for name in visible - listed if not inspect.ismodule(getattr(gradweave, name))}
+    assert unlisted == set(), "visible but not in __all__"
+
+
+@pytest.mark.parametrize("package", public_packages(), ids=lambda package: package.__name__)
+def test_all_is_sound(package: ModuleType):
+    names = list(package.__all__)
+    assert len(names) == len(set(names)), "a name is listed twice"
+    missing = [name for name in names if not hasattr(package, name)]
+    assert not missing
+
+
+@pytest.mark.parametrize("package", public_packages(), ids=lambda package: package.__name__)
+def test_public_names_are_documented(package: ModuleType):
+    undocumented = [
+        name
+        for name in package.__all__
+        if (inspect.isroutine(member := getattr(package, name)) or inspect.isclass(member))
+        and not inspect.getdoc(member)
+    ]
+    assert not undocumented
+
+
+def test_every_module_says_what_it_is_for():
+    silent = [module.__name__ for module in modules() if len((module.__doc__ or "").strip()) < 10]
+    assert not silent
+
+
+def test_the_command_is_installed():
+    (command,) = entry_points(group="console_scripts", name="gradweave")
+    assert callable(command.load())
+
+
+@pytest.mark.parametrize("path", ["py.typed", "topology/data/jellyfish-reference.json"])
+def test_data_ship_with_the_package(path: str):
+    assert files("gradweave").joinpath(path).is_file()
