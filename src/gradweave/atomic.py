@@ -22,8 +22,8 @@ def atomic_write(path: str | Path, data: bytes) -> None:
         FileError: where it cannot be written; nothing is left behind and an earlier file is as it
             was.
     """
-    target = Path(os.path.realpath(path))
     try:
+        target = Path(os.path.realpath(path))
         if target.exists() and not target.is_file():
             target.write_bytes(data)
         else:

@@ -1,7 +1,8 @@
-"""What people look at: the page of a schedule, the layout of a network, a comparison's chart."""
+"""What people look at: the page of a schedule, the layout of a network, the comparison and its chart."""
 
 from gradweave.report.chart import comparison_chart
+from gradweave.report.comparison import TABLE_2, Case, Row, compare
 from gradweave.report.layout import layout
 from gradweave.report.page import page, write_page
 
-__all__ = ["comparison_chart", "layout", "page", "write_page"]
+__all__ = ["TABLE_2", "Case", "Row", "compare", "comparison_chart", "layout", "page", "write_page"]

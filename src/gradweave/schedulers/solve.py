@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gradweave.bounds import Bound, free_trees
 from gradweave.errors import NoScheduleError, OptionError
@@ -11,6 +11,7 @@ from gradweave.schedulers.merged import Merged
 from gradweave.schedulers.parameter_server import ParameterServer
 from gradweave.schedulers.ring import Ring
 from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.spec import to_spec
 from gradweave.topology.topology import Topology
 
 DEFAULT: tuple[Scheduler, ...] = (
@@ -41,6 +42,8 @@ class Solution:
 
     schedule: Schedule
     bound: Bound
+    scheduler: Scheduler
+    """The strategy that found it."""
     attempts: tuple[Attempt, ...]
     wall_s: float
 
@@ -67,6 +70,7 @@ def solve(
     schedulers: Sequence[Scheduler] = DEFAULT,
     seed: int = 0,
     time_limit: float | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Solution:
     """Finds a schedule with few rounds and proves how far from the best possible it is.
 
@@ -78,6 +82,7 @@ def solve(
         schedulers: strategies to try, in this order.
         seed: every random choice depends on it alone.
         time_limit: seconds after which no further strategy is begun, and searches return what they have.
+        progress: told what is about to be done.
 
     Returns:
         The solution; its schedule is verified and states its bound.
@@ -96,24 +101,27 @@ def solve(
         raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
     started = time.monotonic()
     overlapping = any(getattr(scheduler, "overlap", False) for scheduler in schedulers)
+    progress("finding the lower bound")
     bound = free_trees(topology, collective, overlap=overlapping)
     best: Schedule | None = None
+    winner = schedulers[0]
     attempts: list[Attempt] = []
     for scheduler in schedulers:
         left = None if time_limit is None else time_limit - (time.monotonic() - started)
         if left is not None and left <= 0 and best is not None:
             break
+        progress(f"trying {to_spec(scheduler)}")
         attempt, schedule = _attempt(scheduler, topology, collective, seed, left)
         attempts.append(attempt)
         if schedule is not None and (best is None or schedule.rounds < best.rounds):
-            best = schedule
+            best, winner = schedule, scheduler
             if best.rounds <= bound.rounds:
                 break
     if best is None:
         reasons = "; ".join(f"{attempt.scheduler.name}: {attempt.reason}" for attempt in attempts)
         raise NoScheduleError(f"no schedule for {topology.name!r}: {reasons}")
     stated = best.replace(bound=StatedBound(bound.rounds, bound.kind))
-    return Solution(stated, bound, tuple(attempts), time.monotonic() - started)
+    return Solution(stated, bound, winner, tuple(attempts), time.monotonic() - started)
 
 
 def _attempt(

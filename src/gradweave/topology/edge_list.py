@@ -88,6 +88,7 @@ def write_edge_list(topology: Topology, graph: "nx.Graph") -> str:
         lines.append(f"# switches: {' '.join(names[node] for node in topology.switches)}")
     properties: Any = list(_PROPERTIES)  # networkx says bool and takes a list as well
     written = nx.Graph() if not graph.is_directed() else nx.DiGraph()
+    written.add_nodes_from(names)  # or networkx would turn some links round
     for source, target, data in graph.edges(data=True):
         written.add_edge(names[source], names[target], **_written(data))
     return "\n".join([*lines, *nx.generate_edgelist(written, data=properties)]) + "\n"

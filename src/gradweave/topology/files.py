@@ -48,16 +48,16 @@ def load(path: str | Path, format: str | None = None) -> Topology:
     try:
         content = _read(path)
     except (OSError, ValueError) as error:
-        raise FileError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        raise FileError(f"{_shown(path)}: {getattr(error, 'strerror', None) or error}") from error
     try:
         return reader(content, str(path))
     except GradweaveError as error:
-        raise FileError(f"{path}: {error}") from error
+        raise FileError(f"{_shown(path)}: {error}") from error
     except Exception as error:
         # The parsers below us raise whatever a broken file makes them trip over: KeyError,
         # TypeError, SyntaxError …
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise FileError(f"{path}: not a readable topology file: {reason}") from error
+        raise FileError(f"{_shown(path)}: not a readable topology file: {reason}") from error
 
 
 def save(topology: Topology, path: str | Path, format: str | None = None) -> None:
@@ -82,10 +82,14 @@ def save(topology: Topology, path: str | Path, format: str | None = None) -> Non
     try:
         content = writer(topology, graph)
     except FileError as error:
-        raise FileError(f"{path}: {error}") from error
+        raise FileError(f"{_shown(path)}: {error}") from error
     except UnicodeEncodeError as error:
-        raise FileError(f"{path}: a label is no valid text: {error.reason}") from error
+        raise FileError(f"{_shown(path)}: a label is no valid text: {error.reason}") from error
     atomic_write(path, content)
+
+
+def _shown(path: Path) -> str:
+    return str(path) if str(path).isprintable() else repr(str(path))
 
 
 def _format(path: Path, format: str | None) -> str:
@@ -93,10 +97,12 @@ def _format(path: Path, format: str | None) -> str:
         format = SUFFIXES.get(path.suffix.lower())
         if format is None:
             raise FileError(
-                f"{path}: unknown kind of file; known are {', '.join(SUFFIXES)}, or name the format"
+                f"{_shown(path)}: unknown kind of file; known are {', '.join(SUFFIXES)}, or name the format"
             )
     if format not in _READERS:
-        raise FileError(f"{path}: unknown format {format!r:.40}; known are {', '.join(_READERS)}")
+        raise FileError(
+            f"{_shown(path)}: unknown format {format!r:.40}; known are {', '.join(_READERS)}"
+        )
     return format
 
 
@@ -145,7 +151,7 @@ def _read_json(content: bytes, name: str) -> Topology:
 
     try:
         data = msgspec.json.decode(content)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FileError(f"not valid JSON: {error}") from None
     except RecursionError:
         raise FileError("not valid JSON: nested too deeply") from None

@@ -54,18 +54,22 @@ def topology_from_object(data: Mapping[str, Any]) -> Topology:
     if not isinstance(data, Mapping):
         raise FileError(f"topology: expected an object, got {_kind(data)}")
     name = _field(data, "name", str)
-    servers = _numbers("servers", _field(data, "servers", list))
-    switches = _numbers("switches", _field(data, "switches", list))
+    servers = _numbers("servers", _field(data, "servers", list), whole=True)
+    switches = _numbers("switches", _field(data, "switches", list), whole=True)
     links = _field(data, "links", Mapping)
-    columns = {c: _numbers(f"links.{c}", _field(links, c, list, "links.")) for c in COLUMNS}
+    columns = {
+        column: _numbers(
+            f"links.{column}",
+            _field(links, column, list, "links."),
+            whole=column in ("source", "target", "capacity"),
+        )
+        for column in COLUMNS
+    }
     return Topology(name=name, is_server=_kinds(servers, switches), labels=_labels(data), **columns)
 
 
 def _kinds(servers: NDArray, switches: NDArray) -> NDArray[np.bool_]:
     """[V] which nodes are servers; every id from 0 to V−1 must be listed once."""
-    for field, ids in (("servers", servers), ("switches", switches)):
-        if ids.size and ids.dtype.kind not in "iu":
-            raise FileError(f"topology.{field}: expected a list of integers, got {ids.dtype}")
     nodes = len(servers) + len(switches)
     ids = np.concatenate([servers, switches]) if nodes else np.zeros(0, np.int64)
     outside = ids[(ids < 0) | (ids >= nodes)]
@@ -105,25 +109,31 @@ def _field(data: Mapping[str, Any], name: str, kind: type, inside: str = "") -> 
     return data[name]
 
 
-def _numbers(path: str, values: list[Any]) -> NDArray:
-    """A flat array of int64 or float64."""
+def _numbers(path: str, values: list[Any], *, whole: bool) -> NDArray:
+    """A flat array of 64-bit numbers, integers where `whole`."""
+    if not values:
+        return np.zeros(0, np.int64)
     try:
         array = np.array(values)
     except (ValueError, OverflowError):  # ragged lists, integers beyond any type
-        array = np.zeros(1, object)
-    if not values:
-        return np.zeros(0, np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iuf":
-        place = next((i for i, v in enumerate(values) if not _is_number(v)), 0)
-        raise FileError(f"topology.{path}[{place}]: expected a number, got {_kind(values[place])}")
+        array = np.array([None])
+    if array.ndim != 1 or array.dtype.kind not in ("iu" if whole else "iuf"):
+        place = next((i for i, v in enumerate(values) if not _is_number(v, whole)), 0)
+        expected = "an integer" if whole else "a number"
+        raise FileError(
+            f"topology.{path}[{place}]: expected {expected}, got {_kind(values[place])}"
+        )
     return array
 
 
-def _is_number(value: object) -> bool:
-    # An integer that needs more than 64 bits is no number that a network has.
+def _is_number(value: object, whole: bool) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
-        return -(2**63) <= value < 2**63
-    return isinstance(value, float)
+        return _fits(value)
+    return isinstance(value, float) and not whole
+
+
+def _fits(value: int) -> bool:
+    return -(2**63) <= value < 2**63
 
 
 def _kind(value: object) -> str:
@@ -131,7 +141,7 @@ def _kind(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int) and not _is_number(value):
+    if isinstance(value, int) and not _fits(value):
         return "an integer of more than 64 bits"
     return {str: "a string", list: "a list", dict: "an object"}.get(type(value)) or (
         f"the number {value}" if isinstance(value, int | float) else type(value).__name__

@@ -1,0 +1,155 @@
+"""``gradweave compare``: schedulers on networks, beside the paper's Table 2."""
+
+import csv
+import importlib.util
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from gradweave.atomic import atomic_write
+from gradweave.cli.console import Progress, print_json
+from gradweave.cli.options import json_option, schedulers_of, time_limit_option
+from gradweave.errors import FileError, OptionError
+from gradweave.report import TABLE_2, Case, Row, comparison_chart
+from gradweave.report import compare as run
+from gradweave.report.paper import NOT_REPRODUCED, PAPER_LEARNED
+from gradweave.schedulers.spec import split_specs
+
+SCHEDULERS = (
+    "parameter_server,central_parameter_server,ring:steps=paper,ring,ring:order=hamiltonian,"
+    "merged:rule=random,swap_passes=0,merged:rule=deepest,swap_passes=0,merged:swap_passes=0,merged"
+)
+"""What is compared where nothing else is asked for."""
+
+
+@click.command()
+@click.argument("networks", nargs=-1)
+@click.option(
+    "--schedulers",
+    default=SCHEDULERS,
+    metavar="SCHEDULERS",
+    help="Comma-separated strategies, such as ring,merged:rule=deepest.  [default: every one]",
+)
+@click.option("--seeds", type=click.IntRange(1, 100_000), default=20, show_default=True)
+@time_limit_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Directory for comparison.csv, comparison.json and comparison.png.",
+)
+@json_option
+def compare(
+    networks: tuple[str, ...],
+    schedulers: str,
+    seeds: int,
+    time_limit: float | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare schedulers on NETWORKS, by default the nine of the paper's Table 2.
+
+    Each strategy runs once per seed; on the Jellyfish of Table 2, each seed is another of the 20
+    reference graphs. The limit of time is for each run.
+    """
+    strategies = schedulers_of(schedulers)
+    if not strategies:
+        raise OptionError("schedulers: expected at least one, got none")
+    if output is not None:
+        _prepare(output)
+    cases = [Case(spec, spec) for text in networks for spec in split_specs(text)] or list(TABLE_2)
+    with Progress("comparing") as progress:
+        rows = run(
+            cases, strategies, seeds=seeds, time_limit=time_limit, progress=progress
+        )
+        if output is not None:
+            _write(rows, output)
+    if as_json:
+        print_json({"rows": [row.as_object() for row in rows]})
+    else:
+        _print_table(rows)
+        if output is not None:
+            click.echo(f"written to {output}: comparison.csv, comparison.json, comparison.png")
+
+
+def _prepare(output: Path) -> None:
+    """Makes the output directory, and refuses now what would fail after the work."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise OptionError("--output draws a chart, which needs matplotlib; pip install 'gradweave[plot]'")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{output}: cannot be made a directory: {error.strerror}") from error
+
+
+def _write(rows: Sequence[Row], output: Path) -> None:
+    objects = [row.as_object() for row in rows]
+    columns = list(dict.fromkeys(key for row in objects for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(objects)
+    atomic_write(output / "comparison.csv", text.getvalue().encode())
+    atomic_write(output / "comparison.json", json.dumps({"rows": objects}, indent=1).encode())
+    drawn = [row for row in objects if row["rounds_mean"] is not None]
+    comparison_chart(drawn, output / "comparison.png")
+
+
+def _print_table(rows: Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    labels = list(dict.fromkeys(row.label for row in rows))
+    names = list(dict.fromkeys(row.scheduler for row in rows))
+    at = {(row.scheduler, row.label): row for row in rows}
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table.add_column("mean rounds", no_wrap=True)
+    for label in labels:
+        table.add_column(label, justify="right", no_wrap=True)
+    stages = [at[names[0], label].stages for label in labels]
+    one = ["both" if stage == "all_reduce" else "one" for stage in stages]
+    table.add_row("stages counted", *one, style="dim")
+    for name in names:
+        table.add_row(name, *(_cell(at[name, label]) for label in labels))
+        paper = [at[name, label].paper for label in labels]
+        if any(figure is not None for figure in paper):
+            marks = [
+                "" if figure is None else f"{figure:.1f}" + "*" * _differs(name, label)
+                for figure, label in zip(paper, labels, strict=True)
+            ]
+            table.add_row("  the paper's", *marks, style="dim")
+    known = [PAPER_LEARNED.get(label) if at[names[0], label].topology in _TABLE_2 else None for label in labels]
+    if any(known):
+        table.add_row("learned, the paper's", *(f"{figure:.1f}" if figure else "" for figure in known), style="dim")
+    table.add_row("lower bound", *(f"{at[names[0], label].bound:g}" for label in labels), style="bold")
+    width = max(100, Console().width)
+    console = Console(width=max(width, 40 + 8 * len(labels)), highlight=False)
+    console.print(table)
+    for note in _notes(rows):
+        console.print(note, style="dim")
+
+
+_TABLE_2 = {case.spec for case in TABLE_2}
+
+
+def _cell(row: Row) -> str:
+    return "none" if row.rounds_mean is None else f"{row.rounds_mean:.1f}"
+
+
+def _differs(scheduler: str, label: str) -> bool:
+    return scheduler == "ring:steps=paper" and label in NOT_REPRODUCED
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    notes = []
+    if any(row.paper is not None for row in rows):
+        notes.append("the paper's: Wei, Liu, Wu, Table 2; its Jellyfish graphs are unknown, here each seed is another graph")
+    if any(row.paper is not None and _differs(row.scheduler, row.label) for row in rows):
+        notes.append("*  does not reproduce: the paper's order of servers round the ring, and its graphs, are unknown")
+    notes.extend(
+        f"none: {row.label}, {row.scheduler}: {row.reason}" for row in rows if row.reason
+    )
+    return notes
+

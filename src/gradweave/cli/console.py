@@ -1,0 +1,56 @@
+"""What all verbs share: results on standard output, progress and errors on standard error."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+PATIENCE_S = 2.0
+"""Work that takes longer than this shows its progress."""
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Writes one JSON object to standard output, on one line."""
+    click.echo(json.dumps(value))
+
+
+class Progress:
+    """Says on standard error what is being done, once the work takes longer than `PATIENCE_S`.
+
+    On a terminal one line is rewritten; elsewhere a line is written at most every five seconds.
+    """
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+        self._started = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Progress":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def __call__(self, doing: str) -> None:
+        """Changes what is said to be done."""
+        self._doing = doing
+
+    def _run(self) -> None:
+        on_terminal = sys.stderr.isatty()
+        wait = PATIENCE_S
+        shown = False
+        while not self._stop.wait(wait):
+            line = f"{time.monotonic() - self._started:4.0f} s  {self._doing}"
+            sys.stderr.write(f"\r\x1b[K{line}" if on_terminal else f"{line}\n")
+            sys.stderr.flush()
+            shown, wait = True, 0.2 if on_terminal else 5.0
+        if shown and on_terminal:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -1,0 +1,62 @@
+"""The command ``gradweave``: verbs, and how errors become exit statuses."""
+
+import os
+import sys
+
+import click
+
+import gradweave
+from gradweave.cli.compare import compare
+from gradweave.cli.schedule import schedule
+from gradweave.cli.show import show
+from gradweave.cli.verify import verify
+from gradweave.errors import GradweaveError, Negative
+
+SUCCESS, ANSWER_IS_NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(gradweave.__version__, prog_name="gradweave")
+def cli() -> None:
+    """AllReduce schedules for any network: found, proved, shown."""
+
+
+for verb in (schedule, compare, verify, show):
+    cli.add_command(verb)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits.
+
+    Exit status 0 is success; 1, the answer is no: an invalid schedule, or none in the time given; 2, bad input, with one
+    line on standard error that names what is wrong and what would be right.
+    """
+    sys.exit(_status(arguments))
+
+
+def _status(arguments: list[str] | None) -> int:
+    try:
+        cli.main(args=arguments, prog_name="gradweave", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+        return BAD_INPUT
+    except click.ClickException as error:
+        return _say(error.format_message(), BAD_INPUT)
+    except Negative as error:
+        return _say(str(error), ANSWER_IS_NO)
+    except GradweaveError as error:
+        return _say(str(error), BAD_INPUT)
+    except MemoryError:
+        return _say("out of memory; try a smaller network or file", BAD_INPUT)
+    except (KeyboardInterrupt, click.Abort):
+        return _say("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of standard output went away, as `head` does; keep Python from complaining again as it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return SUCCESS
+    return SUCCESS
+
+
+def _say(message: str, status: int) -> int:
+    click.echo(f"gradweave: {' '.join(message.split())}", err=True)
+    return status

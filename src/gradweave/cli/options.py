@@ -1,0 +1,53 @@
+"""Options and arguments that several verbs share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gradweave.errors import FileError
+from gradweave.schedulers import Scheduler
+from gradweave.schedulers.spec import from_spec, split_specs
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+
+
+def positive(kind: type[int] | type[float]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A check that an option is a finite number above zero, or not given."""
+
+    def check(_context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        if value is not None and not 0 < value < float("inf"):
+            raise click.BadParameter(f"expected a {kind.__name__} above 0, got {value}", param=parameter)
+        return value
+
+    return check
+
+
+seed_option = click.option(
+    "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of every random choice."
+)
+time_limit_option = click.option(
+    "--time-limit", type=float, callback=positive(float), metavar="SECONDS", help="For the search."
+)
+
+
+def schedulers_of(text: str) -> tuple[Scheduler, ...]:
+    """The strategies in a comma-separated list."""
+    return tuple(from_spec(spec) for spec in split_specs(text))
+
+
+def writable(path: Path | None, *suffixes: str) -> None:
+    """Refuses an output that cannot be written, before the work rather than after it.
+
+    Raises:
+        FileError: the name ends in none of the suffixes, or its directory does not exist.
+    """
+    if path is None:
+        return
+    if suffixes and not path.name.endswith(suffixes):
+        raise FileError(f"{path}: expected a name ending in {' or '.join(suffixes)}")
+    if path.is_dir():
+        raise FileError(f"{path}: is a directory; give the name of a file")
+    if not path.parent.is_dir():
+        raise FileError(f"{path}: there is no directory {path.parent}; make it first")

@@ -1,0 +1,123 @@
+"""``gradweave schedule``: find a schedule, verify it, report its rounds, bound and seconds."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gradweave import simulate
+from gradweave.cli.console import Progress, print_json
+from gradweave.cli.options import (
+    json_option,
+    positive,
+    schedulers_of,
+    seed_option,
+    time_limit_option,
+    writable,
+)
+from gradweave.schedule.schedule import COLLECTIVES, Collective
+from gradweave.schedulers import DEFAULT, Solution, solve, to_spec
+from gradweave.topology import from_spec
+
+
+@click.command()
+@click.argument("network")
+@click.option(
+    "--scheduler",
+    metavar="SCHEDULERS",
+    help="Comma-separated strategies, such as merged:rule=deepest; the best result counts.  [default: all]",
+)
+@click.option(
+    "--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True
+)
+@seed_option
+@time_limit_option
+@click.option(
+    "--gradient-bytes",
+    type=float,
+    default=100e6,
+    show_default=True,
+    callback=positive(float),
+    help="Size for the prediction in seconds.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Schedule file to write: .json or .json.gz."
+)
+@json_option
+def schedule(
+    network: str,
+    scheduler: str | None,
+    collective: Collective,
+    seed: int,
+    time_limit: float | None,
+    gradient_bytes: float,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Find a schedule for NETWORK, verify it, and say how far from the best possible it can be.
+
+    NETWORK is a specification such as bcube:n=4,k=1 or torus:4x4, or the path of a file.
+    """
+    writable(output, ".json", ".json.gz")
+    strategies = schedulers_of(scheduler) if scheduler is not None else DEFAULT
+    with Progress(f"scheduling {network}") as progress:
+        topology = from_spec(network)
+        solution = solve(
+            topology,
+            collective=collective,
+            schedulers=strategies,
+            seed=seed,
+            time_limit=time_limit,
+            progress=progress,
+        )
+        if output is not None:
+            progress(f"writing {output}")
+            solution.schedule.save(output)
+    if as_json:
+        print_json(_summary(solution, output))
+    else:
+        click.echo("\n".join(_lines(solution, gradient_bytes, output)))
+
+
+def _summary(solution: Solution, output: Path | None) -> dict[str, Any]:
+    made = solution.schedule
+    return {
+        "topology": made.topology.name,
+        "scheduler": to_spec(solution.scheduler),
+        "collective": made.collective,
+        "servers": made.topology.num_servers,
+        "links": made.topology.num_links,
+        "rounds": made.rounds,
+        "stages": made.stages,
+        "bound": {"rounds": solution.bound.rounds, "kind": solution.bound.kind},
+        "optimal": solution.optimal,
+        "verified": True,  # No scheduler returns a schedule that was not.
+        "wall_s": round(solution.wall_s, 4),
+        "output": None if output is None else str(output),
+    }
+
+
+def _lines(solution: Solution, gradient_bytes: float, output: Path | None) -> list[str]:
+    made, network = solution.schedule, solution.schedule.topology
+    stages = [f"{rounds} {stage}" for stage, rounds in made.stages.items() if rounds]
+    gap = "optimal" if solution.optimal else f"{solution.gap:.0%} above the bound"
+    times = [
+        f"{1e3 * simulate.seconds(made, gradient_bytes, model):.4g} ms {text}"
+        for model, text in (("rounds", "with a barrier a round"), ("events", "without"))
+    ]
+    lines = [
+        f"{network.name}: {network.num_servers} servers, {len(network.switches)} switches, "
+        f"{network.num_links} links",
+        f"{made.rounds} rounds ({', '.join(stages)}), {made.num_transfers:,} transfers, verified",
+        f"{gap}: {solution.bound}",
+        f"{gradient_bytes / 1e6:g} MB: {', '.join(times)}",
+        f"found by {to_spec(solution.scheduler)} in {solution.wall_s:.2f} s",
+    ]
+    others = [attempt for attempt in solution.attempts if attempt.scheduler != solution.scheduler]
+    if others:
+        tried = (
+            f"{to_spec(attempt.scheduler)} {attempt.rounds if attempt.rounds is not None else 'none'}"
+            for attempt in others
+        )
+        lines.append(f"also tried: {', '.join(tried)}")
+    return lines if output is None else [*lines, f"written to {output}"]

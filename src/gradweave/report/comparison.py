@@ -1,0 +1,133 @@
+"""Schedulers on networks, as in the paper's Table 2."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradweave.bounds import free_trees
+from gradweave.errors import NoScheduleError
+from gradweave.report.paper import PAPER
+from gradweave.schedule.schedule import Collective
+from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.spec import to_spec
+from gradweave.topology.spec import from_spec
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One column of the table: a network, or several of one kind, and what is counted on it."""
+
+    label: str
+    """Short name, such as B3."""
+    spec: str
+    """Specification of the network; of the first, where `instances` is more than one."""
+    stages: Collective = "all_reduce"
+    """What is counted: the paper counts both stages on BCube and Jellyfish, one on DCell."""
+    instances: int = 1
+    """Number of networks that the seeds go through: run i is on ``spec`` with ``seed=i``, modulo this."""
+
+    def network(self, seed: int) -> Topology:
+        """The network of one run."""
+        return _network(self.spec if self.instances == 1 else f"{self.spec},seed={seed % self.instances}")
+
+
+@functools.lru_cache(maxsize=64)
+def _network(spec: str) -> Topology:
+    return from_spec(spec)
+
+
+TABLE_2: tuple[Case, ...] = (
+    *(Case(f"B{n}", f"bcube:n={n},k=1") for n in (3, 4, 5)),
+    *(Case(f"D{n}", f"dcell:n={n},k=1", "reduce_scatter") for n in (4, 5, 6)),
+    *(Case(name, f"jellyfish:reference={name}", instances=20) for name in ("J10", "J15", "J20")),
+)
+"""The nine networks of the paper's Table 2. Its Jellyfish graphs are unknown; the three here stand for 20 graphs each."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One scheduler on one case."""
+
+    label: str
+    topology: str
+    scheduler: str
+    stages: Collective
+    rounds_mean: float | None
+    """Mean over the runs; None where the scheduler found no schedule in some run."""
+    rounds_min: int | None
+    """Fewest rounds of any run."""
+    seeds: int
+    bound: float
+    """Lower bound; the mean where the runs are on several networks."""
+    paper: float | None
+    """The figure of the paper's Table 2, where it has this scheduler."""
+    reason: str = ""
+    """Why there is no figure."""
+
+    def as_object(self) -> dict[str, Any]:
+        """The row for JSON and CSV; without the reason where there is none to give."""
+        row = dataclasses.asdict(self)
+        if not self.reason:
+            del row["reason"]
+        return row
+
+
+def compare(
+    cases: Sequence[Case],
+    schedulers: Sequence[Scheduler],
+    *,
+    seeds: int = 20,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
+    """Runs every scheduler on every case with seeds 0 … seeds−1.
+
+    Args:
+        cases: what to run on.
+        schedulers: what to run.
+        seeds: runs of each scheduler on each case.
+        time_limit: seconds for each run.
+        progress: told what is about to run.
+
+    Returns:
+        Rows by case, then scheduler.
+    """
+    rows = []
+    for case in cases:
+        runs = [case.network(seed) for seed in range(seeds)]
+        bounds = {id(network): free_trees(network, case.stages).rounds for network in runs}
+        bound = sum(bounds[id(network)] for network in runs) / seeds
+        for scheduler in schedulers:
+            progress(f"{case.label}: {to_spec(scheduler)}")
+            rows.append(_row(case, scheduler, runs, bound, time_limit))
+    return rows
+
+
+def _row(
+    case: Case, scheduler: Scheduler, runs: Sequence[Topology], bound: float, time_limit: float | None
+) -> Row:
+    rounds: list[int] = []
+    reason = ""
+    try:
+        for seed, network in enumerate(runs):
+            made = scheduler.schedule(
+                network, collective=case.stages, seed=seed, time_limit=time_limit
+            )
+            rounds.append(made.rounds)
+    except NoScheduleError as error:
+        reason = str(error)
+    name = to_spec(scheduler)
+    return Row(
+        label=case.label,
+        topology=case.spec,
+        scheduler=name,
+        stages=case.stages,
+        rounds_mean=None if reason else sum(rounds) / len(rounds),
+        rounds_min=min(rounds, default=None),
+        seeds=len(runs),
+        bound=int(bound) if bound == int(bound) else bound,
+        paper=PAPER.get(name, {}).get(case.label) if case in TABLE_2 else None,
+        reason=reason,
+    )

@@ -1,0 +1,380 @@
+"""Topology files: round trips in every format, what they mean, and hostile ones."""
+
+import dataclasses
+import json
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gradweave.topology as gt
+from gradweave.errors import FileError, TopologyError
+from gradweave.topology import Link, Topology
+from gradweave.topology.files import MAX_BYTES
+from gradweave.topology.object import topology_to_object
+
+FORMATS = [".graphml", ".json", ".edges"]
+
+
+@st.composite
+def topologies(draw, labels=st.none()):
+    """Connected networks of servers and switches whose link directions may all differ."""
+    nodes = draw(st.integers(2, 9))
+    pairs = {(draw(st.integers(0, node - 1)), node) for node in range(1, nodes)}
+    more = st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1))
+    pairs |= {
+        tuple(sorted(pair)) for pair in draw(st.lists(more, max_size=6)) if pair[0] != pair[1]
+    }
+    is_server = draw(
+        st.lists(st.booleans(), min_size=nodes, max_size=nodes).filter(lambda x: sum(x) > 1)
+    )
+    directed = draw(st.booleans())
+    ends = sorted(pairs)
+    columns = {}
+    for field, values in (
+        ("bandwidth_bytes_per_s", st.floats(1e-3, 1e15)),
+        ("latency_s", st.floats(0, 1e3)),
+        ("capacity", st.integers(1, 10**6)),
+    ):
+        there = draw(st.lists(values, min_size=len(ends), max_size=len(ends)))
+        back = draw(st.lists(values, min_size=len(ends), max_size=len(ends))) if directed else there
+        columns[field] = np.array(there + back)
+    names = draw(labels)
+    return Topology(
+        name="drawn",
+        is_server=np.array(is_server),
+        source=np.array([a for a, _ in ends] + [b for _, b in ends]),
+        target=np.array([b for _, b in ends] + [a for a, _ in ends]),
+        labels=() if names is None else tuple(f"{name}{i}" for i, name in enumerate(names[:nodes])),
+        **columns,
+    )
+
+
+words = st.lists(st.text("abcé/-_ü漢", min_size=1, max_size=5), min_size=9, max_size=9)
+lines = st.lists(
+    st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=5), min_size=9, max_size=9
+)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(net=topologies(labels=st.none() | words))
+def test_round_trip(tmp_path, suffix, net):
+    path = tmp_path / f"net{suffix}"
+    gt.save(net, path)
+    read = gt.load(path)
+    assert read.same_network(net)
+    assert read.labels == net.labels
+    assert read.name == str(path)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".graphml"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(net=topologies(labels=lines))
+def test_any_label_survives(tmp_path, suffix, net):
+    path = tmp_path / f"net{suffix}"
+    try:
+        gt.save(net, path)
+    except FileError as error:  # XML has no way to write U+FFFE and U+FFFF
+        assert suffix == ".graphml" and "cannot hold" in str(error)
+        return
+    ids = tuple(map(str, range(net.num_nodes)))
+    assert (gt.load(path).labels or ids) == net.labels
+
+
+@given(net=topologies(labels=st.none() | words))
+def test_networkx_round_trip(net):
+    graph = gt.to_networkx(net)
+    assert isinstance(graph, nx.DiGraph)
+    read = gt.from_networkx(graph)
+    assert read.same_network(net)
+    assert (read.name, read.labels) == (net.name, net.labels)
+
+
+@pytest.mark.parametrize("suffix", [".graphml", ".json"])
+def test_drawings_survive(tmp_path, suffix):
+    net = gt.bcube(3, 1)
+    gt.save(net, tmp_path / f"net{suffix}")
+    assert np.array_equal(gt.load(tmp_path / f"net{suffix}").positions, net.positions)
+
+
+def test_numbers_out_of_order_are_kept_as_labels(tmp_path):
+    net = dataclasses.replace(gt.ring(3), labels=("10", "2", "7"))
+    for suffix in (".graphml", ".json"):
+        gt.save(net, tmp_path / f"net{suffix}")
+        read = gt.load(tmp_path / f"net{suffix}")
+        assert read.same_network(net) and read.labels == net.labels
+    with pytest.raises(FileError, match="integers are ascending"):
+        gt.save(net, tmp_path / "net.edges")
+
+
+@pytest.mark.parametrize(
+    "labels", [("a", "a", "b"), ("a b", "c", "d"), ("#a", "b", "c"), ("", "b", "c")]
+)
+def test_an_edge_list_refuses_labels_that_it_cannot_hold(tmp_path, labels):
+    with pytest.raises(FileError, match=r"save as \.json"):
+        gt.save(dataclasses.replace(gt.ring(3), labels=labels), tmp_path / "net.edges")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_object_of_a_schedule_file_is_a_topology_file(tmp_path):
+    net = gt.jellyfish_reference("J10", link=Link(capacity=2))
+    held = topology_to_object(net)
+    for content in (held, {"format": "gradweave-schedule", "topology": held}):
+        (tmp_path / "net.json").write_text(json.dumps(content))
+        assert gt.load(tmp_path / "net.json").same_network(net)
+
+
+@pytest.mark.parametrize("edges", ["links", "edges"])
+def test_node_link_json_of_networkx(tmp_path, edges):
+    data = nx.node_link_data(nx.petersen_graph(), edges=edges)
+    (tmp_path / "net.json").write_text(json.dumps(data))
+    net = gt.load(tmp_path / "net.json")
+    assert (net.num_servers, net.num_links, net.labels) == (10, 15, ())
+
+
+def load_text(tmp_path, text, suffix=".edges"):
+    path = tmp_path / f"net{suffix}"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return gt.load(path)
+
+
+def test_edge_list_by_hand(tmp_path):
+    net = load_text(
+        tmp_path,
+        """
+        # A small cluster.
+        # switches: s0
+        b s0 10Gbit/s 5us      # the slow one
+        a s0 25Gbit/s
+        c s0 40Gbit/s 1ms
+        """,
+    )
+    assert net.labels == ("b", "s0", "a", "c")  # as they appear
+    assert net.is_server.tolist() == [True, False, True, True]
+    from_switch = net.source == 1
+    assert net.bandwidth_bytes_per_s[from_switch].tolist() == [1.25e9, 3.125e9, 5e9]
+    assert net.capacity[from_switch].tolist() == [2, 5, 8]
+    assert net.latency_s[from_switch].tolist() == [5e-6, 1e-6, 1e-3]
+
+
+def test_integers_are_ids_in_ascending_order(tmp_path):
+    net = load_text(tmp_path, "10 2\n2 30\n")
+    assert net.labels == ("2", "10", "30")
+    assert net.source.tolist() == [0, 0, 1, 2] and net.target.tolist() == [1, 2, 0, 0]
+    assert load_text(tmp_path, "2 1\n1 0\n").labels == ()
+    assert load_text(tmp_path, "02 1\n1 2\n").labels == ("02", "1", "2")  # no plain integer: a name
+
+
+def test_directed_edges_are_directions(tmp_path):
+    net = load_text(tmp_path, "# directed\na b 10Gbit/s\nb a 20Gbit/s\n")
+    assert net.bandwidth_bytes_per_s.tolist() == [1.25e9, 2.5e9]
+    assert net.capacity.tolist() == [1, 2]
+    with pytest.raises(FileError, match="has no opposite direction"):
+        load_text(tmp_path, "# directed\na b\n")
+
+
+def test_parallel_edges_merge(tmp_path):
+    net = load_text(tmp_path, "a b 10Gbit/s 1us\nb a 10Gbit/s 3us\na c 10Gbit/s 1us\n")
+    assert net.num_links == 2
+    assert net.capacity.tolist() == [2, 1, 2, 1]
+    assert net.bandwidth_bytes_per_s.tolist() == [2.5e9, 1.25e9, 2.5e9, 1.25e9]
+    assert net.latency_s.tolist() == [3e-6, 1e-6, 3e-6, 1e-6]
+
+
+def test_capacities_of_the_file_are_kept(tmp_path):
+    net = load_text(tmp_path, "a b 10Gbit/s 1us 3\na c 25Gbit/s\n")
+    assert net.capacity.tolist() == [3, 1, 3, 1]
+
+
+def test_alike_links_carry_one(tmp_path):
+    net = load_text(tmp_path, "a b 0.1\na c 0.1\n")
+    assert net.capacity.tolist() == [1, 1, 1, 1]
+
+
+def test_bandwidths_without_a_common_unit_need_capacities(tmp_path):
+    with pytest.raises(FileError, match="give a capacity for each link"):
+        load_text(tmp_path, "a b 100Gbit/s\na c 9999999999bit/s\n")
+
+
+@pytest.mark.parametrize("key", ["kind", "type", "role"])
+def test_kinds(key):
+    graph = nx.star_graph(3)
+    graph.nodes[0][key] = "Switch"
+    graph.nodes[1][key] = "server"
+    assert gt.from_networkx(graph).is_server.tolist() == [False, True, True, True]
+    graph.nodes[0][key] = "router"
+    with pytest.raises(
+        TopologyError, match=f"node 0: {key} must be server or switch, got 'router'"
+    ):
+        gt.from_networkx(graph)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "field", "value"),
+    [
+        ({"bandwidth": "10Gbit/s"}, "bandwidth_bytes_per_s", 1.25e9),
+        ({"bandwidth": 3.0}, "bandwidth_bytes_per_s", 3.0),
+        ({"bandwidth_bytes_per_s": "7"}, "bandwidth_bytes_per_s", 7.0),
+        ({}, "bandwidth_bytes_per_s", Link().bandwidth_bytes_per_s),
+        ({"latency": "5us"}, "latency_s", 5e-6),
+        ({"latency_s": 0.5}, "latency_s", 0.5),
+        ({}, "latency_s", Link().latency_s),
+        ({"capacity": 4}, "capacity", 4),
+        ({"capacity": "4"}, "capacity", 4),
+        ({"capacity": 4.0}, "capacity", 4),
+        ({}, "capacity", 1),
+    ],
+)
+def test_edge_attributes(attributes, field, value):
+    net = gt.from_networkx(nx.Graph([("a", "b", attributes)]))
+    assert getattr(net, field).tolist() == [value, value]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "culprit"),
+    [
+        ({"bandwidth": "fast"}, "bandwidth 'fast'"),
+        ({"bandwidth": float("nan")}, "bandwidth nan"),
+        ({"bandwidth": -1}, "bandwidth -1"),
+        ({"bandwidth": [1]}, "bandwidth [1]"),
+        ({"bandwidth": 1, "bandwidth_bytes_per_s": 1}, "has both"),
+        ({"latency_s": float("inf")}, "latency inf"),
+        ({"capacity": 0}, "capacity must be a positive integer, got 0"),
+        ({"capacity": 1.5}, "capacity must be a positive integer, got 1.5"),
+        ({"capacity": True}, "capacity must be a positive integer"),
+        ({"capacity": 10**30}, "capacity must be a positive integer"),
+    ],
+)
+def test_bad_edge_attributes_are_named(attributes, culprit):
+    with pytest.raises(TopologyError) as caught:
+        gt.from_networkx(nx.Graph([("a", "b", attributes)]))
+    assert str(caught.value).startswith("link 'a'→'b': ")
+    assert culprit in str(caught.value)
+
+
+def graphml(body, nodes="ab", directed="undirected"):
+    elements = "".join(f'<node id="{node}"/>' for node in nodes)
+    return (
+        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">'
+        '<key id="b" for="edge" attr.name="bandwidth_bytes_per_s" attr.type="double"/>'
+        f'<graph edgedefault="{directed}">{elements}{body}</graph></graphml>'
+    )
+
+
+BOMB = """<?xml version="1.0"?>
+<!DOCTYPE lolz [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;">]>
+<graphml>&c;</graphml>"""
+OUTSIDE = '<!DOCTYPE g [<!ENTITY x SYSTEM "file:///etc/passwd">]><graphml>&x;</graphml>'
+EDGE = '<edge source="a" target="b"/>'
+GOOD = {"servers": [0, 1], "switches": [], "links": {}}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "culprit"),
+    [
+        (".graphml", BOMB, "document type"),
+        (".graphml", OUTSIDE, "document type"),
+        (".graphml", "<!DOCTYPE graphml><graphml/>", "document type"),
+        (".graphml", graphml(EDGE)[:-20], "not well-formed XML"),
+        (".graphml", "", "not well-formed XML"),
+        (".graphml", b"\x00\xff", "not well-formed XML"),
+        (".graphml", "<html/>", "not a readable topology file"),
+        (".graphml", graphml(""), "disconnected"),
+        (".graphml", graphml(EDGE, nodes=""), None),  # nodes that only edges name
+        (".graphml", graphml(EDGE, directed="directed"), "opposite"),
+        (".graphml", graphml('<edge source="a" target="b"><data key="b">NaN</data></edge>'), "bandwidth nan"),
+        (".graphml", graphml('<edge source="a" target="b"><data key="b">x</data></edge>'), "not a readable"),
+        (".graphml", graphml('<edge source="a" target="b"><data key="z">1</data></edge>'), "not a readable"),
+        (".graphml", graphml('<hyperedge/>'), "not a readable"),
+        (".graphml", graphml("<edge/>"), "to itself"),
+        (".graphml", graphml('<edge source="a" target="a"/>' + EDGE), "to itself"),
+        (".json", "", "not valid JSON"),
+        (".json", '{"nodes": [{"id": 0}', "not valid JSON"),
+        (".json", '{"nodes": [], "links": [], "x": NaN}', "not valid JSON"),
+        (".json", b'{"\xff": 1}', "not valid JSON"),
+        (".json", "[" * 100_000, "not valid JSON"),
+        (".json", "[]", "expected nodes and links"),
+        (".json", "{}", "expected nodes and links"),
+        (".json", '{"nodes": 3}', "nodes: expected a list"),
+        (".json", '{"nodes": []}', "links: expected a list"),
+        (".json", '{"nodes": [], "links": []}', "0 servers"),
+        (".json", '{"nodes": [1, 2], "links": []}', "not a readable"),
+        (".json", '{"nodes": [{"id": {}}], "links": []}', "not a readable"),
+        (".json", '{"nodes": [{"id": 0}], "links": [{"source": 0}]}', "not a readable"),
+        (".json", '{"nodes": [{"id": 0}, {"id": 1}], "links": [{"source": 0, "target": 1, "capacity": 1e400}]}', "JSON"),
+        (".json", json.dumps(GOOD), "links.source: missing"),
+        (".json", json.dumps({"topology": {**GOOD, "name": "x"}}), "links.source: missing"),
+        (".edges", "", "0 servers"),
+        (".edges", "a\n", "line 1: expected two nodes"),
+        (".edges", "a b\na b 1 1 1 1\n", "line 2: expected two nodes"),
+        (".edges", "a b fast\n", "bandwidth 'fast'"),
+        (".edges", "a b nan\n", "bandwidth 'nan'"),
+        (".edges", "a b 1Gbit/s -5us\n", "latency '-5us'"),
+        (".edges", "a b 1Gbit/s 5us many\n", "capacity must be a positive integer"),
+        (".edges", "a b\na a\n", "to itself"),
+        (".edges", "a b\nc d\n", "disconnected"),
+        (".edges", "# switches: s\na b\n", "switches: no link leads to 's'"),
+        (".edges", "# nodes: a b c\na b\n", "disconnected"),
+        (".edges", b"a b\n\xff", "not UTF-8"),
+        (".edges", "# switches: b\na b\n", "1 server in"),
+        (".cfg", "a b\n", "unknown kind of file"),
+    ],
+)  # fmt: skip
+def test_hostile_files_are_named_in_one_line(tmp_path, suffix, content, culprit):
+    if culprit is None:
+        assert load_text(tmp_path, content, suffix).num_links == 1
+        return
+    with pytest.raises(FileError) as caught:
+        load_text(tmp_path, content, suffix)
+    message = str(caught.value)
+    assert message.startswith(str(tmp_path / f"net{suffix}"))
+    assert culprit in message
+    assert message.isprintable() and len(message) < 500
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_every_truncation_is_refused_or_a_network(tmp_path, suffix):
+    path = tmp_path / f"net{suffix}"
+    gt.save(gt.bcube(2, 1), path)
+    whole = path.read_bytes()
+    for end in range(0, len(whole), max(1, len(whole) // 60)):
+        path.write_bytes(whole[:end])
+        try:
+            gt.load(path)
+        except FileError as error:
+            assert str(error).isprintable()
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_too_large_files_are_refused_unread(tmp_path, suffix):
+    path = tmp_path / f"net{suffix}"
+    with path.open("wb") as file:
+        file.truncate(MAX_BYTES + (1 << 20))
+    with pytest.raises(FileError, match="larger than 64 MiB"):
+        gt.load(path)
+
+
+def test_missing_files_and_folders(tmp_path):
+    with pytest.raises(FileError, match=r"none\.json: No such file"):
+        gt.load(tmp_path / "none.json")
+    with pytest.raises(FileError, match="directory"):
+        gt.load(tmp_path, format="json")
+    with pytest.raises(FileError, match="unknown format 'yaml'; known are graphml, json, edges"):
+        gt.load(tmp_path / "net.json", format="yaml")
+    with pytest.raises(FileError, match="cannot be written"):
+        gt.save(gt.ring(3), tmp_path / "missing" / "net.json")
+
+
+def test_format_can_be_given(tmp_path):
+    gt.save(gt.ring(3), tmp_path / "net", format="edges")
+    assert gt.load(tmp_path / "net", format="edges").same_network(gt.ring(3))
+
+
+def test_links_alike_both_ways_are_written_once(tmp_path):
+    gt.save(gt.star(3), tmp_path / "net.edges")
+    assert (tmp_path / "net.edges").read_text().splitlines() == [
+        "# star:n=3", "# switches: 3", "0 3 100Gbit/s 1us 1", "1 3 100Gbit/s 1us 1", "2 3 100Gbit/s 1us 1",
+    ]  # fmt: skip
