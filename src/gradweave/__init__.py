@@ -1,10 +1,10 @@
 """Gradweave: AllReduce schedules for any network, found, proved and shown.
 
-    >>> import gradweave as gw
-    >>> net = gw.topology.bcube(n=4, k=1)
-    >>> solution = gw.solve(net)
-    >>> solution.bound.rounds, solution.schedule.collective
-    (16, 'all_reduce')
+>>> import gradweave as gw
+>>> net = gw.topology.bcube(n=4, k=1)
+>>> solution = gw.solve(net)
+>>> solution.bound.rounds, solution.schedule.collective
+(16, 'all_reduce')
 """
 
 from gradweave import bounds, errors, schedule, schedulers, simulate, topology, verify

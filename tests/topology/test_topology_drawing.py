@@ -8,13 +8,35 @@ import pytest
 import gradweave.topology as gt
 
 CLEAR = [
-    *(f"bcube:n={n},k=1" for n in range(2, 9)), *(f"dcell:n={n},k=1" for n in range(2, 7)), "bcube:n=4,k=0", "dcell:n=4,k=0",
-    *(f"torus:{a}x{b}" for a, b in itertools.product((2, 3, 4, 5), repeat=2)), "torus:7", "mesh:4x5", "mesh:3x3x3",
-    "hypercube:3", "hypercube:4", "fat_tree:2", "fat_tree:4", "ring:9", "star:6", "complete:7",
-    "jellyfish:reference=J10", "jellyfish:switches=8,degree=3,servers_per_switch=4",
-]  # fmt: skip
-CROWDED = ["bcube:n=3,k=2", "bcube:n=2,k=4", "dcell:n=3,k=2", "torus:3x3x3", "torus:3x4x3x2", "hypercube:8", "fat_tree:8",
-           "jellyfish:switches=100,degree=3,servers_per_switch=10", "jellyfish:switches=2,degree=1"]  # fmt: skip
+    *(f"bcube:n={n},k=1" for n in range(2, 9)),
+    *(f"dcell:n={n},k=1" for n in range(2, 7)),
+    "bcube:n=4,k=0",
+    "dcell:n=4,k=0",
+    *(f"torus:{a}x{b}" for a, b in itertools.product((2, 3, 4, 5), repeat=2)),
+    "torus:7",
+    "mesh:4x5",
+    "mesh:3x3x3",
+    "hypercube:3",
+    "hypercube:4",
+    "fat_tree:2",
+    "fat_tree:4",
+    "ring:9",
+    "star:6",
+    "complete:7",
+    "jellyfish:reference=J10",
+    "jellyfish:switches=8,degree=3,servers_per_switch=4",
+]
+CROWDED = [
+    "bcube:n=3,k=2",
+    "bcube:n=2,k=4",
+    "dcell:n=3,k=2",
+    "torus:3x3x3",
+    "torus:3x4x3x2",
+    "hypercube:8",
+    "fat_tree:8",
+    "jellyfish:switches=100,degree=3,servers_per_switch=10",
+    "jellyfish:switches=2,degree=1",
+]
 
 
 def scaled(topology):
@@ -46,6 +68,15 @@ def test_links_pass_over_no_other_node(spec):
 
 
 def test_very_large_networks_have_no_drawing():
-    for spec in ("bcube:n=64,k=1", "dcell:n=3,k=3", "torus:100x100", "hypercube:12", "fat_tree:20", "ring:5000", "star:5000",
-                 "complete:2500", "jellyfish:switches=500,degree=3"):  # fmt: skip
+    for spec in (
+        "bcube:n=64,k=1",
+        "dcell:n=3,k=3",
+        "torus:100x100",
+        "hypercube:12",
+        "fat_tree:20",
+        "ring:5000",
+        "star:5000",
+        "complete:2500",
+        "jellyfish:switches=500,degree=3",
+    ):
         assert gt.from_spec(spec).positions is None

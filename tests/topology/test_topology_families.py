@@ -82,12 +82,17 @@ def test_bcube_switches_of_a_level_are_in_order_of_the_other_digits():
         for switch in net.switches.tolist()
     }
     assert of_switch == {
-        9: [0, 1, 2], 10: [3, 4, 5], 11: [6, 7, 8], 12: [0, 3, 6], 13: [1, 4, 7], 14: [2, 5, 8],
-    }  # fmt: skip
+        9: [0, 1, 2],
+        10: [3, 4, 5],
+        11: [6, 7, 8],
+        12: [0, 3, 6],
+        13: [1, 4, 7],
+        14: [2, 5, 8],
+    }
 
 
 def dcell_links(n: int, level: int) -> tuple[list[tuple], int]:
-    """BuildDCells of the paper: names are prefixes of cell numbers, then the server; returns links and t_level."""
+    """BuildDCells of the paper: links between names, which are cell numbers, then the server."""
     links: list[tuple] = []
 
     def build(prefix: tuple, level: int) -> int:
@@ -163,11 +168,17 @@ def test_dcell_numbers_its_servers_as_the_specification_says():
 @pytest.mark.parametrize(
     ("spec", "nodes", "links"),
     [
-        ("bcube:n=3,k=1", 15, 18), ("bcube:n=4,k=1", 24, 32), ("bcube:n=5,k=1", 35, 50),
-        ("dcell:n=4,k=1", 25, 30), ("dcell:n=5,k=1", 36, 45), ("dcell:n=6,k=1", 49, 63),
-        ("jellyfish:reference=J10", 20, 30), ("jellyfish:reference=J15", 30, 45), ("jellyfish:reference=J20", 40, 59),
+        ("bcube:n=3,k=1", 15, 18),
+        ("bcube:n=4,k=1", 24, 32),
+        ("bcube:n=5,k=1", 35, 50),
+        ("dcell:n=4,k=1", 25, 30),
+        ("dcell:n=5,k=1", 36, 45),
+        ("dcell:n=6,k=1", 49, 63),
+        ("jellyfish:reference=J10", 20, 30),
+        ("jellyfish:reference=J15", 30, 45),
+        ("jellyfish:reference=J20", 40, 59),
     ],
-)  # fmt: skip
+)
 def test_the_papers_nine_networks(spec, nodes, links):
     net = gt.from_spec(spec)
     assert (net.num_nodes, net.num_links) == (nodes, links)
@@ -309,10 +320,13 @@ def test_links_have_the_properties_asked_for():
         (lambda: gt.star(10**30), "a larger number still"),
         (lambda: gt.complete(1 << 20), "links; at most"),
         (lambda: gt.ring(4, link=Link(latency_s=float("nan"))), "latency_s must be"),
-        (lambda: gt.ring(4, link=Link(bandwidth_bytes_per_s=-1.0)), "bandwidth_bytes_per_s must be positive"),
+        (
+            lambda: gt.ring(4, link=Link(bandwidth_bytes_per_s=-1.0)),
+            "bandwidth_bytes_per_s must be positive",
+        ),
         (lambda: gt.ring(4, link=Link(capacity=0)), "capacity must be at least 1"),
     ],
-)  # fmt: skip
+)
 def test_bad_parameters_are_named_in_one_line(make, culprit):
     with pytest.raises(TopologyError) as caught:
         make()

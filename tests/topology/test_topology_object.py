@@ -59,8 +59,16 @@ def changed(path, value):
         (["servers"], [0, 1, 1], "1 is listed twice"),
         (["servers"], [0, 1, 7], "must be 0 to 3; got 7"),
         (["servers"], [0, 1, -1], "must be 0 to 3; got -1"),
-        (["servers"], [0, 1, 10**30], "topology.servers[2]: expected an integer, got an integer of more"),
-        (["servers"], [0, 1, 2**63], "topology.servers[2]: expected an integer, got an integer of more"),
+        (
+            ["servers"],
+            [0, 1, 10**30],
+            "topology.servers[2]: expected an integer, got an integer of more",
+        ),
+        (
+            ["servers"],
+            [0, 1, 2**63],
+            "topology.servers[2]: expected an integer, got an integer of more",
+        ),
         (["servers"], [0, 1, [2]], "topology.servers[2]: expected an integer, got a list"),
         (["servers"], [], "must be 0 to 0; got 3"),
         (["switches"], [], "0 to 2"),
@@ -70,7 +78,11 @@ def changed(path, value):
         (["links", "source"], [], "link columns differ in length"),
         (["links", "source"], [0, 1, 2, 3, 3, 9], "node 9"),
         (["links", "source"], [0, 1, 2, 3, 3, -(2**32) + 3], "does not fit in 32 bits"),
-        (["links", "source"], [0.0, 1, 2, 3, 3, 3], "topology.links.source[0]: expected an integer, got the number 0.0"),
+        (
+            ["links", "source"],
+            [0.0, 1, 2, 3, 3, 3],
+            "topology.links.source[0]: expected an integer, got the number 0.0",
+        ),
         (["links", "latency_s"], [0, 0, 0, 0, 0, None], "topology.links.latency_s[5]"),
         (["links", "latency_s"], [0.0, 0, 0, 0, 0, float("nan")], "latency_s must be"),
         (["links", "capacity"], [1, 1, 1, 1, 1, 0], "capacity must be at least 1"),
@@ -79,7 +91,7 @@ def changed(path, value):
         (["labels"], ["a", "b", "c", 1], "topology.labels[3]: expected a string, got the number 1"),
         (["labels"], ["a"], "labels: expected 4"),
     ],
-)  # fmt: skip
+)
 def test_refusals_name_the_field(path, value, culprit):
     with pytest.raises((FileError, TopologyError)) as caught:
         topology_from_object(changed(path, value))

@@ -1,4 +1,4 @@
-"""Specifications: what is understood, what is refused and in which words, and that names lead back."""
+"""Specifications: what is understood, what is refused and how, and that names lead back."""
 
 import pytest
 
@@ -7,14 +7,31 @@ from gradweave.errors import GradweaveError, SpecError
 from gradweave.topology.spec import UNNAMED, from_spec, parse_spec
 
 PLAIN = [
-    "bcube:n=3,k=1", "bcube:n=2,k=2", "dcell:n=4,k=1", "dcell:n=2,k=2", "jellyfish:switches=10,degree=4,seed=0",
-    "jellyfish:switches=9,degree=3,servers_per_switch=2,seed=7", "jellyfish:reference=J15,seed=4", "torus:4x4", "torus:2x3x4",
-    "mesh:3x3", "mesh:5", "hypercube:dimension=3", "fat_tree:k=4", "ring:n=8", "star:n=8", "complete:n=8",
-]  # fmt: skip
+    "bcube:n=3,k=1",
+    "bcube:n=2,k=2",
+    "dcell:n=4,k=1",
+    "dcell:n=2,k=2",
+    "jellyfish:switches=10,degree=4,seed=0",
+    "jellyfish:switches=9,degree=3,servers_per_switch=2,seed=7",
+    "jellyfish:reference=J15,seed=4",
+    "torus:4x4",
+    "torus:2x3x4",
+    "mesh:3x3",
+    "mesh:5",
+    "hypercube:dimension=3",
+    "fat_tree:k=4",
+    "ring:n=8",
+    "star:n=8",
+    "complete:n=8",
+]
 PROPERTIES = [
-    "bandwidth=10Gbit/s", "latency=5us", "capacity=2", "bandwidth=1Mbit/s,latency=0s,capacity=7",
-    "bandwidth=333333333.3333333", "latency=1.2345678901234e-05",
-]  # fmt: skip
+    "bandwidth=10Gbit/s",
+    "latency=5us",
+    "capacity=2",
+    "bandwidth=1Mbit/s,latency=0s,capacity=7",
+    "bandwidth=333333333.3333333",
+    "latency=1.2345678901234e-05",
+]
 
 
 @pytest.mark.parametrize("spec", PLAIN)
@@ -94,7 +111,10 @@ def test_link_properties():
         ("torus:4,4", ["expected key=value, got '4'"]),
         ("mesh:-3x3", ["dimensions must be sizes", "'-3x3'"]),
         ("jellyfish:degree=4", ["switches is missing", "reference=J10"]),
-        ("jellyfish:reference=J10,degree=4", ["unknown parameter degree", "known are reference, seed"]),
+        (
+            "jellyfish:reference=J10,degree=4",
+            ["unknown parameter degree", "known are reference, seed"],
+        ),
         ("ring:8,bandwidth=10", []),  # bytes per second: understood
         ("ring:8,bandwidth=10Gflop", ["bandwidth '10Gflop'", "unknown unit 'Gflop'"]),
         ("ring:8,bandwidth=nan", ["bandwidth 'nan'"]),
@@ -110,7 +130,7 @@ def test_link_properties():
         ("x\0.json", ["null"]),
         ("y" * 100_000, ["unknown family"]),
     ],
-)  # fmt: skip
+)
 def test_refusals_name_the_culprit_in_one_line(spec, culprits):
     if not culprits:
         from_spec(spec)

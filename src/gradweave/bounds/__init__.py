@@ -4,4 +4,14 @@ from gradweave.bounds.bound import Bound, Certificate, Cut, Distance, LinkLoad, 
 from gradweave.bounds.fixed_trees import fixed_trees
 from gradweave.bounds.free_trees import free_trees
 
-__all__ = ["Bound", "Certificate", "Cut", "Distance", "LinkLoad", "Ports", "TreeDepth", "fixed_trees", "free_trees"]
+__all__ = [
+    "Bound",
+    "Certificate",
+    "Cut",
+    "Distance",
+    "LinkLoad",
+    "Ports",
+    "TreeDepth",
+    "fixed_trees",
+    "free_trees",
+]

@@ -19,7 +19,9 @@ class Cut:
     """Whether the pieces leave the set or enter it."""
 
     def __str__(self) -> str:
-        inside = _named("server", self.servers) + (f" and {_named('switch', self.switches)}" if self.switches else "")
+        inside = _named("server", self.servers) + (
+            f" and {_named('switch', self.switches)}" if self.switches else ""
+        )
         return f"{self.pieces} pieces must {'leave' if self.leaving else 'enter'} {inside}, {self.capacity} a round"
 
 
@@ -77,12 +79,14 @@ Certificate = Cut | Distance | LinkLoad | TreeDepth | Ports
 class Bound:
     """No schedule has fewer rounds, and why.
 
-    For an all-reduce with a barrier the bound is the sum of two stages', and there are two certificates.
+    For an all-reduce with a barrier the bound is the sum of two stages', and there are two
+    certificates.
     """
 
     rounds: int
     kind: str
-    """``cut``, ``depth``, ``ports``, ``link_load`` or ``tree_depth``; of two stages with different kinds, both: ``cut+depth``."""
+    """``cut``, ``depth``, ``ports``, ``link_load`` or ``tree_depth``; of two stages with different
+    kinds, both: ``cut+depth``."""
     certificates: tuple[Certificate, ...]
 
     def __str__(self) -> str:
@@ -92,7 +96,11 @@ class Bound:
     def then(self, following: "Bound") -> "Bound":
         """The bound of this stage, a barrier, and the following one."""
         kinds = dict.fromkeys((self.kind, following.kind))
-        return Bound(self.rounds + following.rounds, "+".join(kinds), self.certificates + following.certificates)
+        return Bound(
+            self.rounds + following.rounds,
+            "+".join(kinds),
+            self.certificates + following.certificates,
+        )
 
 
 def best(*bounds: Bound) -> Bound:

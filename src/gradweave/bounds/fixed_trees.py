@@ -7,11 +7,13 @@ from gradweave.schedule.flow_tree import FlowTrees, Workloads
 from gradweave.schedule.schedule import Collective
 
 
-def fixed_trees(trees: FlowTrees, collective: Collective = "reduce_scatter", *, overlap: bool = False) -> Bound:
+def fixed_trees(
+    trees: FlowTrees, collective: Collective = "reduce_scatter", *, overlap: bool = False
+) -> Bound:
     """Fewest rounds that any order of these trees' workloads can have.
 
-    Per stage the larger of: the most transfers over one link direction, divided by its capacity; and the longest chain of
-    workloads of which each waits for the one before.
+    Per stage the larger of: the most transfers over one link direction, divided by its capacity;
+    and the longest chain of workloads of which each waits for the one before.
 
     Args:
         trees: the trees of all pieces.

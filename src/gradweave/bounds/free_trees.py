@@ -11,14 +11,17 @@ from gradweave.topology.routes import hop_distances
 from gradweave.topology.topology import Topology
 
 
-def free_trees(topology: Topology, collective: Collective = "all_reduce", *, overlap: bool = False) -> Bound:
+def free_trees(
+    topology: Topology, collective: Collective = "all_reduce", *, overlap: bool = False
+) -> Bound:
     """Fewest rounds that any schedule with one piece per server can have, whatever its trees.
 
-    Per stage the larger of two: the **cut** bound, the smallest T such that for every server v the largest flow into v is
-    N, from a super-source that gives each server one piece, over link directions of T times their capacity; and the
-    **depth** bound, the most transfers that a piece needs between two servers. An all-reduce adds up both stages; with
-    overlap it has bounds of its own: 2N(N−1) transfers over all server ports, N pieces out of every set of servers, and
-    the depth of one stage.
+    Per stage the larger of two: the **cut** bound, the smallest T such that for every server v the
+    largest flow into v is N, from a super-source that gives each server one piece, over link
+    directions of T times their capacity; and the **depth** bound, the most transfers that a piece
+    needs between two servers. An all-reduce adds up both stages; with overlap it has bounds of its
+    own: 2N(N−1) transfers over all server ports, N pieces out of every set of servers, and the
+    depth of one stage.
 
     Args:
         topology: the network.
@@ -32,15 +35,22 @@ def free_trees(topology: Topology, collective: Collective = "all_reduce", *, ove
 
     >>> import gradweave as gw
     >>> print(gw.bounds.free_trees(gw.topology.bcube(n=3, k=1)))
-    at least 8 rounds (cut): 8 pieces must leave server 0, 2 a round; then 8 pieces must enter server 0, 2 a round
+    at least 8 rounds (cut): 8 pieces must leave server 0, 2 a round; then 8 pieces must enter
+    server 0, 2 a round
     """
     if collective not in COLLECTIVES:
-        raise ValueError(f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}")
+        raise ValueError(
+            f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
+        )
     depth = _depth(topology)
     if collective == "all_reduce" and overlap:
         return best(_ports(topology), _every_piece_leaves(topology), depth)
     forward = topology.capacity
-    gather = best(_cut(topology, forward, leaving=True), depth) if collective != "reduce_scatter" else None
+    gather = (
+        best(_cut(topology, forward, leaving=True), depth)
+        if collective != "reduce_scatter"
+        else None
+    )
     if collective == "all_gather":
         assert gather is not None
         return gather
@@ -73,11 +83,13 @@ def _depth(topology: Topology) -> Bound:
 def _cut(topology: Topology, capacity: NDArray[np.int32], *, leaving: bool) -> Bound:
     """The cut bound of an all-gather over link directions of the given capacity.
 
-    Starts from the cuts round single servers and raises the round count by the cut that each failing flow exposes, so that
-    about one flow per server is computed.
+    Starts from the cuts round single servers and raises the round count by the cut that each
+    failing flow exposes, so that about one flow per server is computed.
     """
     servers, pieces = topology.servers, topology.num_servers
-    entering = np.bincount(topology.target, capacity, minlength=topology.num_nodes)[servers].astype(np.int64)
+    entering = np.bincount(topology.target, capacity, minlength=topology.num_nodes)[servers].astype(
+        np.int64
+    )
     tightest = int(np.argmin(entering))
     rounds = -(-(pieces - 1) // int(entering[tightest]))
     inside = np.ones(topology.num_nodes, bool)
@@ -98,9 +110,13 @@ def _cut(topology: Topology, capacity: NDArray[np.int32], *, leaving: bool) -> B
     return Bound(rounds, "cut", (_certificate(topology, inside, crossed_by, crossing, leaving),))
 
 
-def _certificate(topology: Topology, inside: NDArray[np.bool_], pieces: int, crossing: int, leaving: bool) -> Cut:
+def _certificate(
+    topology: Topology, inside: NDArray[np.bool_], pieces: int, crossing: int, leaving: bool
+) -> Cut:
     nodes = np.flatnonzero(inside)
-    servers, switches = (tuple(nodes[topology.is_server[nodes] == kind].tolist()) for kind in (True, False))
+    servers, switches = (
+        tuple(nodes[topology.is_server[nodes] == kind].tolist()) for kind in (True, False)
+    )
     return Cut(servers, switches, pieces, crossing, leaving)
 
 
@@ -113,7 +129,9 @@ class _Flow:
         self.topology, self.capacity = topology, capacity.astype(np.int64)
         self.source = topology.num_nodes
         self.solver = max_flow.SimpleMaxFlow()
-        self.links = self.solver.add_arcs_with_capacity(topology.source, topology.target, self.capacity)
+        self.links = self.solver.add_arcs_with_capacity(
+            topology.source, topology.target, self.capacity
+        )
         count = topology.num_servers
         self.solver.add_arcs_with_capacity(
             np.full(count, self.source, np.int32), topology.servers, np.ones(count, np.int64)
@@ -147,7 +165,9 @@ def _every_piece_leaves(topology: Topology) -> Bound:
 
     pieces = topology.num_servers
     solver = max_flow.SimpleMaxFlow()
-    solver.add_arcs_with_capacity(topology.source, topology.target, topology.capacity.astype(np.int64))
+    solver.add_arcs_with_capacity(
+        topology.source, topology.target, topology.capacity.astype(np.int64)
+    )
     first, *others = topology.servers.tolist()
     smallest, near = None, np.zeros(topology.num_nodes, bool)
     for other in others:
@@ -158,4 +178,8 @@ def _every_piece_leaves(topology: Topology) -> Bound:
                 smallest, near = value, np.zeros(topology.num_nodes, bool)
                 near[solver.get_source_side_min_cut()] = True
     assert smallest is not None
-    return Bound(-(-pieces // smallest), "cut", (_certificate(topology, near, pieces, smallest, leaving=True),))
+    return Bound(
+        -(-pieces // smallest),
+        "cut",
+        (_certificate(topology, near, pieces, smallest, leaving=True),),
+    )

@@ -61,9 +61,7 @@ def compare(
         _prepare(output)
     cases = [Case(spec, spec) for text in networks for spec in split_specs(text)] or list(TABLE_2)
     with Progress("comparing") as progress:
-        rows = run(
-            cases, strategies, seeds=seeds, time_limit=time_limit, progress=progress
-        )
+        rows = run(cases, strategies, seeds=seeds, time_limit=time_limit, progress=progress)
         if output is not None:
             _write(rows, output)
     if as_json:
@@ -77,7 +75,9 @@ def compare(
 def _prepare(output: Path) -> None:
     """Makes the output directory, and refuses now what would fail after the work."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise OptionError("--output draws a chart, which needs matplotlib; pip install 'gradweave[plot]'")
+        raise OptionError(
+            "--output draws a chart, which needs matplotlib; pip install 'gradweave[plot]'"
+        )
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -120,10 +120,19 @@ def _print_table(rows: Sequence[Row]) -> None:
                 for figure, label in zip(paper, labels, strict=True)
             ]
             table.add_row("  the paper's", *marks, style="dim")
-    known = [PAPER_LEARNED.get(label) if at[names[0], label].topology in _TABLE_2 else None for label in labels]
+    known = [
+        PAPER_LEARNED.get(label) if at[names[0], label].topology in _TABLE_2 else None
+        for label in labels
+    ]
     if any(known):
-        table.add_row("learned, the paper's", *(f"{figure:.1f}" if figure else "" for figure in known), style="dim")
-    table.add_row("lower bound", *(f"{at[names[0], label].bound:g}" for label in labels), style="bold")
+        table.add_row(
+            "learned, the paper's",
+            *(f"{figure:.1f}" if figure else "" for figure in known),
+            style="dim",
+        )
+    table.add_row(
+        "lower bound", *(f"{at[names[0], label].bound:g}" for label in labels), style="bold"
+    )
     width = max(100, Console().width)
     console = Console(width=max(width, 40 + 8 * len(labels)), highlight=False)
     console.print(table)
@@ -145,11 +154,12 @@ def _differs(scheduler: str, label: str) -> bool:
 def _notes(rows: Sequence[Row]) -> list[str]:
     notes = []
     if any(row.paper is not None for row in rows):
-        notes.append("the paper's: Wei, Liu, Wu, Table 2; its Jellyfish graphs are unknown, here each seed is another graph")
+        notes.append(
+            "the paper's: Wei, Liu, Wu, Table 2; its Jellyfish graphs are unknown, here each seed is another graph"
+        )
     if any(row.paper is not None and _differs(row.scheduler, row.label) for row in rows):
-        notes.append("*  does not reproduce: the paper's order of servers round the ring, and its graphs, are unknown")
-    notes.extend(
-        f"none: {row.label}, {row.scheduler}: {row.reason}" for row in rows if row.reason
-    )
+        notes.append(
+            "*  does not reproduce: the paper's order of servers round the ring, and its graphs, are unknown"
+        )
+    notes.extend(f"none: {row.label}, {row.scheduler}: {row.reason}" for row in rows if row.reason)
     return notes
-

@@ -28,8 +28,8 @@ for verb in (schedule, compare, verify, show):
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits.
 
-    Exit status 0 is success; 1, the answer is no: an invalid schedule, or none in the time given; 2, bad input, with one
-    line on standard error that names what is wrong and what would be right.
+    Exit status 0 is success; 1, the answer is no: an invalid schedule, or none in the time given;
+    2, bad input, with one line on standard error that names what is wrong and what would be right.
     """
     sys.exit(_status(arguments))
 
@@ -51,7 +51,8 @@ def _status(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _say("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # The reader of standard output went away, as `head` does; keep Python from complaining again as it exits.
+        # The reader of standard output went away, as `head` does; keep Python from complaining
+        # again as it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SUCCESS
     return SUCCESS

@@ -10,7 +10,9 @@ from gradweave.errors import FileError
 from gradweave.schedulers import Scheduler
 from gradweave.schedulers.spec import from_spec, split_specs
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."
+)
 
 
 def positive(kind: type[int] | type[float]) -> Callable[[click.Context, click.Parameter, Any], Any]:
@@ -18,14 +20,20 @@ def positive(kind: type[int] | type[float]) -> Callable[[click.Context, click.Pa
 
     def check(_context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         if value is not None and not 0 < value < float("inf"):
-            raise click.BadParameter(f"expected a {kind.__name__} above 0, got {value}", param=parameter)
+            raise click.BadParameter(
+                f"expected a {kind.__name__} above 0, got {value}", param=parameter
+            )
         return value
 
     return check
 
 
 seed_option = click.option(
-    "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of every random choice."
+    "--seed",
+    type=click.IntRange(0, 2**31 - 1),
+    default=0,
+    show_default=True,
+    help="Of every random choice.",
 )
 time_limit_option = click.option(
     "--time-limit", type=float, callback=positive(float), metavar="SECONDS", help="For the search."

@@ -14,7 +14,9 @@ from gradweave.verify import verify as check
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--strict", is_flag=True, help="Refuse routes through other servers, as the unmerged baselines have."
+    "--strict",
+    is_flag=True,
+    help="Refuse routes through other servers, as the unmerged baselines have.",
 )
 @click.option("--aggregating-switches", is_flag=True, help="Let switches add what they receive.")
 @json_option
@@ -49,7 +51,9 @@ def verify(
     elif violation:
         click.echo(f"invalid: {violation.message}")
     else:
-        forwarded = f", {verdict.forwarded:,} of them through other servers" if verdict.forwarded else ""
+        forwarded = (
+            f", {verdict.forwarded:,} of them through other servers" if verdict.forwarded else ""
+        )
         click.echo(
             f"valid: {schedule.collective} on {schedule.topology.name} in {schedule.rounds} rounds, "
             f"{verdict.transfers:,} transfers{forwarded}"

@@ -26,11 +26,14 @@ class Case:
     stages: Collective = "all_reduce"
     """What is counted: the paper counts both stages on BCube and Jellyfish, one on DCell."""
     instances: int = 1
-    """Number of networks that the seeds go through: run i is on ``spec`` with ``seed=i``, modulo this."""
+    """Number of networks that the seeds go through: run i is on ``spec`` with ``seed=i``, modulo
+    this."""
 
     def network(self, seed: int) -> Topology:
         """The network of one run."""
-        return _network(self.spec if self.instances == 1 else f"{self.spec},seed={seed % self.instances}")
+        return _network(
+            self.spec if self.instances == 1 else f"{self.spec},seed={seed % self.instances}"
+        )
 
 
 @functools.lru_cache(maxsize=64)
@@ -43,7 +46,8 @@ TABLE_2: tuple[Case, ...] = (
     *(Case(f"D{n}", f"dcell:n={n},k=1", "reduce_scatter") for n in (4, 5, 6)),
     *(Case(name, f"jellyfish:reference={name}", instances=20) for name in ("J10", "J15", "J20")),
 )
-"""The nine networks of the paper's Table 2. Its Jellyfish graphs are unknown; the three here stand for 20 graphs each."""
+"""The nine networks of the paper's Table 2. Its Jellyfish graphs are unknown; the three here stand
+for 20 graphs each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +110,11 @@ def compare(
 
 
 def _row(
-    case: Case, scheduler: Scheduler, runs: Sequence[Topology], bound: float, time_limit: float | None
+    case: Case,
+    scheduler: Scheduler,
+    runs: Sequence[Topology],
+    bound: float,
+    time_limit: float | None,
 ) -> Row:
     rounds: list[int] = []
     reason = ""

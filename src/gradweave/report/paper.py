@@ -1,6 +1,7 @@
 """The figures of Table 2 of the paper, for comparison. None of them was measured here.
 
-Source: Wei, Liu, Wu, "AllReduce Scheduling with Hierarchical Deep Reinforcement Learning", Table 2; mean number of rounds.
+Source: Wei, Liu, Wu, "AllReduce Scheduling with Hierarchical Deep Reinforcement Learning", Table 2;
+mean number of rounds.
 """
 
 _NETWORKS = ("B3", "B4", "B5", "D4", "D5", "D6", "J10", "J15", "J20")
@@ -20,4 +21,5 @@ PAPER_LEARNED: dict[str, float] = dict(
 """The paper's mean rounds by its learned method."""
 
 NOT_REPRODUCED = ("B4", "B5", "J10", "J15", "J20")
-"""Networks on which the paper's ring figures do not reproduce: its order of the servers, and its graphs, are unknown."""
+"""Networks on which the paper's ring figures do not reproduce: its order of the servers, and its
+graphs, are unknown."""

@@ -3,17 +3,19 @@
 import numpy as np
 
 from gradweave.errors import ScheduleError
-from gradweave.schedule.schedule import COPY, REDUCE, Schedule, reverse_rows
+from gradweave.schedule.schedule import COPY, REDUCE, Schedule
 
 
 def reverse(schedule: Schedule) -> Schedule:
     """The other stage: all transfers in reversed time and direction, copies for reduces and reduces for copies.
 
-    A valid all-gather becomes a valid reduce-scatter that merges at every server, and back. Each link direction's load
-    moves to its opposite, so the result respects the capacities where the two directions of a link are alike.
+    A valid all-gather becomes a valid reduce-scatter that merges at every server, and back. Each
+    link direction's load moves to its opposite, so the result respects the capacities where the two
+    directions of a link are alike.
 
     Raises:
-        ScheduleError: for an all-reduce, and where an unequal capacity makes the reversed schedule impossible.
+        ScheduleError: for an all-reduce, and where an unequal capacity makes the reversed schedule
+            impossible.
 
     >>> import gradweave as gw
     >>> stage = gw.schedulers.Ring().schedule(gw.topology.ring(4), collective="reduce_scatter")
@@ -21,7 +23,9 @@ def reverse(schedule: Schedule) -> Schedule:
     Schedule(all_gather on 'ring:n=4': 12 transfers in 3 rounds, by ring)
     """
     if schedule.collective == "all_reduce":
-        raise ScheduleError("reverse: expected reduce_scatter or all_gather, got all_reduce; reverse its stages one by one")
+        raise ScheduleError(
+            "reverse: expected reduce_scatter or all_gather, got all_reduce; reverse its stages one by one"
+        )
     gathering = schedule.collective == "reduce_scatter"
     order = np.arange(schedule.num_transfers)[::-1]
     lengths = np.diff(schedule.route_offsets)[::-1]
@@ -52,7 +56,9 @@ def compose(reduce_scatter: Schedule, all_gather: Schedule) -> Schedule:
             f"compose: expected reduce_scatter and all_gather, got {reduce_scatter.collective} and {all_gather.collective}"
         )
     if not np.array_equal(reduce_scatter.root, all_gather.root):
-        raise ScheduleError("compose: the stages have different roots; make both with one list of roots")
+        raise ScheduleError(
+            "compose: the stages have different roots; make both with one list of roots"
+        )
     if not reduce_scatter.topology.same_network(all_gather.topology):
         raise ScheduleError("compose: the stages are for different networks")
     first, second = reduce_scatter, all_gather
@@ -64,7 +70,9 @@ def compose(reduce_scatter: Schedule, all_gather: Schedule) -> Schedule:
         target=np.concatenate([first.target, second.target]),
         op=np.concatenate([first.op, second.op]),
         route_nodes=np.concatenate([first.route_nodes, second.route_nodes]),
-        route_offsets=np.concatenate([first.route_offsets, second.route_offsets[1:] + len(first.route_nodes)]),
+        route_offsets=np.concatenate(
+            [first.route_offsets, second.route_offsets[1:] + len(first.route_nodes)]
+        ),
         bound=None,
     )
 
@@ -72,8 +80,9 @@ def compose(reduce_scatter: Schedule, all_gather: Schedule) -> Schedule:
 def overlap(schedule: Schedule) -> Schedule:
     """Lets each piece's all-gather start as soon as its root is complete, where links are free.
 
-    Every copy keeps the order of the schedule and moves to the earliest round in which its prefix is complete and its
-    route has room; reduces stay where they are. The result never has more rounds.
+    Every copy keeps the order of the schedule and moves to the earliest round in which its prefix
+    is complete and its route has room; reduces stay where they are. The result never has more
+    rounds.
 
     Args:
         schedule: an all-reduce.

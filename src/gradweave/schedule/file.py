@@ -1,12 +1,11 @@
 """The schedule file: JSON columns, gzip by suffix.
 
-The format is documented in docs/reference/schedule-file.md. Reading checks types and lengths while it parses, refuses files
-that unpack to more than a stated limit, and executes nothing.
+The format is documented in docs/reference/schedule-file.md. Reading checks types and lengths while
+it parses, refuses files that unpack to more than a stated limit, and executes nothing.
 """
 
 import gc
 import gzip
-import io
 import itertools
 import zlib
 from collections.abc import Mapping
@@ -71,7 +70,8 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Schedule:
         max_bytes: largest size accepted, after unpacking.
 
     Raises:
-        FileError: where the file cannot be read, is too large, or does not hold a schedule; one line that names the field.
+        FileError: where the file cannot be read, is too large, or does not hold a schedule; one
+            line that names the field.
     """
     path = Path(path)
     try:
@@ -131,10 +131,14 @@ def _column(name: str, values: list[int]) -> NDArray[np.int64]:
 def _to_schedule(held: _File) -> Schedule:
     transfers = held.transfers
     if held.pieces != len(held.root):
-        raise FileError(f"pieces: is {held.pieces}, but root has {len(held.root)} entries; they must agree")
+        raise FileError(
+            f"pieces: is {held.pieces}, but root has {len(held.root)} entries; they must agree"
+        )
     lengths = np.fromiter(map(len, transfers.route), np.int64, len(transfers.route))
     try:
-        route_nodes = np.fromiter(itertools.chain.from_iterable(transfers.route), np.int64, int(lengths.sum()))
+        route_nodes = np.fromiter(
+            itertools.chain.from_iterable(transfers.route), np.int64, int(lengths.sum())
+        )
     except OverflowError as error:
         raise FileError("route: an integer does not fit in 64 bits") from error
     code = {name: number for number, name in enumerate(OPS)}
@@ -142,7 +146,10 @@ def _to_schedule(held: _File) -> Schedule:
         topology=topology_from_object(held.topology),
         collective=held.collective,
         root=_column("root", held.root),
-        **{name: _column(name, getattr(transfers, name)) for name in ("round", "piece", "source", "target")},
+        **{
+            name: _column(name, getattr(transfers, name))
+            for name in ("round", "piece", "source", "target")
+        },
         op=np.fromiter(map(code.__getitem__, transfers.op), np.int8, len(transfers.op)),
         route_nodes=route_nodes,
         route_offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
@@ -150,7 +157,9 @@ def _to_schedule(held: _File) -> Schedule:
         bound=StatedBound(held.bound.rounds, held.bound.kind) if held.bound else None,
     )
     if schedule.rounds != held.rounds:
-        raise FileError(f"rounds: is {held.rounds}, but the last transfer is in round {schedule.rounds - 1}")
+        raise FileError(
+            f"rounds: is {held.rounds}, but the last transfer is in round {schedule.rounds - 1}"
+        )
     return schedule
 
 

@@ -1,7 +1,8 @@
 """Flow trees and the workloads that they ask for.
 
-A flow tree says, for the piece of one root, where each server sends its partial sum next. `FlowTrees` holds the trees of
-all pieces as one list of edges; `Workloads` is that list turned into transfers with prefixes, for one stage or both.
+A flow tree says, for the piece of one root, where each server sends its partial sum next.
+`FlowTrees` holds the trees of all pieces as one list of edges; `Workloads` is that list turned into
+transfers with prefixes, for one stage or both.
 """
 
 import dataclasses
@@ -18,8 +19,8 @@ from gradweave.topology.topology import Topology
 class FlowTrees:
     """The trees of all pieces, one row an edge from a child to its parent.
 
-    Rows are sorted by piece. `shortest_path` and `unmerged` make them; a scheduler that grows its own trees fills the
-    columns itself.
+    Rows are sorted by piece. `shortest_path` and `unmerged` make them; a scheduler that grows its
+    own trees fills the columns itself.
     """
 
     topology: Topology
@@ -36,7 +37,8 @@ class FlowTrees:
     route_offsets: NDArray[np.int64]
     """[W+1] where each edge's route starts in `route_nodes`."""
     merged: bool = True
-    """Whether a parent passes its children's contributions on with its own. If not, each edge carries one contribution."""
+    """Whether a parent passes its children's contributions on with its own. If not, each edge
+    carries one contribution."""
 
     @staticmethod
     def shortest_path(
@@ -44,27 +46,31 @@ class FlowTrees:
     ) -> "FlowTrees":
         """Fixed trees along the pinned shortest paths, branches merged at the servers that they meet.
 
-        Branches that meet at a switch do not merge, since switches do not aggregate, unless asked to. The example of the
-        paper's Figure 3: hosts A, B, C, D are 0, 1, 2, 3; the link C–D carries nothing towards A; the flows of C and D
-        share the link B–A, so B merges them into its own.
+        Branches that meet at a switch do not merge, since switches do not aggregate, unless asked
+        to. The example of the paper's Figure 3: hosts A, B, C, D are 0, 1, 2, 3; the link C–D
+        carries nothing towards A; the flows of C and D share the link B–A, so B merges them into
+        its own.
 
         >>> import gradweave as gw
         >>> hosts = gw.topology.Topology.from_links(
-        ...     "figure 3", servers=4, switches=0, links=[(0, 1), (1, 2), (1, 3), (2, 3)])
+        ...     "figure 3", servers=4, switches=0, links=[(0, 1), (1, 2), (1, 3), (2, 3)]
+        ... )
         >>> FlowTrees = gw.schedule.FlowTrees
         >>> FlowTrees.unmerged(hosts, root=[0]).edges()
         [(0, (1, 0)), (0, (2, 1, 0)), (0, (3, 1, 0))]
         >>> FlowTrees.shortest_path(hosts, root=[0]).edges()
         [(0, (1, 0)), (0, (2, 1)), (0, (3, 1))]
-        >>> tree = gw.schedule.Workloads.of(FlowTrees.shortest_path(hosts, root=[0]), "reduce_scatter")
+        >>> tree = gw.schedule.Workloads.of(
+        ...     FlowTrees.shortest_path(hosts, root=[0]), "reduce_scatter"
+        ... )
         >>> [tree.prefixes(workload) for workload in range(3)]
         [(1, 2), (), ()]
 
         Args:
             topology: the network.
             root: [P] root of each piece; one piece per server if not given.
-            aggregating_switches: let switches add what they receive, so that branches merge there too. Switches on a tree
-                then are children and parents like servers.
+            aggregating_switches: let switches add what they receive, so that branches merge there
+                too. Switches on a tree then are children and parents like servers.
 
         Source: section 4.1 of the paper, "Parameter server and Merge operation".
         """
@@ -89,7 +95,10 @@ class FlowTrees:
     def edges(self) -> list[tuple[int, tuple[int, ...]]]:
         """(piece, route from child to parent) of every edge: for people and small networks."""
         routes = np.split(self.route_nodes, self.route_offsets[1:-1])
-        return [(int(piece), tuple(route.tolist())) for piece, route in zip(self.piece, routes, strict=True)]
+        return [
+            (int(piece), tuple(route.tolist()))
+            for piece, route in zip(self.piece, routes, strict=True)
+        ]
 
 
 def _trees(topology: Topology, root: NDArray, stops: NDArray | None, *, merged: bool) -> FlowTrees:
@@ -142,8 +151,8 @@ def _used_by_servers(topology: Topology, toward_root: NDArray) -> NDArray[np.boo
 class Workloads:
     """The transfers that must happen, in no order yet, each with the ones that must be complete before it may start.
 
-    The model: a workload occupies every link direction of its route for one round; it may start once its prefixes
-    completed in earlier rounds. Source: the paper's section 4.1, "Workload".
+    The model: a workload occupies every link direction of its route for one round; it may start
+    once its prefixes completed in earlier rounds. Source: the paper's section 4.1, "Workload".
     """
 
     topology: Topology
@@ -171,9 +180,10 @@ class Workloads:
     def of(trees: FlowTrees, collective: Collective) -> "Workloads":
         """The workloads of flow trees.
 
-        A merged tree's reduce waits for all reduces into its source; a copy waits for the copy into its source. For an
-        all-reduce both stages are listed, reduces first, and a root's copies wait for the reduces into it (the barrier
-        between the stages, where one is wanted, is the scheduler's).
+        A merged tree's reduce waits for all reduces into its source; a copy waits for the copy into
+        its source. For an all-reduce both stages are listed, reduces first, and a root's copies
+        wait for the reduces into it (the barrier between the stages, where one is wanted, is the
+        scheduler's).
 
         Args:
             trees: the trees of all pieces.
@@ -223,7 +233,9 @@ class Workloads:
 
     def prefixes(self, workload: int) -> tuple[int, ...]:
         """The workloads that must be complete before one may start."""
-        return tuple(self.prefix[self.prefix_offsets[workload] : self.prefix_offsets[workload + 1]].tolist())
+        return tuple(
+            self.prefix[self.prefix_offsets[workload] : self.prefix_offsets[workload + 1]].tolist()
+        )
 
     def links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Link directions of all routes, one workload after the other, and [W+1] where each workload's start."""
@@ -256,7 +268,9 @@ def _pairs(wanted: NDArray, keys: NDArray) -> tuple[NDArray, NDArray]:
     return i, order[np.repeat(first, count) + within]
 
 
-def _ragged(rows: int, pairs: list[tuple[NDArray, NDArray]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _ragged(
+    rows: int, pairs: list[tuple[NDArray, NDArray]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Offsets and values of ragged rows from (row, value) pairs."""
     row = np.concatenate([np.zeros(0, np.int64), *(row for row, _ in pairs)])
     value = np.concatenate([np.zeros(0, np.int64), *(value for _, value in pairs)])

@@ -44,8 +44,9 @@ class StatedBound:
 class Schedule:
     """Transfers in rounds, on a topology.
 
-    Rows are sorted by round (stable). Construction checks shapes, types and ranges, so that every id can be used as an
-    index; whether the schedule is *valid* is for `gradweave.verify` to say. Arrays are read-only.
+    Rows are sorted by round (stable). Construction checks shapes, types and ranges, so that every
+    id can be used as an index; whether the schedule is *valid* is for `gradweave.verify` to say.
+    Arrays are read-only.
 
     Source: SPEC "Schedule file"; the paper's section 4.1.
 
@@ -68,7 +69,8 @@ class Schedule:
     op: NDArray[np.int8]
     """[T] `REDUCE` or `COPY`."""
     route_nodes: NDArray[np.int32]
-    """[sum of route lengths] the routes' nodes, one route after the other, source and target included."""
+    """[sum of route lengths] the routes' nodes, one route after the other, source and target
+    included."""
     route_offsets: NDArray[np.int64]
     """[T+1] the route of transfer t is ``route_nodes[route_offsets[t]:route_offsets[t + 1]]``."""
     scheduler: Provenance = Provenance("unknown")
@@ -76,7 +78,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
-            raise ScheduleError(f"collective: expected one of {', '.join(COLLECTIVES)}, got {self.collective!r}")
+            raise ScheduleError(
+                f"collective: expected one of {', '.join(COLLECTIVES)}, got {self.collective!r}"
+            )
         nodes, transfers = self.topology.num_nodes, len(self.round)
         columns: dict[str, NDArray] = {}
         for field, dtype, least, most in (
@@ -102,16 +106,27 @@ class Schedule:
             raise ScheduleError("root: expected at least one piece, got none")
         if not self.topology.is_server[columns["root"]].all():
             piece = int(np.flatnonzero(~self.topology.is_server[columns["root"]])[0])
-            raise ScheduleError(f"root[{piece}]: expected a server, got switch {columns['root'][piece]}")
+            raise ScheduleError(
+                f"root[{piece}]: expected a server, got switch {columns['root'][piece]}"
+            )
         for field in ("piece", "source", "target", "op"):
             if len(columns[field]) != transfers:
-                raise ScheduleError(f"{field}: expected {transfers} entries, as many as round has, got {len(columns[field])}")
+                raise ScheduleError(
+                    f"{field}: expected {transfers} entries, as many as round has, got {len(columns[field])}"
+                )
         lengths = np.diff(columns["route_offsets"])
-        if len(lengths) != transfers or columns["route_offsets"][[0, -1]].tolist() != [0, len(self.route_nodes)]:
-            raise ScheduleError(f"route: expected {transfers} routes, as many as round has, got {len(lengths)}")
+        if len(lengths) != transfers or columns["route_offsets"][[0, -1]].tolist() != [
+            0,
+            len(self.route_nodes),
+        ]:
+            raise ScheduleError(
+                f"route: expected {transfers} routes, as many as round has, got {len(lengths)}"
+            )
         if transfers and lengths.min() < 2:
             row = int(np.flatnonzero(lengths < 2)[0])
-            raise ScheduleError(f"route[{row}]: expected at least its source and target, got {lengths[row]} nodes")
+            raise ScheduleError(
+                f"route[{row}]: expected at least its source and target, got {lengths[row]} nodes"
+            )
         if transfers and (np.diff(columns["round"]) < 0).any():
             order = np.argsort(columns["round"], kind="stable")
             for field in ("round", "piece", "source", "target", "op"):
@@ -136,7 +151,8 @@ class Schedule:
 
         Args:
             topology: the network.
-            rows: one (round, piece, op, route) per transfer; source and target are the route's ends.
+            rows: one (round, piece, op, route) per transfer; source and target are the route's
+                ends.
             collective: what the schedule accomplishes.
             root: server of each piece; one piece per server in order of id if not given.
             scheduler: who made it.
@@ -144,7 +160,12 @@ class Schedule:
         >>> import gradweave as gw
         >>> pair = gw.topology.complete(2)
         >>> REDUCE, COPY = gw.schedule.REDUCE, gw.schedule.COPY
-        >>> rows = [(0, 0, REDUCE, (1, 0)), (0, 1, REDUCE, (0, 1)), (1, 0, COPY, (0, 1)), (1, 1, COPY, (1, 0))]
+        >>> rows = [
+        ...     (0, 0, REDUCE, (1, 0)),
+        ...     (0, 1, REDUCE, (0, 1)),
+        ...     (1, 0, COPY, (0, 1)),
+        ...     (1, 1, COPY, (1, 0)),
+        ... ]
         >>> gw.schedule.Schedule.from_rows(pair, rows)
         Schedule(all_reduce on 'complete:n=2': 4 transfers in 2 rounds, by unknown)
         """
@@ -182,10 +203,14 @@ class Schedule:
     def stages(self) -> dict[str, int]:
         """Rounds of each stage: up to the last reduce, and from the first copy on. Without overlap they add up to `rounds`."""
         if self.collective != "all_reduce":
-            return {stage: self.rounds if stage == self.collective else 0 for stage in COLLECTIVES[1:]}
+            return {
+                stage: self.rounds if stage == self.collective else 0 for stage in COLLECTIVES[1:]
+            }
         reduces, copies = self.round[self.op == REDUCE], self.round[self.op == COPY]
         reduce_scatter = int(reduces[-1]) + 1 if reduces.size else 0
-        all_gather = self.rounds - (min(int(copies[0]), reduce_scatter) if copies.size else self.rounds)
+        all_gather = self.rounds - (
+            min(int(copies[0]), reduce_scatter) if copies.size else self.rounds
+        )
         return {"reduce_scatter": reduce_scatter, "all_gather": all_gather}
 
     @cached_property
@@ -197,8 +222,8 @@ class Schedule:
     def route_links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Link directions of every route, one route after the other, and the transfer that each belongs to.
 
-        Two arrays of equal length, in the order of the transfers; a link is −1 where the topology has none between the
-        two nodes.
+        Two arrays of equal length, in the order of the transfers; a link is −1 where the topology
+        has none between the two nodes.
         """
         if not self.num_transfers:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -211,7 +236,11 @@ class Schedule:
 
     def route(self, transfer: int) -> tuple[int, ...]:
         """The nodes that one transfer passes, source and target included."""
-        return tuple(self.route_nodes[self.route_offsets[transfer] : self.route_offsets[transfer + 1]].tolist())
+        return tuple(
+            self.route_nodes[
+                self.route_offsets[transfer] : self.route_offsets[transfer + 1]
+            ].tolist()
+        )
 
     def replace(self, **changes: Any) -> "Schedule":
         """The same schedule with some fields changed; checked anew."""

@@ -11,7 +11,9 @@ SEARCH_SECONDS = 20.0
 """Time that the search takes at most where no limit is given."""
 
 
-def hamiltonian_order(topology: Topology, *, seed: int = 0, time_limit: float | None = None) -> NDArray[np.int32]:
+def hamiltonian_order(
+    topology: Topology, *, seed: int = 0, time_limit: float | None = None
+) -> NDArray[np.int32]:
     """Finds a Hamiltonian cycle of servers whose routes share no link direction, so that a ring step is one round.
 
     Tries the shortest switch-only routes first and lengthens them until there is a cycle.
@@ -37,7 +39,9 @@ def hamiltonian_order(topology: Topology, *, seed: int = 0, time_limit: float | 
         to_rank, from_rank = np.nonzero((lengths > 0) & (lengths <= longest))
         if len(np.unique(to_rank)) < topology.num_servers:
             continue
-        nodes, offsets = follow(toward[to_rank], topology.servers[from_rank], topology.servers[to_rank])
+        nodes, offsets = follow(
+            toward[to_rank], topology.servers[from_rank], topology.servers[to_rank]
+        )
         starts = np.delete(np.arange(len(nodes)), offsets[1:] - 1)
         links = topology.find_links(nodes[starts], nodes[starts + 1])
         arc = np.repeat(np.arange(len(to_rank)), np.diff(offsets) - 1)
@@ -53,7 +57,13 @@ def hamiltonian_order(topology: Topology, *, seed: int = 0, time_limit: float | 
 
 
 def _circuit(
-    topology: Topology, tail: NDArray, head: NDArray, links: NDArray, arc: NDArray, seed: int, seconds: float
+    topology: Topology,
+    tail: NDArray,
+    head: NDArray,
+    links: NDArray,
+    arc: NDArray,
+    seed: int,
+    seconds: float,
 ) -> tuple[list[int] | None, bool]:
     """The order of a circuit through all servers, and whether the answer is known for certain."""
     from ortools.sat.python import cp_model
@@ -73,7 +83,9 @@ def _circuit(
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, status == cp_model.INFEASIBLE
-    following = {int(a): int(b) for a, b, var in zip(tail, head, used, strict=True) if solver.value(var)}
+    following = {
+        int(a): int(b) for a, b, var in zip(tail, head, used, strict=True) if solver.value(var)
+    }
     order = [0]
     while len(order) < topology.num_servers:
         order.append(following[order[-1]])

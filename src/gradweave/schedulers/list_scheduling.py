@@ -1,4 +1,5 @@
-"""List scheduling: each round, go through the ready workloads by priority and send whatever fits."""
+"""List scheduling: each round, go through the ready workloads by priority and send whatever
+fits."""
 
 import enum
 
@@ -17,7 +18,8 @@ class Rule(enum.IntEnum):
     DEEPEST = 1
     """The longest chain of waiting workloads behind it."""
     MOST_LOADED = 2
-    """The busiest link: most rounds still needed by a link direction of its route, plus the longest chain."""
+    """The busiest link: most rounds still needed by a link direction of its route, plus the
+    longest chain."""
 
 
 _NEVER = np.iinfo(np.int32).max
@@ -70,7 +72,9 @@ def list_schedule(
     return rounds if len(rounds) == count else None
 
 
-def first_fit(links: NDArray, first_link: NDArray, capacity: NDArray, order: NDArray) -> NDArray[np.int32]:
+def first_fit(
+    links: NDArray, first_link: NDArray, capacity: NDArray, order: NDArray
+) -> NDArray[np.int32]:
     """Assigns a round to each of some transfers that wait for nothing, in the given order.
 
     Args:
@@ -132,7 +136,9 @@ def _run(
         first_waiter=integers(first_waiter, count + 1),
         is_copy=np.zeros(count, np.bool_) if is_copy is None else is_copy,
     )
-    return run(problem, int(rule), integers(waiting_for, count), barrier, give_up, target, passes, seed)
+    return run(
+        problem, int(rule), integers(waiting_for, count), barrier, give_up, target, passes, seed
+    )
 
 
 def _lanes(
@@ -140,24 +146,31 @@ def _lanes(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Groups workloads by route, as many lanes a route as it can carry at once.
 
-    Lanes are numbered by the tie order of their first workloads, so that a pass over lanes in that order reads memory in
-    order.
+    Lanes are numbered by the tie order of their first workloads, so that a pass over lanes in that
+    order reads memory in order.
 
     Returns:
-        [W] lane of each workload; [W] workloads by lane, highest first and then by tie; [G+1] where each lane's start.
+        [W] lane of each workload; [W] workloads by lane, highest first and then by tie; [G+1] where
+        each lane's start.
     """
     count = len(tie)
     lengths = np.diff(first_link)
     route = np.zeros(count, np.int64)
     for step in range(int(lengths.max(initial=0))):
-        link = np.where(step < lengths, links[np.minimum(first_link[:-1] + step, len(links) - 1)], -1)
+        link = np.where(
+            step < lengths, links[np.minimum(first_link[:-1] + step, len(links) - 1)], -1
+        )
         _, route = np.unique(route * (len(capacity) + 1) + link + 1, return_inverse=True)
-    narrowest = np.minimum.reduceat(capacity[links], first_link[:-1]) if count else np.zeros(0, np.int64)
+    narrowest = (
+        np.minimum.reduceat(capacity[links], first_link[:-1]) if count else np.zeros(0, np.int64)
+    )
     in_route = np.lexsort((tie, -heights, route))
     starts = np.searchsorted(route[in_route], np.arange(count))
     within = np.empty(count, np.int64)
     within[in_route] = np.arange(count) - starts[route[in_route]]
-    _, lane = np.unique(route * (int(narrowest.max(initial=1)) + 1) + within % narrowest, return_inverse=True)
+    _, lane = np.unique(
+        route * (int(narrowest.max(initial=1)) + 1) + within % narrowest, return_inverse=True
+    )
     earliest = np.full(int(lane.max(initial=-1)) + 1, count)
     np.minimum.at(earliest, lane, tie)
     number = np.empty(len(earliest), np.int64)

@@ -1,9 +1,10 @@
 """The list scheduler's loop, compiled.
 
-Workloads of one route are alike in what they block, so each round looks at one workload per **lane**: the routes' lanes
-(as many per route as it can carry in a round) hold their ready workloads in heaps, best first. Each round is filled
-greedily by key and then, where asked, improved by swaps: a lane that does not fit takes the place of those in its way, if
-together they weigh no more than it does. Swaps of equal weight are made too; they open room for others, as in a search for
+Workloads of one route are alike in what they block, so each round looks at one workload per
+**lane**: the routes' lanes (as many per route as it can carry in a round) hold their ready
+workloads in heaps, best first. Each round is filled greedily by key and then, where asked, improved
+by swaps: a lane that does not fit takes the place of those in its way, if together they weigh no
+more than it does. Swaps of equal weight are made too; they open room for others, as in a search for
 a large independent set.
 """
 
@@ -17,7 +18,8 @@ RANDOM, DEEPEST, MOST_LOADED = 0, 1, 2
 """The rules; `gradweave.schedulers.list_scheduling.Rule` gives them their meaning."""
 
 SLACK_SCALE = 10
-"""Rounds of slack beyond which a link is as good as idle: weights halve twice for each round of slack, up to here."""
+"""Rounds of slack beyond which a link is as good as idle: weights halve twice for each round of
+slack, up to here."""
 
 
 class Problem(NamedTuple):
@@ -30,7 +32,8 @@ class Problem(NamedTuple):
     capacity: NDArray[np.int64]
     """[L] transfers per round."""
     first_slot: NDArray[np.int64]
-    """[L+1] where each link direction's slots start: one slot per transfer that it carries in a round."""
+    """[L+1] where each link direction's slots start: one slot per transfer that it carries in a
+    round."""
     items: NDArray[np.int64]
     """[W] workloads, one lane after the other, best first."""
     first_item: NDArray[np.int64]

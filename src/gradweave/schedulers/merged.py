@@ -18,8 +18,8 @@ from gradweave.topology.topology import Topology
 class Merged(Scheduler):
     """Fixed shortest-path trees, merged at servers, each round filled by priority; the best of several runs.
 
-    Stops at the bound of the fixed trees, which can be far above that of free trees: what decides is the choice of trees,
-    and this strategy does not choose.
+    Stops at the bound of the fixed trees, which can be far above that of free trees: what decides
+    is the choice of trees, and this strategy does not choose.
 
     Source: the paper's section 4.1 (trees and merge); list scheduling is Graham's.
     """
@@ -43,14 +43,22 @@ class Merged(Scheduler):
             raise OptionError(f"merged: rule: expected one of {rules}, got {self.rule!r}")
         for field, least in (("tries", 1), ("swap_passes", 0)):
             if getattr(self, field) < least:
-                raise OptionError(f"merged: {field}: expected at least {least}, got {getattr(self, field)}")
+                raise OptionError(
+                    f"merged: {field}: expected at least {least}, got {getattr(self, field)}"
+                )
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, time_limit: float | None) -> Schedule:
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
         if self.overlap and collective == "all_reduce":
             return self._search(topology, collective, seed, time_limit)
-        return from_reduce_scatter(self._search(topology, "reduce_scatter", seed, time_limit), collective)
+        return from_reduce_scatter(
+            self._search(topology, "reduce_scatter", seed, time_limit), collective
+        )
 
-    def _search(self, topology: Topology, collective: Collective, seed: int, time_limit: float | None) -> Schedule:
+    def _search(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
         started = time.monotonic()
         trees = FlowTrees.shortest_path(topology, aggregating_switches=self.aggregating_switches)
         workloads = Workloads.of(trees, collective)

@@ -1,4 +1,5 @@
-"""Parameter servers: every contribution travels alone to the server that holds its piece, and the result back."""
+"""Parameter servers: every contribution travels alone to the server that holds its piece, and the
+result back."""
 
 import dataclasses
 from typing import ClassVar
@@ -18,8 +19,9 @@ from gradweave.topology.topology import Topology
 class ParameterServer(Scheduler):
     """Peer to peer: each server is the parameter server of one piece.
 
-    Unmerged flows, each on its whole shortest path in one round, through other servers too; one random order per run, first
-    fit over the remaining flows each round; the all-gather is the reversed reduce-scatter.
+    Unmerged flows, each on its whole shortest path in one round, through other servers too; one
+    random order per run, first fit over the remaining flows each round; the all-gather is the
+    reversed reduce-scatter.
 
     Source: the paper's baseline, section 5.
     """
@@ -27,7 +29,9 @@ class ParameterServer(Scheduler):
     name: ClassVar[str] = "parameter_server"
     forwards_through_servers: ClassVar[bool] = True
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, time_limit: float | None) -> Schedule:
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
         return from_reduce_scatter(_first_fit(topology, topology.servers, seed), collective)
 
 
@@ -35,7 +39,8 @@ class ParameterServer(Scheduler):
 class CentralParameterServer(Scheduler):
     """Central: one server holds all pieces, and its links carry everything.
 
-    The gradient is still cut into one piece per server, so that rounds compare with the other strategies' rounds.
+    The gradient is still cut into one piece per server, so that rounds compare with the other
+    strategies' rounds.
 
     Source: the lecture, "Architecture 1: Parameter Server".
     """
@@ -46,10 +51,14 @@ class CentralParameterServer(Scheduler):
     server: int | None = None
     """Node id of the parameter server; the first server if not given."""
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, time_limit: float | None) -> Schedule:
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
         server = int(topology.servers[0]) if self.server is None else self.server
         if not 0 <= server < topology.num_nodes or not topology.is_server[server]:
-            raise OptionError(f"central_parameter_server: server: {server} is not a server of {topology.name!r}")
+            raise OptionError(
+                f"central_parameter_server: server: {server} is not a server of {topology.name!r}"
+            )
         root = np.full(topology.num_servers, server, np.int32)
         return from_reduce_scatter(_first_fit(topology, root, seed), collective)
 

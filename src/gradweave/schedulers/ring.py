@@ -20,9 +20,10 @@ from gradweave.topology.topology import Topology
 class Ring(Scheduler):
     """A logical ring of all servers, a barrier after each step, the flows of a step first fit in random order.
 
-    In step t of the reduce-scatter, the server at place p sends the piece whose root is at place p−1−t to place p+1; in the
-    all-gather, the piece whose root is at place p−t. Each server sends 2·(N−1)/N of the gradient. Flows between servers that
-    are not neighbours pass through others, and may need several rounds a step.
+    In step t of the reduce-scatter, the server at place p sends the piece whose root is at place
+    p−1−t to place p+1; in the all-gather, the piece whose root is at place p−t. Each server sends
+    2·(N−1)/N of the gradient. Flows between servers that are not neighbours pass through others,
+    and may need several rounds a step.
 
     Source: Patarasuk and Yuan 2009; the lecture, "Architecture 2: Ring All-Reduce".
     """
@@ -31,24 +32,30 @@ class Ring(Scheduler):
     forwards_through_servers: ClassVar[bool] = True
 
     order: Literal["id", "hamiltonian"] | tuple[int, ...] = "id"
-    """Order of the servers round the ring: ascending ids, a cycle of neighbours that share no link (found by constraint
-    programming), or the node ids given."""
+    """Order of the servers round the ring: ascending ids, a cycle of neighbours that share no link
+    (found by constraint programming), or the node ids given."""
     steps: Literal["minimal", "paper"] = "minimal"
-    """N−1 steps a stage, or N as the paper counts: the last step of each stage is then a copy that changes nothing."""
+    """N−1 steps a stage, or N as the paper counts: the last step of each stage is then a copy that
+    changes nothing."""
 
     def __post_init__(self) -> None:
         if isinstance(self.order, str) and self.order not in ("id", "hamiltonian"):
-            raise OptionError(f"ring: order: expected id, hamiltonian or node ids, got {self.order!r}")
+            raise OptionError(
+                f"ring: order: expected id, hamiltonian or node ids, got {self.order!r}"
+            )
         if self.steps not in ("minimal", "paper"):
             raise OptionError(f"ring: steps: expected minimal or paper, got {self.steps!r}")
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, time_limit: float | None) -> Schedule:
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
         order = self._order(topology, seed, time_limit)
         rng = np.random.default_rng(seed)
         if collective != "all_reduce":
             return self._stage(topology, order, collective, rng)
         return compose(
-            self._stage(topology, order, "reduce_scatter", rng), self._stage(topology, order, "all_gather", rng)
+            self._stage(topology, order, "reduce_scatter", rng),
+            self._stage(topology, order, "all_gather", rng),
         )
 
     def _order(self, topology: Topology, seed: int, time_limit: float | None) -> NDArray[np.int32]:
@@ -58,11 +65,17 @@ class Ring(Scheduler):
             return hamiltonian_order(topology, seed=seed, time_limit=time_limit)
         order = np.asarray(self.order, np.int32)
         if not np.array_equal(np.sort(order), topology.servers):
-            raise OptionError(f"ring: order: expected each of the {topology.num_servers} servers once, got {self.order}")
+            raise OptionError(
+                f"ring: order: expected each of the {topology.num_servers} servers once, got {self.order}"
+            )
         return order
 
     def _stage(
-        self, topology: Topology, order: NDArray, collective: Literal["reduce_scatter", "all_gather"], rng: np.random.Generator
+        self,
+        topology: Topology,
+        order: NDArray,
+        collective: Literal["reduce_scatter", "all_gather"],
+        rng: np.random.Generator,
     ) -> Schedule:
         count = len(order)
         steps = count if self.steps == "paper" else count - 1
@@ -75,12 +88,17 @@ class Ring(Scheduler):
         rounds = np.empty((steps, count), np.int64)
         begin = 0
         for step in range(steps):
-            taken = 0 if disjoint else first_fit(links, first_link, topology.capacity, rng.permutation(count))
+            taken = (
+                0
+                if disjoint
+                else first_fit(links, first_link, topology.capacity, rng.permutation(count))
+            )
             rounds[step] = begin + taken
             begin = int(rounds[step].max()) + 1
         place, step = np.arange(count), np.arange(steps)[:, None]
         root_place = (place - step - (collective == "reduce_scatter")) % count
-        # Step N of the reduce-scatter sends what is complete already: a copy, which changes no root's result.
+        # Step N of the reduce-scatter sends what is complete already: a copy, which changes no
+        # root's result.
         op = np.where((collective == "reduce_scatter") & (step < count - 1), REDUCE, COPY)
         # Pieces are numbered by their roots' ranks.
         piece = topology.rank[order][root_place]

@@ -37,8 +37,8 @@ class Scheduler(abc.ABC):
             topology: the network.
             collective: a stage, or both.
             seed: every random choice depends on it alone.
-            time_limit: seconds after which to return the best found so far; None to let the strategy finish. Strategies
-                that do not search ignore it.
+            time_limit: seconds after which to return the best found so far; None to let the
+                strategy finish. Strategies that do not search ignore it.
 
         Returns:
             A valid schedule.
@@ -48,12 +48,16 @@ class Scheduler(abc.ABC):
             InvalidScheduleError: where the strategy has a fault: what it made does not verify.
         """
         if collective not in COLLECTIVES:
-            raise OptionError(f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}")
+            raise OptionError(
+                f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
+            )
         made = self._make(topology, collective, seed, time_limit).replace(
             scheduler=Provenance(self.name, self.options(), seed)
         )
         verify(
-            made, forwarding_servers=self.forwards_through_servers, aggregating_switches=self._aggregating_switches()
+            made,
+            forwarding_servers=self.forwards_through_servers,
+            aggregating_switches=self._aggregating_switches(),
         ).raise_if_invalid()
         return made
 
@@ -62,7 +66,9 @@ class Scheduler(abc.ABC):
         return dataclasses.asdict(self)
 
     @abc.abstractmethod
-    def _make(self, topology: Topology, collective: Collective, seed: int, time_limit: float | None) -> Schedule:
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
         """Makes the schedule; `schedule` verifies it and adds its provenance."""
 
     def _aggregating_switches(self) -> bool:

@@ -81,7 +81,8 @@ def solve(
         collective: a stage, or both with a barrier between them.
         schedulers: strategies to try, in this order.
         seed: every random choice depends on it alone.
-        time_limit: seconds after which no further strategy is begun, and searches return what they have.
+        time_limit: seconds after which no further strategy is begun, and searches return what they
+            have.
         progress: told what is about to be done.
 
     Returns:
@@ -91,7 +92,9 @@ def solve(
         NoScheduleError: where no strategy found a schedule.
 
     >>> import gradweave as gw
-    >>> solution = gw.solve(gw.topology.ring(8), collective="all_gather", schedulers=[gw.schedulers.Merged()])
+    >>> solution = gw.solve(
+    ...     gw.topology.ring(8), collective="all_gather", schedulers=[gw.schedulers.Merged()]
+    ... )
     >>> solution.rounds, solution.bound.rounds, solution.optimal
     (4, 4, True)
     """
@@ -125,11 +128,17 @@ def solve(
 
 
 def _attempt(
-    scheduler: Scheduler, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    scheduler: Scheduler,
+    topology: Topology,
+    collective: Collective,
+    seed: int,
+    time_limit: float | None,
 ) -> tuple[Attempt, Schedule | None]:
     started = time.monotonic()
     try:
-        schedule = scheduler.schedule(topology, collective=collective, seed=seed, time_limit=time_limit)
+        schedule = scheduler.schedule(
+            topology, collective=collective, seed=seed, time_limit=time_limit
+        )
     except NoScheduleError as error:
         return Attempt(scheduler, None, time.monotonic() - started, str(error)), None
     return Attempt(scheduler, schedule.rounds, time.monotonic() - started), schedule

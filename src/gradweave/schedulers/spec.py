@@ -13,8 +13,7 @@ from gradweave.schedulers.scheduler import Scheduler
 from gradweave.topology.spec import UNNAMED, parse_spec
 
 STRATEGIES: dict[str, type[Scheduler]] = {
-    strategy.name: strategy
-    for strategy in (Merged, Ring, ParameterServer, CentralParameterServer)
+    strategy.name: strategy for strategy in (Merged, Ring, ParameterServer, CentralParameterServer)
 }
 """Every strategy by its name. A new strategy is one more entry."""
 
@@ -23,8 +22,9 @@ def from_spec(text: str) -> Scheduler:
     """Makes the strategy that a specification describes.
 
     Args:
-        text: the strategy's name, and its options as fields of its class: ``ring:order=hamiltonian,steps=paper``. A ring's
-            node ids are joined by dots: ``ring:order=0.2.1.3``.
+        text: the strategy's name, and its options as fields of its class:
+            ``ring:order=hamiltonian,steps=paper``. A ring's node ids are joined by dots:
+            ``ring:order=0.2.1.3``.
 
     Raises:
         SpecError: the text is not understood.
@@ -47,7 +47,9 @@ def from_spec(text: str) -> Scheduler:
             known = f"options are {', '.join(fields)}" if fields else "it has no options"
             raise SpecError(f"{name}: {shown} is no option of it; {known}")
     try:
-        return strategy(**{key: _value(f"{name}: {key}", kinds[key], value) for key, value in values.items()})
+        return strategy(
+            **{key: _value(f"{name}: {key}", kinds[key], value) for key, value in values.items()}
+        )
     except TypeError as error:
         raise OptionError(f"{name}: {error}") from error
 
@@ -113,5 +115,7 @@ def _value(what: str, kind: object, text: str) -> object:
             return float(text)
         return tuple(int(part) for part in text.split("."))
     except (KeyError, ValueError):
-        expected = {bool: "true or false", int: "an integer", float: "a number"}.get(kind, "integers joined by dots")  # type: ignore[arg-type]
+        expected = {bool: "true or false", int: "an integer", float: "a number"}.get(
+            kind, "integers joined by dots"
+        )  # type: ignore[arg-type]
         raise SpecError(f"{what} must be {expected}, got {text!r}") from None

@@ -1,6 +1,7 @@
 """The reference semantics of rounds: play any policy over workloads.
 
-Written for clarity, in NumPy; the compiled schedulers and the learning environment are tested against it.
+Written for clarity, in NumPy; the compiled schedulers and the learning environment are tested
+against it.
 """
 
 import dataclasses
@@ -41,7 +42,9 @@ class RoundState:
     def ready(self) -> NDArray[np.bool_]:
         """[W] not sent yet, and every prefix completed in an earlier round."""
         complete = (self.sent_in >= 0) & (self.sent_in < self.round)
-        missing = np.bincount(self._waiter, ~complete[self.workloads.prefix], minlength=len(self.workloads))
+        missing = np.bincount(
+            self._waiter, ~complete[self.workloads.prefix], minlength=len(self.workloads)
+        )
         ready = (self.sent_in < 0) & (missing == 0)
         if self.barrier and not complete[self.workloads.op == REDUCE].all():
             ready &= self.workloads.op != COPY
@@ -63,9 +66,13 @@ class RoundState:
             ScheduleError: where it is not ready or does not fit.
         """
         if not self.ready()[workload]:
-            raise ScheduleError(f"round {self.round}: workload {workload} is not ready, or was sent already")
+            raise ScheduleError(
+                f"round {self.round}: workload {workload} is not ready, or was sent already"
+            )
         if not self.fits(workload):
-            raise ScheduleError(f"round {self.round}: workload {workload} finds a link of its route full")
+            raise ScheduleError(
+                f"round {self.round}: workload {workload} finds a link of its route full"
+            )
         self.link_load[self._links[self._first[workload] : self._first[workload + 1]]] += 1
         self.sent_in[workload] = self.round
 
@@ -76,7 +83,8 @@ class RoundState:
 
 
 Policy = Callable[[RoundState], Iterable[int]]
-"""Given the state at the start of a round, workloads in the order in which to try them; what is ready and fits is sent."""
+"""Given the state at the start of a round, workloads in the order in which to try them; what is
+ready and fits is sent."""
 
 
 def play(
@@ -105,7 +113,9 @@ def play(
     >>> import gradweave as gw
     >>> trees = gw.schedule.FlowTrees.shortest_path(gw.topology.bcube(n=3, k=1))
     >>> stage = gw.schedule.Workloads.of(trees, "reduce_scatter")
-    >>> gw.simulate.play(stage, lambda state: state.available()).rounds >= gw.bounds.fixed_trees(trees).rounds
+    >>> gw.simulate.play(stage, lambda state: state.available()).rounds >= gw.bounds.fixed_trees(
+    ...     trees
+    ... ).rounds
     True
     """
     state = RoundState(workloads, barrier)
@@ -119,7 +129,9 @@ def play(
         idle = 0 if sent else idle + 1
         if idle > patience:
             left = int((state.sent_in < 0).sum())
-            raise NoScheduleError(f"the policy sent nothing for {patience} rounds with {left} workloads left")
+            raise NoScheduleError(
+                f"the policy sent nothing for {patience} rounds with {left} workloads left"
+            )
         state.end_round()
     return schedule_from_rounds(workloads, state.sent_in, scheduler)
 

@@ -10,14 +10,16 @@ from gradweave.schedule.schedule import Schedule
 from gradweave.simulate.traffic import bytes_per_piece
 
 
-def seconds(schedule: Schedule, gradient_bytes: float, model: Literal["rounds", "events"] = "rounds") -> float:
+def seconds(
+    schedule: Schedule, gradient_bytes: float, model: Literal["rounds", "events"] = "rounds"
+) -> float:
     """Predicts the time of a schedule.
 
     Args:
         schedule: the schedule; its pieces are of equal size.
         gradient_bytes: size of the whole gradient.
-        model: ``rounds``: a barrier after each round, see `round_seconds`; ``events``: a transfer starts as soon as it
-            can, see `event_seconds`.
+        model: ``rounds``: a barrier after each round, see `round_seconds`; ``events``: a transfer
+            starts as soon as it can, see `event_seconds`.
 
     Returns:
         Time from the first transfer's start to the last one's end, in seconds.
@@ -35,8 +37,9 @@ def seconds(schedule: Schedule, gradient_bytes: float, model: Literal["rounds", 
 def round_seconds(schedule: Schedule, gradient_bytes: float) -> NDArray[np.float64]:
     """Duration of each round, where every round waits for its slowest transfer.
 
-    A transfer takes the sum of its route's latencies, plus its bytes over its share of the scarcest link: a link
-    direction's bandwidth divides evenly among the transfers that it carries in that round.
+    A transfer takes the sum of its route's latencies, plus its bytes over its share of the scarcest
+    link: a link direction's bandwidth divides evenly among the transfers that it carries in that
+    round.
 
     Args:
         schedule: the schedule.
@@ -60,19 +63,24 @@ def round_seconds(schedule: Schedule, gradient_bytes: float) -> NDArray[np.float
     _, slot, load = np.unique(at, return_inverse=True, return_counts=True)
     share = topology.bandwidth_bytes_per_s[links] / load[slot]
     first = np.searchsorted(transfer, np.arange(schedule.num_transfers))
-    duration = np.add.reduceat(topology.latency_s[links], first) + piece_bytes / np.minimum.reduceat(share, first)
+    duration = np.add.reduceat(
+        topology.latency_s[links], first
+    ) + piece_bytes / np.minimum.reduceat(share, first)
     longest = np.zeros(schedule.rounds)
     np.maximum.at(longest, schedule.round, duration)
     return longest
 
 
-def event_seconds(schedule: Schedule, gradient_bytes: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def event_seconds(
+    schedule: Schedule, gradient_bytes: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Start and end of each transfer, where nothing waits for anything but its data and its links.
 
-    Transfers claim their links in the schedule's order. Each of a link's `capacity` lanes has an equal part of the
-    bandwidth and carries one transfer at a time; a transfer starts when every earlier write to its piece at its source has
-    arrived and each link of its route has a lane free; it holds the lanes for its bytes over the slowest lane, and arrives
-    the route's latency later. Bandwidths may differ from link to link.
+    Transfers claim their links in the schedule's order. Each of a link's `capacity` lanes has an
+    equal part of the bandwidth and carries one transfer at a time; a transfer starts when every
+    earlier write to its piece at its source has arrived and each link of its route has a lane free;
+    it holds the lanes for its bytes over the slowest lane, and arrives the route's latency later.
+    Bandwidths may differ from link to link.
 
     Args:
         schedule: the schedule.

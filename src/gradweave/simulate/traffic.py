@@ -30,7 +30,8 @@ def traffic(schedule: Schedule, gradient_bytes: float) -> Traffic:
         schedule: the schedule; its pieces are of equal size.
         gradient_bytes: size of the whole gradient, M.
 
-    Source: the lecture's comparison of parameter server and ring: 2·(N−1)·M at the server against 2·(N−1)/N·M.
+    Source: the lecture's comparison of parameter server and ring: 2·(N−1)·M at the server against
+    2·(N−1)/N·M.
 
     >>> import gradweave as gw
     >>> ring = gw.schedulers.Ring().schedule(gw.topology.ring(8))
@@ -50,7 +51,10 @@ def traffic(schedule: Schedule, gradient_bytes: float) -> Traffic:
     per_node["forwarded"] = np.bincount(schedule.route_nodes[inside], minlength=topology.num_nodes)
     return Traffic(
         link_bytes=np.bincount(links, minlength=len(topology.source)) * piece_bytes,
-        **{f"{name}_bytes": count[topology.servers] * piece_bytes for name, count in per_node.items()},
+        **{
+            f"{name}_bytes": count[topology.servers] * piece_bytes
+            for name, count in per_node.items()
+        },
     )
 
 
@@ -61,5 +65,7 @@ def bytes_per_piece(schedule: Schedule, gradient_bytes: float) -> float:
         OptionError: where the gradient's size is not a finite number of bytes, zero or more.
     """
     if not np.isfinite(gradient_bytes) or gradient_bytes < 0:
-        raise OptionError(f"gradient_bytes: expected a finite number of at least 0, got {gradient_bytes}")
+        raise OptionError(
+            f"gradient_bytes: expected a finite number of at least 0, got {gradient_bytes}"
+        )
     return gradient_bytes / schedule.pieces

@@ -40,8 +40,8 @@ def server_hops(
 ) -> NDArray[np.int32]:
     """[N, N] least number of server-to-server transfers between servers, by rank.
 
-    A search in which entering a switch is free and entering a server costs one: nodes of distance d are all expanded
-    before those of d + 1, switches found on the way joining the current distance.
+    A search in which entering a switch is free and entering a server costs one: nodes of distance d
+    are all expanded before those of d + 1, switches found on the way joining the current distance.
     """
     nodes, count = len(first_link) - 1, len(servers)
     hops = np.empty((count, count), np.int32)
@@ -79,12 +79,16 @@ def server_hops(
 
 @numba.njit(cache=True)
 def switch_only_parents(
-    first_link: NDArray[np.int64], target: NDArray[np.int32], is_server: NDArray[np.bool_], roots: NDArray[np.int32]
+    first_link: NDArray[np.int64],
+    target: NDArray[np.int32],
+    is_server: NDArray[np.bool_],
+    roots: NDArray[np.int32],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """As `breadth_first_parents`, but the search does not go on beyond the servers that it meets.
 
     Returns:
-        [R, V] parents, −1 at the root and where only a way through another server leads; [R, V] number of links, −1 there.
+        [R, V] parents, −1 at the root and where only a way through another server leads; [R, V]
+        number of links, −1 there.
     """
     nodes = len(first_link) - 1
     parents = np.full((len(roots), nodes), -1, np.int32)

@@ -97,7 +97,8 @@ def _format(path: Path, format: str | None) -> str:
         format = SUFFIXES.get(path.suffix.lower())
         if format is None:
             raise FileError(
-                f"{_shown(path)}: unknown kind of file; known are {', '.join(SUFFIXES)}, or name the format"
+                f"{_shown(path)}: unknown kind of file; known are {', '.join(SUFFIXES)}, "
+                "or name the format"
             )
     if format not in _READERS:
         raise FileError(

@@ -1,8 +1,9 @@
 """Routes through a network: shortest by links, with ties pinned, and the next-shortest for later use.
 
-**The tie rule.** The shortest-path tree of a root is the one that a first-in first-out breadth-first search finds when it
-looks at each node's neighbours in ascending order of id: a node's parent is the neighbour that was discovered first.
-On BCube this gives dimension order (highest level first), on every network it depends on nothing but the ids.
+**The tie rule.** The shortest-path tree of a root is the one that a first-in first-out
+breadth-first search finds when it looks at each node's neighbours in ascending order of id: a
+node's parent is the neighbour that was discovered first. On BCube this gives dimension order
+(highest level first), on every network it depends on nothing but the ids.
 """
 
 from collections.abc import Iterator
@@ -49,7 +50,9 @@ def shortest_route(topology: Topology, source: int, target: int) -> tuple[int, .
     return tuple(route)
 
 
-def k_shortest_routes(topology: Topology, source: int, target: int, k: int) -> list[tuple[int, ...]]:
+def k_shortest_routes(
+    topology: Topology, source: int, target: int, k: int
+) -> list[tuple[int, ...]]:
     """Up to k routes between two servers with only switches inside, shortest first (Yen's algorithm).
 
     Args:
@@ -59,7 +62,8 @@ def k_shortest_routes(topology: Topology, source: int, target: int, k: int) -> l
         k: how many routes at most.
 
     Returns:
-        Routes, each a tuple of nodes with both ends; empty where every way passes through another server.
+        Routes, each a tuple of nodes with both ends; empty where every way passes through another
+        server.
 
     Raises:
         TopologyError: where either end is not a server of the network, or both are one.
@@ -77,7 +81,9 @@ def k_shortest_routes(topology: Topology, source: int, target: int, k: int) -> l
     keep = inside[topology.source] & inside[topology.target]
     graph = nx.Graph()
     graph.add_nodes_from((source, target))
-    graph.add_edges_from(zip(topology.source[keep].tolist(), topology.target[keep].tolist(), strict=True))
+    graph.add_edges_from(
+        zip(topology.source[keep].tolist(), topology.target[keep].tolist(), strict=True)
+    )
     routes: Iterator[list[int]] = nx.shortest_simple_paths(graph, source, target)
     try:
         return [tuple(route) for route in islice(routes, k)]
@@ -85,7 +91,9 @@ def k_shortest_routes(topology: Topology, source: int, target: int, k: int) -> l
         return []
 
 
-def switch_only_trees(topology: Topology, roots: NDArray | None = None) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def switch_only_trees(
+    topology: Topology, roots: NDArray | None = None
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Finds the shortest routes towards each root that have only switches inside.
 
     Args:
@@ -93,8 +101,9 @@ def switch_only_trees(topology: Topology, roots: NDArray | None = None) -> tuple
         roots: [R] node ids; all servers if not given.
 
     Returns:
-        [R, V] the next node towards each root and [R, V] the number of links to it, by the tie rule of this module; both −1
-        where every way passes through another server, the first also at the root itself.
+        [R, V] the next node towards each root and [R, V] the number of links to it, by the tie rule
+        of this module; both −1 where every way passes through another server, the first also at the
+        root itself.
     """
     from gradweave.topology.breadth_first import switch_only_parents
 
@@ -102,7 +111,9 @@ def switch_only_trees(topology: Topology, roots: NDArray | None = None) -> tuple
     return switch_only_parents(topology.first_link, topology.target, topology.is_server, roots)
 
 
-def follow(toward_root: NDArray, starts: NDArray, stop: NDArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def follow(
+    toward_root: NDArray, starts: NDArray, stop: NDArray
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Reads routes off trees.
 
     Args:

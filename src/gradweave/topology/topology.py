@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from gradweave.errors import TopologyError
 
 MAX_NODES = 1 << 20
-"""Largest number of nodes accepted; a guard against absurd specifications, not a limit of the code."""
+"""Largest number of nodes accepted; a guard against absurd specifications, not a limit of the
+code."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,17 +31,19 @@ class Link:
 class Topology:
     """A network of servers (which compute) and switches (which only forward).
 
-    Nodes are 0 … V−1 and directed links 0 … L−1; each link direction is one entry, both directions of a link are
-    present, and entries are sorted by (source, target). Parallel links are one link of higher capacity. Arrays are
-    read-only. Checked at construction: the network is connected, has at least two servers, and every number makes sense.
-    The model leaves out switch-internal limits: a switch forwards at the speed of its links.
+    Nodes are 0 … V−1 and directed links 0 … L−1; each link direction is one entry, both directions
+    of a link are present, and entries are sorted by (source, target). Parallel links are one link
+    of higher capacity. Arrays are read-only. Checked at construction: the network is connected, has
+    at least two servers, and every number makes sense. The model leaves out switch-internal limits:
+    a switch forwards at the speed of its links.
 
     Raises:
         TopologyError: naming the node or link at fault.
     """
 
     name: str
-    """How to make or find this network again: a specification such as ``bcube:n=3,k=1``, or the name of a file."""
+    """How to make or find this network again: a specification such as ``bcube:n=3,k=1``, or the
+    name of a file."""
     is_server: NDArray[np.bool_]
     """[V] True for servers, False for switches."""
     source: NDArray[np.int32]
@@ -62,9 +65,13 @@ class Topology:
         def column(field: str, dtype: type) -> NDArray:
             array = np.array(getattr(self, field))
             if array.ndim != 1:
-                raise TopologyError(f"{field}: expected a one-dimensional array, got {array.ndim} dimensions")
+                raise TopologyError(
+                    f"{field}: expected a one-dimensional array, got {array.ndim} dimensions"
+                )
             if array.size and not np.can_cast(array.dtype, dtype, casting="same_kind"):
-                raise TopologyError(f"{field}: expected {np.dtype(dtype)} values, got {array.dtype}")
+                raise TopologyError(
+                    f"{field}: expected {np.dtype(dtype)} values, got {array.dtype}"
+                )
             if array.size and array.dtype.kind in "iu" and np.dtype(dtype).kind == "i":
                 limits = np.iinfo(dtype)
                 for value in (int(array.min()), int(array.max())):
@@ -82,14 +89,18 @@ class Topology:
         }
         lengths = {field: len(columns[field]) for field in columns if field != "is_server"}
         if len(set(lengths.values())) > 1:
-            raise TopologyError(f"link columns differ in length: {lengths}; give one entry per direction in each")
+            raise TopologyError(
+                f"link columns differ in length: {lengths}; give one entry per direction in each"
+            )
         order = np.lexsort((columns["target"], columns["source"]))
         for field in lengths:
             columns[field] = columns[field][order]
         if self.positions is not None:
             positions = np.array(self.positions, np.float64)
             if positions.shape != (len(columns["is_server"]), 2):
-                raise TopologyError(f"positions: expected one (x, y) per node, got shape {positions.shape}")
+                raise TopologyError(
+                    f"positions: expected one (x, y) per node, got shape {positions.shape}"
+                )
             columns["positions"] = positions
         for field, array in columns.items():
             array.flags.writeable = False
@@ -102,7 +113,9 @@ class Topology:
         if nodes > MAX_NODES:
             raise TopologyError(f"{nodes} nodes; at most {MAX_NODES} are supported")
         if self.labels and len(self.labels) != nodes:
-            raise TopologyError(f"labels: expected {nodes} (one per node) or none, got {len(self.labels)}")
+            raise TopologyError(
+                f"labels: expected {nodes} (one per node) or none, got {len(self.labels)}"
+            )
         if self.num_servers < 2:
             raise TopologyError(
                 f"{self.num_servers} server{'s' * (self.num_servers != 1)} in {self.name!r}; "
@@ -116,7 +129,9 @@ class Topology:
         def reject(mask: NDArray[np.bool_], what: str) -> None:
             if mask.any():
                 link = int(np.flatnonzero(mask)[0])
-                raise TopologyError(f"link {self.link_name(link)}: {what(link) if callable(what) else what}")
+                raise TopologyError(
+                    f"link {self.link_name(link)}: {what(link) if callable(what) else what}"
+                )
 
         reject(self.source == self.target, "joins a node to itself; remove it")
         key = self.source.astype(np.int64) * nodes + self.target
@@ -124,7 +139,10 @@ class Topology:
             np.concatenate([[False], key[1:] == key[:-1]]) if key.size else np.zeros(0, bool),
             "is given twice; give parallel links as one link of higher capacity",
         )
-        reject(~np.isin(self.target.astype(np.int64) * nodes + self.source, key), "has no opposite direction; give both")
+        reject(
+            ~np.isin(self.target.astype(np.int64) * nodes + self.source, key),
+            "has no opposite direction; give both",
+        )
         for field, least, unit in (
             ("bandwidth_bytes_per_s", "positive", "bytes/s"),
             ("latency_s", "zero or positive", "s"),
@@ -146,7 +164,8 @@ class Topology:
             )
 
     def _reached_from_first_server(self) -> NDArray[np.bool_]:
-        # Components by hooking and pointer jumping: few passes even where a search would be as deep as a long ring.
+        # Components by hooking and pointer jumping: few passes even where a search would be as deep
+        # as a long ring.
         component = np.arange(self.num_nodes)
         while True:
             ends = component[self.source], component[self.target]
@@ -175,14 +194,21 @@ class Topology:
             switches: number of switches; they follow the servers.
             links: pairs of nodes, one per link.
             link: bandwidth, latency and capacity of each direction of each link.
-            capacity: transfers per round of each link, in place of ``link.capacity``; the bandwidth grows in proportion.
+            capacity: transfers per round of each link, in place of ``link.capacity``; the bandwidth
+                grows in proportion.
             positions: [V, 2] where to draw the nodes.
         """
         link = link or Link()
         if servers + switches > MAX_NODES:
-            raise TopologyError(f"{name}: {servers + switches} nodes; at most {MAX_NODES} are supported")
-        pairs = np.array(links if isinstance(links, np.ndarray) else list(links), np.int64).reshape(-1, 2)
-        multiple = np.ones(len(pairs), np.int64) if capacity is None else np.asarray(capacity, np.int64)
+            raise TopologyError(
+                f"{name}: {servers + switches} nodes; at most {MAX_NODES} are supported"
+            )
+        pairs = np.array(links if isinstance(links, np.ndarray) else list(links), np.int64).reshape(
+            -1, 2
+        )
+        multiple = (
+            np.ones(len(pairs), np.int64) if capacity is None else np.asarray(capacity, np.int64)
+        )
         both = np.concatenate([multiple, multiple])
         return Topology(
             name=name,
@@ -258,16 +284,23 @@ class Topology:
     def link_name(self, link: int) -> str:
         """The link direction as a person would name it: ``3→12``."""
         source, target = int(self.source[link]), int(self.target[link])
-        return f"{self.labels[source]}→{self.labels[target]}" if self.labels else f"{source}→{target}"
+        return (
+            f"{self.labels[source]}→{self.labels[target]}" if self.labels else f"{source}→{target}"
+        )
 
     def same_network(self, other: "Topology") -> bool:
         """Whether both have the same nodes and links with the same properties; names and drawings may differ."""
         return all(
             np.array_equal(getattr(self, field), getattr(other, field))
-            for field in ("is_server", "source", "target", "bandwidth_bytes_per_s", "latency_s", "capacity")
+            for field in (
+                "is_server",
+                "source",
+                "target",
+                "bandwidth_bytes_per_s",
+                "latency_s",
+                "capacity",
+            )
         )
 
     def __repr__(self) -> str:
-        return (
-            f"Topology({self.name!r}: {self.num_servers} servers, {len(self.switches)} switches, {self.num_links} links)"
-        )
+        return f"Topology({self.name!r}: {self.num_servers} servers, {len(self.switches)} switches, {self.num_links} links)"

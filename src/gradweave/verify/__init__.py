@@ -1,4 +1,5 @@
-"""Is a schedule valid? Contribution counts and link capacity, independent of simulator and schedulers."""
+"""Is a schedule valid? Contribution counts and link capacity, independent of simulator and
+schedulers."""
 
 from gradweave.verify.contributions import exact_counts
 from gradweave.verify.verdict import Verdict, Violation, ViolationKind

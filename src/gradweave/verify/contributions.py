@@ -1,11 +1,13 @@
 """Contribution counts: who is in each partial sum, and how often.
 
-The state is, for every server and piece, a vector with one count per server. A reduce adds the source's vector as it stood
-at the round's start; a copy overwrites the target's. Kept naively that is N³ integers. Here counts are kept as two bit
-planes, *at least once* and *at least twice*: counts never fall under a reduce, and only a count of exactly one can be right
-at the end, so saturating at two loses nothing. A vector is then 2·⌈N/64⌉ words, and pieces, which do not interact, are
-checked in blocks that fit the memory given: servers × pieces-in-a-block × N/4 bytes at a time. Where a block ends wrong, the
-one piece at fault is counted again with exact integers, so that the message can say how often.
+The state is, for every server and piece, a vector with one count per server. A reduce adds the
+source's vector as it stood at the round's start; a copy overwrites the target's. Kept naively that
+is N³ integers. Here counts are kept as two bit planes, *at least once* and *at least twice*: counts
+never fall under a reduce, and only a count of exactly one can be right at the end, so saturating at
+two loses nothing. A vector is then 2·⌈N/64⌉ words, and pieces, which do not interact, are checked
+in blocks that fit the memory given: servers × pieces-in-a-block × N/4 bytes at a time. Where a
+block ends wrong, the one piece at fault is counted again with exact integers, so that the message
+can say how often.
 """
 
 import numpy as np
@@ -18,13 +20,15 @@ _WORD = 64
 _Planes = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 
 
-def first_wrong_count(schedule: Schedule, *, aggregating_switches: bool, block_bytes: int) -> Violation | None:
+def first_wrong_count(
+    schedule: Schedule, *, aggregating_switches: bool, block_bytes: int
+) -> Violation | None:
     """Plays the contributions and finds the first server and piece that end wrong.
 
-    What must hold at the end, by collective: all ones at every server for every piece (all_reduce, all_gather), or at
-    each piece's root (reduce_scatter). At the start each server has its own contribution once; for an all_gather the
-    root has all of them and the others' memory counts as their own stale contribution, so that adding to it or passing
-    it on shows.
+    What must hold at the end, by collective: all ones at every server for every piece (all_reduce,
+    all_gather), or at each piece's root (reduce_scatter). At the start each server has its own
+    contribution once; for an all_gather the root has all of them and the others' memory counts as
+    their own stale contribution, so that adding to it or passing it on shows.
     """
     topology = schedule.topology
     holders = np.arange(topology.num_nodes) if aggregating_switches else topology.servers
@@ -60,7 +64,9 @@ def _initial(
     once = np.zeros((len(holders), len(pieces), words), np.uint64)
     at = np.flatnonzero(topology.is_server[holders])
     rank = topology.rank[holders[at]].astype(np.uint64)
-    once[at, :, (rank // _WORD).astype(np.int64)] = (np.uint64(1) << (rank % np.uint64(_WORD)))[:, None]
+    once[at, :, (rank // _WORD).astype(np.int64)] = (np.uint64(1) << (rank % np.uint64(_WORD)))[
+        :, None
+    ]
     if schedule.collective == "all_gather":
         once[np.searchsorted(holders, schedule.root[pieces]), np.arange(len(pieces))] = full
     once = once.reshape(-1, words)
@@ -68,12 +74,17 @@ def _initial(
 
 
 def _play(
-    schedule: Schedule, rows: NDArray, holder_row: NDArray, first_piece: int, pieces: int, planes: _Planes
+    schedule: Schedule,
+    rows: NDArray,
+    holder_row: NDArray,
+    first_piece: int,
+    pieces: int,
+    planes: _Planes,
 ) -> None:
     """Plays a block's transfers on its planes, round by round.
 
-    All of a round's reads happen before its first write. A round is split into layers, in each of which every cell is
-    written at most once, so that one indexed assignment does a layer.
+    All of a round's reads happen before its first write. A round is split into layers, in each of
+    which every cell is written at most once, so that one indexed assignment does a layer.
     """
     piece = schedule.piece[rows].astype(np.int64) - first_piece
     read = holder_row[schedule.source[rows]] * pieces + piece
@@ -81,7 +92,13 @@ def _play(
     rounds, copied = schedule.round[rows], schedule.op[rows] == COPY
     layer = _layers(rounds, written)
     order = np.lexsort((layer, rounds))
-    read, written, rounds, layer, copied = read[order], written[order], rounds[order], layer[order], copied[order]
+    read, written, rounds, layer, copied = (
+        read[order],
+        written[order],
+        rounds[order],
+        layer[order],
+        copied[order],
+    )
     once, twice = planes
     round_edges = _edges(rounds)
     layer_edges = _edges(rounds, layer)
@@ -91,17 +108,32 @@ def _play(
         while layer_edges[next_layer] < high:
             begin, end = layer_edges[next_layer], layer_edges[next_layer + 1]
             taken = slice(begin - low, end - low)
-            _write(once, twice, written[begin:end], copied[begin:end], more_once[taken], more_twice[taken])
+            _write(
+                once,
+                twice,
+                written[begin:end],
+                copied[begin:end],
+                more_once[taken],
+                more_twice[taken],
+            )
             next_layer += 1
 
 
 def _write(
-    once: NDArray, twice: NDArray, cells: NDArray, copied: NDArray, more_once: NDArray, more_twice: NDArray
+    once: NDArray,
+    twice: NDArray,
+    cells: NDArray,
+    copied: NDArray,
+    more_once: NDArray,
+    more_twice: NDArray,
 ) -> None:
     """Adds to distinct cells, or overwrites them where copied."""
     if not copied.all():
         held_once, held_twice = once[cells], twice[cells]
-        summed_once, summed_twice = held_once | more_once, held_twice | more_twice | (held_once & more_once)
+        summed_once, summed_twice = (
+            held_once | more_once,
+            held_twice | more_twice | (held_once & more_once),
+        )
         if copied.any():
             summed_once = np.where(copied[:, None], more_once, summed_once)
             summed_twice = np.where(copied[:, None], more_twice, summed_twice)
@@ -115,7 +147,9 @@ def _layers(rounds: NDArray, written: NDArray) -> NDArray[np.int64]:
     order = np.lexsort((written, rounds))
     index = np.arange(len(order))
     begins = np.ones(len(order), bool)
-    begins[1:] = (written[order][1:] != written[order][:-1]) | (rounds[order][1:] != rounds[order][:-1])
+    begins[1:] = (written[order][1:] != written[order][:-1]) | (
+        rounds[order][1:] != rounds[order][:-1]
+    )
     layer = np.empty(len(order), np.int64)
     layer[order] = index - np.maximum.accumulate(np.where(begins, index, 0))
     return layer
@@ -137,7 +171,9 @@ def _wrong_cell(
     once, twice = (plane.reshape(-1, len(pieces), len(full)) for plane in planes)
     if schedule.collective == "reduce_scatter":
         at = holder_row[schedule.root[pieces]]
-        right = ((once[at, np.arange(len(pieces))] == full) & (twice[at, np.arange(len(pieces))] == 0)).all(axis=1)
+        right = (
+            (once[at, np.arange(len(pieces))] == full) & (twice[at, np.arange(len(pieces))] == 0)
+        ).all(axis=1)
         wrong = np.flatnonzero(~right)
         return (int(schedule.root[pieces[wrong[0]]]), int(pieces[wrong[0]])) if wrong.size else None
     servers = schedule.topology.servers
@@ -153,9 +189,7 @@ def _explain(schedule: Schedule, server: int, piece: int) -> Violation:
     rank = int(np.flatnonzero(counts != 1)[0])
     contributor, found = int(schedule.topology.servers[rank]), int(counts[rank])
     times = "once" if found == 1 else "never" if found == 0 else f"{found} times"
-    message = (
-        f"end: server {server} holds piece {piece} with the contribution of server {contributor} {times}; expected once"
-    )
+    message = f"end: server {server} holds piece {piece} with the contribution of server {contributor} {times}; expected once"
     return Violation("result", message, None, 1, found, server=server, piece=piece)
 
 

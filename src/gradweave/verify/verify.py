@@ -1,7 +1,8 @@
 """Is this schedule valid? Checked from first principles, with nothing of the simulator's or the schedulers'.
 
-Three checks, each vectorised over all transfers: every route is a path of the network; no link direction carries more
-transfers in a round than its capacity; and the contribution counts come out right (`gradweave.verify.contributions`).
+Three checks, each vectorised over all transfers: every route is a path of the network; no link
+direction carries more transfers in a round than its capacity; and the contribution counts come out
+right (`gradweave.verify.contributions`).
 """
 
 import numpy as np
@@ -12,19 +13,25 @@ from gradweave.verify.verdict import Verdict, Violation
 
 
 def verify(
-    schedule: Schedule, *, forwarding_servers: bool = True, aggregating_switches: bool = False, block_bytes: int = 1 << 27
+    schedule: Schedule,
+    *,
+    forwarding_servers: bool = True,
+    aggregating_switches: bool = False,
+    block_bytes: int = 1 << 27,
 ) -> Verdict:
     """Checks a schedule.
 
     Args:
         schedule: the schedule.
-        forwarding_servers: accept routes that pass through other servers, as the unmerged baselines' do. The verdict
-            counts them either way.
-        aggregating_switches: accept transfers that begin or end at a switch, which then adds like a server does.
+        forwarding_servers: accept routes that pass through other servers, as the unmerged
+            baselines' do. The verdict counts them either way.
+        aggregating_switches: accept transfers that begin or end at a switch, which then adds like a
+            server does.
         block_bytes: memory for the contribution counts; pieces are checked in blocks that fit.
 
     Returns:
-        The verdict, with the first violation: by route, then capacity, then conflicting writes, then result.
+        The verdict, with the first violation: by route, then capacity, then conflicting writes,
+        then result.
 
     Source: SPEC "A schedule is valid when".
 
@@ -44,9 +51,13 @@ def verify(
         or (None if forwarding_servers else _forwarding_violation(schedule, forwarded))
         or _capacity_violation(schedule)
         or _conflict_violation(schedule)
-        or first_wrong_count(schedule, aggregating_switches=aggregating_switches, block_bytes=block_bytes)
+        or first_wrong_count(
+            schedule, aggregating_switches=aggregating_switches, block_bytes=block_bytes
+        )
     )
-    return Verdict(violation=violation, transfers=schedule.num_transfers, forwarded=int(forwarded.sum()))
+    return Verdict(
+        violation=violation, transfers=schedule.num_transfers, forwarded=int(forwarded.sum())
+    )
 
 
 def _where(schedule: Schedule, transfer: int) -> str:
@@ -66,7 +77,10 @@ def _route_violation(schedule: Schedule) -> Violation | None:
     for t in np.flatnonzero(wrong_ends | broken)[:1].tolist():
         route = schedule.route(t)
         if wrong_ends[t]:
-            expected, found = f"{schedule.source[t]} to {schedule.target[t]}", f"{route[0]} to {route[-1]}"
+            expected, found = (
+                f"{schedule.source[t]} to {schedule.target[t]}",
+                f"{route[0]} to {route[-1]}",
+            )
             message = f"{_where(schedule, t)}: its route runs {found}; expected {expected}"
             link = None
         else:
@@ -77,16 +91,30 @@ def _route_violation(schedule: Schedule) -> Violation | None:
             )
             expected, found = "a link", "none"
             message = f"{_where(schedule, t)}: its route uses {link[0]}→{link[1]}; expected a link, the network has none"
-        return Violation("route", message, int(schedule.round[t]), expected, found, t, link, piece=int(schedule.piece[t]))
+        return Violation(
+            "route",
+            message,
+            int(schedule.round[t]),
+            expected,
+            found,
+            t,
+            link,
+            piece=int(schedule.piece[t]),
+        )
     return _repeating_route_violation(schedule, links, transfer)
 
 
-def _repeating_route_violation(schedule: Schedule, links: np.ndarray, transfer: np.ndarray) -> Violation | None:
+def _repeating_route_violation(
+    schedule: Schedule, links: np.ndarray, transfer: np.ndarray
+) -> Violation | None:
     """A route that passes one node twice: a loop moves nothing anywhere."""
     nodes = schedule.topology.num_nodes
-    owner = np.repeat(np.arange(schedule.num_transfers, dtype=np.int64), np.diff(schedule.route_offsets))
+    owner = np.repeat(
+        np.arange(schedule.num_transfers, dtype=np.int64), np.diff(schedule.route_offsets)
+    )
     lengths = np.diff(schedule.route_offsets)
-    # Routes of up to three nodes with real links can only repeat as a→b→a, so the sort is for longer ones alone.
+    # Routes of up to three nodes with real links can only repeat as a→b→a, so the sort is for
+    # longer ones alone.
     short = (lengths <= 2) | ((lengths == 3) & (schedule.source != schedule.target))
     keep = ~short[owner]
     key = np.sort(owner[keep] * nodes + schedule.route_nodes[keep])
@@ -95,7 +123,9 @@ def _repeating_route_violation(schedule: Schedule, links: np.ndarray, transfer: 
         return None
     t, node = divmod(int(key[repeated[0]]), nodes)
     message = f"{_where(schedule, t)}: its route passes node {node} twice; expected each node once"
-    return Violation("route", message, int(schedule.round[t]), 1, 2, t, piece=int(schedule.piece[t]))
+    return Violation(
+        "route", message, int(schedule.round[t]), 1, 2, t, piece=int(schedule.piece[t])
+    )
 
 
 def _endpoint_violation(schedule: Schedule, aggregating_switches: bool) -> Violation | None:
@@ -108,7 +138,15 @@ def _endpoint_violation(schedule: Schedule, aggregating_switches: bool) -> Viola
     t = int(wrong[0])
     switch = schedule.source[t] if not is_server[schedule.source[t]] else schedule.target[t]
     message = f"{_where(schedule, t)}: ends at switch {switch}; expected servers, since switches do not aggregate"
-    return Violation("endpoint", message, int(schedule.round[t]), "server", "switch", t, piece=int(schedule.piece[t]))
+    return Violation(
+        "endpoint",
+        message,
+        int(schedule.round[t]),
+        "server",
+        "switch",
+        t,
+        piece=int(schedule.piece[t]),
+    )
 
 
 def _forwarded(schedule: Schedule) -> np.ndarray:
@@ -127,7 +165,14 @@ def _forwarding_violation(schedule: Schedule, forwarded: np.ndarray) -> Violatio
         server = next(node for node in route[1:-1] if schedule.topology.is_server[node])
         message = f"{_where(schedule, t)}: its route passes through server {server}; expected only switches inside"
         return Violation(
-            "forwarding", message, int(schedule.round[t]), "switch", "server", t, server=server, piece=int(schedule.piece[t])
+            "forwarding",
+            message,
+            int(schedule.round[t]),
+            "switch",
+            "server",
+            t,
+            server=server,
+            piece=int(schedule.piece[t]),
         )
     return None
 
@@ -151,7 +196,14 @@ def _capacity_violation(schedule: Schedule) -> Violation | None:
     pair = (int(schedule.topology.source[link]), int(schedule.topology.target[link]))
     message = f"round {at}: link {pair[0]}→{pair[1]} carries {found} transfers; expected at most {capacity}"
     return Violation(
-        "capacity", message, at, capacity, found, int(rows[-1]), pair, piece=int(schedule.piece[rows[-1]])
+        "capacity",
+        message,
+        at,
+        capacity,
+        found,
+        int(rows[-1]),
+        pair,
+        piece=int(schedule.piece[rows[-1]]),
     )
 
 
@@ -160,7 +212,9 @@ def _conflict_violation(schedule: Schedule) -> Violation | None:
     pieces = np.int64(schedule.pieces)
     cell = schedule.target.astype(np.int64) * pieces + schedule.piece
     order = np.lexsort((cell, schedule.round))
-    same = (cell[order][1:] == cell[order][:-1]) & (schedule.round[order][1:] == schedule.round[order][:-1])
+    same = (cell[order][1:] == cell[order][:-1]) & (
+        schedule.round[order][1:] == schedule.round[order][:-1]
+    )
     copies = schedule.op[order] == 1
     wrong = np.flatnonzero(same & (copies[1:] | copies[:-1]))
     if not wrong.size:
