@@ -22,7 +22,8 @@ class Cut:
         inside = _named("server", self.servers) + (
             f" and {_named('switch', self.switches)}" if self.switches else ""
         )
-        return f"{self.pieces} pieces must {'leave' if self.leaving else 'enter'} {inside}, {self.capacity} a round"
+        verb = "leave" if self.leaving else "enter"
+        return f"{self.pieces} pieces must {verb} {inside}, {self.capacity} a round"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Distance:
     transfers: int
 
     def __str__(self) -> str:
-        return f"a piece needs {self.transfers} transfers from server {self.source} to server {self.target}"
+        ends = f"from server {self.source} to server {self.target}"
+        return f"a piece needs {self.transfers} transfers {ends}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +49,8 @@ class LinkLoad:
     capacity: int
 
     def __str__(self) -> str:
-        return f"{self.load} transfers cross the link {self.source}→{self.target}, {self.capacity} a round"
+        link = f"{self.source}→{self.target}"
+        return f"{self.load} transfers cross the link {link}, {self.capacity} a round"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Ports:
     capacity: int
 
     def __str__(self) -> str:
-        return f"{self.transfers} transfers in all, and the servers' ports take {self.capacity} a round"
+        return f"{self.transfers} transfers in all, the servers' ports take {self.capacity} a round"
 
 
 Certificate = Cut | Distance | LinkLoad | TreeDepth | Ports

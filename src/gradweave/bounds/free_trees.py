@@ -1,6 +1,7 @@
 """Lower bounds that hold for every choice of trees."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from gradweave.bounds.bound import Bound, Cut, Distance, Ports, best
 from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.topology.routes import hop_distances
-from gradweave.topology.topology import Topology
+from gradweave.topology.topology import Integers, Topology
 
 
 def free_trees(
@@ -63,7 +64,7 @@ def free_trees(
 
 
 def _mirrored(gather: Bound) -> Bound:
-    """The reduce-scatter's bound where both directions of every link are alike: the all-gather's, reversed."""
+    """The reduce-scatter's bound where links are alike both ways: the all-gather's, reversed."""
     (certificate,) = gather.certificates
     if isinstance(certificate, Cut):
         certificate = dataclasses.replace(certificate, leaving=not certificate.leaving)
@@ -80,7 +81,7 @@ def _depth(topology: Topology) -> Bound:
     return Bound(farthest, "depth", (Distance(*ends, farthest),))
 
 
-def _cut(topology: Topology, capacity: NDArray[np.int32], *, leaving: bool) -> Bound:
+def _cut(topology: Topology, capacity: Integers, *, leaving: bool) -> Bound:
     """The cut bound of an all-gather over link directions of the given capacity.
 
     Starts from the cuts round single servers and raises the round count by the cut that each
@@ -121,14 +122,14 @@ def _certificate(
 
 
 class _Flow:
-    """A maximum-flow problem from a super-source over the servers to one node, solved for many nodes and round counts."""
+    """The largest flow from a super-source over all servers to one node, for many nodes."""
 
     def __init__(self, topology: Topology, capacity: NDArray) -> None:
         from ortools.graph.python import max_flow
 
         self.topology, self.capacity = topology, capacity.astype(np.int64)
         self.source = topology.num_nodes
-        self.solver = max_flow.SimpleMaxFlow()
+        self.solver: Any = max_flow.SimpleMaxFlow()  # its stubs misstate the arrays' types
         self.links = self.solver.add_arcs_with_capacity(
             topology.source, topology.target, self.capacity
         )
@@ -160,11 +161,14 @@ def _ports(topology: Topology) -> Bound:
 
 
 def _every_piece_leaves(topology: Topology) -> Bound:
-    """Each of N pieces must leave every set of servers: in its reduce where its root is outside, else in its copy."""
+    """Each of N pieces must leave every set of servers.
+
+    In its reduce where its root is outside, else in its copy.
+    """
     from ortools.graph.python import max_flow
 
     pieces = topology.num_servers
-    solver = max_flow.SimpleMaxFlow()
+    solver: Any = max_flow.SimpleMaxFlow()
     solver.add_arcs_with_capacity(
         topology.source, topology.target, topology.capacity.astype(np.int64)
     )

@@ -155,11 +155,13 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     notes = []
     if any(row.paper is not None for row in rows):
         notes.append(
-            "the paper's: Wei, Liu, Wu, Table 2; its Jellyfish graphs are unknown, here each seed is another graph"
+            "the paper's: Wei, Liu, Wu, Table 2; its Jellyfish graphs are unknown, each seed is "
+            "another graph"
         )
     if any(row.paper is not None and _differs(row.scheduler, row.label) for row in rows):
         notes.append(
-            "*  does not reproduce: the paper's order of servers round the ring, and its graphs, are unknown"
+            "*  does not reproduce: the paper's order of servers on the ring, and its graphs, are "
+            "unknown"
         )
     notes.extend(f"none: {row.label}, {row.scheduler}: {row.reason}" for row in rows if row.reason)
     return notes

@@ -19,13 +19,18 @@ from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.schedulers import DEFAULT, Solution, solve, to_spec
 from gradweave.topology import from_spec
 
+_MODELS: tuple[tuple[simulate.Model, str], ...] = (
+    ("rounds", "with a barrier a round"),
+    ("events", "without"),
+)
+
 
 @click.command()
 @click.argument("network")
 @click.option(
     "--scheduler",
     metavar="SCHEDULERS",
-    help="Comma-separated strategies, such as merged:rule=deepest; the best result counts.  [default: all]",
+    help="Comma-separated strategies, such as merged:rule=deepest; the best counts. [default: all]",
 )
 @click.option(
     "--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True
@@ -103,7 +108,7 @@ def _lines(solution: Solution, gradient_bytes: float, output: Path | None) -> li
     gap = "optimal" if solution.optimal else f"{solution.gap:.0%} above the bound"
     times = [
         f"{1e3 * simulate.seconds(made, gradient_bytes, model):.4g} ms {text}"
-        for model, text in (("rounds", "with a barrier a round"), ("events", "without"))
+        for model, text in _MODELS
     ]
     lines = [
         f"{network.name}: {network.num_servers} servers, {len(network.switches)} switches, "
@@ -116,7 +121,7 @@ def _lines(solution: Solution, gradient_bytes: float, output: Path | None) -> li
     others = [attempt for attempt in solution.attempts if attempt.scheduler != solution.scheduler]
     if others:
         tried = (
-            f"{to_spec(attempt.scheduler)} {attempt.rounds if attempt.rounds is not None else 'none'}"
+            f"{to_spec(attempt.scheduler)} {'none' if attempt.rounds is None else attempt.rounds}"
             for attempt in others
         )
         lines.append(f"also tried: {', '.join(tried)}")

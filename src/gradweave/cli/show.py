@@ -21,7 +21,7 @@ from gradweave.verify import verify
 @click.option("--title", help="Heading of the page.  [default: the network's name]")
 @json_option
 def show(file: Path, output: Path | None, title: str | None, as_json: bool) -> None:
-    """Write one HTML page that plays the schedule in FILE round by round; it needs no network access."""
+    """Write one HTML page that plays the schedule in FILE; it needs no network access."""
     if output is None:
         stem = file.name.removesuffix(".gz").removesuffix(".json")
         output = file.with_name(f"{stem}.html")

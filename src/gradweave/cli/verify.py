@@ -24,7 +24,7 @@ from gradweave.verify import verify as check
 def verify(
     context: click.Context, file: Path, strict: bool, aggregating_switches: bool, as_json: bool
 ) -> None:
-    """Check that the schedule in FILE does what it should: routes, link capacity, contribution counts.
+    """Check the schedule in FILE: its routes, the links' capacities, the contribution counts.
 
     Exits with 1 where it does not, and names the first violation.
     """
@@ -55,7 +55,7 @@ def verify(
             f", {verdict.forwarded:,} of them through other servers" if verdict.forwarded else ""
         )
         click.echo(
-            f"valid: {schedule.collective} on {schedule.topology.name} in {schedule.rounds} rounds, "
+            f"valid: {schedule.collective} on {schedule.topology.name}, {schedule.rounds} rounds, "
             f"{verdict.transfers:,} transfers{forwarded}"
         )
     if violation:

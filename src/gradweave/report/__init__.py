@@ -1,5 +1,4 @@
-"""What people look at: the page of a schedule, the layout of a network, the comparison and its
-chart."""
+"""What people look at: a schedule's page, a network's layout, the comparison and its chart."""
 
 from gradweave.report.chart import comparison_chart
 from gradweave.report.comparison import TABLE_2, Case, Row, compare

@@ -7,8 +7,9 @@ from gradweave.schedule.schedule import COPY, REDUCE, Schedule
 
 
 def reverse(schedule: Schedule) -> Schedule:
-    """The other stage: all transfers in reversed time and direction, copies for reduces and reduces for copies.
+    """The other stage: all transfers in reversed time and direction.
 
+    Copies take the place of reduces, and reduces of copies.
     A valid all-gather becomes a valid reduce-scatter that merges at every server, and back. Each
     link direction's load moves to its opposite, so the result respects the capacities where the two
     directions of a link are alike.
@@ -24,7 +25,8 @@ def reverse(schedule: Schedule) -> Schedule:
     """
     if schedule.collective == "all_reduce":
         raise ScheduleError(
-            "reverse: expected reduce_scatter or all_gather, got all_reduce; reverse its stages one by one"
+            "reverse: expected reduce_scatter or all_gather, got all_reduce; reverse its stages "
+            "one by one"
         )
     gathering = schedule.collective == "reduce_scatter"
     order = np.arange(schedule.num_transfers)[::-1]
@@ -53,7 +55,8 @@ def compose(reduce_scatter: Schedule, all_gather: Schedule) -> Schedule:
     """
     if (reduce_scatter.collective, all_gather.collective) != ("reduce_scatter", "all_gather"):
         raise ScheduleError(
-            f"compose: expected reduce_scatter and all_gather, got {reduce_scatter.collective} and {all_gather.collective}"
+            "compose: expected reduce_scatter and all_gather, got "
+            f"{reduce_scatter.collective} and {all_gather.collective}"
         )
     if not np.array_equal(reduce_scatter.root, all_gather.root):
         raise ScheduleError(

@@ -79,7 +79,8 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Schedule:
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}") from error
     collecting = gc.isenabled()
-    gc.disable()  # A million small lists and nothing to collect: the collector would take longer than the parser.
+    # A million small lists and nothing to collect: the collector would take longer than the parser.
+    gc.disable()
     try:
         held = msgspec.json.decode(content, type=_File)
         del content

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, reverse_rows
 from gradweave.topology.routes import shortest_path_trees
-from gradweave.topology.topology import Topology
+from gradweave.topology.topology import Integers, Topology
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -24,17 +24,17 @@ class FlowTrees:
     """
 
     topology: Topology
-    root: NDArray[np.int32]
+    root: Integers
     """[P] node id of each piece's root."""
-    piece: NDArray[np.int32]
+    piece: Integers
     """[W] piece that the edge belongs to."""
-    child: NDArray[np.int32]
+    child: Integers
     """[W] node that sends its partial sum."""
-    parent: NDArray[np.int32]
+    parent: Integers
     """[W] node that receives it."""
-    route_nodes: NDArray[np.int32]
+    route_nodes: Integers
     """The routes from child to parent, one after the other, both ends included."""
-    route_offsets: NDArray[np.int64]
+    route_offsets: Integers
     """[W+1] where each edge's route starts in `route_nodes`."""
     merged: bool = True
     """Whether a parent passes its children's contributions on with its own. If not, each edge
@@ -44,7 +44,7 @@ class FlowTrees:
     def shortest_path(
         topology: Topology, root: NDArray | None = None, *, aggregating_switches: bool = False
     ) -> "FlowTrees":
-        """Fixed trees along the pinned shortest paths, branches merged at the servers that they meet.
+        """Fixed trees along the pinned shortest paths, merged where branches meet at a server.
 
         Branches that meet at a switch do not merge, since switches do not aggregate, unless asked
         to. The example of the paper's Figure 3: hosts A, B, C, D are 0, 1, 2, 3; the link C–D
@@ -80,7 +80,7 @@ class FlowTrees:
 
     @staticmethod
     def unmerged(topology: Topology, root: NDArray | None = None) -> "FlowTrees":
-        """Every contribution travels alone, along its whole shortest path to the root, through other servers too.
+        """Every contribution travels alone, on its whole shortest path, through servers too.
 
         Source: the paper's parameter-server baseline, section 5.
         """
@@ -102,7 +102,7 @@ class FlowTrees:
 
 
 def _trees(topology: Topology, root: NDArray, stops: NDArray | None, *, merged: bool) -> FlowTrees:
-    """Cuts each root's shortest-path tree into edges that end where a flow stops: at its root, and at `stops` nodes."""
+    """Cuts shortest-path trees into edges that end where a flow stops: at roots and `stops`."""
     distinct, tree_of_piece = np.unique(root, return_inverse=True)
     toward_root = shortest_path_trees(topology, distinct)[tree_of_piece]
     if stops is not None and not topology.is_server[stops].all():
@@ -136,7 +136,7 @@ def _trees(topology: Topology, root: NDArray, stops: NDArray | None, *, merged: 
 
 
 def _used_by_servers(topology: Topology, toward_root: NDArray) -> NDArray[np.bool_]:
-    """[P, V] nodes of each tree that a server's flow passes; leaves out switches with no server behind them."""
+    """[P, V] nodes of each tree that a server's flow passes: no switch without servers behind."""
     used = np.broadcast_to(topology.is_server, toward_root.shape).copy()
     while True:
         piece, node = np.nonzero(used & (toward_root >= 0))
@@ -149,7 +149,7 @@ def _used_by_servers(topology: Topology, toward_root: NDArray) -> NDArray[np.boo
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Workloads:
-    """The transfers that must happen, in no order yet, each with the ones that must be complete before it may start.
+    """The transfers that must happen, in no order yet, each with those that it waits for.
 
     The model: a workload occupies every link direction of its route for one round; it may start
     once its prefixes completed in earlier rounds. Source: the paper's section 4.1, "Workload".
@@ -157,23 +157,23 @@ class Workloads:
 
     topology: Topology
     collective: Collective
-    root: NDArray[np.int32]
+    root: Integers
     """[P] node id of each piece's root."""
-    piece: NDArray[np.int32]
+    piece: Integers
     """[W] piece that the workload moves."""
-    source: NDArray[np.int32]
+    source: Integers
     """[W] node that sends."""
-    target: NDArray[np.int32]
+    target: Integers
     """[W] node that receives."""
-    op: NDArray[np.int8]
+    op: Integers
     """[W] `REDUCE` or `COPY`."""
-    route_nodes: NDArray[np.int32]
+    route_nodes: Integers
     """The routes, one after the other, source and target included."""
-    route_offsets: NDArray[np.int64]
+    route_offsets: Integers
     """[W+1] where each workload's route starts in `route_nodes`."""
-    prefix: NDArray[np.int64]
+    prefix: Integers
     """The workloads' prefixes, one workload after the other."""
-    prefix_offsets: NDArray[np.int64]
+    prefix_offsets: Integers
     """[W+1] where each workload's prefixes start in `prefix`."""
 
     @staticmethod
@@ -238,7 +238,7 @@ class Workloads:
         )
 
     def links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Link directions of all routes, one workload after the other, and [W+1] where each workload's start."""
+        """Link directions of all routes, workload by workload, and [W+1] where each one's start."""
         starts = np.ones(len(self.route_nodes), bool)
         starts[self.route_offsets[1:] - 1] = False
         place = np.flatnonzero(starts)
@@ -246,7 +246,7 @@ class Workloads:
         return links, self.route_offsets - np.arange(len(self) + 1)
 
     def heights(self) -> NDArray[np.int32]:
-        """[W] length of the longest chain of workloads that each begins: 1 where none waits for it."""
+        """[W] length of the longest chain of waiting workloads that each begins, at least 1."""
         waiting = np.repeat(np.arange(len(self)), np.diff(self.prefix_offsets))
         heights = np.ones(len(self), np.int32)
         while True:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import ScheduleError
-from gradweave.topology.topology import Topology
+from gradweave.topology.topology import Integers, Topology
 
 Collective = Literal["all_reduce", "reduce_scatter", "all_gather"]
 COLLECTIVES: tuple[str, ...] = get_args(Collective)
@@ -34,7 +34,7 @@ class Provenance:
 
 @dataclasses.dataclass(frozen=True)
 class StatedBound:
-    """The lower bound that a schedule's file states; `gradweave.bounds` computes it anew with a certificate."""
+    """The lower bound that a file states; `gradweave.bounds` computes it with a certificate."""
 
     rounds: int
     kind: str
@@ -56,22 +56,22 @@ class Schedule:
 
     topology: Topology
     collective: Collective
-    root: NDArray[np.int32]
+    root: Integers
     """[P] node id of the server at which each piece is reduced."""
-    round: NDArray[np.int32]
+    round: Integers
     """[T] round in which the transfer happens, from 0."""
-    piece: NDArray[np.int32]
+    piece: Integers
     """[T] piece that it moves."""
-    source: NDArray[np.int32]
+    source: Integers
     """[T] node that sends."""
-    target: NDArray[np.int32]
+    target: Integers
     """[T] node that receives."""
-    op: NDArray[np.int8]
+    op: Integers
     """[T] `REDUCE` or `COPY`."""
-    route_nodes: NDArray[np.int32]
+    route_nodes: Integers
     """[sum of route lengths] the routes' nodes, one route after the other, source and target
     included."""
-    route_offsets: NDArray[np.int64]
+    route_offsets: Integers
     """[T+1] the route of transfer t is ``route_nodes[route_offsets[t]:route_offsets[t + 1]]``."""
     scheduler: Provenance = Provenance("unknown")
     bound: StatedBound | None = None
@@ -112,7 +112,8 @@ class Schedule:
         for field in ("piece", "source", "target", "op"):
             if len(columns[field]) != transfers:
                 raise ScheduleError(
-                    f"{field}: expected {transfers} entries, as many as round has, got {len(columns[field])}"
+                    f"{field}: expected {transfers} entries, as many as round has, "
+                    f"got {len(columns[field])}"
                 )
         lengths = np.diff(columns["route_offsets"])
         if len(lengths) != transfers or columns["route_offsets"][[0, -1]].tolist() != [
@@ -201,7 +202,10 @@ class Schedule:
 
     @cached_property
     def stages(self) -> dict[str, int]:
-        """Rounds of each stage: up to the last reduce, and from the first copy on. Without overlap they add up to `rounds`."""
+        """Rounds of each stage: up to the last reduce, and from the first copy on.
+
+        Without overlap they add up to `rounds`.
+        """
         if self.collective != "all_reduce":
             return {
                 stage: self.rounds if stage == self.collective else 0 for stage in COLLECTIVES[1:]
@@ -215,12 +219,12 @@ class Schedule:
 
     @cached_property
     def round_offsets(self) -> NDArray[np.int64]:
-        """[rounds+1] transfers of round t are ``round_offsets[t]`` to ``round_offsets[t + 1] − 1``."""
+        """[rounds+1] round t has the transfers ``round_offsets[t]`` to ``round_offsets[t+1]−1``."""
         return np.searchsorted(self.round, np.arange(self.rounds + 1)).astype(np.int64)
 
     @cached_property
     def route_links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Link directions of every route, one route after the other, and the transfer that each belongs to.
+        """Link directions of all routes, route by route, and the transfer that each belongs to.
 
         Two arrays of equal length, in the order of the transfers; a link is −1 where the topology
         has none between the two nodes.
@@ -247,15 +251,15 @@ class Schedule:
         return dataclasses.replace(self, **changes)
 
     def save(self, path: str | Path) -> None:
-        """Writes the schedule file (JSON; gzip where the name ends in ``.gz``); see `gradweave.schedule.file`."""
+        """Writes the schedule file: JSON, packed where the name ends in ``.gz``."""
         from gradweave.schedule.file import save
 
         save(self, path)
 
     def __repr__(self) -> str:
         return (
-            f"Schedule({self.collective} on {self.topology.name!r}: {self.num_transfers} transfers in "
-            f"{self.rounds} rounds, by {self.scheduler.name})"
+            f"Schedule({self.collective} on {self.topology.name!r}: {self.num_transfers} transfers "
+            f"in {self.rounds} rounds, by {self.scheduler.name})"
         )
 
 

@@ -14,8 +14,9 @@ SEARCH_SECONDS = 20.0
 def hamiltonian_order(
     topology: Topology, *, seed: int = 0, time_limit: float | None = None
 ) -> NDArray[np.int32]:
-    """Finds a Hamiltonian cycle of servers whose routes share no link direction, so that a ring step is one round.
+    """Finds a Hamiltonian cycle of servers whose routes share no link direction.
 
+    A step of a ring in that order is one round.
     Tries the shortest switch-only routes first and lengthens them until there is a cycle.
 
     Args:
@@ -51,7 +52,8 @@ def hamiltonian_order(
         if not known:
             break
     raise NoScheduleError(
-        f"ring: found no Hamiltonian cycle of {topology.num_servers} servers with disjoint routes on {topology.name!r} "
+        f"ring: found no Hamiltonian cycle of {topology.num_servers} servers with disjoint routes "
+        f"on {topology.name!r} "
         f"within {limit:g} s; use order=id, or give more time"
     )
 

@@ -1,5 +1,4 @@
-"""List scheduling: each round, go through the ready workloads by priority and send whatever
-fits."""
+"""List scheduling: each round, try the ready workloads by priority and send what fits."""
 
 import enum
 

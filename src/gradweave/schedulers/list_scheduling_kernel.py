@@ -8,7 +8,7 @@ more than it does. Swaps of equal weight are made too; they open room for others
 a large independent set.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -177,7 +177,7 @@ def _push(problem: Problem, state: State, w: int) -> None:
 
 
 @numba.njit(cache=True)
-def _pop(problem: Problem, state: State, lane: int) -> int:
+def _pop(problem: Problem, state: State, lane: int) -> Any:
     """Takes a lane's best ready workload."""
     base = problem.first_item[lane]
     best = problem.items[state.heap[base]]
@@ -199,13 +199,16 @@ def _pop(problem: Problem, state: State, lane: int) -> int:
 
 
 @numba.njit(cache=True)
-def _best(problem: Problem, state: State, lane: int) -> int:
+def _best(problem: Problem, state: State, lane: int) -> Any:
     return problem.items[state.heap[problem.first_item[lane]]]
 
 
 @numba.njit(cache=True)
 def _sorted_lanes(problem: Problem, state: State, lanes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The lanes with something ready, by the tie order of their best workloads: those touched are merged in anew."""
+    """The lanes with something ready, by the tie order of their best workloads.
+
+    Those touched since the last time are merged in anew.
+    """
     touched = np.flatnonzero(state.touched)
     state.touched[touched] = False
     fresh = touched[state.ready[touched] > 0]
@@ -251,7 +254,7 @@ def _fill(problem: Problem, state: State, lanes: NDArray[np.int64], rule: int) -
 
 
 @numba.njit(cache=True)
-def _key(problem: Problem, state: State, rule: int, lane: int) -> int:
+def _key(problem: Problem, state: State, rule: int, lane: int) -> Any:
     """What the greedy fill goes by: larger first."""
     if rule == RANDOM:
         return 0
@@ -266,8 +269,8 @@ def _key(problem: Problem, state: State, rule: int, lane: int) -> int:
 
 
 @numba.njit(cache=True)
-def _weight(problem: Problem, state: State, rule: int, lane: int, left: int) -> int:
-    """What the swaps go by. A link with as much load as rounds left has no slack and must not idle."""
+def _weight(problem: Problem, state: State, rule: int, lane: int, left: int) -> Any:
+    """What the swaps go by. A link with as much load as rounds left must not idle."""
     if rule != MOST_LOADED:
         return 1 + _key(problem, state, rule, lane)
     weight = 0
@@ -361,7 +364,10 @@ def _has_room_somewhere(problem: Problem, state: State, lane: int) -> bool:
 
 @numba.njit(cache=True)
 def _in_the_way(problem: Problem, state: State, lane: int) -> NDArray[np.int64]:
-    """Lanes to remove so that one fits: on each full link direction one at random, unless one goes already."""
+    """Lanes to remove so that one fits: one at random on each full link direction.
+
+    None on a link direction from which one goes already.
+    """
     first, last = problem.first_link[lane], problem.first_link[lane + 1]
     removed = np.empty(last - first, np.int64)
     count = 0

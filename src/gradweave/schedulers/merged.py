@@ -16,8 +16,9 @@ from gradweave.topology.topology import Topology
 
 @dataclasses.dataclass(frozen=True)
 class Merged(Scheduler):
-    """Fixed shortest-path trees, merged at servers, each round filled by priority; the best of several runs.
+    """Fixed shortest-path trees, merged at servers, each round filled by priority.
 
+    Keeps the best of several runs.
     Stops at the bound of the fixed trees, which can be far above that of free trees: what decides
     is the choice of trees, and this strategy does not choose.
 

@@ -1,5 +1,4 @@
-"""Parameter servers: every contribution travels alone to the server that holds its piece, and the
-result back."""
+"""Parameter servers: every contribution travels alone to its piece's server, the sum back."""
 
 import dataclasses
 from typing import ClassVar

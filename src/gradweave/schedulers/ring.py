@@ -18,7 +18,7 @@ from gradweave.topology.topology import Topology
 
 @dataclasses.dataclass(frozen=True)
 class Ring(Scheduler):
-    """A logical ring of all servers, a barrier after each step, the flows of a step first fit in random order.
+    """A logical ring of all servers, a barrier after each step, a step's flows first fit.
 
     In step t of the reduce-scatter, the server at place p sends the piece whose root is at place
     p−1−t to place p+1; in the all-gather, the piece whose root is at place p−t. Each server sends
@@ -66,7 +66,8 @@ class Ring(Scheduler):
         order = np.asarray(self.order, np.int32)
         if not np.array_equal(np.sort(order), topology.servers):
             raise OptionError(
-                f"ring: order: expected each of the {topology.num_servers} servers once, got {self.order}"
+                f"ring: order: expected each of the {topology.num_servers} servers once, "
+                f"got {self.order}"
             )
         return order
 
@@ -118,7 +119,7 @@ class Ring(Scheduler):
 
 
 def _ring_routes(topology: Topology, order: NDArray, following: NDArray) -> tuple[NDArray, NDArray]:
-    """Each server's route to the next: with only switches inside where there is one, else through other servers."""
+    """Each server's route to the next: switches only where there is one, else through servers."""
     direct, lengths = switch_only_trees(topology, following)
     through = shortest_path_trees(topology, following)
     place = np.arange(len(order))

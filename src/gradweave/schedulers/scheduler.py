@@ -76,7 +76,7 @@ class Scheduler(abc.ABC):
 
 
 def from_reduce_scatter(stage: Schedule, collective: Collective) -> Schedule:
-    """The collective that a reduce-scatter gives rise to: itself, its reverse, or both with a barrier between them."""
+    """What a reduce-scatter gives rise to: itself, its reverse, or both with a barrier between."""
     if collective == "reduce_scatter":
         return stage
     gathered = reverse(stage)

@@ -1,10 +1,11 @@
 """What a schedule would do: rounds played by a policy, seconds, bytes."""
 
 from gradweave.simulate.rounds import Policy, RoundState, play, schedule_from_rounds
-from gradweave.simulate.seconds import event_seconds, round_seconds, seconds
+from gradweave.simulate.seconds import Model, event_seconds, round_seconds, seconds
 from gradweave.simulate.traffic import Traffic, bytes_per_piece, traffic
 
 __all__ = [
+    "Model",
     "Policy",
     "RoundState",
     "Traffic",

@@ -4,18 +4,20 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.topology.topology import Floats, Integers
+
 
 @numba.njit(cache=True)
 def play_events(
-    round_offsets: NDArray[np.int64],
-    piece: NDArray[np.int32],
-    source: NDArray[np.int32],
-    target: NDArray[np.int32],
-    links: NDArray[np.int64],
-    route_start: NDArray[np.int64],
-    link_seconds: NDArray[np.float64],
-    link_latency: NDArray[np.float64],
-    first_lane: NDArray[np.int64],
+    round_offsets: Integers,
+    piece: Integers,
+    source: Integers,
+    target: Integers,
+    links: Integers,
+    route_start: Integers,
+    link_seconds: Floats,
+    link_latency: Floats,
+    first_lane: Integers,
     nodes: int,
     pieces: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -57,7 +57,9 @@ class RoundState:
 
     def available(self) -> NDArray[np.int64]:
         """The workloads that could be sent now: ready, and with room on their routes."""
-        return np.array([w for w in np.flatnonzero(self.ready()) if self.fits(w)], np.int64)
+        return np.array(
+            [w for w in np.flatnonzero(self.ready()).tolist() if self.fits(w)], np.int64
+        )
 
     def send(self, workload: int) -> None:
         """Sends a workload in this round.
@@ -92,7 +94,7 @@ def play(
     policy: Policy,
     *,
     barrier: bool = True,
-    scheduler: Provenance = Provenance("policy"),
+    scheduler: Provenance | None = None,
     patience: int = 1000,
 ) -> Schedule:
     """Plays a policy until every workload is sent.
@@ -133,7 +135,7 @@ def play(
                 f"the policy sent nothing for {patience} rounds with {left} workloads left"
             )
         state.end_round()
-    return schedule_from_rounds(workloads, state.sent_in, scheduler)
+    return schedule_from_rounds(workloads, state.sent_in, scheduler or Provenance("policy"))
 
 
 def schedule_from_rounds(workloads: Workloads, rounds: NDArray, scheduler: Provenance) -> Schedule:

@@ -9,10 +9,11 @@ from gradweave.errors import OptionError
 from gradweave.schedule.schedule import Schedule
 from gradweave.simulate.traffic import bytes_per_piece
 
+Model = Literal["rounds", "events"]
+"""How time passes: see `seconds`."""
 
-def seconds(
-    schedule: Schedule, gradient_bytes: float, model: Literal["rounds", "events"] = "rounds"
-) -> float:
+
+def seconds(schedule: Schedule, gradient_bytes: float, model: Model = "rounds") -> float:
     """Predicts the time of a schedule.
 
     Args:

@@ -3,23 +3,23 @@
 import dataclasses
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import Schedule
+from gradweave.topology.topology import Floats
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Traffic:
     """Bytes per link direction and per server."""
 
-    link_bytes: NDArray[np.float64]
+    link_bytes: Floats
     """[L] bytes that each link direction carries."""
-    sent_bytes: NDArray[np.float64]
+    sent_bytes: Floats
     """[N] bytes that each server sends of its own accord, by rank."""
-    received_bytes: NDArray[np.float64]
+    received_bytes: Floats
     """[N] bytes that are meant for each server, by rank."""
-    forwarded_bytes: NDArray[np.float64]
+    forwarded_bytes: Floats
     """[N] bytes that each server passes on for others without using them, by rank."""
 
 

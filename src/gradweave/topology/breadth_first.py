@@ -4,10 +4,12 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.topology.topology import Integers
+
 
 @numba.njit(cache=True)
 def breadth_first_parents(
-    first_link: NDArray[np.int64], target: NDArray[np.int32], roots: NDArray[np.int32]
+    first_link: Integers, target: Integers, roots: Integers
 ) -> NDArray[np.int32]:
     """[R, V] the neighbour that discovered each node in a search from each root; −1 at the root."""
     nodes = len(first_link) - 1
@@ -33,10 +35,10 @@ def breadth_first_parents(
 
 @numba.njit(cache=True)
 def server_hops(
-    first_link: NDArray[np.int64],
-    target: NDArray[np.int32],
+    first_link: Integers,
+    target: Integers,
     is_server: NDArray[np.bool_],
-    servers: NDArray[np.int32],
+    servers: Integers,
 ) -> NDArray[np.int32]:
     """[N, N] least number of server-to-server transfers between servers, by rank.
 
@@ -79,10 +81,10 @@ def server_hops(
 
 @numba.njit(cache=True)
 def switch_only_parents(
-    first_link: NDArray[np.int64],
-    target: NDArray[np.int32],
+    first_link: Integers,
+    target: Integers,
     is_server: NDArray[np.bool_],
-    roots: NDArray[np.int32],
+    roots: Integers,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """As `breadth_first_parents`, but the search does not go on beyond the servers that it meets.
 

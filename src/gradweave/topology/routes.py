@@ -1,4 +1,4 @@
-"""Routes through a network: shortest by links, with ties pinned, and the next-shortest for later use.
+"""Routes through a network: shortest by links, with ties pinned, and the next-shortest.
 
 **The tie rule.** The shortest-path tree of a root is the one that a first-in first-out
 breadth-first search finds when it looks at each node's neighbours in ascending order of id: a
@@ -53,7 +53,7 @@ def shortest_route(topology: Topology, source: int, target: int) -> tuple[int, .
 def k_shortest_routes(
     topology: Topology, source: int, target: int, k: int
 ) -> list[tuple[int, ...]]:
-    """Up to k routes between two servers with only switches inside, shortest first (Yen's algorithm).
+    """Up to k routes between two servers with only switches inside, shortest first.
 
     Args:
         topology: the network.
@@ -67,7 +67,8 @@ def k_shortest_routes(
 
     Raises:
         TopologyError: where either end is not a server of the network, or both are one.
-        Source: Yen 1971, in networkx's ``shortest_simple_paths``.
+
+    Source: Yen 1971, in networkx's ``shortest_simple_paths``.
     """
     import networkx as nx
 
@@ -137,8 +138,9 @@ def follow(
 
 
 def hop_distances(topology: Topology) -> NDArray[np.int32]:
-    """[N, N] transfers that a piece needs at least from server to server, by rank; one transfer passes any switches.
+    """[N, N] transfers that a piece needs at least from server to server, by rank.
 
+    One transfer may pass any number of switches.
     >>> import gradweave as gw
     >>> int(gw.topology.hop_distances(gw.topology.bcube(n=3, k=1)).max())
     2

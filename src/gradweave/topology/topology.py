@@ -3,11 +3,17 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import TopologyError
+
+Integers = NDArray[np.integer[Any]]
+"""Integers of any width when given; int32 once held, unless said otherwise."""
+Floats = NDArray[np.floating[Any]]
+"""Numbers of any width when given; float64 once held."""
 
 MAX_NODES = 1 << 20
 """Largest number of nodes accepted; a guard against absurd specifications, not a limit of the
@@ -46,15 +52,15 @@ class Topology:
     name of a file."""
     is_server: NDArray[np.bool_]
     """[V] True for servers, False for switches."""
-    source: NDArray[np.int32]
+    source: Integers
     """[L] node that the link direction leaves."""
-    target: NDArray[np.int32]
+    target: Integers
     """[L] node that the link direction enters."""
-    bandwidth_bytes_per_s: NDArray[np.float64]
+    bandwidth_bytes_per_s: Floats
     """[L] bandwidth of the link direction, in bytes per second."""
-    latency_s: NDArray[np.float64]
+    latency_s: Floats
     """[L] latency of the link direction, in seconds."""
-    capacity: NDArray[np.int32]
+    capacity: Integers
     """[L] transfers that the link direction carries in one round."""
     labels: tuple[str, ...] = ()
     """[V] the nodes' names in the file they came from, or empty where ids are all there is."""
@@ -154,13 +160,15 @@ class Topology:
             if bad.any():
                 link = int(np.flatnonzero(bad)[0])
                 raise TopologyError(
-                    f"link {self.link_name(link)}: {field} must be {least} and finite, got {values[link]:g} {unit}"
+                    f"link {self.link_name(link)}: {field} must be {least} and finite, "
+                    f"got {values[link]:g} {unit}"
                 )
         unreached = np.flatnonzero(~self._reached_from_first_server())
         if unreached.size:
             raise TopologyError(
                 f"disconnected: node {self.node_name(int(unreached[0]))} cannot be reached from "
-                f"{self.node_name(int(self.servers[0]))} ({unreached.size} of {nodes} nodes cannot); add links or remove it"
+                f"{self.node_name(int(self.servers[0]))} ({unreached.size} of {nodes} nodes "
+                "cannot); add links or remove it"
             )
 
     def _reached_from_first_server(self) -> NDArray[np.bool_]:
@@ -255,7 +263,10 @@ class Topology:
 
     @cached_property
     def first_link(self) -> NDArray[np.int64]:
-        """[V+1] link directions that leave node v are ``first_link[v]`` to ``first_link[v + 1] − 1``, targets ascending."""
+        """[V+1] node v is left by link directions ``first_link[v]`` to ``first_link[v+1]−1``.
+
+        Their targets ascend.
+        """
         return np.searchsorted(self.source, np.arange(self.num_nodes + 1)).astype(np.int64)
 
     @cached_property
@@ -277,7 +288,7 @@ class Topology:
         return np.where(keys[place] == key, place, -1)
 
     def node_name(self, node: int) -> str:
-        """The node as a person would name it: ``server 3``, ``switch 12``, with its label where it has one."""
+        """The node as a person would name it: ``server 3``, with its label where it has one."""
         kind = "server" if self.is_server[node] else "switch"
         return f"{kind} {node}" + (f" ({self.labels[node]})" if self.labels else "")
 
@@ -289,7 +300,7 @@ class Topology:
         )
 
     def same_network(self, other: "Topology") -> bool:
-        """Whether both have the same nodes and links with the same properties; names and drawings may differ."""
+        """Whether both have the same nodes and links; names and drawings may differ."""
         return all(
             np.array_equal(getattr(self, field), getattr(other, field))
             for field in (
@@ -303,4 +314,7 @@ class Topology:
         )
 
     def __repr__(self) -> str:
-        return f"Topology({self.name!r}: {self.num_servers} servers, {len(self.switches)} switches, {self.num_links} links)"
+        return (
+            f"Topology({self.name!r}: {self.num_servers} servers, {len(self.switches)} switches, "
+            f"{self.num_links} links)"
+        )

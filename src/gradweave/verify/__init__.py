@@ -1,5 +1,4 @@
-"""Is a schedule valid? Contribution counts and link capacity, independent of simulator and
-schedulers."""
+"""Is a schedule valid? Contribution counts and link capacity, checked from first principles."""
 
 from gradweave.verify.contributions import exact_counts
 from gradweave.verify.verdict import Verdict, Violation, ViolationKind

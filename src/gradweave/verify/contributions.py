@@ -10,6 +10,8 @@ block ends wrong, the one piece at fault is counted again with exact integers, s
 can say how often.
 """
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -103,7 +105,7 @@ def _play(
     round_edges = _edges(rounds)
     layer_edges = _edges(rounds, layer)
     next_layer = 0
-    for low, high in zip(round_edges[:-1], round_edges[1:], strict=True):
+    for low, high in itertools.pairwise(round_edges):
         more_once, more_twice = once[read[low:high]], twice[read[low:high]]
         while layer_edges[next_layer] < high:
             begin, end = layer_edges[next_layer], layer_edges[next_layer + 1]
@@ -189,12 +191,15 @@ def _explain(schedule: Schedule, server: int, piece: int) -> Violation:
     rank = int(np.flatnonzero(counts != 1)[0])
     contributor, found = int(schedule.topology.servers[rank]), int(counts[rank])
     times = "once" if found == 1 else "never" if found == 0 else f"{found} times"
-    message = f"end: server {server} holds piece {piece} with the contribution of server {contributor} {times}; expected once"
+    message = (
+        f"end: server {server} holds piece {piece} with the contribution of server {contributor} "
+        f"{times}; expected once"
+    )
     return Violation("result", message, None, 1, found, server=server, piece=piece)
 
 
 def exact_counts(schedule: Schedule, piece: int) -> NDArray[np.object_]:
-    """[V, N] how often each node's partial sum of one piece holds each server's contribution, at the end.
+    """[V, N] how often each node's sum of one piece holds each server's part, at the end.
 
     Python integers, since a schedule that doubles each round would overflow any other.
     """
@@ -205,7 +210,7 @@ def exact_counts(schedule: Schedule, piece: int) -> NDArray[np.object_]:
         counts[schedule.root[piece]] = 1
     rows = np.flatnonzero(schedule.piece == piece)
     edges = _edges(schedule.round[rows])
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in itertools.pairwise(edges):
         at = rows[low:high]
         sent = counts[schedule.source[at]]
         for row, values in zip(at, sent, strict=True):

@@ -1,9 +1,11 @@
-"""Is this schedule valid? Checked from first principles, with nothing of the simulator's or the schedulers'.
+"""Is this schedule valid? Checked from first principles, apart from simulator and schedulers.
 
 Three checks, each vectorised over all transfers: every route is a path of the network; no link
 direction carries more transfers in a round than its capacity; and the contribution counts come out
 right (`gradweave.verify.contributions`).
 """
+
+import itertools
 
 import numpy as np
 
@@ -62,7 +64,8 @@ def verify(
 
 def _where(schedule: Schedule, transfer: int) -> str:
     source, target = schedule.source[transfer], schedule.target[transfer]
-    return f"round {schedule.round[transfer]}: piece {schedule.piece[transfer]} from {source} to {target}"
+    at, piece = schedule.round[transfer], schedule.piece[transfer]
+    return f"round {at}: piece {piece} from {source} to {target}"
 
 
 def _route_violation(schedule: Schedule) -> Violation | None:
@@ -86,11 +89,14 @@ def _route_violation(schedule: Schedule) -> Violation | None:
         else:
             link = next(
                 pair
-                for pair in zip(route, route[1:], strict=False)
+                for pair in itertools.pairwise(route)
                 if schedule.topology.find_links(np.array([pair[0]]), np.array([pair[1]]))[0] < 0
             )
             expected, found = "a link", "none"
-            message = f"{_where(schedule, t)}: its route uses {link[0]}→{link[1]}; expected a link, the network has none"
+            message = (
+                f"{_where(schedule, t)}: its route uses {link[0]}→{link[1]}; expected a link, "
+                "the network has none"
+            )
         return Violation(
             "route",
             message,
@@ -137,7 +143,10 @@ def _endpoint_violation(schedule: Schedule, aggregating_switches: bool) -> Viola
         return None
     t = int(wrong[0])
     switch = schedule.source[t] if not is_server[schedule.source[t]] else schedule.target[t]
-    message = f"{_where(schedule, t)}: ends at switch {switch}; expected servers, since switches do not aggregate"
+    message = (
+        f"{_where(schedule, t)}: ends at switch {switch}; expected servers, since switches do not "
+        "aggregate"
+    )
     return Violation(
         "endpoint",
         message,
@@ -163,7 +172,10 @@ def _forwarding_violation(schedule: Schedule, forwarded: np.ndarray) -> Violatio
     for t in np.flatnonzero(forwarded)[:1].tolist():
         route = schedule.route(t)
         server = next(node for node in route[1:-1] if schedule.topology.is_server[node])
-        message = f"{_where(schedule, t)}: its route passes through server {server}; expected only switches inside"
+        message = (
+            f"{_where(schedule, t)}: its route passes through server {server}; expected only "
+            "switches inside"
+        )
         return Violation(
             "forwarding",
             message,
@@ -194,7 +206,8 @@ def _capacity_violation(schedule: Schedule) -> Violation | None:
     capacity, found = int(schedule.topology.capacity[link]), int(load[over[0]])
     rows = transfer[key == used[over[0]]]
     pair = (int(schedule.topology.source[link]), int(schedule.topology.target[link]))
-    message = f"round {at}: link {pair[0]}→{pair[1]} carries {found} transfers; expected at most {capacity}"
+    link_name = f"{pair[0]}→{pair[1]}"
+    message = f"round {at}: link {link_name} carries {found} transfers; expected at most {capacity}"
     return Violation(
         "capacity",
         message,
@@ -208,7 +221,7 @@ def _capacity_violation(schedule: Schedule) -> Violation | None:
 
 
 def _conflict_violation(schedule: Schedule) -> Violation | None:
-    """A copy that shares its target, piece and round with another write: which of them is last is not defined."""
+    """A copy that shares target, piece and round with another write: which is last is undefined."""
     pieces = np.int64(schedule.pieces)
     cell = schedule.target.astype(np.int64) * pieces + schedule.piece
     order = np.lexsort((cell, schedule.round))
@@ -221,5 +234,8 @@ def _conflict_violation(schedule: Schedule) -> Violation | None:
         return None
     t = int(order[wrong[0] + 1])
     at, server, piece = int(schedule.round[t]), int(schedule.target[t]), int(schedule.piece[t])
-    message = f"round {at}: server {server} gets piece {piece} by a copy and by another transfer; expected one copy alone"
+    message = (
+        f"round {at}: server {server} gets piece {piece} by a copy and by another transfer; "
+        "expected one copy alone"
+    )
     return Violation("conflict", message, at, 1, 2, t, server=server, piece=piece)
