@@ -23,7 +23,7 @@ def fixed_trees(
     Returns:
         The bound, with its kind and certificate.
 
-    Source: SPEC "Lower bounds", fixed trees.
+    Source: docs/concepts/bounds.md.
 
     >>> import gradweave as gw
     >>> trees = gw.schedule.FlowTrees.shortest_path(gw.topology.bcube(n=3, k=1))

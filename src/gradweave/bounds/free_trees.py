@@ -13,7 +13,11 @@ from gradweave.topology.topology import Integers, Topology
 
 
 def free_trees(
-    topology: Topology, collective: Collective = "all_reduce", *, overlap: bool = False
+    topology: Topology,
+    collective: Collective = "all_reduce",
+    *,
+    overlap: bool = False,
+    aggregating_switches: bool = False,
 ) -> Bound:
     """Fewest rounds that any schedule with one piece per server can have, whatever its trees.
 
@@ -28,11 +32,13 @@ def free_trees(
         topology: the network.
         collective: a stage, or both.
         overlap: whether an all-reduce may run both stages at once.
+        aggregating_switches: whether switches add what they receive and send on what they hold.
+            That saves the servers transfers, so the count of all transfers bounds nothing.
 
     Returns:
         The bound, with its kind and certificate.
 
-    Source: SPEC "Lower bounds".
+    Source: docs/concepts/bounds.md.
 
     >>> import gradweave as gw
     >>> print(gw.bounds.free_trees(gw.topology.bcube(n=3, k=1)))
@@ -45,7 +51,8 @@ def free_trees(
         )
     depth = _depth(topology)
     if collective == "all_reduce" and overlap:
-        return best(_ports(topology), _every_piece_leaves(topology), depth)
+        leaves = best(_every_piece_leaves(topology), depth)
+        return leaves if aggregating_switches else best(_ports(topology), leaves)
     forward = topology.capacity
     gather = (
         best(_cut(topology, forward, leaving=True), depth)

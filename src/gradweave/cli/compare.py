@@ -1,6 +1,7 @@
 """``gradweave compare``: schedulers on networks, beside the paper's Table 2."""
 
 import csv
+import functools
 import importlib.util
 import io
 import json
@@ -10,7 +11,7 @@ from pathlib import Path
 import click
 
 from gradweave.atomic import atomic_write
-from gradweave.cli.console import Progress, print_json
+from gradweave.cli.console import Progress, print_json, print_lines, printable
 from gradweave.cli.options import json_option, schedulers_of, time_limit_option
 from gradweave.errors import FileError, OptionError
 from gradweave.report import TABLE_2, Case, Row, comparison_chart
@@ -23,6 +24,8 @@ SCHEDULERS = (
     "merged:rule=random,swap_passes=0,merged:rule=deepest,swap_passes=0,merged:swap_passes=0,merged"
 )
 """What is compared where nothing else is asked for."""
+WIDEST = 1 << 20
+"""Columns of the widest table; a narrower one would have its names cut short."""
 
 
 @click.command()
@@ -57,19 +60,20 @@ def compare(
     strategies = schedulers_of(schedulers)
     if not strategies:
         raise OptionError("schedulers: expected at least one, got none")
+    cases = [Case(spec, spec) for text in networks for spec in split_specs(text)] or list(TABLE_2)
+    for case in cases:
+        case.network(0)  # The last network's fault shows before the first one's work.
     if output is not None:
         _prepare(output)
-    cases = [Case(spec, spec) for text in networks for spec in split_specs(text)] or list(TABLE_2)
     with Progress("comparing") as progress:
         rows = run(cases, strategies, seeds=seeds, time_limit=time_limit, progress=progress)
-        if output is not None:
-            _write(rows, output)
+        written = [] if output is None else _write(rows, output)
     if as_json:
         print_json({"rows": [row.as_object() for row in rows]})
     else:
         _print_table(rows)
         if output is not None:
-            click.echo(f"written to {output}: comparison.csv, comparison.json, comparison.png")
+            print_lines(f"written to {output}: {', '.join(written)}")
 
 
 def _prepare(output: Path) -> None:
@@ -84,7 +88,8 @@ def _prepare(output: Path) -> None:
         raise FileError(f"{output}: cannot be made a directory: {error.strerror}") from error
 
 
-def _write(rows: Sequence[Row], output: Path) -> None:
+def _write(rows: Sequence[Row], output: Path) -> list[str]:
+    """Writes the files, the chart only where there is a figure to draw; returns their names."""
     objects = [row.as_object() for row in rows]
     columns = list(dict.fromkeys(key for row in objects for key in row))
     text = io.StringIO()
@@ -94,7 +99,11 @@ def _write(rows: Sequence[Row], output: Path) -> None:
     atomic_write(output / "comparison.csv", text.getvalue().encode())
     atomic_write(output / "comparison.json", json.dumps({"rows": objects}, indent=1).encode())
     drawn = [row for row in objects if row["rounds_mean"] is not None]
+    if not drawn:
+        (output / "comparison.png").unlink(missing_ok=True)
+        return ["comparison.csv", "comparison.json"]
     comparison_chart(drawn, output / "comparison.png")
+    return ["comparison.csv", "comparison.json", "comparison.png"]
 
 
 def _print_table(rows: Sequence[Row]) -> None:
@@ -107,7 +116,7 @@ def _print_table(rows: Sequence[Row]) -> None:
     table = Table(box=None, padding=(0, 1), header_style="bold")
     table.add_column("mean rounds", no_wrap=True)
     for label in labels:
-        table.add_column(label, justify="right", no_wrap=True)
+        table.add_column(printable(label), justify="right", no_wrap=True)
     stages = [at[names[0], label].stages for label in labels]
     one = ["both" if stage == "all_reduce" else "one" for stage in stages]
     table.add_row("stages counted", *one, style="dim")
@@ -133,11 +142,13 @@ def _print_table(rows: Sequence[Row]) -> None:
     table.add_row(
         "lower bound", *(f"{at[names[0], label].bound:g}" for label in labels), style="bold"
     )
-    width = max(100, Console().width)
-    console = Console(width=max(width, 40 + 8 * len(labels)), highlight=False)
+    # Paths may have [brackets] and :colons:, which mean something else to Rich.
+    plain = functools.partial(Console, markup=False, emoji=False, highlight=False)
+    width = plain(width=WIDEST).measure(table).maximum
+    console = plain(width=max(100, Console().width, width))
     console.print(table)
     for note in _notes(rows):
-        console.print(note, style="dim")
+        console.print(printable(note), style="dim")
 
 
 _TABLE_2 = {case.spec for case in TABLE_2}

@@ -18,6 +18,22 @@ def print_json(value: Mapping[str, Any]) -> None:
     click.echo(json.dumps(value))
 
 
+def print_lines(*lines: str) -> None:
+    """Writes lines to standard output; see `printable`."""
+    click.echo("\n".join(map(printable, lines)))
+
+
+def printable(text: str) -> str:
+    """The text with every character that a terminal might act on written as an escape.
+
+    Names come from files, and files from anyone.
+    """
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
 class Progress:
     """Says on standard error what is being done, once the work takes longer than `PATIENCE_S`.
 
@@ -47,7 +63,7 @@ class Progress:
         wait = PATIENCE_S
         shown = False
         while not self._stop.wait(wait):
-            line = f"{time.monotonic() - self._started:4.0f} s  {self._doing}"
+            line = f"{time.monotonic() - self._started:4.0f} s  {printable(self._doing)}"
             sys.stderr.write(f"\r\x1b[K{line}" if on_terminal else f"{line}\n")
             sys.stderr.flush()
             shown, wait = True, 0.2 if on_terminal else 5.0

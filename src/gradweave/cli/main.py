@@ -1,5 +1,6 @@
 """The command ``gradweave``: verbs, and how errors become exit statuses."""
 
+import io
 import os
 import sys
 
@@ -7,6 +8,7 @@ import click
 
 import gradweave
 from gradweave.cli.compare import compare
+from gradweave.cli.console import printable
 from gradweave.cli.schedule import schedule
 from gradweave.cli.show import show
 from gradweave.cli.verify import verify
@@ -31,12 +33,16 @@ def main(arguments: list[str] | None = None) -> None:
     Exit status 0 is success; 1, the answer is no: an invalid schedule, or none in the time given;
     2, bad input, with one line on standard error that names what is wrong and what would be right.
     """
+    # An arrow or a ⌈ must not end the run where standard output goes to a file in another encoding.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(_status(arguments))
 
 
 def _status(arguments: list[str] | None) -> int:
     try:
-        cli.main(args=arguments, prog_name="gradweave", standalone_mode=False)
+        # Without standalone mode, click returns the status that a verb exits with.
+        status = cli.main(args=arguments, prog_name="gradweave", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
         return BAD_INPUT
@@ -55,9 +61,9 @@ def _status(arguments: list[str] | None) -> int:
         # again as it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SUCCESS
-    return SUCCESS
+    return status if isinstance(status, int) else SUCCESS
 
 
 def _say(message: str, status: int) -> int:
-    click.echo(f"gradweave: {' '.join(message.split())}", err=True)
+    click.echo(f"gradweave: {printable(' '.join(message.split()))}", err=True)
     return status

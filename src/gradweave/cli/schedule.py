@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from gradweave import simulate
-from gradweave.cli.console import Progress, print_json
+from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import (
     json_option,
     positive,
@@ -81,7 +81,7 @@ def schedule(
     if as_json:
         print_json(_summary(solution, output))
     else:
-        click.echo("\n".join(_lines(solution, gradient_bytes, output)))
+        print_lines(*_lines(solution, gradient_bytes, output))
 
 
 def _summary(solution: Solution, output: Path | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from gradweave.cli.console import Progress, print_json
+from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option, writable
 from gradweave.report import write_page
 from gradweave.schedule import load
@@ -36,4 +36,4 @@ def show(file: Path, output: Path | None, title: str | None, as_json: bool) -> N
     if as_json:
         print_json({"file": str(file), "output": str(output), "rounds": schedule.rounds})
     else:
-        click.echo(f"{output}: {schedule.rounds} rounds; open it in a browser")
+        print_lines(f"{output}: {schedule.rounds} rounds; open it in a browser")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from gradweave.cli.console import Progress, print_json
+from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option
 from gradweave.schedule import load
 from gradweave.verify import verify as check
@@ -49,12 +49,12 @@ def verify(
             }
         )
     elif violation:
-        click.echo(f"invalid: {violation.message}")
+        print_lines(f"invalid: {violation.message}")
     else:
         forwarded = (
             f", {verdict.forwarded:,} of them through other servers" if verdict.forwarded else ""
         )
-        click.echo(
+        print_lines(
             f"valid: {schedule.collective} on {schedule.topology.name}, {schedule.rounds} rounds, "
             f"{verdict.transfers:,} transfers{forwarded}"
         )

@@ -1,6 +1,7 @@
 """The chart of `gradweave compare`: rounds beside the lower bound and the paper's figures."""
 
 import io
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +15,18 @@ if TYPE_CHECKING:
 
 _COLOURS = ("#4269d0", "#e3903b", "#3ca58a", "#c65b8c", "#8b6fc9", "#9a7b4f", "#5aa9d6", "#7d8794")
 _INK, _MUTED, _BOUND = "#23262b", "#767b84", "#c0392b"
-_GROUP_WIDTH = 0.82
+_PANELS_A_ROW = 3
+_OUTLIER = 3.5
+"""A bar that is longer than this many times the median is cut off and says its length."""
+
+_Row = Mapping[str, Any]
 
 
-def comparison_chart(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
-    """Draws a comparison of schedulers as a PNG bar chart, networks side by side.
+def comparison_chart(rows: Sequence[_Row], path: str | Path) -> None:
+    """Draws a comparison of schedulers as a PNG: a panel per network, a bar per scheduler.
 
     A bar is a scheduler's mean rounds, the tick in it its best run, the diamond the paper's figure,
-    the line across a group of bars the network's lower bound.
+    the line across the bars the network's lower bound. Bars far longer than the others are cut off.
 
     Args:
         rows: one mapping per network and scheduler with ``label`` (or ``topology``),
@@ -40,23 +45,23 @@ def comparison_chart(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Non
         raise OptionError("nothing to draw: expected at least one row, got none")
     networks = list(dict.fromkeys(_network(row) for row in rows))
     schedulers = list(dict.fromkeys(str(row["scheduler"]) for row in rows))
-    figure = Figure(
-        figsize=(max(6.0, 0.6 * len(networks) + 0.16 * len(rows)), 4.6),
-        dpi=160,
-        layout="constrained",
-    )
-    axes = figure.add_subplot()
-    for index, scheduler in enumerate(schedulers):
-        mine = [row for row in rows if str(row["scheduler"]) == scheduler]
-        _draw_scheduler(axes, mine, scheduler, networks, index, len(schedulers))
-    _draw_bounds(axes, rows, networks)
-    _dress(axes, figure, rows, networks)
+    across = min(_PANELS_A_ROW, len(networks))
+    down = -(-len(networks) // across)
+    size = (2.6 + 3.0 * across, 1.0 + down * (0.55 + 0.23 * len(schedulers)))
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
+    for panel, network in zip(panels, networks, strict=False):
+        _draw_network(panel, network, [row for row in rows if _network(row) == network], schedulers)
+    for panel in panels[len(networks) :]:
+        panel.set_axis_off()
+    panels[0].invert_yaxis()
+    _legend(figure, rows)
     image = io.BytesIO()
     figure.savefig(image, format="png")
     atomic_write(path, image.getvalue())
 
 
-def _network(row: Mapping[str, Any]) -> str:
+def _network(row: _Row) -> str:
     return _plain(row.get("label") or row["topology"])
 
 
@@ -65,93 +70,64 @@ def _plain(text: object) -> str:
     return str(text).replace("$", r"\$")
 
 
-def _draw_scheduler(
-    axes: "Axes",
-    rows: Sequence[Mapping[str, Any]],
-    scheduler: str,
-    networks: list[str],
-    index: int,
-    count: int,
-) -> None:
-    width = _GROUP_WIDTH / count
-    place = [
-        networks.index(_network(row)) - _GROUP_WIDTH / 2 + (index + 0.5) * width for row in rows
-    ]
-    mean = [float(row["rounds_mean"]) for row in rows]
-    axes.bar(
-        place,
-        mean,
-        width * 0.86,
-        color=_COLOURS[index % len(_COLOURS)],
-        hatch="//" if index >= len(_COLOURS) else None,
-        label=_plain(scheduler).lstrip("_"),
-        zorder=2,
-    )
-    tick = dict(color="white", linewidth=1.4, zorder=3)
-    least = [float(row["rounds_min"]) for row in rows]
-    axes.hlines(least, [x - width * 0.3 for x in place], [x + width * 0.3 for x in place], **tick)  # pyright: ignore
-    quoted = [
-        (x, float(row["paper"]))
-        for x, row in zip(place, rows, strict=True)
-        if row.get("paper") is not None
-    ]
-    if quoted:
-        axes.scatter(
-            *zip(*quoted, strict=True),
-            marker="D",
-            s=22,
-            color="white",
-            edgecolor=_INK,
-            linewidth=1.1,
-            zorder=5,
-        )
-
-
-def _draw_bounds(axes: "Axes", rows: Sequence[Mapping[str, Any]], networks: list[str]) -> None:
-    """One line per network and distinct bound: bounds differ where rows count different stages."""
-    bounds = {(_network(row), float(row["bound"])) for row in rows if row.get("bound") is not None}
-    for network, bound in sorted(bounds):
-        middle = networks.index(network)
-        reach = _GROUP_WIDTH / 2 + 0.05
-        axes.hlines(bound, middle - reach, middle + reach, color=_BOUND, linewidth=1.6, zorder=4)
+def _draw_network(axes: "Axes", network: str, rows: list[_Row], schedulers: list[str]) -> None:
+    means = [float(row["rounds_mean"]) for row in rows]
+    paper = [float(row["paper"]) for row in rows if row.get("paper") is not None]
+    longest = max(value for value in means + paper if value <= _OUTLIER * statistics.median(means))
+    edge = 1.12 * longest
+    for row, mean in zip(rows, means, strict=True):
+        place = schedulers.index(str(row["scheduler"]))
+        colour = _COLOURS[place % len(_COLOURS)]
+        axes.barh(place, min(mean, edge), 0.74, color=colour, zorder=2)
+        if row["rounds_min"] < mean and row["rounds_min"] < edge:
+            axes.vlines(
+                row["rounds_min"], place - 0.37, place + 0.37, color="white", lw=1.4, zorder=3
+            )
+        figure = f"{mean:.1f}".removesuffix(".0")
+        end = min(mean, edge)
+        if row.get("paper") is not None and -0.02 * edge < float(row["paper"]) - end < 0.16 * edge:
+            end = float(row["paper"]) + 0.01 * edge  # the figure goes behind the diamond
+        axes.text(
+            end + 0.015 * edge, place, figure if mean <= edge else f"→ {figure}", va="center",
+            fontsize=7.5, color=_INK,
+        )  # fmt: skip
+        if row.get("paper") is not None:
+            axes.scatter(
+                min(float(row["paper"]), edge), place, marker="D", s=22, color="white",
+                edgecolor=_INK, linewidth=1.1, zorder=5,
+            )  # fmt: skip
+    for bound in {float(row["bound"]) for row in rows if row.get("bound") is not None}:
+        axes.axvline(bound, color=_BOUND, linewidth=1.4, zorder=4)
+    _dress(axes, network, rows, schedulers, edge)
 
 
 def _dress(
-    axes: "Axes", figure: "Figure", rows: Sequence[Mapping[str, Any]], networks: list[str]
+    axes: "Axes", network: str, rows: list[_Row], schedulers: list[str], edge: float
 ) -> None:
-    from matplotlib.lines import Line2D
-
-    stages = {row.get("stages") for row in rows} - {None}
-    counted = f" ({_plain(next(iter(stages))).replace('_', '-')})" if len(stages) == 1 else ""
-    axes.set_ylabel(f"rounds{counted}", color=_INK)
-    axes.set_xticks(range(len(networks)), networks, color=_INK)
-    axes.tick_params(axis="both", length=0, labelcolor=_INK)
-    axes.yaxis.grid(True, color="#e4e4e0", linewidth=0.8)
+    stages = {str(row["stages"]).replace("_", "-") for row in rows if row.get("stages")}
+    axes.set_title(network, loc="left", fontsize=10, color=_INK, fontweight="bold")
+    axes.set_title(", ".join(sorted(stages)), loc="right", fontsize=7.5, color=_MUTED)
+    axes.set_xlim(0, 1.16 * edge)
+    axes.set_yticks(range(len(schedulers)), [_plain(name).lstrip("_") for name in schedulers])
+    axes.tick_params(axis="both", length=0, labelcolor=_INK, labelsize=8)
+    axes.xaxis.grid(True, color="#e4e4e0", linewidth=0.8)
     axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(_MUTED)
-    extra = [Line2D([], [], color=_MUTED, linewidth=1.4, label="best run (white tick)")]
+    axes.spines[:].set_visible(False)
+
+
+def _legend(figure: "Figure", rows: Sequence[_Row]) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = [Patch(color=_COLOURS[0], label="mean rounds")]
+    if any(row["rounds_min"] < row["rounds_mean"] for row in rows):
+        handles.append(Line2D([], [], color=_MUTED, linewidth=1.4, label="best run (white tick)"))
     if any(row.get("bound") is not None for row in rows):
-        extra.append(Line2D([], [], color=_BOUND, linewidth=1.6, label="lower bound"))
+        handles.append(Line2D([], [], color=_BOUND, linewidth=1.4, label="lower bound"))
     if any(row.get("paper") is not None for row in rows):
-        extra.append(
-            Line2D(
-                [],
-                [],
-                marker="D",
-                color="white",
-                markeredgecolor=_INK,
-                markersize=5,
-                label="figure in the paper",
-            )
-        )
-    handles, _ = axes.get_legend_handles_labels()
+        diamond = dict(marker="D", color="white", markeredgecolor=_INK, markersize=5)
+        handles.append(Line2D([], [], label="figure in the paper", **diamond))  # pyright: ignore
     figure.legend(
-        handles=[*handles, *extra],
-        loc="outside upper center",
-        ncols=4,
-        frameon=False,
-        fontsize=8.5,
+        handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=8.5,
         labelcolor=_INK,
-    )
+    )  # fmt: skip

@@ -85,7 +85,7 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Schedule:
         held = msgspec.json.decode(content, type=_File)
         del content
         return _to_schedule(held)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FileError(f"{path}: not a schedule file: {error}") from error
     except RecursionError as error:
         raise FileError(f"{path}: not a schedule file: nested too deeply") from error

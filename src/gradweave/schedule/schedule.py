@@ -48,7 +48,7 @@ class Schedule:
     id can be used as an index; whether the schedule is *valid* is for `gradweave.verify` to say.
     Arrays are read-only.
 
-    Source: SPEC "Schedule file"; the paper's section 4.1.
+    Source: docs/reference/schedule-file.md; the paper's section 4.1.
 
     Raises:
         ScheduleError: naming the column and row at fault.

@@ -1,5 +1,7 @@
 """A cyclic order of all servers in which neighbours are near and their routes share no link."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,12 +52,13 @@ def hamiltonian_order(
         if order is not None:
             return topology.servers[order]
         if not known:
+            cycle = f"found no Hamiltonian cycle of {topology.num_servers} servers"
+            remedy = f" within {limit:g} s; use order=id, or give more time"
             break
-    raise NoScheduleError(
-        f"ring: found no Hamiltonian cycle of {topology.num_servers} servers with disjoint routes "
-        f"on {topology.name!r} "
-        f"within {limit:g} s; use order=id, or give more time"
-    )
+    else:
+        cycle = f"there is no Hamiltonian cycle of the {topology.num_servers} servers"
+        remedy = "; use order=id"
+    raise NoScheduleError(f"{cycle} with disjoint shortest routes on {topology.name!r}{remedy}")
 
 
 def _circuit(
@@ -82,7 +85,14 @@ def _circuit(
     solver.parameters.random_seed = seed
     solver.parameters.num_workers = 1
     solver.parameters.max_time_in_seconds = seconds
-    status = solver.solve(model)
+    # The solver would take Ctrl-C for itself and return without an answer, as if out of time.
+    solver.parameters.catch_sigint_signal = False
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            status = pool.submit(solver.solve, model).result()
+        except KeyboardInterrupt:
+            solver.stop_search()
+            raise
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, status == cp_model.INFEASIBLE
     following = {

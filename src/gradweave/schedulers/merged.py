@@ -13,6 +13,9 @@ from gradweave.schedulers.scheduler import Scheduler, from_reduce_scatter
 from gradweave.simulate.rounds import schedule_from_rounds
 from gradweave.topology.topology import Topology
 
+MOST = 1_000_000
+"""Largest number of tries, and of passes of swaps."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Merged(Scheduler):
@@ -43,24 +46,26 @@ class Merged(Scheduler):
             rules = ", ".join(rule.name.lower() for rule in Rule)
             raise OptionError(f"merged: rule: expected one of {rules}, got {self.rule!r}")
         for field, least in (("tries", 1), ("swap_passes", 0)):
-            if getattr(self, field) < least:
+            if not least <= getattr(self, field) <= MOST:
                 raise OptionError(
-                    f"merged: {field}: expected at least {least}, got {getattr(self, field)}"
+                    f"merged: {field}: expected {least} to {MOST:,}, got {getattr(self, field)}"
                 )
 
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
+        deadline = None if time_limit is None else time.monotonic() + time_limit
         if self.overlap and collective == "all_reduce":
-            return self._search(topology, collective, seed, time_limit)
+            return self._search(topology, collective, seed, deadline)
         return from_reduce_scatter(
-            self._search(topology, "reduce_scatter", seed, time_limit), collective
+            lambda network: self._search(network, "reduce_scatter", seed, deadline),
+            topology,
+            collective,
         )
 
     def _search(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+        self, topology: Topology, collective: Collective, seed: int, deadline: float | None
     ) -> Schedule:
-        started = time.monotonic()
         trees = FlowTrees.shortest_path(topology, aggregating_switches=self.aggregating_switches)
         workloads = Workloads.of(trees, collective)
         least = fixed_trees(trees, collective, overlap=self.overlap).rounds
@@ -78,7 +83,7 @@ class Merged(Scheduler):
             )
             if rounds is not None:
                 best, fewest = rounds, int(rounds.max()) + 1
-            out_of_time = time_limit is not None and time.monotonic() - started > time_limit
+            out_of_time = deadline is not None and time.monotonic() > deadline
             if fewest == least or out_of_time:
                 break
         assert best is not None

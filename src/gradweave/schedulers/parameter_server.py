@@ -31,7 +31,9 @@ class ParameterServer(Scheduler):
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
-        return from_reduce_scatter(_first_fit(topology, topology.servers, seed), collective)
+        return from_reduce_scatter(
+            lambda network: _first_fit(network, network.servers, seed), topology, collective
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,7 @@ class CentralParameterServer(Scheduler):
     The gradient is still cut into one piece per server, so that rounds compare with the other
     strategies' rounds.
 
-    Source: the lecture, "Architecture 1: Parameter Server".
+    Source: Bandyopadhyay, "Modern Distributed Computing", lecture, 2025.
     """
 
     name: ClassVar[str] = "central_parameter_server"
@@ -59,7 +61,9 @@ class CentralParameterServer(Scheduler):
                 f"central_parameter_server: server: {server} is not a server of {topology.name!r}"
             )
         root = np.full(topology.num_servers, server, np.int32)
-        return from_reduce_scatter(_first_fit(topology, root, seed), collective)
+        return from_reduce_scatter(
+            lambda network: _first_fit(network, root, seed), topology, collective
+        )
 
 
 def _first_fit(topology: Topology, root: np.ndarray, seed: int) -> Schedule:

@@ -25,7 +25,7 @@ class Ring(Scheduler):
     2·(N−1)/N of the gradient. Flows between servers that are not neighbours pass through others,
     and may need several rounds a step.
 
-    Source: Patarasuk and Yuan 2009; the lecture, "Architecture 2: Ring All-Reduce".
+    Source: Patarasuk and Yuan 2009; Bandyopadhyay, lecture, 2025.
     """
 
     name: ClassVar[str] = "ring"
@@ -63,13 +63,12 @@ class Ring(Scheduler):
             return topology.servers
         if self.order == "hamiltonian":
             return hamiltonian_order(topology, seed=seed, time_limit=time_limit)
-        order = np.asarray(self.order, np.int32)
-        if not np.array_equal(np.sort(order), topology.servers):
+        if sorted(self.order) != topology.servers.tolist():
             raise OptionError(
                 f"ring: order: expected each of the {topology.num_servers} servers once, "
                 f"got {self.order}"
             )
-        return order
+        return np.array(self.order, np.int32)
 
     def _stage(
         self,

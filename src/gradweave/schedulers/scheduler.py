@@ -2,7 +2,10 @@
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
+
+import numpy as np
 
 from gradweave.errors import OptionError
 from gradweave.schedule.compose import compose, reverse
@@ -75,9 +78,25 @@ class Scheduler(abc.ABC):
         return bool(getattr(self, "aggregating_switches", False))
 
 
-def from_reduce_scatter(stage: Schedule, collective: Collective) -> Schedule:
-    """What a reduce-scatter gives rise to: itself, its reverse, or both with a barrier between."""
+def from_reduce_scatter(
+    make: Callable[[Topology], Schedule], topology: Topology, collective: Collective
+) -> Schedule:
+    """The collective that reduce-scatters give rise to: one, one reversed, or both in a row.
+
+    Args:
+        make: makes a reduce-scatter on a network of the same links; capacities may be others.
+        topology: the network.
+        collective: what to make.
+    """
     if collective == "reduce_scatter":
-        return stage
-    gathered = reverse(stage)
+        return make(topology)
+    # Reversal moves each link direction's load to its opposite, so what is to be reversed is made
+    # for the opposites' capacities.
+    opposite = topology.capacity[topology.opposite]
+    if np.array_equal(opposite, topology.capacity):
+        stage = to_reverse = make(topology)
+    else:
+        to_reverse = make(dataclasses.replace(topology, capacity=opposite))
+        stage = make(topology) if collective == "all_reduce" else to_reverse
+    gathered = reverse(to_reverse.replace(topology=topology))
     return gathered if collective == "all_gather" else compose(stage, gathered)

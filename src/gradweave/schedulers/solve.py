@@ -103,15 +103,20 @@ def solve(
     if time_limit is not None and not time_limit > 0:
         raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
     started = time.monotonic()
-    overlapping = any(getattr(scheduler, "overlap", False) for scheduler in schedulers)
+    overlap, aggregating_switches = (
+        any(getattr(scheduler, option, False) for scheduler in schedulers)
+        for option in ("overlap", "aggregating_switches")
+    )
     progress("finding the lower bound")
-    bound = free_trees(topology, collective, overlap=overlapping)
+    bound = free_trees(
+        topology, collective, overlap=overlap, aggregating_switches=aggregating_switches
+    )
     best: Schedule | None = None
     winner = schedulers[0]
     attempts: list[Attempt] = []
     for scheduler in schedulers:
-        left = None if time_limit is None else time_limit - (time.monotonic() - started)
-        if left is not None and left <= 0 and best is not None:
+        left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - started))
+        if left == 0.0 and best is not None:
             break
         progress(f"trying {to_spec(scheduler)}")
         attempt, schedule = _attempt(scheduler, topology, collective, seed, left)

@@ -25,7 +25,7 @@ def seconds(schedule: Schedule, gradient_bytes: float, model: Model = "rounds") 
     Returns:
         Time from the first transfer's start to the last one's end, in seconds.
 
-    Source: SPEC "Seconds and bytes".
+    Source: docs/concepts/semantics.md.
     """
     if model == "rounds":
         return float(round_seconds(schedule, gradient_bytes).sum())

@@ -30,7 +30,7 @@ def traffic(schedule: Schedule, gradient_bytes: float) -> Traffic:
         schedule: the schedule; its pieces are of equal size.
         gradient_bytes: size of the whole gradient, M.
 
-    Source: the lecture's comparison of parameter server and ring: 2·(N−1)·M at the server against
+    Source: Bandyopadhyay's comparison (lecture, 2025): 2·(N−1)·M at the server against
     2·(N−1)/N·M.
 
     >>> import gradweave as gw

@@ -27,7 +27,7 @@ def capacities_from_bandwidths(bandwidth_bytes_per_s: NDArray[np.float64]) -> ND
         TopologyError: the greatest common unit is so small that a link would carry more than
             `MAX_CAPACITY`.
 
-    Source: SPEC "Network".
+    Source: docs/concepts/semantics.md.
 
     >>> capacities_from_bandwidths(np.array([10e9, 25e9, 40e9]) / 8)
     array([2, 5, 8])

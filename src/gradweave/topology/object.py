@@ -23,7 +23,7 @@ def topology_to_object(topology: Topology) -> dict[str, Any]:
         ``name``, ``servers``, ``switches``, ``links`` (columns) and, where the nodes have any,
         ``labels``.
 
-    Source: SPEC "Schedule file".
+    Source: docs/reference/schedule-file.md.
     """
     labels = {"labels": list(topology.labels)} if topology.labels else {}
     return {

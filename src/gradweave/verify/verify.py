@@ -35,7 +35,7 @@ def verify(
         The verdict, with the first violation: by route, then capacity, then conflicting writes,
         then result.
 
-    Source: SPEC "A schedule is valid when".
+    Source: docs/concepts/verifier.md.
 
     >>> import gradweave as gw
     >>> schedule = gw.schedulers.Ring().schedule(gw.topology.ring(4))

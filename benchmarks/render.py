@@ -1,0 +1,180 @@
+"""Writes the figures of benchmarks/results into README.md and docs/, between their markers.
+
+python benchmarks/render.py            write
+python benchmarks/render.py --check    say what is out of date, and exit with 1
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+NETWORKS = {
+    "B3": "BCube(3,1)", "B4": "BCube(4,1)", "B5": "BCube(5,1)",
+    "D4": "DCell(4,1)", "D5": "DCell(5,1)", "D6": "DCell(6,1)",
+    "J10": "Jellyfish, 10", "J15": "Jellyfish, 15", "J20": "Jellyfish, 20",
+}  # fmt: skip
+
+
+def load(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}".removesuffix(".0")
+
+
+def made_with(result: dict[str, Any]) -> str:
+    hardware, versions = result["hardware"], result["versions"]
+    packages = ", ".join(
+        f"{name} {versions[name]}" for name in ("python", "numpy", "numba", "ortools")
+    )
+    return (
+        f"`{result['command']}`, {result['date']}, {hardware['cores']} cores of {hardware['cpu']}, "
+        f"{hardware['memory_gib']} GiB; {packages}."
+    )
+
+
+def table_2(schedulers: dict[str, str]) -> str:
+    result = load("table_2")
+    at = {(row["scheduler"], row["label"]): row for row in result["rows"]}
+    head = ["network", *schedulers.values(), "lower bound", "paper: PS", "paper: ring", "paper: RL"]
+    lines = []
+    for label, name in NETWORKS.items():
+        rows = [at[scheduler, label] for scheduler in schedulers]
+        paper_ring = at["ring:steps=paper", label]
+        differs = abs(paper_ring["rounds_mean"] - paper_ring["paper"]) > 0.03 * paper_ring["paper"]
+        lines.append(
+            [
+                name,
+                *(number(row["rounds_mean"]) for row in rows),
+                number(rows[0]["bound"]),
+                number(at["parameter_server", label]["paper"]),
+                number(paper_ring["paper"]) + "*" * differs,
+                number(result["paper_learned"][label]),
+            ]
+        )
+    return table(head, lines)
+
+
+def short_table_2() -> str:
+    names = {
+        "parameter_server": "parameter server",
+        "ring:steps=paper": "ring, N steps",
+        "ring:order=hamiltonian": "ring, found order",
+        "merged": "merged trees",
+    }
+    return f"{table_2(names)}\n\n{made_with(load('table_2'))}"
+
+
+def full_table_2() -> str:
+    names = dict.fromkeys(row["scheduler"] for row in load("table_2")["rows"])
+    return f"{table_2({name: f'`{name}`' for name in names})}\n\n{made_with(load('table_2'))}"
+
+
+def scaling() -> str:
+    result = load("scaling")
+    head = ["servers", "transfers", "rounds", "fixed-tree bound", "schedule", "verify",
+            "simulate, rounds", "simulate, events", "lower bound"]  # fmt: skip
+    columns = ("schedule_s", "verify_s", "simulate_rounds_s", "simulate_events_s", "bound_s")
+    lines = [
+        [
+            f"{row['servers']:,}", f"{row['transfers']:,}", f"{row['rounds']:,}",
+            f"{row['fixed_tree_bound']:,}", *(f"{row[column]:.3g} s" for column in columns),
+        ]
+        for row in result["rows"]
+    ]  # fmt: skip
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def large_files() -> str:
+    result = load("large_files")
+    rows = result["rows"]
+
+    def spread(name: str) -> str:
+        taken = sorted(rows[name])
+        return f"{taken[len(taken) // 2]:.2f} s ({taken[0]:.2f} to {taken[-1]:.2f})"
+
+    head = ["what", "median of 5 (range)", "size"]
+    lines = [
+        ["read 1,000,000 transfers, `.json`", spread("load_million.json_s"), f"{rows['bytes.json'] / 1e6:.1f} MB"],
+        ["read 1,000,000 transfers, `.json.gz`", spread("load_million.json.gz_s"), f"{rows['bytes.json.gz'] / 1e6:.1f} MB"],
+        [
+            f"verify {rows['transfers']:,} transfers of {rows['servers']:,} servers", spread("verify_s"),
+            f"{rows['verify_peak_memory_mib']} MiB at the peak",
+        ],
+    ]  # fmt: skip
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def mutations() -> str:
+    result = load("mutations")
+    head = ["mutation", "tried", "rejected", "another valid schedule"]
+    lines = [
+        [row["mutation"], f"{row['tried']:,}", f"{row['rejected']:,}", f"{row['still_valid']:,}"]
+        for row in result["rows"]
+    ]
+    total = [
+        sum(row[key] for row in result["rows"]) for key in ("tried", "rejected", "still_valid")
+    ]
+    lines.append(["**all**", *(f"**{count:,}**" for count in total)])
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+PICTURES = ("table_2.png", "scaling.png")
+"""Copied to docs/images, since the site has only what lies in docs/."""
+
+PARTS: dict[str, Callable[[], str]] = {
+    "table_2_short": short_table_2,
+    "table_2": full_table_2,
+    "scaling": scaling,
+    "large_files": large_files,
+    "mutations": mutations,
+}
+
+
+def rendered(text: str) -> str:
+    """The text with what stands between the markers of each part replaced by the part."""
+    for name, make in PARTS.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        if begin in text:
+            before, rest = text.split(begin, 1)
+            _, after = rest.split(end, 1)
+            text = f"{before}{begin}\n\n{make()}\n\n{end}{after}"
+    return text
+
+
+def main() -> None:
+    stale = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = path.read_text()
+        fresh = rendered(text)
+        if fresh != text:
+            stale.append(str(path.relative_to(ROOT)))
+            if "--check" not in sys.argv:
+                path.write_text(fresh)
+    for name in PICTURES:
+        picture, copy = RESULTS / name, ROOT / "docs" / "images" / name
+        if not copy.exists() or copy.read_bytes() != picture.read_bytes():
+            stale.append(str(copy.relative_to(ROOT)))
+            if "--check" not in sys.argv:
+                shutil.copyfile(picture, copy)
+    if "--check" in sys.argv and stale:
+        sys.exit(f"out of date, run python benchmarks/render.py: {', '.join(stale)}")
+    print(
+        f"{'checked' if '--check' in sys.argv else 'written'}: {', '.join(stale) or 'all up to date'}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""What valid means, once more: slow, in plain Python, and with nothing of the library's own.
+
+SPEC "A schedule is valid when" taken literally. Two points that the text leaves open are settled as
+the verifier's documentation settles them: a copy that shares its server, piece and round with any
+other transfer into it is a conflict, since which of them is last is not defined; and in an
+all-gather every server but a piece's root starts with its own stale contribution, so that adding to
+it or passing it on shows.
+"""
+
+import dataclasses
+from collections import Counter, defaultdict
+from functools import cache
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from gradweave.schedule import COPY, REDUCE, Schedule
+from gradweave.topology import Topology
+
+
+class Row(NamedTuple):
+    """One transfer."""
+
+    round: int
+    piece: int
+    source: int
+    target: int
+    op: int
+    route: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """A schedule as plain values, which need not make sense."""
+
+    topology: Topology
+    collective: str
+    root: tuple[int, ...]
+    rows: tuple[Row, ...]
+
+    @staticmethod
+    def of(schedule: Schedule) -> "Draft":
+        columns = (schedule.round, schedule.piece, schedule.source, schedule.target, schedule.op)
+        values = zip(*(column.tolist() for column in columns), strict=True)
+        rows = tuple(Row(*row, schedule.route(t)) for t, row in enumerate(values))
+        return Draft(schedule.topology, schedule.collective, tuple(schedule.root.tolist()), rows)
+
+    def schedule(self) -> Schedule:
+        """The same as a `Schedule`; raises `ScheduleError` where the columns make none."""
+        rounds, pieces, sources, targets, ops, routes = zip(*self.rows, strict=True)
+        offsets = [0]
+        for route in routes:
+            offsets.append(offsets[-1] + len(route))
+        return Schedule(
+            topology=self.topology,
+            collective=self.collective,
+            root=list(self.root),
+            round=list(rounds),
+            piece=list(pieces),
+            source=list(sources),
+            target=list(targets),
+            op=list(ops),
+            route_nodes=[node for route in routes for node in route],
+            route_offsets=offsets,
+        )
+
+
+class Held(dict[tuple[int, int], Counter[int]]):
+    """Who is in the partial sum of each (node, piece), and how often; as at the start until changed."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.servers = draft.topology.servers.tolist()
+
+    def __missing__(self, cell: tuple[int, int]) -> Counter[int]:
+        node, piece = cell
+        if self.draft.collective == "all_gather" and node == self.draft.root[piece]:
+            return Counter(self.servers)
+        return Counter([node] if node in self.servers else [])
+
+
+def faults(
+    draft: Draft, *, forwarding_servers: bool = True, aggregating_switches: bool = False
+) -> set[str]:
+    """The kinds of rules that a schedule breaks; none where it is valid.
+
+    Where a route does not exist the rest is not looked at, and the contributions are only counted
+    where nothing else is wrong: what they come to is not defined then.
+    """
+    capacity = capacities(draft.topology)
+    servers = set(draft.topology.servers.tolist())
+    found = set()
+    for row in draft.rows:
+        if not is_path(row, capacity):
+            return {"route"}
+        if not aggregating_switches and not {row.source, row.target} <= servers:
+            found.add("endpoint")
+        if not forwarding_servers and set(row.route[1:-1]) & servers:
+            found.add("forwarding")
+    load = Counter((row.round, link) for row in draft.rows for link in pairwise(row.route))
+    if any(count > capacity[link] for (_, link), count in load.items()):
+        found.add("capacity")
+    writes = defaultdict(list)
+    for row in draft.rows:
+        writes[row.round, row.target, row.piece].append(row.op)
+    if any(len(ops) > 1 and COPY in ops for ops in writes.values()):
+        found.add("conflict")
+    if not found and wrong_cells(draft, end_state(draft)):
+        found.add("result")
+    return found
+
+
+@cache
+def capacities(topology: Topology) -> dict[tuple[int, int], int]:
+    columns = (topology.source, topology.target, topology.capacity)
+    return {(a, b): c for a, b, c in zip(*(column.tolist() for column in columns), strict=True)}
+
+
+def is_path(row: Row, links: dict[tuple[int, int], int]) -> bool:
+    """Whether the route runs from source to target over links, through no node twice."""
+    return (
+        len(row.route) >= 2
+        and (row.route[0], row.route[-1]) == (row.source, row.target)
+        and len(set(row.route)) == len(row.route)
+        and all(link in links for link in pairwise(row.route))
+    )
+
+
+def end_state(draft: Draft) -> Held:
+    """Plays all rounds: every transfer sends what its source held when the round began."""
+    held = Held(draft)
+    for _, together in groupby(sorted(draft.rows), key=lambda row: row.round):
+        sent = [(row, Counter(held[row.source, row.piece])) for row in together]
+        for row, partial_sum in sent:
+            if row.op == REDUCE:
+                partial_sum.update(held[row.target, row.piece])
+            held[row.target, row.piece] = partial_sum
+    return held
+
+
+def wrong_cells(draft: Draft, held: Held) -> dict[tuple[int, int], Counter[int]]:
+    """The (server, piece) that must hold every contribution once at the end, and do not."""
+    servers = draft.topology.servers.tolist()
+    if draft.collective == "reduce_scatter":
+        asked = [(root, piece) for piece, root in enumerate(draft.root)]
+    else:
+        asked = [(server, piece) for piece in range(len(draft.root)) for server in servers]
+    once = Counter(servers)
+    return {cell: held[cell] for cell in asked if held[cell] != once}
