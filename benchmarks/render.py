@@ -107,13 +107,16 @@ def large_files() -> str:
 
     head = ["what", "median of 5 (range)", "size"]
     lines = [
-        ["read 1,000,000 transfers, `.json`", spread("load_million.json_s"), f"{rows['bytes.json'] / 1e6:.1f} MB"],
-        ["read 1,000,000 transfers, `.json.gz`", spread("load_million.json.gz_s"), f"{rows['bytes.json.gz'] / 1e6:.1f} MB"],
         [
-            f"verify {rows['transfers']:,} transfers of {rows['servers']:,} servers", spread("verify_s"),
-            f"{rows['verify_peak_memory_mib']} MiB at the peak",
-        ],
-    ]  # fmt: skip
+            f"read 1,000,000 transfers, `{suffix}`",
+            spread(f"load_million{suffix}_s"),
+            f"{rows[f'bytes{suffix}'] / 1e6:.1f} MB",
+        ]
+        for suffix in (".json", ".json.gz")
+    ]
+    verified = f"verify {rows['transfers']:,} transfers of {rows['servers']:,} servers"
+    peak = f"{rows['verify_peak_memory_mib']} MiB at the peak"
+    lines.append([verified, spread("verify_s"), peak])
     return f"{table(head, lines)}\n\n{made_with(result)}"
 
 
@@ -171,9 +174,8 @@ def main() -> None:
                 shutil.copyfile(picture, copy)
     if "--check" in sys.argv and stale:
         sys.exit(f"out of date, run python benchmarks/render.py: {', '.join(stale)}")
-    print(
-        f"{'checked' if '--check' in sys.argv else 'written'}: {', '.join(stale) or 'all up to date'}"
-    )
+    done = "checked" if "--check" in sys.argv else "written"
+    print(f"{done}: {', '.join(stale) or 'all up to date'}")
 
 
 if __name__ == "__main__":

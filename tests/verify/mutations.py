@@ -5,7 +5,8 @@ Used by the tests and by benchmarks/experiments/mutations.py.
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import zip_longest
 
 import numpy as np
 
@@ -185,9 +186,11 @@ def judge(
         What became of them, by mutation.
     """
     tallies: dict[str, Tally] = {}
-    for name, mutant in mutants(Draft.of(schedule), most, seed):
+    original = Draft.of(schedule)
+    for name, mutant in mutants(original, most, seed):
         tally = tallies.setdefault(name, Tally())
-        broken = faults(mutant, aggregating_switches=aggregating_switches)
+        pieces = _touched_pieces(original, mutant)
+        broken = faults(mutant, aggregating_switches=aggregating_switches, pieces=pieces)
         said = verdict_on(mutant, aggregating_switches=aggregating_switches)
         if not broken and said is None:
             tally.still_valid += 1
@@ -202,8 +205,19 @@ def judge(
     return tallies
 
 
+def _touched_pieces(original: Draft, mutant: Draft) -> Collection[int]:
+    """The pieces whose contributions the mutation may change; they do not depend on each other."""
+    if (original.collective, original.root) != (mutant.collective, mutant.root):
+        return range(len(original.root))
+    pairs = zip_longest(original.rows, mutant.rows)
+    return {row.piece for pair in pairs if pair[0] is not pair[1] for row in pair if row}
+
+
 def verdict_on(mutant: Draft, *, aggregating_switches: bool = False) -> str | None:
-    """The rule that the library finds broken; None where it accepts, ``columns`` where the columns make no schedule."""
+    """The rule that the library finds broken; None where it accepts.
+
+    ``columns`` where it will not even make a schedule of the columns.
+    """
     try:
         schedule = mutant.schedule()
     except ScheduleError:

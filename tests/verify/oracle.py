@@ -9,6 +9,7 @@ it or passing it on shows.
 
 import dataclasses
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from functools import cache
 from itertools import groupby, pairwise
 from typing import NamedTuple
@@ -65,7 +66,10 @@ class Draft:
 
 
 class Held(dict[tuple[int, int], Counter[int]]):
-    """Who is in the partial sum of each (node, piece), and how often; as at the start until changed."""
+    """Who is in the partial sum of each (node, piece), and how often.
+
+    As at the start until changed.
+    """
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -79,18 +83,28 @@ class Held(dict[tuple[int, int], Counter[int]]):
 
 
 def faults(
-    draft: Draft, *, forwarding_servers: bool = True, aggregating_switches: bool = False
+    draft: Draft,
+    *,
+    forwarding_servers: bool = True,
+    aggregating_switches: bool = False,
+    pieces: Collection[int] | None = None,
 ) -> set[str]:
     """The kinds of rules that a schedule breaks; none where it is valid.
 
     Where a route does not exist the rest is not looked at, and the contributions are only counted
     where nothing else is wrong: what they come to is not defined then.
+
+    Args:
+        draft: the schedule.
+        forwarding_servers: whether routes may pass through servers.
+        aggregating_switches: whether switches may add.
+        pieces: count the contributions of these pieces only; the others are known to be right.
     """
     capacity = capacities(draft.topology)
     servers = set(draft.topology.servers.tolist())
     found = set()
     for row in draft.rows:
-        if not is_path(row, capacity):
+        if not is_path(row, draft.topology):
             return {"route"}
         if not aggregating_switches and not {row.source, row.target} <= servers:
             found.add("endpoint")
@@ -104,7 +118,9 @@ def faults(
         writes[row.round, row.target, row.piece].append(row.op)
     if any(len(ops) > 1 and COPY in ops for ops in writes.values()):
         found.add("conflict")
-    if not found and wrong_cells(draft, end_state(draft)):
+    pieces = range(len(draft.root)) if pieces is None else pieces
+    counted = dataclasses.replace(draft, rows=[row for row in draft.rows if row.piece in pieces])
+    if not found and wrong_cells(draft, end_state(counted), pieces):
         found.add("result")
     return found
 
@@ -115,8 +131,10 @@ def capacities(topology: Topology) -> dict[tuple[int, int], int]:
     return {(a, b): c for a, b, c in zip(*(column.tolist() for column in columns), strict=True)}
 
 
-def is_path(row: Row, links: dict[tuple[int, int], int]) -> bool:
+@cache
+def is_path(row: Row, topology: Topology) -> bool:
     """Whether the route runs from source to target over links, through no node twice."""
+    links = capacities(topology)
     return (
         len(row.route) >= 2
         and (row.route[0], row.route[-1]) == (row.source, row.target)
@@ -137,12 +155,14 @@ def end_state(draft: Draft) -> Held:
     return held
 
 
-def wrong_cells(draft: Draft, held: Held) -> dict[tuple[int, int], Counter[int]]:
+def wrong_cells(
+    draft: Draft, held: Held, pieces: Collection[int]
+) -> dict[tuple[int, int], Counter[int]]:
     """The (server, piece) that must hold every contribution once at the end, and do not."""
     servers = draft.topology.servers.tolist()
     if draft.collective == "reduce_scatter":
-        asked = [(root, piece) for piece, root in enumerate(draft.root)]
+        asked = [(draft.root[piece], piece) for piece in pieces]
     else:
-        asked = [(server, piece) for piece in range(len(draft.root)) for server in servers]
+        asked = [(server, piece) for piece in pieces for server in servers]
     once = Counter(servers)
     return {cell: held[cell] for cell in asked if held[cell] != once}

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.bound import Bound, Cut, Distance, Ports, best
+from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.topology.routes import hop_distances
 from gradweave.topology.topology import Integers, Topology
@@ -18,6 +19,8 @@ def free_trees(
     *,
     overlap: bool = False,
     aggregating_switches: bool = False,
+    forwarding_servers: bool = False,
+    pieces_per_server: int = 1,
 ) -> Bound:
     """Fewest rounds that any schedule with one piece per server can have, whatever its trees.
 
@@ -34,6 +37,10 @@ def free_trees(
         overlap: whether an all-reduce may run both stages at once.
         aggregating_switches: whether switches add what they receive and send on what they hold.
             That saves the servers transfers, so the count of all transfers bounds nothing.
+        forwarding_servers: whether routes may pass through servers, as the unmerged baselines' do.
+            One transfer then goes any distance, so depth bounds nothing.
+        pieces_per_server: pieces that each server is the root of, c; every count of pieces grows
+            by this factor.
 
     Returns:
         The bound, with its kind and certificate.
@@ -46,16 +53,18 @@ def free_trees(
     server 0, 2 a round
     """
     if collective not in COLLECTIVES:
-        raise ValueError(
+        raise OptionError(
             f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
         )
-    depth = _depth(topology)
+    depth = _depth(topology, forwarding_servers)
     if collective == "all_reduce" and overlap:
-        leaves = best(_every_piece_leaves(topology), depth)
-        return leaves if aggregating_switches else best(_ports(topology), leaves)
+        leaves = best(_every_piece_leaves(topology, pieces_per_server), depth)
+        if aggregating_switches:
+            return leaves
+        return best(_ports(topology, pieces_per_server), leaves)
     forward = topology.capacity
     gather = (
-        best(_cut(topology, forward, leaving=True), depth)
+        best(_cut(topology, forward, pieces_per_server, leaving=True), depth)
         if collective != "reduce_scatter"
         else None
     )
@@ -66,7 +75,7 @@ def free_trees(
     if gather is not None and np.array_equal(forward, backward):
         mirrored = _mirrored(gather)
         return mirrored.then(gather)
-    scatter = best(_cut(topology, backward, leaving=False), depth)
+    scatter = best(_cut(topology, backward, pieces_per_server, leaving=False), depth)
     return scatter if gather is None else scatter.then(gather)
 
 
@@ -80,39 +89,41 @@ def _mirrored(gather: Bound) -> Bound:
     return Bound(gather.rounds, gather.kind, (certificate,))
 
 
-def _depth(topology: Topology) -> Bound:
+def _depth(topology: Topology, forwarding_servers: bool) -> Bound:
     hops = hop_distances(topology)
+    if forwarding_servers:
+        hops = np.minimum(hops, 1)
     source, target = divmod(int(hops.argmax()), len(hops))
     farthest = int(hops[source, target])
     ends = int(topology.servers[source]), int(topology.servers[target])
     return Bound(farthest, "depth", (Distance(*ends, farthest),))
 
 
-def _cut(topology: Topology, capacity: Integers, *, leaving: bool) -> Bound:
+def _cut(topology: Topology, capacity: Integers, per_server: int, *, leaving: bool) -> Bound:
     """The cut bound of an all-gather over link directions of the given capacity.
 
     Starts from the cuts round single servers and raises the round count by the cut that each
     failing flow exposes, so that about one flow per server is computed.
     """
-    servers, pieces = topology.servers, topology.num_servers
+    servers, pieces = topology.servers, topology.num_servers * per_server
     entering = np.bincount(topology.target, capacity, minlength=topology.num_nodes)[servers].astype(
         np.int64
     )
     tightest = int(np.argmin(entering))
-    rounds = -(-(pieces - 1) // int(entering[tightest]))
+    rounds = -(-(pieces - per_server) // int(entering[tightest]))
     inside = np.ones(topology.num_nodes, bool)
     inside[servers[tightest]] = False
-    flow = _Flow(topology, capacity)
+    flow = _Flow(topology, capacity, per_server)
     for server in servers.tolist():
         while True:
             reached, value = flow.cut(server, rounds)
             if value >= pieces:
                 break
             crossing = int(capacity[reached[topology.source] & ~reached[topology.target]].sum())
-            rounds = -(-int(reached[servers].sum()) // crossing)
+            rounds = -(-int(reached[servers].sum()) * per_server // crossing)
             inside = reached
     crossing = int(capacity[inside[topology.source] & ~inside[topology.target]].sum())
-    crossed_by = int(inside[servers].sum())
+    crossed_by = int(inside[servers].sum()) * per_server
     if inside.sum() * 2 > topology.num_nodes:
         inside, leaving = ~inside, not leaving
     return Bound(rounds, "cut", (_certificate(topology, inside, crossed_by, crossing, leaving),))
@@ -131,7 +142,7 @@ def _certificate(
 class _Flow:
     """The largest flow from a super-source over all servers to one node, for many nodes."""
 
-    def __init__(self, topology: Topology, capacity: NDArray) -> None:
+    def __init__(self, topology: Topology, capacity: NDArray, per_server: int) -> None:
         from ortools.graph.python import max_flow
 
         self.topology, self.capacity = topology, capacity.astype(np.int64)
@@ -142,7 +153,9 @@ class _Flow:
         )
         count = topology.num_servers
         self.solver.add_arcs_with_capacity(
-            np.full(count, self.source, np.int32), topology.servers, np.ones(count, np.int64)
+            np.full(count, self.source, np.int32),
+            topology.servers,
+            np.full(count, per_server, np.int64),
         )
         self.rounds = 1
 
@@ -158,23 +171,23 @@ class _Flow:
         return reached[:-1], value
 
 
-def _ports(topology: Topology) -> Bound:
+def _ports(topology: Topology, per_server: int) -> Bound:
     count = topology.num_servers
     leaving = int(topology.capacity[topology.is_server[topology.source]].sum())
     entering = int(topology.capacity[topology.is_server[topology.target]].sum())
     ports = min(leaving, entering)
-    transfers = 2 * count * (count - 1)
+    transfers = 2 * count * (count - 1) * per_server
     return Bound(-(-transfers // ports), "ports", (Ports(transfers, ports),))
 
 
-def _every_piece_leaves(topology: Topology) -> Bound:
+def _every_piece_leaves(topology: Topology, per_server: int) -> Bound:
     """Each of N pieces must leave every set of servers.
 
     In its reduce where its root is outside, else in its copy.
     """
     from ortools.graph.python import max_flow
 
-    pieces = topology.num_servers
+    pieces = topology.num_servers * per_server
     solver: Any = max_flow.SimpleMaxFlow()
     solver.add_arcs_with_capacity(
         topology.source, topology.target, topology.capacity.astype(np.int64)

@@ -60,7 +60,10 @@ def compare(
     strategies = schedulers_of(schedulers)
     if not strategies:
         raise OptionError("schedulers: expected at least one, got none")
-    cases = [Case(spec, spec) for text in networks for spec in split_specs(text)] or list(TABLE_2)
+    cases = [Case(spec, spec) for text in networks for spec in split_specs(text)]
+    if networks and not cases:
+        raise OptionError("networks: expected at least one, got none")
+    cases = cases or list(TABLE_2)
     for case in cases:
         case.network(0)  # The last network's fault shows before the first one's work.
     if output is not None:
@@ -139,9 +142,9 @@ def _print_table(rows: Sequence[Row]) -> None:
             *(f"{figure:.1f}" if figure else "" for figure in known),
             style="dim",
         )
-    table.add_row(
-        "lower bound", *(f"{at[names[0], label].bound:g}" for label in labels), style="bold"
-    )
+    # Strategies that overlap the stages have a lower bound of their own; the least holds for all.
+    bounds = [min(at[name, label].bound for name in names) for label in labels]
+    table.add_row("lower bound", *(f"{bound:g}" for bound in bounds), style="bold")
     # Paths may have [brackets] and :colons:, which mean something else to Rich.
     plain = functools.partial(Console, markup=False, emoji=False, highlight=False)
     width = plain(width=WIDEST).measure(table).maximum

@@ -56,9 +56,11 @@ def _status(arguments: list[str] | None) -> int:
         return _say("out of memory; try a smaller network or file", BAD_INPUT)
     except (KeyboardInterrupt, click.Abort):
         return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of standard output went away, as `head` does; keep Python from complaining
-        # again as it exits.
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code != 1:
+            raise
+        # The reader of standard output went away, as `head` does; click exits with 1 then. Keep
+        # Python from complaining again as it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SUCCESS
     return status if isinstance(status, int) else SUCCESS

@@ -5,11 +5,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError
 from gradweave.report.paper import PAPER
 from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.solve import bound_for
 from gradweave.schedulers.spec import to_spec
 from gradweave.topology.spec import from_spec
 from gradweave.topology.topology import Topology
@@ -101,10 +101,13 @@ def compare(
     rows = []
     for case in cases:
         runs = [case.network(seed) for seed in range(seeds)]
-        bounds = {id(network): free_trees(network, case.stages).rounds for network in runs}
-        bound = sum(bounds[id(network)] for network in runs) / seeds
         for scheduler in schedulers:
             progress(f"{case.label}: {to_spec(scheduler)}")
+            bounds = {
+                network: bound_for(network, case.stages, [scheduler]).rounds
+                for network in dict.fromkeys(runs)
+            }
+            bound = sum(bounds[network] for network in runs) / seeds
             rows.append(_row(case, scheduler, runs, bound, time_limit))
     return rows
 

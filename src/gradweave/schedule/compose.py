@@ -1,5 +1,7 @@
 """Turning one stage into the other, and joining both into an all-reduce."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from gradweave.errors import ScheduleError
@@ -15,8 +17,7 @@ def reverse(schedule: Schedule) -> Schedule:
     directions of a link are alike.
 
     Raises:
-        ScheduleError: for an all-reduce, and where an unequal capacity makes the reversed schedule
-            impossible.
+        ScheduleError: for an all-reduce.
 
     >>> import gradweave as gw
     >>> stage = gw.schedulers.Ring().schedule(gw.topology.ring(4), collective="reduce_scatter")
@@ -84,11 +85,11 @@ def overlap(schedule: Schedule) -> Schedule:
     """Lets each piece's all-gather start as soon as its root is complete, where links are free.
 
     Every copy keeps the order of the schedule and moves to the earliest round in which its prefix
-    is complete and its route has room; reduces stay where they are. The result never has more
-    rounds.
+    is complete, its route has room, and what it overwrites was written and sent on; reduces stay
+    where they are. The result never has more rounds.
 
     Args:
-        schedule: an all-reduce.
+        schedule: a valid all-reduce.
     """
     if schedule.collective != "all_reduce":
         raise ScheduleError(f"overlap: expected all_reduce, got {schedule.collective}")
@@ -97,14 +98,17 @@ def overlap(schedule: Schedule) -> Schedule:
     start = np.searchsorted(transfer, np.arange(schedule.num_transfers + 1))
     load = np.zeros((schedule.rounds, len(topology.source)), np.int32)
     ready = np.zeros((topology.num_nodes, schedule.pieces), np.int32)
+    last_sent = np.zeros_like(ready)
     rounds = schedule.round.copy()
-    for t in range(schedule.num_transfers):
-        used, piece = links[start[t] : start[t + 1]], schedule.piece[t]
-        if schedule.op[t] == COPY:
-            first = ready[schedule.source[t], piece]
-            room = (load[first : rounds[t] + 1, used] < topology.capacity[used]).all(axis=1)
-            rounds[t] = first + int(np.flatnonzero(room)[0])
-        load[rounds[t], used] += 1
-        at = (schedule.target[t], piece)
-        ready[at] = max(ready[at], rounds[t] + 1)
+    for at, (low, high) in enumerate(pairwise(schedule.round_offsets.tolist())):
+        last_sent[schedule.source[low:high], schedule.piece[low:high]] = at
+        for t in range(low, high):
+            used, piece = links[start[t] : start[t + 1]], schedule.piece[t]
+            cell = (schedule.target[t], piece)
+            if schedule.op[t] == COPY:
+                first = max(ready[schedule.source[t], piece], ready[cell], last_sent[cell])
+                room = (load[first : at + 1, used] < topology.capacity[used]).all(axis=1)
+                rounds[t] = first + room.argmax() if room.any() else at
+            load[rounds[t], used] += 1
+            ready[cell] = max(ready[cell], rounds[t] + 1)
     return schedule.replace(round=rounds)

@@ -76,8 +76,10 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Schedule:
     path = Path(path)
     try:
         content = _read(path, max_bytes)
-    except OSError as error:
-        raise FileError(f"{path}: {error.strerror or error}") from error
+    except FileError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        raise FileError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     collecting = gc.isenabled()
     # A million small lists and nothing to collect: the collector would take longer than the parser.
     gc.disable()

@@ -22,6 +22,9 @@ COPY = 1
 OPS = ("reduce", "copy")
 """The ops' names in files, by their number."""
 
+COLUMNS = ("root", "round", "piece", "source", "target", "op", "route_nodes", "route_offsets")
+"""The fields of a schedule that are arrays."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Provenance:
@@ -81,29 +84,26 @@ class Schedule:
             raise ScheduleError(
                 f"collective: expected one of {', '.join(COLLECTIVES)}, got {self.collective!r}"
             )
-        nodes, transfers = self.topology.num_nodes, len(self.round)
+        given = {field: _flat(field, getattr(self, field)) for field in COLUMNS}
+        if not given["root"].size:
+            raise ScheduleError("root: expected at least one piece, got none")
+        nodes, transfers = self.topology.num_nodes, len(given["round"])
         columns: dict[str, NDArray] = {}
         for field, dtype, least, most in (
             ("root", np.int32, 0, nodes - 1),
             ("round", np.int32, 0, np.iinfo(np.int32).max - 1),
-            ("piece", np.int32, 0, len(self.root) - 1),
+            ("piece", np.int32, 0, len(given["root"]) - 1),
             ("source", np.int32, 0, nodes - 1),
             ("target", np.int32, 0, nodes - 1),
             ("op", np.int8, 0, len(OPS) - 1),
             ("route_nodes", np.int32, 0, nodes - 1),
-            ("route_offsets", np.int64, 0, len(self.route_nodes)),
+            ("route_offsets", np.int64, 0, len(given["route_nodes"])),
         ):
-            array = np.asarray(getattr(self, field))
-            if array.ndim != 1:
-                raise ScheduleError(f"{field}: expected a flat list, got {array.ndim} dimensions")
-            if array.size and array.dtype.kind not in "iu":
-                raise ScheduleError(f"{field}: expected integers, got {array.dtype}")
+            array = given[field]
             if array.size and (array.min() < least or array.max() > most):
                 row = int(np.flatnonzero((array < least) | (array > most))[0])
                 raise ScheduleError(f"{field}[{row}]: expected {least} to {most}, got {array[row]}")
             columns[field] = array.astype(dtype)
-        if not columns["root"].size:
-            raise ScheduleError("root: expected at least one piece, got none")
         if not self.topology.is_server[columns["root"]].all():
             piece = int(np.flatnonzero(~self.topology.is_server[columns["root"]])[0])
             raise ScheduleError(
@@ -115,13 +115,15 @@ class Schedule:
                     f"{field}: expected {transfers} entries, as many as round has, "
                     f"got {len(columns[field])}"
                 )
-        lengths = np.diff(columns["route_offsets"])
-        if len(lengths) != transfers or columns["route_offsets"][[0, -1]].tolist() != [
-            0,
-            len(self.route_nodes),
-        ]:
+        offsets, lengths = columns["route_offsets"], np.diff(columns["route_offsets"])
+        if len(offsets) != transfers + 1:
             raise ScheduleError(
                 f"route: expected {transfers} routes, as many as round has, got {len(lengths)}"
+            )
+        if (offsets[0], offsets[-1]) != (0, len(columns["route_nodes"])):
+            raise ScheduleError(
+                f"route_offsets: expected 0 to {len(columns['route_nodes'])}, the number of "
+                f"route_nodes; got {offsets[0]} to {offsets[-1]}"
             )
         if transfers and lengths.min() < 2:
             row = int(np.flatnonzero(lengths < 2)[0])
@@ -261,6 +263,19 @@ class Schedule:
             f"Schedule({self.collective} on {self.topology.name!r}: {self.num_transfers} transfers "
             f"in {self.rounds} rounds, by {self.scheduler.name})"
         )
+
+
+def _flat(field: str, values: Any) -> NDArray:
+    """A column as a flat array of integers, whatever their size."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ScheduleError(f"{field}: expected a flat list, got a ragged one") from error
+    if array.ndim != 1:
+        raise ScheduleError(f"{field}: expected a flat list, got {array.ndim} dimensions")
+    if array.size and array.dtype.kind not in "iu":
+        raise ScheduleError(f"{field}: expected integers, got {array.dtype}")
+    return array
 
 
 def take_rows(nodes: NDArray, offsets: NDArray, index: NDArray) -> tuple[NDArray, NDArray]:

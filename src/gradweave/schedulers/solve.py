@@ -103,14 +103,8 @@ def solve(
     if time_limit is not None and not time_limit > 0:
         raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
     started = time.monotonic()
-    overlap, aggregating_switches = (
-        any(getattr(scheduler, option, False) for scheduler in schedulers)
-        for option in ("overlap", "aggregating_switches")
-    )
     progress("finding the lower bound")
-    bound = free_trees(
-        topology, collective, overlap=overlap, aggregating_switches=aggregating_switches
-    )
+    bound = bound_for(topology, collective, schedulers)
     best: Schedule | None = None
     winner = schedulers[0]
     attempts: list[Attempt] = []
@@ -130,6 +124,27 @@ def solve(
         raise NoScheduleError(f"no schedule for {topology.name!r}: {reasons}")
     stated = best.replace(bound=StatedBound(bound.rounds, bound.kind))
     return Solution(stated, bound, winner, tuple(attempts), time.monotonic() - started)
+
+
+def bound_for(topology: Topology, collective: Collective, schedulers: Sequence[Scheduler]) -> Bound:
+    """The bound that holds for all of some strategies, with the freedoms that their options give.
+
+    Args:
+        topology: the network.
+        collective: a stage, or both.
+        schedulers: the strategies.
+    """
+    overlap, aggregating_switches = (
+        any(getattr(scheduler, option, False) for scheduler in schedulers)
+        for option in ("overlap", "aggregating_switches")
+    )
+    return free_trees(
+        topology,
+        collective,
+        overlap=overlap,
+        aggregating_switches=aggregating_switches,
+        forwarding_servers=any(scheduler.forwards_through_servers for scheduler in schedulers),
+    )
 
 
 def _attempt(

@@ -38,12 +38,14 @@ def from_spec(text: str) -> Scheduler:
     if strategy is None:
         near = difflib.get_close_matches(name.lower(), STRATEGIES, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise SpecError(f"no scheduler {name!r}; {hint}there are {', '.join(sorted(STRATEGIES))}")
+        raise SpecError(
+            f"no scheduler {name!r:.60}; {hint}there are {', '.join(sorted(STRATEGIES))}"
+        )
     kinds = typing.get_type_hints(strategy)
     fields = [field.name for field in dataclasses.fields(strategy)]
     for key in values:
         if key not in fields:
-            shown = "a value without a key" if key == UNNAMED else repr(key)
+            shown = "a value without a key" if key == UNNAMED else f"{key!r:.60}"
             known = f"options are {', '.join(fields)}" if fields else "it has no options"
             raise SpecError(f"{name}: {shown} is no option of it; {known}")
     try:
@@ -105,7 +107,9 @@ def _value(what: str, kind: object, text: str) -> object:
     if typing.get_origin(kind) is typing.Literal:
         if text in typing.get_args(kind):
             return text
-        raise SpecError(f"{what} must be one of {', '.join(typing.get_args(kind))}, got {text!r}")
+        raise SpecError(
+            f"{what} must be one of {', '.join(typing.get_args(kind))}, got {text!r:.60}"
+        )
     try:
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
@@ -118,4 +122,4 @@ def _value(what: str, kind: object, text: str) -> object:
         expected = {bool: "true or false", int: "an integer", float: "a number"}.get(
             kind, "integers joined by dots"
         )  # type: ignore[arg-type]
-        raise SpecError(f"{what} must be {expected}, got {text!r}") from None
+        raise SpecError(f"{what} must be {expected}, got {text!r:.60}") from None

@@ -3,11 +3,14 @@
 from gradweave.topology.bcube import bcube
 from gradweave.topology.complete import complete
 from gradweave.topology.dcell import dcell
+from gradweave.topology.dragonfly import dragonfly
 from gradweave.topology.fat_tree import fat_tree
 from gradweave.topology.files import load, save
 from gradweave.topology.graph import from_networkx, to_networkx
 from gradweave.topology.hypercube import hypercube
 from gradweave.topology.jellyfish import jellyfish, jellyfish_reference
+from gradweave.topology.leaf_spine import leaf_spine
+from gradweave.topology.machines import a100_box, dgx1v, mi250_box, tpu_torus
 from gradweave.topology.ring import ring
 from gradweave.topology.routes import (
     hop_distances,
@@ -18,16 +21,22 @@ from gradweave.topology.routes import (
 )
 from gradweave.topology.spec import from_spec
 from gradweave.topology.star import star
+from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Link, Topology
 from gradweave.topology.torus import mesh, torus
 
 __all__ = [
+    "FreeGroup",
     "Link",
     "Topology",
+    "a100_box",
     "bcube",
     "complete",
     "dcell",
+    "dgx1v",
+    "dragonfly",
     "fat_tree",
+    "free_groups",
     "from_networkx",
     "from_spec",
     "hop_distances",
@@ -35,8 +44,10 @@ __all__ = [
     "jellyfish",
     "jellyfish_reference",
     "k_shortest_routes",
+    "leaf_spine",
     "load",
     "mesh",
+    "mi250_box",
     "ring",
     "save",
     "shortest_path_trees",
@@ -45,4 +56,5 @@ __all__ = [
     "switch_only_trees",
     "to_networkx",
     "torus",
+    "tpu_torus",
 ]

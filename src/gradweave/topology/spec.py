@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -12,10 +13,23 @@ from gradweave.errors import SpecError
 from gradweave.topology.bcube import bcube
 from gradweave.topology.complete import complete
 from gradweave.topology.dcell import dcell
+from gradweave.topology.dragonfly import dragonfly
 from gradweave.topology.fat_tree import fat_tree
 from gradweave.topology.files import SUFFIXES, load
 from gradweave.topology.hypercube import hypercube
 from gradweave.topology.jellyfish import jellyfish, jellyfish_reference
+from gradweave.topology.leaf_spine import leaf_spine
+from gradweave.topology.machines import (
+    A100_LINK,
+    A100_NIC_BYTES_PER_S,
+    DGX1V_LINK,
+    MI250_LINK,
+    TPU_LINKS,
+    a100_box,
+    dgx1v,
+    mi250_box,
+    tpu_torus,
+)
 from gradweave.topology.ring import ring
 from gradweave.topology.star import star
 from gradweave.topology.topology import Link, Topology
@@ -58,7 +72,7 @@ def from_spec(text: str) -> Topology:
     if family.build is jellyfish and "reference" in values:
         family = _REFERENCE
     given = _by_parameter(name, family, values)
-    link = _link({key: given.pop(key) for key in _LINK_KEYS if key in given})
+    link = _link({key: given.pop(key) for key in _LINK_KEYS if key in given}, family.link)
     missing = [key for key in family.required if key not in given]
     if missing:
         lacking = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
@@ -126,6 +140,13 @@ def _word(what: str, value: str) -> str:
     return value
 
 
+def _bandwidth(what: str, value: str) -> float:
+    try:
+        return parse_bandwidth(value)
+    except SpecError as error:
+        raise SpecError(f"{what}: {error}") from None
+
+
 @dataclasses.dataclass(frozen=True)
 class _Family:
     """How one family is written."""
@@ -138,6 +159,8 @@ class _Family:
     unnamed: str | None = None
     """The parameter that may stand without its key."""
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    link: Link = dataclasses.field(default_factory=Link)
+    """Properties of its links where they are not stated."""
 
 
 def _counted(build: Callable[..., Topology], example: str, key: str = "n", **rest: Any) -> _Family:
@@ -145,15 +168,23 @@ def _counted(build: Callable[..., Topology], example: str, key: str = "n", **res
     return _Family(build, example, {key: _integer}, (key,), unnamed=key, **rest)
 
 
-def _grid(build: Callable[..., Topology], example: str) -> _Family:
+def _grid(build: Callable[..., Topology], example: str, **rest: Any) -> _Family:
     key = "dimensions"
-    return _Family(build, example, {key: _dimensions}, (key,), unnamed=key)
+    return _Family(build, example, {key: _dimensions}, (key,), unnamed=key, **rest)
 
 
 _FAMILIES: dict[str, _Family] = {
     "bcube": _Family(bcube, "bcube:n=3,k=1", {"n": _integer, "k": _integer}, ("n", "k")),
     "complete": _counted(complete, "complete:8"),
     "dcell": _Family(dcell, "dcell:n=4,k=1", {"n": _integer, "k": _integer}, ("n", "k")),
+    "dragonfly": _Family(
+        dragonfly,
+        "dragonfly:groups=9,routers_per_group=4,servers_per_router=2,global_links=2",
+        dict.fromkeys(
+            ("groups", "routers_per_group", "servers_per_router", "global_links"), _integer
+        ),
+        ("groups", "routers_per_group", "servers_per_router"),
+    ),
     "fat_tree": _counted(fat_tree, "fat_tree:k=4", "k"),
     "hypercube": _counted(
         hypercube, "hypercube:3", "dimension", aliases={"d": "dimension", "n": "dimension"}
@@ -164,13 +195,43 @@ _FAMILIES: dict[str, _Family] = {
         dict.fromkeys(("switches", "degree", "servers_per_switch", "seed"), _integer),
         ("switches", "degree"),
     ),
+    "leaf_spine": _Family(
+        leaf_spine,
+        "leaf_spine:leaves=4,spines=2,servers_per_leaf=4,oversubscription=2",
+        {
+            **dict.fromkeys(("leaves", "spines", "servers_per_leaf"), _integer),
+            "oversubscription": _word,
+        },
+        ("leaves", "spines", "servers_per_leaf"),
+    ),
     "mesh": _grid(mesh, "mesh:3x3"),
     "ring": _counted(ring, "ring:8"),
     "star": _counted(star, "star:8"),
     "torus": _grid(torus, "torus:4x4"),
 }
 
-_SPELLINGS = {"fattree": "fat_tree"}
+_MACHINES: dict[str, _Family] = {
+    "a100": _Family(
+        lambda nic=A100_NIC_BYTES_PER_S, **rest: a100_box(nic_bytes_per_s=nic, **rest),
+        "a100:boxes=2",
+        {**dict.fromkeys(("boxes", "nvswitches", "rails"), _integer), "nic": _bandwidth},
+        (),
+        link=A100_LINK,
+    ),
+    "dgx1v": _Family(dgx1v, "dgx1v", {}, (), link=DGX1V_LINK),
+    "mi250": _Family(mi250_box, "mi250", {}, (), link=MI250_LINK),
+    **{
+        f"tpu_{generation}": _grid(
+            functools.partial(tpu_torus, generation=generation),
+            f"tpu_{generation}:4x4",
+            link=link,
+        )
+        for generation, (_, link) in TPU_LINKS.items()
+    },
+}
+_FAMILIES |= _MACHINES
+
+_SPELLINGS = {"fattree": "fat_tree", "leafspine": "leaf_spine"}
 _FAMILIES |= {spelling: _FAMILIES[family] for spelling, family in _SPELLINGS.items()}
 
 _REFERENCE = _Family(
@@ -185,7 +246,8 @@ _LINK_KEYS = ("bandwidth", "latency", "capacity")
 
 
 def _unknown_family(name: str) -> str:
-    families = sorted(_FAMILIES.keys() - _SPELLINGS.keys())
+    families = sorted(_FAMILIES.keys() - _SPELLINGS.keys() - _MACHINES.keys())
+    families += sorted(_MACHINES)
     near = difflib.get_close_matches(name.lower(), families, 1)
     guess = f"; did you mean {near[0]}?" if near else ";"
     return f"{_shown(name)}: unknown family of networks{guess} known are {', '.join(families)}"
@@ -209,7 +271,7 @@ def _by_parameter(name: str, family: _Family, values: Mapping[str, str]) -> dict
     return given
 
 
-def _link(values: Mapping[str, str]) -> Link | None:
+def _link(values: Mapping[str, str], usual: Link) -> Link | None:
     changes: dict[str, Any] = {}
     if "bandwidth" in values:
         changes["bandwidth_bytes_per_s"] = parse_bandwidth(values["bandwidth"])
@@ -217,7 +279,7 @@ def _link(values: Mapping[str, str]) -> Link | None:
         changes["latency_s"] = parse_latency(values["latency"])
     if "capacity" in values:
         changes["capacity"] = _integer("capacity", values["capacity"])
-    return Link(**changes) if changes else None
+    return dataclasses.replace(usual, **changes) if changes else None
 
 
 def _shown(text: str) -> str:

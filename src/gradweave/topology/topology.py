@@ -290,14 +290,14 @@ class Topology:
     def node_name(self, node: int) -> str:
         """The node as a person would name it: ``server 3``, with its label where it has one."""
         kind = "server" if self.is_server[node] else "switch"
-        return f"{kind} {node}" + (f" ({self.labels[node]})" if self.labels else "")
+        return f"{kind} {node}" + (f" ({_in_one_line(self.labels[node])})" if self.labels else "")
 
     def link_name(self, link: int) -> str:
         """The link direction as a person would name it: ``3→12``."""
         source, target = int(self.source[link]), int(self.target[link])
-        return (
-            f"{self.labels[source]}→{self.labels[target]}" if self.labels else f"{source}→{target}"
-        )
+        if not self.labels:
+            return f"{source}→{target}"
+        return f"{_in_one_line(self.labels[source])}→{_in_one_line(self.labels[target])}"
 
     def same_network(self, other: "Topology") -> bool:
         """Whether both have the same nodes and links; names and drawings may differ."""
@@ -318,3 +318,8 @@ class Topology:
             f"Topology({self.name!r}: {self.num_servers} servers, {len(self.switches)} switches, "
             f"{self.num_links} links)"
         )
+
+
+def _in_one_line(label: str) -> str:
+    """A label from a file as it may be shown: without line ends and other control characters."""
+    return label if label.isprintable() else label.encode("unicode_escape").decode()

@@ -1,0 +1,73 @@
+"""What the verifier says to every mutant of small schedules, against an independent oracle.
+
+    python benchmarks/experiments/mutations.py
+
+Mutations and oracle are those of tests/verify. Every alternative of every mutation is tried at
+every transfer, but for the two schedules of hundreds of transfers, where a few are drawn.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
+
+from record import record
+
+import gradweave as gw
+from gradweave.schedulers import from_spec
+from tests.verify.mutations import Tally, judge, table, total
+
+# network, strategy, collective, alternatives per mutation and transfer (None: all)
+SCHEDULES = [
+    ("bcube:n=3,k=1", "merged", "all_reduce", None),
+    ("bcube:n=3,k=1", "merged:overlap=true", "all_reduce", None),
+    ("complete:4", "merged", "all_reduce", None),
+    ("dcell:n=4,k=1", "parameter_server", "reduce_scatter", 4),
+    ("fat_tree:2", "merged:aggregating_switches=true", "all_reduce", None),
+    ("fat_tree:4", "merged:aggregating_switches=true", "reduce_scatter", 4),
+    ("mesh:2x3", "merged", "all_gather", None),
+    ("ring:4,capacity=2", "merged:overlap=true", "all_reduce", None),
+    ("ring:5", "ring", "all_reduce", None),
+    ("ring:5", "ring", "reduce_scatter", None),
+    ("star:4", "central_parameter_server", "all_reduce", None),
+    ("star:4", "merged:aggregating_switches=true", "all_reduce", None),
+]
+
+
+def counts(tally: Tally) -> dict[str, int]:
+    return {
+        "tried": tally.tried,
+        "rejected": tally.rejected,
+        "still_valid": tally.still_valid,
+        "judged_wrongly": tally.wrong,
+    }
+
+
+def main() -> None:
+    schedules, by_mutation = [], {}
+    for network, strategy, collective, most in SCHEDULES:
+        scheduler = from_spec(strategy)
+        schedule = scheduler.schedule(gw.topology.from_spec(network), collective=collective)
+        aggregating = getattr(scheduler, "aggregating_switches", False)
+        tallies = judge(schedule, most=most, aggregating_switches=aggregating)
+        made = {"topology": network, "scheduler": strategy, "collective": collective}
+        here = {"transfers": schedule.num_transfers, "alternatives": most or "all"}
+        schedules.append({**made, **here, **counts(total(tallies.values()))})
+        print(schedules[-1], flush=True)
+        for name, tally in tallies.items():
+            by_mutation.setdefault(name, []).append(tally)
+    joined = {name: total(tallies) for name, tallies in sorted(by_mutation.items())}
+    print(table(joined))
+    record(
+        "mutations",
+        "python benchmarks/experiments/mutations.py",
+        seeds=[0],
+        schedules=schedules,
+        rows=[{"mutation": name, **counts(tally)} for name, tally in joined.items()],
+    )
+    if wrong := sum(tally.wrong for tally in joined.values()):
+        sys.exit(f"verifier and oracle disagree on {wrong} mutants")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""The grown all-gather's loop, compiled.
+
+Each round, receivers with the least slack choose first: over each hop into them, the ready piece
+that is rarest round about. Then swaps: a hop into a receiver that could take more, blocked by one
+other hop, takes that hop's place if the other's receiver has no less slack, and so on at random;
+such chains fill almost every round that can be filled.
+"""
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+KEEP = 0.3
+"""Share of the swaps between equals that are left out, so that a pass does not undo itself."""
+
+
+class Growth(NamedTuple):
+    """Who can send to whom over what. Servers are ranks, resources link directions."""
+
+    root: NDArray[np.int64]
+    """[P] server at which each piece starts."""
+    source: NDArray[np.int64]
+    """[H] server that a hop leaves."""
+    target: NDArray[np.int64]
+    """[H] server that it enters."""
+    resources: NDArray[np.int64]
+    """What the hops use, one hop after the other, in the order of the route."""
+    first: NDArray[np.int64]
+    """[H+1] where each hop's resources start."""
+    capacity: NDArray[np.int64]
+    """[R] hops that each resource carries in a round."""
+    first_slot: NDArray[np.int64]
+    """[R+1] where each resource's slots start."""
+    intake: NDArray[np.int64]
+    """[N] pieces that a server can take in one round, at most."""
+
+
+class Rule(NamedTuple):
+    """How pieces are chosen, and how long rounds are improved."""
+
+    near: int
+    """Weight of the number of servers that hold a piece and could send it to the receiver."""
+    everywhere: int
+    """Weight of the number of servers that hold it at all."""
+    noise: int
+    """Random part: up to this, less one; a power of two."""
+    passes: int
+    """How often the swaps go through as many hops as there are."""
+
+
+class _State(NamedTuple):
+    holds: NDArray[np.bool_]
+    """[N, P] held since an earlier round."""
+    wanted: NDArray[np.bool_]
+    """[N, P] neither held nor on the way."""
+    near: NDArray[np.int64]
+    """[N, P] hops into the server from one that holds the piece."""
+    held_by: NDArray[np.int64]
+    """[P] servers that hold the piece."""
+    missing: NDArray[np.int64]
+    """[N] pieces that a server wants."""
+    used: NDArray[np.int64]
+    """[R] slots taken in this round."""
+    holder: NDArray[np.int64]
+    """[sum of capacities] hop in each taken slot; a resource's taken slots come first."""
+    carries: NDArray[np.int64]
+    """[H] piece on each hop in this round; −1 for none."""
+
+
+@numba.njit(cache=True, nogil=True)
+def grow(growth: Growth, rule: Rule, most: int, target: int, seed: int) -> NDArray[np.int64]:
+    """[transfers, 3] round, piece and hop of each; no rows where `most` rounds are too few.
+
+    Args:
+        growth: the problem.
+        rule: how to choose.
+        most: rounds after which to give up.
+        target: rounds hoped for, from which receivers' slack is counted.
+        seed: of every random choice.
+    """
+    np.random.seed(seed)
+    state = _start(growth)
+    left = state.missing.sum()
+    made = np.empty((left, 3), np.int64)
+    count, at = 0, 0
+    while left:
+        if at >= most or _too_late(growth, state, most - at):
+            return np.empty((0, 3), np.int64)
+        state.used[:] = 0
+        salt = np.random.randint(1 << 30)
+        for hop in _by_slack(growth, state, max(target, at + 1) - at):
+            _try(growth, state, rule, hop, salt)
+        for _ in range(rule.passes):
+            if not _swap(growth, state, rule, max(target, at + 1) - at):
+                break
+        before = count
+        for hop in range(len(growth.source)):
+            piece = state.carries[hop]
+            if piece >= 0:
+                made[count] = at, piece, hop
+                count += 1
+        if count == before:
+            return np.empty((0, 3), np.int64)
+        _arrive(growth, state, made[before:count])
+        left -= count - before
+        at += 1
+    return made
+
+
+@numba.njit(cache=True, nogil=True)
+def _start(growth: Growth) -> Any:
+    servers, pieces = len(growth.intake), len(growth.root)
+    holds = np.zeros((servers, pieces), np.bool_)
+    for piece in range(pieces):
+        holds[growth.root[piece], piece] = True
+    near = np.zeros((servers, pieces), np.int64)
+    for hop in range(len(growth.source)):
+        near[growth.target[hop]] += holds[growth.source[hop]]
+    missing = np.empty(servers, np.int64)
+    for server in range(servers):
+        missing[server] = pieces - holds[server].sum()
+    return _State(
+        holds,
+        ~holds,
+        near,
+        np.ones(pieces, np.int64),
+        missing,
+        np.zeros(len(growth.capacity), np.int64),
+        np.empty(growth.first_slot[-1], np.int64),
+        np.full(len(growth.source), -1, np.int64),
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _too_late(growth: Growth, state: Any, rounds_left: int) -> bool:
+    """Whether some server wants more than it can take in the rounds left."""
+    for server in range(len(growth.intake)):
+        if state.missing[server] > rounds_left * growth.intake[server]:
+            return True
+    return False
+
+
+@numba.njit(cache=True, nogil=True)
+def _slack(growth: Growth, state: Any, server: Any, rounds_left: int) -> Any:
+    return rounds_left * growth.intake[server] - state.missing[server]
+
+
+@numba.njit(cache=True, nogil=True)
+def _by_slack(growth: Growth, state: Any, rounds_left: int) -> NDArray[np.int64]:
+    """Hops into servers that want something, least slack first, at random among equals."""
+    order = np.random.permutation(len(growth.source))
+    slack = np.empty(len(order), np.int64)
+    count = 0
+    for hop in order:
+        server = growth.target[hop]
+        if state.missing[server]:
+            order[count] = hop
+            slack[count] = _slack(growth, state, server, rounds_left)
+            count += 1
+    return order[:count][np.argsort(slack[:count], kind="mergesort")]
+
+
+@numba.njit(cache=True, nogil=True)
+def _choose(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> Any:
+    """The piece to send over a hop; −1 where there is none."""
+    source, target = growth.source[hop], growth.target[hop]
+    best, lowest = -1, np.int64(1) << 62
+    mix = salt + hop * 40503
+    for piece in range(len(growth.root)):
+        if state.holds[source, piece] and state.wanted[target, piece]:
+            mixed = ((piece + 1) * 2654435761 + mix * 2246822519) & 0xFFFFFFFF
+            key = (
+                rule.near * state.near[target, piece]
+                + rule.everywhere * state.held_by[piece]
+                + (((mixed ^ (mixed >> 15)) * 2654435761 & 0xFFFFFFFF) >> 12) % rule.noise
+            )
+            if key < lowest:
+                best, lowest = piece, key
+    return best
+
+
+@numba.njit(cache=True, nogil=True)
+def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
+    """Sends something over a hop if there is room and anything to send."""
+    if not _claim(growth, state, hop):
+        return False
+    piece = _choose(growth, state, rule, hop, salt)
+    if piece < 0:
+        _release(growth, state, hop)
+        return False
+    state.carries[hop] = piece
+    state.wanted[growth.target[hop], piece] = False
+    state.missing[growth.target[hop]] -= 1
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _claim(growth: Growth, state: Any, hop: int) -> bool:
+    """Takes a slot of each resource of a hop, or none."""
+    for i in range(growth.first[hop], growth.first[hop + 1]):
+        resource = growth.resources[i]
+        if state.used[resource] >= growth.capacity[resource]:
+            for j in range(growth.first[hop], i):
+                _free(growth, state, growth.resources[j], hop)
+            return False
+        state.holder[growth.first_slot[resource] + state.used[resource]] = hop
+        state.used[resource] += 1
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _free(growth: Growth, state: Any, resource: int, hop: int) -> None:
+    last = growth.first_slot[resource] + state.used[resource] - 1
+    for slot in range(growth.first_slot[resource], last):
+        if state.holder[slot] == hop:
+            state.holder[slot] = state.holder[last]
+            break
+    state.used[resource] -= 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _release(growth: Growth, state: Any, hop: int) -> None:
+    for i in range(growth.first[hop], growth.first[hop + 1]):
+        _free(growth, state, growth.resources[i], hop)
+
+
+@numba.njit(cache=True, nogil=True)
+def _swap(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> bool:
+    """As many random attempts as there are hops. Returns whether anything changed."""
+    changed = False
+    for _ in range(len(growth.source)):
+        hop = np.random.randint(len(growth.source))
+        target = growth.target[hop]
+        if state.carries[hop] >= 0 or state.missing[target] == 0:
+            continue
+        other = _only_obstacle(growth, state, hop)
+        if other == -2:
+            continue
+        salt = np.random.randint(1 << 30)
+        if other == -1:
+            changed |= _try(growth, state, rule, hop, salt)
+            continue
+        loser = growth.target[other]
+        gain = _slack(growth, state, loser, rounds_left) - _slack(
+            growth, state, target, rounds_left
+        )
+        if gain < 0 or (gain == 0 and np.random.random() < KEEP):
+            continue
+        changed |= _replace(growth, state, rule, other, hop, salt)
+    return changed
+
+
+@numba.njit(cache=True, nogil=True)
+def _only_obstacle(growth: Growth, state: Any, hop: int) -> Any:
+    """The one hop to remove so that a hop fits; −1 for none, −2 where one is not enough.
+
+    A receiver's own last link is never an obstacle: taking one piece for another there gains
+    nothing.
+    """
+    obstacle = -1
+    for i in range(growth.first[hop], growth.first[hop + 1]):
+        resource = growth.resources[i]
+        if state.used[resource] < growth.capacity[resource]:
+            continue
+        if i == growth.first[hop + 1] - 1:
+            return -2
+        begin = growth.first_slot[resource]
+        if obstacle >= 0:
+            found = False
+            for slot in range(begin, begin + state.used[resource]):
+                found |= state.holder[slot] == obstacle
+            if not found:
+                return -2
+        else:
+            obstacle = state.holder[begin + np.random.randint(state.used[resource])]
+    return obstacle
+
+
+@numba.njit(cache=True, nogil=True)
+def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt: int) -> bool:
+    """Sends over a hop in place of another; puts the other back where there is nothing to send."""
+    piece, loser = state.carries[other], growth.target[other]
+    _release(growth, state, other)
+    state.carries[other] = -1
+    state.wanted[loser, piece] = True
+    state.missing[loser] += 1
+    if _try(growth, state, rule, hop, salt):
+        return True
+    _claim(growth, state, other)
+    state.carries[other] = piece
+    state.wanted[loser, piece] = False
+    state.missing[loser] -= 1
+    return False
+
+
+@numba.njit(cache=True, nogil=True)
+def _arrive(growth: Growth, state: Any, sent: NDArray[np.int64]) -> None:
+    """The round's end: what was on the way is held."""
+    for i in range(len(sent)):
+        piece, hop = sent[i, 1], sent[i, 2]
+        state.holds[growth.target[hop], piece] = True
+        state.held_by[piece] += 1
+        state.carries[hop] = -1
+    arrived = np.zeros(state.holds.shape, np.bool_)
+    for i in range(len(sent)):
+        arrived[growth.target[sent[i, 2]], sent[i, 1]] = True
+    for hop in range(len(growth.source)):
+        state.near[growth.target[hop]] += arrived[growth.source[hop]]

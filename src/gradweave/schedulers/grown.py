@@ -1,0 +1,112 @@
+"""Grown trees: informed servers push the rarest piece; the trees emerge from the schedule."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds import free_trees
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule.compose import reverse
+from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
+from gradweave.schedulers.growing import Search, growth_of, search
+from gradweave.schedulers.hops import Hops
+from gradweave.schedulers.scheduler import Scheduler, from_reduce_scatter
+from gradweave.topology.topology import Topology
+
+MOST_CHOICES = 200_000_000
+"""Hops times pieces above which a network is thinned to its servers' nearest neighbours."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Grown(Scheduler):
+    """A randomised greedy all-gather on grown trees, restarted until it meets the lower bound.
+
+    Each round, the receivers with the least slack choose first, among the pieces that a neighbour
+    holds the one that the fewest of their neighbours hold; swaps then fill links that idle. The
+    reduce-scatter is the reversed all-gather.
+    """
+
+    name: ClassVar[str] = "grown"
+
+    restarts: int = 1000
+    """Runs at most; the search stops at the bound."""
+    workers: int = 1
+    """Threads that restart side by side; the result does not depend on their number."""
+    pieces_per_server: int = 1
+    """Pieces that each server is the root of."""
+
+    def __post_init__(self) -> None:
+        for field in ("restarts", "workers", "pieces_per_server"):
+            if getattr(self, field) < 1:
+                raise OptionError(
+                    f"grown: {field}: expected at least 1, got {getattr(self, field)}"
+                )
+
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
+        return from_reduce_scatter(
+            lambda network: self._reduce_scatter(network, seed, time_limit), topology, collective
+        )
+
+    def _reduce_scatter(self, topology: Topology, seed: int, time_limit: float | None) -> Schedule:
+        mirrored = dataclasses.replace(topology, capacity=topology.capacity[topology.opposite])
+        made = self._all_gather(mirrored, seed, time_limit)
+        return reverse(made.replace(topology=topology))
+
+    def _all_gather(self, topology: Topology, seed: int, time_limit: float | None) -> Schedule:
+        count = topology.num_servers
+        root = np.repeat(np.arange(count), self.pieces_per_server)
+        hops = Hops.of(topology)
+        if len(hops.source) * len(root) > MOST_CHOICES:
+            hops = Hops.of(topology, nearest=max(4, MOST_CHOICES // (len(root) * count)))
+        growth = growth_of(
+            root,
+            hops.source,
+            hops.target,
+            hops.links,
+            hops.first_link,
+            topology.capacity,
+            intake_of(hops, topology.capacity, count),
+        )
+        bound = free_trees(topology, "all_gather", pieces_per_server=self.pieces_per_server)
+        how = Search(seed, self.restarts, self.workers, time_limit)
+        made = search(growth, bound.rounds, how)
+        if made is None:
+            raise NoScheduleError(f"grown: no all-gather of {topology.name!r} came to an end")
+        return schedule_from_hops(topology, hops, root, made)
+
+
+def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.int64]:
+    """[N] pieces that each server can take in one round: the capacity of its hops' last links."""
+    last = hops.links[hops.first_link[1:] - 1]
+    pairs = np.unique(np.stack([hops.target, last]), axis=1)
+    return np.bincount(pairs[0], capacity[pairs[1]], minlength=servers).astype(np.int64)
+
+
+def schedule_from_hops(
+    topology: Topology, hops: Hops, root: NDArray, made: NDArray[np.int64]
+) -> Schedule:
+    """The all-gather in which pieces take hops in rounds.
+
+    Args:
+        topology: the network.
+        hops: the routes.
+        root: [P] rank of each piece's root.
+        made: [T, 3] round, piece and hop.
+    """
+    nodes, offsets = take_rows(hops.route_nodes, hops.route_offsets, made[:, 2])
+    return Schedule(
+        topology=topology,
+        collective="all_gather",
+        root=topology.servers[root],
+        round=made[:, 0],
+        piece=made[:, 1],
+        source=topology.servers[hops.source[made[:, 2]]],
+        target=topology.servers[hops.target[made[:, 2]]],
+        op=np.full(len(made), COPY, np.int8),
+        route_nodes=nodes,
+        route_offsets=offsets,
+    )

@@ -1,0 +1,165 @@
+"""Base trees under a symmetry: the loop, compiled.
+
+A ready hop is one whose sender holds a piece that its receiver lacks. Ready hops stand in one list
+from which some are drawn at random; of those with room, the one whose receiver could be reached
+from the fewest sides goes first, so that what is left for the end can be reached from many.
+"""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+DRAWS = 6
+"""Ready hops drawn for each choice."""
+
+
+class Orbits(NamedTuple):
+    """Hops of the whole network, and what they cost in orbits of links."""
+
+    root: NDArray[np.int64]
+    """[B] rank of each base tree's root."""
+    first_hop: NDArray[np.int64]
+    """[N+1] hops that leave server v are ``first_hop[v]`` to ``first_hop[v+1]−1``."""
+    target: NDArray[np.int64]
+    """[H] rank of the server that a hop enters."""
+    resources: NDArray[np.int64]
+    """Orbits that the hops use, one hop after the other."""
+    first: NDArray[np.int64]
+    """[H+1] where each hop's orbits start."""
+    capacity: NDArray[np.int64]
+    """[R] hops that each orbit takes in a round."""
+
+
+@numba.njit(cache=True, nogil=True)
+def grow_base_trees(orbits: Orbits, most: int, seed: int) -> NDArray[np.int64]:
+    """[B·(N−1), 3] round, base tree and hop; no rows where `most` rounds are too few.
+
+    Args:
+        orbits: the problem.
+        most: rounds after which to give up.
+        seed: of every random choice.
+    """
+    np.random.seed(seed)
+    bases, servers, hops = len(orbits.root), len(orbits.first_hop) - 1, len(orbits.target)
+    holds = np.zeros((bases, servers), np.bool_)
+    near = np.zeros((bases, servers), np.int32)
+    ready = np.empty(bases * hops, np.int64)
+    count = 0
+    made = np.empty((bases * (servers - 1), 3), np.int64)
+    done = 0
+    for base in range(bases):
+        holds[base, orbits.root[base]] = True
+        count = _open(orbits, holds, near, ready, count, base, orbits.root[base])
+    used = np.zeros(len(orbits.capacity), np.int64)
+    at = 0
+    while done < len(made):
+        left = most - at
+        if left <= 0 or len(made) - done > left * orbits.capacity.sum():
+            return np.empty((0, 3), np.int64)
+        used[:] = 0
+        before = done
+        while count:
+            place, count = _draw(orbits, holds, near, ready, count, used)
+            if place < 0:
+                break
+            base, hop = divmod(ready[place], hops)
+            for i in range(orbits.first[hop], orbits.first[hop + 1]):
+                used[orbits.resources[i]] += 1
+            holds[base, orbits.target[hop]] = True
+            made[done] = at, base, hop
+            done += 1
+            count -= 1
+            ready[place] = ready[count]
+        if done == before:
+            return np.empty((0, 3), np.int64)
+        for i in range(before, done):
+            base, hop = made[i, 1], made[i, 2]
+            count = _open(orbits, holds, near, ready, count, base, orbits.target[hop])
+        at += 1
+    return made
+
+
+@numba.njit(cache=True, nogil=True)
+def _open(
+    orbits: Orbits,
+    holds: NDArray[np.bool_],
+    near: NDArray[np.int32],
+    ready: NDArray[np.int64],
+    count: int,
+    base: int,
+    server: int,
+) -> int:
+    """Adds the hops by which a server can pass a piece on. Returns how many are ready now."""
+    hops = len(orbits.target)
+    for hop in range(orbits.first_hop[server], orbits.first_hop[server + 1]):
+        near[base, orbits.target[hop]] += 1
+        if not holds[base, orbits.target[hop]]:
+            ready[count] = base * hops + hop
+            count += 1
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def _draw(
+    orbits: Orbits,
+    holds: NDArray[np.bool_],
+    near: NDArray[np.int32],
+    ready: NDArray[np.int64],
+    count: int,
+    used: NDArray[np.int64],
+) -> tuple[int, int]:
+    """The place of the hop to take, −1 where none fits, and how many are ready still.
+
+    Hops whose receiver was reached meanwhile are dropped on the way.
+    """
+    hops = len(orbits.target)
+    best, fewest = -1, 1 << 30
+    drawn = 0
+    while drawn < DRAWS and count:
+        place = np.random.randint(count)
+        base, hop = divmod(ready[place], hops)
+        if holds[base, orbits.target[hop]]:
+            count -= 1
+            ready[place] = ready[count]
+            best, fewest = -1, 1 << 30  # what was found may have moved
+            continue
+        drawn += 1
+        if _room(orbits, used, hop) and near[base, orbits.target[hop]] < fewest:
+            best, fewest = place, near[base, orbits.target[hop]]
+    if best >= 0 or not _any_room(orbits, used):
+        return best, count
+    offset = np.random.randint(count) if count else 0
+    place = 0
+    while place < count:
+        at = (place + offset) % count
+        base, hop = divmod(ready[at], hops)
+        if holds[base, orbits.target[hop]]:
+            count -= 1
+            ready[at] = ready[count]
+            continue
+        if _room(orbits, used, hop):
+            return at, count
+        place += 1
+    return -1, count
+
+
+@numba.njit(cache=True, nogil=True)
+def _room(orbits: Orbits, used: NDArray[np.int64], hop: int) -> bool:
+    for i in range(orbits.first[hop], orbits.first[hop + 1]):
+        resource = orbits.resources[i]
+        needed = 1
+        for j in range(orbits.first[hop], i):
+            needed += orbits.resources[j] == resource
+        if used[resource] + needed > orbits.capacity[resource]:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _any_room(orbits: Orbits, used: NDArray[np.int64]) -> bool:
+    for resource in range(len(used)):
+        if used[resource] < orbits.capacity[resource]:
+            return True
+    return False

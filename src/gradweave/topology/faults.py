@@ -1,0 +1,290 @@
+"""A network with links or servers lost, or links slowed."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import TopologyError
+from gradweave.topology.family import integer
+from gradweave.topology.graph import to_networkx
+from gradweave.topology.rated import capacities_from_rates, exact_rate
+from gradweave.topology.serving import serving_nodes
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Degraded:
+    """What is left of a network after a fault."""
+
+    topology: Topology
+    """The network left. Its nodes are numbered from 0 in the order of the original; where numbers
+    changed, its labels are those of the original, or the original ids where it had none."""
+    node_map: NDArray[np.int32]
+    """[V of the original] the id now of each node, −1 for one that is gone."""
+
+    @property
+    def original(self) -> NDArray[np.int32]:
+        """[V now] the id in the original of each node: `node_map` the other way."""
+        return np.flatnonzero(self.node_map >= 0).astype(np.int32)
+
+
+def without_links(topology: Topology, links: Iterable[tuple[int, int]]) -> Degraded:
+    """Loses links, both directions of each.
+
+    Switches that no longer serve, since no path between two servers leads over them, are dropped
+    with the links that are left of them.
+
+    Args:
+        topology: the network before.
+        links: the two nodes of each, in any order.
+
+    Returns:
+        What is left, and where the nodes are now.
+
+    Raises:
+        TopologyError: there is no such link, or without it the servers cannot all reach one
+            another.
+
+    >>> import gradweave as gw
+    >>> without_links(gw.topology.ring(8), [(0, 1)]).topology
+    Topology('ring:n=8 without 1 link': 8 servers, 0 switches, 7 links)
+    """
+    lost = _link_directions(topology, links)
+    return _without(topology, np.zeros(0, np.int64), lost)
+
+
+def without_servers(topology: Topology, servers: Iterable[int]) -> Degraded:
+    """Loses servers, with all their links.
+
+    Switches that no longer serve are dropped, as in `without_links`.
+
+    Args:
+        topology: the network before.
+        servers: node ids.
+
+    Returns:
+        What is left, and where the nodes are now.
+
+    Raises:
+        TopologyError: one is no server, fewer than two are left, or those left cannot all reach one
+            another.
+
+    >>> import gradweave as gw
+    >>> less = without_servers(gw.topology.complete(4), [1])
+    >>> less.topology.labels, less.node_map.tolist()
+    (('0', '2', '3'), [0, -1, 1, 2])
+    """
+    lost = np.array([_server(topology, server) for server in servers], np.int64)
+    return _without(topology, np.unique(lost), np.zeros(0, np.int64))
+
+
+def slowed(
+    topology: Topology, factors: Mapping[tuple[int, int], float | Fraction | str]
+) -> Degraded:
+    """Slows links, both directions of each.
+
+    Bandwidths are multiplied by the factor. So are capacities, and then all are divided by their
+    greatest common unit: with one link of a network of capacity 1 at half its speed, its capacity
+    stays 1 and that of the others becomes 2. A round then takes half as long.
+
+    Args:
+        topology: the network before.
+        factors: by the two nodes of a link, what is left of its bandwidth: more than 0, at most 1.
+
+    Returns:
+        The slower network; its nodes are the same.
+
+    Raises:
+        TopologyError: there is no such link, a factor is out of range, or the capacities have no
+            useful common unit.
+
+    >>> import gradweave as gw
+    >>> slowed(gw.topology.ring(3), {(0, 1): 0.5}).topology.capacity.tolist()
+    [1, 2, 1, 2, 2, 2]
+    """
+    rate = [Fraction(capacity) for capacity in topology.capacity.tolist()]
+    bandwidth = topology.bandwidth_bytes_per_s.copy()
+    seen: set[int] = set()
+    slow = 0
+    for ends, given in factors.items():
+        where = f"link {ends[0]}–{ends[1]}" if len(ends) == 2 else f"link {ends!r:.40}"
+        factor = exact_rate("slowed", f"the factor of {where}", given)
+        if factor > 1:
+            raise TopologyError(
+                f"slowed: the factor of {where} must be at most 1, got {given!s:.40}"
+            )
+        directions = _link_directions(topology, [ends]).tolist()
+        if not seen.isdisjoint(directions):
+            raise TopologyError(f"slowed: {where} is given twice; give one factor")
+        seen.update(directions)
+        for direction in directions:
+            rate[direction] *= factor
+            bandwidth[direction] *= float(factor)
+        slow += factor < 1
+    node_map = np.arange(topology.num_nodes, dtype=np.int32)
+    if not slow:
+        return Degraded(topology, node_map)
+    name = f"{topology.name} with {_counted(slow, 'slow link')}"
+    capacity = np.array(capacities_from_rates(name, rate), np.int64)
+    slower = dataclasses.replace(
+        topology, name=name, bandwidth_bytes_per_s=bandwidth, capacity=capacity
+    )
+    return Degraded(slower, node_map)
+
+
+def random_faults(topology: Topology, links: int = 0, servers: int = 0, seed: int = 0) -> Degraded:
+    """Loses random servers, then random links, one after another.
+
+    Each is drawn from those without which the servers left can still all reach one another.
+
+    Args:
+        topology: the network before.
+        links: number of links to lose.
+        servers: number of servers to lose.
+        seed: the same seed loses the same ones.
+
+    Returns:
+        What is left, and where the nodes are now.
+
+    Raises:
+        TopologyError: so many cannot be lost.
+
+    >>> import gradweave as gw
+    >>> random_faults(gw.topology.torus((4, 4)), links=2, servers=1, seed=3).topology
+    Topology('torus:4x4 without 1 server and 2 links': 15 servers, 0 switches, 26 links)
+    """
+    links = integer("random_faults", "links", links, least=0)
+    servers = integer("random_faults", "servers", servers, least=0)
+    random = np.random.default_rng(integer("random_faults", "seed", seed, least=0, most=2**63))
+    lost_servers = np.zeros(0, np.int64)
+    lost_links = np.zeros(0, np.int64)
+    for candidate in random.permutation(topology.servers).tolist():
+        more = np.append(lost_servers, candidate)
+        if len(lost_servers) < servers and not _cut_off(topology, more, lost_links):
+            lost_servers = more
+    _check_drawn(topology, "servers", len(lost_servers), servers)
+    gone = np.isin(topology.source, lost_servers) | np.isin(topology.target, lost_servers)
+    one_way = np.flatnonzero((topology.source < topology.target) & ~gone)
+    for candidate in random.permutation(one_way).tolist():
+        if len(lost_links) == 2 * links:
+            break
+        more = np.append(lost_links, [candidate, topology.opposite[candidate]])
+        if not _cut_off(topology, lost_servers, more):
+            lost_links = more
+    _check_drawn(topology, "links", len(lost_links) // 2, links)
+    return _without(topology, np.sort(lost_servers), lost_links)
+
+
+def _check_drawn(topology: Topology, what: str, drawn: int, wanted: int) -> None:
+    if drawn < wanted:
+        raise TopologyError(
+            f"random_faults: {topology.name} can lose {drawn} {what} in the order drawn before its "
+            f"servers are cut off from one another; {wanted} were asked for"
+        )
+
+
+def _link_directions(topology: Topology, links: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
+    """Both directions of each link, as indices into the network's columns."""
+    directions: list[int] = []
+    for ends in links:
+        if not isinstance(ends, tuple | list | np.ndarray) or len(ends) != 2:
+            raise TopologyError(f"a link must be given as its two nodes, got {ends!r:.40}")
+        a, b = (
+            integer("link", "node", node, least=0, most=topology.num_nodes - 1) for node in ends
+        )
+        there = int(topology.find_links(np.array(a), np.array(b)))
+        if there < 0:
+            raise TopologyError(
+                f"no link joins {topology.node_name(a)} and {topology.node_name(b)} in "
+                f"{topology.name!r:.60}"
+            )
+        directions += [there, int(topology.opposite[there])]
+    return np.unique(np.array(directions, np.int64))
+
+
+def _server(topology: Topology, node: int) -> int:
+    node = integer("server", "node", node, least=0, most=topology.num_nodes - 1)
+    if not topology.is_server[node]:
+        raise TopologyError(f"{topology.node_name(node)} is no server; lose its links instead")
+    return node
+
+
+def _kept_links(topology: Topology, nodes: NDArray, links: NDArray) -> NDArray[np.bool_]:
+    """[L] the link directions left when these nodes and link directions are lost."""
+    kept = ~(np.isin(topology.source, nodes) | np.isin(topology.target, nodes))
+    kept[links] = False
+    return kept
+
+
+def _cut_off(topology: Topology, servers: NDArray, links: NDArray) -> list[int]:
+    """The servers left that cannot reach the first one; all of them when fewer than two are."""
+    kept = _kept_links(topology, servers, links).tolist()
+    targets, first_link = topology.target.tolist(), topology.first_link.tolist()
+    left = np.setdiff1d(topology.servers, servers).tolist()
+    if len(left) < 2:
+        return left
+    reached, frontier = {left[0]}, [left[0]]
+    while frontier:
+        node = frontier.pop()
+        for link in range(first_link[node], first_link[node + 1]):
+            if kept[link] and targets[link] not in reached:
+                reached.add(targets[link])
+                frontier.append(targets[link])
+    return [server for server in left if server not in reached]
+
+
+def _without(topology: Topology, servers: NDArray, links: NDArray) -> Degraded:
+    parts = [(len(servers), "server"), (len(links) // 2, "link")]
+    lost = " and ".join(_counted(count, what) for count, what in parts if count)
+    if not lost:
+        return Degraded(topology, np.arange(topology.num_nodes, dtype=np.int32))
+    name = f"{topology.name} without {lost}"
+    left = topology.num_servers - len(servers)
+    if left < 2:
+        raise TopologyError(f"{name}: {_counted(left, 'server')} left; at least 2 are needed")
+    cut_off = _cut_off(topology, servers, links)
+    if cut_off:
+        first = int(np.setdiff1d(topology.servers, servers)[0])
+        raise TopologyError(
+            f"{name}: {topology.node_name(cut_off[0])} can no longer reach "
+            f"{topology.node_name(first)} ({len(cut_off)} of {left} servers cannot); "
+            "lose them as well, or keep a way to them"
+        )
+    kept = _kept_links(topology, servers, links)
+    graph = to_networkx(topology).to_undirected()
+    ends = np.stack([topology.source[~kept], topology.target[~kept]], axis=1)
+    graph.remove_edges_from(ends.tolist())
+    serving = serving_nodes(graph, set(topology.servers.tolist()) - set(servers.tolist()))
+    stays = np.zeros(topology.num_nodes, np.bool_)
+    stays[np.array(sorted(serving), np.int64)] = True
+    return _renumbered(topology, name, stays, kept)
+
+
+def _renumbered(topology: Topology, name: str, stays: NDArray, kept: NDArray) -> Degraded:
+    """The network of the nodes that stay and, of the links kept, those between them."""
+    node_map = np.where(stays, np.cumsum(stays) - 1, -1).astype(np.int32)
+    kept = kept & stays[topology.source] & stays[topology.target]
+    original = np.flatnonzero(stays).tolist()
+    labels = topology.labels
+    if len(original) < topology.num_nodes:
+        labels = tuple(labels[node] if labels else str(node) for node in original)
+    positions = topology.positions
+    rest = Topology(
+        name=name,
+        is_server=topology.is_server[stays],
+        source=node_map[topology.source[kept]],
+        target=node_map[topology.target[kept]],
+        bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s[kept],
+        latency_s=topology.latency_s[kept],
+        capacity=topology.capacity[kept],
+        labels=labels,
+        positions=None if positions is None else positions[stays],
+    )
+    return Degraded(rest, node_map)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"

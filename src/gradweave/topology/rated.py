@@ -1,0 +1,132 @@
+"""Links of several rates: one transfer a round is the greatest common unit of all of them."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import TopologyError
+from gradweave.topology.capacity import MAX_CAPACITY
+from gradweave.topology.topology import Link, Topology
+from gradweave.topology.units import exact_bandwidth, exact_latency
+
+
+@dataclasses.dataclass(frozen=True)
+class Links:
+    """Alike links of a network whose links are not all alike."""
+
+    pairs: NDArray[np.integer]
+    """[K, 2] the nodes that each joins."""
+    rate: Fraction
+    """Their bandwidth in multiples of that of the network's `Link`."""
+
+
+def rated_topology(
+    name: str,
+    groups: Sequence[Links],
+    *,
+    servers: int,
+    switches: int,
+    link: Link,
+    positions: NDArray | None = None,
+) -> Topology:
+    """Makes a network from links of several rates.
+
+    Args:
+        name: the network's name.
+        groups: the links, rate by rate.
+        servers: number of servers; they are nodes 0 … servers−1.
+        switches: number of switches; they follow the servers.
+        link: bandwidth of rate 1; latency of every link; capacity of a link whose rate is the
+            greatest common unit of all rates.
+        positions: [V, 2] where to draw the nodes.
+
+    Raises:
+        TopologyError: the rates have no common unit worth the name.
+    """
+    capacities = capacities_from_rates(name, [group.rate for group in groups])
+    counts = [len(group.pairs) for group in groups]
+    bandwidth = link.bandwidth_bytes_per_s
+    exact = Fraction(bandwidth) if math.isfinite(bandwidth) else Fraction(-1)  # refused below
+    bandwidths = [float(exact * group.rate) for group in groups]
+    pairs = np.concatenate([np.asarray(group.pairs, np.int64) for group in groups])
+    return Topology(
+        name=name,
+        is_server=np.arange(servers + switches) < servers,
+        source=np.concatenate([pairs[:, 0], pairs[:, 1]]),
+        target=np.concatenate([pairs[:, 1], pairs[:, 0]]),
+        bandwidth_bytes_per_s=np.tile(np.repeat(bandwidths, counts), 2),
+        latency_s=np.full(2 * len(pairs), link.latency_s),
+        capacity=np.tile(np.repeat(np.array(capacities, np.int64) * link.capacity, counts), 2),
+        positions=positions,
+    )
+
+
+def capacities_from_rates(name: str, rates: Sequence[Fraction]) -> list[int]:
+    """Divides rates by their greatest common unit.
+
+    Args:
+        name: the network's name, for the message.
+        rates: exact rates in any unit, positive.
+
+    Raises:
+        TopologyError: a capacity would exceed `MAX_CAPACITY`.
+
+    >>> capacities_from_rates("net", [Fraction(1), Fraction(2, 3), Fraction(1)])
+    [3, 2, 3]
+    """
+    common = math.lcm(*(rate.denominator for rate in rates))
+    whole = [int(rate * common) for rate in rates]
+    unit = math.gcd(*whole)
+    capacities = [value // unit for value in whole]
+    if capacities and max(capacities) > MAX_CAPACITY:
+        raise TopologyError(
+            f"{name}: the fastest link is more than {MAX_CAPACITY:,} times the greatest common "
+            "unit of all bandwidths; choose rounder rates"
+        )
+    return capacities
+
+
+def exact_rate(family: str, parameter: str, value: float | Fraction | str) -> Fraction:
+    """Reads a positive ratio: 3, 1.5, "1.5", "3/2" or "3:2"; a float as it prints, in decimals.
+
+    Raises:
+        TopologyError: naming the parameter.
+
+    >>> exact_rate("leaf_spine", "oversubscription", 1.1)
+    Fraction(11, 10)
+    """
+    text = str(value).replace(":", "/")
+    number = re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,18}|/0*[1-9][0-9]{0,5})?", text)
+    rate = Fraction(text) if number and not isinstance(value, bool) else Fraction(0)
+    if rate <= 0:
+        raise TopologyError(
+            f"{family}: {parameter} must be a positive number such as 3, 1.5 or 3/2, "
+            f"got {value!r:.40}"
+        )
+    return rate
+
+
+def rated_name(body: str, link: Link, usual: Link) -> str:
+    """The canonical specification of a network whose links have their own usual properties.
+
+    Args:
+        body: family and parameters; without a colon where there are no parameters.
+        link: the links' properties.
+        usual: what they are unless stated.
+
+    >>> rated_name("dgx1v", Link(latency_s=2e-6), Link())
+    'dgx1v:latency=2us'
+    """
+    parts = []
+    if link.bandwidth_bytes_per_s != usual.bandwidth_bytes_per_s:
+        parts.append(f"bandwidth={exact_bandwidth(link.bandwidth_bytes_per_s)}")
+    if link.latency_s != usual.latency_s:
+        parts.append(f"latency={exact_latency(link.latency_s)}")
+    if link.capacity != usual.capacity:
+        parts.append(f"capacity={link.capacity}")
+    return body + ("," if ":" in body else ":") * bool(parts) + ",".join(parts)

@@ -1,0 +1,172 @@
+"""Automorphisms: groups of relabellings that leave a network as it is and move every server.
+
+A group acts **freely** on the servers if no relabelling but the identity keeps a server where it
+is; then one server's schedule, moved about by the group, makes everyone's. Known families bring
+their translations; for any other network pynauty (extra `search`) finds automorphisms, of which
+cyclic free groups are tried. Whatever is proposed is checked against the links.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import SpecError
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FreeGroup:
+    """A group of automorphisms that acts freely on the servers."""
+
+    permutations: NDArray[np.int32]
+    """[G, V] where each element moves each node; the identity comes first."""
+
+    @property
+    def order(self) -> int:
+        """G, the number of elements."""
+        return len(self.permutations)
+
+
+def free_groups(topology: Topology) -> Iterator[FreeGroup]:
+    """Finds groups that act freely on a network's servers, the largest known first.
+
+    Args:
+        topology: the network.
+
+    Yields:
+        Groups of order two or more.
+
+    >>> import gradweave as gw
+    >>> next(gw.topology.free_groups(gw.topology.bcube(n=3, k=1))).order
+    9
+    """
+    for generators in _proposals(topology):
+        extended = [_extended(topology, servers) for servers in generators]
+        moves = [moved for moved in extended if moved is not None]
+        if len(moves) == len(extended) and all(is_automorphism(topology, p) for p in moves):
+            group = _closure(topology, moves)
+            if group is not None and group.order > 1:
+                yield group
+
+
+def is_automorphism(topology: Topology, permutation: NDArray) -> bool:
+    """Whether a relabelling maps servers to servers and links to links that are alike.
+
+    Args:
+        topology: the network.
+        permutation: [V] where each node goes.
+    """
+    if not np.array_equal(topology.is_server[permutation], topology.is_server):
+        return False
+    image = topology.find_links(permutation[topology.source], permutation[topology.target])
+    return bool((image >= 0).all()) and all(
+        np.array_equal(column[image], column)
+        for column in (topology.capacity, topology.bandwidth_bytes_per_s, topology.latency_s)
+    )
+
+
+def _proposals(topology: Topology) -> Iterator[list[NDArray]]:
+    """Lists of generators, each a relabelling of the servers by rank."""
+    from gradweave.topology.spec import UNNAMED, parse_spec
+
+    count = topology.num_servers
+    try:
+        family, values = parse_spec(topology.name)
+    except SpecError:
+        family, values = "", {}
+    number = {key: int(value) for key, value in values.items() if value.isdigit()}
+    if family == "bcube" and {"n", "k"} <= number.keys():
+        yield _shifts((number["n"],) * (number["k"] + 1))
+    elif family == "torus":
+        text = values.get(UNNAMED, values.get("dimensions", ""))
+        yield _shifts(tuple(int(size) for size in text.split("x") if size.isdigit()))
+    elif family == "hypercube":
+        yield _shifts((2,) * max(count.bit_length() - 1, 0))
+    elif family == "dcell" and number.get("k") == 1:
+        yield from _cell_moves(number.get("n", 0))
+    if family != "torus":
+        yield _shifts((count,))
+
+
+def _shifts(sizes: tuple[int, ...]) -> list[NDArray]:
+    """One step along each axis of a grid that wraps round, ranks in row-major order."""
+    ranks = np.arange(int(np.prod(sizes))).reshape(sizes)
+    return [np.roll(ranks, -1, axis).ravel() for axis, size in enumerate(sizes) if size > 1]
+
+
+def _cell_moves(n: int) -> Iterator[list[NDArray]]:
+    """Relabellings of DCell(n, 1) that come from relabelling its n+1 cells.
+
+    A server is an ordered pair of cells: its own, and the one that it links to. Relabelling cells
+    by x → ax + b modulo a prime moves every pair; adding b alone does so for any number.
+    """
+    cells = n + 1
+    own, link = np.divmod(np.arange(n * cells), n)
+    other = link + (link >= own)
+
+    def moved(cell: NDArray) -> NDArray:
+        to, toward = cell[own], cell[other]
+        return to * n + toward - (toward > to)
+
+    shift = (np.arange(cells) + 1) % cells
+    if cells > 2 and all(cells % factor for factor in range(2, cells)):
+        for factor in range(2, cells):
+            if len({pow(factor, power, cells) for power in range(cells - 1)}) == cells - 1:
+                yield [moved(shift), moved(np.arange(cells) * factor % cells)]
+                break
+    yield [moved(shift)]
+
+
+def _extended(topology: Topology, servers: NDArray) -> NDArray[np.int32] | None:
+    """A relabelling of the servers, extended to switches: each goes where its neighbours go.
+
+    None where that does not determine it, or where it is no relabelling of these servers.
+    """
+    if len(servers) != topology.num_servers:
+        return None
+    permutation = np.full(topology.num_nodes, -1, np.int32)
+    permutation[topology.servers] = topology.servers[servers]
+    neighbours = np.split(topology.target, topology.first_link[1:-1])
+    known = topology.is_server.copy()
+    while not known.all():
+        place = {}
+        for switch in topology.switches.tolist():
+            seen = [v for v in neighbours[switch].tolist() if known[v]]
+            place.setdefault(frozenset(seen), []).append(switch)
+        settled = []
+        for switch in np.flatnonzero(~known).tolist():
+            seen = [v for v in neighbours[switch].tolist() if known[v]]
+            found = place.get(frozenset(permutation[seen].tolist()), [])
+            if len(found) == 1 and seen:
+                settled.append((switch, found[0]))
+        if not settled:
+            return None
+        for switch, image in settled:
+            permutation[switch] = image
+            known[switch] = True
+    if not np.array_equal(np.sort(permutation), np.arange(topology.num_nodes)):
+        return None
+    return permutation
+
+
+def _closure(topology: Topology, generators: Iterable[NDArray]) -> FreeGroup | None:
+    """All products of the generators; None where they do not act freely on the servers."""
+    identity = np.arange(topology.num_nodes, dtype=np.int32)
+    first = int(topology.servers[0])
+    elements = {first: identity}
+    queue = [identity]
+    generators = list(generators)
+    for element in queue:
+        for generator in generators:
+            product = generator[element]
+            known = elements.get(int(product[first]))
+            if known is None:
+                elements[int(product[first])] = product
+                queue.append(product)
+            elif not np.array_equal(known, product):
+                return None
+    permutations = np.stack(queue)
+    moved = permutations[1:, topology.servers] != topology.servers
+    return FreeGroup(permutations) if moved.all() else None

@@ -1,0 +1,133 @@
+"""The command as a process: end to end, on a terminal, interrupted, in odd encodings."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import gradweave as gw
+
+COMMANDS = {
+    "script": [str(Path(sys.executable).with_name("gradweave"))],
+    "module": [sys.executable, "-m", "gradweave"],
+}
+
+
+def run(*arguments: str, command: str = "module", cwd: Path, **environment: str):
+    return subprocess.run(
+        [*COMMANDS[command], *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=cwd,
+        env={**os.environ, **environment},
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_schedule_then_verify_then_show(command, tmp_path):
+    if not Path(COMMANDS[command][0]).exists():
+        pytest.skip("the package is not installed with its script")
+    arguments = ["schedule", "bcube:n=3,k=1", "--scheduler", "merged", "--output", "b3.json"]
+    made = run(*arguments, "--json", command=command, cwd=tmp_path)
+    assert (made.returncode, made.stderr) == (0, "")
+    assert json.loads(made.stdout)["rounds"] == 12
+    checked = run("verify", "b3.json", command=command, cwd=tmp_path)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert checked.stdout.startswith("valid: all_reduce on bcube:n=3,k=1, 12 rounds, 144 ")
+    shown = run("show", "b3.json", command=command, cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert {path.name for path in tmp_path.iterdir()} == {"b3.json", "b3.html"}
+
+
+def test_compare(tmp_path):
+    done = run("compare", "torus:3x3", "--schedulers", "merged,ring", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["scheduler"] for row in rows] == ["merged", "ring"]
+
+
+def test_bad_input_and_a_negative_answer(tmp_path):
+    refused = run("schedule", "nocube:3", "--json", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    none = run("schedule", "mesh:3", "--scheduler", "ring:order=hamiltonian", cwd=tmp_path)
+    assert (none.returncode, none.stdout, none.stderr.count("\n")) == (1, "", 1)
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    command = " ".join(COMMANDS["module"])
+    done = subprocess.run(
+        ["bash", "-c", f"{command} schedule --help | true; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_output_in_an_encoding_without_arrows(tmp_path):
+    gw.schedulers.Ring().schedule(gw.topology.ring(4)).save(tmp_path / "s.json")
+    held = json.loads((tmp_path / "s.json").read_text())
+    held["transfers"]["round"][0] = 1
+    (tmp_path / "s.json").write_text(json.dumps(held))
+    done = run("verify", "s.json", cwd=tmp_path, PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "link 0\\u21921 carries 2 transfers" in done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
+def test_on_a_terminal_hostile_names_stay_text(tmp_path):
+    made = gw.schedulers.Ring().schedule(gw.topology.ring(4))
+    made.save(tmp_path / "s.json")
+    text = (tmp_path / "s.json").read_text().replace('"ring:n=4"', '"\\u001b]0;owned\\u0007"')
+    (tmp_path / "s.json").write_text(text)
+    ours, theirs = os.openpty()
+    done = subprocess.run(
+        [*COMMANDS["module"], "verify", "s.json"], stdout=theirs, stderr=theirs, cwd=tmp_path
+    )
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    assert shown.startswith("valid: all_reduce on \\x1b]0;owned\\x07, 6 rounds")
+    assert shown.strip().isprintable()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compare", "dcell:n=6,k=1", "--seeds", "100000", "--output", "out"],
+        # A search of the solver's, which has a way of its own with Ctrl-C.
+        ["schedule", "mesh:30x30", "--scheduler", "ring:order=hamiltonian", "--time-limit", "60",
+         "--output", "out.json"],
+    ],
+    ids=["compare", "search"],
+)  # fmt: skip
+def test_ctrl_c_ends_the_run_in_one_line(arguments, tmp_path):
+    process = subprocess.Popen(
+        [*COMMANDS["module"], *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        cwd=tmp_path,
+    )
+    assert process.stderr is not None
+    progress = process.stderr.readline()  # which means that the work has begun
+    assert " s  " in progress
+    process.send_signal(signal.SIGINT)
+    begun = time.monotonic()
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - begun < 10
+    assert process.returncode == 130
+    assert out == ""
+    lines = [line for line in err.splitlines() if line and " s  " not in line]
+    assert lines == ["gradweave: interrupted"]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -1,0 +1,378 @@
+"""What the verbs answer: JSON objects as issue 2 lists them, text, exit statuses."""
+
+import csv
+import json
+import struct
+import time
+
+import pytest
+
+import gradweave as gw
+from gradweave.cli.console import Progress, printable
+from gradweave.report.comparison import TABLE_2
+from gradweave.report.paper import NOT_REPRODUCED, PAPER
+from gradweave.schedule.schedule import COLLECTIVES, Provenance
+from gradweave.schedule.schedule import Schedule as ScheduleOf
+
+NUMBER = (int, float)
+
+
+def spoil(path, **changes) -> None:
+    """Rewrites a schedule file with some of its first transfer's columns changed."""
+    held = json.loads(path.read_text())
+    for column, value in changes.items():
+        held["transfers"][column][0] = value
+    path.write_text(json.dumps(held))
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_schedule_answers_in_json(gradweave, here, collective):
+    options = ["--collective", collective, "--output", "s.json.gz", "--json"]
+    answer = gradweave("schedule", "bcube:n=3,k=1", "--scheduler", "ring,merged", *options)
+    held = answer.json
+    assert answer.status == 0 and answer.stderr == ""
+    assert {key: type(value) for key, value in held.items()} == {
+        "topology": str,
+        "scheduler": str,
+        "collective": str,
+        "servers": int,
+        "links": int,
+        "rounds": int,
+        "stages": dict,
+        "bound": dict,
+        "optimal": bool,
+        "verified": bool,
+        "wall_s": float,
+        "output": str,
+    }
+    both = {"all_reduce": (6, 6), "reduce_scatter": (6, 0), "all_gather": (0, 6)}[collective]
+    assert held["stages"] == dict(zip(("reduce_scatter", "all_gather"), both, strict=True))
+    assert held["rounds"] == sum(both)
+    assert held["bound"] == {"rounds": 4 * held["rounds"] // 6, "kind": "cut"}
+    assert (held["servers"], held["links"], held["optimal"]) == (9, 18, False)
+    assert (held["scheduler"], held["verified"]) == ("merged", True)
+    assert (held["topology"], held["output"]) == ("bcube:n=3,k=1", "s.json.gz")
+    written = gw.schedule.load("s.json.gz")
+    assert (written.rounds, written.bound.rounds) == (held["rounds"], held["bound"]["rounds"])
+
+
+def test_without_an_output_nothing_is_written(gradweave, here):
+    assert gradweave("schedule", "ring:4", "--json").json["output"] is None
+    assert list(here.iterdir()) == []
+
+
+def test_schedule_says_what_it_found(gradweave):
+    answer = gradweave(
+        "schedule", "ring:4,bandwidth=1GB/s,latency=0s", "--scheduler", "parameter_server,ring"
+    )
+    assert answer.status == 0
+    lines = answer.stdout.splitlines()
+    assert lines[0].endswith(": 4 servers, 0 switches, 4 links")
+    assert lines[1].startswith(("6 rounds (3 reduce_scatter, 3 all_gather)", "4 rounds (2"))
+    assert lines[1].endswith("transfers, verified")
+    assert "at least 4 rounds (cut)" in lines[2]
+    assert lines[3].startswith("100 MB: ") and "ms with a barrier a round" in lines[3]
+    assert lines[4].startswith("found by ")
+
+
+def test_the_gradient_decides_the_seconds(gradweave):
+    network = "ring:4,bandwidth=1GB/s,latency=0s"
+    answer = gradweave("schedule", network, "--scheduler", "ring", "--gradient-bytes", "4e9")
+    assert "4000 MB: 6000 ms with a barrier a round, 6000 ms without" in answer.stdout
+
+
+def test_the_seed_decides_the_schedule(gradweave, here):
+    for seed in (1, 1, 2):
+        name = f"{seed}-{len(list(here.iterdir()))}.json"
+        gradweave(
+            "schedule", "dcell:n=3,k=1", "--scheduler", "parameter_server", "--seed", seed,
+            "--output", name,
+        )  # fmt: skip
+    first, second, third = (path.read_bytes() for path in sorted(here.iterdir()))
+    assert first == second != third
+
+
+def test_no_schedule_is_a_negative_answer(refused):
+    line = refused("schedule", "mesh:3", "--scheduler", "ring:order=hamiltonian", status=1)
+    assert "no schedule for 'mesh:3'" in line
+
+
+@pytest.mark.parametrize("verb", ["schedule", "compare", "verify", "show"])
+def test_help(gradweave, verb):
+    answer = gradweave(verb, "--help")
+    assert answer.status == 0 and answer.stderr == ""
+    assert answer.stdout.startswith(f"Usage: gradweave {verb} ") and "--json" in answer.stdout
+
+
+def test_version(gradweave):
+    answer = gradweave("--version")
+    assert (answer.status, answer.stdout) == (0, f"gradweave, version {gw.__version__}\n")
+
+
+def test_verify_answers_in_json(gradweave, here):
+    gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", "s.json")
+    answer = gradweave("verify", "s.json", "--json")
+    assert answer.status == 0
+    assert answer.json == {
+        "file": "s.json",
+        "valid": True,
+        "topology": "ring:n=4",
+        "collective": "all_reduce",
+        "rounds": 6,
+        "transfers": 24,
+        "forwarded": 0,
+        "violation": None,
+    }
+    answer = gradweave("verify", "s.json")
+    expected = "valid: all_reduce on ring:n=4, 6 rounds, 24 transfers\n"
+    assert (answer.status, answer.stdout) == (0, expected)
+
+
+def test_an_invalid_schedule_exits_with_1_and_names_the_violation(gradweave, here):
+    gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", "s.json")
+    spoil(here / "s.json", round=1)
+    message = "round 1: link 0→1 carries 2 transfers; expected at most 1"
+    answer = gradweave("verify", "s.json")
+    assert (answer.status, answer.stdout) == (1, f"invalid: {message}\n")
+    answer = gradweave("verify", "s.json", "--json")
+    assert answer.status == 1 and answer.json["valid"] is False
+    violation = answer.json["violation"]
+    assert (violation["kind"], violation["message"], violation["link"]) == (
+        "capacity",
+        message,
+        [0, 1],
+    )
+    assert set(violation) == {
+        "kind", "message", "round", "expected", "found", "transfer", "link", "server", "piece",
+    }  # fmt: skip
+
+
+def test_show_draws_no_invalid_schedule(gradweave, refused, here):
+    gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", "s.json")
+    spoil(here / "s.json", round=1)
+    assert "round 1: link 0→1 carries 2 transfers" in refused("show", "s.json", status=1)
+    assert not (here / "s.html").exists()
+
+
+def test_strict_refuses_routes_through_servers(gradweave, here):
+    gradweave("schedule", "mesh:3", "--scheduler", "parameter_server", "--output", "s.json")
+    answer = gradweave("verify", "s.json")
+    assert answer.status == 0 and "of them through other servers" in answer.stdout
+    answer = gradweave("verify", "s.json", "--strict")
+    assert answer.status == 1
+    assert answer.stdout.startswith("invalid: ") and "passes through server 1" in answer.stdout
+
+
+def test_aggregating_switches_are_valid_with_the_flag(gradweave, here):
+    scheduler = "merged:aggregating_switches=true"
+    gradweave("schedule", "fat_tree:4", "--scheduler", scheduler, "--output", "s.json")
+    assert gradweave("verify", "s.json").status == 1
+    assert gradweave("verify", "s.json", "--aggregating-switches").status == 0
+    assert gradweave("show", "s.json").status == 0
+
+
+@pytest.mark.parametrize("name", ["s.json", "s.json.gz"])
+def test_show_writes_a_page_beside_the_file(gradweave, here, name):
+    gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", name)
+    answer = gradweave("show", name, "--json")
+    assert answer.status == 0
+    assert answer.json == {"file": name, "output": "s.html", "rounds": 6}
+    assert (here / "s.html").read_text().startswith("<!")
+    answer = gradweave("show", name, "--output", "other.htm", "--title", "A ring of four")
+    assert answer.stdout == "other.htm: 6 rounds; open it in a browser\n"
+    assert "A ring of four" in (here / "other.htm").read_text()
+
+
+def test_compare_answers_in_json(gradweave):
+    options = ("--schedulers", "merged,ring", "--seeds", 2, "--json")
+    answer = gradweave("compare", "ring:4", "star:3", *options)
+    assert answer.status == 0 and answer.stderr == ""
+    assert set(answer.json) == {"rows"}
+    rows = answer.json["rows"]
+    assert [(row["topology"], row["scheduler"]) for row in rows] == [
+        ("ring:4", "merged"),
+        ("ring:4", "ring"),
+        ("star:3", "merged"),
+        ("star:3", "ring"),
+    ]
+    for row in rows:
+        assert list(row) == [
+            "label", "topology", "scheduler", "stages", "rounds_mean", "rounds_min", "seeds",
+            "bound", "paper",
+        ]  # fmt: skip
+        assert isinstance(row["rounds_mean"], NUMBER) and isinstance(row["bound"], NUMBER)
+        assert isinstance(row["rounds_min"], int) and row["seeds"] == 2
+        assert row["stages"] == "all_reduce" and row["paper"] is None
+
+
+def test_compare_says_why_there_is_no_figure(gradweave):
+    answer = gradweave(
+        "compare", "mesh:3", "--schedulers", "ring:order=hamiltonian", "--seeds", 1, "--json"
+    )
+    (row,) = answer.json["rows"]
+    assert answer.status == 0
+    assert row["rounds_mean"] is None and row["rounds_min"] is None
+    assert row["reason"].startswith("there is no Hamiltonian cycle")
+    answer = gradweave("compare", "mesh:3", "--schedulers", "ring:order=hamiltonian", "--seeds", 1)
+    assert "none: mesh:3, ring:order=hamiltonian: there is no Hamiltonian" in answer.stdout
+
+
+def test_the_table_shows_the_papers_figures_and_marks_those_that_do_not_reproduce(gradweave):
+    answer = gradweave("compare", "--seeds", 1, "--schedulers", "parameter_server,ring:steps=paper")
+    assert answer.status == 0
+    rows = [line.split() for line in answer.stdout.splitlines()]
+    papers = [row[2:] for row in rows if row[:2] == ["the", "paper's"]]
+    for figures, name in zip(papers, ("parameter_server", "ring:steps=paper"), strict=True):
+        marked = [
+            f"{figure:.1f}" + "*" * (name != "parameter_server" and label in NOT_REPRODUCED)
+            for label, figure in PAPER[name].items()
+        ]
+        assert figures == marked
+    assert "learned, the paper's 10.2 20.8 34.7 23.2 33.8 48.0 22.7 39.9 62.2".split() in rows
+    assert "lower bound 8 16 24 10 15 21 18 28 38".split() in rows
+    assert "stages counted both both both one one one both both both".split() in rows
+    assert "*  does not reproduce: the paper's order of servers" in answer.stdout
+
+
+def test_all_files_of_a_comparison_agree(gradweave, here, monkeypatch):
+    drawn = []
+    from gradweave.cli import compare as module
+
+    chart = module.comparison_chart
+    monkeypatch.setattr(
+        module, "comparison_chart", lambda rows, path: (drawn.extend(rows), chart(rows, path))
+    )
+    schedulers = "merged,ring:order=hamiltonian"
+    answer = gradweave(
+        "compare", "ring:4,mesh:3", "--schedulers", schedulers, "--seeds", 2, "--output", "a/table",
+        "--json",
+    )  # fmt: skip
+    assert answer.status == 0
+    rows = answer.json["rows"]
+    table = here / "a" / "table"
+    assert json.loads((table / "comparison.json").read_text()) == {"rows": rows}
+    with (table / "comparison.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert [{k: v for k, v in row.items() if v} for row in written] == [
+        {k: str(v) for k, v in row.items() if v is not None} for row in rows
+    ]
+    assert drawn == [row for row in rows if row["rounds_mean"] is not None]
+    picture = (table / "comparison.png").read_bytes()
+    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", picture[16:24])
+    assert width > 600 and height > 300
+    assert {path.name for path in table.iterdir()} == {
+        "comparison.csv", "comparison.json", "comparison.png",
+    }  # fmt: skip
+
+
+def test_without_a_figure_there_is_no_chart(gradweave, here):
+    (here / "table").mkdir()
+    (here / "table" / "comparison.png").write_text("of an earlier run")
+    options = ("--schedulers", "ring:order=hamiltonian", "--seeds", 1)
+    answer = gradweave("compare", "mesh:3", *options, "--output", "table")
+    assert answer.status == 0
+    assert "written to table: comparison.csv, comparison.json\n" in answer.stdout
+    names = {path.name for path in (here / "table").iterdir()}
+    assert names == {"comparison.csv", "comparison.json"}
+
+
+def test_the_table_is_as_wide_as_its_names(gradweave):
+    specs = [f"jellyfish:switches=10,degree=4,seed={seed}" for seed in range(6)]
+    answer = gradweave("compare", *specs, "--schedulers", "merged", "--seeds", 1)
+    header = answer.stdout.splitlines()[0]
+    assert all(spec in header for spec in specs)
+
+
+def test_names_with_brackets_are_no_markup(gradweave, here):
+    (here / "net[red]:smile:.edges").write_text("a b\nb c\n")
+    answer = gradweave("compare", "./net[red]:smile:.edges", "--schedulers", "merged", "--seeds", 1)
+    assert "./net[red]:smile:.edges" in answer.stdout
+
+
+HOSTILE = "evil\n\x1b[31m\x07\u202e\r name"
+
+
+@pytest.fixture
+def hostile_file(here):
+    """A valid schedule of a network with a name that would act on a terminal."""
+    made = gw.schedulers.Ring().schedule(gw.topology.ring(4))
+    topology = gw.topology.Topology(
+        name=HOSTILE,
+        is_server=made.topology.is_server,
+        source=made.topology.source,
+        target=made.topology.target,
+        bandwidth_bytes_per_s=made.topology.bandwidth_bytes_per_s,
+        latency_s=made.topology.latency_s,
+        capacity=made.topology.capacity,
+        labels=tuple(f"{HOSTILE}{i}" for i in range(4)),
+    )
+    hostile = made.replace(topology=topology, scheduler=Provenance(HOSTILE, {HOSTILE: HOSTILE}))
+    assert isinstance(hostile, ScheduleOf)
+    hostile.save(here / "hostile.json")
+    return here / "hostile.json"
+
+
+@pytest.mark.parametrize("verb", ["verify", "show"])
+def test_hostile_names_do_not_reach_the_terminal(gradweave, hostile_file, verb):
+    for spoiling in ({}, {"round": 1}):
+        spoil(hostile_file, **spoiling)
+        answer = gradweave(verb, "hostile.json")
+        for line in (answer.stdout + answer.stderr).splitlines():
+            assert line.isprintable()
+        assert (answer.stdout + answer.stderr).count("\n") == 1
+        assert answer.status == (1 if spoiling else 0)
+
+
+def test_hostile_names_stay_whole_in_json(gradweave, hostile_file):
+    answer = gradweave("verify", "hostile.json", "--json")
+    assert answer.json["topology"] == HOSTILE
+    assert answer.stdout.isascii()
+
+
+def test_hostile_labels_in_an_error(refused, hostile_file):
+    held = json.loads(hostile_file.read_text())
+    held["topology"]["links"]["capacity"][0] = 0
+    hostile_file.write_text(json.dumps(held))
+    assert "\\x1b[31m" in refused("verify", "hostile.json")
+    assert "\\x1b[31m" in refused("schedule", "hostile.json")
+
+
+def test_hostile_file_names(gradweave, here):
+    name = "a\x1b[31mb\u202e.edges"
+    (here / name).write_text("a b\nb c\n")
+    for verb in ("schedule", "compare"):
+        answer = gradweave(verb, name, *["--seeds", 1] * (verb == "compare"))
+        assert answer.status == 0
+        assert all(line.isprintable() for line in answer.stdout.splitlines())
+        assert "a\\x1b[31mb\\u202e.edges" in answer.stdout
+
+
+def test_printable_leaves_text_alone():
+    assert printable("link 0→1 ⌈2N/3⌉ ü") == "link 0→1 ⌈2N/3⌉ ü"
+    assert printable("\ud800\x00\u2028") == "\\ud800\\x00\\u2028"
+
+
+def test_progress_goes_to_standard_error_once_the_work_takes_long(capsys, monkeypatch):
+    with Progress("quick work"):
+        pass
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("gradweave.cli.console.PATIENCE_S", 0.0)
+    with Progress("first") as progress:
+        progress("second\x1b[2J")
+        time.sleep(0.1)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith("\n") and "\x1b" not in err
+    assert err.splitlines()[0].strip() in {"0 s  first", "0 s  second\\x1b[2J"}
+
+
+def test_progress_of_a_comparison_names_what_is_running(gradweave, monkeypatch):
+    said = []
+    monkeypatch.setattr(Progress, "__call__", lambda _, doing: said.append(doing))
+    gradweave("compare", "ring:3", "--schedulers", "ring,merged", "--seeds", 1)
+    assert said == ["ring:3: ring", "ring:3: merged"]
+
+
+def test_the_default_comparison_is_the_papers_table():
+    assert [case.label for case in TABLE_2] == list(PAPER["parameter_server"])

@@ -1,0 +1,57 @@
+"""The table of strategies: a new one is one more row."""
+
+import dataclasses
+from collections.abc import Callable
+
+from gradweave.schedulers import (
+    CentralParameterServer,
+    Merged,
+    ParameterServer,
+    Ring,
+    Scheduler,
+)
+from gradweave.topology import Topology
+
+
+def every_other(servers: int) -> int:
+    """Transfers of a stage in which every server sends or gets every piece but its own once."""
+    return servers * (servers - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """A strategy with its options, and what may be expected of it."""
+
+    make: Callable[[Topology], Scheduler]
+    transfers_in_stage: Callable[[int], int] | None = every_other
+    """From the number of servers; None where it depends on the network's shape."""
+    none_on: frozenset[str] = frozenset()
+    """Networks on which there is none to find, and it must say so."""
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "merged": Strategy(lambda _: Merged()),
+    "merged, random": Strategy(lambda _: Merged("random", tries=1, swap_passes=0)),
+    "merged, deepest": Strategy(lambda _: Merged("deepest", tries=4, swap_passes=2)),
+    "merged, overlap": Strategy(lambda _: Merged(overlap=True)),
+    "merged, aggregating": Strategy(
+        lambda _: Merged(aggregating_switches=True), transfers_in_stage=None
+    ),
+    "merged, aggregating, overlap": Strategy(
+        lambda _: Merged(tries=2, aggregating_switches=True, overlap=True), transfers_in_stage=None
+    ),
+    "ring": Strategy(lambda _: Ring()),
+    "ring, paper": Strategy(lambda _: Ring(steps="paper"), lambda servers: servers**2),
+    "ring, hamiltonian": Strategy(
+        lambda _: Ring(order="hamiltonian"),
+        none_on=frozenset({"mesh:3x3", "irregular", "lopsided"}),
+    ),
+    "ring, given order": Strategy(
+        lambda topology: Ring(order=tuple(topology.servers[::-1].tolist()))
+    ),
+    "parameter server": Strategy(lambda _: ParameterServer()),
+    "central": Strategy(lambda _: CentralParameterServer()),
+    "central, last": Strategy(
+        lambda topology: CentralParameterServer(server=int(topology.servers[-1]))
+    ),
+}
