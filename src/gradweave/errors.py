@@ -1,14 +1,14 @@
 """Every error that Gradweave raises on purpose.
 
-    GradweaveError                  the message names the field, what was expected, what came, the
-    remedy ├── TopologyError               a network that cannot exist or cannot be used
-    ├── SpecError                   a topology or scheduler given in words that are not understood
-    ├── FileError                   a file that cannot be read or written, or does not hold what it
-    should ├── ScheduleError               columns that do not make a schedule
-    ├── OptionError                 a scheduler, simulator or report asked for something it does not
-    do └── Negative                    the question was sound and its answer is no
-        ├── InvalidScheduleError    a schedule that the verifier rejects
-        └── NoScheduleError         no schedule was found within the limits given
+    GradweaveError               names the field, what was expected, what came, the remedy
+    ├── TopologyError            a network that cannot exist or cannot be used
+    ├── SpecError                a topology or scheduler in words that are not understood
+    ├── FileError                a file that cannot be read or written, or holds something else
+    ├── ScheduleError            columns that do not make a schedule
+    ├── OptionError              something asked for that a scheduler or simulator does not do
+    └── Negative                 the question was sound and its answer is no
+        ├── InvalidScheduleError a schedule that the verifier rejects
+        └── NoScheduleError      no schedule was found within the limits given
 
 The command line turns `Negative` into exit status 1 and every other `GradweaveError` into 2.
 """

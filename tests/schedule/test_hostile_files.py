@@ -3,7 +3,7 @@
 import copy
 import gzip
 import json
-import os
+import random
 import re
 import subprocess
 import sys
@@ -52,7 +52,7 @@ NO_JSON = {
     "one byte short": TEXT[:-1],
     "more after the end": TEXT + b"{}",
     "binary": bytes(range(256)) * 16,
-    "random": os.urandom(4096),
+    "random": random.Random(0).randbytes(4096),
     "zeros": bytes(4096),
     "UTF-16": TEXT.decode().encode("utf-16"),
     "not UTF-8": TEXT.replace(b"ring:n=3", b"ring\xff\xfe"),

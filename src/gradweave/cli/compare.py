@@ -21,7 +21,8 @@ from gradweave.schedulers.spec import split_specs
 
 SCHEDULERS = (
     "parameter_server,central_parameter_server,ring:steps=paper,ring,ring:order=hamiltonian,"
-    "merged:rule=random,swap_passes=0,merged:rule=deepest,swap_passes=0,merged:swap_passes=0,merged"
+    "merged:rule=random,swap_passes=0,merged:rule=deepest,swap_passes=0,merged:swap_passes=0,merged,"
+    "grown:restarts=1,portfolio"
 )
 """What is compared where nothing else is asked for."""
 WIDEST = 1 << 20

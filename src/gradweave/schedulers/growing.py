@@ -27,11 +27,12 @@ class Search:
 
     seed: int = 0
     restarts: int = 1000
+    """Runs at most."""
     workers: int = 1
     """Threads; the result depends on the seed alone, however many there are, unless time runs
     out."""
-    time_limit: float | None = None
-    """Seconds; one restart is always made."""
+    deadline: float | None = None
+    """Of `time.monotonic`, in seconds; one restart is always made."""
 
 
 def growth_of(
@@ -69,7 +70,6 @@ def search(growth: "Growth", target: int, how: Search) -> NDArray[np.int64] | No
     Returns:
         [transfers, 3] round, piece and hop; None where no restart came to an end.
     """
-    started = time.monotonic()
     best: NDArray[np.int64] | None = None
     pieces, servers = len(growth.root), len(growth.intake)
     fewest = pieces * servers  # an all-gather that makes progress each round takes no more
@@ -80,7 +80,7 @@ def search(growth: "Growth", target: int, how: Search) -> NDArray[np.int64] | No
             for made in (attempt.result() for attempt in tries):
                 if len(made) and int(made[-1, 0]) + 1 < fewest:
                     best, fewest = made, int(made[-1, 0]) + 1
-            late = how.time_limit is not None and time.monotonic() - started > how.time_limit
+            late = how.deadline is not None and time.monotonic() > how.deadline
             if fewest <= target or late:
                 break
     return best

@@ -1,6 +1,7 @@
 """Grown trees: informed servers push the rarest piece; the trees emerge from the schedule."""
 
 import dataclasses
+import time
 from typing import ClassVar
 
 import numpy as np
@@ -8,15 +9,22 @@ from numpy.typing import NDArray
 
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedule.compose import reverse
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.growing import Search, growth_of, search
 from gradweave.schedulers.hops import Hops
-from gradweave.schedulers.scheduler import Scheduler, from_reduce_scatter
+from gradweave.schedulers.scheduler import Scheduler, from_all_gather
 from gradweave.topology.topology import Topology
 
 MOST_CHOICES = 200_000_000
 """Hops times pieces above which a network is thinned to its servers' nearest neighbours."""
+
+
+WORK = 400_000_000
+"""Choices between pieces, over hops and rounds, that the restarts make where none is given."""
+MOST = 1_000_000
+"""Largest number that an option takes."""
+MOST_LANES = 32
+"""Transfers between two servers in one round, at most, however large the capacity."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +38,9 @@ class Grown(Scheduler):
 
     name: ClassVar[str] = "grown"
 
-    restarts: int = 1000
-    """Runs at most; the search stops at the bound."""
+    restarts: int | None = None
+    """Runs at most; the search stops at the bound. If not given, as many as about ten seconds
+    take on one core, reckoned from the network's size and not from the clock."""
     workers: int = 1
     """Threads that restart side by side; the result does not depend on their number."""
     pieces_per_server: int = 1
@@ -39,43 +48,43 @@ class Grown(Scheduler):
 
     def __post_init__(self) -> None:
         for field in ("restarts", "workers", "pieces_per_server"):
-            if getattr(self, field) < 1:
-                raise OptionError(
-                    f"grown: {field}: expected at least 1, got {getattr(self, field)}"
-                )
+            value = getattr(self, field)
+            if value is not None and not 1 <= value <= MOST:
+                raise OptionError(f"grown: {field}: expected 1 to {MOST:,}, got {value}")
 
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
-        return from_reduce_scatter(
-            lambda network: self._reduce_scatter(network, seed, time_limit), topology, collective
+        deadline = None if time_limit is None else time.monotonic() + time_limit
+        return from_all_gather(
+            lambda network: self._all_gather(network, seed, deadline), topology, collective
         )
 
-    def _reduce_scatter(self, topology: Topology, seed: int, time_limit: float | None) -> Schedule:
-        mirrored = dataclasses.replace(topology, capacity=topology.capacity[topology.opposite])
-        made = self._all_gather(mirrored, seed, time_limit)
-        return reverse(made.replace(topology=topology))
-
-    def _all_gather(self, topology: Topology, seed: int, time_limit: float | None) -> Schedule:
+    def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
         count = topology.num_servers
         root = np.repeat(np.arange(count), self.pieces_per_server)
         hops = Hops.of(topology)
         if len(hops.source) * len(root) > MOST_CHOICES:
             hops = Hops.of(topology, nearest=max(4, MOST_CHOICES // (len(root) * count)))
+        lanes = hops.lanes(topology.capacity, min(MOST_LANES, len(root)))
+        links, first = take_rows(hops.links, hops.first_link, lanes)
         growth = growth_of(
             root,
-            hops.source,
-            hops.target,
-            hops.links,
-            hops.first_link,
+            hops.source[lanes],
+            hops.target[lanes],
+            links,
+            first,
             topology.capacity,
             intake_of(hops, topology.capacity, count),
         )
         bound = free_trees(topology, "all_gather", pieces_per_server=self.pieces_per_server)
-        how = Search(seed, self.restarts, self.workers, time_limit)
+        work = len(lanes) * len(root) * bound.rounds
+        restarts = self.restarts or int(np.clip(WORK // work, 8, 5000))
+        how = Search(seed, restarts, self.workers, deadline)
         made = search(growth, bound.rounds, how)
         if made is None:
             raise NoScheduleError(f"grown: no all-gather of {topology.name!r} came to an end")
+        made[:, 2] = lanes[made[:, 2]]
         return schedule_from_hops(topology, hops, root, made)
 
 

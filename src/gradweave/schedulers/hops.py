@@ -51,3 +51,13 @@ class Hops:
         starts = np.delete(np.arange(len(nodes)), offsets[1:] - 1)
         links = topology.find_links(nodes[starts], nodes[starts + 1])
         return Hops(source, to, nodes, offsets, links)
+
+    def lanes(self, capacity: NDArray, most: int) -> NDArray[np.int64]:
+        """Hops by number, each as often as its narrowest link can carry it in a round.
+
+        Args:
+            capacity: [L] transfers per round of each link direction.
+            most: lanes of one hop at most.
+        """
+        narrowest = np.minimum.reduceat(np.asarray(capacity)[self.links], self.first_link[:-1])
+        return np.repeat(np.arange(len(self.source)), np.minimum(narrowest, most))

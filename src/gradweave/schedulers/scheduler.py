@@ -100,3 +100,24 @@ def from_reduce_scatter(
         stage = make(topology) if collective == "all_reduce" else to_reverse
     gathered = reverse(to_reverse.replace(topology=topology))
     return gathered if collective == "all_gather" else compose(stage, gathered)
+
+
+def from_all_gather(
+    make: Callable[[Topology], Schedule], topology: Topology, collective: Collective
+) -> Schedule:
+    """The collective that all-gathers give rise to: one, one reversed, or both in a row.
+
+    Args:
+        make: makes an all-gather on a network of the same links; capacities may be others.
+        topology: the network.
+        collective: what to make.
+    """
+    if collective == "all_gather":
+        return make(topology)
+    opposite = topology.capacity[topology.opposite]
+    alike = np.array_equal(opposite, topology.capacity)
+    to_reverse = make(topology if alike else dataclasses.replace(topology, capacity=opposite))
+    scattered = reverse(to_reverse.replace(topology=topology))
+    if collective == "reduce_scatter":
+        return scattered
+    return compose(scattered, to_reverse if alike else make(topology))

@@ -7,20 +7,14 @@ from collections.abc import Callable, Sequence
 from gradweave.bounds import Bound, free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule, StatedBound
+from gradweave.schedulers.grown import Grown
 from gradweave.schedulers.merged import Merged
-from gradweave.schedulers.parameter_server import ParameterServer
-from gradweave.schedulers.ring import Ring
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.spec import to_spec
+from gradweave.schedulers.symmetric import Symmetric
 from gradweave.topology.topology import Topology
 
-DEFAULT: tuple[Scheduler, ...] = (
-    Merged("most_loaded"),
-    Merged("deepest"),
-    Ring(),
-    Ring(order="hamiltonian"),
-    ParameterServer(),
-)
+DEFAULT: tuple[Scheduler, ...] = (Symmetric(), Grown(), Merged())
 """What `solve` tries where nothing else is asked for, in this order."""
 
 

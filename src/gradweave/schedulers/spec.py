@@ -6,14 +6,26 @@ import types
 import typing
 
 from gradweave.errors import GradweaveError, OptionError, SpecError
+from gradweave.schedulers.grown import Grown
 from gradweave.schedulers.merged import Merged
 from gradweave.schedulers.parameter_server import CentralParameterServer, ParameterServer
+from gradweave.schedulers.portfolio import Portfolio
 from gradweave.schedulers.ring import Ring
 from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.symmetric import Symmetric
 from gradweave.topology.spec import UNNAMED, parse_spec
 
 STRATEGIES: dict[str, type[Scheduler]] = {
-    strategy.name: strategy for strategy in (Merged, Ring, ParameterServer, CentralParameterServer)
+    strategy.name: strategy
+    for strategy in (
+        Portfolio,
+        Symmetric,
+        Grown,
+        Merged,
+        Ring,
+        ParameterServer,
+        CentralParameterServer,
+    )
 }
 """Every strategy by its name. A new strategy is one more entry."""
 

@@ -9,12 +9,17 @@ from numpy.typing import NDArray
 
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedule.compose import reverse
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
-from gradweave.schedulers.scheduler import Scheduler, from_reduce_scatter
+from gradweave.schedulers.scheduler import Scheduler, from_all_gather
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Topology
+
+
+WORK = 3_000_000
+"""Base hops that the restarts choose where their number is not given."""
+MOST = 1_000_000
+"""Largest number that an option takes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,37 +35,34 @@ class Symmetric(Scheduler):
 
     name: ClassVar[str] = "symmetric"
 
-    restarts: int = 2000
-    """Runs at most; the search stops at the bound."""
+    restarts: int | None = None
+    """Runs at most for each group; the search stops at the bound. If not given, as many as about
+    two seconds take on one core, reckoned from the number of base hops."""
 
     def __post_init__(self) -> None:
-        if self.restarts < 1:
-            raise OptionError(f"symmetric: restarts: expected at least 1, got {self.restarts}")
+        if self.restarts is not None and not 1 <= self.restarts <= MOST:
+            raise OptionError(f"symmetric: restarts: expected 1 to {MOST:,}, got {self.restarts}")
 
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
-        return from_reduce_scatter(
-            lambda network: self._reduce_scatter(network, seed, time_limit), topology, collective
+        deadline = None if time_limit is None else time.monotonic() + time_limit
+        return from_all_gather(
+            lambda network: self._all_gather(network, seed, deadline), topology, collective
         )
 
-    def _reduce_scatter(self, topology: Topology, seed: int, time_limit: float | None) -> Schedule:
-        mirrored = dataclasses.replace(topology, capacity=topology.capacity[topology.opposite])
-        made = self._all_gather(mirrored, seed, time_limit)
-        return reverse(made.replace(topology=topology))
-
-    def _all_gather(self, topology: Topology, seed: int, time_limit: float | None) -> Schedule:
-        started = time.monotonic()
+    def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
         target = free_trees(topology, "all_gather").rounds
         best: tuple[FreeGroup, BaseHops, NDArray] | None = None
         fewest = topology.num_servers**2
         for group in free_groups(topology):
             hops = BaseHops.of(topology, group)
-            for restart in range(self.restarts):
+            work = len(hops.roots) * topology.num_servers
+            for restart in range(self.restarts or int(np.clip(WORK // work, 4, 20_000))):
                 made = hops.grow(fewest - 1, seed, restart)
                 if len(made):
                     best, fewest = (group, hops, made), int(made[-1, 0]) + 1
-                late = time_limit is not None and time.monotonic() - started > time_limit
+                late = deadline is not None and time.monotonic() > deadline
                 if fewest <= target or late:
                     break
             if fewest <= target:

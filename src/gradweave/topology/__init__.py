@@ -5,6 +5,13 @@ from gradweave.topology.complete import complete
 from gradweave.topology.dcell import dcell
 from gradweave.topology.dragonfly import dragonfly
 from gradweave.topology.fat_tree import fat_tree
+from gradweave.topology.faults import (
+    Degraded,
+    random_faults,
+    slowed,
+    without_links,
+    without_servers,
+)
 from gradweave.topology.files import load, save
 from gradweave.topology.graph import from_networkx, to_networkx
 from gradweave.topology.hypercube import hypercube
@@ -26,6 +33,7 @@ from gradweave.topology.topology import Link, Topology
 from gradweave.topology.torus import mesh, torus
 
 __all__ = [
+    "Degraded",
     "FreeGroup",
     "Link",
     "Topology",
@@ -48,13 +56,17 @@ __all__ = [
     "load",
     "mesh",
     "mi250_box",
+    "random_faults",
     "ring",
     "save",
     "shortest_path_trees",
     "shortest_route",
+    "slowed",
     "star",
     "switch_only_trees",
     "to_networkx",
     "torus",
     "tpu_torus",
+    "without_links",
+    "without_servers",
 ]

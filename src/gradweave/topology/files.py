@@ -1,10 +1,11 @@
-"""Topology files: GraphML, JSON and edge lists."""
+"""Topology files: GraphML, JSON, edge lists, and those of NCCL, msccl-tools and SimAI."""
 
+import functools
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +13,10 @@ from gradweave.atomic import atomic_write
 from gradweave.errors import FileError, GradweaveError
 from gradweave.topology.edge_list import parse_edge_list, write_edge_list
 from gradweave.topology.graph import from_networkx, to_networkx
+from gradweave.topology.msccl_json import topology_from_msccl
+from gradweave.topology.nccl_xml import parse_xml, topology_from_nccl_xml
 from gradweave.topology.object import topology_from_object
+from gradweave.topology.simai import is_simai, parse_simai
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -27,8 +31,9 @@ SUFFIXES = {
     ".edges": "edges",
     ".edgelist": "edges",
     ".txt": "edges",
+    ".xml": "xml",
 }
-"""The format of a file by the end of its name."""
+"""The format of a file by the end of its name; JSON, edge lists and XML go by what is inside."""
 
 
 def load(path: str | Path, format: str | None = None) -> Topology:
@@ -36,15 +41,19 @@ def load(path: str | Path, format: str | None = None) -> Topology:
 
     Args:
         path: the file; the network's name is this path.
-        format: ``"graphml"``, ``"json"`` (networkx node-link, a ``topology`` object, or a schedule
-            file, whose network it is) or ``"edges"``; by the end of the path's name if not given.
+        format: ``"graphml"``, ``"json"`` (networkx node-link, a ``topology`` object, a schedule
+            file, whose network it is, or msccl's), ``"edges"``, ``"nccl_xml"`` (see
+            `topology_from_nccl_xml`), ``"nccl_xml_with_network"`` (network cards too),
+            ``"nccl_xml_nvlink_only"`` (no PCIe), ``"msccl_json"`` or ``"simai"``. If not given, by
+            the end of the path's name and what is inside; SimAI's files may have any name.
 
     Raises:
         FileError: the file cannot be read, is larger than 64 MiB or does not describe a network;
             one line.
     """
     path = Path(path)
-    reader = _READERS[_format(path, format)]
+    format = _format(path, format or _simai_by_content(path), _READERS)
+    reader = _READERS[format]
     try:
         content = _read(path)
     except (OSError, ValueError) as error:
@@ -69,13 +78,14 @@ def save(topology: Topology, path: str | Path, format: str | None = None) -> Non
     Args:
         topology: the network.
         path: the file.
-        format: as for `load`; JSON is written as networkx node-link.
+        format: ``"graphml"``, ``"json"`` (networkx node-link) or ``"edges"``; by the end of the
+            path's name if not given.
 
     Raises:
         FileError: the file cannot be written, or the format cannot hold a label.
     """
     path = Path(path)
-    writer = _WRITERS[_format(path, format)]
+    writer = _WRITERS[_format(path, format, _WRITERS)]
     graph = to_networkx(topology)
     if _is_symmetric(topology):
         graph = graph.to_undirected()
@@ -92,19 +102,31 @@ def _shown(path: Path) -> str:
     return str(path) if str(path).isprintable() else repr(str(path))
 
 
-def _format(path: Path, format: str | None) -> str:
+def _format(path: Path, format: str | None, known: Iterable[str]) -> str:
     if format is None:
-        format = SUFFIXES.get(path.suffix.lower())
+        suffixes = {suffix: kind for suffix, kind in SUFFIXES.items() if kind in known}
+        format = suffixes.get(path.suffix.lower())
         if format is None:
             raise FileError(
-                f"{_shown(path)}: unknown kind of file; known are {', '.join(SUFFIXES)}, "
+                f"{_shown(path)}: unknown kind of file; known are {', '.join(suffixes)}, "
                 "or name the format"
             )
-    if format not in _READERS:
+    if format not in known:
         raise FileError(
-            f"{_shown(path)}: unknown format {format!r:.40}; known are {', '.join(_READERS)}"
+            f"{_shown(path)}: unknown format {format!r:.40}; known are {', '.join(known)}"
         )
     return format
+
+
+def _simai_by_content(path: Path) -> str | None:
+    """SimAI's own files have names without an end: looks at the first line of such a file."""
+    if path.suffix.lower() in SUFFIXES or not path.is_file():
+        return None
+    try:
+        with path.open("rb") as file:
+            return "simai" if is_simai(file.read(256).decode("latin-1")) else None
+    except OSError:
+        return None
 
 
 def _read(path: Path) -> bytes:
@@ -124,16 +146,14 @@ def _is_symmetric(topology: Topology) -> bool:
 
 def _read_graphml(content: bytes, name: str) -> Topology:
     import networkx as nx
-    from defusedxml import ElementTree
-    from defusedxml.common import DefusedXmlException
 
-    try:
-        ElementTree.fromstring(content, forbid_dtd=True)
-    except DefusedXmlException:
-        raise FileError("has a document type or entities, which are refused; remove them") from None
-    except ElementTree.ParseError as error:
-        raise FileError(f"not well-formed XML: {error}") from None
+    parse_xml(content)  # refuses what networkx would not
     return from_networkx(nx.read_graphml(io.BytesIO(content)), name)
+
+
+def _read_xml(content: bytes, name: str) -> Topology:
+    is_graphml = str(parse_xml(content).tag).endswith("}graphml")
+    return (_read_graphml if is_graphml else topology_from_nccl_xml)(content, name)
 
 
 def _write_graphml(topology: Topology, graph: "nx.Graph") -> bytes:
@@ -147,17 +167,13 @@ def _write_graphml(topology: Topology, graph: "nx.Graph") -> bytes:
 
 
 def _read_json(content: bytes, name: str) -> Topology:
-    import msgspec
     import networkx as nx
 
-    try:
-        data = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FileError(f"not valid JSON: {error}") from None
-    except RecursionError:
-        raise FileError("not valid JSON: nested too deeply") from None
+    data = _decoded(content)
     if isinstance(data, dict) and isinstance(data.get("topology"), dict):
         data = data["topology"]
+    if isinstance(data, dict) and "msccl_type" in data:
+        return topology_from_msccl(data, name)
     if not isinstance(data, dict) or not data.keys() & {"nodes", "servers"}:
         raise FileError(
             "expected nodes and links as networkx writes them (node-link), or servers, switches "
@@ -172,6 +188,24 @@ def _read_json(content: bytes, name: str) -> Topology:
     return from_networkx(nx.node_link_graph(data, edges=edges), name)
 
 
+def _read_msccl(content: bytes, name: str) -> Topology:
+    data = _decoded(content)
+    if not isinstance(data, dict):
+        raise FileError("expected an object with links, as msccl-tools writes it")
+    return topology_from_msccl(data, name)
+
+
+def _decoded(content: bytes) -> Any:
+    import msgspec
+
+    try:
+        return msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FileError(f"not valid JSON: {error}") from None
+    except RecursionError:
+        raise FileError("not valid JSON: nested too deeply") from None
+
+
 def _write_json(topology: Topology, graph: "nx.Graph") -> bytes:
     import msgspec
     import networkx as nx
@@ -180,11 +214,19 @@ def _write_json(topology: Topology, graph: "nx.Graph") -> bytes:
 
 
 def _read_edges(content: bytes, name: str) -> Topology:
+    text = _text(content)
+    return parse_simai(text, name) if is_simai(text) else from_networkx(parse_edge_list(text), name)
+
+
+def _read_simai(content: bytes, name: str) -> Topology:
+    return parse_simai(_text(content), name)
+
+
+def _text(content: bytes) -> str:
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(f"not UTF-8 text: {error.reason} at byte {error.start}") from None
-    return from_networkx(parse_edge_list(text), name)
 
 
 def _write_edges(topology: Topology, graph: "nx.Graph") -> bytes:
@@ -195,6 +237,12 @@ _READERS: dict[str, Callable[[bytes, str], Topology]] = {
     "graphml": _read_graphml,
     "json": _read_json,
     "edges": _read_edges,
+    "xml": _read_xml,
+    "nccl_xml": topology_from_nccl_xml,
+    "nccl_xml_with_network": functools.partial(topology_from_nccl_xml, network=True),
+    "nccl_xml_nvlink_only": functools.partial(topology_from_nccl_xml, pcie=False),
+    "msccl_json": _read_msccl,
+    "simai": _read_simai,
 }
 _WRITERS: dict[str, Callable[[Topology, "nx.Graph"], bytes]] = {
     "graphml": _write_graphml,

@@ -102,18 +102,15 @@ def _hubs(
     taken: set[tuple[int, int]] = set()
     for members, (outward, inward) in sides.items():
         nodes = sorted(members)
-        for src in nodes:
-            if src not in outward or src not in inward:
-                way = "out of" if src not in outward else "into"
-                raise FileError(
-                    f"switches: the hub of nodes {_shown(nodes)} has no limit {way} node {src}"
-                )
+        for node in nodes:  # one that no limit binds has its links for a limit
+            outward.setdefault(node, sum(links[other][node] for other in nodes))
+            inward.setdefault(node, sum(links[node][other] for other in nodes))
         for src, dst in ((src, dst) for src in nodes for dst in nodes if src != dst):
-            if (src, dst) in taken or links[dst][src] < min(outward[src], inward[dst]):
+            least = min(outward[src], inward[dst])
+            if (src, dst) in taken or links[dst][src] < least:
                 raise FileError(
-                    f"links[{dst}][{src}]: within the hub of nodes {_shown(nodes)} it must be in no "
-                    f"other hub and at least {min(outward[src], inward[dst])}, "
-                    f"got {links[dst][src]}"
+                    f"links[{dst}][{src}]: the switches make nodes {_shown(nodes)} a hub, within "
+                    f"which it must be at least {least} and in no other hub; got {links[dst][src]}"
                 )
             taken.add((src, dst))
         hubs.append((nodes, outward, inward))

@@ -23,7 +23,7 @@ def serving_nodes(graph: "nx.Graph", servers: Iterable[int]) -> set[int]:
     serving = set(servers)
     # With one more node joined to every server, a path between two servers is a cycle through it.
     hub = -1
-    joined = nx.Graph(graph.edges)
+    joined = nx.Graph(graph.edges())
     joined.add_edges_from([(hub, server) for server in serving])
     parts: Any = nx.biconnected_components(joined)  # networkx says lists and gives sets
     for nodes in parts:

@@ -1,8 +1,8 @@
 """SimAI's topology text, and that of the ns-3 simulators that it grew from.
 
-    34 8 2 16 96 H100                  nodes, GPUs a server, NVSwitches, switches, links, kind of GPU
-    16 17 18 … 33                      ids of the switches, NVSwitches first
-    0 16 900Gbps 0.000025ms 0          source, target, bandwidth, latency, error rate
+    34 8 2 16 96 H100             nodes, GPUs a server, NVSwitches, switches, links, kind of GPU
+    16 17 18 … 33                 ids of the switches, NVSwitches first
+    0 16 900Gbps 0.000025ms 0     source, target, bandwidth, latency, error rate
     …
 
 The simulators of ns-3 have three numbers in the first line: nodes, switches, links.

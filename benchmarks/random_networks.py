@@ -1,0 +1,43 @@
+"""Random connected networks: 8 to 40 servers, unequal capacities, with and without switches."""
+
+import networkx as nx
+import numpy as np
+
+import gradweave as gw
+
+
+def random_network(seed: int) -> gw.Topology:
+    """A connected network that depends on its seed alone.
+
+    Half of them have no switches; the others have one for every two to six servers, each server on
+    one or two of them. The rest of the links join random pairs until the average degree is 2 to 4,
+    and capacities are 1, 2 or 4.
+    """
+    rng = np.random.default_rng([2026, seed])
+    servers = int(rng.integers(8, 41))
+    switches = 0 if seed % 2 else max(2, servers // int(rng.integers(2, 7)))
+    graph = nx.Graph()
+    graph.add_nodes_from(range(servers + switches))
+    core = list(range(servers, servers + switches)) or list(range(servers))
+    order = rng.permutation(core)
+    for place in range(1, len(order)):  # a random tree keeps the core connected
+        graph.add_edge(int(order[place]), int(order[rng.integers(place)]))
+    if switches:
+        for server in range(servers):
+            ports = min(int(rng.integers(1, 3)), switches)
+            for switch in rng.choice(core, ports, replace=False):
+                graph.add_edge(server, int(switch))
+    wanted = int(rng.uniform(2, 4) * len(core) / 2)
+    for _ in range(50 * wanted):
+        if graph.subgraph(core).number_of_edges() >= wanted:
+            break
+        one, other = rng.choice(core, 2, replace=False)
+        graph.add_edge(int(one), int(other))
+    links = np.array(graph.edges)
+    return gw.Topology.from_links(
+        f"random {seed}",
+        servers=servers,
+        switches=switches,
+        links=links,
+        capacity=rng.choice([1, 2, 4], len(links)),
+    )
