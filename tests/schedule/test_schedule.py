@@ -46,8 +46,8 @@ def test_a_schedule_without_transfers_has_no_rounds():
 
 # column, what it is given, what the message must say
 BAD = [
-    ("round", [0, -1, 2], "round[1]: expected 0 to 2147483646, got -1"),
-    ("round", [0, 0, 2**31], "round[2]: expected 0 to 2147483646, got 2147483648"),
+    ("round", [0, -1, 2], "round[1]: expected 0 to 67108863, got -1"),
+    ("round", [0, 0, 2**31], "round[2]: expected 0 to 67108863, got 2147483648"),
     ("round", [0, 0, 10**30], "round: expected integers, got object"),
     ("round", [0.0, 1.0, 2.0], "round: expected integers, got float64"),
     ("round", [True, True, True], "round: expected integers, got bool"),

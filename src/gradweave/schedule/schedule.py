@@ -22,6 +22,8 @@ COPY = 1
 OPS = ("reduce", "copy")
 """The ops' names in files, by their number."""
 
+MAX_ROUNDS = 1 << 26
+"""Largest number of rounds accepted; a guard against absurd files, not a limit of the code."""
 COLUMNS = ("root", "round", "piece", "source", "target", "op", "route_nodes", "route_offsets")
 """The fields of a schedule that are arrays."""
 
@@ -91,7 +93,7 @@ class Schedule:
         columns: dict[str, NDArray] = {}
         for field, dtype, least, most in (
             ("root", np.int32, 0, nodes - 1),
-            ("round", np.int32, 0, np.iinfo(np.int32).max - 1),
+            ("round", np.int32, 0, MAX_ROUNDS - 1),
             ("piece", np.int32, 0, len(given["root"]) - 1),
             ("source", np.int32, 0, nodes - 1),
             ("target", np.int32, 0, nodes - 1),

@@ -171,10 +171,11 @@ class GatherModel:
         for key in zip(pieces.tolist(), links.tolist(), rounds.tolist(), strict=True):
             sent[key] += 1
         arrival: dict[tuple[int, int], int] = {}
-        for key in zip(schedule.piece.tolist(), schedule.target.tolist(), strict=True):
-            arrival.setdefault(key, int(schedule.round[len(arrival)]) + 1)
+        rows = schedule.piece, schedule.target, schedule.round
+        for piece, server, t in zip(*(column.tolist() for column in rows), strict=True):
+            arrival.setdefault((piece, server), t + 1)
         for key, variable in self.sends.items():
-            self.model.add_hint(variable, min(sent.get(key, 0), variable.proto.domain[-1]))
+            self.model.add_hint(variable, sent.get(key, 0))
         for key, holds in self.holds.items():
             first = self.choice.earliest[key]
             last = self.rounds - self.choice.rounds_after[key]

@@ -2,8 +2,9 @@
 
 A group acts **freely** on the servers if no relabelling but the identity keeps a server where it
 is; then one server's schedule, moved about by the group, makes everyone's. Known families bring
-their translations; for any other network pynauty (extra `search`) finds automorphisms, of which
-cyclic free groups are tried. Whatever is proposed is checked against the links.
+their translations; for any other network pynauty (extra `symmetry`), where it is installed, finds
+the automorphisms, and random products of them are put together into a free group. Whatever is
+proposed is checked against the links.
 """
 
 import dataclasses
@@ -14,6 +15,11 @@ from numpy.typing import NDArray
 
 from gradweave.errors import SpecError
 from gradweave.topology.topology import Topology
+
+MOST_POWER = 10_000
+"""Order above which an element's powers are not looked at."""
+PRODUCTS = 400
+"""Random products of automorphisms that are tried."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,6 +55,9 @@ def free_groups(topology: Topology) -> Iterator[FreeGroup]:
             group = _closure(topology, moves)
             if group is not None and group.order > 1:
                 yield group
+    found = _grown_from(topology, automorphism_generators(topology))
+    if found is not None:
+        yield found
 
 
 def is_automorphism(topology: Topology, permutation: NDArray) -> bool:
@@ -86,7 +95,7 @@ def _proposals(topology: Topology) -> Iterator[list[NDArray]]:
         yield _shifts((2,) * max(count.bit_length() - 1, 0))
     elif family == "dcell" and number.get("k") == 1:
         yield from _cell_moves(number.get("n", 0))
-    if family != "torus":
+    elif family in ("ring", "complete", "star"):
         yield _shifts((count,))
 
 
@@ -170,3 +179,85 @@ def _closure(topology: Topology, generators: Iterable[NDArray]) -> FreeGroup | N
     permutations = np.stack(queue)
     moved = permutations[1:, topology.servers] != topology.servers
     return FreeGroup(permutations) if moved.all() else None
+
+
+def automorphism_generators(topology: Topology) -> list[NDArray[np.int32]]:
+    """Relabellings that generate all automorphisms; none where pynauty is not installed.
+
+    Links of different capacity, bandwidth or latency become nodes of different colours.
+
+    Source: McKay and Piperno, nauty, through pynauty.
+    """
+    try:
+        import pynauty
+    except ImportError:
+        return []
+    nodes = topology.num_nodes
+    properties = np.stack(
+        [topology.capacity, topology.bandwidth_bytes_per_s, topology.latency_s], axis=1
+    )
+    _, kind = np.unique(properties, axis=0, return_inverse=True)
+    colours: list[set[int]] = [set(topology.servers.tolist()), set(topology.switches.tolist())]
+    follow: dict[int, list[int]] = {node: [] for node in range(nodes)}
+    if (kind == 0).all():
+        for source, target in zip(topology.source.tolist(), topology.target.tolist(), strict=True):
+            follow[source].append(target)
+        total = nodes
+    else:
+        total = nodes + len(kind)
+        colours += [
+            set((np.flatnonzero(kind == k) + nodes).tolist()) for k in range(kind.max() + 1)
+        ]
+        for link, source in enumerate(topology.source.tolist()):
+            follow[source].append(nodes + link)
+            follow[nodes + link] = [int(topology.target[link])]
+    graph = pynauty.Graph(
+        total,
+        directed=True,
+        adjacency_dict=follow,
+        vertex_coloring=[colour for colour in colours if colour],
+    )
+    generators = pynauty.autgrp(graph)[0]
+    return [np.array(generator[:nodes], np.int32) for generator in generators]
+
+
+def _grown_from(topology: Topology, generators: list[NDArray[np.int32]]) -> FreeGroup | None:
+    """A free group put together from random products of automorphisms, as large as was found."""
+    if not generators:
+        return None
+    rng = np.random.default_rng(0)
+    best: FreeGroup | None = None
+    chosen: list[NDArray[np.int32]] = []
+    element = np.arange(topology.num_nodes, dtype=np.int32)
+    for _ in range(PRODUCTS):
+        element = generators[rng.integers(len(generators))][element]
+        for free in _free_powers(topology, element):
+            group = _closure(topology, [*chosen, free])
+            if group is not None and (best is None or group.order > best.order):
+                best, chosen = group, [*chosen, free]
+        if best is not None and best.order == topology.num_servers:
+            break
+    return best
+
+
+def _free_powers(topology: Topology, element: NDArray[np.int32]) -> Iterator[NDArray[np.int32]]:
+    """The powers of an automorphism under which all servers run through cycles of one length."""
+    lengths = np.zeros(topology.num_servers, np.int64)
+    moved, power = element, 1
+    while (lengths == 0).any() and power <= topology.num_servers:
+        back = moved[topology.servers] == topology.servers
+        lengths[back & (lengths == 0)] = power
+        moved, power = element[moved], power + 1
+    if (lengths == 0).any():
+        return
+    distinct = np.unique(lengths)
+    whole = int(np.lcm.reduce(distinct))
+    if whole > MOST_POWER:
+        return
+    for divisor in range(1, whole):
+        if whole % divisor == 0 and len(np.unique(distinct // np.gcd(distinct, divisor))) == 1:
+            powered = np.arange(topology.num_nodes, dtype=np.int32)
+            for _ in range(divisor):
+                powered = element[powered]
+            yield powered
+            return

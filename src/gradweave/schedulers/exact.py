@@ -1,0 +1,215 @@
+"""Schedules that are proved to be as short as can be, by constraint programming."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from gradweave.bounds import fixed_trees, free_trees
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule.compose import compose, reverse
+from gradweave.schedule.flow_tree import FlowTrees
+from gradweave.schedule.schedule import COLLECTIVES, Collective, Provenance, Schedule, StatedBound
+from gradweave.schedulers.exact_model import Effort
+from gradweave.schedulers.exact_proof import Proof, Stage
+from gradweave.schedulers.exact_search import Search
+from gradweave.schedulers.exact_start import fits, gathers, quick
+from gradweave.schedulers.exact_trees import TREES, Choice, Trees
+from gradweave.schedulers.scheduler import Scheduler
+from gradweave.topology.topology import Topology
+from gradweave.verify import verify
+
+MOST = {"pieces_per_server": 64, "workers": 256, "max_booleans": 10**8}
+"""Largest values of the options that count something; the smallest is 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact(Scheduler):
+    """The fewest rounds, and the proof that fewer are impossible, by constraint programming.
+
+    Asks CP-SAT whether an all-gather fits T rounds, from the lower bound on up; where a question is
+    too hard, halves the distance to the best that is known. A reduce-scatter is an all-gather on
+    the opposite directions, reversed; an all-reduce is both, with a barrier. With one worker the
+    result depends on the seed alone, unless a time limit cuts the search off.
+
+    The model has all routes with only switches inside. It leaves out overlap of the stages, and
+    transfers that pass through servers without being kept there.
+
+    Source: Cai and others 2021 (SCCL) ask the same question of an SMT solver, without switches.
+    """
+
+    name: ClassVar[str] = "exact"
+
+    trees: Trees = "free"
+    """``free``: any trees; ``shortest``: any shortest-path trees; ``fixed``: the pinned ones, so
+    that only the order is open. What is proved holds for these trees."""
+    pieces_per_server: int = 1
+    """Pieces that each server is the root of."""
+    workers: int = 1
+    """CP-SAT's workers; with more than one, results vary from run to run."""
+    effort: float = 60.0
+    """Most deterministic time for one round count; a unit is about a second of one core."""
+    max_booleans: int = 400_000
+    """Largest question asked; more booleans are refused in one line."""
+
+    def __post_init__(self) -> None:
+        if self.trees not in TREES:
+            raise OptionError(
+                f"exact: trees: expected one of {', '.join(TREES)}, got {self.trees!r}"
+            )
+        for field, most in MOST.items():
+            if not 1 <= getattr(self, field) <= most:
+                raise OptionError(
+                    f"exact: {field}: expected 1 to {most:,}, got {getattr(self, field)}"
+                )
+        if not 0 < self.effort <= 1e9:
+            raise OptionError(f"exact: effort: expected more than 0 units, got {self.effort:g}")
+
+    def prove(
+        self,
+        topology: Topology,
+        collective: Collective = "all_reduce",
+        *,
+        rounds: int | None = None,
+        start_from: Sequence[Schedule] = (),
+        seed: int = 0,
+        time_limit: float | None = None,
+    ) -> Proof:
+        """Finds a schedule, and says what was proved.
+
+        Args:
+            topology: the network.
+            collective: a stage, or both.
+            rounds: ask only whether so many rounds are enough; None to look for the fewest.
+            start_from: schedules of the same pieces, for any collective and from any strategy. The
+                search begins at the best that is valid here; one that is not is a hint.
+            seed: every random choice depends on it alone.
+            time_limit: seconds after which to return what is known.
+
+        Returns:
+            What was proved, with the best schedule found, verified; none where none has as few
+            rounds as were asked for.
+
+        Raises:
+            NoScheduleError: where the question is too large; nothing is tried then.
+            OptionError: for a start that has other nodes or pieces.
+
+        >>> import gradweave as gw
+        >>> proof = Exact().prove(gw.topology.mesh((3, 3)), "all_gather")
+        >>> proof.kind, proof.rounds, proof.impossible_below
+        ('optimal', 4, 4)
+        >>> print(Exact().prove(gw.topology.mesh((3, 3)), "all_gather", rounds=3))
+        infeasible: no all_gather in 3 rounds; on free trees fewer than 4 are impossible:
+        at least 4 rounds (cut): 8 pieces must leave ...
+        """
+        if collective not in COLLECTIVES:
+            raise OptionError(
+                f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
+            )
+        if rounds is not None and rounds < 1:
+            raise OptionError(f"exact: rounds: expected at least 1, got {rounds}")
+        begun = time.monotonic()
+        deadline = None if time_limit is None else begun + time_limit
+        opposite = topology.capacity[topology.opposite]
+        mirrored = dataclasses.replace(topology, capacity=opposite)
+
+        def ask(network: Topology, rounds: int | None, until: float | None) -> Stage:
+            return self._stage(network, rounds, start_from, seed, until)
+
+        if collective != "all_reduce":
+            network = topology if collective == "all_gather" else mirrored
+            stages = [ask(network, rounds, deadline)]
+        elif np.array_equal(opposite, topology.capacity):
+            stages = [ask(topology, None if rounds is None else rounds // 2, deadline)] * 2
+        else:
+            half = None if deadline is None else (begun + deadline) / 2
+            first = ask(mirrored, None, half)
+            taken = first.gather.rounds if first.gather is not None else 0
+            left = None if rounds is None else rounds - taken
+            stages = [first, ask(topology, left, deadline)]
+        made = _joined(stages, topology, collective)
+        if made is not None:
+            below = sum(stage.impossible_below for stage in stages)
+            made = made.replace(
+                scheduler=Provenance(self.name, self.options(), seed),
+                bound=StatedBound(below, "exact") if self.trees == "free" else None,
+            )
+            verify(made, forwarding_servers=False).raise_if_invalid()
+        return Proof(
+            collective,
+            self.trees,
+            made,
+            impossible_below=sum(stage.impossible_below for stage in stages),
+            because="; then ".join(dict.fromkeys(stage.because for stage in stages)),
+            asked=rounds,
+            wall_s=time.monotonic() - begun,
+        )
+
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
+        proof = self.prove(topology, collective, seed=seed, time_limit=time_limit)
+        if proof.schedule is None:
+            raise NoScheduleError(f"exact: {proof}")
+        return proof.schedule
+
+    def _stage(
+        self,
+        network: Topology,
+        rounds: int | None,
+        start_from: Sequence[Schedule],
+        seed: int,
+        deadline: float | None,
+    ) -> Stage:
+        """The all-gather on a network: whether it fits the rounds, or the fewest that it takes."""
+        self._check_servers(network)
+        choice = Choice.of(network, np.repeat(network.servers, self.pieces_per_server), self.trees)
+        least, because = self._bound(choice)
+        effort = Effort(seed, self.workers, self.effort, None)
+        search = Search(choice, least, because, effort, deadline, self.max_booleans)
+        search.check_size(least if rounds is None else rounds)
+        given = [gather for made in start_from for gather in gathers(made, choice)]
+        valid = [gather for gather in given if fits(gather, choice)]
+        valid.append(quick(choice, seed, least))
+        search.best = min(valid, key=lambda gather: gather.rounds)
+        search.hints = given or valid
+        return search.fewest() if rounds is None else search.decide(rounds)
+
+    def _check_servers(self, network: Topology) -> None:
+        """Refuses at once what is far too large, before anything grows with it."""
+        pieces = network.num_servers * self.pieces_per_server
+        least = pieces * (network.num_servers - 1)
+        if least > self.max_booleans:
+            raise NoScheduleError(
+                f"exact: {network.name!r} needs more than {least:,} booleans, more than "
+                f"max_booleans={self.max_booleans:,}; raise it, or use another scheduler"
+            )
+
+    def _bound(self, choice: Choice) -> tuple[int, str]:
+        """Rounds that the trees need at least, and why."""
+        if self.trees == "fixed":
+            bound = fixed_trees(
+                FlowTrees.shortest_path(choice.topology, choice.root), "all_gather"
+            )
+        else:
+            bound = free_trees(
+                choice.topology, "all_gather", pieces_per_server=self.pieces_per_server
+            )
+        if bound.rounds >= choice.least_rounds:
+            return bound.rounds, str(bound)
+        return choice.least_rounds, f"a piece needs {choice.least_rounds} transfers on such trees"
+
+
+def _joined(
+    stages: Sequence[Stage], topology: Topology, collective: Collective
+) -> Schedule | None:
+    """The collective's schedule from its stages' all-gathers; None where one is missing."""
+    found = [stage.gather.replace(topology=topology) for stage in stages if stage.gather]
+    if len(found) < len(stages):
+        return None
+    if collective == "all_gather":
+        return found[0]
+    scattered = reverse(found[0])
+    return scattered if collective == "reduce_scatter" else compose(scattered, found[1])
