@@ -19,8 +19,8 @@ class Cut:
     """Whether the pieces leave the set or enter it."""
 
     def __str__(self) -> str:
-        inside = _named("server", self.servers) + (
-            f" and {_named('switch', self.switches)}" if self.switches else ""
+        inside = named("server", self.servers) + (
+            f" and {named('switch', self.switches)}" if self.switches else ""
         )
         verb = "leave" if self.leaving else "enter"
         return f"{self.pieces} pieces must {verb} {inside}, {self.capacity} a round"
@@ -111,7 +111,8 @@ def best(*bounds: Bound) -> Bound:
     return max(bounds, key=lambda bound: bound.rounds)
 
 
-def _named(kind: str, ids: tuple[int, ...]) -> str:
+def named(kind: str, ids: tuple[int, ...]) -> str:
+    """Nodes of one kind in words: ``servers 0, 1``."""
     plural = {"server": "servers", "switch": "switches"}[kind]
     shown = ", ".join(map(str, ids[:12])) + (f" and {len(ids) - 12} more" if len(ids) > 12 else "")
     return f"{kind if len(ids) == 1 else plural} {shown}"

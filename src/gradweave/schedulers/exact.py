@@ -93,7 +93,7 @@ class Exact(Scheduler):
             rounds as were asked for.
 
         Raises:
-            NoScheduleError: where the question is too large; nothing is tried then.
+            NoScheduleError: where the question is too large; CP-SAT is not asked then.
             OptionError: for a start that has other nodes or pieces.
 
         >>> import gradweave as gw
@@ -112,40 +112,19 @@ class Exact(Scheduler):
             raise OptionError(f"exact: rounds: expected at least 1, got {rounds}")
         begun = time.monotonic()
         deadline = None if time_limit is None else begun + time_limit
-        opposite = topology.capacity[topology.opposite]
-        mirrored = dataclasses.replace(topology, capacity=opposite)
-
-        def ask(network: Topology, rounds: int | None, until: float | None) -> Stage:
-            return self._stage(network, rounds, start_from, seed, until)
-
-        if collective != "all_reduce":
-            network = topology if collective == "all_gather" else mirrored
-            stages = [ask(network, rounds, deadline)]
-        elif np.array_equal(opposite, topology.capacity):
-            stages = [ask(topology, None if rounds is None else rounds // 2, deadline)] * 2
-        else:
-            half = None if deadline is None else (begun + deadline) / 2
-            first = ask(mirrored, None, half)
-            taken = first.gather.rounds if first.gather is not None else 0
-            left = None if rounds is None else rounds - taken
-            stages = [first, ask(topology, left, deadline)]
+        question = _Question(tuple(start_from), seed, deadline)
+        stages = self._stages(topology, collective, rounds, question)
+        below = sum(stage.impossible_below for stage in stages)
         made = _joined(stages, topology, collective)
         if made is not None:
-            below = sum(stage.impossible_below for stage in stages)
             made = made.replace(
                 scheduler=Provenance(self.name, self.options(), seed),
                 bound=StatedBound(below, "exact") if self.trees == "free" else None,
             )
             verify(made, forwarding_servers=False).raise_if_invalid()
-        return Proof(
-            collective,
-            self.trees,
-            made,
-            impossible_below=sum(stage.impossible_below for stage in stages),
-            because="; then ".join(dict.fromkeys(stage.because for stage in stages)),
-            asked=rounds,
-            wall_s=time.monotonic() - begun,
-        )
+        because = "; then ".join(dict.fromkeys(stage.because for stage in stages))
+        wall_s = time.monotonic() - begun
+        return Proof(collective, self.trees, made, below, because, rounds, wall_s)
 
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
@@ -155,24 +134,37 @@ class Exact(Scheduler):
             raise NoScheduleError(f"exact: {proof}")
         return proof.schedule
 
-    def _stage(
+    def _stages(
         self,
-        network: Topology,
+        topology: Topology,
+        collective: Collective,
         rounds: int | None,
-        start_from: Sequence[Schedule],
-        seed: int,
-        deadline: float | None,
-    ) -> Stage:
+        question: "_Question",
+    ) -> list[Stage]:
+        """Each stage's all-gather. A reduce-scatter's is for the opposite directions."""
+        opposite = topology.capacity[topology.opposite]
+        mirrored = dataclasses.replace(topology, capacity=opposite)
+        if collective != "all_reduce":
+            network = topology if collective == "all_gather" else mirrored
+            return [self._stage(network, rounds, question)]
+        if np.array_equal(opposite, topology.capacity):
+            each = None if rounds is None else rounds // 2
+            return [self._stage(topology, each, question)] * 2
+        scatter = self._stage(mirrored, None, question.half_time())
+        taken = scatter.impossible_below if scatter.gather is None else scatter.gather.rounds
+        left = None if rounds is None else rounds - taken
+        return [scatter, self._stage(topology, left, question)]
+
+    def _stage(self, network: Topology, rounds: int | None, question: "_Question") -> Stage:
         """The all-gather on a network: whether it fits the rounds, or the fewest that it takes."""
         self._check_servers(network)
         choice = Choice.of(network, np.repeat(network.servers, self.pieces_per_server), self.trees)
         least, because = self._bound(choice)
-        effort = Effort(seed, self.workers, self.effort, None)
-        search = Search(choice, least, because, effort, deadline, self.max_booleans)
-        search.check_size(least if rounds is None else rounds)
-        given = [gather for made in start_from for gather in gathers(made, choice)]
+        effort = Effort(question.seed, self.workers, self.effort, None)
+        search = Search(choice, least, because, effort, question.deadline, self.max_booleans)
+        given = [gather for made in question.start_from for gather in gathers(made, choice)]
         valid = [gather for gather in given if fits(gather, choice)]
-        valid.append(quick(choice, seed, least))
+        valid.append(quick(choice, question.seed, least))
         search.best = min(valid, key=lambda gather: gather.rounds)
         search.hints = given or valid
         return search.fewest() if rounds is None else search.decide(rounds)
@@ -190,9 +182,7 @@ class Exact(Scheduler):
     def _bound(self, choice: Choice) -> tuple[int, str]:
         """Rounds that the trees need at least, and why."""
         if self.trees == "fixed":
-            bound = fixed_trees(
-                FlowTrees.shortest_path(choice.topology, choice.root), "all_gather"
-            )
+            bound = fixed_trees(FlowTrees.shortest_path(choice.topology, choice.root), "all_gather")
         else:
             bound = free_trees(
                 choice.topology, "all_gather", pieces_per_server=self.pieces_per_server
@@ -202,9 +192,23 @@ class Exact(Scheduler):
         return choice.least_rounds, f"a piece needs {choice.least_rounds} transfers on such trees"
 
 
-def _joined(
-    stages: Sequence[Stage], topology: Topology, collective: Collective
-) -> Schedule | None:
+@dataclasses.dataclass(frozen=True)
+class _Question:
+    """What `Exact.prove` was given besides the network."""
+
+    start_from: tuple[Schedule, ...]
+    seed: int
+    deadline: float | None
+    """On the monotonic clock."""
+
+    def half_time(self) -> "_Question":
+        """The same with half of the time that is left."""
+        if self.deadline is None:
+            return self
+        return dataclasses.replace(self, deadline=(time.monotonic() + self.deadline) / 2)
+
+
+def _joined(stages: Sequence[Stage], topology: Topology, collective: Collective) -> Schedule | None:
     """The collective's schedule from its stages' all-gathers; None where one is missing."""
     found = [stage.gather.replace(topology=topology) for stage in stages if stage.gather]
     if len(found) < len(stages):

@@ -1,16 +1,17 @@
 """Can every server have every piece after T rounds? One question, put to CP-SAT.
 
 For piece p, server v and round t, a boolean says whether v *holds* p when round t begins; for each
-link direction that p may take, how often it is *sent* over it in round t: once, or, where a switch
-passes it on, up to the link's capacity. A server that comes to hold a piece receives it exactly once;
-it sends what it holds; a switch sends on what it receives, in the same round. Piece and round are a
-network flow from servers to servers, which falls apart into routes that have only switches inside.
+link direction that p may take, how often it is *sent* over it in round t: once, or, into a switch
+that can pass it on to several servers, up to the link's capacity. A server that comes to hold a
+piece receives it exactly once; it sends what it holds; a switch sends on what it receives, in the
+same round. Piece and round are a network flow from servers to servers, which falls apart into
+routes that have only switches inside.
 """
 
 import dataclasses
 import itertools
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -40,9 +41,9 @@ class GatherModel:
     """The question whether an all-gather fits a number of rounds.
 
     Redundant constraints make the answer quick: what no round is left for is fixed by distance from
-    the root and by forced chains; every server must hold enough early on for its ports to take in the
-    rest; some server near enough must hold a piece for it to reach the far ones in time. Pieces of
-    one root are interchangeable, and ordered by their arrival at one server.
+    the root and by forced chains; every server must hold enough early on for its ports to take in
+    the rest; some server near enough must hold a piece for it to reach the far ones in time. Pieces
+    of one root are interchangeable, and ordered by their arrival at one server.
 
     Args:
         choice: the network, the roots and the trees that may be used.
@@ -162,8 +163,8 @@ class GatherModel:
         """Tells the solver where to look first.
 
         Args:
-            schedule: an all-gather of the same pieces, in any number of rounds; transfers over links
-                that the network lacks or the trees exclude are left out.
+            schedule: an all-gather of the same pieces, in any number of rounds; transfers over
+                links that the network lacks or the trees exclude are left out.
         """
         links, transfer = schedule.route_links
         pieces, rounds = schedule.piece[transfer], schedule.round[transfer]
@@ -183,7 +184,7 @@ class GatherModel:
                 if key[1] != self.choice.root[key[0]]:
                     self.model.add_hint(holds[t], t >= arrival.get(key, 0))
 
-    def solve(self, effort: Effort) -> list[Row] | bool | None:
+    def solve(self, effort: Effort) -> list[Row] | Literal[False] | None:
         """Asks CP-SAT.
 
         Returns:
@@ -199,7 +200,7 @@ class GatherModel:
         parameters.max_deterministic_time = effort.deterministic
         if effort.seconds is not None:
             parameters.max_time_in_seconds = max(effort.seconds, 0.0)
-        # With the linear relaxation one worker is 10 to 100 times slower here, both ways.
+        # With the linear relaxation one worker is 10 to 100 times slower here.
         parameters.linearization_level = 0
         status = solver.solve(self.model)
         if status == cp_model.INFEASIBLE:

@@ -54,7 +54,7 @@ class Proof:
         asked = "" if self.asked is None else f" in {self.asked} rounds"
         if self.kind == "infeasible":
             return f"infeasible: no {self.collective}{asked}; {known}"
-        return f"unknown: whether there is a {self.collective}{asked}; gave up; {known}"
+        return f"unknown: gave up on {self.collective}{asked}; {known}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ class Search:
     max_booleans: int
     best: Schedule | None = None
     hints: Sequence[Schedule] = ()
-    """The best first."""
+    """All-gathers to look near, where there is no best one."""
 
     def check_size(self, rounds: int) -> None:
         """Refuses a question that is too large.
@@ -39,8 +39,9 @@ class Search:
         needed = self.choice.booleans(rounds)
         if needed > self.max_booleans:
             raise NoScheduleError(
-                f"exact: {self.choice.topology.name!r} in {rounds} rounds needs {needed:,} booleans, "
-                f"more than max_booleans={self.max_booleans:,}; raise it, or use another scheduler"
+                f"exact: {self.choice.topology.name!r} in {rounds} rounds needs {needed:,} "
+                f"booleans, more than max_booleans={self.max_booleans:,}; raise it, or use another "
+                "scheduler"
             )
 
     def decide(self, rounds: int) -> Stage:
@@ -48,6 +49,7 @@ class Search:
         if self.best is not None and self.best.rounds > rounds:
             self.best = None
         if self.best is None and rounds >= self.impossible_below:
+            self.check_size(rounds)
             self._ask(rounds, share=1.0)
         return Stage(self.best, self.impossible_below, self.because)
 
@@ -57,6 +59,8 @@ class Search:
         From the lower bound on up; once a question was too hard, half-way to the best known.
         """
         assert self.best is not None
+        if self.best.rounds > self.impossible_below:
+            self.check_size(self.impossible_below)
         unanswered = self.impossible_below - 1
         while self.best.rounds > max(unanswered + 1, self.impossible_below):
             sure = unanswered < self.impossible_below
@@ -73,8 +77,9 @@ class Search:
         if self._seconds_left() == 0.0 or self.choice.booleans(rounds) > self.max_booleans:
             return None
         model = GatherModel(self.choice, rounds)
-        for gather in self.hints[:1] if self.best is None else [self.best]:
-            model.hint(gather)
+        hint = self.best or next(iter(self.hints), None)
+        if hint is not None:
+            model.hint(hint)
         left = self._seconds_left()
         seconds = None if left is None else share * left
         answer = model.solve(dataclasses.replace(self.effort, seconds=seconds))

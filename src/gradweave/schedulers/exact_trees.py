@@ -103,7 +103,7 @@ class Choice:
         cost = topology.is_server[target].astype(np.int64)
         while True:
             nearer = need.copy()
-            np.minimum.at(nearer, (slice(None), source), need[:, target] + cost)
+            np.minimum.at(nearer.T, source, (need[:, target] + cost).T)
             if (nearer == need).all():
                 return need
             need = nearer
@@ -129,7 +129,7 @@ def _distances(
     while True:
         onward = np.where(allowed, cost[:, topology.source] + step, _NEVER)
         cheaper = cost.copy()
-        np.minimum.at(cheaper, (slice(None), topology.target), onward)
+        np.minimum.at(cheaper.T, topology.target, onward.T)
         if (cheaper == cost).all():
             return cost
         cost = cheaper

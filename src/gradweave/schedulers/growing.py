@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from gradweave.schedulers.growing_kernel import Growth
 
-RULES: tuple[tuple[int, int, int, int], ...] = (
-    # near, everywhere, noise, passes
-    (1024, 0, 512, 20),
-    (1024, 50, 512, 8),
-    (1024, 0, 512, 4),
-    (1024, 200, 64, 20),
+RULES: tuple[tuple[int, int, int, int, int], ...] = (
+    # near, everywhere, noise, passes, short
+    (1024, 0, 512, 20, 0),
+    (1024, 0, 512, 20, 1),
+    (1024, 50, 512, 8, 0),
+    (1024, 0, 512, 4, 0),
+    (1024, 200, 64, 20, 1),
 )
 """What the restarts go through in turn; the first is the best on most networks."""
 

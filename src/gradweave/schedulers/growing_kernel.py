@@ -48,6 +48,8 @@ class Rule(NamedTuple):
     """Random part: up to this, less one; a power of two."""
     passes: int
     """How often the swaps go through as many hops as there are."""
+    short: int
+    """1 to try shorter hops first among receivers of the same slack, 0 not to."""
 
 
 class _State(NamedTuple):
@@ -90,7 +92,7 @@ def grow(growth: Growth, rule: Rule, most: int, target: int, seed: int) -> NDArr
             return np.empty((0, 3), np.int64)
         state.used[:] = 0
         salt = np.random.randint(1 << 30)
-        for hop in _by_slack(growth, state, max(target, at + 1) - at):
+        for hop in _by_slack(growth, state, rule, max(target, at + 1) - at):
             _try(growth, state, rule, hop, salt)
         for _ in range(rule.passes):
             if not _swap(growth, state, rule, max(target, at + 1) - at):
@@ -148,7 +150,7 @@ def _slack(growth: Growth, state: Any, server: Any, rounds_left: int) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _by_slack(growth: Growth, state: Any, rounds_left: int) -> NDArray[np.int64]:
+def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> NDArray[np.int64]:
     """Hops into servers that want something, least slack first, at random among equals."""
     order = np.random.permutation(len(growth.source))
     slack = np.empty(len(order), np.int64)
@@ -157,7 +159,9 @@ def _by_slack(growth: Growth, state: Any, rounds_left: int) -> NDArray[np.int64]
         server = growth.target[hop]
         if state.missing[server]:
             order[count] = hop
-            slack[count] = _slack(growth, state, server, rounds_left)
+            length = growth.first[hop + 1] - growth.first[hop]
+            slack[count] = _slack(growth, state, server, rounds_left) * 64
+            slack[count] += rule.short * min(length, 63)
             count += 1
     return order[:count][np.argsort(slack[:count], kind="mergesort")]
 

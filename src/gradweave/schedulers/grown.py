@@ -19,7 +19,7 @@ MOST_CHOICES = 200_000_000
 """Hops times pieces above which a network is thinned to its servers' nearest neighbours."""
 
 
-WORK = 400_000_000
+WORK = 150_000_000
 """Choices between pieces, over hops and rounds, that the restarts make where none is given."""
 MOST = 1_000_000
 """Largest number that an option takes."""
@@ -41,13 +41,15 @@ class Grown(Scheduler):
     restarts: int | None = None
     """Runs at most; the search stops at the bound. If not given, as many as about ten seconds
     take on one core, reckoned from the network's size and not from the clock."""
+    routes: int = 4
+    """Shortest routes to look for between two servers: one by the pinned rule, others at random."""
     workers: int = 1
     """Threads that restart side by side; the result does not depend on their number."""
     pieces_per_server: int = 1
     """Pieces that each server is the root of."""
 
     def __post_init__(self) -> None:
-        for field in ("restarts", "workers", "pieces_per_server"):
+        for field in ("restarts", "routes", "workers", "pieces_per_server"):
             value = getattr(self, field)
             if value is not None and not 1 <= value <= MOST:
                 raise OptionError(f"grown: {field}: expected 1 to {MOST:,}, got {value}")
@@ -63,9 +65,11 @@ class Grown(Scheduler):
     def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
         count = topology.num_servers
         root = np.repeat(np.arange(count), self.pieces_per_server)
-        hops = Hops.of(topology)
+        hops = Hops.of(topology, variants=self.routes)
         if len(hops.source) * len(root) > MOST_CHOICES:
-            hops = Hops.of(topology, nearest=max(4, MOST_CHOICES // (len(root) * count)))
+            hops = Hops.of(
+                topology, variants=self.routes, nearest=max(4, MOST_CHOICES // (len(root) * count))
+            )
         lanes = hops.lanes(topology.capacity, min(MOST_LANES, len(root)))
         links, first = take_rows(hops.links, hops.first_link, lanes)
         growth = growth_of(

@@ -1,6 +1,8 @@
-"""A cyclic order of all servers in which neighbours are near and their routes share no link."""
+"""Cyclic orders of all servers in which neighbours are near and their routes share no link."""
 
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +18,37 @@ SEARCH_SECONDS = 20.0
 def hamiltonian_order(
     topology: Topology, *, seed: int = 0, time_limit: float | None = None
 ) -> NDArray[np.int32]:
-    """Finds a Hamiltonian cycle of servers whose routes share no link direction.
+    """Finds one Hamiltonian cycle of servers, travelled one way; see `hamiltonian_orders`."""
+    return hamiltonian_orders(topology, seed=seed, time_limit=time_limit)[0]
 
-    A step of a ring in that order is one round.
-    Tries the shortest switch-only routes first and lengthens them until there is a cycle.
+
+def hamiltonian_orders(
+    topology: Topology,
+    *,
+    cycles: int = 1,
+    both_ways: bool = False,
+    seed: int = 0,
+    time_limit: float | None = None,
+) -> NDArray[np.int32]:
+    """Finds Hamiltonian cycles of servers whose routes, all together, fit the links' capacities.
+
+    A step of a ring in that order, or of all the rings at once, is one round. Travelled both ways,
+    a cycle must leave a server by another port than it entered, unless the port takes two
+    transfers. Tries the shortest switch-only routes first and lengthens them until there are such
+    cycles.
 
     Args:
         topology: the network.
+        cycles: how many, used at the same time.
+        both_ways: whether each cycle is travelled backward too, on the reversed routes.
         seed: of the search.
         time_limit: seconds in all.
 
     Returns:
-        [N] node ids, in order round the cycle, from the first server.
+        [cycles, N] node ids, in order round each cycle, from the first server.
 
     Raises:
-        NoScheduleError: where there is no such cycle, or none was found in time.
+        NoScheduleError: where there are no such cycles, or none were found in time.
 
     Source: the circuit constraint of OR-Tools CP-SAT.
     """
@@ -38,6 +56,7 @@ def hamiltonian_order(
     lengths = lengths[:, topology.servers]
     limit = SEARCH_SECONDS if time_limit is None else time_limit
     hops = np.unique(lengths[lengths > 0])
+    known = True
     for longest in hops.tolist():
         to_rank, from_rank = np.nonzero((lengths > 0) & (lengths <= longest))
         if len(np.unique(to_rank)) < topology.num_servers:
@@ -48,39 +67,82 @@ def hamiltonian_order(
         starts = np.delete(np.arange(len(nodes)), offsets[1:] - 1)
         links = topology.find_links(nodes[starts], nodes[starts + 1])
         arc = np.repeat(np.arange(len(to_rank)), np.diff(offsets) - 1)
-        order, known = _circuit(topology, from_rank, to_rank, links, arc, seed, limit / len(hops))
-        if order is not None:
-            return topology.servers[order]
+        if both_ways:
+            links, arc = np.concatenate([links, topology.opposite[links]]), np.tile(arc, 2)
+        arcs = _Arcs(from_rank, to_rank, links, arc)
+        orders, known = _circuits(topology, arcs, cycles, seed, limit / len(hops))
+        if orders is not None:
+            return topology.servers[np.array(orders)]
         if not known:
-            cycle = f"found no Hamiltonian cycle of {topology.num_servers} servers"
-            remedy = f" within {limit:g} s; use order=id, or give more time"
             break
+    raise NoScheduleError(_reason(topology, cycles, both_ways, limit, known))
+
+
+def _reason(topology: Topology, cycles: int, both_ways: bool, limit: float, known: bool) -> str:
+    """Says in one line that there are no such cycles, or that none were found in time."""
+    count, many = topology.num_servers, cycles > 1
+    what = f"{cycles} Hamiltonian cycles" if many else "Hamiltonian cycle"
+    if known:
+        found = f"there {'are' if many else 'is'} no {what} of the {count} servers"
     else:
-        cycle = f"there is no Hamiltonian cycle of the {topology.num_servers} servers"
-        remedy = "; use order=id"
-    raise NoScheduleError(f"{cycle} with disjoint shortest routes on {topology.name!r}{remedy}")
+        found = f"found no {what} of {count} servers"
+    both = ", both ways," if both_ways else ""
+    fewer = "".join(
+        f"{option}, " for option, on in (("cycles=1", many), ("directions=1", both_ways)) if on
+    )
+    remedy = f"; use {fewer}order=id" if not fewer else f"; use {fewer}or order=id"
+    if not known:
+        remedy = f" within {limit:g} s{remedy}, or give more time"
+    return f"{found} with disjoint shortest routes{both} on {topology.name!r}{remedy}"
 
 
-def _circuit(
-    topology: Topology,
-    tail: NDArray,
-    head: NDArray,
-    links: NDArray,
-    arc: NDArray,
-    seed: int,
-    seconds: float,
-) -> tuple[list[int] | None, bool]:
-    """The order of a circuit through all servers, and whether the answer is known for certain."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Arcs:
+    """What a cycle may be made of."""
+
+    tail: NDArray
+    """[A] rank of the server that an arc leaves."""
+    head: NDArray
+    """[A] rank of the server that it enters."""
+    links: NDArray
+    """Link directions that arcs use, in either sense where a cycle is travelled both ways."""
+    arc: NDArray
+    """The arc that uses each."""
+
+
+def _circuits(
+    topology: Topology, arcs: _Arcs, cycles: int, seed: int, seconds: float
+) -> tuple[list[list[int]] | None, bool]:
+    """Orders of circuits through all servers, and whether the answer is known for certain."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    used = [model.new_bool_var("") for _ in range(len(tail))]
-    model.add_circuit([(int(a), int(b), var) for a, b, var in zip(tail, head, used, strict=True)])
-    by_link = np.argsort(links, kind="stable")
-    for group in np.split(by_link, np.flatnonzero(np.diff(links[by_link])) + 1):
-        capacity = int(topology.capacity[links[group[0]]])
-        if len(group) > capacity:
-            model.add(sum(used[arc[i]] for i in group) <= capacity)
+    ends = list(zip(arcs.tail.tolist(), arcs.head.tolist(), strict=True))
+    used = [[model.new_bool_var("") for _ in ends] for _ in range(cycles)]
+    for circuit in used:
+        model.add_circuit([(*pair, var) for pair, var in zip(ends, circuit, strict=True)])
+    by_link = np.argsort(arcs.links, kind="stable")
+    for group in np.split(by_link, np.flatnonzero(np.diff(arcs.links[by_link])) + 1):
+        capacity = int(topology.capacity[arcs.links[group[0]]])
+        if len(group) * cycles > capacity:
+            model.add(sum(circuit[arcs.arc[i]] for circuit in used for i in group) <= capacity)
+    solver, status = _solve(model, seed, seconds)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None, status == cp_model.INFEASIBLE
+    orders = []
+    for circuit in used:
+        following = {a: b for (a, b), var in zip(ends, circuit, strict=True) if solver.value(var)}
+        order = [0]
+        while len(order) < topology.num_servers:
+            order.append(following[order[-1]])
+        orders.append(order)
+    return orders, True
+
+
+def _solve(model: Any, seed: int, seconds: float) -> tuple[Any, Any]:
+    """The solver, and with what it came back."""
+    from ortools.sat.python import cp_model
+
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = seed
     solver.parameters.num_workers = 1
@@ -89,16 +151,7 @@ def _circuit(
     solver.parameters.catch_sigint_signal = False
     with ThreadPoolExecutor(1) as pool:
         try:
-            status = pool.submit(solver.solve, model).result()
+            return solver, pool.submit(solver.solve, model).result()
         except KeyboardInterrupt:
             solver.stop_search()
             raise
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return None, status == cp_model.INFEASIBLE
-    following = {
-        int(a): int(b) for a, b, var in zip(tail, head, used, strict=True) if solver.value(var)
-    }
-    order = [0]
-    while len(order) < topology.num_servers:
-        order.append(following[order[-1]])
-    return order, True

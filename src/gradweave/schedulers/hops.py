@@ -30,27 +30,38 @@ class Hops:
         return self.route_offsets - np.arange(len(self.route_offsets))
 
     @staticmethod
-    def of(topology: Topology, *, nearest: int | None = None) -> "Hops":
-        """The pinned shortest switch-only route between each two servers that have one.
+    def of(topology: Topology, *, variants: int = 1, nearest: int | None = None) -> "Hops":
+        """Shortest switch-only routes between each two servers that have one.
 
         Args:
             topology: the network.
+            variants: how many times to look for a shortest route between two servers: once by the
+                pinned tie rule, then with ties broken at random; alike ones are kept once.
             nearest: keep the hops to this many nearest servers only, ties by rank from the server
                 on; all if not given.
         """
-        toward, lengths = switch_only_trees(topology)
-        lengths = lengths[:, topology.servers]  # [to, from]
-        to, source = np.nonzero(lengths > 0)
+        found = [_routes(*switch_only_trees(topology), topology)]
+        rng = np.random.default_rng(0)
+        for _ in range(variants - 1):
+            found.append(_routes(*_at_random(topology, rng), topology))
+        width = max(table.shape[1] for table in found)
+        tables = [np.pad(t, ((0, 0), (0, width - t.shape[1])), constant_values=-1) for t in found]
+        table = np.unique(np.concatenate(tables), axis=0) if variants > 1 else tables[0]
+        lengths = (table >= 0).sum(axis=1)
+        ends = table[:, 0], table[np.arange(len(table)), lengths - 1]
+        source, target = (topology.rank[nodes].astype(np.int64) for nodes in ends)
+        order = np.lexsort((source, target))
         if nearest is not None:
             count = topology.num_servers
-            order = np.lexsort(((to - source) % count, lengths[to, source], source))
+            order = np.lexsort(((target - source) % count, lengths, source))
             place = np.arange(len(order)) - np.searchsorted(source[order], source[order])
-            kept = np.sort(order[place < nearest])
-            to, source = to[kept], source[kept]
-        nodes, offsets = follow(toward[to], topology.servers[source], topology.servers[to])
+            order = order[place < nearest]
+        table, lengths = table[order], lengths[order]
+        nodes = table[table >= 0]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
         starts = np.delete(np.arange(len(nodes)), offsets[1:] - 1)
         links = topology.find_links(nodes[starts], nodes[starts + 1])
-        return Hops(source, to, nodes, offsets, links)
+        return Hops(source[order], target[order], nodes, offsets, links)
 
     def lanes(self, capacity: NDArray, most: int) -> NDArray[np.int64]:
         """Hops by number, each as often as its narrowest link can carry it in a round.
@@ -61,3 +72,23 @@ class Hops:
         """
         narrowest = np.minimum.reduceat(np.asarray(capacity)[self.links], self.first_link[:-1])
         return np.repeat(np.arange(len(self.source)), np.minimum(narrowest, most))
+
+
+def _routes(toward: NDArray, lengths: NDArray, topology: Topology) -> NDArray[np.int32]:
+    """One row of nodes per pair of servers with a route, filled up with −1."""
+    to, source = np.nonzero(lengths[:, topology.servers] > 0)
+    nodes, offsets = follow(toward[to], topology.servers[source], topology.servers[to])
+    counts = np.diff(offsets)
+    table = np.full((len(to), int(counts.max(initial=1))), -1, np.int32)
+    place = np.arange(len(nodes)) - np.repeat(offsets[:-1], counts)
+    table[np.repeat(np.arange(len(to)), counts), place] = nodes
+    return table
+
+
+def _at_random(topology: Topology, rng: np.random.Generator) -> tuple[NDArray, NDArray]:
+    """As `switch_only_trees`, with each node's neighbours looked at in random order."""
+    from gradweave.topology.breadth_first import switch_only_parents
+
+    shuffled = np.lexsort((rng.random(len(topology.source)), topology.source))
+    targets = topology.target[shuffled]
+    return switch_only_parents(topology.first_link, targets, topology.is_server, topology.servers)

@@ -3,16 +3,23 @@
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal, get_args
 
-from gradweave.bounds import Bound, free_trees
+from gradweave.bounds import Bound, Distance, free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule, StatedBound
 from gradweave.schedulers.grown import Grown
 from gradweave.schedulers.merged import Merged
 from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.seconds_bound import Timing
 from gradweave.schedulers.spec import to_spec
 from gradweave.schedulers.symmetric import Symmetric
+from gradweave.topology.routes import hop_distances
 from gradweave.topology.topology import Topology
+
+Objective = Literal["rounds", "seconds"]
+"""What `solve` makes small."""
+OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 DEFAULT: tuple[Scheduler, ...] = (Symmetric(), Grown(), Merged())
 """What `solve` tries where nothing else is asked for, in this order."""
@@ -28,6 +35,14 @@ class Attempt:
     wall_s: float
     reason: str = ""
     """Why it found none."""
+    seconds: float | None = None
+    """For the objective seconds: time of its best variant, without barriers."""
+    barrier_seconds: float | None = None
+    """The same with a barrier after each round."""
+    pieces: int | None = None
+    """Pieces of that variant."""
+    overlapped: bool = False
+    """Whether that variant's stages were made to overlap."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +55,8 @@ class Solution:
     """The strategy that found it."""
     attempts: tuple[Attempt, ...]
     wall_s: float
+    timing: Timing | None = None
+    """For the objective seconds: the schedule's time beside the least possible."""
 
     @property
     def rounds(self) -> int:
@@ -61,19 +78,26 @@ def solve(
     topology: Topology,
     *,
     collective: Collective = "all_reduce",
-    schedulers: Sequence[Scheduler] = DEFAULT,
+    schedulers: Sequence[Scheduler] | None = None,
+    objective: Objective = "rounds",
+    gradient_bytes: float | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Solution:
-    """Finds a schedule with few rounds and proves how far from the best possible it is.
+    """Finds a schedule with few rounds or seconds and proves how far from the best it can be.
 
-    Tries each strategy in turn, keeps the schedule with the fewest rounds, and stops at the bound.
+    Tries each strategy in turn and keeps the best schedule. For rounds it stops at the bound; for
+    seconds it also tries finer pieces and overlapping stages, and has `Solution.timing`.
 
     Args:
         topology: the network.
-        collective: a stage, or both with a barrier between them.
-        schedulers: strategies to try, in this order.
+        collective: a stage, or both, for the objective rounds with a barrier between them.
+        schedulers: strategies to try, in this order; if not given, `DEFAULT`, for seconds
+            `gradweave.schedulers.objective.FOR_SECONDS`.
+        objective: ``rounds``; or ``seconds`` in the event model for a gradient's size, which
+            counts latencies and bandwidths.
+        gradient_bytes: size of the whole gradient, for the objective seconds.
         seed: every random choice depends on it alone.
         time_limit: seconds after which no further strategy is begun, and searches return what they
             have.
@@ -84,6 +108,8 @@ def solve(
 
     Raises:
         NoScheduleError: where no strategy found a schedule.
+        OptionError: for an option that is none, or strategies whose pieces differ in size, of which
+            rounds do not compare.
 
     >>> import gradweave as gw
     >>> solution = gw.solve(
@@ -92,10 +118,51 @@ def solve(
     >>> solution.rounds, solution.bound.rounds, solution.optimal
     (4, 4, True)
     """
-    if not schedulers:
+    if objective not in OBJECTIVES:
+        raise OptionError(
+            f"solve: objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}"
+        )
+    if schedulers is not None and not schedulers:
         raise OptionError("solve: expected at least one scheduler, got none")
     if time_limit is not None and not time_limit > 0:
         raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
+    if objective == "seconds":
+        from gradweave.schedulers.objective import solve_for_seconds
+
+        if gradient_bytes is None:
+            raise OptionError("solve: objective=seconds needs gradient_bytes, the gradient's size")
+        return solve_for_seconds(
+            topology,
+            gradient_bytes,
+            collective=collective,
+            schedulers=schedulers,
+            seed=seed,
+            time_limit=time_limit,
+            progress=progress,
+        )
+    return _solve_for_rounds(
+        topology,
+        collective,
+        DEFAULT if schedulers is None else schedulers,
+        seed,
+        time_limit,
+        progress,
+    )
+
+
+def _solve_for_rounds(
+    topology: Topology,
+    collective: Collective,
+    schedulers: Sequence[Scheduler],
+    seed: int,
+    time_limit: float | None,
+    progress: Callable[[str], None],
+) -> Solution:
+    if len({_pieces_in_all(scheduler, topology) for scheduler in schedulers}) > 1:
+        raise OptionError(
+            "solve: the strategies cut the gradient into different numbers of pieces, so that their "
+            "rounds do not compare; use objective=seconds"
+        )
     started = time.monotonic()
     progress("finding the lower bound")
     bound = bound_for(topology, collective, schedulers)
@@ -120,25 +187,58 @@ def solve(
     return Solution(stated, bound, winner, tuple(attempts), time.monotonic() - started)
 
 
-def bound_for(topology: Topology, collective: Collective, schedulers: Sequence[Scheduler]) -> Bound:
+def in_one_piece(scheduler: Scheduler) -> bool:
+    """Whether a strategy moves the gradient in one piece, with one root."""
+    return getattr(scheduler, "one_piece", False)
+
+
+def _pieces_in_all(scheduler: Scheduler, topology: Topology) -> int:
+    each = getattr(scheduler, "pieces_per_server", 1)
+    return 1 if in_one_piece(scheduler) else each * topology.num_servers
+
+
+def bound_for(
+    topology: Topology,
+    collective: Collective,
+    schedulers: Sequence[Scheduler],
+    *,
+    parts: int = 1,
+    overlap: bool = False,
+) -> Bound:
     """The bound that holds for all of some strategies, with the freedoms that their options give.
 
     Args:
         topology: the network.
         collective: a stage, or both.
-        schedulers: the strategies.
+        schedulers: the strategies. Of one piece with one root, only the distance that it must go
+            bounds the rounds.
+        parts: how many each piece is cut into afterwards.
+        overlap: whether the stages are made to overlap afterwards.
     """
-    overlap, aggregating_switches = (
+    forwarding = any(scheduler.forwards_through_servers for scheduler in schedulers)
+    if any(in_one_piece(scheduler) for scheduler in schedulers):
+        return _distance(topology, forwarding)
+    overlaps, aggregating_switches = (
         any(getattr(scheduler, option, False) for scheduler in schedulers)
         for option in ("overlap", "aggregating_switches")
     )
     return free_trees(
         topology,
         collective,
-        overlap=overlap,
+        overlap=overlap or overlaps,
         aggregating_switches=aggregating_switches,
-        forwarding_servers=any(scheduler.forwards_through_servers for scheduler in schedulers),
+        forwarding_servers=forwarding,
+        pieces_per_server=parts * min(getattr(one, "pieces_per_server", 1) for one in schedulers),
     )
+
+
+def _distance(topology: Topology, forwarding_servers: bool) -> Bound:
+    """The most transfers that a contribution needs to reach a server, one a round."""
+    hops = hop_distances(topology)
+    source, target = divmod(int(hops.argmax()), len(hops))
+    transfers = 1 if forwarding_servers else int(hops[source, target])
+    ends = int(topology.servers[source]), int(topology.servers[target])
+    return Bound(transfers, "depth", (Distance(*ends, transfers),))
 
 
 def _attempt(

@@ -6,7 +6,10 @@ import types
 import typing
 
 from gradweave.errors import GradweaveError, OptionError, SpecError
+from gradweave.schedulers.binomial import Binomial
+from gradweave.schedulers.exact import Exact
 from gradweave.schedulers.grown import Grown
+from gradweave.schedulers.halving_doubling import HalvingDoubling, RecursiveDoubling
 from gradweave.schedulers.merged import Merged
 from gradweave.schedulers.parameter_server import CentralParameterServer, ParameterServer
 from gradweave.schedulers.portfolio import Portfolio
@@ -21,8 +24,12 @@ STRATEGIES: dict[str, type[Scheduler]] = {
         Portfolio,
         Symmetric,
         Grown,
+        Exact,
         Merged,
         Ring,
+        HalvingDoubling,
+        RecursiveDoubling,
+        Binomial,
         ParameterServer,
         CentralParameterServer,
     )

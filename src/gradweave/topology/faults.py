@@ -110,13 +110,13 @@ def slowed(
     seen: set[int] = set()
     slow = 0
     for ends, given in factors.items():
-        where = f"link {ends[0]}–{ends[1]}" if len(ends) == 2 else f"link {ends!r:.40}"
+        directions = _link_directions(topology, [ends]).tolist()
+        where = f"link {ends[0]}–{ends[1]}"
         factor = exact_rate("slowed", f"the factor of {where}", given)
         if factor > 1:
             raise TopologyError(
                 f"slowed: the factor of {where} must be at most 1, got {given!s:.40}"
             )
-        directions = _link_directions(topology, [ends]).tolist()
         if not seen.isdisjoint(directions):
             raise TopologyError(f"slowed: {where} is given twice; give one factor")
         seen.update(directions)
@@ -161,10 +161,14 @@ def random_faults(topology: Topology, links: int = 0, servers: int = 0, seed: in
     random = np.random.default_rng(integer("random_faults", "seed", seed, least=0, most=2**63))
     lost_servers = np.zeros(0, np.int64)
     lost_links = np.zeros(0, np.int64)
-    for candidate in random.permutation(topology.servers).tolist():
-        more = np.append(lost_servers, candidate)
-        if len(lost_servers) < servers and not _cut_off(topology, more, lost_links):
-            lost_servers = more
+    while len(lost_servers) < servers:
+        # One that could not be lost before can be, once those behind it are.
+        left = random.permutation(np.setdiff1d(topology.servers, lost_servers))
+        drawn = (np.append(lost_servers, candidate) for candidate in left)
+        more = next((m for m in drawn if not _cut_off(topology, m, lost_links)), lost_servers)
+        if len(more) == len(lost_servers):
+            break
+        lost_servers = more
     _check_drawn(topology, "servers", len(lost_servers), servers)
     gone = np.isin(topology.source, lost_servers) | np.isin(topology.target, lost_servers)
     one_way = np.flatnonzero((topology.source < topology.target) & ~gone)

@@ -1,0 +1,76 @@
+"""What each part of the grown search is worth: one run, 100 seeds, nine networks, all-gather.
+
+python benchmarks/experiments/grown_rules.py
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from record import record
+
+import gradweave as gw
+from gradweave.report import TABLE_2
+from gradweave.schedule.schedule import take_rows
+from gradweave.schedulers.growing import growth_of
+from gradweave.schedulers.growing_kernel import Rule, grow
+from gradweave.schedulers.grown import MOST_LANES, intake_of
+from gradweave.schedulers.hops import Hops
+
+SEEDS = 100
+RULES = {
+    "rarest near, swaps": Rule(near=1024, everywhere=0, noise=512, passes=20, short=0),
+    "rarest near, no swaps": Rule(near=1024, everywhere=0, noise=512, passes=0, short=0),
+    "rarest everywhere, swaps": Rule(near=0, everywhere=1024, noise=512, passes=20, short=0),
+    "rarest everywhere, no swaps": Rule(near=0, everywhere=1024, noise=512, passes=0, short=0),
+    "any piece, swaps": Rule(near=0, everywhere=0, noise=512, passes=20, short=0),
+    "any piece, no swaps": Rule(near=0, everywhere=0, noise=512, passes=0, short=0),
+}
+
+
+def runs(network: gw.Topology, rule: Rule, bound: int) -> list[int]:
+    """Rounds of one all-gather for each seed."""
+    count = network.num_servers
+    hops = Hops.of(network, variants=4)
+    lanes = hops.lanes(network.capacity, MOST_LANES)
+    links, first = take_rows(hops.links, hops.first_link, lanes)
+    growth = growth_of(
+        np.arange(count),
+        hops.source[lanes],
+        hops.target[lanes],
+        links,
+        first,
+        network.capacity,
+        intake_of(hops, network.capacity, count),
+    )
+    return [int(grow(growth, rule, 10_000, bound, seed)[-1, 0]) + 1 for seed in range(SEEDS)]
+
+
+def main() -> None:
+    rows: list[dict[str, Any]] = []
+    for case in TABLE_2:
+        network = case.network(0)
+        bound = gw.bounds.free_trees(network, "all_gather").rounds
+        for name, rule in RULES.items():
+            rounds = runs(network, rule, bound)
+            rows.append(
+                {
+                    "label": case.label,
+                    "topology": network.name,
+                    "rule": name,
+                    "bound": bound,
+                    "mean": sum(rounds) / SEEDS,
+                    "min": min(rounds),
+                    "share_at_bound": rounds.count(bound) / SEEDS,
+                }
+            )
+            print(rows[-1])
+    command = "python benchmarks/experiments/grown_rules.py"
+    record("grown_rules", command, seeds=SEEDS, rows=rows)
+
+
+if __name__ == "__main__":
+    main()

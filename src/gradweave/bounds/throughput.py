@@ -1,0 +1,272 @@
+"""The best possible throughput of collectives built from trees, as an exact fraction."""
+
+import dataclasses
+import math
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.bound import named
+from gradweave.bounds.flows import LARGEST_FLOW, Flows
+from gradweave.errors import OptionError
+from gradweave.schedule.schedule import COLLECTIVES, Collective
+from gradweave.topology.topology import Topology
+from gradweave.topology.units import format_bandwidth
+
+
+@dataclasses.dataclass(frozen=True)
+class Bottleneck:
+    """What limits a stage: pieces that must cross a boundary, and the bandwidth that crosses it."""
+
+    stage: Collective
+    """The stage; ``all_reduce`` where both stages overlap."""
+    kind: Literal["cut", "ports"]
+    """A set of nodes and the links that leave or enter it; or all servers' ports together."""
+    servers: tuple[int, ...]
+    """The servers inside."""
+    switches: tuple[int, ...]
+    """The switches inside."""
+    leaving: bool
+    """Whether the pieces leave the set, or the servers, or enter them."""
+    pieces: int
+    """How often a piece must cross."""
+    bandwidth_bytes_per_s: Fraction
+    """Of all links together that cross in that direction."""
+
+    @property
+    def time_per_byte(self) -> Fraction:
+        """Seconds that the crossing takes at least for each byte of a piece."""
+        return self.pieces / self.bandwidth_bytes_per_s
+
+    def __str__(self) -> str:
+        crossing = f"at {format_bandwidth(float(self.bandwidth_bytes_per_s))}"
+        verb = "leave" if self.leaving else "enter"
+        if self.kind == "ports":
+            return f"{self.stage}: {self.pieces} transfers must {verb} the servers {crossing}"
+        inside = named("server", self.servers) + (
+            f" and {named('switch', self.switches)}" if self.switches else ""
+        )
+        return f"{self.stage}: {self.pieces} pieces must {verb} {inside} {crossing}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Throughput:
+    """The most bytes per second that a collective can reach, and why.
+
+    Latency counts nothing, and pieces may be cut as finely as one likes.
+    """
+
+    collective: Collective
+    num_servers: int
+    """N, which is also the number of equal parts that the gradient is cut into."""
+    unit_bytes_per_s: Fraction
+    """The greatest common unit of the links' bandwidths."""
+    bottlenecks: tuple[Bottleneck, ...]
+    """One a stage."""
+    attained: bool
+    """Whether a packing of trees is known to reach it; if not, it is a bound and the best may be
+    less."""
+
+    @property
+    def time_per_piece(self) -> Fraction:
+        """1/x*: the time for pieces of one unit each, over links that carry a unit in unit time.
+
+        Where capacities are bandwidths in that unit, no schedule with c pieces per server has fewer
+        rounds than c times this.
+        """
+        return self.unit_bytes_per_s * sum(b.time_per_byte for b in self.bottlenecks)
+
+    @property
+    def bytes_per_s(self) -> Fraction:
+        """Bytes of the gradient per second: N·x* (what NCCL's tests call algorithm bandwidth)."""
+        return self.num_servers * self.unit_bytes_per_s / self.time_per_piece
+
+    def seconds(self, gradient_bytes: float) -> float:
+        """The least time in which a gradient of so many bytes can be moved.
+
+        Args:
+            gradient_bytes: size of the whole gradient, M; an all-gather starts with M/N a server.
+
+        Raises:
+            OptionError: where the size is negative or not finite.
+        """
+        if not 0 <= gradient_bytes < math.inf:
+            raise OptionError(
+                f"gradient_bytes: expected a finite number, zero or more, got {gradient_bytes}"
+            )
+        return float(Fraction(gradient_bytes) / self.bytes_per_s)
+
+    def __str__(self) -> str:
+        reasons = "; then ".join(str(bottleneck) for bottleneck in self.bottlenecks)
+        return f"at most {format_bandwidth(float(self.bytes_per_s))} of gradient: {reasons}"
+
+
+def throughput(
+    topology: Topology, collective: Collective = "all_gather", *, overlap: bool = False
+) -> Throughput:
+    """The best possible throughput of a collective built from trees, over equal parts of gradient.
+
+    For an all-gather, 1/x* is the largest |S| / (bandwidth that leaves S) over all sets S of
+    servers that miss one, switches on whichever side makes it larger. A reduce-scatter is the
+    all-gather on the opposite directions, and an all-reduce one after the other. Bandwidths count
+    here, as exact fractions; capacities and latencies do not.
+
+    It is reached, as pieces get smaller, where each node's links have as much bandwidth in as out,
+    or where there are no switches. Elsewhere switches, which cannot copy, may fall short of it, so
+    that all transfers over all ports count as well; `Throughput.attained` says which.
+
+    Args:
+        topology: the network.
+        collective: a stage, or both.
+        overlap: whether both stages of an all-reduce may run at once. Then only this holds: the
+            whole gradient leaves every set of servers, and each byte enters servers 2(N−1) times.
+            It holds for unequal parts, too.
+
+    Returns:
+        The throughput, with the bottleneck of each stage as its certificate.
+
+    Raises:
+        OptionError: for an unknown collective.
+
+    Source: Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous
+        Network Fabrics", the optimality condition; Newton's iteration on ratios (Dinkelbach 1967)
+        in place of its binary search; docs/concepts/bounds.md.
+
+    >>> import gradweave as gw
+    >>> best = gw.bounds.throughput(gw.topology.ring(8))
+    >>> best.time_per_piece / 8
+    Fraction(7, 16)
+    >>> print(best)
+    at most 228.6 Gbit/s of gradient: all_gather: 7 pieces must enter server 0 at 200 Gbit/s
+    """
+    if collective not in COLLECTIVES:
+        raise OptionError(
+            f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
+        )
+    unit, bandwidth = _in_units(topology)
+    forward = Flows(topology, bandwidth)
+    if collective == "all_reduce" and overlap:
+        whole = _overlapped(forward, unit)
+        return Throughput(collective, topology.num_servers, unit, (whole,), False)
+    backward = Flows(topology, bandwidth[topology.opposite])
+    gather = None if collective == "reduce_scatter" else _of_stage(forward, "all_gather", unit)
+    if collective == "all_gather":
+        scatter = None
+    elif gather is not None and np.array_equal(forward.bandwidth, backward.bandwidth):
+        scatter = dataclasses.replace(gather, stage="reduce_scatter", leaving=not gather.leaving)
+    else:
+        scatter = _of_stage(backward, "reduce_scatter", unit)
+    bottlenecks = tuple(bottleneck for bottleneck in (scatter, gather) if bottleneck is not None)
+    attained = topology.num_servers == topology.num_nodes or _as_much_in_as_out(topology, bandwidth)
+    return Throughput(collective, topology.num_servers, unit, bottlenecks, attained)
+
+
+def _in_units(topology: Topology) -> tuple[Fraction, NDArray]:
+    """The bandwidths' greatest common unit, and [L] bandwidths in it, as integers of any size."""
+    values, place = np.unique(topology.bandwidth_bytes_per_s, return_inverse=True)
+    exact = [Fraction(value) for value in values.tolist()]
+    scale = math.lcm(*(value.denominator for value in exact))
+    unit = Fraction(math.gcd(*(int(value * scale) for value in exact)), scale)
+    integers = np.array([int(value / unit) for value in exact], object)[place]
+    small = int(integers.sum()) * topology.num_servers < LARGEST_FLOW
+    return unit, integers.astype(np.int64) if small else integers
+
+
+def _as_much_in_as_out(topology: Topology, bandwidth: NDArray) -> bool:
+    balance = np.zeros(topology.num_nodes, bandwidth.dtype)
+    np.add.at(balance, topology.source, bandwidth)
+    np.subtract.at(balance, topology.target, bandwidth)
+    return not balance.any()
+
+
+def _of_stage(flows: Flows, stage: Collective, unit: Fraction) -> Bottleneck:
+    """What limits a stage; a reduce-scatter's flows run over the opposite directions."""
+    cut, ports = _worst_cut(flows, stage, unit), _all_ports(flows, stage, unit)
+    return max(cut, ports, key=lambda bottleneck: bottleneck.time_per_byte)
+
+
+def _worst_cut(flows: Flows, stage: Collective, unit: Fraction) -> Bottleneck:
+    """The set of servers S with the largest |S| / (bandwidth that leaves S).
+
+    Starts from the worst set of one server or of all but one. At a ratio p/q each server's flow
+    from the super-source (q for each server, p for each unit of bandwidth) is N·q unless some set
+    has a larger ratio, which the smallest cut then exposes; that is the next ratio. Ratios rise
+    and cuts are finitely many, so it ends, with a flow for every server at the last ratio or one
+    that was no larger.
+    """
+    topology, count = flows.topology, flows.topology.num_servers
+    alone = np.zeros((2 * count, topology.num_nodes), bool)
+    alone[np.arange(count), topology.servers] = True
+    alone[count:] = ~alone[:count]
+    inside = max(alone, key=lambda inside: _ratio(flows, inside))
+    worst = _ratio(flows, inside)
+    for server in topology.servers.tolist():
+        while True:
+            pieces, bandwidth = worst.numerator, worst.denominator
+            value, reached = flows.cut(topology.num_nodes, server, pieces, bandwidth)
+            if value == count * bandwidth:
+                break
+            inside, worst = reached, _ratio(flows, reached)
+    pieces = int(inside[topology.servers].sum())
+    leaving, boundary = flows.leaving(inside), inside
+    if inside.sum() * 2 > topology.num_nodes:
+        boundary = ~inside
+    out = (boundary is inside) == (stage == "all_gather")
+    return _bottleneck(topology, stage, boundary, out, pieces, leaving * unit)
+
+
+def _ratio(flows: Flows, inside: NDArray[np.bool_]) -> Fraction:
+    return Fraction(int(inside[flows.topology.servers].sum()), flows.leaving(inside))
+
+
+def _bottleneck(
+    topology: Topology,
+    stage: Collective,
+    inside: NDArray[np.bool_],
+    leaving: bool,
+    pieces: int,
+    bandwidth_bytes_per_s: Fraction,
+) -> Bottleneck:
+    nodes = np.flatnonzero(inside)
+    servers, switches = (
+        tuple(nodes[topology.is_server[nodes] == kind].tolist()) for kind in (True, False)
+    )
+    return Bottleneck(stage, "cut", servers, switches, leaving, pieces, bandwidth_bytes_per_s)
+
+
+def _all_ports(flows: Flows, stage: Collective, unit: Fraction) -> Bottleneck:
+    """N(N−1) transfers leave servers, since switches cannot copy.
+
+    (Or, of a reduce-scatter, enter servers, since switches cannot add; its links are reversed.)
+    """
+    topology, count = flows.topology, flows.topology.num_servers
+    ports = int(flows.bandwidth[topology.is_server[topology.source]].sum())
+    out = stage == "all_gather"
+    servers = tuple(topology.servers.tolist())
+    return Bottleneck(stage, "ports", servers, (), out, count * (count - 1), ports * unit)
+
+
+def _overlapped(flows: Flows, unit: Fraction) -> Bottleneck:
+    """Both stages at once: all N pieces leave every set of servers; 2N(N−1) transfers in all."""
+    topology, count = flows.topology, flows.topology.num_servers
+    first, *others = topology.servers.tolist()
+    pairs = [ends for other in others for ends in ((first, other), (other, first))]
+    cuts = (flows.cut(*ends, 1, 0) for ends in pairs)
+    narrowest, inside = min(cuts, key=lambda cut: cut[0])
+    cut = _bottleneck(topology, "all_reduce", inside, True, count, narrowest * unit)
+    leaving, entering = (
+        int(flows.bandwidth[topology.is_server[ends]].sum())
+        for ends in (topology.source, topology.target)
+    )
+    ports = Bottleneck(
+        "all_reduce",
+        "ports",
+        tuple(topology.servers.tolist()),
+        (),
+        leaving <= entering,
+        2 * count * (count - 1),
+        min(leaving, entering) * unit,
+    )
+    return max(ports, cut, key=lambda bottleneck: bottleneck.time_per_byte)

@@ -1,0 +1,134 @@
+"""Which server stands where in an exchange between partners: a hypercube of places."""
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import OptionError
+from gradweave.topology.routes import shortest_path_trees
+from gradweave.topology.topology import Topology
+
+Order = Literal["id", "near"] | tuple[int, ...]
+"""``id``: ascending; ``near``: partners of the first exchanges near each other; or node ids."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Places:
+    """The servers at the 2^k places of a hypercube, and those that stand beside it.
+
+    Partners of exchange s are the places that differ in bit s alone. Where the number of servers is
+    no power of two, 2^k is the largest below it, and each server left over is folded onto the one
+    that stands for it.
+
+    Source: Thakur, Rabenseifner and Gropp 2005, section 4.5 (folding).
+    """
+
+    core: NDArray[np.int32]
+    """[2^k] node id of the server at each place."""
+    folded: NDArray[np.int32]
+    """[N − 2^k] servers that stand beside."""
+    stand_in: NDArray[np.int32]
+    """[N − 2^k] the server of the core that stands for each."""
+
+    @property
+    def exchanges(self) -> int:
+        """K, the number of exchanges."""
+        return len(self.core).bit_length() - 1
+
+    @staticmethod
+    def of(topology: Topology, order: Order, strategy: str) -> "Places":
+        """Puts the servers in their places.
+
+        In a list of ids, the second of each of the first N − 2^k pairs is folded onto the first.
+
+        Args:
+            topology: the network.
+            order: how.
+            strategy: name of the strategy that asks, for messages.
+        """
+        over = topology.num_servers - (1 << (topology.num_servers.bit_length() - 1))
+        if order == "near":
+            return _near(topology, over)
+        servers = topology.servers
+        if order != "id":
+            if sorted(order) != servers.tolist():
+                raise OptionError(
+                    f"{strategy}: order: expected each of the {len(servers)} servers once, "
+                    f"got {order}"
+                )
+            servers = np.array(order, np.int32)
+        paired = servers[: 2 * over]
+        return Places(
+            np.concatenate([paired[::2], servers[2 * over :]]), paired[1::2], paired[::2]
+        )
+
+
+def check_order(order: object, strategy: str) -> None:
+    """Refuses an order that is none, in one line."""
+    if isinstance(order, str) and order not in ("id", "near"):
+        raise OptionError(f"{strategy}: order: expected id, near or node ids, got {order!r}")
+
+
+def _near(topology: Topology, over: int) -> Places:
+    """Pairs the nearest servers, then the nearest pairs, and so on, greedily."""
+    distance = _distances(topology)
+    pairs = _matching(distance)[:over]
+    core = np.setdiff1d(np.arange(topology.num_servers), pairs[:, 1])
+    groups = core[:, None]
+    while len(groups) > 1:
+        groups = _joined(groups, distance)
+    servers = topology.servers
+    return Places(servers[groups[0]], servers[pairs[:, 1]], servers[pairs[:, 0]])
+
+
+def _distances(topology: Topology) -> NDArray[np.int64]:
+    """[N, N] links on the pinned shortest route between servers, by rank."""
+    toward = shortest_path_trees(topology)
+    walker = np.broadcast_to(topology.servers, (topology.num_servers,) * 2).copy()
+    root = topology.servers[:, None]
+    row = np.arange(topology.num_servers)[:, None]
+    distance = np.zeros(walker.shape, np.int64)
+    while (walking := walker != root).any():
+        distance += walking
+        walker = np.where(walking, toward[row, walker], walker)
+    return distance
+
+
+def _joined(groups: NDArray, distance: NDArray) -> NDArray:
+    """Groups joined two by two, each second one turned so that partners are near.
+
+    To turn a group is to flip some bits of its places, which keeps partners partners.
+    """
+    count, size = groups.shape
+    cost = np.full((count, count), np.iinfo(np.int64).max)
+    turn = np.zeros((count, count), np.int64)
+    for flip in range(size):
+        turned = groups[:, np.arange(size) ^ flip]
+        total = np.zeros((count, count), np.int64)
+        for place in range(size):
+            total += distance[np.ix_(groups[:, place], turned[:, place])]
+        better = total < cost
+        cost[better], turn[better] = total[better], flip
+    return np.stack(
+        [
+            np.concatenate([groups[a], groups[b][np.arange(size) ^ turn[a, b]]])
+            for a, b in _matching(cost).tolist()
+        ]
+    )
+
+
+def _matching(cost: NDArray) -> NDArray[np.int64]:
+    """[M, 2] disjoint pairs, the cheapest first and ties by number; one may be left over."""
+    first, second = np.triu_indices(len(cost), 1)
+    free = np.ones(len(cost), bool)
+    pairs: list[tuple[int, int]] = []
+    for place in np.argsort(cost[first, second], kind="stable").tolist():
+        a, b = int(first[place]), int(second[place])
+        if free[a] and free[b]:
+            free[[a, b]] = False
+            pairs.append((a, b))
+            if len(pairs) == len(cost) // 2:
+                break
+    return np.array(pairs, np.int64).reshape(-1, 2)

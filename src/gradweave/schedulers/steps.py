@@ -1,0 +1,128 @@
+"""Schedules made of steps: a step's flows first fit, a barrier after each step."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedule.schedule import Collective, Schedule, take_rows
+from gradweave.schedulers.list_scheduling import first_fit
+from gradweave.topology.routes import follow, shortest_path_trees, switch_only_trees
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """Flows that wait for the step before and for nothing else."""
+
+    source: NDArray[np.int32]
+    """[F] node that sends."""
+    target: NDArray[np.int32]
+    """[F] node that receives."""
+    piece: NDArray[np.int64]
+    """[F] piece."""
+    op: int
+    """What all of them do."""
+    exchange: bool = False
+    """Whether flow f and flow f + F/2 must take place in the same round: partners that reduce into
+    each other both send what they held before."""
+
+    @staticmethod
+    def of(source: NDArray, target: NDArray, pieces: NDArray, op: int) -> "Step":
+        """Each source sends several pieces to its target: all first pieces, then all second ones.
+
+        Args:
+            source: [S] nodes.
+            target: [S] nodes.
+            pieces: [S, K] pieces of each; −1 where there are fewer than K.
+            op: what the flows do.
+        """
+        columns = pieces.shape[1]
+        piece, kept = pieces.T.ravel(), pieces.T.ravel() >= 0
+        return Step(
+            np.tile(source, columns)[kept], np.tile(target, columns)[kept], piece[kept], op
+        )
+
+
+def schedule_steps(
+    topology: Topology,
+    collective: Collective,
+    root: NDArray,
+    steps: Sequence[Step],
+    rng: np.random.Generator,
+) -> Schedule:
+    """The schedule of some steps.
+
+    Flows take the shortest route with only switches inside, where there is none the shortest one
+    through servers. Within a step, pieces go in the order given; which sender chooses first is
+    random.
+
+    Args:
+        topology: the network.
+        collective: what the steps accomplish.
+        root: [P] root of each piece.
+        steps: the steps; at least one has a flow.
+        rng: of the senders' order.
+    """
+    steps = [step for step in steps if len(step.piece)]
+    source = np.concatenate([step.source for step in steps])
+    target = np.concatenate([step.target for step in steps])
+    ends, route = np.unique(
+        np.stack([source, target]).astype(np.int64), axis=1, return_inverse=True
+    )
+    route = route.reshape(-1)
+    nodes, offsets = _routes(topology, *ends)
+    starts = np.delete(np.arange(len(nodes)), offsets[1:] - 1)
+    links = topology.find_links(nodes[starts], nodes[starts + 1])
+    first_link = offsets - np.arange(len(offsets))
+    rounds, begin, low = [], 0, 0
+    for step in steps:
+        high = low + len(step.piece)
+        taken = _first_fit(topology, step, *take_rows(links, first_link, route[low:high]), rng)
+        rounds.append(begin + taken)
+        begin, low = begin + int(taken.max()) + 1, high
+    route_nodes, route_offsets = take_rows(nodes, offsets, route)
+    return Schedule(
+        topology=topology,
+        collective=collective,
+        root=root,
+        round=np.concatenate(rounds),
+        piece=np.concatenate([step.piece for step in steps]),
+        source=source,
+        target=target,
+        op=np.concatenate([np.full(len(step.piece), step.op, np.int8) for step in steps]),
+        route_nodes=route_nodes,
+        route_offsets=route_offsets,
+    )
+
+
+def _first_fit(
+    topology: Topology, step: Step, links: NDArray, first: NDArray, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """[F] round of each flow of a step, from 0."""
+    count = len(step.piece)
+    if step.exchange:
+        # The two halves of an exchange choose as one, with the links of both.
+        halves = np.arange(count).reshape(2, -1).T
+        links, offsets = take_rows(links, first, halves.ravel())
+        taken = first_fit(links, offsets[::2], topology.capacity, rng.permutation(count // 2))
+        return np.tile(taken, 2).astype(np.int64)
+    tie = rng.permutation(topology.num_nodes)[step.source]
+    by_source = np.argsort(step.source, kind="stable")
+    within = np.empty(count, np.int64)
+    ordered = step.source[by_source]
+    within[by_source] = np.arange(count) - np.searchsorted(ordered, ordered)
+    return first_fit(links, first, topology.capacity, np.lexsort((tie, within))).astype(np.int64)
+
+
+def _routes(topology: Topology, source: NDArray, target: NDArray) -> tuple[NDArray, NDArray]:
+    """Routes between pairs: switches only where there is such a route, else through servers."""
+    distinct, row = np.unique(target, return_inverse=True)
+    direct, lengths = switch_only_trees(topology, distinct)
+    has_direct = lengths[row, source] >= 0
+    toward = direct[row]
+    if not has_direct.all():
+        through = shortest_path_trees(topology, distinct)
+        toward = np.where(has_direct[:, None], toward, through[row])
+    return follow(toward, source, target)

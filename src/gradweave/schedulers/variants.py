@@ -1,0 +1,101 @@
+"""The same schedule in finer pieces, or for links whose bandwidths their capacities do not tell."""
+
+import dataclasses
+from itertools import pairwise
+
+import numpy as np
+
+from gradweave.errors import OptionError
+from gradweave.schedule.schedule import Schedule, take_rows
+from gradweave.schedulers.list_scheduling import first_fit
+from gradweave.topology.topology import Topology
+
+MOST_LANES = 64
+"""Largest capacity that a bandwidth is taken for."""
+CLOSE = 0.05
+"""How far a capacity may be from its bandwidth, relative to it, before a smaller unit is tried."""
+
+
+def split(schedule: Schedule, parts: int) -> Schedule:
+    """Cuts each piece into parts that follow each other on its way: pipelining.
+
+    Round r becomes rounds r·parts to r·parts + parts − 1, of which each moves one part of what
+    moved in round r. The bytes are the same. Where nothing waits for rounds to end, a part travels
+    on while the next one follows, so that links idle less while data is on its way.
+
+    Args:
+        schedule: a valid schedule; the result is valid, too.
+        parts: how many.
+
+    Source: Patarasuk and Yuan 2009 (pipelined broadcasts); Thakur, Rabenseifner and Gropp 2005.
+
+    >>> import gradweave as gw
+    >>> tree = gw.schedulers.Binomial().schedule(gw.topology.hypercube(3))
+    >>> halves = split(tree, 2)
+    >>> (tree.pieces, tree.rounds), (halves.pieces, halves.rounds)
+    ((1, 6), (2, 12))
+    """
+    if parts < 1:
+        raise OptionError(f"split: parts: expected at least 1, got {parts}")
+    if parts == 1:
+        return schedule
+    part = np.arange(parts, dtype=np.int64)
+    # Rows by round, part, and then as before.
+    count = np.diff(schedule.round_offsets)
+    row, of_part = np.empty((2, schedule.num_transfers * parts), np.int64)
+    for first, size in zip(schedule.round_offsets.tolist(), count.tolist(), strict=False):
+        here = slice(first * parts, (first + size) * parts)
+        row[here] = np.tile(np.arange(first, first + size), parts)
+        of_part[here] = np.repeat(part, size)
+    route_nodes, route_offsets = take_rows(schedule.route_nodes, schedule.route_offsets, row)
+    return schedule.replace(
+        root=np.repeat(schedule.root, parts),
+        round=schedule.round[row] * np.int64(parts) + of_part,
+        piece=schedule.piece[row] * np.int64(parts) + of_part,
+        source=schedule.source[row],
+        target=schedule.target[row],
+        op=schedule.op[row],
+        route_nodes=route_nodes,
+        route_offsets=route_offsets,
+        bound=None,
+    )
+
+
+def rated(topology: Topology) -> Topology | None:
+    """The network with capacities in proportion to its bandwidths; None where they are already.
+
+    Bandwidths are rounded to multiples of a unit: the least one, or up to a quarter of it.
+    """
+    each = topology.bandwidth_bytes_per_s / topology.capacity
+    if each.max() <= each.min() * (1 + 1e-9):
+        return None
+    ratio = topology.bandwidth_bytes_per_s / topology.bandwidth_bytes_per_s.min()
+    capacity = np.ones(len(ratio))
+    for finer in (1, 2, 3, 4):
+        capacity = np.clip(np.rint(ratio * finer), 1, MOST_LANES)
+        if (np.abs(capacity / (ratio * finer) - 1) <= CLOSE).all():
+            break
+    return dataclasses.replace(topology, capacity=capacity.astype(np.int64))
+
+
+def refitted(schedule: Schedule, topology: Topology) -> Schedule:
+    """A schedule made for other capacities, with each round spread over as many as it needs.
+
+    Valid where no transfer of a round writes what another of the same round reads, as with merged
+    trees.
+
+    Args:
+        schedule: the schedule.
+        topology: the same network with its own capacities.
+    """
+    links, transfer = schedule.route_links
+    first_link = np.searchsorted(transfer, np.arange(schedule.num_transfers + 1))
+    rounds = np.empty(schedule.num_transfers, np.int64)
+    begin = 0
+    for low, high in pairwise(schedule.round_offsets.tolist()):
+        if low == high:
+            continue
+        of_round = take_rows(links, first_link, np.arange(low, high))
+        rounds[low:high] = begin + first_fit(*of_round, topology.capacity, np.arange(high - low))
+        begin = int(rounds[low:high].max()) + 1
+    return schedule.replace(topology=topology, round=rounds, bound=None)
