@@ -182,9 +182,15 @@ def _closure(topology: Topology, generators: Iterable[NDArray]) -> FreeGroup | N
 
 
 def automorphism_generators(topology: Topology) -> list[NDArray[np.int32]]:
-    """Relabellings that generate all automorphisms; none where pynauty is not installed.
+    """Relabellings that generate all automorphisms.
 
     Links of different capacity, bandwidth or latency become nodes of different colours.
+
+    Args:
+        topology: the network.
+
+    Returns:
+        [V] each; none where pynauty is not installed, or where some link's two directions differ.
 
     Source: McKay and Piperno, nauty, through pynauty.
     """
@@ -192,29 +198,28 @@ def automorphism_generators(topology: Topology) -> list[NDArray[np.int32]]:
         import pynauty
     except ImportError:
         return []
-    nodes = topology.num_nodes
     properties = np.stack(
         [topology.capacity, topology.bandwidth_bytes_per_s, topology.latency_s], axis=1
     )
-    _, kind = np.unique(properties, axis=0, return_inverse=True)
-    colours: list[set[int]] = [set(topology.servers.tolist()), set(topology.switches.tolist())]
-    follow: dict[int, list[int]] = {node: [] for node in range(nodes)}
-    if (kind == 0).all():
-        for source, target in zip(topology.source.tolist(), topology.target.tolist(), strict=True):
-            follow[source].append(target)
-        total = nodes
-    else:
-        total = nodes + len(kind)
+    if not np.array_equal(properties, properties[topology.opposite]):
+        return []
+    nodes, links = topology.num_nodes, np.flatnonzero(topology.source < topology.target)
+    _, kind = np.unique(properties[links], axis=0, return_inverse=True)
+    ends = list(zip(topology.source[links].tolist(), topology.target[links].tolist(), strict=True))
+    colours = [set(topology.servers.tolist()), set(topology.switches.tolist())]
+    neighbours: dict[int, list[int]] = {}
+    for number, (one, other) in enumerate(ends):
+        if kind.max() == 0:
+            neighbours.setdefault(one, []).append(other)
+        else:
+            neighbours[nodes + number] = [one, other]
+    if kind.max() > 0:
         colours += [
-            set((np.flatnonzero(kind == k) + nodes).tolist()) for k in range(kind.max() + 1)
+            set((np.flatnonzero(kind == k) + nodes).tolist()) for k in range(int(kind.max()) + 1)
         ]
-        for link, source in enumerate(topology.source.tolist()):
-            follow[source].append(nodes + link)
-            follow[nodes + link] = [int(topology.target[link])]
     graph = pynauty.Graph(
-        total,
-        directed=True,
-        adjacency_dict=follow,
+        sum(map(len, colours)),
+        adjacency_dict=neighbours,
         vertex_coloring=[colour for colour in colours if colour],
     )
     generators = pynauty.autgrp(graph)[0]
