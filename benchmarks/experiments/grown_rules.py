@@ -14,11 +14,8 @@ from record import record
 
 import gradweave as gw
 from gradweave.report import TABLE_2
-from gradweave.schedule.schedule import take_rows
-from gradweave.schedulers.growing import growth_of
 from gradweave.schedulers.growing_kernel import Rule, grow
-from gradweave.schedulers.grown import MOST_LANES, intake_of
-from gradweave.schedulers.hops import Hops
+from gradweave.schedulers.grown import Ground
 
 SEEDS = 100
 RULES = {
@@ -33,20 +30,10 @@ RULES = {
 
 def runs(network: gw.Topology, rule: Rule, bound: int) -> list[int]:
     """Rounds of one all-gather for each seed."""
-    count = network.num_servers
-    hops = Hops.of(network, variants=4)
-    lanes = hops.lanes(network.capacity, MOST_LANES)
-    links, first = take_rows(hops.links, hops.first_link, lanes)
-    growth = growth_of(
-        np.arange(count),
-        hops.source[lanes],
-        hops.target[lanes],
-        links,
-        first,
-        network.capacity,
-        intake_of(hops, network.capacity, count),
-    )
-    return [int(grow(growth, rule, 10_000, bound, seed)[-1, 0]) + 1 for seed in range(SEEDS)]
+    growth = Ground.of(network, np.arange(network.num_servers), routes=4).growth
+    none = np.zeros((0, 3), np.int64)
+    made = (grow(growth, rule, none, 10_000, bound, seed) for seed in range(SEEDS))
+    return [int(rows[-1, 0]) + 1 for rows in made]
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from gradweave.schedulers.halving_doubling import HalvingDoubling, RecursiveDoub
 from gradweave.schedulers.merged import Merged
 from gradweave.schedulers.parameter_server import CentralParameterServer, ParameterServer
 from gradweave.schedulers.portfolio import Portfolio
+from gradweave.schedulers.repair import Repair
 from gradweave.schedulers.ring import Ring
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.seconds_bound import SecondsBound, Timing
@@ -31,6 +32,7 @@ __all__ = [
     "Portfolio",
     "Proof",
     "RecursiveDoubling",
+    "Repair",
     "Ring",
     "Scheduler",
     "SecondsBound",

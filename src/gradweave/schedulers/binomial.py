@@ -47,9 +47,7 @@ class Binomial(Scheduler):
         return schedule_steps(topology, collective, places.core[:1], steps, rng)
 
 
-def binomial_steps(
-    places: Places, stage: Literal["reduce_scatter", "all_gather"]
-) -> list[Step]:
+def binomial_steps(places: Places, stage: Literal["reduce_scatter", "all_gather"]) -> list[Step]:
     """The fold and the tree's steps, or the same reversed: the tree's steps and the unfold.
 
     Args:

@@ -50,7 +50,7 @@ class Exact(Scheduler):
     workers: int = 1
     """CP-SAT's workers; with more than one, results vary from run to run."""
     effort: float = 60.0
-    """Most deterministic time for one round count; a unit is about a second of one core."""
+    """Most deterministic time for one round count; a unit took one to three seconds."""
     max_booleans: int = 400_000
     """Largest question asked; more booleans are refused in one line."""
 
@@ -102,7 +102,7 @@ class Exact(Scheduler):
         ('optimal', 4, 4)
         >>> print(Exact().prove(gw.topology.mesh((3, 3)), "all_gather", rounds=3))
         infeasible: no all_gather in 3 rounds; on free trees fewer than 4 are impossible:
-        at least 4 rounds (cut): 8 pieces must leave ...
+        at least 4 rounds (cut): 8 pieces must ...
         """
         if collective not in COLLECTIVES:
             raise OptionError(

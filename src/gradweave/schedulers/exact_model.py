@@ -200,7 +200,7 @@ class GatherModel:
         parameters.max_deterministic_time = effort.deterministic
         if effort.seconds is not None:
             parameters.max_time_in_seconds = max(effort.seconds, 0.0)
-        # With the linear relaxation one worker is 10 to 100 times slower here.
+        # The linear relaxation made one worker many times slower on most networks tried.
         parameters.linearization_level = 0
         status = solver.solve(self.model)
         if status == cp_model.INFEASIBLE:

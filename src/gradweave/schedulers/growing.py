@@ -60,24 +60,30 @@ def growth_of(
     )
 
 
-def search(growth: "Growth", target: int, how: Search) -> NDArray[np.int64] | None:
+def search(
+    growth: "Growth", target: int, how: Search, hints: NDArray[np.int64] | None = None
+) -> NDArray[np.int64] | None:
     """Restarts until the target is met; the best all-gather found.
 
     Args:
         growth: the problem.
         target: lower bound on its rounds, at which to stop.
         how: how long to look.
+        hints: [M, 3] round, piece and hop of what every run tries first, by round.
 
     Returns:
         [transfers, 3] round, piece and hop; None where no restart came to an end.
     """
+    hints = np.zeros((0, 3), np.int64) if hints is None else hints
     best: NDArray[np.int64] | None = None
     pieces, servers = len(growth.root), len(growth.intake)
     fewest = pieces * servers  # an all-gather that makes progress each round takes no more
     with ThreadPoolExecutor(how.workers) as pool:
         for first in range(0, how.restarts, how.workers):
             seeds = range(first, min(first + how.workers, how.restarts))
-            tries = [pool.submit(_restart, growth, fewest - 1, target, how.seed, i) for i in seeds]
+            tries = [
+                pool.submit(_restart, growth, hints, fewest - 1, target, how.seed, i) for i in seeds
+            ]
             for made in (attempt.result() for attempt in tries):
                 if len(made) and int(made[-1, 0]) + 1 < fewest:
                     best, fewest = made, int(made[-1, 0]) + 1
@@ -88,10 +94,10 @@ def search(growth: "Growth", target: int, how: Search) -> NDArray[np.int64] | No
 
 
 def _restart(
-    growth: "Growth", most: int, target: int, seed: int, restart: int
+    growth: "Growth", hints: NDArray[np.int64], most: int, target: int, seed: int, restart: int
 ) -> NDArray[np.int64]:
     from gradweave.schedulers.growing_kernel import Rule, grow
 
     rule = Rule(*RULES[restart % len(RULES)])
     mixed = np.random.SeedSequence([seed, restart]).generate_state(1)[0]
-    return grow(growth, rule, most, target, int(mixed))
+    return grow(growth, rule, hints, most, target, int(mixed))

@@ -41,7 +41,8 @@ class Rule(NamedTuple):
     """How pieces are chosen, and how long rounds are improved."""
 
     near: int
-    """Weight of the number of servers that hold a piece and could send it to the receiver."""
+    """Weight of the number of hops by which the receiver could get the piece, from servers that
+    hold it or are about to: so that its neighbours are not all sent the same piece at once."""
     everywhere: int
     """Weight of the number of servers that hold it at all."""
     noise: int
@@ -58,7 +59,7 @@ class _State(NamedTuple):
     wanted: NDArray[np.bool_]
     """[N, P] neither held nor on the way."""
     near: NDArray[np.int64]
-    """[N, P] hops into the server from one that holds the piece."""
+    """[N, P] hops into the server from one that holds the piece or is about to."""
     held_by: NDArray[np.int64]
     """[P] servers that hold the piece."""
     missing: NDArray[np.int64]
@@ -69,15 +70,22 @@ class _State(NamedTuple):
     """[sum of capacities] hop in each taken slot; a resource's taken slots come first."""
     carries: NDArray[np.int64]
     """[H] piece on each hop in this round; −1 for none."""
+    leaving: NDArray[np.int64]
+    """[H] hops by the server that they leave."""
+    first_leaving: NDArray[np.int64]
+    """[N+1] where each server's start."""
 
 
 @numba.njit(cache=True, nogil=True)
-def grow(growth: Growth, rule: Rule, most: int, target: int, seed: int) -> NDArray[np.int64]:
+def grow(
+    growth: Growth, rule: Rule, hints: NDArray[np.int64], most: int, target: int, seed: int
+) -> NDArray[np.int64]:
     """[transfers, 3] round, piece and hop of each; no rows where `most` rounds are too few.
 
     Args:
         growth: the problem.
         rule: how to choose.
+        hints: [M, 3] round, piece and hop to try first in their rounds, by round.
         most: rounds after which to give up.
         target: rounds hoped for, from which receivers' slack is counted.
         seed: of every random choice.
@@ -86,12 +94,15 @@ def grow(growth: Growth, rule: Rule, most: int, target: int, seed: int) -> NDArr
     state = _start(growth)
     left = state.missing.sum()
     made = np.empty((left, 3), np.int64)
-    count, at = 0, 0
+    count, at, hint = 0, 0, 0
     while left:
         if at >= most or _too_late(growth, state, most - at):
             return np.empty((0, 3), np.int64)
         state.used[:] = 0
         salt = np.random.randint(1 << 30)
+        while hint < len(hints) and hints[hint, 0] <= at:
+            _take(growth, state, hints[hint, 2], hints[hint, 1])
+            hint += 1
         for hop in _by_slack(growth, state, rule, max(target, at + 1) - at):
             _try(growth, state, rule, hop, salt)
         for _ in range(rule.passes):
@@ -132,6 +143,8 @@ def _start(growth: Growth) -> Any:
         np.zeros(len(growth.capacity), np.int64),
         np.empty(growth.first_slot[-1], np.int64),
         np.full(len(growth.source), -1, np.int64),
+        np.argsort(growth.source, kind="mergesort"),
+        np.searchsorted(np.sort(growth.source), np.arange(servers + 1)),
     )
 
 
@@ -157,7 +170,7 @@ def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> NDArr
     count = 0
     for hop in order:
         server = growth.target[hop]
-        if state.missing[server]:
+        if state.missing[server] and state.carries[hop] < 0:
             order[count] = hop
             length = growth.first[hop + 1] - growth.first[hop]
             slack[count] = _slack(growth, state, server, rounds_left) * 64
@@ -197,7 +210,28 @@ def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
     state.carries[hop] = piece
     state.wanted[growth.target[hop], piece] = False
     state.missing[growth.target[hop]] -= 1
+    _promise(growth, state, growth.target[hop], piece, 1)
     return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _promise(growth: Growth, state: Any, server: Any, piece: Any, more: int) -> None:
+    """Counts a server among those that can send a piece, or no longer."""
+    for i in range(state.first_leaving[server], state.first_leaving[server + 1]):
+        state.near[growth.target[state.leaving[i]], piece] += more
+
+
+@numba.njit(cache=True, nogil=True)
+def _take(growth: Growth, state: Any, hop: int, piece: int) -> None:
+    """Sends a given piece over a hop, if it fits, is there to be sent and is wanted."""
+    source, target = growth.source[hop], growth.target[hop]
+    if not (state.holds[source, piece] and state.wanted[target, piece]) or state.carries[hop] >= 0:
+        return
+    if _claim(growth, state, hop):
+        state.carries[hop] = piece
+        state.wanted[target, piece] = False
+        state.missing[target] -= 1
+        _promise(growth, state, target, piece, 1)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -290,12 +324,14 @@ def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt:
     state.carries[other] = -1
     state.wanted[loser, piece] = True
     state.missing[loser] += 1
+    _promise(growth, state, loser, piece, -1)
     if _try(growth, state, rule, hop, salt):
         return True
     _claim(growth, state, other)
     state.carries[other] = piece
     state.wanted[loser, piece] = False
     state.missing[loser] -= 1
+    _promise(growth, state, loser, piece, 1)
     return False
 
 
@@ -307,8 +343,3 @@ def _arrive(growth: Growth, state: Any, sent: NDArray[np.int64]) -> None:
         state.holds[growth.target[hop], piece] = True
         state.held_by[piece] += 1
         state.carries[hop] = -1
-    arrived = np.zeros(state.holds.shape, np.bool_)
-    for i in range(len(sent)):
-        arrived[growth.target[sent[i, 2]], sent[i, 1]] = True
-    for hop in range(len(growth.source)):
-        state.near[growth.target[hop]] += arrived[growth.source[hop]]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from gradweave.schedulers.growing import Search, growth_of, search
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.scheduler import Scheduler, from_all_gather
 from gradweave.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.growing_kernel import Growth
 
 MOST_CHOICES = 200_000_000
 """Hops times pieces above which a network is thinned to its servers' nearest neighbours."""
@@ -63,13 +66,41 @@ class Grown(Scheduler):
         )
 
     def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
+        root = np.repeat(np.arange(topology.num_servers), self.pieces_per_server)
+        ground = Ground.of(topology, root, routes=self.routes)
+        bound = free_trees(topology, "all_gather", pieces_per_server=self.pieces_per_server)
+        work = len(ground.lanes) * len(root) * bound.rounds
+        restarts = self.restarts or int(np.clip(WORK // work, 8, 5000))
+        made = search(ground.growth, bound.rounds, Search(seed, restarts, self.workers, deadline))
+        if made is None:
+            raise NoScheduleError(f"grown: no all-gather of {topology.name!r} came to an end")
+        return schedule_from_hops(topology, ground, made)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ground:
+    """What trees grow on: a network's hops, a lane for each transfer that one carries at once."""
+
+    hops: Hops
+    lanes: NDArray[np.int64]
+    """[G] hop of each lane."""
+    growth: "Growth"
+    """The problem in the form that the compiled search takes; its hops are lanes."""
+
+    @staticmethod
+    def of(topology: Topology, root: NDArray, *, routes: int) -> "Ground":
+        """Finds the hops, thinned to near servers where there are too many.
+
+        Args:
+            topology: the network.
+            root: [P] rank of each piece's root.
+            routes: shortest routes to look for between two servers.
+        """
         count = topology.num_servers
-        root = np.repeat(np.arange(count), self.pieces_per_server)
-        hops = Hops.of(topology, variants=self.routes)
+        hops = Hops.of(topology, variants=routes)
         if len(hops.source) * len(root) > MOST_CHOICES:
-            hops = Hops.of(
-                topology, variants=self.routes, nearest=max(4, MOST_CHOICES // (len(root) * count))
-            )
+            nearest = max(4, MOST_CHOICES // (len(root) * count))
+            hops = Hops.of(topology, variants=routes, nearest=nearest)
         lanes = hops.lanes(topology.capacity, min(MOST_LANES, len(root)))
         links, first = take_rows(hops.links, hops.first_link, lanes)
         growth = growth_of(
@@ -81,15 +112,7 @@ class Grown(Scheduler):
             topology.capacity,
             intake_of(hops, topology.capacity, count),
         )
-        bound = free_trees(topology, "all_gather", pieces_per_server=self.pieces_per_server)
-        work = len(lanes) * len(root) * bound.rounds
-        restarts = self.restarts or int(np.clip(WORK // work, 8, 5000))
-        how = Search(seed, restarts, self.workers, deadline)
-        made = search(growth, bound.rounds, how)
-        if made is None:
-            raise NoScheduleError(f"grown: no all-gather of {topology.name!r} came to an end")
-        made[:, 2] = lanes[made[:, 2]]
-        return schedule_from_hops(topology, hops, root, made)
+        return Ground(hops, lanes, growth)
 
 
 def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.int64]:
@@ -99,26 +122,24 @@ def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.int64]:
     return np.bincount(pairs[0], capacity[pairs[1]], minlength=servers).astype(np.int64)
 
 
-def schedule_from_hops(
-    topology: Topology, hops: Hops, root: NDArray, made: NDArray[np.int64]
-) -> Schedule:
-    """The all-gather in which pieces take hops in rounds.
+def schedule_from_hops(topology: Topology, ground: Ground, made: NDArray[np.int64]) -> Schedule:
+    """The all-gather in which pieces take lanes in rounds.
 
     Args:
         topology: the network.
-        hops: the routes.
-        root: [P] rank of each piece's root.
-        made: [T, 3] round, piece and hop.
+        ground: its hops.
+        made: [T, 3] round, piece and lane.
     """
-    nodes, offsets = take_rows(hops.route_nodes, hops.route_offsets, made[:, 2])
+    hops, hop = ground.hops, ground.lanes[made[:, 2]]
+    nodes, offsets = take_rows(hops.route_nodes, hops.route_offsets, hop)
     return Schedule(
         topology=topology,
         collective="all_gather",
-        root=topology.servers[root],
+        root=topology.servers[ground.growth.root],
         round=made[:, 0],
         piece=made[:, 1],
-        source=topology.servers[hops.source[made[:, 2]]],
-        target=topology.servers[hops.target[made[:, 2]]],
+        source=topology.servers[hops.source[hop]],
+        target=topology.servers[hops.target[hop]],
         op=np.full(len(made), COPY, np.int8),
         route_nodes=nodes,
         route_offsets=offsets,

@@ -5,6 +5,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from gradweave.bounds import Bound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import overlap
@@ -86,14 +88,6 @@ def solve_for_seconds(
             f"solve: a {collective} to one root and to all servers do not compare; give strategies "
             "of one kind"
         )
-    progress("finding the least time possible")
-    bound = seconds_bound(
-        topology,
-        collective,
-        gradient_bytes,
-        equal_roots=not any(in_one_piece(one) for one in schedulers),
-        aggregating_switches=any(getattr(s, "aggregating_switches", False) for s in schedulers),
-    )
     deadline = math.inf if time_limit is None else started + time_limit
     search = _Search(topology, collective, gradient_bytes, seed, deadline)
     for scheduler in schedulers:
@@ -101,7 +95,8 @@ def solve_for_seconds(
             break
         progress(f"trying {to_spec(scheduler)}")
         search.attempt(scheduler)
-    return search.solution(bound, started)
+    progress("finding the least time possible")
+    return search.solution(started)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -148,14 +143,13 @@ class _Search:
         if best is None:
             self.attempts.append(Attempt(scheduler, None, wall_s, reason))
             return
-        timing = seconds(best.schedule, self.gradient_bytes, "rounds")
         self.attempts.append(
             Attempt(
                 best.scheduler,
                 best.schedule.rounds,
                 wall_s,
                 seconds=best.seconds,
-                barrier_seconds=timing,
+                barrier_seconds=seconds(best.schedule, self.gradient_bytes, "rounds"),
                 pieces=best.schedule.pieces,
                 overlapped=best.overlapped,
             )
@@ -202,12 +196,14 @@ class _Search:
             while parts == 1 or parts * base.num_transfers <= MOST_TRANSFERS:
                 finer = split(base, parts)
                 taken = seconds(finer, self.gradient_bytes, "events")
+                if taken > last * (1 - WORTH):
+                    break
                 yield _Candidate(finer, maker, taken, parts, base is not made)
-                if taken > last * (1 - WORTH) or self._late() or parts == MOST_PARTS:
+                if self._late() or parts == MOST_PARTS:
                     break
                 parts, last = 2 * parts, taken
 
-    def solution(self, bound: SecondsBound, started: float) -> Solution:
+    def solution(self, started: float) -> Solution:
         """The best candidate, verified, beside its bounds."""
         best = self.best
         if best is None:
@@ -227,9 +223,19 @@ class _Search:
             aggregating_switches=getattr(best.scheduler, "aggregating_switches", False),
         ).raise_if_invalid()
         barrier = seconds(made, self.gradient_bytes, "rounds")
-        timing = Timing(self.gradient_bytes, best.seconds, barrier, bound)
+        timing = Timing(self.gradient_bytes, best.seconds, barrier, self._seconds_bound(best))
         attempts, wall_s = tuple(self.attempts), time.monotonic() - started
         return Solution(made, rounds_bound, best.scheduler, attempts, wall_s, timing)
+
+    def _seconds_bound(self, best: _Candidate) -> SecondsBound:
+        roots = np.unique(best.schedule.root, return_counts=True)[1]
+        return seconds_bound(
+            self.topology,
+            self.collective,
+            self.gradient_bytes,
+            equal_roots=len(roots) == self.topology.num_servers and len(set(roots.tolist())) == 1,
+            aggregating_switches=getattr(best.scheduler, "aggregating_switches", False),
+        )
 
     def _rounds_bound(self, best: _Candidate) -> Bound:
         return bound_for(

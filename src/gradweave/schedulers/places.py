@@ -60,9 +60,7 @@ class Places:
                 )
             servers = np.array(order, np.int32)
         paired = servers[: 2 * over]
-        return Places(
-            np.concatenate([paired[::2], servers[2 * over :]]), paired[1::2], paired[::2]
-        )
+        return Places(np.concatenate([paired[::2], servers[2 * over :]]), paired[1::2], paired[::2])
 
 
 def check_order(order: object, strategy: str) -> None:

@@ -66,7 +66,11 @@ class Scheduler(abc.ABC):
 
     def options(self) -> dict[str, Any]:
         """The strategy's fields, as they are written to a schedule's file."""
-        return dataclasses.asdict(self)
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.repr
+        }
 
     @abc.abstractmethod
     def _make(

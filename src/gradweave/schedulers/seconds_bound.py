@@ -55,7 +55,8 @@ class Timing:
     @property
     def gap(self) -> float:
         """How far the time may be from the least possible: seconds over the bound, less one."""
-        return self.seconds / self.bound.seconds - 1 if self.bound.seconds > 0 else 0.0
+        least = self.bound.seconds
+        return max(0.0, self.seconds / least - 1) if least > 0 else 0.0
 
 
 def seconds_bound(

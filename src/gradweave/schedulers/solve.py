@@ -10,6 +10,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule, StatedBound
 from gradweave.schedulers.grown import Grown
 from gradweave.schedulers.merged import Merged
+from gradweave.schedulers.repair import Repair
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.seconds_bound import Timing
 from gradweave.schedulers.spec import to_spec
@@ -81,6 +82,7 @@ def solve(
     schedulers: Sequence[Scheduler] | None = None,
     objective: Objective = "rounds",
     gradient_bytes: float | None = None,
+    start_from: Schedule | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -98,6 +100,8 @@ def solve(
         objective: ``rounds``; or ``seconds`` in the event model for a gradient's size, which
             counts latencies and bandwidths.
         gradient_bytes: size of the whole gradient, for the objective seconds.
+        start_from: a schedule of this network before a fault, or of one like it: what still works
+            of it is tried first and mostly kept; see `gradweave.schedulers.Repair`.
         seed: every random choice depends on it alone.
         time_limit: seconds after which no further strategy is begun, and searches return what they
             have.
@@ -126,6 +130,9 @@ def solve(
         raise OptionError("solve: expected at least one scheduler, got none")
     if time_limit is not None and not time_limit > 0:
         raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
+    if start_from is not None:
+        usual = DEFAULT if objective == "rounds" else None
+        schedulers = (Repair(start_from), *(schedulers or usual or (Grown(),)))
     if objective == "seconds":
         from gradweave.schedulers.objective import solve_for_seconds
 
@@ -160,8 +167,8 @@ def _solve_for_rounds(
 ) -> Solution:
     if len({_pieces_in_all(scheduler, topology) for scheduler in schedulers}) > 1:
         raise OptionError(
-            "solve: the strategies cut the gradient into different numbers of pieces, so that their "
-            "rounds do not compare; use objective=seconds"
+            "solve: the strategies cut the gradient into different numbers of pieces, so that "
+            "their rounds do not compare; use objective=seconds"
         )
     started = time.monotonic()
     progress("finding the lower bound")

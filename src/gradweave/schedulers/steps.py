@@ -40,9 +40,7 @@ class Step:
         """
         columns = pieces.shape[1]
         piece, kept = pieces.T.ravel(), pieces.T.ravel() >= 0
-        return Step(
-            np.tile(source, columns)[kept], np.tile(target, columns)[kept], piece[kept], op
-        )
+        return Step(np.tile(source, columns)[kept], np.tile(target, columns)[kept], piece[kept], op)
 
 
 def schedule_steps(

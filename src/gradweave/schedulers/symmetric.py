@@ -15,8 +15,7 @@ from gradweave.schedulers.scheduler import Scheduler, from_all_gather
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Topology
 
-
-WORK = 3_000_000
+WORK = 300_000
 """Base hops that the restarts choose where their number is not given."""
 MOST = 1_000_000
 """Largest number that an option takes."""
@@ -36,8 +35,8 @@ class Symmetric(Scheduler):
     name: ClassVar[str] = "symmetric"
 
     restarts: int | None = None
-    """Runs at most for each group; the search stops at the bound. If not given, as many as about
-    two seconds take on one core, reckoned from the number of base hops."""
+    """Runs at most for each group; the search stops at the bound. If not given, as many as a few
+    tenths of a second take on one core, reckoned from the number of base hops."""
 
     def __post_init__(self) -> None:
         if self.restarts is not None and not 1 <= self.restarts <= MOST:

@@ -8,6 +8,7 @@ proposed is checked against the links.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -85,24 +86,33 @@ def _proposals(topology: Topology) -> Iterator[list[NDArray]]:
         family, values = parse_spec(topology.name)
     except SpecError:
         family, values = "", {}
-    number = {key: int(value) for key, value in values.items() if value.isdigit()}
-    if family == "bcube" and {"n", "k"} <= number.keys():
-        yield _shifts((number["n"],) * (number["k"] + 1))
+    sizes: tuple[int, ...] = ()
+    n, k = (_size(values.get(key, "")) for key in "nk")
+    if family == "bcube" and k < count.bit_length():
+        sizes = (n,) * (k + 1)
     elif family == "torus":
         text = values.get(UNNAMED, values.get("dimensions", ""))
-        yield _shifts(tuple(int(size) for size in text.split("x") if size.isdigit()))
+        sizes = tuple(_size(size) for size in text.split("x"))
     elif family == "hypercube":
-        yield _shifts((2,) * max(count.bit_length() - 1, 0))
-    elif family == "dcell" and number.get("k") == 1:
-        yield from _cell_moves(number.get("n", 0))
+        sizes = (2,) * (count.bit_length() - 1)
     elif family in ("ring", "complete", "star"):
-        yield _shifts((count,))
+        sizes = (count,)
+    elif family == "dcell" and k == 1 and n * (n + 1) == count:
+        yield from _cell_moves(n)
+    # A name may say anything: nothing is built before it is known to fit.
+    if math.prod(sizes) == count:
+        yield _shifts(tuple(size for size in sizes if size > 1))
+
+
+def _size(text: str) -> int:
+    """A size in a name; 0 where it is none that a network can have."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def _shifts(sizes: tuple[int, ...]) -> list[NDArray]:
     """One step along each axis of a grid that wraps round, ranks in row-major order."""
-    ranks = np.arange(int(np.prod(sizes))).reshape(sizes)
-    return [np.roll(ranks, -1, axis).ravel() for axis, size in enumerate(sizes) if size > 1]
+    ranks = np.arange(math.prod(sizes)).reshape(sizes)
+    return [np.roll(ranks, -1, axis).ravel() for axis in range(len(sizes))]
 
 
 def _cell_moves(n: int) -> Iterator[list[NDArray]]:

@@ -1,0 +1,111 @@
+"""All-gather rounds against the bound: named networks, and every torus, mesh and hypercube.
+
+    taskset -c 0 python benchmarks/experiments/all_gathers.py
+
+Every torus and every mesh of up to 256 servers, whatever its number of dimensions: sizes of two or
+more in ascending order, since their order changes nothing; with the hypercubes that is some 2,500
+networks. The portfolio, seed 0; compiled code is warmed up first. TACOS's figures are those that
+shared/REFERENCE.md states: measured there by running TACOS, not here.
+"""
+
+import collections
+import math
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from record import record
+
+import gradweave as gw
+
+SEED = 0
+MOST = 256
+NAMED = (
+    "mesh:8x8", "torus:5x5", "hypercube:5", "torus:4x4x4", "mesh:3x3", "torus:3x3", "torus:4x4",
+    "torus:8x8", "torus:16x16", "mesh:16x16", "mesh:32x32", "hypercube:8", "torus:2x64",
+    "mesh:3x50", "mesh:2x2x64", "ring:255",
+)  # fmt: skip
+TACOS = {"mesh:16x16": 128, "mesh:32x32": 512, "torus:8x8": 17, "torus:16x16": 65, "torus:4x4": 5}
+"""Steps of its all-gather, as REFERENCE.md section 1 has them (torus 4x4: the median of seeds)."""
+
+
+def shapes(most: int) -> list[tuple[int, ...]]:
+    """Ascending sizes of two or more whose product is at most `most`."""
+
+    def from_size(product: int, smallest: int) -> Iterator[tuple[int, ...]]:
+        for size in range(smallest, most // product + 1):
+            yield (size,)
+            for rest in from_size(product * size, size):
+                yield (size, *rest)
+
+    return sorted(from_size(1, 2), key=lambda sizes: (math.prod(sizes), sizes))
+
+
+def measure(spec: str) -> dict[str, Any]:
+    network = gw.topology.from_spec(spec)
+    begin = time.perf_counter()
+    solution = gw.solve(network, collective="all_gather", seed=SEED)
+    return {
+        "network": spec,
+        "servers": network.num_servers,
+        "rounds": solution.rounds,
+        "bound": solution.bound.rounds,
+        "scheduler": gw.schedulers.to_spec(solution.scheduler),
+        "seconds": round(time.perf_counter() - begin, 4),
+    }
+
+
+def summary(family: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    over = collections.Counter(row["rounds"] - row["bound"] for row in rows)
+    return {
+        "family": family,
+        "networks": len(rows),
+        "at_bound": over[0],
+        "one_above": over[1],
+        "more_above": len(rows) - over[0] - over[1],
+        "worst_above": max(over),
+        "mean_seconds": sum(row["seconds"] for row in rows) / len(rows),
+        "slowest_seconds": max(row["seconds"] for row in rows),
+        "slowest": max(rows, key=lambda row: row["seconds"])["network"],
+    }
+
+
+def main() -> None:
+    for warm in ("ring:4", "mesh:2x3x4", "mesh:3x3"):
+        measure(warm)
+    named = []
+    for spec in NAMED:
+        named.append({**measure(spec), "tacos_rounds": TACOS.get(spec)})
+        print(named[-1], flush=True)
+    swept = {
+        "torus": ["torus:" + "x".join(map(str, sizes)) for sizes in shapes(MOST)],
+        "mesh": ["mesh:" + "x".join(map(str, sizes)) for sizes in shapes(MOST)],
+        "hypercube": [f"hypercube:{dimension}" for dimension in range(1, 9)],
+    }
+    summaries, above = [], []
+    for family, specs in swept.items():
+        rows = []
+        for spec in specs:
+            rows.append(measure(spec))
+            if rows[-1]["rounds"] > rows[-1]["bound"] or rows[-1]["seconds"] > 10:
+                print(rows[-1], flush=True)
+        summaries.append(summary(family, rows))
+        above += [row for row in rows if row["rounds"] > row["bound"]]
+        print(summaries[-1], flush=True)
+    record(
+        "all_gathers",
+        "taskset -c 0 python benchmarks/experiments/all_gathers.py",
+        seeds=[SEED],
+        tacos="figures of shared/REFERENCE.md, section 1: TACOS run there, not here",
+        named=named,
+        sweep=summaries,
+        above_bound=above,
+    )
+
+
+if __name__ == "__main__":
+    main()

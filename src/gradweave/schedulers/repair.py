@@ -1,0 +1,126 @@
+"""Re-planning after a fault: what still works of a schedule is kept, the rest grown anew."""
+
+import dataclasses
+import time
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds import free_trees
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule.compose import reverse
+from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
+from gradweave.schedulers.growing import Search, search
+from gradweave.schedulers.grown import Ground, schedule_from_hops
+from gradweave.schedulers.scheduler import Scheduler, from_all_gather
+from gradweave.topology.topology import Topology
+from gradweave.verify import verify
+
+
+@dataclasses.dataclass(frozen=True)
+class Repair(Scheduler):
+    """Grown trees that try, in each round, what an earlier schedule did in that round first.
+
+    The earlier schedule is of the same network before a fault: nodes are the same by label, or by
+    id where there are no labels. Pieces of servers that are gone go with them. Transfers over lost
+    links find no hop and are left to the search, so most of the other transfers stay as they were.
+    """
+
+    name: ClassVar[str] = "repair"
+
+    start_from: Schedule | None = dataclasses.field(default=None, repr=False, compare=False)
+    """The schedule before the fault, one piece per server."""
+    restarts: int = 200
+    """Runs at most; the search stops at the bound."""
+
+    def __post_init__(self) -> None:
+        if self.start_from is None:
+            raise OptionError("repair: start_from: expected the schedule before the fault")
+        if self.restarts < 1:
+            raise OptionError(f"repair: restarts: expected at least 1, got {self.restarts}")
+
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
+        deadline = None if time_limit is None else time.monotonic() + time_limit
+        repaired = from_all_gather(
+            lambda network: self._all_gather(network, seed, deadline), topology, collective
+        )
+        unchanged = self._unchanged(topology, collective)
+        return repaired if unchanged is None or unchanged.rounds > repaired.rounds else unchanged
+
+    def _unchanged(self, topology: Topology, collective: Collective) -> Schedule | None:
+        """The earlier schedule as it is, where it works on the network as that is now."""
+        old = self.start_from
+        assert old is not None
+        same = np.array_equal(now_ids(topology, old.topology), np.arange(topology.num_nodes))
+        if not same or old.collective != collective or old.pieces != topology.num_servers:
+            return None
+        carried = old.replace(topology=topology, bound=None)
+        return carried if verify(carried, forwarding_servers=False).valid else None
+
+    def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
+        assert self.start_from is not None
+        ground = Ground.of(topology, np.arange(topology.num_servers), routes=4)
+        hints = _hints(ground, topology, all_gather_stage(self.start_from))
+        how = Search(seed, self.restarts, deadline=deadline)
+        bound = free_trees(topology, "all_gather")
+        made = search(ground.growth, bound.rounds, how, hints)
+        if made is None:
+            raise NoScheduleError(f"repair: no all-gather of {topology.name!r} came to an end")
+        return schedule_from_hops(topology, ground, made)
+
+
+def all_gather_stage(schedule: Schedule) -> Schedule:
+    """A schedule's all-gather; of a reduce-scatter, its reverse.
+
+    Args:
+        schedule: any schedule.
+    """
+    if schedule.collective == "reduce_scatter":
+        return reverse(schedule)
+    rows = np.flatnonzero(schedule.op == COPY)
+    nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, rows)
+    first = int(schedule.round[rows[0]]) if len(rows) else 0
+    return schedule.replace(
+        collective="all_gather",
+        round=schedule.round[rows] - first,
+        **{name: getattr(schedule, name)[rows] for name in ("piece", "source", "target", "op")},
+        route_nodes=nodes,
+        route_offsets=offsets,
+        bound=None,
+    )
+
+
+def _hints(ground: Ground, topology: Topology, old: Schedule) -> NDArray[np.int64]:
+    """[M, 3] round, piece and lane of the earlier transfers that the network still has hops for."""
+    rank = topology.rank[now_ids(topology, old.topology)]  # −1 for nodes that are gone
+    rank[now_ids(topology, old.topology) < 0] = -1
+    lanes: dict[tuple[int, int], list[int]] = {}
+    for lane, hop in enumerate(ground.lanes.tolist()):
+        pair = int(ground.hops.source[hop]), int(ground.hops.target[hop])
+        lanes.setdefault(pair, []).append(lane)
+    taken: dict[tuple[int, int, int], int] = {}
+    hints = []
+    roots = rank[old.root]
+    columns = (old.round, roots[old.piece], rank[old.source], rank[old.target])
+    for at, piece, source, target in np.stack(columns, axis=1).tolist():
+        known = lanes.get((source, target), [])
+        used = taken.get((at, source, target), 0)
+        if piece >= 0 and used < len(known):
+            hints.append((at, piece, known[used]))
+            taken[at, source, target] = used + 1
+    return np.array(hints, np.int64).reshape(-1, 3)
+
+
+def now_ids(topology: Topology, old: Topology) -> NDArray[np.int64]:
+    """[V of the old network] id of each node in the new one; −1 for those that are gone.
+
+    Nodes are the same by label, where both have labels; by the old id, where the new one's labels
+    are numbers; and by id, where neither has labels.
+    """
+    names = old.labels or tuple(map(str, range(old.num_nodes)))
+    labels = topology.labels or tuple(map(str, range(topology.num_nodes)))
+    place = {label: node for node, label in enumerate(labels)}
+    return np.array([place.get(name, -1) for name in names], np.int64)

@@ -1,0 +1,79 @@
+"""Re-planning after a fault: valid on what is left, at its bound, and mostly what it was."""
+
+import numpy as np
+import pytest
+
+import gradweave as gw
+from gradweave.errors import OptionError
+from gradweave.schedulers import Repair
+from gradweave.topology.faults import slowed, without_links, without_servers
+from tests.conformance.networks import TABLE_2
+
+
+def moves(schedule):
+    return {
+        (int(op), int(piece), int(source), int(target))
+        for op, piece, source, target in zip(
+            schedule.op, schedule.piece, schedule.source, schedule.target, strict=True
+        )
+    }
+
+
+def a_link_that_may_fail(topology):
+    """A link between switches, where servers have one each; else any."""
+    between_switches = ~topology.is_server[topology.source] & ~topology.is_server[topology.target]
+    link = int(np.argmax(between_switches)) if between_switches.any() else 0
+    return int(topology.source[link]), int(topology.target[link])
+
+
+@pytest.mark.parametrize("name", TABLE_2)
+def test_a_lost_link_is_replanned_at_the_new_bound(name):
+    network = gw.topology.from_spec(name)
+    before = gw.solve(network).schedule
+    left = without_links(network, [a_link_that_may_fail(network)]).topology
+
+    after = gw.solve(left, start_from=before)
+
+    assert gw.verify.verify(after.schedule, forwarding_servers=False).valid
+    assert after.bound == gw.bounds.free_trees(left)
+    assert after.optimal
+    assert after.scheduler.name == "repair"
+    anew = gw.solve(left).schedule
+    assert len(moves(before) & moves(after.schedule)) > len(moves(before) & moves(anew))
+
+
+def test_a_lost_server_takes_its_piece_with_it():
+    network = gw.topology.bcube(n=3, k=1)
+    before = gw.solve(network).schedule
+    left = without_servers(network, [4]).topology
+
+    after = gw.solve(left, start_from=before)
+
+    assert after.schedule.pieces == left.num_servers == 8
+    assert gw.verify.verify(after.schedule).valid
+
+
+def test_what_still_works_stays_as_it_is():
+    network = gw.topology.torus((3, 3))
+    before = gw.solve(network).schedule
+    slower = slowed(network, {(0, 1): 0.5}).topology
+    assert slower.capacity.min() == 1  # of two: there is room for what there was
+
+    after = gw.solve(slower, start_from=before).schedule
+
+    assert moves(after) == moves(before)
+
+
+@pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather", "all_reduce"])
+def test_it_starts_from_any_collective(collective):
+    network = gw.topology.dcell(n=4, k=1)
+    left = without_links(network, [(0, 20)]).topology
+    for given in ("reduce_scatter", "all_gather", "all_reduce"):
+        before = gw.solve(network, collective=given).schedule
+        made = Repair(before).schedule(left, collective=collective)
+        assert made.collective == collective
+
+
+def test_it_says_what_it_needs():
+    with pytest.raises(OptionError, match="start_from: expected the schedule before the fault"):
+        Repair()
