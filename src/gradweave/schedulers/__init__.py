@@ -1,5 +1,6 @@
 """Topology in, verified schedule out; one strategy a file."""
 
+from gradweave.schedulers import spread
 from gradweave.schedulers.binomial import Binomial
 from gradweave.schedulers.exact import Exact
 from gradweave.schedulers.exact_proof import Proof
@@ -41,5 +42,6 @@ __all__ = [
     "Timing",
     "from_spec",
     "solve",
+    "spread",
     "to_spec",
 ]

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import Literal, get_args
 
 from gradweave.bounds import Bound, Distance, free_trees
@@ -83,6 +84,7 @@ def solve(
     objective: Objective = "rounds",
     gradient_bytes: float | None = None,
     start_from: Schedule | None = None,
+    executor: Executor | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -102,6 +104,9 @@ def solve(
         gradient_bytes: size of the whole gradient, for the objective seconds.
         start_from: a schedule of this network before a fault, or of one like it: what still works
             of it is tried first and mostly kept; see `gradweave.schedulers.Repair`.
+        executor: where to run all strategies side by side, such as `spread.local_processes(4)` or
+            `spread.ray_cluster()`; if not given, one after the other in this process. The result is
+            the same, unless time runs out.
         seed: every random choice depends on it alone.
         time_limit: seconds after which no further strategy is begun, and searches return what they
             have.
@@ -154,6 +159,7 @@ def solve(
         seed,
         time_limit,
         progress,
+        executor,
     )
 
 
@@ -164,6 +170,7 @@ def _solve_for_rounds(
     seed: int,
     time_limit: float | None,
     progress: Callable[[str], None],
+    executor: Executor | None,
 ) -> Solution:
     if len({_pieces_in_all(scheduler, topology) for scheduler in schedulers}) > 1:
         raise OptionError(
@@ -176,17 +183,27 @@ def _solve_for_rounds(
     best: Schedule | None = None
     winner = schedulers[0]
     attempts: list[Attempt] = []
-    for scheduler in schedulers:
+    given = (topology, collective, seed)
+    running = (
+        [executor.submit(_attempt, one, *given, time_limit) for one in schedulers]
+        if executor
+        else []
+    )
+    for place, scheduler in enumerate(schedulers):
         left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - started))
-        if left == 0.0 and best is not None:
+        if left == 0.0 and best is not None and not executor:
             break
         progress(f"trying {to_spec(scheduler)}")
-        attempt, schedule = _attempt(scheduler, topology, collective, seed, left)
+        attempt, schedule = (
+            running[place].result() if executor else _attempt(scheduler, *given, left)
+        )
         attempts.append(attempt)
         if schedule is not None and (best is None or schedule.rounds < best.rounds):
             best, winner = schedule, scheduler
             if best.rounds <= bound.rounds:
                 break
+    for attempt_running in running:
+        attempt_running.cancel()
     if best is None:
         reasons = "; ".join(f"{attempt.scheduler.name}: {attempt.reason}" for attempt in attempts)
         raise NoScheduleError(f"no schedule for {topology.name!r}: {reasons}")

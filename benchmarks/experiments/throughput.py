@@ -1,0 +1,135 @@
+"""Grown all-gathers of c pieces per server against the best possible throughput, as c grows.
+
+    python benchmarks/experiments/throughput.py
+
+All links' capacities are their bandwidths in the greatest common unit, so a round carries one piece
+over a unit of bandwidth. An all-gather of c pieces per server in T(c) rounds then takes T(c)/c in
+the units in which 1/x* is the least possible. Compared are T(c)/c of each seed, the free-tree bound
+of c pieces over c (whole rounds, and depth), and 1/x* itself.
+"""
+
+import statistics
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from random_networks import random_network
+from record import RESULTS, record
+
+import gradweave as gw
+from gradweave.schedulers import Grown
+
+NETWORKS = {
+    "ring 8": gw.topology.from_spec("ring:8"),
+    "mesh 4×4": gw.topology.from_spec("mesh:4x4"),
+    "mesh 3×3": gw.topology.from_spec("mesh:3x3"),
+    "torus 4×4": gw.topology.from_spec("torus:4x4"),
+    "hypercube 3": gw.topology.from_spec("hypercube:3"),
+    "BCube(3,1)": gw.topology.from_spec("bcube:n=3,k=1"),
+    "DCell(4,1)": gw.topology.from_spec("dcell:n=4,k=1"),
+    "DGX-1V": gw.topology.from_spec("dgx1v"),
+    "MI250, 16 dies": gw.topology.from_spec("mi250"),
+    "random, 11 servers": random_network(63),
+    "random, 8 servers, 4 switches": random_network(56),
+}
+PIECES = (1, 2, 4, 8, 16)
+SEEDS = (0, 1, 2)
+
+
+def rows(label: str, network: gw.Topology) -> list[dict[str, Any]]:
+    best = gw.bounds.throughput(network)
+    assert all(
+        Fraction(bandwidth) == best.unit_bytes_per_s * capacity
+        for bandwidth, capacity in zip(
+            network.bandwidth_bytes_per_s.tolist(), network.capacity.tolist(), strict=True
+        )
+    ), "capacities are not bandwidths in their greatest common unit"
+    found = []
+    for pieces in PIECES:
+        begin = time.process_time()
+        made = [
+            Grown(pieces_per_server=pieces).schedule(network, collective="all_gather", seed=seed)
+            for seed in SEEDS
+        ]
+        taken = (time.process_time() - begin) / len(SEEDS)
+        rounds = [schedule.rounds for schedule in made]
+        assert min(rounds) >= best.time_per_piece * pieces
+        bound = gw.bounds.free_trees(network, "all_gather", pieces_per_server=pieces)
+        found.append(
+            {
+                "topology": network.name,
+                "label": label,
+                "servers": network.num_servers,
+                "pieces_per_server": pieces,
+                "rounds": rounds,
+                "bound": bound.rounds,
+                "bound_kind": bound.kind,
+                "least_time_per_piece": str(best.time_per_piece),
+                "attained_by_trees": best.attained,
+                "bottleneck": str(best.bottlenecks[0]),
+                "best_possible_bytes_per_s": float(best.bytes_per_s),
+                "share_of_best_possible": float(
+                    best.time_per_piece * pieces / Fraction(statistics.median(rounds))
+                ),
+                "cpu_s": taken,
+            }
+        )
+    return found
+
+
+def draw(found: list[dict[str, Any]]) -> None:
+    from matplotlib.figure import Figure
+
+    columns = 4
+    lines = -(-len(NETWORKS) // columns)
+    figure = Figure(figsize=(11, 2.6 * lines), dpi=160, layout="constrained")
+    grid = figure.subplots(lines, columns, sharex=True, squeeze=False).ravel()
+    for axes, label in zip(grid, NETWORKS, strict=False):
+        mine = [row for row in found if row["label"] == label]
+        pieces = [row["pieces_per_server"] for row in mine]
+        least = float(Fraction(mine[0]["least_time_per_piece"]))
+        bound = [row["bound"] / c for row, c in zip(mine, pieces, strict=True)]
+        times = [statistics.median(row["rounds"]) / c for row, c in zip(mine, pieces, strict=True)]
+        axes.axhline(least, color="#444444", lw=1, ls="--", label="1/x*, best possible")
+        axes.plot(pieces, bound, color="#d95f02", lw=1, marker="_", ms=11, label="bound / c")
+        axes.plot(pieces, times, color="#1b6ca8", lw=0, marker="o", ms=5, label="grown: rounds / c")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(pieces, [str(c) for c in pieces])
+        axes.set_ylim(least * 0.97, max(times) * 1.03 + 0.02 * least)
+        axes.set_title(f"{label}: {mine[0]['least_time_per_piece']}", fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in grid[len(NETWORKS) :]:
+        axes.axis("off")
+    handles, labels = grid[0].get_legend_handles_labels()
+    grid[-1].legend(handles, labels, frameon=False, fontsize=9, loc="center")
+    figure.supxlabel("pieces per server, c", fontsize=9)
+    figure.supylabel("rounds of an all-gather / c", fontsize=9)
+    figure.savefig(RESULTS / "throughput.png")
+
+
+def main() -> None:
+    Grown(restarts=1).schedule(gw.topology.ring(4))  # compiles
+    found = []
+    for label, network in NETWORKS.items():
+        new = rows(label, network)
+        found += new
+        least = new[0]["least_time_per_piece"]
+        shown = " ".join(f"{row['rounds']}/{row['bound']}" for row in new)
+        print(f"{label:30} 1/x* {least:5} rounds/bound {shown}", flush=True)
+    record(
+        "throughput",
+        "python benchmarks/experiments/throughput.py",
+        seeds=list(SEEDS),
+        scheduler=gw.schedulers.to_spec(Grown()),
+        rows=found,
+    )
+    draw(found)
+
+
+if __name__ == "__main__":
+    main()

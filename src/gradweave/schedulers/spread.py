@@ -1,0 +1,58 @@
+"""Strategies side by side: on local processes, or on the machines of a Ray cluster."""
+
+import contextlib
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from typing import Any
+
+from gradweave.errors import OptionError
+
+
+@contextlib.contextmanager
+def local_processes(workers: int) -> Iterator[Executor]:
+    """Fresh processes of this machine, for `solve(executor=...)`.
+
+    Args:
+        workers: how many.
+    """
+    if workers < 1:
+        raise OptionError(f"local_processes: workers: expected at least 1, got {workers}")
+    # Not forked: compiled code and OR-Tools hold threads and locks.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+@contextlib.contextmanager
+def ray_cluster(address: str | None = None) -> Iterator[Executor]:
+    """A Ray cluster, for `solve(executor=...)`; each strategy is a task of one processor.
+
+    Args:
+        address: of a running cluster, which must have Gradweave installed; if not given, a cluster
+            is started on this machine and shut down afterwards.
+
+    Raises:
+        OptionError: where Ray (extra ``ray``) is not installed.
+    """
+    try:
+        import ray  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise OptionError("ray_cluster needs Ray; pip install 'gradweave[ray]'") from error
+    started_here = not ray.is_initialized()
+    if started_here:
+        ray.init(address=address, include_dashboard=False, log_to_driver=False)
+    try:
+        yield _RayExecutor(ray)
+    finally:
+        if started_here:
+            ray.shutdown()
+
+
+class _RayExecutor(Executor):
+    """Just enough of an executor: what is submitted becomes a task."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self._ray.remote(fn).remote(*args, **kwargs).future()

@@ -1,0 +1,89 @@
+"""The portfolio: the nine networks proved optimal, on the command line too."""
+
+import json
+import time
+
+import pytest
+from click.testing import CliRunner
+
+import gradweave as gw
+from gradweave.bounds import free_trees
+from gradweave.cli.main import main
+from gradweave.report import TABLE_2
+from gradweave.schedule import COLLECTIVES
+from gradweave.schedulers import DEFAULT, Portfolio, from_spec, solve
+from gradweave.verify import verify
+from tests.schedule.same import same_columns
+
+OPTIMUM = {"B3": 8, "B4": 16, "B5": 24, "D4": 10, "D5": 15, "D6": 21, "J10": 18, "J15": 28,
+           "J20": 38}  # fmt: skip
+"""SPEC 5; the reduce-scatter alone on DCell, as Table 2 counts."""
+
+
+@pytest.mark.parametrize("case", TABLE_2, ids=lambda case: case.label)
+@pytest.mark.parametrize("seed", range(2))
+def test_the_papers_networks_are_optimal(case, seed):
+    network = case.network(seed)
+    solution = solve(network, collective=case.stages, seed=seed)
+    assert solution.optimal and solution.gap == 0
+    assert solution.rounds == solution.bound.rounds == OPTIMUM[case.label]
+    made = Portfolio().schedule(network, collective=case.stages, seed=seed)
+    assert made.rounds == OPTIMUM[case.label] and verify(made, forwarding_servers=False).valid
+
+
+@pytest.mark.parametrize("case", TABLE_2, ids=lambda case: case.label)
+def test_the_command_says_optimal(case, tmp_path):
+    name = case.network(0).name
+    arguments = ["schedule", name, "--scheduler", "portfolio", "--json", "--collective"]
+    run = CliRunner().invoke(main, [*arguments, case.stages])
+    assert run.exit_code == 0, run.output
+    said = json.loads(run.stdout)
+    assert said["optimal"] is True and said["rounds"] == OPTIMUM[case.label]
+
+
+THIN = ("2x64", "3x50", "2x2x34", "1x40", "4x4x5", "2x3x5", "7x9", "2x2x2x2x3", "5x51", "3x3x28")
+
+
+@pytest.mark.parametrize("sizes", THIN)
+@pytest.mark.parametrize("family", ["torus", "mesh"])
+def test_an_all_gather_on_a_grid_is_at_the_bound(family, sizes):
+    """A sample; benchmarks/experiments/all_gathers.py has all up to 256 servers."""
+    solution = solve(gw.topology.from_spec(f"{family}:{sizes}"), collective="all_gather")
+    assert solution.optimal
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("spec", ["dcell:n=5,k=1", "mesh:3x3", "jellyfish:reference=J15"])
+def test_the_seed_decides(spec, collective):
+    network = gw.topology.from_spec(spec)
+    one, again = (
+        Portfolio().schedule(network, collective=collective, seed=5) for _ in range(2)
+    )
+    assert same_columns(one, again)
+    assert one.rounds >= free_trees(network, collective).rounds
+
+
+def test_it_is_what_solve_does_by_default():
+    network = gw.topology.from_spec("jellyfish:reference=J10")
+    made = Portfolio().schedule(network)
+    assert same_columns(made, solve(network).schedule)
+    assert same_columns(made, solve(network, schedulers=DEFAULT).schedule)
+    assert made.scheduler.name == "portfolio"
+    assert from_spec("portfolio") == Portfolio()
+
+
+@pytest.mark.parametrize("spec", ["fat_tree:4", "mesh:3x3", "dragonfly:groups=3,routers_per_group=2,servers_per_router=2"])
+def test_a_time_limit_is_kept(spec):
+    network = gw.topology.from_spec(spec)
+    Portfolio().schedule(gw.topology.from_spec("mesh:2x3"))  # compiles
+    began = time.monotonic()
+    made = Portfolio().schedule(network, time_limit=0.01)
+    assert verify(made).valid
+    assert time.monotonic() - began < 10
+
+
+def test_attempts_are_told_in_order_with_the_winner():
+    solution = solve(gw.topology.from_spec("jellyfish:reference=J15"))
+    tried = [attempt.scheduler for attempt in solution.attempts]
+    assert tried == list(DEFAULT[: len(tried)])
+    assert solution.scheduler == tried[-1] and solution.attempts[-1].rounds == solution.rounds
