@@ -1,6 +1,15 @@
 """Lower bounds on rounds, and on time, each with a certificate that a person can check."""
 
-from gradweave.bounds.bound import Bound, Certificate, Cut, Distance, LinkLoad, Ports, TreeDepth
+from gradweave.bounds.bound import (
+    Bound,
+    Certificate,
+    Cut,
+    Distance,
+    Exhausted,
+    LinkLoad,
+    Ports,
+    TreeDepth,
+)
 from gradweave.bounds.fixed_trees import fixed_trees
 from gradweave.bounds.free_trees import free_trees
 from gradweave.bounds.throughput import Bottleneck, Throughput, throughput
@@ -11,6 +20,7 @@ __all__ = [
     "Certificate",
     "Cut",
     "Distance",
+    "Exhausted",
     "LinkLoad",
     "Ports",
     "Throughput",

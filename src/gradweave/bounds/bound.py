@@ -75,7 +75,21 @@ class Ports:
         return f"{self.transfers} transfers in all, the servers' ports take {self.capacity} a round"
 
 
-Certificate = Cut | Distance | LinkLoad | TreeDepth | Ports
+@dataclasses.dataclass(frozen=True)
+class Exhausted:
+    """A search that is complete found no schedule of fewer rounds."""
+
+    searcher: str
+    """What searched, such as ``CP-SAT``."""
+    collective: str
+    impossible_below: int
+
+    def __str__(self) -> str:
+        fewer = f"{self.collective} of fewer than {self.impossible_below} rounds"
+        return f"{self.searcher} proved that there is no {fewer}"
+
+
+Certificate = Exhausted | Cut | Distance | LinkLoad | TreeDepth | Ports
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +102,8 @@ class Bound:
 
     rounds: int
     kind: str
-    """``cut``, ``depth``, ``ports``, ``link_load`` or ``tree_depth``; of two stages with different
-    kinds, both: ``cut+depth``."""
+    """``cut``, ``depth``, ``ports``, ``link_load``, ``tree_depth`` or ``exact``; of two stages with
+    different kinds, both: ``cut+depth``."""
     certificates: tuple[Certificate, ...]
 
     def __str__(self) -> str:

@@ -103,14 +103,16 @@ class Ground:
             hops = Hops.of(topology, variants=routes, nearest=nearest)
         lanes = hops.lanes(topology.capacity, min(MOST_LANES, len(root)))
         links, first = take_rows(hops.links, hops.first_link, lanes)
+        # A link holds no more than all lanes over it, however large its capacity.
+        capacity = np.minimum(topology.capacity, np.bincount(links, minlength=len(topology.source)))
         growth = growth_of(
             root,
             hops.source[lanes],
             hops.target[lanes],
             links,
             first,
-            topology.capacity,
-            intake_of(hops, topology.capacity, count),
+            capacity,
+            intake_of(hops, capacity, count),
         )
         return Ground(hops, lanes, growth)
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Literal, get_args
 
-from gradweave.bounds import Bound, Distance, free_trees
+from gradweave.bounds import Bound, Distance, Exhausted, free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule, StatedBound
+from gradweave.schedulers.exact import Exact
 from gradweave.schedulers.grown import Grown
 from gradweave.schedulers.merged import Merged
 from gradweave.schedulers.repair import Repair
@@ -23,7 +24,7 @@ Objective = Literal["rounds", "seconds"]
 """What `solve` makes small."""
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
-DEFAULT: tuple[Scheduler, ...] = (Symmetric(), Grown(), Merged())
+DEFAULT: tuple[Scheduler, ...] = (Symmetric(), Grown(), Merged(), Exact(effort=3.0))
 """What `solve` tries where nothing else is asked for, in this order."""
 
 
@@ -194,10 +195,12 @@ def _solve_for_rounds(
         if left == 0.0 and best is not None and not executor:
             break
         progress(f"trying {to_spec(scheduler)}")
-        attempt, schedule = (
-            running[place].result() if executor else _attempt(scheduler, *given, left)
+        attempt, schedule, below = (
+            running[place].result() if executor else _attempt(scheduler, *given, left, best)
         )
         attempts.append(attempt)
+        if below > bound.rounds and not _freer_than_exact(schedulers):
+            bound = Bound(below, "exact", (Exhausted("CP-SAT", collective, below),))
         if schedule is not None and (best is None or schedule.rounds < best.rounds):
             best, winner = schedule, scheduler
             if best.rounds <= bound.rounds:
@@ -265,18 +268,37 @@ def _distance(topology: Topology, forwarding_servers: bool) -> Bound:
     return Bound(transfers, "depth", (Distance(*ends, transfers),))
 
 
+def _freer_than_exact(schedulers: Sequence[Scheduler]) -> bool:
+    """Whether some strategy may do what the exact model leaves out."""
+    options = ("overlap", "aggregating_switches", "forwards_through_servers")
+    return any(getattr(one, option, False) for one in schedulers for option in options)
+
+
 def _attempt(
     scheduler: Scheduler,
     topology: Topology,
     collective: Collective,
     seed: int,
     time_limit: float | None,
-) -> tuple[Attempt, Schedule | None]:
+    known: Schedule | None = None,
+) -> tuple[Attempt, Schedule | None, int]:
+    """What a strategy came to, its schedule, and rounds below which it proved there is none."""
     started = time.monotonic()
+    below = 0
     try:
-        schedule = scheduler.schedule(
-            topology, collective=collective, seed=seed, time_limit=time_limit
-        )
+        if isinstance(scheduler, Exact):
+            start = () if known is None else (known,)
+            proof = scheduler.prove(
+                topology, collective, start_from=start, seed=seed, time_limit=time_limit
+            )
+            schedule = proof.schedule
+            below = proof.impossible_below if scheduler.trees == "free" else 0
+            if schedule is None:
+                raise NoScheduleError(str(proof))
+        else:
+            schedule = scheduler.schedule(
+                topology, collective=collective, seed=seed, time_limit=time_limit
+            )
     except NoScheduleError as error:
-        return Attempt(scheduler, None, time.monotonic() - started, str(error)), None
-    return Attempt(scheduler, schedule.rounds, time.monotonic() - started), schedule
+        return Attempt(scheduler, None, time.monotonic() - started, str(error)), None, below
+    return Attempt(scheduler, schedule.rounds, time.monotonic() - started), schedule, below
