@@ -20,7 +20,7 @@ import gradweave as gw
 from gradweave.schedulers import Binomial, HalvingDoubling, RecursiveDoubling, Ring, to_spec
 
 NETWORKS = ("torus:8x8,latency=10us", "bcube:n=4,k=1,latency=10us")
-SIZES = tuple(float(f"{digit}e{power}") for power in range(3, 9) for digit in (1, 3)) + (1e9,)
+SIZES = (*(float(f"{digit}e{power}") for power in range(3, 9) for digit in (1, 3)), 1e9)
 SEEDS = (0, 1, 2)
 TEXTBOOK = (
     Ring(),
@@ -103,7 +103,7 @@ def main() -> None:
             for gradient_bytes in SIZES:
                 rows.append(row(network, made, seed, gradient_bytes))
                 best = rows[-1]["portfolio"]
-                print(spec, seed, f"{gradient_bytes:g}", best["scheduler"], f"{best['seconds']:.3e}")
+                print(f"{spec} {seed} {gradient_bytes:g} {best['scheduler']} {best['seconds']:.3e}")
     record(
         "time_against_size",
         "python benchmarks/experiments/time_against_size.py",

@@ -75,8 +75,8 @@ def test_the_published_times_of_one_unit_of_data_over_unit_links(network, time):
     assert len(both.bottlenecks) == 2
 
 
-def test_one_box_of_eight_a100_gathers_at_342_9_gigabytes_a_second():
-    box = a100_boxes(1)
+@pytest.mark.parametrize("box", [a100_boxes(1), from_spec("a100")], ids=["by hand", "family"])
+def test_one_box_of_eight_a100_gathers_at_342_9_gigabytes_a_second(box):
     best = throughput(box)
     assert best.bytes_per_s == Fraction(300_000_000_000 * 8, 7)
     assert f"{float(best.bytes_per_s) / 1e9:.1f}" == "342.9"
@@ -280,6 +280,12 @@ def test_schedules_come_up_to_it_as_pieces_get_smaller(spec):
     assert Fraction(made.rounds, pieces) == best
     whole = Grown().schedule(network, collective="all_gather")
     assert whole.rounds == math.ceil(best)
+
+
+def test_long_schedules_without_slack_are_found_too():
+    """64 rounds in which no port may idle: a round that leaves one idle is filled anew."""
+    made = Grown(pieces_per_server=16).schedule(from_spec("bcube:n=3,k=1"), collective="all_gather")
+    assert made.rounds == 16 * throughput(made.topology).time_per_piece == 64
 
 
 def test_solve_bounds_schedules_of_several_pieces_a_server():

@@ -4,9 +4,12 @@ import dataclasses
 from collections.abc import Callable
 
 from gradweave.schedulers import (
+    Binomial,
     CentralParameterServer,
+    HalvingDoubling,
     Merged,
     ParameterServer,
+    RecursiveDoubling,
     Ring,
     Scheduler,
 )
@@ -27,7 +30,18 @@ class Strategy:
     """From the number of servers; None where it depends on the network's shape."""
     none_on: frozenset[str] = frozenset()
     """Networks on which there is none to find, and it must say so."""
+    one_stage: bool = False
+    """Whether an all-reduce may do without copies."""
 
+
+NO_CYCLE_BOTH_WAYS = frozenset(
+    (
+        *("bcube:n=3,k=1", "bcube:n=5,k=1", "dcell:n=5,k=1", "mesh:3x3", "irregular", "lopsided"),
+        # Servers with one port must leave by the port by which they are entered.
+        *(f"jellyfish:reference=J{switches}" for switches in (10, 15, 20)),
+        *("fat_tree:4", "star:5", "jellyfish:switches=5,degree=3,servers_per_switch=2,seed=1"),
+    )
+)
 
 STRATEGIES: dict[str, Strategy] = {
     "merged": Strategy(lambda _: Merged()),
@@ -46,9 +60,25 @@ STRATEGIES: dict[str, Strategy] = {
         lambda _: Ring(order="hamiltonian"),
         none_on=frozenset({"mesh:3x3", "irregular", "lopsided"}),
     ),
+    "ring, both ways": Strategy(lambda _: Ring(directions=2)),
+    "ring, hamiltonian, both ways": Strategy(
+        lambda _: Ring(order="hamiltonian", directions=2), none_on=NO_CYCLE_BOTH_WAYS
+    ),
     "ring, given order": Strategy(
         lambda topology: Ring(order=tuple(topology.servers[::-1].tolist()))
     ),
+    "halving and doubling": Strategy(lambda _: HalvingDoubling(), transfers_in_stage=None),
+    "halving and doubling, near": Strategy(
+        lambda _: HalvingDoubling(order="near"), transfers_in_stage=None
+    ),
+    "recursive doubling": Strategy(
+        lambda _: RecursiveDoubling(), transfers_in_stage=None, one_stage=True
+    ),
+    "recursive doubling, near": Strategy(
+        lambda _: RecursiveDoubling(order="near"), transfers_in_stage=None, one_stage=True
+    ),
+    "binomial": Strategy(lambda _: Binomial(), lambda servers: servers - 1),
+    "binomial, near": Strategy(lambda _: Binomial(order="near"), lambda servers: servers - 1),
     "parameter server": Strategy(lambda _: ParameterServer()),
     "central": Strategy(lambda _: CentralParameterServer()),
     "central, last": Strategy(

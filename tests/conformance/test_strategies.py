@@ -132,7 +132,7 @@ def test_both_stages_are_an_all_reduce(name, strategy):
         assert sum(stages.values()) == schedule.rounds
     reduces = schedule.round[schedule.op == gw.schedule.REDUCE]
     copies = schedule.round[schedule.op == gw.schedule.COPY]
-    assert len(reduces) and len(copies)
-    if "overlap" not in strategy and strategy != "ring, paper":
+    assert len(reduces) and (len(copies) or STRATEGIES[strategy].one_stage)
+    if "overlap" not in strategy and len(copies) and strategy != "ring, paper":
         assert reduces.max() < copies.min()
     assert np.array_equal(schedule.root, made(name, strategy, "reduce_scatter").root)

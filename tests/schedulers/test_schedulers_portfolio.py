@@ -56,9 +56,7 @@ def test_an_all_gather_on_a_grid_is_at_the_bound(family, sizes):
 @pytest.mark.parametrize("spec", ["dcell:n=5,k=1", "mesh:3x3", "jellyfish:reference=J15"])
 def test_the_seed_decides(spec, collective):
     network = gw.topology.from_spec(spec)
-    one, again = (
-        Portfolio().schedule(network, collective=collective, seed=5) for _ in range(2)
-    )
+    one, again = (Portfolio().schedule(network, collective=collective, seed=5) for _ in range(2))
     assert same_columns(one, again)
     assert one.rounds >= free_trees(network, collective).rounds
 
@@ -72,7 +70,10 @@ def test_it_is_what_solve_does_by_default():
     assert from_spec("portfolio") == Portfolio()
 
 
-@pytest.mark.parametrize("spec", ["fat_tree:4", "mesh:3x3", "dragonfly:groups=3,routers_per_group=2,servers_per_router=2"])
+@pytest.mark.parametrize(
+    "spec",
+    ["fat_tree:4", "mesh:3x3", "dragonfly:groups=3,routers_per_group=2,servers_per_router=2"],
+)
 def test_a_time_limit_is_kept(spec):
     network = gw.topology.from_spec(spec)
     Portfolio().schedule(gw.topology.from_spec("mesh:2x3"))  # compiles

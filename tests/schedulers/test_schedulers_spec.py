@@ -1,12 +1,13 @@
 """Strategies in words: what is read, what is written, and what is refused."""
 
+import contextlib
 import dataclasses
 import itertools
 import typing
 
 import pytest
 
-from gradweave.errors import GradweaveError
+from gradweave.errors import GradweaveError, OptionError
 from gradweave.schedulers import (
     STRATEGIES,
     CentralParameterServer,
@@ -24,7 +25,9 @@ OTHER_VALUES = {
     "swap_passes": [0],
     "overlap": [True],
     "aggregating_switches": [True],
-    "order": ["hamiltonian", (3, 1, 0, 2), (0, 1)],
+    "order": ["hamiltonian", "near", (3, 1, 0, 2), (0, 1)],
+    "directions": [2],
+    "cycles": [2],
     "steps": ["paper"],
     "server": [0, 7],
 }
@@ -38,7 +41,8 @@ def strategies():
             for field in dataclasses.fields(strategy)
         ]
         for options in itertools.product(*choices):
-            yield strategy(**dict(options))
+            with contextlib.suppress(OptionError):  # Not every value goes with every other.
+                yield strategy(**dict(options))
 
 
 @pytest.mark.parametrize("scheduler", list(strategies()), ids=to_spec)

@@ -75,9 +75,7 @@ def test_the_group_moves_the_schedule_onto_itself(spec):
 
 
 @settings(max_examples=60)
-@given(
-    network=networks(max_servers=6, max_switches=3), collective=st.sampled_from(COLLECTIVES)
-)
+@given(network=networks(max_servers=6, max_switches=3), collective=st.sampled_from(COLLECTIVES))
 def test_on_any_network_it_is_valid_or_says_that_there_is_none(network, collective):
     try:
         made = Symmetric(restarts=5).schedule(network, collective=collective)
@@ -176,9 +174,11 @@ def test_the_seed_decides():
 
 def test_out_of_time_it_returns_what_it_has():
     network = gw.topology.from_spec("mesh:2x20")  # it does not reach the bound here
-    made = Symmetric(restarts=1_000_000).schedule(
-        network, collective="all_gather", time_limit=0.05
-    ) if automorphism_generators(network) else None
+    made = (
+        Symmetric(restarts=1_000_000).schedule(network, collective="all_gather", time_limit=0.05)
+        if automorphism_generators(network)
+        else None
+    )
     assert made is None or verify(made).valid
 
 

@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 
 KEEP = 0.3
 """Share of the swaps between equals that are left out, so that a pass does not undo itself."""
+PER_REPEAT = 4
+"""Rounds that earn one repeat of a round that would leave a server more than it can still take.
+Runs of many rounds without slack would else end at the first link that idles; short ones are as
+quickly started anew."""
 
 
 class Growth(NamedTuple):
@@ -94,20 +98,19 @@ def grow(
     state = _start(growth)
     left = state.missing.sum()
     made = np.empty((left, 3), np.int64)
-    count, at, hint = 0, 0, 0
+    count, at, hint, again = 0, 0, 0, 0
     while left:
         if at >= most or _too_late(growth, state, most - at):
             return np.empty((0, 3), np.int64)
         state.used[:] = 0
-        salt = np.random.randint(1 << 30)
         while hint < len(hints) and hints[hint, 0] <= at:
             _take(growth, state, hints[hint, 2], hints[hint, 1])
             hint += 1
-        for hop in _by_slack(growth, state, rule, max(target, at + 1) - at):
-            _try(growth, state, rule, hop, salt)
-        for _ in range(rule.passes):
-            if not _swap(growth, state, rule, max(target, at + 1) - at):
-                break
+        _fill(growth, state, rule, max(target, at + 1) - at)
+        while again < at // PER_REPEAT and _too_late(growth, state, most - at - 1):
+            _undo(growth, state)
+            _fill(growth, state, rule, max(target, at + 1) - at)
+            again += 1
         before = count
         for hop in range(len(growth.source)):
             piece = state.carries[hop]
@@ -120,6 +123,30 @@ def grow(
         left -= count - before
         at += 1
     return made
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> None:
+    """What a round's hints leave: receivers choose, then swap."""
+    salt = np.random.randint(1 << 30)
+    for hop in _by_slack(growth, state, rule, rounds_left):
+        _try(growth, state, rule, hop, salt)
+    for _ in range(rule.passes):
+        if not _swap(growth, state, rule, rounds_left):
+            break
+
+
+@numba.njit(cache=True, nogil=True)
+def _undo(growth: Growth, state: Any) -> None:
+    """Takes all of a round's transfers back."""
+    state.used[:] = 0
+    for hop in range(len(growth.source)):
+        piece, target = state.carries[hop], growth.target[hop]
+        if piece >= 0:
+            state.carries[hop] = -1
+            state.wanted[target, piece] = True
+            state.missing[target] += 1
+            _promise(growth, state, target, piece, -1)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -49,7 +49,7 @@ MOST_TRANSFERS = 2_000_000
 """Schedules with more are not cut further."""
 MOST_OVERLAPPED = 100_000
 """Schedules with more transfers are not tried with overlapping stages."""
-WORTH = 0.01
+WORTH = 0.005
 """Gain of finer parts below which no finer ones are tried: each part has a cost outside the
 model."""
 
@@ -60,6 +60,7 @@ def solve_for_seconds(
     *,
     collective: Collective,
     schedulers: Sequence[Scheduler] | None,
+    first: Sequence[Scheduler],
     seed: int,
     time_limit: float | None,
     progress: Callable[[str], None],
@@ -88,6 +89,7 @@ def solve_for_seconds(
             f"solve: a {collective} to one root and to all servers do not compare; give strategies "
             "of one kind"
         )
+    schedulers = (*first, *schedulers)
     deadline = math.inf if time_limit is None else started + time_limit
     search = _Search(topology, collective, gradient_bytes, seed, deadline)
     for scheduler in schedulers:

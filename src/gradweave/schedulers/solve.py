@@ -107,7 +107,7 @@ def solve(
             of it is tried first and mostly kept; see `gradweave.schedulers.Repair`.
         executor: where to run all strategies side by side, such as `spread.local_processes(4)` or
             `spread.ray_cluster()`; if not given, one after the other in this process. The result is
-            the same, unless time runs out.
+            the same, unless time runs out. The objective seconds does not use it.
         seed: every random choice depends on it alone.
         time_limit: seconds after which no further strategy is begun, and searches return what they
             have.
@@ -136,9 +136,7 @@ def solve(
         raise OptionError("solve: expected at least one scheduler, got none")
     if time_limit is not None and not time_limit > 0:
         raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
-    if start_from is not None:
-        usual = DEFAULT if objective == "rounds" else None
-        schedulers = (Repair(start_from), *(schedulers or usual or (Grown(),)))
+    first = () if start_from is None else (Repair(start_from),)
     if objective == "seconds":
         from gradweave.schedulers.objective import solve_for_seconds
 
@@ -149,6 +147,7 @@ def solve(
             gradient_bytes,
             collective=collective,
             schedulers=schedulers,
+            first=first,
             seed=seed,
             time_limit=time_limit,
             progress=progress,
@@ -156,7 +155,7 @@ def solve(
     return _solve_for_rounds(
         topology,
         collective,
-        DEFAULT if schedulers is None else schedulers,
+        (*first, *(DEFAULT if schedulers is None else schedulers)),
         seed,
         time_limit,
         progress,

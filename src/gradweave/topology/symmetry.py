@@ -3,7 +3,7 @@
 A group acts **freely** on the servers if no relabelling but the identity keeps a server where it
 is; then one server's schedule, moved about by the group, makes everyone's. Known families bring
 their translations; for any other network pynauty (extra `symmetry`), where it is installed, finds
-the automorphisms, and random products of them are put together into a free group. Whatever is
+the automorphisms, and products of them are put together into a free group. Whatever is
 proposed is checked against the links.
 """
 
@@ -19,8 +19,10 @@ from gradweave.topology.topology import Topology
 
 MOST_POWER = 10_000
 """Order above which an element's powers are not looked at."""
-PRODUCTS = 400
-"""Random products of automorphisms that are tried."""
+MOST_GROUPS = 6
+"""Groups put together from automorphisms that are handed out."""
+PRODUCTS = 250
+"""Random products of automorphisms that are tried, of each kind."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,9 +58,7 @@ def free_groups(topology: Topology) -> Iterator[FreeGroup]:
             group = _closure(topology, moves)
             if group is not None and group.order > 1:
                 yield group
-    found = _grown_from(topology, automorphism_generators(topology))
-    if found is not None:
-        yield found
+    yield from _grown_from(topology, automorphism_generators(topology))
 
 
 def is_automorphism(topology: Topology, permutation: NDArray) -> bool:
@@ -236,23 +236,51 @@ def automorphism_generators(topology: Topology) -> list[NDArray[np.int32]]:
     return [np.array(generator[:nodes], np.int32) for generator in generators]
 
 
-def _grown_from(topology: Topology, generators: list[NDArray[np.int32]]) -> FreeGroup | None:
-    """A free group put together from random products of automorphisms, as large as was found."""
+def _grown_from(topology: Topology, generators: list[NDArray[np.int32]]) -> list[FreeGroup]:
+    """Free groups put together from products of automorphisms, one of each order, largest first.
+
+    A smaller one may serve where the largest keeps links in place, which then carry too little.
+    """
+    found: dict[int, FreeGroup] = {}
     if not generators:
-        return None
-    rng = np.random.default_rng(0)
-    best: FreeGroup | None = None
+        return []
     chosen: list[NDArray[np.int32]] = []
-    element = np.arange(topology.num_nodes, dtype=np.int32)
-    for _ in range(PRODUCTS):
-        element = generators[rng.integers(len(generators))][element]
+    for element in _products(topology, generators):
         for free in _free_powers(topology, element):
-            group = _closure(topology, [*chosen, free])
-            if group is not None and (best is None or group.order > best.order):
-                best, chosen = group, [*chosen, free]
-        if best is not None and best.order == topology.num_servers:
+            largest = max(found, default=1)
+            for more in ([*chosen, free], [free]):
+                group = _closure(topology, more)
+                if group is not None and found.setdefault(group.order, group).order > largest:
+                    largest, chosen = group.order, more
+        if topology.num_servers in found:
             break
-    return best
+    return [found[order] for order in sorted(found, reverse=True)[:MOST_GROUPS]]
+
+
+def _products(
+    topology: Topology, generators: list[NDArray[np.int32]]
+) -> Iterator[NDArray[np.int32]]:
+    """Products of generators that may act freely, at random.
+
+    In turn: a random walk; all generators, each once; those that keep the switches where they are,
+    each once; and those that move servers which none before them moves. Where servers of one switch
+    are alike, generators swap two of them, and only a product over all switches moves everyone.
+    """
+    rng = np.random.default_rng(0)
+    identity = np.arange(topology.num_nodes, dtype=np.int32)
+    walked = identity
+    for _ in range(PRODUCTS):
+        walked = generators[rng.integers(len(generators))][walked]
+        every, inside, apart = identity, identity, identity
+        for number in rng.permutation(len(generators)).tolist():
+            move = generators[number]
+            changes = move != identity
+            every = move[every]
+            if not changes[topology.switches].any():
+                inside = move[inside]
+            if not (changes & (apart != identity))[topology.servers].any():
+                apart = move[apart]
+        yield from (walked, every, inside, apart)
 
 
 def _free_powers(topology: Topology, element: NDArray[np.int32]) -> Iterator[NDArray[np.int32]]:

@@ -1,0 +1,161 @@
+"""100 random networks: how far each strategy stays above the lower bound, and how often at it.
+
+    taskset -c 0 python benchmarks/experiments/random_networks_gap.py
+
+Two sets of benchmarks/random_networks.py, seeds 0 to 99 each: random networks, every fifth with
+links whose two directions differ; and well-connected ones, which are harder, since no single
+server's links bind alone. All-reduce, one core, compiled code warm. Each gap is to one lower bound per
+network: that of free trees, or what the portfolio's exact search proved beyond it.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from random_networks import random_network, well_connected_network
+from record import RESULTS, record
+
+import gradweave as gw
+from gradweave.errors import NoScheduleError
+from gradweave.schedulers import Grown, Merged, Ring, Scheduler, Symmetric, to_spec
+
+COUNT = 100
+SEED = 0
+STRATEGIES: dict[str, Scheduler] = {
+    "symmetric": Symmetric(),
+    "grown": Grown(),
+    "merged": Merged(),
+    "ring": Ring(),
+}
+
+
+SETS: dict[str, Callable[[int], gw.Topology]] = {
+    "random": lambda seed: random_network(seed, unlike_directions=seed % 5 == 4),
+    "well connected": well_connected_network,
+}
+
+
+def measure(network: gw.Topology) -> dict[str, Any]:
+    begin = time.perf_counter()
+    solution = gw.solve(network, seed=SEED)
+    portfolio = {"rounds": solution.rounds, "seconds": time.perf_counter() - begin}
+    results: dict[str, dict[str, Any]] = {"portfolio": portfolio}
+    for name, strategy in STRATEGIES.items():
+        begin = time.perf_counter()
+        try:
+            rounds = strategy.schedule(network, seed=SEED).rounds
+        except NoScheduleError:
+            rounds = None
+        results[name] = {"rounds": rounds, "seconds": time.perf_counter() - begin}
+    bound = gw.bounds.free_trees(network).rounds
+    return {
+        "network": network.name,
+        "servers": network.num_servers,
+        "switches": len(network.switches),
+        "links": network.num_links,
+        "bound": bound,
+        "proved": max(bound, solution.bound.rounds),
+        "winner": to_spec(solution.scheduler),
+        **results,
+    }
+
+
+def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    shown = [row for row in rows if row[name]["rounds"] is not None]
+    seconds = [row[name]["seconds"] for row in rows]
+    found = {
+        "strategy": name,
+        "networks": len(shown),
+        "mean_seconds": statistics.mean(seconds),
+        "slowest_seconds": max(seconds),
+    }
+    if not shown:  # it applies to none of them
+        return found
+    gaps = [row[name]["rounds"] / row["proved"] - 1 for row in shown]
+    return {
+        **found,
+        "mean_gap": statistics.mean(gaps),
+        "mean_gap_to_free_trees_bound": statistics.mean(
+            row[name]["rounds"] / row["bound"] - 1 for row in shown
+        ),
+        "worst_gap": max(gaps),
+        "worst_network": shown[gaps.index(max(gaps))]["network"],
+        "proved_optimal": sum(gap == 0 for gap in gaps),
+    }
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], names: list[str]) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), dpi=160, layout="constrained")
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    colours = ("#e0b13a", "#c8553d", "#0b6e4f", "#3b5b92", "#8a8d91")
+    for axes, (kind, measured) in zip(panels, rows.items(), strict=True):
+        for name, colour in zip(names, colours, strict=True):
+            shown = [row for row in measured if row[name]["rounds"] is not None]
+            if not shown:
+                continue
+            gaps = sorted(100 * (row[name]["rounds"] / row["proved"] - 1) for row in shown)
+            label = name if len(shown) == COUNT else f"{name} ({len(shown)} networks)"
+            width = 5 if name == "portfolio" else 1.6
+            line = [*gaps, 1000], [*range(1, len(gaps) + 1), len(gaps)]
+            axes.step(
+                [gaps[0], *line[0]],
+                [0, *line[1]],
+                where="post",
+                color=colour,
+                label=label,
+                lw=width,
+            )
+        axes.set_title(f"{COUNT} {kind} networks", loc="left", fontsize=10)
+        axes.set_xscale("symlog", linthresh=10)
+        axes.set_xticks([0, 5, 10, 50, 100, 500], ["0", "5", "10", "50", "100", "500"])
+        axes.set_xlabel("rounds above what is proved necessary, %")
+        axes.set_ylim(0, 102)
+        axes.set_xlim(-1, 900)
+        axes.grid(True, alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("networks with no larger gap")
+    panels[0].legend(frameon=False, fontsize=9, loc="lower right")
+    figure.savefig(RESULTS / "random_networks_gap.png")
+
+
+def main() -> None:
+    for warm in ("ring:4", "mesh:2x3", "jellyfish:reference=J15"):
+        for strategy in STRATEGIES.values():
+            try:
+                strategy.schedule(gw.topology.from_spec(warm))
+            except NoScheduleError:
+                continue
+    names = ["portfolio", "grown", "symmetric", "merged", "ring"]
+    rows: dict[str, list[dict[str, Any]]] = {}
+    summaries = []
+    for kind, make in SETS.items():
+        rows[kind] = []
+        for seed in range(COUNT):
+            row = measure(make(seed))
+            rows[kind].append(row)
+            if row["portfolio"]["rounds"] > row["proved"] or row["portfolio"]["seconds"] > 10:
+                print(row, flush=True)
+        for name in names:
+            summaries.append({"networks_of": kind, **summary(name, rows[kind])})
+            shown = summaries[-1].items()
+            print({key: round(x, 4) if isinstance(x, float) else x for key, x in shown})
+    record(
+        "random_networks_gap",
+        "taskset -c 0 python benchmarks/experiments/random_networks_gap.py",
+        seeds=[SEED],
+        networks=f"seeds 0 to {COUNT - 1} of each set",
+        strategies=summaries,
+        rows=rows,
+    )
+    draw(rows, names)
+
+
+if __name__ == "__main__":
+    main()

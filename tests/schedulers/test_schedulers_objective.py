@@ -1,0 +1,211 @@
+"""solve(objective="seconds"): never behind its strategies, never below its bound."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gradweave as gw
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule.schedule import COLLECTIVES
+from gradweave.schedulers import (
+    Binomial,
+    CentralParameterServer,
+    Grown,
+    HalvingDoubling,
+    Merged,
+    ParameterServer,
+    RecursiveDoubling,
+    Ring,
+    Symmetric,
+    solve,
+)
+from gradweave.schedulers.objective import FOR_SECONDS
+from gradweave.schedulers.seconds_bound import seconds_bound
+from gradweave.schedulers.variants import rated, refitted
+from gradweave.simulate import seconds
+from gradweave.topology import Topology
+from gradweave.verify import verify
+from tests.schedule.same import same
+from tests.simulate.random_networks import networks
+
+net = gw.topology.from_spec
+FEW = (RecursiveDoubling(), Binomial(), HalvingDoubling(), Ring(), Merged(tries=1), Symmetric())
+TEXTBOOK = (Ring(), HalvingDoubling(), RecursiveDoubling(), Binomial())
+
+
+def solved(network: Topology, gradient_bytes: float, **options):
+    return solve(network, objective="seconds", gradient_bytes=gradient_bytes, **options)
+
+
+@pytest.mark.parametrize("spec", ["torus:4x4,latency=10us", "bcube:n=4,k=1,latency=10us"])
+@pytest.mark.parametrize("gradient_bytes", [1e3, 1e5, 1e7, 1e9])
+def test_the_portfolio_is_never_behind(spec, gradient_bytes):
+    network = net(spec)
+    solution = solved(network, gradient_bytes)
+    timing = solution.timing
+    for strategy in TEXTBOOK:
+        assert timing.seconds <= seconds(strategy.schedule(network), gradient_bytes, "events")
+    assert timing.seconds == seconds(solution.schedule, gradient_bytes, "events")
+    assert timing.barrier_seconds == seconds(solution.schedule, gradient_bytes, "rounds")
+    assert timing.seconds >= timing.bound.seconds * (1 - 1e-9) and timing.gap >= 0
+    assert timing.seconds == min(attempt.seconds for attempt in solution.attempts)
+    assert verify(solution.schedule).valid
+    if gradient_bytes == 1e9:
+        assert timing.gap < 0.01 and timing.bound.kind == "bandwidth"
+
+
+def test_small_gradients_want_few_steps_and_large_ones_bandwidth():
+    network = net("torus:8x8,latency=10us")
+    small, large = (solved(network, size, schedulers=FEW) for size in (1e3, 1e9))
+    assert small.scheduler.name == "recursive_doubling"
+    assert large.scheduler.name == "symmetric"
+    assert small.timing.bound.kind == "latency"
+    assert small.timing.bound.seconds == pytest.approx(8 * 10e-6)  # 4 + 4 links apart
+    assert small.schedule.pieces < large.schedule.pieces
+
+
+def test_more_pieces_per_server_fill_the_last_round():
+    """BCube(4,1): 15 pieces over 2 ports are 8 rounds; 30 half ones are 15."""
+    solution = solved(net("bcube:n=4,k=1"), 1e9, schedulers=[Grown()])
+    assert solution.scheduler.pieces_per_server in (2, 4)
+    assert solution.timing.gap < 0.005
+    assert solution.rounds == solution.bound.rounds
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    network=networks(),
+    gradient_bytes=st.sampled_from([1.0, 1e6, 1e9]),
+    collective=st.sampled_from(COLLECTIVES),
+)
+def test_it_is_valid_and_above_both_bounds_on_any_network(network, gradient_bytes, collective):
+    """Unequal bandwidths, latencies and capacities, either way of a link."""
+    strategies = [Merged(tries=1), Ring(), Grown(restarts=4), HalvingDoubling()]
+    strategies += [RecursiveDoubling(), Binomial()] if collective == "all_reduce" else []
+    solution = solved(network, gradient_bytes, schedulers=strategies, collective=collective)
+    timing = solution.timing
+    assert timing.bound.seconds <= timing.seconds * (1 + 1e-9)
+    assert timing.bound.seconds <= timing.barrier_seconds * (1 + 1e-9)
+    assert solution.rounds >= solution.bound.rounds
+    assert verify(solution.schedule).valid
+    for attempt in solution.attempts:
+        assert attempt.seconds >= timing.seconds
+
+
+@settings(max_examples=40, deadline=None)
+@given(network=networks(), strategy=st.sampled_from([*TEXTBOOK, ParameterServer()]))
+def test_no_schedule_beats_the_bound(network, strategy):
+    made = strategy.schedule(network)
+    for size in (0.0, 1e3, 1e9):
+        bound = seconds_bound(network, "all_reduce", size)
+        for model in ("events", "rounds"):
+            assert seconds(made, size, model) >= bound.seconds * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+def test_a_stage_to_one_root_has_its_own_bound(collective):
+    """Of a central server, nothing leaves the others' ports in the all-gather."""
+    network = net("star:5")
+    slow = (network.source == 4) if collective == "all_gather" else (network.target == 4)
+    rates = np.where(slow, 1e6, network.bandwidth_bytes_per_s)
+    lame = dataclasses.replace(network, bandwidth_bytes_per_s=rates)
+    one = [CentralParameterServer()]
+    timing = solved(lame, 1e9, schedulers=one, collective=collective).timing
+    assert timing.bound.seconds <= timing.seconds
+
+
+def test_unequal_bandwidths_count():
+    """One cable of a ring of four is ten times as fast; capacities do not say so."""
+    network = net("complete:5")
+    slow = (np.minimum(network.source, network.target) == 0) & (
+        np.maximum(network.source, network.target) == 4
+    )
+    rates = np.where(slow, 1.25e9, 12.5e9)
+    uneven = dataclasses.replace(network, bandwidth_bytes_per_s=rates)
+    assert set(rated(uneven).capacity.tolist()) == {1, 10} and rated(network) is None
+    by_rounds = seconds(solve(uneven, schedulers=[Grown()]).schedule, 1e8, "events")
+    by_seconds = solved(uneven, 1e8, schedulers=[Grown()])
+    assert by_seconds.timing.seconds < 0.5 * by_rounds
+    assert verify(by_seconds.schedule).valid
+
+
+def test_bandwidths_that_have_no_small_unit_are_rounded():
+    network = net("ring:3")
+    rates = np.where(network.source < network.target, 1.0, 1e6) * 1e3
+    wide = rated(dataclasses.replace(network, bandwidth_bytes_per_s=rates))
+    assert wide.capacity.max() <= 64 and wide.capacity.min() >= 1
+    made = Merged(tries=1).schedule(wide)
+    assert verify(refitted(made, network)).valid
+
+
+def test_overlap_is_tried_and_said():
+    solution = solved(net("dcell:n=4,k=1"), 1e3, schedulers=[Merged(tries=1)])
+    (attempt,) = solution.attempts
+    plain = Merged(tries=1).schedule(net("dcell:n=4,k=1"))
+    assert solution.timing.seconds <= seconds(plain, 1e3, "events")
+    options = solution.schedule.scheduler.options
+    assert attempt.overlapped == bool(options.get("overlap"))
+    assert attempt.pieces == 20 * options.get("parts", 1)
+
+
+def test_it_is_determined_by_the_seed():
+    network = net("dcell:n=4,k=1")
+    first, second = (solved(network, 1e6, schedulers=FEW, seed=3) for _ in range(2))
+    assert same(first.schedule, second.schedule)
+    assert first.timing == second.timing
+    untimed = [
+        [dataclasses.replace(attempt, wall_s=0) for attempt in solution.attempts]
+        for solution in (first, second)
+    ]
+    assert untimed[0] == untimed[1]
+
+
+def test_out_of_time_it_returns_what_it_has():
+    solution = solved(net("torus:4x4"), 1e6, time_limit=1e-9)
+    assert len(solution.attempts) == 1
+    assert verify(solution.schedule).valid
+
+
+def test_for_a_stage_the_default_has_one_root_per_server():
+    solution = solved(net("ring:4"), 1e6, collective="all_gather")
+    names = {attempt.scheduler.name for attempt in solution.attempts}
+    assert names == {one.name for one in FOR_SECONDS} - {"recursive_doubling", "binomial"}
+    with pytest.raises(OptionError, match="to one root and to all servers do not compare"):
+        solved(net("ring:4"), 1e6, collective="all_gather", schedulers=[Ring(), Binomial()])
+
+
+def test_what_found_nothing_says_why():
+    solution = solved(net("mesh:3"), 1e6, schedulers=[Ring(order="hamiltonian"), Binomial()])
+    assert solution.attempts[0].seconds is None
+    assert "no Hamiltonian cycle" in solution.attempts[0].reason
+    with pytest.raises(NoScheduleError, match="no schedule for 'mesh:3': ring: there is no"):
+        solved(net("mesh:3"), 1e6, schedulers=[Ring(order="hamiltonian")])
+
+
+def test_rounds_of_pieces_of_different_size_do_not_compare():
+    with pytest.raises(OptionError, match="rounds do not compare; use objective=seconds"):
+        solve(net("ring:4"), schedulers=[Ring(), Binomial()])
+    alone = solve(net("ring:4"), schedulers=[Binomial()])
+    assert alone.bound.rounds <= alone.rounds == 4 and alone.timing is None
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"objective": "speed"}, "solve: objective: expected one of rounds, seconds, got 'speed'"),
+        ({"objective": "seconds"}, "solve: objective=seconds needs gradient_bytes"),
+        ({"gradient_bytes": 0}, "solve: gradient_bytes: expected a finite number above 0, got 0"),
+        ({"gradient_bytes": -1}, "solve: gradient_bytes: expected a finite number above 0"),
+        ({"gradient_bytes": float("nan")}, "solve: gradient_bytes: expected a finite number"),
+        ({"gradient_bytes": float("inf")}, "solve: gradient_bytes: expected a finite number"),
+        ({"gradient_bytes": 1, "time_limit": 0}, "solve: time_limit: expected more than 0"),
+        ({"gradient_bytes": 1, "schedulers": []}, "solve: expected at least one scheduler"),
+    ],
+)
+def test_bad_input_gets_one_line(options, reason):
+    with pytest.raises(OptionError) as caught:
+        solve(net("ring:3"), **{"objective": "seconds", **options})
+    assert str(caught.value).startswith(reason) and "\n" not in str(caught.value)
