@@ -236,7 +236,7 @@ def test_depth_bounds_nothing_where_routes_pass_through_servers():
     made = gw.schedulers.ParameterServer().schedule(network)
     assert free_trees(network).rounds == 6 > made.rounds == 2
     assert free_trees(network, forwarding_servers=True).rounds == 2
-    solution = gw.solve(network)
+    solution = gw.solve(network, schedulers=[gw.schedulers.ParameterServer()])
     assert (solution.rounds, solution.bound.rounds) == (2, 2)
 
 

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from gradweave.schedulers import (
     Binomial,
     CentralParameterServer,
+    Grown,
     HalvingDoubling,
     Merged,
     ParameterServer,
+    Portfolio,
     RecursiveDoubling,
     Ring,
     Scheduler,
+    Symmetric,
 )
 from gradweave.topology import Topology
 
@@ -43,7 +46,16 @@ NO_CYCLE_BOTH_WAYS = frozenset(
     )
 )
 
+NO_FREE_GROUP = frozenset(
+    ("jellyfish:reference=J15", "jellyfish:reference=J20", "mesh:3x3", "irregular", "lopsided")
+)
+"""No automorphism of these, or powers of one, moves all servers."""
+
 STRATEGIES: dict[str, Strategy] = {
+    "portfolio": Strategy(lambda _: Portfolio()),
+    "symmetric": Strategy(lambda _: Symmetric(restarts=10), none_on=NO_FREE_GROUP),
+    "grown": Strategy(lambda _: Grown(restarts=10)),
+    "grown, two threads, one route": Strategy(lambda _: Grown(restarts=4, workers=2, routes=1)),
     "merged": Strategy(lambda _: Merged()),
     "merged, random": Strategy(lambda _: Merged("random", tries=1, swap_passes=0)),
     "merged, deepest": Strategy(lambda _: Merged("deepest", tries=4, swap_passes=2)),

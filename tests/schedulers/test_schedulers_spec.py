@@ -77,8 +77,11 @@ def test_spellings(text, scheduler):
     ("text", "reason"),
     [
         ("", "expected a name"),
-        ("merge", "no scheduler 'merge'; did you mean merged? there are central_parameter"),
-        ("xyz", "no scheduler 'xyz'; there are central_parameter_server, "),
+        (
+            "merge",
+            "no scheduler 'merge'; did you mean merged? there are binomial, central_parameter",
+        ),
+        ("xyz", "no scheduler 'xyz'; there are binomial, central_parameter_server, "),
         ("ring:4", "ring: a value without a key is no option of it; options are order, steps"),
         ("ring:size=4", "ring: 'size' is no option of it; options are order, steps"),
         ("parameter_server:x=1", "parameter_server: 'x' is no option of it; it has no options"),

@@ -110,8 +110,25 @@ def test_a_family_brings_its_group_without_pynauty(spec, order, no_pynauty):
 def test_a_network_of_no_known_name_gets_one_by_pynauty(spec, least, seed):
     topology, _ = relabelled(from_spec(spec), seed)
     groups = list(free_groups(topology))
-    assert len(groups) == 1 and groups[0].order >= least
-    check_group(topology, groups[0].permutations)
+    orders = [group.order for group in groups]
+    assert orders == sorted(set(orders), reverse=True) and orders[0] >= least
+    for group in groups:
+        check_group(topology, group.permutations)
+
+
+@pynauty_only
+@pytest.mark.parametrize(
+    ("spec", "order"),
+    [
+        ("jellyfish:switches=20,degree=4,servers_per_switch=4,seed=1", 4),
+        ("fat_tree:4", 16),
+        ("leaf_spine:leaves=3,spines=2,servers_per_leaf=2", 2),
+    ],
+)
+def test_alike_servers_of_one_switch_turn_all_at_once(spec, order):
+    """nauty's generators swap two of them each; no random product would move every server."""
+    for topology in (from_spec(spec), relabelled(from_spec(spec))[0]):
+        assert next(free_groups(topology)).order >= order
 
 
 @pytest.mark.parametrize(

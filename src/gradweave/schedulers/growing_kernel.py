@@ -68,6 +68,8 @@ class _State(NamedTuple):
     """[P] servers that hold the piece."""
     missing: NDArray[np.int64]
     """[N] pieces that a server wants."""
+    taken: NDArray[np.int64]
+    """[N] pieces on the way to a server in this round."""
     used: NDArray[np.int64]
     """[R] slots taken in this round."""
     holder: NDArray[np.int64]
@@ -103,6 +105,7 @@ def grow(
         if at >= most or _too_late(growth, state, most - at):
             return np.empty((0, 3), np.int64)
         state.used[:] = 0
+        state.taken[:] = 0
         while hint < len(hints) and hints[hint, 0] <= at:
             _take(growth, state, hints[hint, 2], hints[hint, 1])
             hint += 1
@@ -132,7 +135,7 @@ def _fill(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> None:
     for hop in _by_slack(growth, state, rule, rounds_left):
         _try(growth, state, rule, hop, salt)
     for _ in range(rule.passes):
-        if not _swap(growth, state, rule, rounds_left):
+        if not (_any_open(growth, state) and _swap(growth, state, rule, rounds_left)):
             break
 
 
@@ -146,6 +149,7 @@ def _undo(growth: Growth, state: Any) -> None:
             state.carries[hop] = -1
             state.wanted[target, piece] = True
             state.missing[target] += 1
+            state.taken[target] -= 1
             _promise(growth, state, target, piece, -1)
 
 
@@ -167,6 +171,7 @@ def _start(growth: Growth) -> Any:
         near,
         np.ones(pieces, np.int64),
         missing,
+        np.zeros(servers, np.int64),
         np.zeros(len(growth.capacity), np.int64),
         np.empty(growth.first_slot[-1], np.int64),
         np.full(len(growth.source), -1, np.int64),
@@ -237,6 +242,7 @@ def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
     state.carries[hop] = piece
     state.wanted[growth.target[hop], piece] = False
     state.missing[growth.target[hop]] -= 1
+    state.taken[growth.target[hop]] += 1
     _promise(growth, state, growth.target[hop], piece, 1)
     return True
 
@@ -258,6 +264,7 @@ def _take(growth: Growth, state: Any, hop: int, piece: int) -> None:
         state.carries[hop] = piece
         state.wanted[target, piece] = False
         state.missing[target] -= 1
+        state.taken[target] += 1
         _promise(growth, state, target, piece, 1)
 
 
@@ -292,13 +299,27 @@ def _release(growth: Growth, state: Any, hop: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
+def _open(growth: Growth, state: Any, server: Any) -> bool:
+    """Whether a server wants more than is on its way, and has room for it."""
+    return state.missing[server] > 0 and state.taken[server] < growth.intake[server]
+
+
+@numba.njit(cache=True, nogil=True)
+def _any_open(growth: Growth, state: Any) -> bool:
+    for server in range(len(growth.intake)):
+        if _open(growth, state, server):
+            return True
+    return False
+
+
+@numba.njit(cache=True, nogil=True)
 def _swap(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> bool:
     """As many random attempts as there are hops. Returns whether anything changed."""
     changed = False
     for _ in range(len(growth.source)):
         hop = np.random.randint(len(growth.source))
         target = growth.target[hop]
-        if state.carries[hop] >= 0 or state.missing[target] == 0:
+        if state.carries[hop] >= 0 or not _open(growth, state, target):
             continue
         other = _only_obstacle(growth, state, hop)
         if other == -2:
@@ -351,6 +372,7 @@ def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt:
     state.carries[other] = -1
     state.wanted[loser, piece] = True
     state.missing[loser] += 1
+    state.taken[loser] -= 1
     _promise(growth, state, loser, piece, -1)
     if _try(growth, state, rule, hop, salt):
         return True
@@ -358,6 +380,7 @@ def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt:
     state.carries[other] = piece
     state.wanted[loser, piece] = False
     state.missing[loser] -= 1
+    state.taken[loser] += 1
     _promise(growth, state, loser, piece, 1)
     return False
 

@@ -36,7 +36,7 @@ FOR_SECONDS: tuple[Scheduler, ...] = (
     HalvingDoubling(order="near"),
     Ring(),
     Merged(tries=1),
-    Grown(),
+    Grown(restarts=64),
     Ring(order="hamiltonian"),
     Ring(order="hamiltonian", directions=2),
 )
