@@ -174,7 +174,124 @@ def throughput() -> str:
     return f"{table(head, lines)}\n\n{said} {made_with(result)}"
 
 
-PICTURES = ("table_2.png", "scaling.png", "throughput.png")
+def seconds_text(value: float) -> str:
+    return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"
+
+
+def optimum() -> str:
+    result = load("optimum")
+    by_label: dict[str, list[dict[str, Any]]] = {}
+    for row in result["rows"]:
+        by_label.setdefault(row["label"], []).append(row)
+    lines = []
+    for label, rows in by_label.items():
+        seconds = sorted(row["seconds"] for row in rows)
+        lines.append(
+            [
+                NETWORKS[label],
+                rows[0]["collective"].replace("_", "-"),
+                number(rows[0]["bound"]),
+                number(sum(row["rounds"] for row in rows) / len(rows)),
+                f"{sum(row['optimal'] for row in rows)} of {len(rows)}",
+                seconds_text(seconds[len(seconds) // 2]),
+                seconds_text(seconds[-1]),
+            ]
+        )
+    head = ["network", "collective", "bound", "rounds", "proved optimal", "median", "slowest"]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def all_gathers() -> str:
+    result = load("all_gathers")
+    named = [
+        [
+            f"`{row['network']}`", f"{row['servers']:,}", number(row["bound"]),
+            number(row["rounds"]), number(row["tacos_rounds"]), seconds_text(row["seconds"]),
+        ]
+        for row in result["named"]
+    ]  # fmt: skip
+    swept = [
+        [
+            {"torus": "tori", "mesh": "meshes", "hypercube": "hypercubes"}[row["family"]],
+            f"{row['networks']:,}", f"{row['at_bound']:,}", f"{row['one_above']:,}",
+            f"{row['more_above']:,}", seconds_text(row["slowest_seconds"]),
+        ]
+        for row in result["sweep"]
+    ]  # fmt: skip
+    head = ["network", "servers", "bound", "rounds", "TACOS", "time"]
+    all_head = ["up to 256 servers", "networks", "at the bound", "one above", "more", "slowest"]
+    return f"{table(head, named)}\n\n{table(all_head, swept)}\n\n{made_with(result)}"
+
+
+def large_networks() -> str:
+    result = load("large_networks")
+    head = ["network", "servers", "transfers", "bound", "rounds", "schedule", "verify",
+            "lower bound", "in all", "peak memory"]  # fmt: skip
+    parts = ("schedule_s", "verify_s", "bound_s", "total_s")
+    lines = [
+        [
+            f"`{row['network']}`", f"{row['servers']:,}", f"{row['transfers']:,}",
+            f"{row['bound']:,}", f"{row['rounds']:,}",
+            *(seconds_text(row[part]) for part in parts), f"{row['peak_memory_gb']:.1f} GB",
+        ]
+        for row in result["rows"]
+    ]  # fmt: skip
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def strategies_scaling() -> str:
+    result = load("strategies_scaling")
+    gaps = {
+        (row["family"], row["strategy"]): row["gap"]
+        for row in result["rows"]
+        if row["servers"] == 1024
+    }
+    lines = [
+        [
+            row["family"],
+            f"`{result['strategies'][row['strategy']]}`",
+            f"{row['microseconds_at_64']:.2g} µs",
+            f"{row['microseconds_at_1024']:.2g} µs",
+            f"{row['factor']:.2g}",
+            f"{gaps[row['family'], row['strategy']]:.0%}",
+        ]
+        for row in result["growth"]
+    ]
+    head = ["network", "strategy", "a transfer, 64 servers", "1,024 servers", "factor",
+            "gap, 1,024 servers"]  # fmt: skip
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def random_networks_gap() -> str:
+    result = load("random_networks_gap")
+    lines = []
+    for row in result["strategies"]:
+        lines.append(
+            [
+                row["networks_of"],
+                row["strategy"],
+                number(row["networks"]),
+                *(
+                    f"{row[key]:.1%}" if key in row else "–"
+                    for key in ("mean_gap", "mean_gap_to_free_trees_bound", "worst_gap")
+                ),
+                number(row.get("proved_optimal")),
+                f"{row['mean_seconds']:.2g} s",
+                f"{row['slowest_seconds']:.2g} s",
+            ]
+        )
+    head = ["100 networks", "strategy", "applies to", "mean gap", "to free trees' bound",
+            "worst gap", "proved optimal", "mean time", "slowest"]  # fmt: skip
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+PICTURES = (
+    "table_2.png",
+    "scaling.png",
+    "throughput.png",
+    "strategies_scaling.png",
+    "random_networks_gap.png",
+)
 """Copied to docs/images, since the site has only what lies in docs/."""
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -185,6 +302,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "mutations": mutations,
     "throughput": throughput,
     "grown_rules": grown_rules,
+    "optimum": optimum,
+    "all_gathers": all_gathers,
+    "large_networks": large_networks,
+    "strategies_scaling": strategies_scaling,
+    "random_networks_gap": random_networks_gap,
 }
 
 
