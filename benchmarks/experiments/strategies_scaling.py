@@ -99,7 +99,12 @@ def draw(rows: list[dict[str, Any]]) -> None:
         for name in STRATEGIES:
             line = [row for row in rows if (row["family"], row["strategy"]) == (family, name)]
             servers = [row["servers"] for row in line]
-            style = {"marker": markers[name], "ms": 5, "color": colours[name], "label": name}
+            style = {
+                "marker": markers[name],
+                "ms": 9 if name == "symmetric" else 5,
+                "color": colours[name],
+                "label": name,
+            }
             above.loglog(servers, [row["schedule_s"] for row in line], **style)
             below.semilogx(servers, [100 * row["gap"] for row in line], **style)
         above.set_title(family, loc="left", fontsize=11)
@@ -107,8 +112,8 @@ def draw(rows: list[dict[str, Any]]) -> None:
         below.set_xticks(servers, [f"{count:,}" for count in servers])
         below.set_xticks([], minor=True)
         below.set_yscale("symlog", linthresh=10)
-        below.set_yticks([0, 5, 10, 50, 100, 500], ["0", "5", "10", "50", "100", "500"])
-        below.set_ylim(-1.5, 500)
+        below.set_yticks([0, 5, 10, 100, 1000], ["0", "5", "10", "100", "1,000"])
+        below.set_ylim(-1.5, 1500)
         for axes in (above, below):
             axes.grid(True, which="major", alpha=0.25)
             axes.spines[["top", "right"]].set_visible(False)

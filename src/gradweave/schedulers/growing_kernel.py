@@ -217,11 +217,12 @@ def _choose(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> Any:
     source, target = growth.source[hop], growth.target[hop]
     best, lowest = -1, np.int64(1) << 62
     mix = salt + hop * 40503
+    held, wanted, near = state.holds[source], state.wanted[target], state.near[target]
     for piece in range(len(growth.root)):
-        if state.holds[source, piece] and state.wanted[target, piece]:
+        if held[piece] and wanted[piece]:
             mixed = ((piece + 1) * 2654435761 + mix * 2246822519) & 0xFFFFFFFF
             key = (
-                rule.near * state.near[target, piece]
+                rule.near * near[piece]
                 + rule.everywhere * state.held_by[piece]
                 + (((mixed ^ (mixed >> 15)) * 2654435761 & 0xFFFFFFFF) >> 12) % rule.noise
             )
