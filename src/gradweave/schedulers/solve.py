@@ -138,6 +138,8 @@ def solve(
         raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
     first = () if start_from is None else (Repair(start_from),)
     if objective == "seconds":
+        if executor is not None:
+            raise OptionError("solve: executor: only objective=rounds runs strategies side by side")
         from gradweave.schedulers.objective import solve_for_seconds
 
         if gradient_bytes is None:
