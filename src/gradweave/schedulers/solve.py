@@ -301,5 +301,6 @@ def _attempt(
                 topology, collective=collective, seed=seed, time_limit=time_limit
             )
     except NoScheduleError as error:
-        return Attempt(scheduler, None, time.monotonic() - started, str(error)), None, below
+        reason = str(error).removeprefix(f"{scheduler.name}: ")
+        return Attempt(scheduler, None, time.monotonic() - started, reason), None, below
     return Attempt(scheduler, schedule.rounds, time.monotonic() - started), schedule, below
