@@ -173,3 +173,15 @@ def test_options_are_checked(options, reason):
     with pytest.raises(OptionError) as caught:
         Ring(**options).schedule(from_spec("ring:4"))
     assert str(caught.value).startswith(reason) and "\n" not in str(caught.value)
+
+
+def test_without_forwarding_a_ring_of_far_neighbours_is_refused():
+    with pytest.raises(NoScheduleError, match="only through other servers"):
+        Ring(forwarding=False).schedule(from_spec("dcell:n=4,k=1"))
+    assert Ring(forwarding=False).schedule(from_spec("bcube:n=3,k=1")).rounds == 16
+
+
+def test_a_fat_tree_is_solved_by_a_ring_that_forwards_nothing():
+    solution = gw.solve(from_spec("fat_tree:k=6"))
+    assert solution.optimal
+    assert solution.scheduler == Ring(forwarding=False)

@@ -16,7 +16,7 @@ from gradweave.schedulers.grown import Grown
 from gradweave.schedulers.halving_doubling import HalvingDoubling, RecursiveDoubling
 from gradweave.schedulers.merged import Merged
 from gradweave.schedulers.ring import Ring
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.scheduler import Scheduler, may_forward
 from gradweave.schedulers.seconds_bound import SecondsBound, Timing, seconds_bound
 from gradweave.schedulers.solve import Attempt, Solution, bound_for, in_one_piece
 from gradweave.schedulers.spec import to_spec
@@ -221,7 +221,7 @@ class _Search:
         )
         verify(
             made,
-            forwarding_servers=best.scheduler.forwards_through_servers,
+            forwarding_servers=may_forward(best.scheduler),
             aggregating_switches=getattr(best.scheduler, "aggregating_switches", False),
         ).raise_if_invalid()
         barrier = seconds(made, self.gradient_bytes, "rounds")

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.errors import OptionError
+from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import compose
 from gradweave.schedule.schedule import (
     COPY,
@@ -54,6 +54,8 @@ class Ring(Scheduler):
     cycles: int = 1
     """Hamiltonian cycles used at once, which share no link; each server is the root of one piece
     for each. A network has at most half as many as its servers have ports."""
+    forwarding: bool = True
+    """Let flows between servers that are no neighbours pass through others; if not, refuse."""
 
     def __post_init__(self) -> None:
         if isinstance(self.order, str) and self.order not in ("id", "hamiltonian"):
@@ -81,6 +83,11 @@ class Ring(Scheduler):
     ) -> Schedule:
         orders = self._orders(topology, seed, time_limit)
         flows = _Flows.of(topology, orders, self.directions, extra_step=self.steps == "paper")
+        if not self.forwarding and flows.pass_servers():
+            raise NoScheduleError(
+                "some neighbours on the ring reach each other only through other servers; "
+                "try order=hamiltonian, or allow forwarding"
+            )
         rng = np.random.default_rng(seed)
         if collective != "all_reduce":
             return flows.stage(collective, rng)
@@ -153,6 +160,12 @@ class _Flows:
             np.concatenate(parts),
             np.concatenate([[0], np.cumsum(np.concatenate(lengths))]),
         )
+
+    def pass_servers(self) -> bool:
+        """Whether some flow's route passes through a server."""
+        inside = np.ones(len(self.nodes), bool)
+        inside[self.offsets[:-1]] = inside[self.offsets[1:] - 1] = False
+        return bool(self.topology.is_server[self.nodes[inside]].any())
 
     def stage(
         self, collective: Literal["reduce_scatter", "all_gather"], rng: np.random.Generator

@@ -59,7 +59,7 @@ class Scheduler(abc.ABC):
         )
         verify(
             made,
-            forwarding_servers=self.forwards_through_servers,
+            forwarding_servers=may_forward(self),
             aggregating_switches=self._aggregating_switches(),
         ).raise_if_invalid()
         return made
@@ -80,6 +80,15 @@ class Scheduler(abc.ABC):
 
     def _aggregating_switches(self) -> bool:
         return bool(getattr(self, "aggregating_switches", False))
+
+
+def may_forward(scheduler: Scheduler) -> bool:
+    """Whether a strategy, with its options, may send through servers that do not use what passes.
+
+    Args:
+        scheduler: the strategy; an option ``forwarding`` of it may forbid what its class allows.
+    """
+    return scheduler.forwards_through_servers and getattr(scheduler, "forwarding", True)
 
 
 def from_reduce_scatter(

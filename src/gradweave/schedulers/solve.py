@@ -13,7 +13,8 @@ from gradweave.schedulers.exact import Exact
 from gradweave.schedulers.grown import Grown
 from gradweave.schedulers.merged import Merged
 from gradweave.schedulers.repair import Repair
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.ring import Ring
+from gradweave.schedulers.scheduler import Scheduler, may_forward
 from gradweave.schedulers.seconds_bound import Timing
 from gradweave.schedulers.spec import to_spec
 from gradweave.schedulers.symmetric import Symmetric
@@ -24,7 +25,13 @@ Objective = Literal["rounds", "seconds"]
 """What `solve` makes small."""
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
-DEFAULT: tuple[Scheduler, ...] = (Symmetric(), Grown(), Merged(), Exact(effort=3.0))
+DEFAULT: tuple[Scheduler, ...] = (
+    Symmetric(),
+    Ring(forwarding=False),
+    Grown(),
+    Merged(),
+    Exact(effort=3.0),
+)
 """What `solve` tries where nothing else is asked for, in this order."""
 
 
@@ -243,7 +250,7 @@ def bound_for(
         parts: how many each piece is cut into afterwards.
         overlap: whether the stages are made to overlap afterwards.
     """
-    forwarding = any(scheduler.forwards_through_servers for scheduler in schedulers)
+    forwarding = any(may_forward(scheduler) for scheduler in schedulers)
     if any(in_one_piece(scheduler) for scheduler in schedulers):
         return _distance(topology, forwarding)
     overlaps, aggregating_switches = (
@@ -271,8 +278,9 @@ def _distance(topology: Topology, forwarding_servers: bool) -> Bound:
 
 def _freer_than_exact(schedulers: Sequence[Scheduler]) -> bool:
     """Whether some strategy may do what the exact model leaves out."""
-    options = ("overlap", "aggregating_switches", "forwards_through_servers")
-    return any(getattr(one, option, False) for one in schedulers for option in options)
+    options = ("overlap", "aggregating_switches")
+    freer = any(getattr(one, option, False) for one in schedulers for option in options)
+    return freer or any(may_forward(one) for one in schedulers)
 
 
 def _attempt(
