@@ -239,10 +239,7 @@ class Workloads:
 
     def links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Link directions of all routes, workload by workload, and [W+1] where each one's start."""
-        starts = np.ones(len(self.route_nodes), bool)
-        starts[self.route_offsets[1:] - 1] = False
-        place = np.flatnonzero(starts)
-        links = self.topology.find_links(self.route_nodes[place], self.route_nodes[place + 1])
+        links = self.topology.links_along(self.route_nodes, self.route_offsets)
         return links, self.route_offsets - np.arange(len(self) + 1)
 
     def heights(self) -> NDArray[np.int32]:

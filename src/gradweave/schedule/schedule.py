@@ -235,10 +235,7 @@ class Schedule:
         """
         if not self.num_transfers:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        starts = np.ones(len(self.route_nodes), bool)
-        starts[self.route_offsets[1:] - 1] = False
-        place = np.flatnonzero(starts)
-        links = self.topology.find_links(self.route_nodes[place], self.route_nodes[place + 1])
+        links = self.topology.links_along(self.route_nodes, self.route_offsets)
         transfer = np.repeat(np.arange(self.num_transfers), np.diff(self.route_offsets) - 1)
         return links, transfer
 
@@ -295,6 +292,14 @@ def take_rows(nodes: NDArray, offsets: NDArray, index: NDArray) -> tuple[NDArray
     taken = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     place = np.arange(taken[-1]) - np.repeat(taken[:-1] - np.asarray(offsets)[:-1][index], lengths)
     return nodes[place], taken
+
+
+def inside_rows(offsets: NDArray) -> NDArray[np.bool_]:
+    """[entries] whether each entry of ragged rows is neither the first nor the last of its row."""
+    inside = np.ones(int(offsets[-1]), bool)
+    inside[offsets[:-1]] = False
+    inside[offsets[1:] - 1] = False
+    return inside
 
 
 def reverse_rows(nodes: NDArray, offsets: NDArray) -> NDArray:

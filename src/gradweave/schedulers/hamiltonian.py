@@ -64,8 +64,7 @@ def hamiltonian_orders(
         nodes, offsets = follow(
             toward[to_rank], topology.servers[from_rank], topology.servers[to_rank]
         )
-        starts = np.delete(np.arange(len(nodes)), offsets[1:] - 1)
-        links = topology.find_links(nodes[starts], nodes[starts + 1])
+        links = topology.links_along(nodes, offsets)
         arc = np.repeat(np.arange(len(to_rank)), np.diff(offsets) - 1)
         if both_ways:
             links, arc = np.concatenate([links, topology.opposite[links]]), np.tile(arc, 2)

@@ -59,8 +59,7 @@ class Hops:
         table, lengths = table[order], lengths[order]
         nodes = table[table >= 0]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        starts = np.delete(np.arange(len(nodes)), offsets[1:] - 1)
-        links = topology.find_links(nodes[starts], nodes[starts + 1])
+        links = topology.links_along(nodes, offsets)
         return Hops(source[order], target[order], nodes, offsets, links)
 
     def lanes(self, capacity: NDArray, most: int) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from gradweave.errors import OptionError
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
 from gradweave.schedule.schedule import Collective, Provenance, Schedule
 from gradweave.schedulers.list_scheduling import Rule, list_schedule
-from gradweave.schedulers.scheduler import Scheduler, from_reduce_scatter
+from gradweave.schedulers.scheduler import Scheduler, from_stage
 from gradweave.simulate.rounds import schedule_from_rounds
 from gradweave.topology.topology import Topology
 
@@ -57,7 +57,8 @@ class Merged(Scheduler):
         deadline = None if time_limit is None else time.monotonic() + time_limit
         if self.overlap and collective == "all_reduce":
             return self._search(topology, collective, seed, deadline)
-        return from_reduce_scatter(
+        return from_stage(
+            "reduce_scatter",
             lambda network: self._search(network, "reduce_scatter", seed, deadline),
             topology,
             collective,

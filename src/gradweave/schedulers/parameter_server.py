@@ -9,7 +9,7 @@ from gradweave.errors import OptionError
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
 from gradweave.schedule.schedule import Collective, Provenance, Schedule
 from gradweave.schedulers.list_scheduling import Rule, list_schedule
-from gradweave.schedulers.scheduler import Scheduler, from_reduce_scatter
+from gradweave.schedulers.scheduler import Scheduler, from_stage
 from gradweave.simulate.rounds import schedule_from_rounds
 from gradweave.topology.topology import Topology
 
@@ -31,8 +31,11 @@ class ParameterServer(Scheduler):
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
-        return from_reduce_scatter(
-            lambda network: _first_fit(network, network.servers, seed), topology, collective
+        return from_stage(
+            "reduce_scatter",
+            lambda network: _first_fit(network, network.servers, seed),
+            topology,
+            collective,
         )
 
 
@@ -61,8 +64,8 @@ class CentralParameterServer(Scheduler):
                 f"central_parameter_server: server: {server} is not a server of {topology.name!r}"
             )
         root = np.full(topology.num_servers, server, np.int32)
-        return from_reduce_scatter(
-            lambda network: _first_fit(network, root, seed), topology, collective
+        return from_stage(
+            "reduce_scatter", lambda network: _first_fit(network, root, seed), topology, collective
         )
 
 

@@ -13,7 +13,7 @@ from gradweave.schedule.compose import reverse
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.growing import Search, search
 from gradweave.schedulers.grown import Ground, schedule_from_hops
-from gradweave.schedulers.scheduler import Scheduler, from_all_gather
+from gradweave.schedulers.scheduler import Scheduler, from_stage
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
 
@@ -44,8 +44,11 @@ class Repair(Scheduler):
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
         deadline = None if time_limit is None else time.monotonic() + time_limit
-        repaired = from_all_gather(
-            lambda network: self._all_gather(network, seed, deadline), topology, collective
+        repaired = from_stage(
+            "all_gather",
+            lambda network: self._all_gather(network, seed, deadline),
+            topology,
+            collective,
         )
         unchanged = self._unchanged(topology, collective)
         return repaired if unchanged is None or unchanged.rounds > repaired.rounds else unchanged
@@ -95,8 +98,8 @@ def all_gather_stage(schedule: Schedule) -> Schedule:
 
 def _hints(ground: Ground, topology: Topology, old: Schedule) -> NDArray[np.int64]:
     """[M, 3] round, piece and lane of the earlier transfers that the network still has hops for."""
-    rank = topology.rank[now_ids(topology, old.topology)]  # −1 for nodes that are gone
-    rank[now_ids(topology, old.topology) < 0] = -1
+    now = now_ids(topology, old.topology)
+    rank = np.where(now >= 0, topology.rank[now], -1)
     lanes: dict[tuple[int, int], list[int]] = {}
     for lane, hop in enumerate(ground.lanes.tolist()):
         pair = int(ground.hops.source[hop]), int(ground.hops.target[hop])

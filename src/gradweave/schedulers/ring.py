@@ -13,6 +13,7 @@ from gradweave.schedule.schedule import (
     REDUCE,
     Collective,
     Schedule,
+    inside_rows,
     reverse_rows,
     take_rows,
 )
@@ -163,9 +164,7 @@ class _Flows:
 
     def pass_servers(self) -> bool:
         """Whether some flow's route passes through a server."""
-        inside = np.ones(len(self.nodes), bool)
-        inside[self.offsets[:-1]] = inside[self.offsets[1:] - 1] = False
-        return bool(self.topology.is_server[self.nodes[inside]].any())
+        return bool(self.topology.is_server[self.nodes[inside_rows(self.offsets)]].any())
 
     def stage(
         self, collective: Literal["reduce_scatter", "all_gather"], rng: np.random.Generator
@@ -200,8 +199,7 @@ class _Flows:
     def _rounds(self, active: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
         """[steps, F] round of each flow of each step."""
         capacity = self.topology.capacity
-        starts = np.delete(np.arange(len(self.nodes)), self.offsets[1:] - 1)
-        links = self.topology.find_links(self.nodes[starts], self.nodes[starts + 1])
+        links = self.topology.links_along(self.nodes, self.offsets)
         first_link = self.offsets - np.arange(len(self.offsets))
         disjoint = (np.bincount(links) <= capacity[: links.max() + 1]).all()
         rounds = np.zeros(active.shape, np.int64)

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -91,46 +91,29 @@ def may_forward(scheduler: Scheduler) -> bool:
     return scheduler.forwards_through_servers and getattr(scheduler, "forwarding", True)
 
 
-def from_reduce_scatter(
-    make: Callable[[Topology], Schedule], topology: Topology, collective: Collective
+def from_stage(
+    stage: Literal["reduce_scatter", "all_gather"],
+    make: Callable[[Topology], Schedule],
+    topology: Topology,
+    collective: Collective,
 ) -> Schedule:
-    """The collective that reduce-scatters give rise to: one, one reversed, or both in a row.
+    """The collective that one stage gives rise to: itself, its reverse, or both in a row.
 
     Args:
-        make: makes a reduce-scatter on a network of the same links; capacities may be others.
+        stage: what `make` makes.
+        make: makes that stage on a network of the same links; capacities may be others.
         topology: the network.
         collective: what to make.
     """
-    if collective == "reduce_scatter":
+    if collective == stage:
         return make(topology)
     # Reversal moves each link direction's load to its opposite, so what is to be reversed is made
     # for the opposites' capacities.
     opposite = topology.capacity[topology.opposite]
-    if np.array_equal(opposite, topology.capacity):
-        stage = to_reverse = make(topology)
-    else:
-        to_reverse = make(dataclasses.replace(topology, capacity=opposite))
-        stage = make(topology) if collective == "all_reduce" else to_reverse
-    gathered = reverse(to_reverse.replace(topology=topology))
-    return gathered if collective == "all_gather" else compose(stage, gathered)
-
-
-def from_all_gather(
-    make: Callable[[Topology], Schedule], topology: Topology, collective: Collective
-) -> Schedule:
-    """The collective that all-gathers give rise to: one, one reversed, or both in a row.
-
-    Args:
-        make: makes an all-gather on a network of the same links; capacities may be others.
-        topology: the network.
-        collective: what to make.
-    """
-    if collective == "all_gather":
-        return make(topology)
-    opposite = topology.capacity[topology.opposite]
     alike = np.array_equal(opposite, topology.capacity)
     to_reverse = make(topology if alike else dataclasses.replace(topology, capacity=opposite))
-    scattered = reverse(to_reverse.replace(topology=topology))
-    if collective == "reduce_scatter":
-        return scattered
-    return compose(scattered, to_reverse if alike else make(topology))
+    other = reverse(to_reverse.replace(topology=topology))
+    if collective != "all_reduce":
+        return other
+    made = to_reverse if alike else make(topology)
+    return compose(made, other) if stage == "reduce_scatter" else compose(other, made)

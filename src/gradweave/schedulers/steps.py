@@ -71,8 +71,7 @@ def schedule_steps(
     )
     route = route.reshape(-1)
     nodes, offsets = _routes(topology, *ends)
-    starts = np.delete(np.arange(len(nodes)), offsets[1:] - 1)
-    links = topology.find_links(nodes[starts], nodes[starts + 1])
+    links = topology.links_along(nodes, offsets)
     first_link = offsets - np.arange(len(offsets))
     rounds, begin, low = [], 0, 0
     for step in steps:

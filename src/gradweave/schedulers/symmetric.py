@@ -11,7 +11,7 @@ from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
-from gradweave.schedulers.scheduler import Scheduler, from_all_gather
+from gradweave.schedulers.scheduler import Scheduler, from_stage
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Topology
 
@@ -46,8 +46,11 @@ class Symmetric(Scheduler):
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
         deadline = None if time_limit is None else time.monotonic() + time_limit
-        return from_all_gather(
-            lambda network: self._all_gather(network, seed, deadline), topology, collective
+        return from_stage(
+            "all_gather",
+            lambda network: self._all_gather(network, seed, deadline),
+            topology,
+            collective,
         )
 
     def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:

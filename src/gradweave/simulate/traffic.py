@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from gradweave.errors import OptionError
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedule.schedule import Schedule, inside_rows
 from gradweave.topology.topology import Floats
 
 
@@ -45,9 +45,7 @@ def traffic(schedule: Schedule, gradient_bytes: float) -> Traffic:
         "sent": np.bincount(schedule.source, minlength=topology.num_nodes),
         "received": np.bincount(schedule.target, minlength=topology.num_nodes),
     }
-    inside = np.ones(len(schedule.route_nodes), bool)
-    inside[schedule.route_offsets[:-1]] = False
-    inside[schedule.route_offsets[1:] - 1] = False
+    inside = inside_rows(schedule.route_offsets)
     per_node["forwarded"] = np.bincount(schedule.route_nodes[inside], minlength=topology.num_nodes)
     return Traffic(
         link_bytes=np.bincount(links, minlength=len(topology.source)) * piece_bytes,

@@ -287,6 +287,16 @@ class Topology:
         place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
         return np.where(keys[place] == key, place, -1)
 
+    def links_along(self, nodes: NDArray, offsets: NDArray) -> NDArray[np.int64]:
+        """Link directions of ragged routes, one route after the other; −1 where there is none.
+
+        Args:
+            nodes: the routes' nodes, one route after the other, both ends included.
+            offsets: [M+1] where each route starts; its links start at ``offsets[m] − m``.
+        """
+        starts = np.delete(np.arange(len(nodes)), offsets[1:] - 1)
+        return self.find_links(nodes[starts], nodes[starts + 1])
+
     def node_name(self, node: int) -> str:
         """The node as a person would name it: ``server 3``, with its label where it has one."""
         kind = "server" if self.is_server[node] else "switch"

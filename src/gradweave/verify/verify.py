@@ -9,7 +9,7 @@ import itertools
 
 import numpy as np
 
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedule.schedule import Schedule, inside_rows
 from gradweave.verify.contributions import first_wrong_count
 from gradweave.verify.verdict import Verdict, Violation
 
@@ -159,9 +159,7 @@ def _endpoint_violation(schedule: Schedule, aggregating_switches: bool) -> Viola
 
 
 def _forwarded(schedule: Schedule) -> np.ndarray:
-    inside = np.ones(len(schedule.route_nodes), bool)
-    inside[schedule.route_offsets[:-1]] = False
-    inside[schedule.route_offsets[1:] - 1] = False
+    inside = inside_rows(schedule.route_offsets)
     passed = np.flatnonzero(inside & schedule.topology.is_server[schedule.route_nodes])
     forwarded = np.zeros(schedule.num_transfers, bool)
     forwarded[np.searchsorted(schedule.route_offsets, passed, "right") - 1] = True
