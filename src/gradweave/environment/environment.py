@@ -1,0 +1,109 @@
+"""The environment: both agents' steps behind one pure `reset` and `step`."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from gradweave.environment import flow_tree_selection, workload_scheduling
+from gradweave.environment import state as states
+from gradweave.environment.problem import Problem
+from gradweave.environment.rewards import Rewards
+from gradweave.environment.state import State
+
+
+class Step(NamedTuple):
+    """What a step leads to."""
+
+    state: State
+    tree_reward: Float[Array, ""]
+    """Reward of flow-tree selection."""
+    workload_reward: Float[Array, ""]
+    """Reward of workload scheduling."""
+    done: Bool[Array, ""]
+    """Whether the episode ended, by its last transfer or cut off."""
+    truncated: Bool[Array, ""]
+    """Whether it was cut off: `Problem.limit` rounds passed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SchedulingEnvironment:
+    """The scheduling problem as two agents' turns; pure, for jit and vmap, for any `Problem`.
+
+    Flow-tree selection acts once a round; workload scheduling then sends one workload a step, and
+    the round ends by itself when none is left that fits. A finished episode is a schedule:
+    ``instance.schedule(state.sent_round, state.sent_hop)``.
+
+    >>> import jax, gradweave as gw
+    >>> from gradweave.environment import Instance, Problem, SchedulingEnvironment
+    >>> instance = Instance(gw.topology.ring(4))
+    >>> environment, problem = SchedulingEnvironment(), Problem.of(instance)
+    >>> state, step = environment.reset(problem), jax.jit(environment.step)
+    >>> while not state.done:
+    ...     workload = environment.workload_mask(problem, state).argmax()
+    ...     state = step(problem, state, environment.tree_mask(problem, state), workload).state
+    >>> instance.schedule(state.sent_round, state.sent_hop).rounds
+    2
+    """
+
+    rewards: Rewards = dataclasses.field(default_factory=Rewards)
+    auto_reset: bool = False
+    """Whether a step that ends an episode returns the first state of the next one."""
+
+    def reset(self, problem: Problem) -> State:
+        """The first state."""
+        return states.reset(problem)
+
+    def step(
+        self,
+        problem: Problem,
+        state: State,
+        trees: Bool[Array, " Q"],
+        workload: Int[Array, ""],
+    ) -> Step:
+        """The step of the agent whose turn it is; the other one's action is not looked at.
+
+        Args:
+            problem: the problem.
+            state: the state.
+            trees: action of flow-tree selection: multi-hot over trees.
+            workload: action of workload scheduling: ``hop * Q + tree``. One that is not available
+                is not sent; where the turn is workload scheduling's, some workload always is.
+        """
+        after = states.where(
+            flow_tree_selection.is_turn(state),
+            flow_tree_selection.select(problem, state, trees),
+            workload_scheduling.schedule(problem, state, workload),
+        )
+        truncated = ~after.done & (after.round >= problem.limit)
+        done = after.done | truncated
+        tree_reward = self.rewards.flow_tree_selection(problem, state, after)
+        workload_reward = self.rewards.workload_scheduling(problem, state, after)
+        if self.auto_reset:
+            after = states.where(done, states.reset(problem), after)
+        return Step(after, tree_reward, workload_reward, done, truncated)
+
+    def tree_mask(self, problem: Problem, state: State) -> Bool[Array, " Q"]:
+        """Trees with a workload that is ready; none when it is the other agent's turn."""
+        turn = flow_tree_selection.is_turn(state)
+        return flow_tree_selection.mask(problem, state) & turn
+
+    def workload_mask(self, problem: Problem, state: State) -> Bool[Array, " HQ"]:
+        """Workloads that can be sent; none when it is the other agent's turn."""
+        turn = workload_scheduling.is_turn(state)
+        return workload_scheduling.mask(problem, state) & turn
+
+    def observe(
+        self, problem: Problem, state: State
+    ) -> tuple[flow_tree_selection.TreeObservation, workload_scheduling.WorkloadObservation]:
+        """What each agent sees."""
+        return (
+            flow_tree_selection.observe(problem, state),
+            workload_scheduling.observe(problem, state),
+        )
+
+
+def rounds(state: State) -> Int[Array, ""]:
+    """Rounds that the transfers took so far."""
+    return (state.sent_round.max((-2, -1)) + 1).astype(jnp.int32)

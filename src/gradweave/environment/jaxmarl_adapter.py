@@ -1,0 +1,216 @@
+"""The environment behind JaxMARL's interface. Needs the extras ``learn`` and ``train``."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from gradweave.environment.numbered import (
+    NumberedEnvironment,
+    NumberedState,
+    Selection,
+    TreePolicy,
+    WorkloadPolicy,
+)
+from gradweave.environment.problem import Instance, Size
+from gradweave.environment.rewards import Rewards
+from gradweave.schedule.schedule import Provenance, Schedule
+
+try:
+    from jaxmarl.environments.multi_agent_env import MultiAgentEnv
+    from jaxmarl.environments.spaces import Box, Discrete, MultiDiscrete, Space
+except ImportError as missing:
+    raise ImportError(
+        "gradweave.environment.jaxmarl_adapter needs JaxMARL: pip install 'gradweave[learn,train]'"
+    ) from missing
+
+TREES = "flow_tree_selection"
+WORKLOADS = "workload_scheduling"
+
+
+class JaxMARLScheduling(MultiAgentEnv):
+    """The scheduling problem as a `MultiAgentEnv` of JaxMARL.
+
+    Both agents act at every step; the one whose turn it is not can only wait, with action 0. What
+    the numbers mean stands at `NumberedEnvironment`. `step` resets by itself, as JaxMARL's
+    environments do; `step_env` does not, so that its last state gives the `schedule`.
+
+    An episode is cut off after `Problem.limit` rounds. ``info`` holds, for each agent, ``rounds``
+    so far and whether the episode was ``truncated``.
+
+    >>> import jax, gradweave as gw
+    >>> from gradweave.environment import Instance
+    >>> from gradweave.environment.jaxmarl_adapter import JaxMARLScheduling
+    >>> env = JaxMARLScheduling(Instance(gw.topology.ring(4)))
+    >>> observations, state = env.reset(jax.random.key(0))
+    >>> {
+    ...     agent: mask.astype(int).nonzero()[0].tolist()
+    ...     for agent, mask in env.get_avail_actions(state).items()
+    ... }
+    {'flow_tree_selection': [1, 2, 3, 4], 'workload_scheduling': [0]}
+    """
+
+    def __init__(
+        self,
+        instances: Instance | Sequence[Instance],
+        *,
+        rewards: Rewards | None = None,
+        selection: Selection = "one_by_one",
+        tree_policy: TreePolicy | None = None,
+        workload_policy: WorkloadPolicy | None = None,
+        size: Size | None = None,
+        alike: bool = True,
+        team: bool = False,
+    ) -> None:
+        """Makes the environment.
+
+        Args:
+            instances: what to play; `reset` draws one of several.
+            rewards: weights of the rewards; the paper's if not given.
+            selection: form of flow-tree selection's action: ``one_by_one`` is a `Discrete` space,
+                ``multi_hot`` a `MultiDiscrete` one of twos.
+            tree_policy: plays flow-tree selection, so that workload scheduling is the only agent.
+            workload_policy: plays workload scheduling, so that flow-tree selection is the only one.
+            size: length of the axes; the smallest that holds all instances if not given.
+            alike: whether both agents' observations, and both `Discrete` spaces, have the same
+                length, as learners expect that share one network; filled up with zeros and with
+                actions that are never available.
+            team: whether both get the sum of both rewards.
+        """
+        self.numbered = NumberedEnvironment(
+            instances,
+            rewards=rewards,
+            selection=selection,
+            tree_policy=tree_policy,
+            workload_policy=workload_policy,
+            size=size,
+        )
+        given = {TREES: tree_policy, WORKLOADS: workload_policy}
+        agents = [agent for agent, policy in given.items() if policy is None]
+        super().__init__(num_agents=len(agents))
+        self.agents = agents
+        self.alike = alike
+        self.team = team
+        size = self.numbered.size
+        self._actions = {TREES: 1 + size.trees, WORKLOADS: 1 + size.hops * size.trees}
+        if selection == "multi_hot":
+            self._actions[TREES] = 0
+        most = max(self._actions[agent] for agent in agents)
+        self._filled = {agent: most if alike else self._actions[agent] for agent in agents}
+        seen = jax.eval_shape(
+            lambda key: self._vectors(self.numbered.reset(key)), jax.random.key(0)
+        )
+        lengths = {agent: vector.shape[0] for agent, vector in seen.items()}
+        self._length = {
+            agent: max(lengths.values()) if alike else lengths[agent] for agent in agents
+        }
+        self.observation_spaces = {
+            agent: Box(0.0, 1.0, (self._length[agent],), jnp.float32) for agent in agents
+        }
+        self.action_spaces: dict[str, Space] = {
+            agent: Discrete(self._filled[agent]) for agent in agents
+        }
+        if selection == "multi_hot" and TREES in agents:
+            self.action_spaces[TREES] = MultiDiscrete([2] * size.trees)
+
+    @functools.partial(jax.jit, static_argnums=(0,))
+    def reset(self, key: PRNGKeyArray) -> tuple[dict[str, Array], NumberedState]:
+        """A new episode.
+
+        Args:
+            key: draws the instance, and a partner's actions.
+        """
+        state = self.numbered.reset(key)
+        return self.get_obs(state), state
+
+    def step_env(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, key: PRNGKeyArray, state: NumberedState, actions: dict[str, Array]
+    ) -> tuple[dict, NumberedState, dict, dict, dict[str, Any]]:
+        """A step without a reset.
+
+        Args:
+            key: for a partner's policy.
+            state: the state.
+            actions: of each agent; only that of the agent whose turn it is matters.
+        """
+        wait = jnp.zeros((), jnp.int32)
+        made = self.numbered.step(
+            key, state, actions.get(TREES, wait), actions.get(WORKLOADS, wait)
+        )
+        rewards = {TREES: made.tree_reward, WORKLOADS: made.workload_reward}
+        if self.team:
+            rewards = dict.fromkeys(rewards, made.tree_reward + made.workload_reward)
+        info = {
+            "rounds": jnp.full(self.num_agents, made.state.state.round),
+            "truncated": jnp.full(self.num_agents, made.truncated),
+        }
+        return (
+            self.get_obs(made.state),
+            made.state,
+            {agent: rewards[agent] for agent in self.agents},
+            dict.fromkeys([*self.agents, "__all__"], made.done),
+            info,
+        )
+
+    def get_obs(  # pyright: ignore[reportIncompatibleMethodOverride] - each has its own state
+        self, state: NumberedState
+    ) -> dict[str, Float[Array, " D"]]:
+        """What each agent sees: `NumberedEnvironment.observe_trees` and `observe_workloads`.
+
+        First stands 1 for flow-tree selection and 0 for workload scheduling, then whether it is
+        the agent's turn.
+        """
+        return {
+            agent: jnp.pad(vector, (0, self._length[agent] - vector.shape[0]))
+            for agent, vector in self._vectors(state).items()
+        }
+
+    @functools.partial(jax.jit, static_argnums=(0,))
+    def get_avail_actions(self, state: NumberedState) -> dict[str, Bool[Array, "..."]]:
+        """Which actions each agent can take: [A], or [Q, 2] for a multi-hot selection."""
+        masks = {}
+        if TREES in self.agents:
+            mask = self.numbered.tree_mask(state)
+            if self.numbered.selection == "multi_hot":
+                masks[TREES] = jnp.stack([jnp.ones_like(mask), mask], axis=-1)
+            else:
+                masks[TREES] = jnp.pad(mask, (0, self._filled[TREES] - mask.shape[0]))
+        if WORKLOADS in self.agents:
+            mask = self.numbered.workload_mask(state)
+            masks[WORKLOADS] = jnp.pad(mask, (0, self._filled[WORKLOADS] - mask.shape[0]))
+        return masks
+
+    def schedule(self, state: NumberedState, scheduler: Provenance | None = None) -> Schedule:
+        """The schedule that a finished episode is.
+
+        Args:
+            state: the episode's last state, as `step_env` returns it.
+            scheduler: the schedule's provenance.
+
+        Raises:
+            ScheduleError: where the episode is not finished.
+        """
+        return self.numbered.schedule(state, scheduler)
+
+    @property
+    def name(self) -> str:
+        """The environment's name."""
+        return "GradweaveScheduling"
+
+    @property
+    def agent_classes(self) -> dict[str, list[str]]:
+        """Each agent is a class of its own."""
+        return {agent: [agent] for agent in self.agents}
+
+    def _vectors(self, state: NumberedState) -> dict[str, Float[Array, " D"]]:
+        vectors = {
+            TREES: self.numbered.observe_trees,
+            WORKLOADS: self.numbered.observe_workloads,
+        }
+        return {
+            agent: jnp.concatenate([jnp.full(1, float(agent == TREES)), vectors[agent](state)])
+            for agent in self.agents
+        }

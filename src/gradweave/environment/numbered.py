@@ -1,0 +1,299 @@
+"""The environment with numbers for actions and vectors for observations, as learners expect them.
+
+The adapters to JaxMARL and Gymnasium are thin layers over it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from gradweave.environment import flow_tree_selection, workload_scheduling
+from gradweave.environment.environment import SchedulingEnvironment
+from gradweave.environment.problem import Instance, Problem, Size, stack
+from gradweave.environment.rewards import Rewards
+from gradweave.environment.state import State
+from gradweave.errors import OptionError
+from gradweave.schedule.schedule import Provenance, Schedule
+
+Selection = Literal["one_by_one", "multi_hot"]
+"""How flow-tree selection acts. ``multi_hot``: one action, a 0 or 1 for each tree. ``one_by_one``:
+a number an action, each adding a tree to the selection, until 0 hands over; a round then takes as
+many of its steps as trees are selected, and one more."""
+
+TreePolicy = Callable[[SchedulingEnvironment, Problem, State, PRNGKeyArray], Bool[Array, " Q"]]
+WorkloadPolicy = Callable[[SchedulingEnvironment, Problem, State, PRNGKeyArray], Int[Array, ""]]
+
+
+def every_tree(
+    environment: SchedulingEnvironment, problem: Problem, state: State, key: PRNGKeyArray
+) -> Bool[Array, " Q"]:
+    """Selects every tree that has a workload ready: leaves all to workload scheduling."""
+    return environment.tree_mask(problem, state)
+
+
+def random_workload(
+    environment: SchedulingEnvironment, problem: Problem, state: State, key: PRNGKeyArray
+) -> Int[Array, ""]:
+    """Sends one of the available workloads, each with the same chance."""
+    mask = environment.workload_mask(problem, state)
+    place = jax.random.randint(key, (), 0, mask.sum(dtype=jnp.int32).clip(1))
+    return jnp.argmax(jnp.cumsum(mask) > place)
+
+
+class NumberedState(eqx.Module):
+    """An episode in the middle."""
+
+    which: Int[Array, ""]
+    """Number of the instance that is played."""
+    state: State
+    chosen: Bool[Array, " Q"]
+    """Trees added so far to the selection that is being made."""
+    step: Int[Array, ""]
+    """Steps so far, those of a partner included."""
+    done: Bool[Array, ""]
+
+
+class NumberedStep(NamedTuple):
+    """What a step leads to."""
+
+    state: NumberedState
+    tree_reward: Float[Array, ""]
+    workload_reward: Float[Array, ""]
+    done: Bool[Array, ""]
+    truncated: Bool[Array, ""]
+
+
+class NumberedEnvironment(eqx.Module):
+    """Instances of one size, one of which each episode plays.
+
+    Action 0 of either agent is to wait: what it does when it is not its turn. In its turn,
+    flow-tree selection hands over with 0 and adds tree i with 1 + i; workload scheduling sends
+    workload i (``hop * Q + tree``) with 1 + i. Masks leave out what has no effect, and the empty
+    selection: it lets a round pass for nothing. Every other set of trees that have a workload ready
+    can be selected either way.
+
+    With ``one_by_one`` the reward for selected trees counts those with a workload ready, since no
+    others can be added.
+
+    An agent for whom a policy is given is its learner's partner: its turns pass within the other
+    one's step, and their rewards are added up.
+
+    An episode is also cut off after as many steps as no episode takes that keeps to the masks.
+    """
+
+    problems: Problem
+    """Stacked along a first axis."""
+    instances: tuple[Instance, ...] = eqx.field(static=True)
+    environment: SchedulingEnvironment = eqx.field(static=True)
+    selection: Selection = eqx.field(static=True)
+    tree_policy: TreePolicy | None = eqx.field(static=True)
+    """Flow-tree selection's policy, if it does not learn."""
+    workload_policy: WorkloadPolicy | None = eqx.field(static=True)
+    """Workload scheduling's policy, if it does not learn."""
+
+    def __init__(
+        self,
+        instances: Instance | Sequence[Instance],
+        *,
+        rewards: Rewards | None = None,
+        selection: Selection = "one_by_one",
+        tree_policy: TreePolicy | None = None,
+        workload_policy: WorkloadPolicy | None = None,
+        size: Size | None = None,
+    ) -> None:
+        """Pads the instances to one size.
+
+        Args:
+            instances: what to play; one of several is drawn for each episode.
+            rewards: weights of the rewards; the paper's if not given.
+            selection: form of flow-tree selection's action.
+            tree_policy: flow-tree selection's, for a learner of workload scheduling.
+            workload_policy: workload scheduling's, for a learner of flow-tree selection.
+            size: length of the axes; the smallest that holds all instances if not given.
+        """
+        self.instances = (instances,) if isinstance(instances, Instance) else tuple(instances)
+        if not self.instances:
+            raise OptionError("instances: expected at least one, got none")
+        if selection not in ("one_by_one", "multi_hot"):
+            raise OptionError(f"selection: expected one_by_one or multi_hot, got {selection!r}")
+        if tree_policy is not None and workload_policy is not None:
+            raise OptionError(
+                "tree_policy, workload_policy: with both given no agent is left to learn; give one"
+            )
+        size = size or Size.covering(instance.size for instance in self.instances)
+        self.problems = stack([Problem.of(instance, size) for instance in self.instances])
+        self.environment = SchedulingEnvironment(rewards or Rewards())
+        self.selection = selection
+        self.tree_policy = tree_policy
+        self.workload_policy = workload_policy
+
+    @property
+    def size(self) -> Size:
+        """The common size."""
+        return self.problems.size
+
+    def problem(self, state: NumberedState) -> Problem:
+        """The problem that an episode plays."""
+        return self._problem(state.which)
+
+    def reset(self, key: PRNGKeyArray, which: Int[Array, ""] | None = None) -> NumberedState:
+        """The first state in which a learner acts.
+
+        Args:
+            key: draws the instance, and a partner's actions.
+            which: number of the instance; drawn if not given.
+        """
+        draw, key = jax.random.split(key)
+        if which is None:
+            which = jax.random.randint(draw, (), 0, len(self.instances))
+        which = jnp.asarray(which, jnp.int32)
+        problem = self._problem(which)
+        begin = NumberedState(
+            which=which,
+            state=self.environment.reset(problem),
+            chosen=jnp.zeros(self.size.trees, bool),
+            step=jnp.zeros((), jnp.int32),
+            done=jnp.zeros((), bool),
+        )
+        return self._until_learner(problem, self._nothing(begin), key).state
+
+    def step(
+        self,
+        key: PRNGKeyArray,
+        state: NumberedState,
+        trees: Int[Array, "..."],
+        workload: Int[Array, ""],
+    ) -> NumberedStep:
+        """The step of the agent whose turn it is, and what a partner does after it.
+
+        Args:
+            key: for a partner's policy.
+            state: the state; not reset here when done.
+            trees: action of flow-tree selection: a number, or [Q] 0 or 1 with ``multi_hot``.
+            workload: action of workload scheduling.
+        """
+        problem = self.problem(state)
+        if self.selection == "multi_hot":
+            made = self._act(problem, state, trees.astype(bool), workload - 1)
+        else:
+            made = self._one_by_one(problem, state, trees, workload - 1)
+        return self._until_learner(problem, made, key)
+
+    def tree_mask(self, state: NumberedState) -> Bool[Array, "..."]:
+        """[1 + Q], or [Q] if multi-hot: actions of flow-tree selection that have an effect."""
+        mask = self.environment.tree_mask(self.problem(state), state.state) & ~state.chosen
+        if self.selection == "multi_hot":
+            return mask
+        wait = ~flow_tree_selection.is_turn(state.state) | state.chosen.any() | ~mask.any()
+        return jnp.concatenate([wait[None], mask])
+
+    def workload_mask(self, state: NumberedState) -> Bool[Array, " 1+HQ"]:
+        """[1 + HQ]: actions of workload scheduling that have an effect."""
+        mask = self.environment.workload_mask(self.problem(state), state.state)
+        return jnp.concatenate([~mask.any(keepdims=True), mask])
+
+    def observe_trees(self, state: NumberedState) -> Float[Array, " 1+5Q+L"]:
+        """What flow-tree selection sees, from 0 to 1, first whether it is its turn."""
+        seen = flow_tree_selection.observe(self.problem(state), state.state)
+        parts = (seen.sent, seen.available, seen.remaining, seen.pressure, seen.selected_before)
+        turn = flow_tree_selection.is_turn(state.state)
+        return _vector(turn, *parts, state.chosen)
+
+    def observe_workloads(self, state: NumberedState) -> Float[Array, " 1+HQ+L+2NQ"]:
+        """What workload scheduling sees, from 0 to 1, first whether it is its turn."""
+        seen = workload_scheduling.observe(self.problem(state), state.state)
+        turn = workload_scheduling.is_turn(state.state)
+        return _vector(turn, seen.available, seen.room, seen.held, seen.pending)
+
+    def schedule(self, state: NumberedState, scheduler: Provenance | None = None) -> Schedule:
+        """The schedule that a finished episode is.
+
+        Args:
+            state: the episode's last state: one of `step`, before any reset.
+            scheduler: the schedule's provenance.
+
+        Raises:
+            ScheduleError: where the episode is not finished.
+        """
+        instance = self.instances[int(state.which)]
+        return instance.schedule(state.state.sent_round, state.state.sent_hop, scheduler)
+
+    def _problem(self, which: Int[Array, ""]) -> Problem:
+        return jax.tree.map(lambda leaf: leaf[which], self.problems)
+
+    def _nothing(self, state: NumberedState) -> NumberedStep:
+        zero, no = jnp.zeros(()), jnp.zeros((), bool)
+        return NumberedStep(state, zero, zero, no, no)
+
+    def _act(
+        self,
+        problem: Problem,
+        state: NumberedState,
+        trees: Bool[Array, " Q"],
+        workload: Int[Array, ""],
+    ) -> NumberedStep:
+        """The environment's step."""
+        made = self.environment.step(problem, state.state, trees, workload)
+        step = state.step + 1
+        truncated = made.truncated | (~made.done & (step >= _most_steps(problem)))
+        done = made.done | truncated
+        after = NumberedState(state.which, made.state, jnp.zeros_like(state.chosen), step, done)
+        return NumberedStep(after, made.tree_reward, made.workload_reward, done, truncated)
+
+    def _one_by_one(
+        self,
+        problem: Problem,
+        state: NumberedState,
+        number: Int[Array, ""],
+        workload: Int[Array, ""],
+    ) -> NumberedStep:
+        """Adds a tree to the selection, or takes the environment's step with what was chosen."""
+        taken = self._act(problem, state, state.chosen, workload)
+        adds = flow_tree_selection.is_turn(state.state) & (number > 0)
+        tree = jnp.arange(self.size.trees) == number - 1
+        chosen = state.chosen | (tree & self.environment.tree_mask(problem, state.state))
+        truncated = taken.state.step >= _most_steps(problem)
+        held = NumberedState(state.which, state.state, chosen, taken.state.step, truncated)
+        kept = self._nothing(held)._replace(done=truncated, truncated=truncated)
+        return jax.tree.map(lambda one, other: jnp.where(adds, one, other), kept, taken)
+
+    def _until_learner(
+        self, problem: Problem, made: NumberedStep, key: PRNGKeyArray
+    ) -> NumberedStep:
+        """The steps of a partner until it is the learner's turn or the episode's end."""
+        if self.tree_policy is None and self.workload_policy is None:
+            return made
+        partner = workload_scheduling if self.tree_policy is None else flow_tree_selection
+
+        def goes_on(carry: tuple[NumberedStep, PRNGKeyArray]) -> Bool[Array, ""]:
+            return ~carry[0].done & partner.is_turn(carry[0].state.state)
+
+        def act(carry: tuple[NumberedStep, PRNGKeyArray]) -> tuple[NumberedStep, PRNGKeyArray]:
+            so_far, key = carry
+            key, own = jax.random.split(key)
+            state = so_far.state
+            trees, workload = jnp.zeros_like(state.chosen), jnp.full((), -1, jnp.int32)
+            if self.tree_policy is not None:
+                trees = self.tree_policy(self.environment, problem, state.state, own)
+            if self.workload_policy is not None:
+                workload = self.workload_policy(self.environment, problem, state.state, own)
+            more = self._act(problem, state, trees, workload)
+            return more._replace(
+                tree_reward=so_far.tree_reward + more.tree_reward,
+                workload_reward=so_far.workload_reward + more.workload_reward,
+            ), key
+
+        return jax.lax.while_loop(goes_on, act, (made, key))[0]
+
+
+def _most_steps(problem: Problem) -> Float[Array, ""]:
+    """Steps that no episode exceeds in which every action has an effect."""
+    return problem.workloads + problem.limit * (problem.trees + 1)
+
+
+def _vector(*parts: Array) -> Float[Array, " D"]:
+    return jnp.concatenate([part.reshape(-1).astype(jnp.float32) for part in parts])

@@ -1,0 +1,200 @@
+"""One stage of a problem, laid out for `rollouts`: trees are bits of words, hops stand in a grid.
+
+Everything here is made on the host, once for a problem; the rollouts' program holds it as
+constants. Axes, beside those of `Problem`: W words of 32 trees each; P places of the grid of G
+groups by K rows that the hops stand in, the last places empty.
+"""
+
+import dataclasses
+from functools import cached_property
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.environment.problem import Problem
+from gradweave.errors import OptionError
+
+WORD = 32
+"""Trees in a word."""
+MOST = 2**16 - 1
+"""Workloads of a stage at most: two numbers up to this are kept in one word."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stage:
+    """The problem of one stage: what is sent before or behind the barrier."""
+
+    servers: int
+    """N."""
+    trees: NDArray[np.int64]
+    """[Q] numbers of the stage's trees in the whole problem; here they count from 0."""
+    hops: NDArray[np.int64]
+    """[H] numbers of the stage's hops in the whole problem; a hop's place is its index."""
+    groups: int
+    """G: a hop stands in group ``place % G``."""
+    rows: int
+    """K: hops of a group."""
+    giver: NDArray[np.int64]
+    """[P] server that gives."""
+    taker: NDArray[np.int64]
+    """[P] server that takes."""
+    own: NDArray[np.int64]
+    """[P] server that the hop's transfers are told apart by: see `Problem.at_giver`."""
+    allowed: NDArray[np.uint32]
+    """[P, W] trees of each hop."""
+    links: NDArray[np.int64]
+    """[P, R] links of each hop's route: first, last, then those between; L stands for none."""
+    capacity: NDArray[np.int64]
+    """[L] transfers that each link carries in a round."""
+    pending: NDArray[np.uint32]
+    """[N·W] transfers to come, by the server that they are told apart by."""
+    at_giver: bool
+    """Whether that is the giver: a fixed tree's reduces."""
+    grown: bool
+    """Whether a transfer can take one of several hops."""
+    workloads: int
+    """Workloads of the stage."""
+    most: int
+    """Workloads of the hop with the most."""
+
+    @property
+    def words(self) -> int:
+        """W."""
+        return self.allowed.shape[1]
+
+    @property
+    def places(self) -> int:
+        """P."""
+        return len(self.giver)
+
+    @property
+    def route(self) -> int:
+        """R."""
+        return self.links.shape[1]
+
+    @property
+    def no_link(self) -> int:
+        """L."""
+        return len(self.capacity)
+
+    @cached_property
+    def one_each(self) -> bool:
+        """Whether each link carries one transfer a round, so that sending blocks the own hop."""
+        return bool((self.capacity[self.links[self.links < self.no_link]] == 1).all())
+
+    @cached_property
+    def compared(self) -> list[tuple[int, int]]:
+        """Positions on two routes that may name the same link, of links compared one by one.
+
+        That is cheap where there are few such pairs; the rest is `looked_up`. First and last links
+        are mostly servers' own, and found at no other position.
+        """
+        if not self.one_each:
+            return []
+        sets = [set(column.tolist()) - {self.no_link} for column in self.links.T]
+        positions = range(self.route)
+        apart = [r for r in positions if not any(sets[r] & sets[q] for q in positions if q != r)]
+        mixed = [r for r in positions if r not in apart]
+        pairs = [(r, r) for r in apart]
+        return pairs + [(r, q) for r in mixed for q in mixed] if len(mixed) <= 2 else pairs
+
+    @cached_property
+    def looked_up(self) -> list[int]:
+        """Positions whose links are looked up among those that are full."""
+        return [r for r in range(self.route) if r not in {pair[0] for pair in self.compared}]
+
+    @cached_property
+    def listed(self) -> NDArray[np.int64]:
+        """[F] the links to look up."""
+        found = np.unique(self.links[:, self.looked_up])
+        return found[found < self.no_link]
+
+    def place_in_list(self, position: int) -> NDArray[np.int64]:
+        """[P] where each hop's link at a position stands in the list; F for no link."""
+        return np.searchsorted(self.listed, self.links[:, position])
+
+    @cached_property
+    def prefixes(self) -> list[tuple[NDArray[np.int64], NDArray[np.uint32]]]:
+        """For reduces on fixed trees: ([N] a child of each server, [N, W] in which trees), all."""
+        if not self.at_giver:
+            return []
+        into: list[list[int]] = [[] for _ in range(self.servers)]
+        for place in range(len(self.hops)):
+            into[self.taker[place]].append(place)
+        found = []
+        for nth in range(max(map(len, into))):
+            place = np.array([places[nth] if nth < len(places) else 0 for places in into])
+            exists = np.array([nth < len(places) for places in into])
+            found.append(
+                (self.giver[place], np.where(exists[:, None], self.allowed[place], np.uint32(0)))
+            )
+        return found
+
+
+def stages(problem: Problem) -> list[Stage]:
+    """The stages of a problem in which a barrier keeps them apart.
+
+    Raises:
+        OptionError: where stages overlap, or one has too many workloads.
+    """
+    host = jax.tree.map(np.asarray, problem)
+    numbers = np.unique(host.stage[host.pending.any(0)])
+    if len(numbers) > 1 and not host.barrier:
+        raise OptionError("rollouts: expected a barrier between the stages; they overlap")
+    return [_stage(host, int(number)) for number in numbers]
+
+
+def _stage(host: Problem, number: int) -> Stage:
+    allowed, pending = np.asarray(host.allowed), np.asarray(host.pending)
+    trees = np.flatnonzero((np.asarray(host.stage) == number) & pending.any(0))
+    hops = np.flatnonzero(allowed[:, trees].any(1))
+    here = allowed[np.ix_(hops, trees)]
+    if here.sum() > MOST:
+        raise OptionError(
+            f"rollouts: expected at most {MOST:,} workloads a stage, got {here.sum():,}; "
+            "play it with SchedulingEnvironment"
+        )
+    rows = max(2, round((len(hops) / 3) ** 0.5))  # groups are cheaper to go through than rows
+    groups = -(-len(hops) // rows)
+    more = groups * rows - len(hops)
+    giver, taker = (np.pad(np.asarray(end)[hops], (0, more)) for end in (host.giver, host.taker))
+    at_giver = bool(host.at_giver[trees[0]])
+    capacity = np.asarray(host.capacity)[:-1].astype(np.int64)
+    links = np.full((groups * rows, host.hop_links.shape[1]), len(capacity))
+    for place, route in enumerate(np.asarray(host.hop_links)[hops]):
+        first, *others = route[route < len(capacity)]
+        ordered = [first, *others[-1:], *others[:-1]]
+        links[place, : len(ordered)] = ordered
+    return Stage(
+        servers=pending.shape[0],
+        trees=trees,
+        hops=hops,
+        groups=groups,
+        rows=rows,
+        giver=giver,
+        taker=taker,
+        own=giver if at_giver else taker,
+        allowed=np.pad(packed(here), ((0, more), (0, 0))),
+        links=links,
+        capacity=capacity,
+        pending=packed(pending[:, trees]).reshape(-1),
+        at_giver=at_giver,
+        grown=bool(host.grown),
+        workloads=int(here.sum()),
+        most=int(here.sum(1).max()),
+    )
+
+
+def packed(table: NDArray[np.bool_]) -> NDArray[np.uint32]:
+    """[…, Q] as bits: [..., W].
+
+    >>> import numpy as np
+    >>> packed(np.arange(40) % 20 == 0).tolist()
+    [1048577, 0]
+    """
+    trees = table.shape[-1]
+    words = -(-trees // WORD)
+    wide = np.pad(table, [(0, 0)] * (table.ndim - 1) + [(0, words * WORD - trees)])
+    bits = wide.reshape(*table.shape[:-1], words, WORD).astype(np.uint32)
+    return (bits << np.arange(WORD, dtype=np.uint32)).sum(-1, dtype=np.uint32)

@@ -1,0 +1,65 @@
+"""What each agent is rewarded for; every term can be switched off or weighed."""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gradweave.environment.problem import Problem
+from gradweave.environment.state import State
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewards:
+    """Weights of the terms: those of the paper by default; 0 switches a term off.
+
+    Source: section 4.4 of the paper; `rounds` is ours.
+    """
+
+    sent: float = 1.0
+    """Flow-tree selection, at a round's end: transfers of the round over all transfers."""
+    selected: float = 0.1
+    """Flow-tree selection, at a round's end: selected trees over all trees."""
+    done: float = 10.0
+    """Flow-tree selection, when the episode is done."""
+    unfinished: float = 1.0
+    """Flow-tree selection, at the end of any other round: minus all trees over all transfers."""
+    workload: float = 1.0
+    """Workload scheduling, for each workload: one over all transfers."""
+    rounds: float = 0.0
+    """Both, at a round's end: minus one over the bound on all rounds."""
+
+    @staticmethod
+    def ours() -> "Rewards":
+        """Rounds, and nothing else: what a schedule is measured by."""
+        return Rewards(sent=0, selected=0, done=0, unfinished=0, workload=0, rounds=1)
+
+    def flow_tree_selection(
+        self, problem: Problem, before: State, after: State
+    ) -> Float[Array, ""]:
+        """Reward for a step; 0 but for steps that end a round.
+
+        Args:
+            problem: the problem.
+            before: the state that either agent acted in.
+            after: the state that the step led to.
+        """
+        ended = after.round > before.round
+        trees, workloads = problem.trees, problem.workloads
+        dense = (
+            self.sent * after.sent_before / workloads
+            + self.selected * after.selected_before.sum() / trees
+        )
+        stage = jnp.where(after.done, self.done, -self.unfinished * trees / workloads)
+        return jnp.where(ended, dense + stage, 0.0) + self._rounds(problem, before, after)
+
+    def workload_scheduling(
+        self, problem: Problem, before: State, after: State
+    ) -> Float[Array, ""]:
+        """Reward for a step: for the workload that it sent, if any."""
+        sent = before.pending.sum() - after.pending.sum()
+        return self.workload * sent / problem.workloads + self._rounds(problem, before, after)
+
+    def _rounds(self, problem: Problem, before: State, after: State) -> Float[Array, ""]:
+        ended = after.round > before.round
+        return jnp.where(ended, -self.rounds / problem.bound.sum(), 0.0)

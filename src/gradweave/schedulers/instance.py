@@ -1,0 +1,367 @@
+"""A network's scheduling problem: which workloads there are, what each waits for and uses.
+
+The learning environment and the learned scheduler read the same arrays; what is played with them
+comes back as a schedule.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradweave.bounds import fixed_trees, free_trees
+from gradweave.errors import OptionError, ScheduleError
+from gradweave.schedule.flow_tree import FlowTrees, Workloads
+from gradweave.schedule.schedule import (
+    COLLECTIVES,
+    COPY,
+    REDUCE,
+    Collective,
+    Provenance,
+    Schedule,
+    take_rows,
+)
+from gradweave.schedulers.hops import Hops
+from gradweave.topology.topology import Topology
+
+Trees = Literal["fixed", "grown"]
+"""Whether trees are given, along shortest paths, or emerge from the schedule."""
+
+NEVER = -1
+"""In `sent_round` and `sent_hop`: not sent yet."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """The lengths of a problem's axes. Problems of one size can be batched and compile once."""
+
+    servers: int
+    """N."""
+    trees: int
+    """Q: one tree for each piece and stage."""
+    hops: int
+    """H: routes between two servers."""
+    links: int
+    """L: link directions, and last the one that stands for none."""
+    route: int
+    """R: links of the longest route."""
+
+    @staticmethod
+    def covering(sizes: "Iterable[Size]", *, multiple: int = 1) -> "Size":
+        """The smallest size that every given one fits into.
+
+        Args:
+            sizes: at least one.
+            multiple: what each axis but the route's is rounded up to a multiple of.
+
+        >>> from gradweave.environment import Size
+        >>> Size.covering([Size(9, 9, 36, 37, 2), Size(8, 16, 40, 33, 3)], multiple=8)
+        Size(servers=16, trees=16, hops=40, links=40, route=3)
+        """
+        largest = [max(axis) for axis in zip(*map(dataclasses.astuple, sizes), strict=True)]
+        rounded = [-(-axis // multiple) * multiple for axis in largest[:-1]]
+        return Size(*rounded, *largest[-1:])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Instance:
+    """A scheduling problem on the host.
+
+    Fixed trees follow the pinned shortest paths (the paper's setting). Grown trees are free: any
+    hop from a server that has a piece to one that lacks it.
+    """
+
+    topology: Topology
+    collective: Collective = "all_gather"
+    trees: Trees = "grown"
+    overlap: bool = False
+    """Whether an all-reduce on fixed trees may run both stages at once."""
+    routes: int = 2
+    """With grown trees: shortest routes to look for between two servers."""
+    nearest: int | None = None
+    """With grown trees: nearest servers to which each may send; all if not given."""
+
+    def __post_init__(self) -> None:
+        if self.collective not in COLLECTIVES:
+            known = ", ".join(COLLECTIVES)
+            raise OptionError(f"collective: expected one of {known}, got {self.collective!r}")
+        if self.trees not in ("fixed", "grown"):
+            raise OptionError(f"trees: expected fixed or grown, got {self.trees!r}")
+        if self.overlap and (self.collective != "all_reduce" or self.trees == "grown"):
+            raise OptionError(
+                "overlap: only an all-reduce on fixed trees can overlap its stages; the "
+                "reduce-scatter on grown trees is made backward in time, from its end"
+            )
+        if self.topology.num_servers < 2:
+            raise OptionError(f"{self.topology.name!r} has one server: there is nothing to send")
+
+    @property
+    def stages(self) -> tuple[Literal["reduce_scatter", "all_gather"], ...]:
+        """The stages of the collective, in their order."""
+        if self.collective == "all_reduce":
+            return ("reduce_scatter", "all_gather")
+        return (self.collective,)
+
+    @functools.cached_property
+    def bounds(self) -> tuple[int, ...]:
+        """Lower bound on the rounds of each stage."""
+        if self.trees == "fixed":
+            return tuple(fixed_trees(self.flow_trees, stage).rounds for stage in self.stages)
+        return tuple(free_trees(self.topology, stage).rounds for stage in self.stages)
+
+    @functools.cached_property
+    def bound(self) -> int:
+        """Lower bound on all rounds; with overlap that of the collective as a whole."""
+        if self.overlap:
+            return fixed_trees(self.flow_trees, "all_reduce", overlap=True).rounds
+        return sum(self.bounds)
+
+    @functools.cached_property
+    def size(self) -> Size:
+        """The smallest size that holds the problem."""
+        arrays = self.arrays
+        servers, trees = arrays["waiting"].shape
+        links = len(self.topology.source) + 1
+        return Size(servers, trees, len(arrays["giver"]), links, arrays["hop_links"].shape[1])
+
+    @functools.cached_property
+    def workloads(self) -> Workloads:
+        """With fixed trees, the workloads as `simulate.rounds` plays them."""
+        return Workloads.of(self.flow_trees, self.collective)
+
+    @functools.cached_property
+    def flow_trees(self) -> FlowTrees:
+        """With fixed trees, the trees: the pinned shortest paths."""
+        return FlowTrees.shortest_path(self.topology)
+
+    @functools.cached_property
+    def hops(self) -> Hops:
+        """The routes that workloads take, from the server that sends to the one that receives."""
+        if self.trees == "grown":
+            found = Hops.of(self.topology, variants=self.routes, nearest=self.nearest)
+            if self.collective != "all_reduce":
+                return found
+            return _concatenated(found, found)
+        return _hops_of(self.workloads)
+
+    @functools.cached_property
+    def arrays(self) -> dict[str, NDArray]:
+        """The problem's arrays by name, as `environment.Problem` documents them, not padded."""
+        return _grown_arrays(self) if self.trees == "grown" else _fixed_arrays(self)
+
+    def schedule(
+        self,
+        sent_round: ArrayLike,
+        sent_hop: ArrayLike,
+        scheduler: Provenance | None = None,
+    ) -> Schedule:
+        """The schedule that a finished episode is.
+
+        Args:
+            sent_round: [N, Q] round of each transfer, as in `State`.
+            sent_hop: [N, Q] its hop.
+            scheduler: its provenance.
+
+        Raises:
+            ScheduleError: where a transfer was never sent.
+        """
+        servers, trees = self.size.servers, self.size.trees
+        rounds = np.asarray(sent_round)[:servers, :trees].astype(np.int64)
+        hops = np.asarray(sent_hop)[:servers, :trees].astype(np.int64)
+        wanted = self.arrays["pending"]
+        if (rounds[wanted] == NEVER).any():
+            left = int((rounds[wanted] == NEVER).sum())
+            raise ScheduleError(f"the episode is not finished: {left} transfers were never sent")
+        place = np.nonzero(wanted)
+        return self._schedule(rounds[place], hops[place], place[1], scheduler)
+
+    def _schedule(
+        self, rounds: NDArray, hop: NDArray, tree: NDArray, scheduler: Provenance | None
+    ) -> Schedule:
+        pieces = self.topology.num_servers
+        stages = tree // pieces
+        reduces = np.array([stage == "reduce_scatter" for stage in self.stages])[stages]
+        if self.trees == "grown":  # a reduce-scatter's rounds were counted from its end
+            last = rounds[stages == 0].max(initial=-1)
+            rounds = np.where(reduces, last - rounds, rounds)
+        order = np.lexsort((tree, rounds))
+        rounds, hop, tree, reduces = (column[order] for column in (rounds, hop, tree, reduces))
+        hops, servers = self.hops, self.topology.servers
+        nodes, offsets = take_rows(hops.route_nodes, hops.route_offsets, hop)
+        return Schedule(
+            topology=self.topology,
+            collective=self.collective,
+            root=servers,
+            round=rounds,
+            piece=tree % pieces,
+            source=servers[hops.source[hop]],
+            target=servers[hops.target[hop]],
+            op=np.where(reduces, REDUCE, COPY).astype(np.int8),
+            route_nodes=nodes,
+            route_offsets=offsets,
+            scheduler=scheduler or Provenance("environment"),
+        )
+
+
+def _concatenated(first: Hops, second: Hops) -> Hops:
+    return Hops(
+        np.concatenate([first.source, second.source]),
+        np.concatenate([first.target, second.target]),
+        np.concatenate([first.route_nodes, second.route_nodes]),
+        np.concatenate([first.route_offsets, second.route_offsets[1:] + first.route_offsets[-1]]),
+        np.concatenate([first.links, second.links]),
+    )
+
+
+def _route_table(topology: Topology, hops: Hops) -> NDArray[np.int64]:
+    """[H, R] links of each route, filled up with the link that stands for none."""
+    lengths = np.diff(hops.first_link)
+    table = np.full((len(lengths), int(lengths.max())), len(topology.source))
+    place = np.arange(len(hops.links)) - np.repeat(hops.first_link[:-1], lengths)
+    table[np.repeat(np.arange(len(lengths)), lengths), place] = hops.links
+    return table
+
+
+def _end_links(hops: Hops) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """[H] each route's first link and its last."""
+    return hops.links[hops.first_link[:-1]], hops.links[hops.first_link[1:] - 1]
+
+
+def _intake(
+    topology: Topology, hops: Hops, taker: NDArray, *, at_end: NDArray | bool
+) -> NDArray[np.int64]:
+    """[N] transfers a round into each taker: the capacity of its hops' links at its end."""
+    first, last = _end_links(hops)
+    link = np.where(at_end, last, first)
+    pairs = np.unique(np.stack([taker, link]), axis=1)
+    into = np.bincount(pairs[0], topology.capacity[pairs[1]], minlength=topology.num_servers)
+    return into.astype(np.int64)
+
+
+def _common(instance: Instance) -> dict[str, NDArray]:
+    """What is alike with fixed and grown trees."""
+    topology, stages = instance.topology, len(instance.stages)
+    servers = topology.num_servers
+    both = stages == 2
+    bounds = np.array([*instance.bounds, 0][:2])
+    following = np.concatenate([np.arange(servers, 2 * servers), np.full(servers, -1)])
+    return {
+        "hop_links": _route_table(topology, instance.hops),
+        "capacity": topology.capacity,
+        "root": np.tile(np.arange(servers), stages),
+        "stage": np.repeat(np.arange(stages), servers),
+        "then": following if both else np.full(servers, -1),
+        "bound": bounds,
+        "limit": np.array(max(4 * int(bounds.sum()), 8)),
+        "grown": np.array(instance.trees == "grown"),
+        "barrier": np.array(not instance.overlap),
+    }
+
+
+def _grown_arrays(instance: Instance) -> dict[str, NDArray]:
+    topology, hops = instance.topology, instance.hops
+    servers, stages = topology.num_servers, instance.stages
+    count = len(hops.source) // len(stages)
+    backward = np.repeat([stage == "reduce_scatter" for stage in stages], count)
+    own_stage = np.repeat(np.arange(len(stages)), count)
+    giver = np.where(backward, hops.target, hops.source)
+    taker = np.where(backward, hops.source, hops.target)
+    common = _common(instance)
+    lacks = np.tile(~np.eye(servers, dtype=bool), (1, len(stages)))
+    last = own_stage == len(stages) - 1
+    intake = _intake(topology, _some(hops, last), taker[last], at_end=~backward[last])
+    first_link, last_link = _end_links(hops)
+    return common | {
+        "giver_link": np.where(backward, last_link, first_link),
+        "taker_link": np.where(backward, first_link, last_link),
+        "giver": giver,
+        "taker": taker,
+        "allowed": own_stage[:, None] == common["stage"][None, :],
+        "waiting": lacks.astype(np.int64),
+        "pending": lacks,
+        "at_giver": np.zeros(len(common["root"]), bool),
+        "then": np.full(len(common["root"]), -1),
+        "height": np.zeros(lacks.shape, np.int64),
+        "intake": intake,
+    }
+
+
+def _some(hops: Hops, chosen: NDArray[np.bool_]) -> Hops:
+    which = np.flatnonzero(chosen)
+    nodes, offsets = take_rows(hops.route_nodes, hops.route_offsets, which)
+    links, _ = take_rows(hops.links, hops.first_link, which)
+    return Hops(hops.source[which], hops.target[which], nodes, offsets, links)
+
+
+def _hops_of(workloads: Workloads) -> Hops:
+    """The distinct routes of workloads."""
+    topology = workloads.topology
+    lengths = np.diff(workloads.route_offsets)
+    table = np.full((len(workloads), int(lengths.max())), -1)
+    place = np.arange(len(workloads.route_nodes)) - np.repeat(workloads.route_offsets[:-1], lengths)
+    table[np.repeat(np.arange(len(workloads)), lengths), place] = workloads.route_nodes
+    table = np.unique(table, axis=0)
+    lengths = (table >= 0).sum(axis=1)
+    nodes = table[table >= 0].astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    ends = table[:, 0], table[np.arange(len(table)), lengths - 1]
+    source, target = (topology.rank[end].astype(np.int64) for end in ends)
+    return Hops(source, target, nodes, offsets, topology.links_along(nodes, offsets))
+
+
+def _hop_of_each(workloads: Workloads, hops: Hops) -> NDArray[np.int64]:
+    """[W] the hop that each workload takes."""
+    number = {
+        route.tobytes(): hop
+        for hop, route in enumerate(np.split(hops.route_nodes, hops.route_offsets[1:-1]))
+    }
+    routes = np.split(workloads.route_nodes.astype(np.int32), workloads.route_offsets[1:-1])
+    return np.array([number[route.tobytes()] for route in routes], np.int64)
+
+
+def _fixed_arrays(instance: Instance) -> dict[str, NDArray]:
+    topology, hops, workloads = instance.topology, instance.hops, instance.workloads
+    servers, stages = topology.num_servers, instance.stages
+    common = _common(instance)
+    shape = (servers, servers * len(stages))
+    reduces = workloads.op == REDUCE
+    offset = np.where(reduces | (len(stages) == 1), 0, servers)
+    tree = workloads.piece + offset
+    source, target = topology.rank[workloads.source], topology.rank[workloads.target]
+    key = np.where(reduces, source, target)
+    hop = _hop_of_each(workloads, hops)
+    allowed = np.zeros((len(hops.source), shape[1]), bool)
+    allowed[hop, tree] = True
+    pending = np.zeros(shape, bool)
+    pending[key, tree] = True
+    height = np.zeros(shape, np.int64)
+    height[key, tree] = _heights(instance)
+    waiting = np.zeros(shape, np.int64)
+    np.add.at(waiting, (target, tree), 1)
+    if len(stages) == 2:  # a root's copies wait for the reduces into it
+        roots = np.arange(servers)
+        waiting[roots, roots + servers] = waiting[roots, roots]
+    first_link, last_link = _end_links(hops)
+    return common | {
+        "giver_link": first_link,
+        "taker_link": last_link,
+        "giver": hops.source,
+        "taker": hops.target,
+        "allowed": allowed,
+        "waiting": waiting,
+        "pending": pending,
+        "at_giver": np.array([stage == "reduce_scatter" for stage in stages])[common["stage"]],
+        "height": height,
+        "intake": _intake(topology, hops, hops.target, at_end=True),
+    }
+
+
+def _heights(instance: Instance) -> NDArray:
+    """[W] the chain that each workload begins: within its stage, if a barrier ends that."""
+    if instance.overlap or len(instance.stages) == 1:
+        return instance.workloads.heights()
+    stages = (Workloads.of(instance.flow_trees, stage) for stage in instance.stages)
+    return np.concatenate([stage.heights() for stage in stages])
