@@ -9,6 +9,7 @@ import click
 import gradweave
 from gradweave.cli.compare import compare
 from gradweave.cli.console import printable
+from gradweave.cli.learn import learn
 from gradweave.cli.schedule import schedule
 from gradweave.cli.show import show
 from gradweave.cli.verify import verify
@@ -23,7 +24,7 @@ def cli() -> None:
     """AllReduce schedules for any network: found, proved, shown."""
 
 
-for verb in (schedule, compare, verify, show):
+for verb in (schedule, compare, verify, show, learn):
     cli.add_command(verb)
 
 

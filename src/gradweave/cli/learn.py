@@ -1,0 +1,151 @@
+"""``gradweave learn``: train the policies of the learned scheduler."""
+
+import importlib.util
+import os
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gradweave.cli.console import Progress, print_json, print_lines, printable
+from gradweave.cli.options import json_option
+from gradweave.errors import FileError, OptionError
+
+if TYPE_CHECKING:
+    from gradweave.learning.config import Config
+    from gradweave.learning.training import Report
+
+_NEEDED = ("jax", "equinox", "jaxtyping", "optax", "safetensors", "tensorboardX")
+_AGENTS = {"tree": "flow-tree selection", "workload": "workload scheduling"}
+
+
+@click.command()
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file that says what to train and on what.  [default: the shipped weights' own]",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    default=Path("learned"),
+    show_default=True,
+    help="Folder for weights, checkpoint and logs; a training that is there is gone on with.",
+)
+@click.option(
+    "--devices",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    help="Devices to divide the episodes among.  [default: all accelerators, or else all cores]",
+)
+@json_option
+def learn(file: Path | None, output: Path, devices: int | None, as_json: bool) -> None:
+    """Train the policies that the scheduler "learned" plays.
+
+    A checkpoint is written every few minutes and on Ctrl-C; the same command then goes on from it
+    and, on as many devices, ends in the same weights as it would have without the break.
+    """
+    if not all(map(_is_there, _NEEDED)):
+        raise OptionError("gradweave learn needs JAX: pip install 'gradweave[learn]'")
+    if output.exists() and not output.is_dir():
+        raise FileError(f"{output}: is not a directory; give another name to --output")
+    begun = time.monotonic()
+    with Progress("starting JAX"):
+        from gradweave.learning.config import read_config
+        from gradweave.learning.training import WEIGHTS, train, updates_done
+
+        config = read_config(file)
+        before = updates_done(config, output)
+        number = _devices(config, devices)
+    if before:
+        _note(f"resumes from {output}: {before} of {config.updates} updates are done")
+    last: Report | None = None
+    progress = Progress("compiling")
+
+    def report(made: "Report") -> None:
+        nonlocal last
+        last = made
+        progress(_doing(made))
+
+    try:
+        with progress:
+            train(config, output, report=report, devices=number)
+    except KeyboardInterrupt:
+        done = updates_done(config, output)
+        if done:
+            _note(f"{output} holds {done} of {config.updates} updates; learn again to go on")
+        raise
+    weights = output / WEIGHTS
+    scheduler = f"learned:weights={weights}"
+    held: dict[str, Any] = {
+        "output": str(output),
+        "weights": str(weights),
+        "scheduler": scheduler,
+        "updates": config.updates,
+        "resumed_from": before,
+        "devices": number,
+        "over_bound": None if last is None else last.over_bound,
+        "wall_s": round(time.monotonic() - begun, 2),
+    }
+    if as_json:
+        print_json(held)
+    else:
+        print_lines(
+            f"{config.updates} updates, {config.updates - before} of them now, "
+            f"in {_duration(held['wall_s'])} on {number} device{'s' * (number > 1)}",
+            f"weights: {weights}",
+            f"use them: gradweave schedule NET --scheduler {shlex.quote(scheduler)}",
+        )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # what a module without a specification raises
+        return False
+
+
+def _devices(config: "Config", asked: int | None) -> int:
+    """How many devices to use: those asked for, or the most that the episodes divide among.
+
+    JAX takes a processor for one device unless told otherwise before it starts.
+    """
+    import jax
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:
+        jax.config.update("jax_num_cpu_devices", asked or cores or 1)
+    except RuntimeError:  # JAX has started, as it has in a test: what it has must do
+        pass
+    if asked is not None:
+        return asked
+    return max(
+        number
+        for number in range(1, len(jax.devices()) + 1)
+        if all(group.episodes % number == 0 for group in config.groups)
+    )
+
+
+def _doing(made: "Report") -> str:
+    return (
+        f"update {made.update} of {made.of}, {_AGENTS[made.agent]}: "
+        f"{made.over_bound:.1%} over the bound; about {_duration(made.seconds_left)} left"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _note(line: str) -> None:
+    """Says on standard error what is to be known at once."""
+    click.echo(printable(line), err=True)

@@ -1,0 +1,167 @@
+"""What `gradweave learn` reads: one TOML file says all that a training depends on."""
+
+import dataclasses
+import hashlib
+import importlib.resources
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from gradweave.environment.problem import Trees
+from gradweave.environment.rewards import Rewards
+from gradweave.errors import OptionError
+from gradweave.learning.ppo import PPO
+from gradweave.schedule.schedule import Collective
+
+SHIPPED = "shipped.toml"
+"""The file that the shipped weights are made by."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exercise:
+    """One problem to learn on."""
+
+    topology: str
+    """As on the command line: a family and its parameters, or a file."""
+    collective: Collective = "all_gather"
+    trees: Trees = "grown"
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Problems that are padded to one size, and so compiled together."""
+
+    exercises: tuple[Exercise, ...]
+    at_once: int
+    """Problems of one update, drawn anew for each."""
+    episodes: int
+    """Of each problem in an update."""
+    share: float = 1.0
+    """How often the group's turn comes, beside the other groups."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.at_once <= len(self.exercises):
+            raise OptionError(
+                f"at_once: expected 1 to {len(self.exercises)}, the number of the group's "
+                f"exercises, got {self.at_once}"
+            )
+        if self.episodes < 1:
+            raise OptionError(f"episodes: expected at least 1, got {self.episodes}")
+        if not 0 < self.share < math.inf:
+            raise OptionError(f"share: expected a number above 0, got {self.share}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A training."""
+
+    groups: tuple[Group, ...]
+    iterations: int
+    """I of Algorithm 1."""
+    tree_updates: int
+    """J: updates of flow-tree selection in an iteration."""
+    workload_updates: int
+    """K: updates of workload scheduling."""
+    seed: int = 0
+    seeds: int = 1
+    """Learners that are trained side by side; the best one is kept."""
+    tree_bias: float = 0.0
+    """Logarithm of the odds with which a tree is selected at first."""
+    draws: int = 8
+    """Draws of a round that are learned from, evenly spread."""
+    single_policy: bool = False
+    """Leave flow-tree selection out: every tree is selected."""
+    rewards: Rewards = dataclasses.field(default_factory=Rewards)
+    tree: PPO = dataclasses.field(default_factory=PPO)
+    workload: PPO = dataclasses.field(default_factory=PPO)
+    checkpoint_minutes: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "seeds", "draws"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name in ("tree_updates", "workload_updates"):
+            if getattr(self, name) < 0:
+                raise OptionError(f"{name}: expected at least 0, got {getattr(self, name)}")
+        if self.tree_updates + self.workload_updates == 0:
+            raise OptionError("tree_updates and workload_updates are both 0: nothing would learn")
+        if not self.groups:
+            raise OptionError("groups: expected at least one, with exercises to learn on")
+        if not 0 <= self.seed < 2**31:
+            raise OptionError(f"seed: expected 0 to {2**31 - 1}, got {self.seed}")
+        if not math.isfinite(self.tree_bias):
+            raise OptionError(f"tree_bias: expected a finite number, got {self.tree_bias}")
+        if not 0 <= self.checkpoint_minutes < math.inf:
+            raise OptionError(
+                f"checkpoint_minutes: expected 0 or more, got {self.checkpoint_minutes}"
+            )
+        for name, weight in dataclasses.asdict(self.rewards).items():
+            if not math.isfinite(weight):
+                raise OptionError(f"rewards: {name}: expected a finite number, got {weight}")
+
+    @property
+    def updates(self) -> int:
+        """Updates of the whole training, of both agents."""
+        return self.iterations * (self.tree_updates + self.workload_updates)
+
+    def agent(self, update: int) -> Literal["tree", "workload"]:
+        """Who learns in an update: J times flow-tree selection, then K times scheduling."""
+        place = update % (self.tree_updates + self.workload_updates)
+        return "tree" if place < self.tree_updates else "workload"
+
+    def digest(self) -> str:
+        """A fingerprint: a checkpoint of another training is not resumed."""
+        text = msgspec.json.encode(self, order="sorted")
+        return hashlib.sha256(text).hexdigest()[:16]
+
+
+def read_config(path: Path | None) -> Config:
+    """Reads a training's file; the shipped one if not given.
+
+    Raises:
+        OptionError: where it is no TOML, or a field is missing, unknown or out of range.
+    """
+    if path is None:
+        text = importlib.resources.files("gradweave.learning").joinpath(SHIPPED).read_bytes()
+        return parse_config(text, SHIPPED)
+    try:
+        return parse_config(path.read_bytes(), str(path))
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def parse_config(text: bytes, name: str) -> Config:
+    """Parses a training's file.
+
+    Args:
+        text: TOML.
+        name: what messages call it.
+    """
+    try:
+        raw: Any = msgspec.toml.decode(text)
+        _known(raw, Config, "")
+        return msgspec.convert(raw, Config)
+    except OptionError as error:
+        raise OptionError(f"{name}: {error}") from error
+    except msgspec.ValidationError as error:
+        raise OptionError(f"{name}: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise OptionError(f"{name}: not TOML: {error}") from error
+
+
+_PARTS = {"groups": Group, "exercises": Exercise, "rewards": Rewards, "tree": PPO, "workload": PPO}
+
+
+def _known(raw: Any, of: type, where: str) -> None:
+    """Refuses fields that there are not: msgspec passes over them in dataclasses."""
+    if not isinstance(raw, dict):
+        return
+    names = [field.name for field in dataclasses.fields(of)]
+    for name, value in raw.items():
+        if name not in names:
+            raise OptionError(f"{where}{name}: unknown; known are {', '.join(names)}")
+        if name in _PARTS:
+            for part in value if isinstance(value, list) else [value]:
+                _known(part, _PARTS[name], f"{where}{name}.")

@@ -1,0 +1,321 @@
+"""What the policies look at: once a round, and again before each workload.
+
+All of it is counts and ratios of a neighbourhood, so that nothing depends on a network's size or on
+how its servers are numbered. The numbers of a round go through the message passing of `networks`;
+those of a workload change with every workload that is sent, and are cheap.
+
+`schedulers/policy_kernel.py` computes the same numbers for the shipped scheduler.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from gradweave.environment.problem import Problem
+from gradweave.environment.state import State, ready
+
+SERVER_FEATURES = 6
+LINK_FEATURES = 3
+TREE_FEATURES = 5
+GLOBAL_FEATURES = 5
+HOP_FEATURES = 12
+PIECE_FEATURES = 7
+
+LOWEST, HIGHEST, UNIT = -4.0, 8.0, 4.0
+"""Slack, in transfers or rounds, is cut off at the first two and divided by the third."""
+PLENTY = 1e6
+"""Slack of the link that stands for none."""
+
+
+class Graph(eqx.Module):
+    """A problem's hops as matrices between servers and links, one for each stage."""
+
+    into: Float[Array, "2 N N"]
+    """Hops into a server (row) from a server (column)."""
+    links_in: Float[Array, "2 N L"]
+    """Hops into a server over a link."""
+    links_out: Float[Array, "2 N L"]
+    """Hops out of a server over a link."""
+    length: Float[Array, " H"]
+    """Links of each hop's route."""
+
+    @staticmethod
+    def of(problem: Problem) -> "Graph":
+        """The matrices of a problem."""
+        servers = problem.waiting.shape[0]
+        crosses = problem.crosses.astype(jnp.float32)
+        gives = jax.nn.one_hot(problem.giver, servers, axis=0)
+        takes = jax.nn.one_hot(problem.taker, servers, axis=0)
+
+        def of_stage(stage: int) -> tuple[Array, Array, Array]:
+            trees = jnp.where(problem.barrier, problem.stage == stage, problem.stage < 2)
+            there = (problem.allowed & trees).any(1).astype(jnp.float32)
+            return (
+                (takes * there) @ gives.T,
+                (takes * there) @ crosses.T,
+                (gives * there) @ crosses.T,
+            )
+
+        first, second = of_stage(0), of_stage(1)
+        into, links_in, links_out = (jnp.stack(pair) for pair in zip(first, second, strict=True))
+        return Graph(into, links_in, links_out, crosses.sum(0))
+
+
+class Round(eqx.Module):
+    """What does not change within a round."""
+
+    server: Float[Array, "N 6"]
+    """Transfers to come over those that fit the rounds left; slack; shares of trees held and
+    wanted; ports; share of held trees that a neighbour wants."""
+    link: Float[Array, "L 3"]
+    """Demand over what fits the rounds left; workloads ready over capacity, logarithm; whether it
+    is a link that hops use."""
+    tree: Float[Array, "Q 5"]
+    """Shares sent, ready and to come; selected in the round before; rounds that its longest chain
+    takes over the rounds left."""
+    whole: Float[Array, " 5"]
+    """Grown or fixed; share of the bound's rounds left; share of transfers to come; whether
+    transfers merge into their takers; the logarithm of the servers' number."""
+    holds: Bool[Array, "N Q"]
+    """Trees of this stage for which a server is ready to give."""
+    lacks: Bool[Array, "N Q"]
+    """Trees of this stage for which a server waits."""
+    into: Float[Array, "N N"]
+    """Hops into a server from a server, in this stage."""
+    links_in: Float[Array, "N L"]
+    links_out: Float[Array, "N L"]
+    candidates: Bool[Array, " Q"]
+    """Trees with a workload that is ready."""
+    rounds_left: Float[Array, ""]
+    """Rounds of this stage until its bound, at least 1."""
+    link_slack: Float[Array, " H"]
+    """Transfers that the tightest link of a route can spare until then."""
+    chain: Float[Array, " H"]
+    """Rounds of the longest chain that a ready workload of the hop begins."""
+    to_come: Float[Array, " N"]
+    """Transfers into each server that are still to come, at the round's start."""
+
+
+def in_stage(problem: Problem, state: State) -> Bool[Array, " Q"]:
+    """The trees of the stage that is under way."""
+    return jnp.where(problem.barrier, problem.stage == state.stage, problem.stage < 2)
+
+
+def of_round(problem: Problem, graph: Graph, state: State) -> Round:
+    """The features at the start of a round.
+
+    Args:
+        problem: the problem.
+        graph: its matrices.
+        state: at the turn of flow-tree selection.
+    """
+    trees = in_stage(problem, state)
+    into, links_in, links_out = (
+        matrix[state.stage] for matrix in (graph.into, graph.links_in, graph.links_out)
+    )
+    bound = jnp.where(problem.barrier, problem.bound[state.stage], problem.bound.sum())
+    spent = state.round - jnp.where(problem.barrier, state.stage_start, 0)
+    rounds_left = jnp.maximum(bound - spent, 1).astype(jnp.float32)
+    exists = problem.pending.any(0) & trees
+    wait = jnp.where(exists, state.waiting, 0).astype(jnp.float32)
+    holds, lacks = exists & (state.waiting == 0), exists & (state.waiting > 0)
+    holds &= (problem.intake > 0)[:, None]
+    to_come = wait.sum(1)
+    workloads = ready(problem, state, exists)
+    count = workloads.sum(1).astype(jnp.float32)
+
+    at_giver = problem.at_giver
+    key = jnp.where(at_giver, problem.giver[:, None], problem.taker[:, None])
+    columns = jnp.arange(at_giver.shape[0])
+    left = problem.allowed & exists & state.pending[key, columns]
+    into_each = into.sum(1)
+    share = to_come / jnp.maximum(into_each, 1.0)
+    there = (problem.allowed & exists).any(1)
+    wanted = jnp.where(problem.grown, share[problem.taker] * there, left.sum(1))
+    crosses = problem.crosses.astype(jnp.float32)
+    capacity = problem.capacity.astype(jnp.float32)
+    demand, contenders = (crosses @ jnp.stack([wanted, count], 1)).T
+    used = links_in.sum(0) > 0
+    fits = rounds_left * jnp.maximum(capacity, 1.0)
+    spare = jnp.where(used, rounds_left * capacity - demand, PLENTY)
+
+    heights = jnp.where(workloads, problem.height[key, columns], 0)
+    number = jnp.maximum(exists.sum(), 1).astype(jnp.float32)
+    servers = jnp.maximum((problem.intake > 0).sum(), 1).astype(jnp.float32)
+    intake = problem.intake.astype(jnp.float32)
+    can_take = rounds_left * jnp.maximum(intake, 1.0)
+    neighbours_lack = into.T @ lacks.astype(jnp.float32) > 0
+    server = jnp.stack(
+        [
+            jnp.minimum(to_come / can_take, 2.0),
+            _cut(rounds_left * intake - to_come),
+            holds.sum(1) / number,
+            lacks.sum(1) / number,
+            jnp.log1p(intake) / 2.0,
+            (holds & neighbours_lack).sum(1) / jnp.maximum(holds.sum(1), 1),
+        ],
+        1,
+    )
+    link = jnp.stack(
+        [
+            jnp.where(used, jnp.minimum(demand / fits, 2.0), 0.0),
+            jnp.where(used, jnp.log1p(contenders / jnp.maximum(capacity, 1.0)) / 4.0, 0.0),
+            used.astype(jnp.float32),
+        ],
+        1,
+    )
+    total = jnp.maximum(problem.pending.sum(0), 1).astype(jnp.float32)
+    remaining = jnp.where(exists, state.pending.sum(0) / total, 0.0)
+    cells = jnp.zeros(state.pending.shape, bool).at[key, columns].max(workloads)
+    tallest = jnp.where(state.pending & exists, problem.height, 0).max(0)
+    tree = jnp.stack(
+        [
+            jnp.where(exists, 1.0 - remaining, 0.0),
+            cells.sum(0) / total,
+            remaining,
+            state.selected_before.astype(jnp.float32),
+            jnp.minimum(tallest / rounds_left, 2.0),
+        ],
+        1,
+    )
+    whole = jnp.stack(
+        [
+            problem.grown.astype(jnp.float32),
+            jnp.minimum(rounds_left / jnp.maximum(bound, 1), 1.0),
+            jnp.where(exists, state.pending.sum(0), 0).sum()
+            / jnp.maximum(jnp.where(exists, problem.pending.sum(0), 0).sum(), 1),
+            (at_giver & exists).any().astype(jnp.float32),
+            jnp.log(servers) / 4.0,
+        ]
+    )
+    return Round(
+        server=jnp.where(intake[:, None] > 0, server, 0.0),
+        link=link,
+        tree=jnp.where(exists[:, None], tree, 0.0),
+        whole=whole,
+        holds=holds,
+        lacks=lacks,
+        into=into,
+        links_in=links_in,
+        links_out=links_out,
+        candidates=workloads.any(0),
+        rounds_left=rounds_left,
+        link_slack=jnp.append(spare[:-1], PLENTY)[problem.hop_links].min(1),
+        chain=heights.max(1).astype(jnp.float32),
+        to_come=to_come,
+    )
+
+
+def _cut(slack: Float[Array, " ..."]) -> Float[Array, " ..."]:
+    return jnp.clip(slack, LOWEST, HIGHEST) / UNIT
+
+
+class Tally(eqx.Module):
+    """Sums that change with each workload of a round."""
+
+    to_come: Float[Array, " N"]
+    """Transfers into each server that are neither made nor on the way."""
+    taken: Float[Array, " N"]
+    """Transfers on the way into it in this round."""
+
+    @staticmethod
+    def start(features: Round) -> "Tally":
+        """At the round's start."""
+        return Tally(features.to_come, jnp.zeros_like(features.to_come))
+
+    def sent(self, taker: Int[Array, ""], can: Bool[Array, ""]) -> "Tally":
+        """After a workload."""
+        one = can.astype(jnp.float32)
+        return Tally(self.to_come.at[taker].add(-one), self.taken.at[taker].add(one))
+
+
+def of_hops(
+    problem: Problem, graph: Graph, features: Round, state: State, tally: Tally
+) -> tuple[Float[Array, "H 12"], Bool[Array, " H"]]:
+    """Features of each hop before a workload is sent, and which hops can be used.
+
+    In order: the taker's slack (transfers that it can take until the bound, less those to come),
+    and whether there is none; the same of the tightest link; logarithms of the hops that contend
+    for the route's links, the taker's and the giver's, over the room there; of the hop's ready
+    workloads; the taker's load of this round, and of the rounds left; the route's length; the
+    slack of the longest chain of waiting workloads.
+    """
+    fits = (state.count > 0) & ~state.blocked
+    crosses = problem.crosses.astype(jnp.float32)
+    contenders = crosses @ fits.astype(jnp.float32)
+    ratio = contenders / jnp.maximum(state.room, 1)
+    slack, load, taken = _of_takers(problem, features, tally)
+    numbers = [
+        slack[problem.taker],
+        (slack <= 0).astype(jnp.float32)[problem.taker],
+        _cut(features.link_slack),
+        (features.link_slack <= 0).astype(jnp.float32),
+        _log(ratio @ crosses),
+        _log(ratio)[problem.taker_link],
+        _log(ratio)[problem.giver_link],
+        _log(state.count.astype(jnp.float32)),
+        taken[problem.taker],
+        load[problem.taker],
+        graph.length / 2.0 - 1.0,
+        jnp.where(problem.grown, 0.0, _cut(features.rounds_left - features.chain)),
+    ]
+    return jnp.where(fits[:, None], jnp.stack(numbers, 1), 0.0), fits
+
+
+def _of_takers(problem: Problem, features: Round, tally: Tally) -> tuple[Array, Array, Array]:
+    intake = problem.intake.astype(jnp.float32)
+    can_take = features.rounds_left * jnp.maximum(intake, 1.0)
+    return (
+        _cut(features.rounds_left * intake - tally.to_come),
+        jnp.minimum(tally.to_come / can_take, 2.0),
+        tally.taken / jnp.maximum(intake, 1.0),
+    )
+
+
+def _log(number: Float[Array, " ..."]) -> Float[Array, " ..."]:
+    return jnp.log(jnp.maximum(number, 1e-3))
+
+
+def of_pieces(
+    problem: Problem, features: Round, state: State, hop: Int[Array, ""]
+) -> tuple[Float[Array, "Q 7"], Bool[Array, " Q"]]:
+    """Features of each tree on one hop, and which trees have a ready workload there.
+
+    In order, the first five with grown trees only: hops by which the taker could get the piece,
+    from servers that hold it or are about to, and their logarithm; servers that hold it or are
+    about to; hops from the taker, and from the giver, to servers that still lack it. Then the slack
+    of the chain that the workload begins, and one over the transfers that its taker waits for.
+    """
+    giver, taker = problem.giver[hop], problem.taker[hop]
+    lacks = (state.pending & in_stage(problem, state)).astype(jnp.float32)
+    into = features.into
+    into_taker, from_taker, from_giver = into[taker], into[:, taker], into[:, giver]
+    degree_in = jnp.maximum(into_taker.sum(), 1.0)
+    counts = jnp.stack([into_taker, from_taker, from_giver, jnp.ones_like(into_taker)])
+    counts = jnp.where(problem.intake > 0, counts, 0.0)
+    lacking = counts @ lacks
+    near = into_taker.sum() - lacking[0]
+    servers = jnp.maximum((problem.intake > 0).sum(), 1)
+    at_giver = problem.at_giver
+    height = jnp.where(at_giver, problem.height[giver], problem.height[taker])
+    pending = jnp.where(at_giver, state.pending[giver], state.pending[taker])
+    awaited = (state.waiting[taker] - state.arriving[taker]).astype(jnp.float32)
+    grown = problem.grown
+    numbers = [
+        jnp.where(grown, 4.0 * near / degree_in, 0.0),
+        jnp.where(grown, jnp.log(jnp.maximum(near, 1.0)), 0.0),
+        jnp.where(grown, 4.0 * (servers - lacking[3]) / servers, 0.0),
+        jnp.where(grown, 4.0 * lacking[1] / jnp.maximum(from_taker.sum(), 1.0), 0.0),
+        jnp.where(grown, 4.0 * lacking[2] / jnp.maximum(from_giver.sum(), 1.0), 0.0),
+        jnp.where(grown, 0.0, _cut(features.rounds_left - height)),
+        1.0 / jnp.maximum(awaited, 1.0),
+    ]
+    can = (
+        problem.allowed[hop]
+        & (state.waiting[giver] == 0)
+        & pending
+        & state.selected
+        & in_stage(problem, state)
+    )
+    return jnp.where(can[:, None], jnp.stack(numbers, 1), 0.0), can

@@ -1,0 +1,217 @@
+"""Algorithm 1: the two agents trained in turn, each against the other, frozen.
+
+Source: section 4.3 of the paper. Its listing swaps the names of the two policies in steps 5 to 11;
+the text of the section is what is done here.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gradweave.environment.problem import Problem
+from gradweave.learning.networks import HierarchicalPolicy
+from gradweave.learning.ppo import PPO, Agent, lesson, loss, minibatch
+from gradweave.learning.rollout import Ends, Rollout, RoundLog, record
+
+AGENTS: tuple[Agent, Agent] = ("tree", "workload")
+
+
+class Learner(eqx.Module):
+    """What training carries from one update to the next."""
+
+    policy: HierarchicalPolicy
+    tree_optimizer: Any
+    workload_optimizer: Any
+
+
+class Batch(eqx.Module):
+    """Problems of one size that are played side by side."""
+
+    problems: Problem
+    """[G]."""
+    busiest: Array
+    """[G] transfers that a round can have, at most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """One update of one agent: episodes are collected with both, then one is trained."""
+
+    tree: PPO
+    workload: PPO
+    rollout: Rollout
+    episodes: int
+    """Of each problem and update, over all devices."""
+    decay: int
+    """Updates over which the learning rate falls to a tenth."""
+
+    def ppo(self, agent: Agent) -> PPO:
+        """An agent's way to learn."""
+        return self.tree if agent == "tree" else self.workload
+
+    def optimizer(self, agent: Agent) -> optax.GradientTransformation:
+        """An agent's optimiser."""
+        how = self.ppo(agent)
+        steps = self.decay * how.epochs * how.minibatches
+        rate = optax.linear_schedule(how.learning_rate, how.learning_rate / 10, steps)
+        return optax.chain(optax.clip_by_global_norm(how.gradient_norm), optax.adam(rate, eps=1e-5))
+
+    def start(self, policy: HierarchicalPolicy) -> Learner:
+        """The learner before its first update."""
+        tree, workload = (
+            self.optimizer(agent).init(eqx.filter(getattr(policy, agent), eqx.is_inexact_array))
+            for agent in AGENTS
+        )
+        return Learner(policy, tree, workload)
+
+    def collect(
+        self, policy: HierarchicalPolicy, batch: Batch, key: PRNGKeyArray, episodes: int
+    ) -> tuple[RoundLog, Ends]:
+        """Episodes of every problem.
+
+        One problem is played after the other, its episodes side by side, so that none waits for
+        another network's rounds.
+        """
+        keys = jax.random.split(key, (len(batch.busiest), episodes))
+        return jax.lax.map(
+            lambda each: record(policy, each[0], each[1], each[2], self.rollout),
+            (batch.problems, keys, batch.busiest),
+        )
+
+    def update(
+        self,
+        learner: Learner,
+        batch: Batch,
+        key: PRNGKeyArray,
+        *,
+        agent: Agent,
+        devices: int = 1,
+        axis: str | None = None,
+    ) -> tuple[Learner, dict[str, Array]]:
+        """Collects and trains once.
+
+        Args:
+            learner: before.
+            batch: what to play.
+            key: of every random choice; each device's own.
+            agent: who learns; the other one is frozen.
+            devices: among which the episodes are divided.
+            axis: name of the devices' axis, inside `shard_map`.
+        """
+        how = self.ppo(agent)
+        playing, learning = jax.random.split(key)
+        logs, ends = self.collect(learner.policy, batch, playing, self.episodes // devices)
+        rows = lesson(logs, agent, how)
+        size = rows.advantage.shape[1] // (2 * how.minibatches)
+        optimizer = self.optimizer(agent)
+
+        def step(carry: tuple, key: PRNGKeyArray) -> tuple:
+            policy, state = carry
+            chosen = minibatch(rows, key, max(size, 1))
+            own = getattr(policy, agent)
+
+            def objective(own: eqx.Module) -> tuple:
+                whole = eqx.tree_at(lambda p: getattr(p, agent), policy, own)
+                return loss(whole, batch.problems, chosen, agent, how)
+
+            (_, figures), gradient = eqx.filter_value_and_grad(objective, has_aux=True)(own)
+            if axis is not None:
+                gradient, figures = jax.lax.pmean((gradient, figures), axis)
+            change, state = optimizer.update(gradient, state)
+            own = eqx.apply_updates(own, change)
+            return (eqx.tree_at(lambda p: getattr(p, agent), policy, own), state), figures
+
+        dynamic = (learner.policy, getattr(learner, f"{agent}_optimizer"))
+        arrays, rest = eqx.partition(dynamic, eqx.is_array)
+
+        def scanned(carry: Any, key: PRNGKeyArray) -> tuple:
+            after, figures = step(eqx.combine(carry, rest), key)
+            return eqx.filter(after, eqx.is_array), figures
+
+        keys = jax.random.split(learning, how.epochs * how.minibatches)
+        arrays, figures = jax.lax.scan(scanned, arrays, keys)
+        policy, state = eqx.combine(arrays, rest)
+        figures = {name: values.mean() for name, values in figures.items()}
+        figures |= _results(batch, logs, ends)
+        if axis is not None:
+            figures = jax.lax.pmean(figures, axis)
+            figures["decisions"] *= devices
+        after = dataclasses.replace(learner, policy=policy)
+        return dataclasses.replace(after, **{f"{agent}_optimizer": state}), figures
+
+
+def _results(batch: Batch, logs: RoundLog, ends: Ends) -> dict[str, Array]:
+    """[G] what came of the episodes, problem by problem."""
+    bound = batch.problems.bound.sum(1).astype(jnp.float32)
+    return {
+        "rounds": ends.rounds.mean(1, dtype=jnp.float32),
+        "over_bound": ends.rounds.mean(1, dtype=jnp.float32) / bound - 1.0,
+        "at_bound": (ends.done & (ends.rounds == bound[:, None])).mean(1, dtype=jnp.float32),
+        "finished": ends.done.mean(1, dtype=jnp.float32),
+        "selected": _share_selected(logs),
+        "decisions": (ends.sent_round >= 0).sum((1, 2, 3)).astype(jnp.float32),
+    }
+
+
+def _share_selected(logs: RoundLog) -> Float[Array, " G"]:
+    could = logs.features.candidates.sum((1, 2, 3))
+    did = (logs.selected & logs.features.candidates).sum((1, 2, 3))
+    return did / jnp.maximum(could, 1)
+
+
+def compiled_update(trainer: Trainer, agent: Agent, devices: Sequence[Any]) -> Any:
+    """`Trainer.update` of one agent, compiled, over devices and over seeds.
+
+    Learners and keys have a leading axis of seeds. The episodes of each problem are divided among
+    the devices, and gradients averaged over them.
+
+    Args:
+        trainer: what to do.
+        agent: who learns.
+        devices: at least one.
+    """
+    mesh = Mesh(list(devices), ("device",))
+    replicated, split = PartitionSpec(), PartitionSpec("device")
+
+    @functools.partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=(replicated, replicated, split),
+        out_specs=(replicated, replicated),
+        check_vma=False,
+    )
+    def on_device(arrays: Any, batch: Batch, keys: PRNGKeyArray) -> tuple:
+        def one_seed(arrays: Any, key: PRNGKeyArray) -> tuple:
+            learner = eqx.combine(arrays, shape.value)
+            after, figures = trainer.update(
+                learner, batch, key, agent=agent, devices=len(devices), axis="device"
+            )
+            return eqx.filter(after, eqx.is_array), figures
+
+        return jax.vmap(one_seed)(arrays, keys[0])
+
+    class Shape:
+        value: Any = None
+
+    shape = Shape()
+    jitted = jax.jit(on_device)
+
+    def run(learners: Learner, batch: Batch, keys: PRNGKeyArray) -> tuple[Learner, dict]:
+        """Args: [S] learners, a batch, [devices, S] keys."""
+        arrays, shape.value = eqx.partition(learners, eqx.is_array)
+        # Where the first call's arguments lay elsewhere than the next ones', each would compile.
+        everywhere = jax.device_put((arrays, batch), NamedSharding(mesh, replicated))
+        keys = jax.device_put(keys, NamedSharding(mesh, split))
+        after, figures = jitted(*everywhere, keys)
+        return eqx.combine(after, shape.value), figures
+
+    run.jitted = jitted  # pyright: ignore[reportFunctionMemberAccess]
+    return run

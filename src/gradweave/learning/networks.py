@@ -1,0 +1,251 @@
+"""The two policies: message passing over servers, links and trees, once a round.
+
+The round's messages set, for each hop and each server, how much each cheap number of `features`
+counts; a workload's score then is a dot product. That is what lets a round's workloads be drawn in
+sequence at the price of one evaluation a round, each draw seeing what the draws before it did.
+
+Nothing depends on the lengths of the axes or on the order of servers, links or trees.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from gradweave.environment.problem import Problem
+from gradweave.learning.features import (
+    GLOBAL_FEATURES,
+    HOP_FEATURES,
+    LINK_FEATURES,
+    PIECE_FEATURES,
+    SERVER_FEATURES,
+    TREE_FEATURES,
+    Round,
+)
+
+WIDTH = 16
+"""Numbers that each server, link and tree is described by."""
+LAYERS = 2
+SERVER_MESSAGES, LINK_MESSAGES, TREE_MESSAGES = 8, 4, 4
+"""Kinds of what each hears: itself, its neighbours by kind, and the network as a whole."""
+
+
+COMMON = 8.0
+"""What the weights that all hops, or all servers, have in common count for, so that they are
+learned before what tells one place from another."""
+
+
+class Messages(eqx.Module):
+    """One layer: what each server, link and tree makes of itself and of its neighbours."""
+
+    server: Float[Array, "8 D D"]
+    link: Float[Array, "4 D D"]
+    tree: Float[Array, "4 D D"]
+    bias: Float[Array, "3 D"]
+
+    def __init__(self, key: PRNGKeyArray) -> None:
+        server, link, tree = jax.random.split(key, 3)
+        self.server = _scaled(server, (SERVER_MESSAGES, WIDTH, WIDTH))
+        self.link = _scaled(link, (LINK_MESSAGES, WIDTH, WIDTH))
+        self.tree = _scaled(tree, (TREE_MESSAGES, WIDTH, WIDTH))
+        self.bias = jnp.zeros((3, WIDTH))
+
+
+def _scaled(key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
+    """Normal numbers, so small that the sum over the messages keeps its scale."""
+    return jax.random.normal(key, shape) / jnp.sqrt(shape[0] * shape[1])
+
+
+class Views(eqx.Module):
+    """What the message passing says about each part of a network."""
+
+    server: Float[Array, "N D"]
+    link: Float[Array, "L D"]
+    tree: Float[Array, "Q D"]
+    whole: Float[Array, " D3"]
+    """Means over servers, links and trees, and the round's own numbers."""
+
+
+class Encoder(eqx.Module):
+    """Message passing over servers, links and trees.
+
+    Workloads speak through who holds and who lacks which tree, and through the links' demand and
+    contenders.
+    """
+
+    server: Float[Array, "S D"]
+    link: Float[Array, "K D"]
+    tree: Float[Array, "T D"]
+    whole: Float[Array, "W 3 D"]
+    layers: tuple[Messages, ...]
+
+    def __init__(self, key: PRNGKeyArray) -> None:
+        server, link, tree, whole, *layers = jax.random.split(key, 4 + LAYERS)
+        self.server = _scaled(server, (SERVER_FEATURES, WIDTH)) * jnp.sqrt(float(WIDTH)) / 2
+        self.link = _scaled(link, (LINK_FEATURES, WIDTH)) * jnp.sqrt(float(WIDTH)) / 2
+        self.tree = _scaled(tree, (TREE_FEATURES, WIDTH)) * jnp.sqrt(float(WIDTH)) / 2
+        self.whole = jax.random.normal(whole, (GLOBAL_FEATURES, 3, WIDTH)) / 2
+        self.layers = tuple(Messages(layer) for layer in layers)
+
+    def __call__(self, features: Round) -> Views:
+        """The views at the start of a round."""
+        masks = _masks(features)
+        own = jnp.einsum("w,wkd->kd", features.whole, self.whole)
+        server = jax.nn.relu(features.server @ self.server + own[0]) * masks[0]
+        link = jax.nn.relu(features.link @ self.link + own[1]) * masks[1]
+        tree = jax.nn.relu(features.tree @ self.tree + own[2]) * masks[2]
+        holds, lacks = features.holds.astype(jnp.float32), features.lacks.astype(jnp.float32)
+        for layer in self.layers:
+            heard_by_server = jnp.stack(
+                [
+                    server,
+                    _mean(features.into, server),
+                    _mean(features.into.T, server),
+                    _mean(features.links_in, link),
+                    _mean(features.links_out, link),
+                    _mean(holds, tree),
+                    _mean(lacks, tree),
+                    jnp.broadcast_to(_mean(masks[0].T, server), server.shape),
+                ]
+            )
+            heard_by_link = jnp.stack(
+                [
+                    link,
+                    _mean(features.links_out.T, server),
+                    _mean(features.links_in.T, server),
+                    jnp.broadcast_to(_mean(masks[1].T, link), link.shape),
+                ]
+            )
+            heard_by_tree = jnp.stack(
+                [
+                    tree,
+                    _mean(holds.T, server),
+                    _mean(lacks.T, server),
+                    jnp.broadcast_to(_mean(masks[2].T, tree), tree.shape),
+                ]
+            )
+            server = _told(server, heard_by_server, layer.server, layer.bias[0]) * masks[0]
+            link = _told(link, heard_by_link, layer.link, layer.bias[1]) * masks[1]
+            tree = _told(tree, heard_by_tree, layer.tree, layer.bias[2]) * masks[2]
+        means = [_mean(mask.T, x)[0] for mask, x in zip(masks, (server, link, tree), strict=True)]
+        return Views(server, link, tree, jnp.concatenate([*means, features.whole]))
+
+
+def _masks(features: Round) -> tuple[Array, Array, Array]:
+    servers = features.server[:, 4] > 0  # ports
+    links = features.link[:, 2] > 0
+    trees = (features.holds | features.lacks).any(0)
+    return tuple(mask[:, None].astype(jnp.float32) for mask in (servers, links, trees))  # pyright: ignore[reportReturnType]
+
+
+def _mean(weights: Float[Array, "A B"], of: Float[Array, "B D"]) -> Float[Array, "A D"]:
+    return weights @ of / jnp.maximum(weights.sum(1, keepdims=True), 1.0)
+
+
+def _told(
+    own: Float[Array, "A D"],
+    heard: Float[Array, "M A D"],
+    weights: Float[Array, "M D D"],
+    bias: Float[Array, " D"],
+) -> Float[Array, "A D"]:
+    return own + jax.nn.relu(jnp.einsum("mad,mde->ae", heard, weights) + bias)
+
+
+class Critic(eqx.Module):
+    """What is still to be had from here, judged by the network as a whole."""
+
+    layers: eqx.nn.MLP
+
+    def __init__(self, key: PRNGKeyArray) -> None:
+        inputs = 3 * WIDTH + GLOBAL_FEATURES
+        self.layers = eqx.nn.MLP(inputs, "scalar", 32, 1, activation=jax.nn.tanh, key=key)
+
+    def __call__(self, views: Views) -> Float[Array, ""]:
+        """The value."""
+        return self.layers(views.whole)
+
+
+class TreePolicy(eqx.Module):
+    """Flow-tree selection: whether each tree is selected, each for itself."""
+
+    encoder: Encoder
+    score: Float[Array, " D"]
+    bias: Float[Array, ""]
+    critic: Critic
+
+    def __init__(self, key: PRNGKeyArray, bias: float = 0.0) -> None:
+        encoder, critic = jax.random.split(key)
+        self.encoder = Encoder(encoder)
+        self.score = jnp.zeros(WIDTH)
+        self.bias = jnp.asarray(bias, jnp.float32)
+        self.critic = Critic(critic)
+
+    def __call__(self, views: Views) -> Float[Array, " Q"]:
+        """The logarithm of each tree's odds to be selected."""
+        return views.tree @ self.score + self.bias
+
+
+class Weights(eqx.Module):
+    """What the features of a round's workloads count for."""
+
+    hop: Float[Array, "H F"]
+    piece: Float[Array, "N G"]
+    """By the taker."""
+    match: Float[Array, "N Q"]
+    """Added to a tree's score at a taker."""
+
+
+class WorkloadPolicy(eqx.Module):
+    """Workload scheduling: scores for the hops, and for the trees on the hop that is taken."""
+
+    encoder: Encoder
+    hop: Float[Array, " F"]
+    hop_of_giver: Float[Array, "D F"]
+    hop_of_taker: Float[Array, "D F"]
+    hop_of_links: Float[Array, "D F"]
+    piece: Float[Array, " G"]
+    piece_of_taker: Float[Array, "D G"]
+    match: Float[Array, "D D"]
+    critic: Critic
+
+    def __init__(self, key: PRNGKeyArray) -> None:
+        encoder, critic = jax.random.split(key)
+        self.encoder = Encoder(encoder)
+        self.hop = jnp.zeros(HOP_FEATURES)
+        self.hop_of_giver = jnp.zeros((WIDTH, HOP_FEATURES))
+        self.hop_of_taker = jnp.zeros((WIDTH, HOP_FEATURES))
+        self.hop_of_links = jnp.zeros((WIDTH, HOP_FEATURES))
+        self.piece = jnp.zeros(PIECE_FEATURES)
+        self.piece_of_taker = jnp.zeros((WIDTH, PIECE_FEATURES))
+        self.match = jnp.zeros((WIDTH, WIDTH))
+        self.critic = Critic(critic)
+
+    def __call__(self, views: Views, problem: Problem) -> Weights:
+        """The weights of a round."""
+        crosses = problem.crosses.astype(jnp.float32)
+        links = _mean(crosses.T, views.link)
+        hop = (
+            COMMON * self.hop
+            + (views.server @ self.hop_of_giver)[problem.giver]
+            + (views.server @ self.hop_of_taker)[problem.taker]
+            + links @ self.hop_of_links
+        )
+        piece = COMMON * self.piece + views.server @ self.piece_of_taker
+        return Weights(hop, piece, views.server @ self.match @ views.tree.T)
+
+
+class HierarchicalPolicy(eqx.Module):
+    """Both agents; they share nothing."""
+
+    tree: TreePolicy
+    workload: WorkloadPolicy
+
+    def __init__(self, key: PRNGKeyArray, tree_bias: float = 0.0) -> None:
+        tree, workload = jax.random.split(key)
+        self.tree = TreePolicy(tree, tree_bias)
+        self.workload = WorkloadPolicy(workload)
+
+
+def masked_log_softmax(scores: Float[Array, " A"], can: Bool[Array, " A"]) -> Float[Array, " A"]:
+    """Logarithms of the odds among what can be chosen; very low elsewhere."""
+    return jax.nn.log_softmax(jnp.where(can, scores, -1e9))

@@ -1,0 +1,199 @@
+"""Masked proximal policy optimisation over rounds and the draws within them.
+
+An update trains one of the two agents; the other one's parameters are not touched. A round's
+advantage counts for all its draws: what was sent before a draw is settled, so nothing in the round
+is credited twice. Source: Schulman et al. 2017; Huang and Ontañón 2020 for the masks.
+"""
+
+import dataclasses
+import math
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gradweave.environment.problem import Problem
+from gradweave.errors import OptionError
+from gradweave.learning.networks import HierarchicalPolicy, masked_log_softmax
+from gradweave.learning.rollout import (
+    Draw,
+    RoundLog,
+    hop_scores,
+    piece_scores,
+    tree_log_odds,
+)
+
+Agent = Literal["tree", "workload"]
+"""Flow-tree selection, or workload scheduling."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PPO:
+    """How an agent learns from a record."""
+
+    learning_rate: float = 3e-3
+    epochs: int = 2
+    minibatches: int = 4
+    clip: float = 0.2
+    """How far the odds of an action may move in one update, as a share."""
+    entropy: float = 1e-3
+    value: float = 0.5
+    """Weight of the critic's error."""
+    discount: float = 1.0
+    """By round. 0: an episode of the agent is one round, as workload scheduling's is in the
+    paper."""
+    smoothing: float = 0.95
+    """λ of the generalised advantage estimate."""
+    gradient_norm: float = 0.5
+    """What gradients are cut off at."""
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "clip", "gradient_norm"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise OptionError(f"{name}: expected a number above 0, got {getattr(self, name)}")
+        for name in ("epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name in ("entropy", "value"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+        for name in ("discount", "smoothing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise OptionError(f"{name}: expected 0 to 1, got {getattr(self, name)}")
+
+
+class Lesson(eqx.Module):
+    """Rounds with their advantages, [G, rows] of several problems."""
+
+    rounds: RoundLog
+    advantage: Float[Array, "G M"]
+    target: Float[Array, "G M"]
+
+
+def advantages(
+    log: RoundLog, agent: Agent, how: PPO
+) -> tuple[Float[Array, "T B"], Float[Array, "T B"]]:
+    """Generalised advantage estimates and the critic's targets.
+
+    Args:
+        log: [T, B] rounds.
+        agent: whose.
+        how: discount and smoothing.
+    """
+    reward, value = (
+        (log.tree_reward, log.tree_value)
+        if agent == "tree"
+        else (log.workload_reward, log.workload_value)
+    )
+    value = value * log.real
+
+    def back(carry: tuple[Array, Array], row: tuple[Array, Array]) -> tuple:
+        later, next_value = carry
+        now_reward, now_value = row
+        error = now_reward + how.discount * next_value - now_value
+        advantage = error + how.discount * how.smoothing * later
+        return (advantage, now_value), advantage
+
+    zero = jnp.zeros_like(value[0])
+    _, advantage = jax.lax.scan(back, (zero, zero), (reward, value), reverse=True)
+    return advantage, advantage + value
+
+
+def lesson(logs: RoundLog, agent: Agent, how: PPO) -> Lesson:
+    """The rounds of several problems' records, one row each, advantages of one scale.
+
+    Args:
+        logs: [G, T, B] rounds.
+        agent: whose.
+        how: discount and smoothing.
+    """
+    advantage, target = jax.vmap(lambda log: advantages(log, agent, how))(logs)
+    real = logs.real.astype(jnp.float32)
+    number = jnp.maximum(real.sum((1, 2), keepdims=True), 1.0)
+    mean = (advantage * real).sum((1, 2), keepdims=True) / number
+    spread = jnp.sqrt((jnp.square(advantage - mean) * real).sum((1, 2), keepdims=True) / number)
+    advantage = (advantage - mean) / (spread + 1e-6)
+    flat = jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), logs)
+    problems = advantage.shape[0]
+    return Lesson(flat, advantage.reshape(problems, -1), target.reshape(problems, -1))
+
+
+def _draw_log_odds(
+    weights: eqx.Module, draw: Draw, problem: Problem
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Logarithm of a draw's odds, and the entropy of what it was drawn from."""
+    hop_log = masked_log_softmax(hop_scores(weights, draw.hop_features), draw.hop_can)  # pyright: ignore[reportArgumentType]
+    taker = problem.taker[draw.hop]
+    piece_log = masked_log_softmax(
+        piece_scores(weights, taker, draw.piece_features),  # pyright: ignore[reportArgumentType]
+        draw.piece_can,
+    )
+    spread = (
+        -(jnp.exp(hop_log) * jnp.where(draw.hop_can, hop_log, 0.0)).sum()
+        - (jnp.exp(piece_log) * jnp.where(draw.piece_can, piece_log, 0.0)).sum()
+    )
+    return hop_log[draw.hop] + piece_log[draw.piece], spread
+
+
+def _clipped(ratio: Array, advantage: Array, clip: float) -> Array:
+    return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
+
+
+def loss(
+    policy: HierarchicalPolicy, problems: Problem, rows: Lesson, agent: Agent, how: PPO
+) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+    """The clipped objective, the critic's error and the entropy, over rows of several problems.
+
+    Args:
+        policy: both agents.
+        problems: [G] problems.
+        rows: [G, M] rounds.
+        agent: who is trained.
+        how: weights of the terms.
+    """
+
+    def of_tree(problem: Problem, log: RoundLog, advantage: Array) -> tuple[Array, ...]:
+        views = policy.tree.encoder(log.features)
+        scores = policy.tree(views)
+        now = tree_log_odds(scores, log.selected, log.features.candidates)
+        ratio = jnp.exp(now - log.tree_log_odds)
+        odds = jax.nn.sigmoid(scores)
+        each = -odds * jax.nn.log_sigmoid(scores) - (1 - odds) * jax.nn.log_sigmoid(-scores)
+        spread = jnp.where(log.features.candidates, each, 0.0).sum()
+        gain = _clipped(ratio, advantage, how.clip)
+        one = jnp.ones(())
+        return policy.tree.critic(views), gain, spread, one, jnp.abs(ratio - 1)
+
+    def of_workload(problem: Problem, log: RoundLog, advantage: Array) -> tuple[Array, ...]:
+        views = policy.workload.encoder(log.features)
+        weights = policy.workload(views, problem)
+        now, spread = jax.vmap(lambda draw: _draw_log_odds(weights, draw, problem))(log.draws)
+        real = log.draws.real.astype(jnp.float32)
+        ratio = jnp.exp(jnp.where(log.draws.real, now - log.draws.log_odds, 0.0))
+        gain = (_clipped(ratio, advantage, how.clip) * real).sum()
+        value = policy.workload.critic(views)
+        return value, gain, (spread * real).sum(), real.sum(), (jnp.abs(ratio - 1) * real).sum()
+
+    each = of_tree if agent == "tree" else of_workload
+    per_row = jax.vmap(jax.vmap(each, in_axes=(None, 0, 0)))
+    value, gain, spread, number, moved = per_row(problems, rows.rounds, rows.advantage)
+    real = rows.rounds.real.astype(jnp.float32)
+    actions = jnp.maximum((number * real).sum(), 1.0)
+    gain, spread, moved = ((x * real).sum() / actions for x in (gain, spread, moved))
+    error = (jnp.square(value - rows.target) * real).sum() / jnp.maximum(real.sum(), 1.0)
+    total = -gain + how.value * error - how.entropy * spread
+    return total, {"gain": gain, "value_error": error, "entropy": spread, "moved": moved}
+
+
+def minibatch(rows: Lesson, key: PRNGKeyArray, size: int) -> Lesson:
+    """Random rows of each problem, real ones first."""
+
+    def chosen(key: PRNGKeyArray, real: Array) -> Array:
+        order = jax.random.uniform(key, real.shape) - real
+        return jnp.argsort(order)[:size]
+
+    keys = jax.random.split(key, rows.advantage.shape[0])
+    which = jax.vmap(chosen)(keys, rows.rounds.real.astype(jnp.float32))
+    return jax.tree.map(lambda x: jax.vmap(lambda a, i: a[i])(x, which), rows)

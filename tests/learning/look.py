@@ -1,0 +1,125 @@
+"""All that the policies make of a state, compiled once; and policies whose every number counts."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from gradweave.environment import Problem, State
+from gradweave.environment.flow_tree_selection import select
+from gradweave.environment.workload_scheduling import available, send
+from gradweave.learning import features
+from gradweave.learning.features import Graph, Round, Tally
+from gradweave.learning.networks import HierarchicalPolicy, Views, Weights
+from gradweave.learning.rollout import hop_scores, piece_scores
+from gradweave.schedulers.policy_kernel import ROUNDING
+
+
+class Look(NamedTuple):
+    """At the start of a round."""
+
+    features: Round
+    tree_views: Views
+    tree_scores: Array
+    """[Q]"""
+    tree_value: Array
+    workload_views: Views
+    weights: Weights
+    workload_value: Array
+
+
+class Scores(NamedTuple):
+    """Before a workload is sent."""
+
+    hops: Array
+    """[H]"""
+    hops_can: Array
+    """[H]"""
+    pieces: Array
+    """[H, Q] of each tree on each hop."""
+    pieces_can: Array
+    """[H, Q]"""
+
+
+@eqx.filter_jit
+def look(policy: HierarchicalPolicy, problem: Problem, state: State) -> Look:
+    """What the policies see and say at the start of a round."""
+    seen = features.of_round(problem, Graph.of(problem), state)
+    of_trees, of_workloads = policy.tree.encoder(seen), policy.workload.encoder(seen)
+    return Look(
+        seen,
+        of_trees,
+        policy.tree(of_trees),
+        policy.tree.critic(of_trees),
+        of_workloads,
+        policy.workload(of_workloads, problem),
+        policy.workload.critic(of_workloads),
+    )
+
+
+def exact_slack(seen: Round) -> Round:
+    """The features with a link's slack of 0 where it is so but for the order shares are summed in.
+
+    Whether there is any is a feature of its own, which the last bit would decide.
+    """
+    slack = jnp.where(jnp.abs(seen.link_slack) < ROUNDING, 0.0, seen.link_slack)
+    return eqx.tree_at(lambda round: round.link_slack, seen, slack)
+
+
+@eqx.filter_jit
+def scores(
+    looked: Look, problem: Problem, state: State, hops: Array, trees: Array, count: Array
+) -> Scores:
+    """The scores of all workloads after some were sent.
+
+    Args:
+        looked: at the start of the round.
+        problem: the problem.
+        state: when the round's trees are selected.
+        hops: of the workloads that are sent first; padded.
+        trees: of these.
+        count: how many there are.
+    """
+    graph, seen = Graph.of(problem), exact_slack(looked.features)
+
+    def one(place: Array, carry: tuple[State, Tally]) -> tuple[State, Tally]:
+        before, tally = carry
+        real = place < count
+        after = send(problem, before, hops[place], trees[place], real)
+        return after, tally.sent(problem.taker[hops[place]], real)
+
+    state, tally = jax.lax.fori_loop(0, len(hops), one, (state, Tally.start(seen)))
+    numbers, can = features.of_hops(problem, graph, seen, state, tally)
+
+    def on_hop(hop: Array) -> tuple[Array, Array]:
+        numbers, can = features.of_pieces(problem, seen, state, hop)
+        return piece_scores(looked.weights, problem.taker[hop], numbers), can
+
+    pieces, pieces_can = jax.lax.map(on_hop, jnp.arange(len(problem.giver)))
+    return Scores(hop_scores(looked.weights, numbers), can, pieces, pieces_can)
+
+
+select_trees = jax.jit(select)
+sendable = jax.jit(available)
+sent = jax.jit(send)
+
+
+def some_policy(seed: int = 0, scale: float = 0.5) -> HierarchicalPolicy:
+    """A policy none of whose numbers is 0, so that a mistake with any of them shows.
+
+    Args:
+        seed: of the numbers.
+        scale: of those that start at 0.
+    """
+    rng = np.random.default_rng(seed)
+    arrays, rest = eqx.partition(HierarchicalPolicy(jax.random.key(seed)), eqx.is_array)
+
+    def filled(array: Array) -> Array:
+        if np.asarray(array).any():
+            return array
+        return jnp.asarray(scale * rng.normal(size=array.shape), jnp.float32)
+
+    return eqx.combine(jax.tree.map(filled, arrays), rest)
