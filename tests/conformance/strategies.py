@@ -8,6 +8,7 @@ from gradweave.schedulers import (
     CentralParameterServer,
     Grown,
     HalvingDoubling,
+    Learned,
     Merged,
     ParameterServer,
     Portfolio,
@@ -54,6 +55,8 @@ NO_FREE_GROUP = frozenset(
 STRATEGIES: dict[str, Strategy] = {
     "portfolio": Strategy(lambda _: Portfolio()),
     "symmetric": Strategy(lambda _: Symmetric(restarts=10), none_on=NO_FREE_GROUP),
+    "learned": Strategy(lambda _: Learned(samples=2)),
+    "learned, fixed trees": Strategy(lambda _: Learned(samples=2, trees="fixed")),
     "grown": Strategy(lambda _: Grown(restarts=10)),
     "grown, two threads, one route": Strategy(lambda _: Grown(restarts=4, workers=2, routes=1)),
     "merged": Strategy(lambda _: Merged()),

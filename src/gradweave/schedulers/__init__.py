@@ -6,6 +6,7 @@ from gradweave.schedulers.exact import Exact
 from gradweave.schedulers.exact_proof import Proof
 from gradweave.schedulers.grown import Grown
 from gradweave.schedulers.halving_doubling import HalvingDoubling, RecursiveDoubling
+from gradweave.schedulers.learned import Learned
 from gradweave.schedulers.merged import Merged
 from gradweave.schedulers.parameter_server import CentralParameterServer, ParameterServer
 from gradweave.schedulers.portfolio import Portfolio
@@ -27,6 +28,7 @@ __all__ = [
     "Exact",
     "Grown",
     "HalvingDoubling",
+    "Learned",
     "Merged",
     "Objective",
     "ParameterServer",

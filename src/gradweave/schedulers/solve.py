@@ -11,6 +11,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule, StatedBound
 from gradweave.schedulers.exact import Exact
 from gradweave.schedulers.grown import Grown
+from gradweave.schedulers.learned import Learned
 from gradweave.schedulers.merged import Merged
 from gradweave.schedulers.repair import Repair
 from gradweave.schedulers.ring import Ring
@@ -28,6 +29,7 @@ OBJECTIVES: tuple[str, ...] = get_args(Objective)
 DEFAULT: tuple[Scheduler, ...] = (
     Symmetric(),
     Ring(forwarding=False),
+    Learned(),
     Grown(),
     Merged(),
     Exact(effort=3.0),

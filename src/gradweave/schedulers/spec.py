@@ -10,6 +10,7 @@ from gradweave.schedulers.binomial import Binomial
 from gradweave.schedulers.exact import Exact
 from gradweave.schedulers.grown import Grown
 from gradweave.schedulers.halving_doubling import HalvingDoubling, RecursiveDoubling
+from gradweave.schedulers.learned import Learned
 from gradweave.schedulers.merged import Merged
 from gradweave.schedulers.parameter_server import CentralParameterServer, ParameterServer
 from gradweave.schedulers.portfolio import Portfolio
@@ -23,6 +24,7 @@ STRATEGIES: dict[str, type[Scheduler]] = {
     for strategy in (
         Portfolio,
         Symmetric,
+        Learned,
         Grown,
         Exact,
         Merged,
@@ -136,6 +138,8 @@ def _value(what: str, kind: object, text: str) -> object:
             return int(text)
         if kind is float:
             return float(text)
+        if kind is str:
+            return text
         return tuple(int(part) for part in text.split("."))
     except (KeyError, ValueError):
         expected = {bool: "true or false", int: "an integer", float: "a number"}.get(
