@@ -1,4 +1,4 @@
-"""What the verbs answer: JSON objects as issue 2 lists them, text, exit statuses."""
+"""What the verbs answer: JSON objects, text, exit statuses."""
 
 import csv
 import json
@@ -9,7 +9,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.cli.console import Progress, printable
-from gradweave.report.comparison import TABLE_2
+from gradweave.report.comparison import LEARNED, TABLE_2
 from gradweave.report.paper import NOT_REPRODUCED, PAPER
 from gradweave.schedule.schedule import COLLECTIVES, Provenance
 from gradweave.schedule.schedule import Schedule as ScheduleOf
@@ -203,6 +203,12 @@ def test_compare_answers_in_json(gradweave):
         assert isinstance(row["rounds_mean"], NUMBER) and isinstance(row["bound"], NUMBER)
         assert isinstance(row["rounds_min"], int) and row["seeds"] == 2
         assert row["stages"] == "all_reduce" and row["paper"] is None
+
+
+def test_compare_shows_a_learned_scheduler_by_three_figures(gradweave):
+    answer = gradweave("compare", "ring:4", "--schedulers", "learned", "--seeds", 1, "--json")
+    names = [row["scheduler"] for row in json.loads(answer.stdout)["rows"]]
+    assert names == list(LEARNED)
 
 
 def test_compare_says_why_there_is_no_figure(gradweave):

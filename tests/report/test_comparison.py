@@ -4,7 +4,7 @@ import pytest
 
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError
-from gradweave.report.comparison import TABLE_2, Case, compare
+from gradweave.report.comparison import LEARNED, TABLE_2, Case, compare
 from gradweave.report.paper import NOT_REPRODUCED, PAPER, PAPER_LEARNED
 from gradweave.schedulers import Merged, ParameterServer, Ring
 from gradweave.schedulers.spec import from_spec as scheduler_from_spec
@@ -117,3 +117,16 @@ def test_the_papers_figures_belong_to_strategies_and_networks_that_exist():
     assert list(PAPER_LEARNED) == labels
     assert set(NOT_REPRODUCED) < set(labels)
     assert PAPER_LEARNED["J20"] == 62.2 and PAPER["ring:steps=paper"]["B5"] == 150.0
+
+
+def test_the_mean_of_drawn_episodes_is_taken_of_a_hundred():
+    network = Case("net", "bcube:n=2,k=1", "all_gather")
+    drawn, best_actions = LEARNED[0], LEARNED[1]
+    schedulers = [scheduler_from_spec(spec) for spec in (drawn, best_actions)]
+    rows = compare([network], schedulers, seeds=2)
+    assert [(row.scheduler, row.seeds) for row in rows] == [(drawn, 100), (best_actions, 2)]
+    rounds = [
+        schedulers[0].schedule(network.network(0), collective="all_gather", seed=seed).rounds
+        for seed in range(100)
+    ]
+    assert rows[0].rounds_mean == sum(rounds) / 100

@@ -4,6 +4,7 @@ import csv
 import functools
 import importlib.util
 import io
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +17,15 @@ from gradweave.cli.options import json_option, schedulers_of, time_limit_option
 from gradweave.errors import FileError, OptionError
 from gradweave.report import TABLE_2, Case, Row, comparison_chart
 from gradweave.report import compare as run
+from gradweave.report.comparison import LEARNED
 from gradweave.report.paper import NOT_REPRODUCED, PAPER_LEARNED
+from gradweave.schedulers import Scheduler
 from gradweave.schedulers.spec import split_specs
 
 SCHEDULERS = (
     "parameter_server,central_parameter_server,ring:steps=paper,ring,ring:order=hamiltonian,"
     "merged:rule=random,swap_passes=0,merged:rule=deepest,swap_passes=0,merged:swap_passes=0,merged,"
-    "grown:restarts=1,portfolio"
+    "grown:restarts=1,learned,portfolio"
 )
 """What is compared where nothing else is asked for."""
 WIDEST = 1 << 20
@@ -35,7 +38,8 @@ WIDEST = 1 << 20
     "--schedulers",
     default=SCHEDULERS,
     metavar="SCHEDULERS",
-    help="Comma-separated strategies, such as ring,merged:rule=deepest.  [default: every one]",
+    help="Comma-separated strategies, such as ring,merged:rule=deepest; learned stands for three: "
+    "the mean of drawn episodes, the best actions, the best of 64.  [default: every one]",
 )
 @click.option("--seeds", type=click.IntRange(1, 100_000), default=20, show_default=True)
 @time_limit_option
@@ -58,7 +62,7 @@ def compare(
     Each strategy runs once per seed; on the Jellyfish of Table 2, each seed is another of the 20
     reference graphs. The limit of time is for each run.
     """
-    strategies = schedulers_of(schedulers)
+    strategies = strategies_of(schedulers)
     if not strategies:
         raise OptionError("schedulers: expected at least one, got none")
     cases = [Case(spec, spec) for text in networks for spec in split_specs(text)]
@@ -78,6 +82,13 @@ def compare(
         _print_table(rows)
         if output is not None:
             print_lines(f"written to {output}: {', '.join(written)}")
+
+
+def strategies_of(text: str) -> tuple[Scheduler, ...]:
+    """The strategies to compare; ``learned`` stands for its three figures."""
+    specs = split_specs(text)
+    each = (LEARNED if spec == "learned" else (spec,) for spec in specs)
+    return schedulers_of(",".join(itertools.chain.from_iterable(each)))
 
 
 def _prepare(output: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from gradweave.errors import NoScheduleError
 from gradweave.report.paper import PAPER
 from gradweave.schedule.schedule import Collective
+from gradweave.schedulers.learned import Learned
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve import bound_for
 from gradweave.schedulers.spec import to_spec
@@ -91,7 +92,8 @@ def compare(
     Args:
         cases: what to run on.
         schedulers: what to run.
-        seeds: runs of each scheduler on each case.
+        seeds: runs of each scheduler on each case; at least 100 of a learned scheduler's single
+            drawn episodes, whose mean is asked for.
         time_limit: seconds for each run.
         progress: told what is about to run.
 
@@ -100,16 +102,28 @@ def compare(
     """
     rows = []
     for case in cases:
-        runs = [case.network(seed) for seed in range(seeds)]
         for scheduler in schedulers:
+            number = max(seeds, DRAWN) if _is_drawn(scheduler) else seeds
+            runs = [case.network(seed) for seed in range(number)]
             progress(f"{case.label}: {to_spec(scheduler)}")
             bounds = {
                 network: bound_for(network, case.stages, [scheduler]).rounds
                 for network in dict.fromkeys(runs)
             }
-            bound = sum(bounds[network] for network in runs) / seeds
+            bound = sum(bounds[network] for network in runs) / number
             rows.append(_row(case, scheduler, runs, bound, time_limit))
     return rows
+
+
+LEARNED = ("learned:samples=1,greedy=false", "learned:samples=0", "learned")
+"""A learned scheduler's three figures: the mean of drawn episodes, the best actions', the best of
+64 drawn ones."""
+DRAWN = 100
+"""Episodes that a mean of drawn ones is taken of, at least."""
+
+
+def _is_drawn(scheduler: Scheduler) -> bool:
+    return isinstance(scheduler, Learned) and scheduler.samples == 1 and not scheduler.greedy
 
 
 def _row(
