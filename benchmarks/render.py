@@ -292,6 +292,8 @@ PICTURES = (
     "throughput.png",
     "strategies_scaling.png",
     "random_networks_gap.png",
+    "shipped_training.png",
+    "learning_choices.png",
 )
 """Copied to docs/images, since the site has only what lies in docs/."""
 
@@ -331,6 +333,132 @@ def replan() -> str:
     return f"{table(head, lines)}\n\n{made_with(result)}"
 
 
+def learned_rows(trees: str, group: str | None = None) -> list[dict[str, Any]]:
+    rows = load("learned_decoding")["rows"]
+    return [r for r in rows if r["trees"] == trees and group in (None, r["group"])]
+
+
+def learned_table_2() -> str:
+    """Per stage; the paper's figures count both on BCube and Jellyfish."""
+    fixed = {row["label"]: row for row in learned_rows("fixed", "table 2")}
+    lines = []
+    for row in learned_rows("grown", "table 2"):
+        label, other = row["label"], fixed[row["label"]]
+        paper = row["paper"] / (1 if label.startswith("D") else 2)
+        lines.append(
+            [
+                NETWORKS[label],
+                f"{row['mean']:.2f}",
+                *(str(row[key]) for key in ("greedy", "best", "bound")),
+                f"{row['rarest near: mean']:.2f}",
+                f"{paper:.1f}",
+                f"{other['mean']:.2f}",
+                *(str(other[key]) for key in ("greedy", "best", "bound")),
+            ]
+        )
+    head = ["network", "drawn", "best actions", "best of 64", "optimum", "greedy rule",
+            "paper: RL", "fixed trees: drawn", "best actions", "best of 64",
+            "their bound"]  # fmt: skip
+    return f"{table(head, lines)}\n\n{made_with(load('learned_decoding'))}"
+
+
+def learned_groups() -> str:
+    rules = ("rarest everywhere", "rarest near", "rarest near, swaps")
+    names = {
+        "table 2": "Table 2, five of them never seen",
+        "held out": "held out: tori, meshes, hypercubes, larger ones",
+        "heterogeneous": "heterogeneous: unequal capacities, several servers a switch",
+        "random": "100 random, unequal capacities",
+        "well connected": "20 random, well connected",
+    }
+
+    def gap(rows: list[dict[str, Any]], key: str) -> str:
+        return f"{sum(row[key] / row['bound'] - 1 for row in rows) / len(rows):.1%}"
+
+    lines = []
+    for group, name in names.items():
+        rows = learned_rows("grown", group)
+        lines.append(
+            [
+                name,
+                *(gap(rows, key) for key in ("untrained_mean", "mean", "greedy", "best")),
+                *(gap(rows, f"{rule}: {key}") for rule in rules for key in ("mean", "best")),
+                *(gap(rows, f"{rule}: best in the time of greedy") for rule in rules),
+            ]
+        )
+    head = ["mean gap", "untrained: drawn", "learned: drawn", "best actions", "best of 64"]
+    head += [f"{rule}: {what}" for rule in rules for what in ("one pass", "best of 64")]
+    head += [f"{rule}, in the time of the best actions" for rule in rules]
+    return f"{table(head, lines)}\n\n{made_with(load('learned_decoding'))}"
+
+
+def shipped_training() -> str:
+    result = load("shipped_training")
+    return (
+        f"{result['updates']} updates took {result['minutes']:.0f} minutes and "
+        f"{result['decisions'] / 1e6:.0f} million drawn workloads, "
+        f"{result['decisions_per_second']:,} a second with learning. Over the last 50 updates "
+        f"drawn episodes were {result['last_50_over_bound']:.1%} over the bound.\n\n"
+        f"{made_with(result)}"
+    )
+
+
+def learning_choices() -> str:
+    result = load("learning_choices")
+    last: dict[str, list[dict[str, Any]]] = {}
+    for row in result["rows"]:
+        last.setdefault(row["variant"], []).append(row)
+    lines = []
+    for name, rows in last.items():
+        first, end = rows[0]["over_bound"], rows[-5:]
+        over = [sum(each) / len(each) for row in end for each in [row["over_bound"]]]
+        lines.append(
+            [
+                name,
+                f"{sum(first) / len(first):.1%}",
+                f"{sum(over) / len(over):.1%}",
+                f"{end[-1]['selected']:.0%}",
+                f"{end[-1]['seconds'] / 60:.1f} min",
+            ]
+        )
+    head = ["variant", "over the bound at first", "at the end", "trees selected", "time"]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def environment_speed() -> str:
+    result = load("environment_speed")
+    names = ("step", "rounds", "rollouts 1", "rollouts 64", "rollouts 1024")
+
+    def short(value: float) -> str:
+        return f"{value / 1e6:.1f} M" if value >= 1e6 else f"{value / 1e3:.0f} k"
+
+    lines = []
+    for row in result["rows"]:
+        speeds = row["decisions_per_s"]
+        plain = 1e6 / min(row["plain_decision_us"].values())
+        lines.append(
+            [
+                f"{NETWORKS[row['label']]}, {row['trees']}",
+                short(plain),
+                *(short(speeds[name]) for name in names),
+                f"{row['speedup']['rollouts 1024']:.0f}",
+                short(row["rounds_per_s"]["rollouts 1024"]),
+                f"{row['compile_s']['rollouts 1024']:.1f} s",
+            ]
+        )
+    head = ["workloads a second", "plain Python", "`step`, 1,024", "`select`, `send`, 1,024",
+            "rollouts, 1", "rollouts, 64", "rollouts, 1,024", "times plain Python",
+            "rounds a second", "compilation"]  # fmt: skip
+    memory = "; ".join(
+        f"{row['trees']} trees {row['state_bytes'] / 1e6:.1f} MB of states, "
+        f"{row['step_bytes'] / 1e6:.0f} MB more while `step` runs, "
+        f"{row['rollouts_bytes'] / 1e6:.1f} MB in the rollouts"
+        for row in result["memory"]
+    )
+    said = f"Memory of 1,024 environments on BCube(5,1): {memory}."
+    return f"{table(head, lines)}\n\n{said}\n\n{made_with(result)}"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "table_2_short": short_table_2,
     "table_2": full_table_2,
@@ -346,6 +474,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "random_networks_gap": random_networks_gap,
     "exact_proofs": exact_proofs,
     "replan": replan,
+    "learned_table_2": learned_table_2,
+    "learned_groups": learned_groups,
+    "shipped_training": shipped_training,
+    "learning_choices": learning_choices,
+    "environment_speed": environment_speed,
 }
 
 

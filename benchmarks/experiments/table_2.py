@@ -10,8 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from record import RESULTS, record
 
-from gradweave.cli.compare import SCHEDULERS
-from gradweave.cli.options import schedulers_of
+from gradweave.cli.compare import SCHEDULERS, strategies_of
 from gradweave.report import TABLE_2, compare, comparison_chart
 from gradweave.report.paper import PAPER_LEARNED
 
@@ -19,7 +18,7 @@ SEEDS = 20
 
 
 def main() -> None:
-    rows = compare(TABLE_2, schedulers_of(SCHEDULERS), seeds=SEEDS, progress=print)
+    rows = compare(TABLE_2, strategies_of(SCHEDULERS), seeds=SEEDS, progress=print)
     objects = [row.as_object() for row in rows]
     record(
         "table_2",

@@ -121,7 +121,7 @@ def packed(table: Bool[Array, "... Q"]) -> UInt32[Array, "... W"]:
 
     >>> import jax.numpy as jnp
     >>> packed(jnp.arange(40) % 20 == 0).tolist()
-    [1048577, 256]
+    [1048577, 0]
     """
     words = -(-table.shape[-1] // 32)
     spare = [(0, 0)] * (table.ndim - 1) + [(0, 32 * words - table.shape[-1])]

@@ -27,6 +27,8 @@ FORMAT, VERSION = "gradweave-policy", "1"
 """What a file of weights says it is."""
 MOST = 1_000_000
 """Largest number that an option takes."""
+ROUTES = 4
+"""Shortest routes between two servers that are looked for."""
 FEW, NEAREST = 64, 48
 """Above so many servers each keeps its hops to so many nearest ones: behind large switches the hops
 that share a link are the square of the servers."""
@@ -57,6 +59,9 @@ class Learned(Scheduler):
     """Whether the episode that takes the best actions is played at all."""
     trees: Trees = "grown"
     """Whether trees grow with the schedule or are the pinned shortest paths, as in the paper."""
+    routes: int = ROUTES
+    """With grown trees: shortest routes to look for between two servers, one by the pinned rule,
+    others at random."""
     workers: int = 1
     """Threads that play side by side; the result does not depend on their number."""
     weights: str | None = None
@@ -70,8 +75,11 @@ class Learned(Scheduler):
                 "learned: samples=0,greedy=false leaves no episode to play; expected samples of 1 "
                 "or more, or greedy=true"
             )
-        if not 1 <= self.workers <= MOST:
-            raise OptionError(f"learned: workers: expected 1 to {MOST:,}, got {self.workers}")
+        for field in ("routes", "workers"):
+            if not 1 <= getattr(self, field) <= MOST:
+                raise OptionError(
+                    f"learned: {field}: expected 1 to {MOST:,}, got {getattr(self, field)}"
+                )
         if self.trees not in ("grown", "fixed"):
             raise OptionError(f"learned: trees: expected grown or fixed, got {self.trees!r}")
 
@@ -91,7 +99,9 @@ class Learned(Scheduler):
         self, topology: Topology, weights: PolicyWeights, seed: int, deadline: float | None
     ) -> Schedule:
         stage = "all_gather" if self.trees == "grown" else "reduce_scatter"
-        instance = Instance(topology, stage, self.trees, nearest=_nearest(topology))
+        instance = Instance(
+            topology, stage, self.trees, routes=self.routes, nearest=_nearest(topology)
+        )
         samples = _samples(instance) if self.samples is None else self.samples
         best = best_of(
             Field.of(instance),

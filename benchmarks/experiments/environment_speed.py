@@ -1,0 +1,323 @@
+"""Random-policy speed of the learning environment, beside the same environment in plain Python.
+
+    python benchmarks/experiments/environment_speed.py
+
+Six networks of Table 2, fixed and grown trees; workloads are drawn uniformly from the available
+ones, all trees selected if not said otherwise. Plain Python plays one episode at a time, in two
+forms that differ in how they keep the mask of available workloads
+(benchmarks/plain_environment.py); the faster one counts. JAX plays
+
+- `rollouts`: `gradweave.environment.rollouts`, made for this policy, with 1, 64 and 1,024
+  environments side by side, with 8,192 too on an accelerator;
+- `rounds`: the functions that learning is built on, `select`, `draw`, `send` and `end_round`, with
+  rounds as an outer loop and sends as an inner one, on 1,024 environments;
+- `step`: `SchedulingEnvironment.step`, which either agent's turn can be, on 1,024 environments.
+
+Plain Python makes the mask at each step, since an environment has to hand it out. JAX keeps what
+the draw needs, the counts of available workloads on each hop; a mask that nobody asks for is not
+made.
+
+On a processor everything runs on one core, which the script pins itself to, and seconds are the
+process's own, so that others on the machine do not count. Plain Python and JAX take turns; medians
+count. Compilation is timed apart. Before that, episodes of plain Python are replayed in the
+environment: masks, rewards and rounds have to agree.
+"""
+
+import functools
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from plain_environment import NumpyEnvironment, PlainEnvironment, Taken
+from record import RESULTS, record, versions
+
+import gradweave as gw
+from gradweave.environment import Instance, Problem, SchedulingEnvironment, State, rounds
+from gradweave.environment import state as states
+from gradweave.environment.flow_tree_selection import select
+from gradweave.environment.random_policy import draw, hashed
+from gradweave.environment.rollouts import Rollouts
+from gradweave.environment.state import any_available, end_round
+from gradweave.environment.workload_scheduling import send
+from gradweave.report import TABLE_2
+
+NETWORKS = ("B3", "B5", "D4", "D6", "J10", "J20")
+SEED = 0
+REPEATS = 5
+PLAIN_S = 0.2
+"""Seconds that plain Python plays at a time, in each of its forms."""
+ON_ACCELERATOR = jax.default_backend() != "cpu"
+ENVIRONMENTS = (1, 64, 1024, 8192) if ON_ACCELERATOR else (1, 64, 1024)
+MANY = 1024
+EPISODES = {1: 64, 64: 8, 1024: 2, 8192: 2}
+"""Episodes that each environment plays in one go."""
+SHARE = 0.5
+"""Chance of a tree where they are selected at random."""
+ROUNDS, STEPS = 4, 24
+"""How long the first rounds are played, and the first steps, in one go."""
+FORMS = {"sets": PlainEnvironment, "numpy": NumpyEnvironment}
+clock = time.perf_counter if ON_ACCELERATOR else time.process_time
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds that work takes, and what comes of it."""
+    begin = clock()
+    made = jax.block_until_ready(work())
+    return clock() - begin, made
+
+
+@jax.jit
+def replayed(problem: Problem, trees: jax.Array, workloads: jax.Array) -> tuple:
+    environment = SchedulingEnvironment()
+
+    def step(state: State, action: tuple[jax.Array, jax.Array]) -> tuple[State, tuple]:
+        made = environment.step(problem, state, *action)
+        mask = environment.workload_mask(problem, made.state)
+        return made.state, (made.tree_reward, made.workload_reward, mask)
+
+    state, said = jax.lax.scan(step, environment.reset(problem), (trees, workloads))
+    return rounds(state), state.done, *said
+
+
+def agree(instance: Instance, plain: PlainEnvironment, share: float) -> None:
+    """Raises where the environment does not do and say what plain Python did and said."""
+    taken: list[Taken] = []
+    plain.random_episode(random.Random(SEED), share, taken)
+    problem = Problem.of(instance)
+    # Rows are added that select once more after the end, so that few lengths are compiled for.
+    more = -len(taken) % 512
+    trees = np.array([step.trees for step in taken] + [[False] * plain.pieces] * more)
+    workloads = np.array([step.workload for step in taken] + [-1] * more)
+    made = replayed(problem, jnp.asarray(trees), jnp.asarray(workloads))
+    took, done, tree_reward, workload_reward, mask = (np.asarray(x) for x in made)
+    steps = range(len(taken))
+    assert done
+    assert took == plain.round
+    assert np.allclose(tree_reward[: len(taken)], [step.tree_reward for step in taken], atol=1e-5)
+    assert np.allclose(workload_reward[: len(taken)], [x.workload_reward for x in taken], atol=1e-5)
+    assert all(np.flatnonzero(mask[i]).tolist() == taken[i].available for i in steps)
+
+
+def plain_seconds(plain: PlainEnvironment, rng: random.Random) -> tuple[float, float]:
+    """Seconds a decision and a round."""
+    steps = took = 0
+    begin = time.process_time()
+    while time.process_time() - begin < PLAIN_S:
+        steps += plain.random_episode(rng)
+        took += plain.round
+    seconds = time.process_time() - begin
+    return seconds / steps, seconds / took
+
+
+def drawn(problem: Problem, state: State, seed: jax.Array) -> tuple:
+    """A hop, a tree, and whether there is one; the seed and the round's sends make it random."""
+    return draw(problem, state, hashed(seed ^ hashed(state.sent.astype(jnp.uint32))))
+
+
+def by_rounds(problem: Problem, many: State, key: jax.Array) -> jax.Array:
+    """Plays the first `ROUNDS` rounds of many environments; says how many workloads were sent."""
+    everything = jnp.ones(problem.root.shape, bool)
+
+    def send_one(state: State, seed: jax.Array) -> State:
+        return send(problem, state, *drawn(problem, state, seed))
+
+    def play_round(many: State, seeds: jax.Array) -> tuple[State, None]:
+        many = jax.vmap(lambda state: select(problem, state, everything))(many)
+        many = jax.lax.while_loop(
+            lambda many: jax.vmap(any_available)(many).any(),
+            lambda many: jax.vmap(send_one)(many, seeds),
+            many,
+        )
+        return jax.vmap(lambda state: end_round(problem, state))(many), None
+
+    seeds = jax.random.bits(key, (ROUNDS, MANY), jnp.uint32)
+    last, _ = jax.lax.scan(play_round, many, seeds)
+    return many.pending.sum() - last.pending.sum()
+
+
+def by_steps(problem: Problem, many: State, key: jax.Array) -> jax.Array:
+    """Plays the first `STEPS` steps of many environments; says how many workloads were sent."""
+    environment, everything = SchedulingEnvironment(), jnp.ones(problem.root.shape, bool)
+
+    def step(state: State, seed: jax.Array) -> State:
+        hop, tree, _ = drawn(problem, state, seed)
+        workload = hop * problem.root.shape[0] + tree
+        return environment.step(problem, state, everything, workload).state
+
+    seeds = jax.random.bits(key, (STEPS, MANY), jnp.uint32)
+    last, _ = jax.lax.scan(lambda many, seeds: (jax.vmap(step)(many, seeds), None), many, seeds)
+    return many.pending.sum() - last.pending.sum()
+
+
+KEY = jax.random.key(SEED)
+BY_STATE = {"rounds": by_rounds, "step": by_steps}
+ROLLOUTS = [(f"rollouts {many}", many, 1.0) for many in ENVIRONMENTS]
+ROLLOUTS.append(("rollouts, random trees", MANY, SHARE))
+
+
+def measure(label: str, spec: str, instance: Instance) -> dict[str, Any]:
+    problem = Problem.of(instance)
+    sends = int(problem.pending.sum())
+    plain = {name: form(instance) for name, form in FORMS.items()}
+    for form, share in zip(plain.values(), (1.0, SHARE), strict=True):
+        agree(instance, form, share)
+    state = states.reset(problem)
+    first = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (MANY, *leaf.shape)), state)
+    lowered = {name: jax.jit(f).lower(problem, first, KEY) for name, f in BY_STATE.items()}
+    for name, many, share in ROLLOUTS:
+        lowered[name] = Rollouts(problem, many, episodes=EPISODES[many], share=share).play.lower(
+            KEY
+        )
+    programs, compile_s = {}, {}
+    for name, program in lowered.items():
+        compile_s[name], programs[name] = timed(program.compile)
+    rng = random.Random(SEED)
+    decision_s: dict[str, list[float]] = {name: [] for name in (*FORMS, *programs)}
+    round_s: dict[str, list[float]] = {name: [] for name in (*FORMS, *(x for x, *_ in ROLLOUTS))}
+    for key in jax.random.split(KEY, REPEATS + 1):
+        for name, form in plain.items():
+            decision, a_round = plain_seconds(form, rng)
+            decision_s[name].append(decision)
+            round_s[name].append(a_round)
+        for name, program in programs.items():
+            arguments = (problem, first, key) if name in BY_STATE else (key,)
+            seconds, made = timed(functools.partial(program, *arguments))
+            if name in BY_STATE:
+                decision_s[name].append(seconds / int(made))
+            else:
+                decision_s[name].append(seconds / (sends * made.rounds.size))
+                round_s[name].append(seconds / int(made.rounds.sum()))
+    # The first of each warms caches up.
+    decision = {name: statistics.median(s[1:]) for name, s in decision_s.items()}
+    a_round = {name: statistics.median(s[1:]) for name, s in round_s.items()}
+    base = min(FORMS, key=lambda name: decision[name])
+    return {
+        "label": label,
+        "network": spec,
+        "trees": instance.trees,
+        "collective": instance.collective,
+        "decisions_an_episode": sends,
+        "plain_form": base,
+        "plain_decision_us": {name: 1e6 * decision[name] for name in FORMS},
+        "plain_rounds_per_s": 1 / a_round[base],
+        "decisions_per_s": {name: 1 / decision[name] for name in programs},
+        "rounds_per_s": {name: 1 / a_round[name] for name, *_ in ROLLOUTS},
+        "compile_s": compile_s,
+        "speedup": {name: decision[base] / decision[name] for name in programs},
+    }
+
+
+def memory(instance: Instance) -> dict[str, Any]:
+    """Bytes of many environments: their states, and what the programs need in all."""
+    problem, environment = Problem.of(instance), SchedulingEnvironment()
+
+    def total(compiled: Any) -> int:
+        needs = compiled.memory_analysis()
+        return int(
+            needs.argument_size_in_bytes
+            + needs.output_size_in_bytes
+            + needs.temp_size_in_bytes
+            - needs.alias_size_in_bytes
+        )
+
+    state = jax.eval_shape(environment.reset, problem)
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((MANY, *leaf.shape), leaf.dtype), state)
+    trees = jax.ShapeDtypeStruct((MANY, *problem.root.shape), bool)
+    workload = jax.ShapeDtypeStruct((MANY,), jnp.int32)
+    step = jax.jit(jax.vmap(environment.step, in_axes=(None, 0, 0, 0)), donate_argnums=1)
+    rollouts = Rollouts(problem, MANY, episodes=EPISODES[MANY]).play.lower(KEY)
+    return {
+        "trees": instance.trees,
+        "environments": MANY,
+        "state_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)),
+        "step_bytes": total(step.lower(problem, shapes, trees, workload).compile()),
+        "rollouts_bytes": total(rollouts.compile()),
+    }
+
+
+def draw_figure(rows: list[dict[str, Any]]) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.2), dpi=160, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    colours = dict(zip(NETWORKS, ("#1b6ca8", "#0b3c5d", "#0b6e4f", "#063d2c", "#e09f3e", "#9e2a2b"),
+                       strict=True))  # fmt: skip
+    for row in rows:
+        grown = row["trees"] == "grown"
+        line = [row["decisions_per_s"][f"rollouts {many}"] for many in ENVIRONMENTS]
+        style = {
+            "color": colours[row["label"]],
+            "ls": "-" if grown else "--",
+            "marker": "o",
+            "ms": 4,
+        }
+        left.loglog(ENVIRONMENTS, line, label=row["label"] if grown else None, **style)
+    plain = [1e6 / row["plain_decision_us"][row["plain_form"]] for row in rows]
+    left.axhspan(min(plain), max(plain), color="#8a8d91", alpha=0.3, lw=0)
+    left.text(1, max(plain) * 1.15, "plain Python, one environment", fontsize=8, color="#555555")
+    left.set_xticks(ENVIRONMENTS, [f"{many:,}" for many in ENVIRONMENTS])
+    left.set_xticks([], minor=True)
+    left.set_xlabel("environments side by side")
+    left.set_ylabel("workload decisions a second")
+    left.legend(frameon=False, fontsize=8, title="grown –, fixed - -", title_fontsize=8)
+    for offset, trees in ((-0.2, "fixed"), (0.2, "grown")):
+        of = {
+            row["label"]: row["speedup"][f"rollouts {MANY}"]
+            for row in rows
+            if row["trees"] == trees
+        }
+        places = [place + offset for place in range(len(NETWORKS))]
+        bars = right.bar(places, [of[label] for label in NETWORKS], 0.38, label=f"{trees} trees",
+                         color={"fixed": "#8fb8de", "grown": "#1b6ca8"}[trees])  # fmt: skip
+        right.bar_label(bars, fmt="%.0f", fontsize=7)
+    right.axhline(100, color="#c8553d", lw=1, ls="--")
+    right.set_xticks(range(len(NETWORKS)), NETWORKS)
+    right.set_ylabel(f"times plain Python, {MANY:,} environments")
+    right.legend(frameon=False, fontsize=8)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(RESULTS / "environment_speed.png")
+
+
+def main() -> None:
+    begin = time.perf_counter()
+    cases = {case.label: case for case in TABLE_2}
+    rows = []
+    for label in NETWORKS:
+        network = gw.topology.from_spec(cases[label].spec)
+        for trees in ("fixed", "grown"):
+            instance = Instance(network, cases[label].stages, trees)
+            rows.append(measure(label, cases[label].spec, instance))
+            shown = ", ".join(f"{name}: ×{x:.3g}" for name, x in rows[-1]["speedup"].items())
+            print(f"{time.perf_counter() - begin:4.0f} s  {label} {trees}  {shown}", flush=True)
+    b5 = gw.topology.from_spec(cases["B5"].spec)
+    record(
+        "environment_speed",
+        "python benchmarks/experiments/environment_speed.py",
+        versions=versions() | {name: version(name) for name in ("jax", "jaxlib")},
+        backend=jax.default_backend(),
+        seeds=[SEED],
+        repeats=REPEATS,
+        share=SHARE,
+        memory=[memory(Instance(b5, cases["B5"].stages, trees)) for trees in ("fixed", "grown")],
+        rows=rows,
+    )
+    draw_figure(rows)
+
+
+if __name__ == "__main__":
+    main()

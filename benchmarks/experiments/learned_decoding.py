@@ -1,0 +1,167 @@
+"""The learned scheduler on networks that it was trained on and on networks that it never saw.
+
+python benchmarks/experiments/learned_decoding.py
+
+For each network: the mean of 100 drawn episodes, the episode of the best actions, the best of 64;
+beside a random policy and the greedy rules at the same number of samples, and at the same time.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from random_networks import random_network, well_connected_network
+from record import record
+
+import gradweave as gw
+from gradweave.report import TABLE_2
+from gradweave.report.paper import PAPER_LEARNED
+from gradweave.schedulers.growing_kernel import Rule, grow
+from gradweave.schedulers.grown import Ground
+from gradweave.schedulers.instance import Instance
+from gradweave.schedulers.learned import ROUTES, best_of, read_weights
+from gradweave.schedulers.policy import Field, PolicyWeights, play
+
+DRAWN, BEST_OF = 100, 64
+RULES = {
+    "random": Rule(near=0, everywhere=0, noise=512, passes=0, short=0),
+    "rarest everywhere": Rule(near=0, everywhere=1024, noise=512, passes=0, short=0),
+    "rarest near": Rule(near=1024, everywhere=0, noise=512, passes=0, short=0),
+    "rarest near, swaps": Rule(near=1024, everywhere=0, noise=512, passes=20, short=0),
+}
+"""One pass each; the last one improves each round by swaps, which no policy does."""
+HELD_OUT = (
+    *("torus:4x4", "torus:6x6", "torus:3x3x3", "mesh:4x4", "mesh:5x5"),
+    *("hypercube:3", "hypercube:4", "hypercube:5", "hypercube:6"),
+    *("bcube:n=6,k=1", "bcube:n=3,k=2", "dcell:n=7,k=1", "complete:n=12"),
+)
+HETEROGENEOUS = (
+    *("dgx1v", "mi250", "a100:boxes=2", "a100:boxes=4"),
+    "leaf_spine:leaves=6,spines=3,servers_per_leaf=4",
+    "dragonfly:groups=4,routers_per_group=3,servers_per_router=2,global_links=1",
+    *("fat_tree:k=4", "jellyfish:switches=10,degree=3,servers_per_switch=2,seed=7"),
+)
+RANDOM = 100
+
+
+def cases() -> Iterator[tuple[str, str, gw.Topology]]:
+    """Group, label and network."""
+    for case in TABLE_2:
+        yield "table 2", case.label, case.network(0)
+    for spec in HELD_OUT:
+        yield "held out", spec, gw.topology.from_spec(spec)
+    for spec in HETEROGENEOUS:
+        yield "heterogeneous", spec, gw.topology.from_spec(spec)
+    for seed in range(RANDOM):
+        yield "random", f"random {seed}", random_network(seed)
+    for seed in range(RANDOM // 5):
+        yield "well connected", f"well connected {seed}", well_connected_network(seed)
+
+
+def no_weights(weights: PolicyWeights) -> PolicyWeights:
+    """The policy that draws any hop and any tree on it, all trees selected."""
+    zero = {
+        name: np.zeros_like(getattr(weights, name))
+        for name in PolicyWeights._fields
+        if isinstance(getattr(weights, name), np.ndarray)
+    }
+    return weights._replace(**zero, tree_bias=100.0)
+
+
+def rule_player(network: gw.Topology, rule: Rule, bound: int) -> Callable[[int], int]:
+    """Rounds of one pass of a rule, by its seed."""
+    growth = Ground.of(network, np.arange(network.num_servers), routes=ROUTES).growth
+    none = np.zeros((0, 3), np.int64)
+    return lambda seed: int(grow(growth, rule, none, 100_000, bound, seed)[-1, 0]) + 1
+
+
+def best_in(seconds: float, bound: int, player: Callable[[int], int]) -> int:
+    """The fewest rounds of as many passes as fit a time, at least one."""
+    start, best, seed = time.perf_counter(), player(0), 1
+    while best > bound and time.perf_counter() - start < seconds:
+        best = min(best, player(seed))
+        seed += 1
+    return best
+
+
+def grown_row(
+    group: str, label: str, network: gw.Topology, weights: PolicyWeights, drawn: int
+) -> dict[str, Any]:
+    """One network on grown trees."""
+    instance = Instance(network, routes=ROUTES)
+    bound, field = instance.bound, Field.of(instance)
+    play(field, weights, seed=0)
+    start = time.perf_counter()
+    greedy = best_of(field, weights, range(1))
+    greedy_s = time.perf_counter() - start
+    start = time.perf_counter()
+    best = best_of(field, weights, range(BEST_OF + 1))
+    best_s = time.perf_counter() - start
+    assert greedy is not None and best is not None
+    rounds = [play(field, weights, seed=(1, seed)).rounds for seed in range(drawn)]
+    nothing = no_weights(weights)
+    at_random = [play(field, nothing, seed=(1, seed)).rounds for seed in range(min(drawn, 20))]
+    row = {
+        "group": group,
+        "label": label,
+        "trees": "grown",
+        "servers": network.num_servers,
+        "bound": bound,
+        "mean": sum(rounds) / len(rounds),
+        "greedy": greedy.rounds,
+        "best": best.rounds,
+        "untrained_mean": sum(at_random) / len(at_random),
+        "greedy_s": round(greedy_s, 5),
+        "best_s": round(best_s, 5),
+        "paper": PAPER_LEARNED.get(label),
+    }
+    for name, rule in RULES.items():
+        player = rule_player(network, rule, bound)
+        many = [player(seed) for seed in range(max(drawn, BEST_OF))]
+        row[f"{name}: mean"] = sum(many[:drawn]) / drawn
+        row[f"{name}: best"] = min(many[:BEST_OF])
+        row[f"{name}: best in the time of greedy"] = best_in(greedy_s, bound, player)
+        row[f"{name}: best in the time of best"] = best_in(best_s, bound, player)
+    return row
+
+
+def fixed_row(label: str, network: gw.Topology, weights: PolicyWeights) -> dict[str, Any]:
+    """One network on its shortest-path trees: a reduce-scatter."""
+    instance = Instance(network, "reduce_scatter", "fixed")
+    field = Field.of(instance)
+    rounds = [play(field, weights, seed=(1, seed)).rounds for seed in range(DRAWN)]
+    greedy, best = best_of(field, weights, range(1)), best_of(field, weights, range(BEST_OF + 1))
+    assert greedy is not None and best is not None
+    return {
+        "group": "table 2",
+        "label": label,
+        "trees": "fixed",
+        "servers": network.num_servers,
+        "bound": instance.bound,
+        "mean": sum(rounds) / len(rounds),
+        "greedy": greedy.rounds,
+        "best": best.rounds,
+        "paper": PAPER_LEARNED.get(label),
+    }
+
+
+def main() -> None:
+    weights = read_weights(sys.argv[1] if len(sys.argv) > 1 else None)
+    rows: list[dict[str, Any]] = []
+    for group, label, network in cases():
+        drawn = DRAWN if group == "table 2" else 10
+        rows.append(grown_row(group, label, network, weights, drawn))
+        print(rows[-1], flush=True)
+    for case in TABLE_2:
+        rows.append(fixed_row(case.label, case.network(0), weights))
+        print(rows[-1], flush=True)
+    record("learned_decoding", "python benchmarks/experiments/learned_decoding.py", rows=rows)
+
+
+if __name__ == "__main__":
+    main()

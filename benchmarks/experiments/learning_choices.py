@@ -1,0 +1,136 @@
+"""What the choices in learning are worth: rewards, hierarchy, trees. Curves and end points.
+
+python benchmarks/experiments/learning_choices.py
+
+Each variant trains two learners side by side, with the same networks, episodes and updates.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import jax
+import numpy as np
+from record import RESULTS, record
+
+from gradweave.environment import Rewards
+from gradweave.learning.config import Config, Exercise, Group
+from gradweave.learning.ppo import PPO
+from gradweave.learning.training import Report, train
+
+NETWORKS = ("bcube:n=3,k=1", "bcube:n=2,k=2", "dcell:n=3,k=1")
+SEEDS, ITERATIONS, EPISODES = 2, 24, 64
+
+
+def config(**changes: Any) -> Config:
+    """Ours, with changes: three networks, grown trees, rounds as the only reward, two agents."""
+    trees = changes.pop("trees", "grown")
+    collective = "all_gather" if trees == "grown" else "reduce_scatter"
+    exercises = tuple(Exercise(network, collective, trees) for network in NETWORKS)
+    given: dict[str, Any] = {
+        "groups": (Group(exercises, at_once=3, episodes=EPISODES),),
+        "iterations": ITERATIONS,
+        "tree_updates": 1,
+        "workload_updates": 4,
+        "seeds": SEEDS,
+        "tree_bias": 1.0,
+        "rewards": Rewards.ours(),
+        "tree": PPO(learning_rate=6e-3, minibatches=2),
+        "checkpoint_minutes": 1e6,
+    }
+    return Config(**(given | changes))
+
+
+PAPER: dict[str, Any] = {
+    "rewards": Rewards(),
+    "workload": PPO(discount=0.0),  # its workload scheduling ends with the round
+    "tree": PPO(learning_rate=6e-3, minibatches=2, discount=0.99),
+}
+VARIANTS = {
+    "rounds as the reward, two agents, grown trees": config(),
+    "the paper's rewards, two agents, grown trees": config(**PAPER),
+    "rounds as the reward, one agent, grown trees": config(single_policy=True),
+    "the paper's rewards, one agent, grown trees": config(**PAPER, single_policy=True),
+    "rounds as the reward, two agents, fixed trees": config(trees="fixed"),
+    "the paper's rewards, two agents, fixed trees": config(**PAPER, trees="fixed"),
+}
+
+
+def run(name: str, how: Config) -> list[dict[str, Any]]:
+    """One row an update: rounds over the bound, of each seed and network."""
+    rows: list[dict[str, Any]] = []
+
+    def note(report: Report) -> None:
+        figures = report.figures
+        rows.append(
+            {
+                "variant": name,
+                "update": report.update,
+                "agent": report.agent,
+                "over_bound": np.round(figures["over_bound"].mean(1), 5).tolist(),
+                "rounds": np.round(figures["rounds"].mean(0), 4).tolist(),
+                "selected": round(float(figures["selected"].mean()), 4),
+                "decisions": int(figures["decisions"].sum() * len(jax.devices())),
+                "seconds": round(report.seconds, 1),
+            }
+        )
+
+    with tempfile.TemporaryDirectory() as folder:
+        train(how, Path(folder), report=note)
+    print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """The curves, one panel for grown trees and one for fixed ones."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
+    for panel, trees in zip(panels, ("grown trees", "fixed trees"), strict=True):
+        for name in VARIANTS:
+            if not name.endswith(trees):
+                continue
+            own = [row for row in rows if row["variant"] == name]
+            each = 100 * np.array([row["over_bound"] for row in own])
+            updates = [row["update"] for row in own]
+            (line,) = panel.plot(updates, each.mean(1), label=name.rsplit(",", 1)[0])
+            panel.fill_between(updates, each.min(1), each.max(1), alpha=0.2, color=line.get_color())
+        panel.set_title(f"{trees}: BCube(3,1), BCube(2,2), DCell(3,1)")
+        panel.set_xlabel("updates")
+        panel.grid(alpha=0.3)
+        panel.legend(fontsize=8)
+    panels[0].set_ylabel("rounds over the bound, % (drawn episodes)")
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
+    rows: list[dict[str, Any]] = []
+    start = time.monotonic()
+    for name, how in VARIANTS.items():
+        rows += run(name, how)
+    draw(rows, RESULTS / "learning_choices.png")
+    record(
+        "learning_choices",
+        "python benchmarks/experiments/learning_choices.py",
+        seeds=SEEDS,
+        networks=NETWORKS,
+        minutes=round((time.monotonic() - start) / 60, 1),
+        config={name: dataclasses.asdict(how) for name, how in VARIANTS.items()},
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
