@@ -73,6 +73,8 @@ def short_table_2() -> str:
         "ring:steps=paper": "ring, N steps",
         "merged": "merged trees",
         "grown:restarts=1": "grown, one run",
+        "learned:samples=1,greedy=false": "learned, drawn",
+        "learned": "learned, best of 64",
         "portfolio": "portfolio",
     }
     return f"{table_2(names)}\n\n{made_with(load('table_2'))}"
