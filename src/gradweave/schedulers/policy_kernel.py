@@ -262,6 +262,17 @@ def _noise(temperature: float) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
+def _queue_up(hops: Integers, fits: Booleans, queued: Booleans, queue: Integers, waits: int) -> int:
+    """Queues the hops that can be used and do not wait already; how many wait then."""
+    for hop in hops:
+        if fits[hop] and not queued[hop]:
+            queued[hop] = True
+            queue[waits] = hop
+            waits += 1
+    return waits
+
+
+@numba.njit(cache=True, nogil=True)
 def draw_round(
     giver: Integers,
     taker: Integers,
@@ -498,21 +509,9 @@ def draw_round(
         for place in range(soiled):
             link = dirty[place]
             is_dirty[link] = False
-            for j in range(first_on[link], first_on[link + 1]):
-                other = hops_on[j]
-                if fits[other] and not queued[other]:
-                    queued[other] = True
-                    queue[waits] = other
-                    waits += 1
-        for i in range(first_into[end], first_into[end + 1]):
-            other = hops_into[i]
-            if fits[other] and not queued[other]:
-                queued[other] = True
-                queue[waits] = other
-                waits += 1
-        for i in range(first_from[source], first_from[source + 1]):
-            other = hops_from[i]
-            if fits[other] and not queued[other]:
-                queued[other] = True
-                queue[waits] = other
-                waits += 1
+            rows = hops_on[first_on[link] : first_on[link + 1]]
+            waits = _queue_up(rows, fits, queued, queue, waits)
+        rows = hops_into[first_into[end] : first_into[end + 1]]
+        waits = _queue_up(rows, fits, queued, queue, waits)
+        rows = hops_from[first_from[source] : first_from[source + 1]]
+        waits = _queue_up(rows, fits, queued, queue, waits)
