@@ -14,12 +14,11 @@ from safetensors.numpy import save as to_bytes
 from gradweave.atomic import atomic_write
 from gradweave.errors import FileError
 from gradweave.learning.networks import COMMON, HierarchicalPolicy
+from gradweave.schedulers.learned import FORMAT, VERSION
 
 T = TypeVar("T", bound=eqx.Module)
 
-POLICY_FORMAT = "gradweave-policy"
 CHECKPOINT_FORMAT = "gradweave-training"
-VERSION = "1"
 
 
 def _names(tree: eqx.Module) -> tuple[list[str], list[Any], Any]:
@@ -110,7 +109,7 @@ def save_policy(path: Path, policy: HierarchicalPolicy, about: dict[str, Any]) -
         about: how they were trained.
     """
     metadata = {
-        "format": POLICY_FORMAT,
+        "format": FORMAT,
         "version": VERSION,
         "common": repr(COMMON),
         "training": json.dumps(about, sort_keys=True),
@@ -124,4 +123,4 @@ def load_policy(path: Path) -> HierarchicalPolicy:
     Raises:
         FileError: where the file is none of its kind.
     """
-    return load(path, HierarchicalPolicy(jax.random.key(0)), POLICY_FORMAT)[0]
+    return load(path, HierarchicalPolicy(jax.random.key(0)), FORMAT)[0]

@@ -15,13 +15,6 @@ from jaxtyping import Array, Bool, Float, Int
 from gradweave.environment.problem import Problem
 from gradweave.environment.state import State, ready
 
-SERVER_FEATURES = 6
-LINK_FEATURES = 3
-TREE_FEATURES = 5
-GLOBAL_FEATURES = 5
-HOP_FEATURES = 12
-PIECE_FEATURES = 7
-
 LOWEST, HIGHEST, UNIT = -4.0, 8.0, 4.0
 """Slack, in transfers or rounds, is cut off at the first two and divided by the third."""
 PLENTY = 1e6

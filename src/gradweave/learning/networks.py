@@ -13,22 +13,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gradweave.environment.problem import Problem
-from gradweave.learning.features import (
-    GLOBAL_FEATURES,
+from gradweave.learning.features import Round
+from gradweave.schedulers.policy import (
     HOP_FEATURES,
+    LAYERS,
     LINK_FEATURES,
+    LINK_MESSAGES,
     PIECE_FEATURES,
     SERVER_FEATURES,
+    SERVER_MESSAGES,
     TREE_FEATURES,
-    Round,
+    TREE_MESSAGES,
+    WHOLE_FEATURES,
+    WIDTH,
 )
-
-WIDTH = 16
-"""Numbers that each server, link and tree is described by."""
-LAYERS = 2
-SERVER_MESSAGES, LINK_MESSAGES, TREE_MESSAGES = 8, 4, 4
-"""Kinds of what each hears: itself, its neighbours by kind, and the network as a whole."""
-
 
 COMMON = 8.0
 """What the weights that all hops, or all servers, have in common count for, so that they are
@@ -84,7 +82,7 @@ class Encoder(eqx.Module):
         self.server = _scaled(server, (SERVER_FEATURES, WIDTH)) * jnp.sqrt(float(WIDTH)) / 2
         self.link = _scaled(link, (LINK_FEATURES, WIDTH)) * jnp.sqrt(float(WIDTH)) / 2
         self.tree = _scaled(tree, (TREE_FEATURES, WIDTH)) * jnp.sqrt(float(WIDTH)) / 2
-        self.whole = jax.random.normal(whole, (GLOBAL_FEATURES, 3, WIDTH)) / 2
+        self.whole = jax.random.normal(whole, (WHOLE_FEATURES, 3, WIDTH)) / 2
         self.layers = tuple(Messages(layer) for layer in layers)
 
     def __call__(self, features: Round) -> Views:
@@ -157,7 +155,7 @@ class Critic(eqx.Module):
     layers: eqx.nn.MLP
 
     def __init__(self, key: PRNGKeyArray) -> None:
-        inputs = 3 * WIDTH + GLOBAL_FEATURES
+        inputs = 3 * WIDTH + WHOLE_FEATURES
         self.layers = eqx.nn.MLP(inputs, "scalar", 32, 1, activation=jax.nn.tanh, key=key)
 
     def __call__(self, views: Views) -> Float[Array, ""]:

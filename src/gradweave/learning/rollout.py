@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gradweave.environment import rounds as rounds_of
+from gradweave.environment import workload_scheduling
 from gradweave.environment.flow_tree_selection import select
 from gradweave.environment.problem import Problem
 from gradweave.environment.rewards import Rewards
-from gradweave.environment.state import State, end_round, reset, where
+from gradweave.environment.state import State, any_available, end_round, reset, where
 from gradweave.environment.workload_scheduling import send
 from gradweave.learning import features as features_of
 from gradweave.learning.features import Graph, Round, Tally
@@ -20,6 +21,7 @@ from gradweave.learning.networks import (
     Weights,
     masked_log_softmax,
 )
+from gradweave.schedulers.policy import HOP_FEATURES, PIECE_FEATURES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,17 +205,13 @@ def play(
         )(features, weights, states, tallies, now)
         return step + 1, states, tallies, features, weights, keys
 
-    def some_left(carry: tuple) -> Array:
-        states = carry[1]
-        return ((states.count > 0) & ~states.blocked).any()
-
     def one_round(carry: tuple[Array, State]) -> tuple[Array, State]:
         index, before = carry
         now = jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
         states, features, weights, inner = jax.vmap(round_of)(before, now)
         tallies = jax.vmap(Tally.start)(features)
         start = (jnp.zeros((), jnp.int32), states, tallies, features, weights, inner)
-        _, states, *_ = jax.lax.while_loop(some_left, one_draw, start)
+        _, states, *_ = jax.lax.while_loop(_some_left, one_draw, start)
         ended = jax.vmap(lambda s: close(problem, s))(states)
         states = jax.vmap(where)(before.done, before, ended)
         return index + 1, states
@@ -227,9 +225,14 @@ def play(
     return Ends(jax.vmap(rounds_of)(states), states.done, states.sent_round, states.sent_hop)
 
 
+def _some_left(carry: tuple) -> Array:
+    """Whether any episode, second in a loop's carry, has a workload left for this round."""
+    return jax.vmap(any_available)(carry[1]).any()
+
+
 def close(problem: Problem, state: State) -> State:
     """Ends a round in which no workload is left, unless `select` did so for want of any."""
-    return where(state.turn == 1, end_round(problem, state), state)
+    return where(workload_scheduling.is_turn(state), end_round(problem, state), state)
 
 
 def record(
@@ -278,10 +281,6 @@ def record(
         logs = jax.tree.map(lambda log, new: log.at[each, slot].set(new, mode="drop"), logs, made)
         return step + 1, states, tallies, logs, features, weights, keys, offsets
 
-    def some_left(carry: tuple) -> Array:
-        states = carry[1]
-        return ((states.count > 0) & ~states.blocked).any()
-
     def one_round(states: State, index: Array) -> tuple[State, RoundLog]:
         before = states
         real = ~before.done
@@ -292,7 +291,7 @@ def record(
         tallies = jax.vmap(Tally.start)(features)
         step = jnp.zeros((), jnp.int32)
         start = (step, states, tallies, empty, features, weights, inner, offsets)
-        _, states, _, logs, *_ = jax.lax.while_loop(some_left, one_draw, start)
+        _, states, _, logs, *_ = jax.lax.while_loop(_some_left, one_draw, start)
         after = jax.vmap(lambda s: close(problem, s))(states)
         after = jax.vmap(where)(before.done, before, after)
         rewards = how.rewards
@@ -315,10 +314,10 @@ def record(
     hops, trees = problem.giver.shape[0], problem.root.shape[0]
     shape = (batch, how.draws)
     empty = Draw(
-        jnp.zeros((*shape, hops, features_of.HOP_FEATURES)),
+        jnp.zeros((*shape, hops, HOP_FEATURES)),
         jnp.zeros((*shape, hops), bool),
         jnp.zeros(shape, jnp.int32),
-        jnp.zeros((*shape, trees, features_of.PIECE_FEATURES)),
+        jnp.zeros((*shape, trees, PIECE_FEATURES)),
         jnp.zeros((*shape, trees), bool),
         jnp.zeros(shape, jnp.int32),
         jnp.zeros(shape),

@@ -10,7 +10,7 @@ import importlib.resources
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,16 +89,21 @@ class Learned(Scheduler):
         deadline = None if time_limit is None else time.monotonic() + time_limit
         weights = read_weights(self.weights)
         return from_stage(
-            "all_gather" if self.trees == "grown" else "reduce_scatter",
+            self._own_stage,
             lambda network: self._stage(network, weights, seed, deadline),
             topology,
             collective,
         )
 
+    @property
+    def _own_stage(self) -> Literal["reduce_scatter", "all_gather"]:
+        """The stage that is played; the other one is it, reversed."""
+        return "all_gather" if self.trees == "grown" else "reduce_scatter"
+
     def _stage(
         self, topology: Topology, weights: PolicyWeights, seed: int, deadline: float | None
     ) -> Schedule:
-        stage = "all_gather" if self.trees == "grown" else "reduce_scatter"
+        stage = self._own_stage
         instance = Instance(
             topology, stage, self.trees, routes=self.routes, nearest=_nearest(topology)
         )

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from gradweave.schedulers.instance import NEVER, Instance
 
 WIDTH, LAYERS = 16, 2
+"""Numbers that each server, link and tree is described by, and rounds of message passing."""
 SERVER_FEATURES, LINK_FEATURES, TREE_FEATURES, WHOLE_FEATURES = 6, 3, 5, 5
 HOP_FEATURES, PIECE_FEATURES = 12, 7
 SERVER_MESSAGES, LINK_MESSAGES, TREE_MESSAGES = 8, 4, 4
+"""Kinds of what each hears: itself, its neighbours by kind, and the network as a whole."""
 
 Numbers = NDArray[np.float32]
 
