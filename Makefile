@@ -29,7 +29,7 @@ $(VENV)/installed-for-use: $(FRAME) | $(BIN)/python
 	@touch $@
 
 $(VENV)/installed-for-work: $(FRAME) | $(BIN)/python
-	$(PIP) -e '.[learn,train,plot,docs,dev]'
+	$(PIP) -e '.[run,lab,learn,marl,ray,plot,docs,dev]'
 	@touch $@ $(VENV)/installed-for-use
 
 demo: $(VENV)/installed-for-use
