@@ -5,10 +5,12 @@
     ├── SpecError                a topology or scheduler in words that are not understood
     ├── FileError                a file that cannot be read or written, or holds something else
     ├── ScheduleError            columns that do not make a schedule
-    ├── OptionError              something asked for that a scheduler or simulator does not do
+    ├── OptionError              something asked for that Gradweave does not do
     └── Negative                 the question was sound and its answer is no
         ├── InvalidScheduleError a schedule that the verifier rejects
-        └── NoScheduleError      no schedule was found within the limits given
+        ├── NoScheduleError      no schedule was found within the limits given
+        └── RunError             a run on real processes that did not come to its end
+            └── LostServerError  one of its servers went away
 
 The command line turns `Negative` into exit status 1 and every other `GradweaveError` into 2.
 """
@@ -35,7 +37,7 @@ class ScheduleError(GradweaveError, ValueError):
 
 
 class OptionError(GradweaveError, ValueError):
-    """A scheduler, simulator or report asked for something it does not do."""
+    """Something asked for that Gradweave does not do, or an argument out of its range."""
 
 
 class Negative(GradweaveError):
@@ -48,3 +50,21 @@ class InvalidScheduleError(Negative):
 
 class NoScheduleError(Negative):
     """No schedule was found within the limits given."""
+
+
+class RunError(Negative, RuntimeError):
+    """A run on real processes that did not come to its end, or came to a wrong one."""
+
+
+class LostServerError(RunError):
+    """A server that others wait for went away: its process died, or its connection broke."""
+
+    def __init__(self, server: int, rank: int, how: str) -> None:
+        super().__init__(
+            f"lost server {server} (rank {rank}): {how}; the all-reduce cannot be completed, "
+            "start the run again without it, or on a schedule for the network that is left"
+        )
+        self.server = server
+        """Node id."""
+        self.rank = rank
+        """Its place among the servers, from 0."""

@@ -1,0 +1,339 @@
+"""``gradweave run``: the collective on real processes, checked and timed."""
+
+import importlib.util
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import click
+
+from gradweave.cli.console import Progress, print_json, print_lines, printable
+from gradweave.cli.options import json_option, positive
+from gradweave.errors import GradweaveError, LostServerError, Negative, OptionError, RunError
+from gradweave.execute.program import check_runs
+from gradweave.execute.reduction import REDUCTIONS, Reduction
+from gradweave.execute.running.joined import abandon, join, rank_given
+from gradweave.execute.running.launch import Place, launch
+from gradweave.execute.running.trial import DTYPES, Report, Timing, Trial, itemsize
+from gradweave.execute.running.worker import Task
+from gradweave.schedule import Schedule, load
+
+_PACKAGES = {"mpi": "mpi4py", "torch": "torch", "jax": "jax"}
+_OWN = {"mpi": "MPI_Allreduce", "torch": "dist.all_reduce", "jax": "jax.lax.psum"}
+_LINGER_S = 2.0
+"""A launcher ends all its processes as soon as one fails: how long the others have to say why."""
+_MOST_BYTES = 1e15
+_PER_CORE = 8
+"""Processes a core beyond which their times say nothing about the schedule."""
+
+
+def _size_given(_context: click.Context, parameter: click.Parameter, value: float) -> float:
+    """Refuses what is no size; nothing at all is one."""
+    if not 0 <= value <= _MOST_BYTES:
+        raise click.BadParameter(
+            f"expected 0 to {_MOST_BYTES:.0e} bytes, got {value}", param=parameter
+        )
+    return value
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--backend", type=click.Choice(sorted(DTYPES)), default="torch", show_default=True)
+@click.option(
+    "--gradient-bytes",
+    type=float,
+    default=8e6,
+    show_default=True,
+    callback=_size_given,
+    help="Size of the gradient.",
+)
+@click.option("--elements", type=click.IntRange(0, 10**15), help="Its length, instead of its size.")
+@click.option(
+    "--dtype",
+    type=click.Choice(sorted({name for names in DTYPES.values() for name in names})),
+    default="float32",
+    show_default=True,
+)
+@click.option("--reduction", type=click.Choice(REDUCTIONS), default="sum", show_default=True)
+@click.option(
+    "--repetitions",
+    type=click.IntRange(1, 10**6),
+    default=20,
+    show_default=True,
+    help="Runs that are timed.",
+)
+@click.option(
+    "--warm-up",
+    type=click.IntRange(0, 10**6),
+    default=3,
+    show_default=True,
+    help="Runs before those.",
+)
+@click.option(
+    "--processes", type=click.IntRange(1), help="jax: over how many to divide the servers.  [1]"
+)
+@click.option(
+    "--devices",
+    type=click.Choice(["cpu", "found"]),
+    help="jax: make devices of the processor, or take those that JAX finds.  [cpu]",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    default=300.0,
+    show_default=True,
+    callback=positive(float),
+    metavar="SECONDS",
+    help="How long nothing may move before the run is given up.",
+)
+@click.option(
+    "--logs",
+    type=click.Path(path_type=Path),
+    metavar="DIRECTORY",
+    help="Where to leave what each process says.",
+)
+@json_option
+def run(
+    file: Path,
+    backend: str,
+    gradient_bytes: float,
+    elements: int | None,
+    dtype: str,
+    reduction: str,
+    repetitions: int,
+    warm_up: int,
+    processes: int | None,
+    devices: str | None,
+    timeout: float,
+    logs: Path | None,
+    as_json: bool,
+) -> None:
+    """Run the schedule in FILE on real processes: check the result, and time it.
+
+    Beside it the backend's own all-reduce is timed, in turns. Under mpirun or torchrun the
+    processes are those that were started; otherwise one a server is started on this machine, or,
+    with JAX, one process whose devices are the servers.
+    """
+    given = rank_given(backend)
+    try:
+        trial = Trial(
+            backend,
+            -int(-gradient_bytes // itemsize(dtype)) if elements is None else elements,
+            dtype,
+            cast(Reduction, reduction),
+            repetitions,
+            warm_up,
+        )
+        place = Place(processes or 1, devices != "found", logs, timeout)
+        _check_options(trial, place, processes, devices)
+        report = _report(file, trial, place, given)
+    except GradweaveError as error:
+        rank = _rank_given()
+        if rank is None:
+            raise
+        _leave(error, rank)
+    if not given:
+        _print(*report, trial, file, as_json)
+
+
+def _report(file: Path, trial: Trial, place: Place, given: int | None) -> tuple[Schedule, Report]:
+    if given:  # the first process alone shows its progress
+        schedule = _read(file)
+        return schedule, join(schedule, _task(file, trial, place), lambda _: None, _end)
+    with Progress(f"reading {file}") as progress:
+        schedule = _read(file)
+        if given is not None:
+            return schedule, join(schedule, _task(file, trial, place), progress, _end)
+        _warn(schedule, trial, place)
+        progress(f"starting {schedule.topology.num_servers} servers")
+        return schedule, launch(schedule, file, trial, place, progress)
+
+
+def _read(file: Path) -> Schedule:
+    schedule = load(file)
+    check_runs(schedule)
+    return schedule
+
+
+def _task(file: Path, trial: Trial, place: Place) -> Task:
+    return Task(str(file), trial, place.timeout_s)
+
+
+def _check_options(trial: Trial, place: Place, processes: int | None, devices: str | None) -> None:
+    """Refuses what does not go together, before anything is started."""
+    backend = trial.backend
+    if backend != "jax":
+        for name, given in (("--processes", processes), ("--devices", devices)):
+            if given is not None:
+                raise OptionError(
+                    f"{name} is for the backend jax; {backend} has one process a server"
+                )
+    elif not place.pretend_devices and place.processes > 1:
+        raise OptionError("--devices found: expected one process; leave --processes out")
+    if importlib.util.find_spec(_PACKAGES[backend]) is None:
+        raise OptionError(
+            f"the backend {backend} needs {_PACKAGES[backend]}; pip install 'gradweave[run]'"
+        )
+    for other in _PACKAGES:
+        if other != backend and rank_given(other) is not None:
+            raise OptionError(
+                f"--backend {backend} does not run under the launcher of {other}; take "
+                f"--backend {other}, or start gradweave without it"
+            )
+    if place.logs is not None and not place.logs.parent.is_dir():
+        raise OptionError(f"--logs: there is no directory {place.logs.parent}; make it first")
+    if place.logs is not None and place.logs.exists() and not place.logs.is_dir():
+        raise OptionError(f"--logs: {place.logs} is a file; give the name of a directory")
+
+
+def _warn(schedule: Schedule, trial: Trial, place: Place) -> None:
+    """Says so where the machine is too small for the times to mean much."""
+    servers, cores = schedule.topology.num_servers, os.cpu_count() or 1
+    if place.pretend_devices and servers > _PER_CORE * cores:
+        _say(f"{servers} servers share {cores} cores; the times are those of the cores")
+    need = 4 * servers * trial.gradient_bytes
+    try:
+        has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return
+    if need > has:
+        _say(
+            f"{servers} gradients of {trial.gradient_bytes / 1e9:.3g} GB and their copies take "
+            f"about {need / 1e9:.3g} GB; the machine has {has / 1e9:.3g} GB"
+        )
+
+
+def _say(warning: str) -> None:
+    click.echo(f"gradweave: warning: {printable(warning)}", err=True)
+
+
+def _leave(error: GradweaveError, rank: int) -> NoReturn:
+    """Ends a process that a launcher started.
+
+    All have the same error where the input is bad, so the first alone says it; a server that was
+    lost everybody names. At once: at the usual end of a process, MPI waits for the lost one too.
+    """
+    negative = isinstance(error, Negative)
+    if rank == 0 or negative:
+        text = " ".join(str(error).split())
+        by = f"rank {rank}: " if negative else ""
+        click.echo(f"gradweave: {by}{printable(text)}", err=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(_LINGER_S)
+    if negative and not isinstance(error, LostServerError):
+        abandon()
+    os._exit(1 if negative else 2)
+
+
+def _end(reason: str) -> NoReturn:
+    _leave(RunError(reason), _rank_given() or 0)
+
+
+def _rank_given() -> int | None:
+    """The rank that any launcher gave this process."""
+    ranks = (rank_given(backend) for backend in _PACKAGES)
+    return next((rank for rank in ranks if rank is not None), None)
+
+
+def _print(schedule: Schedule, report: Report, trial: Trial, file: Path, as_json: bool) -> None:
+    if as_json:
+        print_json(_summary(schedule, report, trial, file))
+    else:
+        print_lines(*_lines(schedule, report, trial, file))
+
+
+def _summary(schedule: Schedule, report: Report, trial: Trial, file: Path) -> dict[str, Any]:
+    sent = report.schedule.sent_bytes or ()
+    return {
+        "file": str(file),
+        "topology": schedule.topology.name,
+        "scheduler": schedule.scheduler.name,
+        "collective": schedule.collective,
+        "servers": schedule.topology.num_servers,
+        "backend": trial.backend,
+        "library": report.library,
+        "processes": report.processes,
+        "cores": os.cpu_count(),
+        "gradient_bytes": trial.gradient_bytes,
+        "elements": trial.elements,
+        "dtype": trial.dtype,
+        "reduction": trial.reduction,
+        "warm_up": trial.warm_up,
+        "repetitions": trial.repetitions,
+        "correct": True,  # A wrong result is an error.
+        "oracle_elements": report.oracle_elements,
+        "pattern_elements": report.pattern_elements,
+        "schedule": _numbers(report.schedule, trial)
+        | {"sent_bytes": list(sent), "total_sent_bytes": sum(sent)},
+        "own": report.own and {"name": _OWN[trial.backend]} | _numbers(report.own, trial),
+    }
+
+
+def _numbers(timing: Timing, trial: Trial) -> dict[str, Any]:
+    first, third = timing.quartiles
+    return {
+        "median_s": timing.median,
+        "min_s": min(timing.seconds),
+        "first_quartile_s": first,
+        "third_quartile_s": third,
+        "seconds": list(timing.seconds),
+        "bandwidth_bytes_per_s": trial.gradient_bytes / timing.median,
+    }
+
+
+def _lines(schedule: Schedule, report: Report, trial: Trial, file: Path) -> list[str]:
+    rows: list[tuple[str, ...]] = [("", "median", "fastest", "quartiles", "bandwidth")]
+    rows.append((file.name, *_cells(report.schedule, trial)))
+    if report.own is not None:
+        rows.append((_OWN[trial.backend], *_cells(report.own, trial)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = [
+        "  ".join(
+            [row[0].ljust(widths[0])]
+            + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        )
+        for row in rows
+    ]
+    checked = f"bit for bit as the oracle's, length {report.oracle_elements:,}"
+    if report.pattern_elements > report.oracle_elements:
+        checked += f"; exact, length {report.pattern_elements:,}"
+    processes = "1 process" if report.processes == 1 else f"{report.processes} processes"
+    return [
+        f"{schedule.collective} on {schedule.topology.name} by {schedule.scheduler.name}: "
+        f"{schedule.topology.num_servers} servers in {processes} on {os.cpu_count()} cores, "
+        f"{report.library}",
+        f"{_size(trial.gradient_bytes)} of {trial.dtype}, {trial.reduction}: {checked}",
+        *table,
+        _sent(report.schedule.sent_bytes or ()),
+    ]
+
+
+def _cells(timing: Timing, trial: Trial) -> list[str]:
+    first, third = timing.quartiles
+    return [
+        f"{1e3 * timing.median:.4g} ms",
+        f"{1e3 * min(timing.seconds):.4g} ms",
+        f"{1e3 * first:.4g} to {1e3 * third:.4g} ms",
+        f"{_size(trial.gradient_bytes / timing.median)}/s",
+    ]
+
+
+def _sent(sent_bytes: tuple[int, ...]) -> str:
+    least, most = _size(min(sent_bytes)), _size(max(sent_bytes))
+    each = most if least == most else f"{least} to {most}"
+    return f"sent by each server, counted: {each}; by all: {_size(sum(sent_bytes))}"
+
+
+def _size(number: float) -> str:
+    """Bytes in the largest unit that leaves a digit before the point.
+
+    >>> _size(8_000_000)
+    '8 MB'
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= factor:
+            return f"{number / factor:.4g} {unit}"
+    return "1 byte" if number == 1 else f"{number:.4g} bytes"

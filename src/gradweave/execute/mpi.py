@@ -1,0 +1,254 @@
+"""Schedules over MPI: non-blocking messages, each sent as soon as its data is there.
+
+    mpirun -n 9 python train.py
+
+    from mpi4py import MPI
+    gradweave.execute.mpi.all_reduce(gradient, schedule, MPI.COMM_WORLD)
+
+Under an MPI with fault tolerance (Open MPI 5: ``mpirun --with-ft ulfm``) the death of a process
+raises `LostServerError` at all others; under others MPI ends the job itself.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from gradweave.errors import LostServerError, OptionError, RunError
+from gradweave.execute.pieces import piece_offsets
+from gradweave.execute.program import Action, Program, check_all_reduce, check_servers
+from gradweave.execute.reduction import Reduction, checked, combine
+from gradweave.execute.signature import mismatch, signature
+from gradweave.execute.tracker import Tracker
+from gradweave.schedule.schedule import Schedule
+
+
+def all_reduce(
+    buffer: Any,
+    schedule: Schedule,
+    comm: MPI.Intracomm = MPI.COMM_WORLD,
+    *,
+    reduction: Reduction = "sum",
+) -> None:
+    """Replaces each process's buffer by the reduction of all, in place.
+
+    All processes of the communicator call it, with buffers of the same length and type. What they
+    bring is compared first. For many calls with the same buffer a `Plan` is cheaper.
+
+    Args:
+        buffer: a NumPy array of any shape and strides, or anything else with a writable buffer.
+        schedule: an all-reduce for as many servers as the communicator has processes; rank r is the
+            r-th server in order of id.
+        comm: the communicator.
+        reduction: sum, mean, max or min.
+
+    Raises:
+        ScheduleError: the schedule is for another number of servers, or another collective.
+        OptionError: the buffer cannot be written, or its type has no such reduction.
+        RunError: the processes disagree on schedule, length, type or reduction.
+        LostServerError: a process went away.
+    """
+    check_all_reduce(schedule)
+    array = _array(buffer)
+    if array.flags.c_contiguous:
+        Plan(schedule, array, comm, reduction=reduction).run()
+    else:
+        packed = np.ascontiguousarray(array)
+        Plan(schedule, packed, comm, reduction=reduction).run()
+        array[...] = packed
+
+
+class Plan:
+    """A collective on one buffer, prepared for many runs: persistent requests, one per message.
+
+    Construction is collective. Any collective's schedule will do: a reduce-scatter leaves each
+    piece at its root, and rubbish elsewhere; an all-gather reads each piece at its root.
+
+    Args:
+        schedule: the schedule.
+        buffer: contiguous; it must stay where it is as long as the plan is used.
+        comm: the communicator.
+        reduction: sum, mean, max or min.
+
+    Raises:
+        Like `all_reduce`.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        buffer: Any,
+        comm: MPI.Intracomm = MPI.COMM_WORLD,
+        *,
+        reduction: Reduction = "sum",
+    ) -> None:
+        self._steps: list[MPI.Prequest | Callable[[], None]] = []
+        check_servers(schedule, comm.size, what="MPI processes")
+        array = _array(buffer)
+        if not array.flags.c_contiguous:
+            raise OptionError("buffer: expected contiguous memory; copy it, or use all_reduce")
+        self._array = array.reshape(-1)
+        self._reduction: Reduction = checked(
+            reduction, floating=array.dtype.kind in "fcV", dtype=array.dtype
+        )
+        try:  # now, since in the middle of a run it would leave the others waiting
+            combine(self._reduction, *np.zeros((2, 1), array.dtype))
+        except TypeError as error:
+            raise OptionError(f"buffer: there is no {reduction} of {array.dtype}") from error
+        self._comm = _own(comm)
+        _compare(schedule, self._array, reduction, self._comm)
+        self._program = Program.of(schedule, comm.rank)
+        at = piece_offsets(self._array.size, schedule.pieces)
+        self._tracker = Tracker(self._program, np.diff(at))
+        self._pieces = [self._array[at[p] : at[p + 1]] for p in range(schedule.pieces)]
+        largest = int(np.diff(at).max())
+        self._scratch = np.empty((self._program.places, largest), array.dtype)
+        self._steps = [self._step(a) for a in range(len(self._program.kind))]
+        self.sent_bytes = np.zeros(comm.size, np.int64)
+        """[N] bytes sent to each rank so far, counted message by message."""
+
+    def run(self) -> None:
+        """Runs the collective; all processes call it."""
+        try:
+            self._run()
+        except MPI.Exception as error:
+            _broken.append(self)
+            raise _explained(error, self._comm, self._program.schedule) from error
+        if self._reduction == "mean" and self._program.schedule.collective != "all_gather":
+            self._array /= self._array.dtype.type(self._comm.size)
+
+    def _run(self) -> None:
+        ready = self._tracker.restart()
+        requests: list[MPI.Prequest] = []
+        actions: list[int] = []
+        while self._tracker.left:
+            while ready:
+                action = ready.pop(0)
+                step = self._steps[action]
+                if isinstance(step, MPI.Prequest):
+                    step.Start()
+                    requests.append(step)
+                    actions.append(action)
+                else:
+                    step()
+                    ready += self._tracker.complete(action)
+            for i in sorted(MPI.Request.Waitsome(requests) or [], reverse=True):
+                action = actions.pop(i)
+                requests.pop(i)
+                if self._program.kind[action] == Action.SEND:
+                    piece = self._pieces[self._program.piece[action]]
+                    self.sent_bytes[self._program.peer[action]] += piece.nbytes
+                ready += self._tracker.complete(action)
+
+    def _step(self, action: int) -> MPI.Prequest | Callable[[], None]:
+        program = self._program
+        piece = self._pieces[program.piece[action]]
+        peer, tag = int(program.peer[action]), int(program.message[action])
+        if program.kind[action] == Action.SEND:
+            return self._comm.Send_init(_message(piece), peer, tag)
+        at = program.place[action]
+        place = piece if at < 0 else self._scratch[at, : piece.size]
+        if program.kind[action] == Action.RECEIVE:
+            return self._comm.Recv_init(_message(place), peer, tag)
+        if program.kind[action] == Action.COPY:
+            return lambda: np.copyto(piece, place)
+        return lambda: combine(self._reduction, piece, place)
+
+    def free(self) -> None:
+        """Gives the requests back to MPI; the plan cannot run again."""
+        for step in self._steps:
+            if isinstance(step, MPI.Prequest):
+                step.Free()
+        self._steps = []
+
+    def __del__(self) -> None:
+        if not MPI.Is_finalized():
+            self.free()
+
+
+_broken: list[Plan] = []
+"""Plans that failed: messages under way may still write into their memory."""
+
+
+def _array(buffer: Any) -> NDArray:
+    """The buffer as an array that shares its memory."""
+    try:
+        array = buffer if isinstance(buffer, np.ndarray) else np.asarray(memoryview(buffer))
+    except TypeError as error:
+        raise OptionError(
+            f"buffer: expected a NumPy array or another object with a buffer, got a "
+            f"{type(buffer).__name__}"
+        ) from error
+    if not array.flags.writeable:
+        raise OptionError("buffer: expected memory that can be written, got a read-only buffer")
+    if array.dtype.hasobject:
+        raise OptionError(f"buffer: expected numbers, got {array.dtype}")
+    return array
+
+
+def _message(part: NDArray) -> list[Any]:
+    """Any type as that many bytes an element, so that lengths beyond 2³¹ bytes stay countable."""
+    if part.nbytes < 1 << 31:
+        return [part.view(np.uint8), MPI.BYTE]
+    element = MPI.BYTE.Create_contiguous(part.itemsize).Commit()
+    return [part.view(np.uint8), part.size, element]
+
+
+def _own(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A duplicate of the communicator for our messages alone, kept with it from now on."""
+    kept = comm.Get_attr(_key())
+    if isinstance(kept, MPI.Intracomm):
+        return kept
+    own = comm.Dup()
+    own.Set_errhandler(MPI.ERRORS_RETURN)
+    comm.Set_attr(_key(), own)
+    return own
+
+
+NEWS_S = 5.0
+"""How long the news of which process ended may take to one who is woken because one did."""
+# Among several requests MPI says only that one of them failed.
+_LOST = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED", "ERR_IN_STATUS")
+
+
+@functools.cache
+def _key() -> int:
+    """Under which a communicator keeps ours; made on first use, when MPI has been initialised."""
+    return MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, own: own.Free())
+
+
+def _compare(schedule: Schedule, array: NDArray, reduction: str, comm: MPI.Intracomm) -> None:
+    """Raises the same error at every process where they do not bring the same."""
+    mine = signature(schedule, array.size, array.dtype.name, reduction)
+    extremes = np.concatenate([mine, ~mine])
+    try:
+        comm.Allreduce(MPI.IN_PLACE, extremes, MPI.MIN)
+        if (extremes[: mine.size] == ~extremes[mine.size :]).all():
+            return
+        all_of_them = np.empty((comm.size, mine.size), np.int64)
+        comm.Allgather(mine, all_of_them)
+    except MPI.Exception as error:
+        raise _explained(error, comm, schedule) from error
+    found = mismatch(all_of_them)
+    assert found is not None
+    raise found
+
+
+def _explained(error: MPI.Exception, comm: MPI.Intracomm, schedule: Schedule) -> RunError:
+    """Names the process that went away, where MPI can tell (user-level failure mitigation)."""
+    lost = {getattr(MPI, name, -1) for name in _LOST}
+    if error.Get_error_class() not in lost:
+        return RunError(f"MPI: {error.Get_error_string()}")
+    comm.Revoke()  # wakes those who wait for processes that are alive
+    until = time.monotonic() + NEWS_S
+    while not (failed := comm.Get_failed()).size and time.monotonic() < until:
+        MPI.COMM_SELF.Iprobe()  # MPI hears of nothing but in its own calls
+    if not failed.size:
+        return RunError("MPI: the communicator was revoked by another process")
+    rank = MPI.Group.Translate_ranks(failed, [0], comm.group)[0]
+    server = int(schedule.topology.servers[rank])
+    return LostServerError(server, rank, "its process ended")

@@ -1,0 +1,34 @@
+"""Numbers to try an all-reduce with, whose sum every process can work out by itself."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.execute.reduction import Reduction
+
+
+def contribution(rank: int, elements: int, dtype: Any = np.float32) -> NDArray:
+    """What a server brings: small whole numbers, exact in every type and in any order of adding.
+
+    Args:
+        rank: the server.
+        elements: how many.
+        dtype: of a type with at least eight bits.
+    """
+    numbers = np.arange(elements, dtype=np.uint32)
+    return ((numbers * np.uint32(7) + np.uint32(rank * 13 + 1)) % np.uint32(5)).astype(dtype)
+
+
+def expected(servers: int, elements: int, reduction: Reduction, dtype: Any = np.float32) -> NDArray:
+    """What every server should end with, if all bring their `contribution`."""
+    if reduction == "max" or reduction == "min":
+        of_two = np.maximum if reduction == "max" else np.minimum
+        result = contribution(0, elements, dtype)
+        for rank in range(1, min(servers, 5)):  # the numbers repeat after five ranks
+            of_two(result, contribution(rank, elements, dtype), out=result)
+        return result
+    total = np.zeros(elements, np.int64)
+    for rank in range(servers):
+        total += contribution(rank, elements, np.int64)
+    return (total / servers if reduction == "mean" else total).astype(dtype)

@@ -1,0 +1,335 @@
+"""What one server does: its sends, receives and reductions, and what each must wait for.
+
+A program is derived from the schedule alone, so every server derives its own and needs to be told
+nothing. It has no barrier and does not know of rounds: an action starts as soon as the actions
+named in `Program.after` are complete.
+"""
+
+import dataclasses
+import enum
+import functools
+import weakref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import InvalidScheduleError, OptionError, ScheduleError
+from gradweave.execute.reference import play
+from gradweave.schedule.schedule import COPY, Schedule
+from gradweave.topology.topology import Integers
+from gradweave.verify.verify import verify
+
+_verified: weakref.WeakSet[Schedule] = weakref.WeakSet()
+
+
+class Action(enum.IntEnum):
+    """What an action does with its piece."""
+
+    SEND = 0
+    """Sends the piece, as it stands here, to the peer."""
+    RECEIVE = 1
+    """Receives from the peer: into a place of the scratch memory, or over the piece itself."""
+    REDUCE = 2
+    """Combines a place of the scratch memory into the piece."""
+    COPY = 3
+    """Copies a place of the scratch memory over the piece."""
+
+
+LOCAL = (Action.REDUCE, Action.COPY)
+"""Actions that exchange no message."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """The actions of one server, in the order of the schedule.
+
+    An action waits for what its data needs: a send for the last write to its piece, a write for the
+    write before it and for the sends of what it overwrites. So reductions into a piece happen in
+    the schedule's order however the messages arrive, and every run gives the same bits.
+
+    It also waits its turn on the link at its server's end: a link direction of capacity c has no
+    more than c + `ahead` transfers of one server under way. That keeps the order that the scheduler
+    chose where more is ready than the link can carry. All this points back to earlier rounds, or
+    from a reduction to sends and receives of its own round; therefore no two servers can wait for
+    each other forever.
+
+    Attributes are arrays over the A actions.
+    """
+
+    schedule: Schedule
+    server: int
+    """Node id."""
+    rank: int
+    """Place of the server among `Topology.servers`."""
+    kind: NDArray[np.int8]
+    """[A] `Action`."""
+    transfer: Integers
+    """[A] row of the schedule."""
+    message: Integers
+    """[A] number of the transfer among those from its source to its target: both servers know it by
+    this number, which serves as a tag."""
+    peer: Integers
+    """[A] rank of the other server."""
+    piece: Integers
+    """[A] piece."""
+    place: Integers
+    """[A] place in the scratch memory that is written or read; −1 for none: sends, and receives
+    over the piece itself."""
+    places: int
+    """Places of scratch memory, each as large as the largest piece."""
+    at_once: int
+    """Messages that can be under way at one time, at most."""
+    after: Integers
+    """Actions that must be complete before each action starts, one action's after the other."""
+    after_offsets: NDArray[np.int64]
+    """[A+1] action a waits for ``after[after_offsets[a]:after_offsets[a + 1]]``."""
+
+    @staticmethod
+    def of(schedule: Schedule, rank: int, *, ahead: int | None = None) -> "Program":
+        """Derives the program of one server.
+
+        Args:
+            schedule: a schedule of any collective; it is verified, once per object.
+            rank: which server, from 0.
+            ahead: how many transfers a server may start on a link beyond those that the link
+                carries at once; if not given, none, which keeps the schedule's order, or two where
+                other servers' transfers meet these on links between switches, where that order is
+                lost anyway and more under way fills the gaps.
+
+        Raises:
+            OptionError: there is no such rank.
+            InvalidScheduleError: the verifier rejects the schedule.
+
+        >>> import gradweave as gw
+        >>> schedule = gw.schedulers.Ring().schedule(gw.topology.ring(3))
+        >>> program = Program.of(schedule, rank=0)
+        >>> [Action(kind).name for kind in program.kind[:6]]
+        ['SEND', 'RECEIVE', 'REDUCE', 'SEND', 'RECEIVE', 'REDUCE']
+        """
+        check_runs(schedule)
+        if not 0 <= rank < schedule.topology.num_servers:
+            raise OptionError(
+                f"rank: expected 0 to {schedule.topology.num_servers - 1}, got {rank}"
+            )
+        if ahead is None:
+            ahead = 2 if meets_others(schedule) else 0
+        return _Writer(schedule, rank, ahead).program()
+
+    @property
+    def sent_pieces(self) -> NDArray[np.int64]:
+        """[P] how often each piece is sent."""
+        return np.bincount(self.piece[self.kind == Action.SEND], minlength=self.schedule.pieces)
+
+
+def check_runs(schedule: Schedule) -> None:
+    """Refuses what cannot run: an invalid schedule, or one in which switches add.
+
+    Raises:
+        InvalidScheduleError: naming the first violation.
+    """
+    if schedule not in _verified:
+        verdict = verify(schedule)
+        if verdict.violation:
+            raise InvalidScheduleError(f"cannot run: {verdict.violation.message}")
+        _verified.add(schedule)
+
+
+def check_servers(schedule: Schedule, size: int, *, what: str) -> None:
+    """Refuses a number of processes that is not the schedule's number of servers.
+
+    Raises:
+        ScheduleError: naming both numbers.
+    """
+    servers = schedule.topology.num_servers
+    if size != servers:
+        raise ScheduleError(
+            f"the schedule is for the {servers} servers of {schedule.topology.name}, but there are "
+            f"{size} {what}; start {servers}, or make a schedule for {size} servers"
+        )
+
+
+def check_all_reduce(schedule: Schedule) -> None:
+    """Refuses a schedule of one stage where an all-reduce is asked for.
+
+    Raises:
+        ScheduleError: naming the collective.
+    """
+    if schedule.collective != "all_reduce":
+        raise ScheduleError(
+            f"expected a schedule of collective all_reduce, got {schedule.collective}"
+        )
+
+
+@functools.lru_cache(maxsize=16)
+def meets_others(schedule: Schedule) -> bool:
+    """Whether a link is handed from a transfer to one that shares neither of its servers.
+
+    Servers keep the schedule's order on what they send and on what they receive. Between such two
+    nobody does; their messages may meet on the link and share it.
+    """
+    links, transfer = schedule.route_links
+    order = np.argsort(links, kind="stable")  # by link, and on each link in the schedule's order
+    earlier, later = transfer[order[:-1]], transfer[order[1:]]
+    return bool(
+        (
+            (links[order[:-1]] == links[order[1:]])
+            & (schedule.source[earlier] != schedule.source[later])
+            & (schedule.target[earlier] != schedule.target[later])
+        ).any()
+    )
+
+
+def same_bits(schedule: Schedule) -> bool:
+    """Whether every server that ends with a piece ends with the same bits of it.
+
+    It does where all of them add the same contributions in the same association; addition of two
+    numbers commutes exactly, but more than two rounded sums do not associate. Decided by running
+    the schedule once on labels in place of numbers.
+
+    >>> import gradweave as gw
+    >>> same_bits(gw.schedulers.Ring().schedule(gw.topology.ring(3)))
+    True
+    """
+    servers = schedule.topology.num_servers
+    labels = np.random.default_rng(0).integers(0, 1 << 63, (servers, schedule.pieces), np.uint64)
+
+    def combine(into: np.ndarray, other: np.ndarray) -> None:
+        label = into + other + (into ^ other) * np.uint64(0x9E3779B97F4A7C15)
+        label ^= label >> np.uint64(29)
+        label *= np.uint64(0xBF58476D1CE4E5B9)
+        into[:] = label ^ (label >> np.uint64(32))
+
+    ends = play(schedule, labels, combine)
+    if schedule.collective == "reduce_scatter":
+        return True  # One server ends with each piece.
+    return bool((ends == ends[0]).all())
+
+
+class _Writer:
+    """Writes a program, action by action."""
+
+    def __init__(self, schedule: Schedule, rank: int, ahead: int) -> None:
+        topology = schedule.topology
+        self._schedule, self._rank, self._ahead = schedule, rank, ahead
+        self._server = int(topology.servers[rank])
+        self._rows: list[tuple[int, ...]] = []
+        self._messages: dict[tuple[int, bool], int] = {}  # by peer and way: how many so far
+        self._after: list[list[int]] = []
+        self._write: dict[int, int] = {}  # by piece: the last action that wrote to it
+        self._reads: dict[int, list[int]] = {}  # by piece: sends since then
+        self._turns: dict[tuple[int, bool], list[int]] = {}  # by link and way: actions, in order
+        self._freed: dict[int, list[int]] = {}  # by link: reductions that empty its places
+        self._first_place: dict[int, int] = {}
+        self._places = 0
+        self._most = topology.num_servers  # or transfers in a round, if more
+        self._round_starts = 0  # first action of the round
+
+    def program(self) -> Program:
+        schedule = self._schedule
+        mine = np.flatnonzero((schedule.source == self._server) | (schedule.target == self._server))
+        starts = np.flatnonzero(np.diff(schedule.round[mine], prepend=-1))
+        self._most = int(np.diff(starts, append=len(mine)).max(initial=self._most))
+        sends = schedule.source[mine] == self._server
+        out_link, in_link = _end_links(schedule, mine)
+        for first, last in zip(starts, [*starts[1:], len(mine)], strict=True):
+            rows = range(first, last)
+            self._round_starts = len(self._rows)
+            # What is sent is what stood here when the round began: sends come before writes.
+            for i in rows:
+                if sends[i]:
+                    self._send(int(mine[i]), int(out_link[i]))
+            for i in rows:
+                if not sends[i]:
+                    self._receive(int(mine[i]), int(in_link[i]))
+        columns = np.array(self._rows, np.int64).reshape(-1, 6).T
+        lengths = [len(after) for after in self._after]
+        return Program(
+            schedule=schedule,
+            server=self._server,
+            rank=self._rank,
+            kind=columns[0].astype(np.int8),
+            transfer=columns[1],
+            message=columns[2],
+            peer=columns[3],
+            piece=columns[4],
+            place=columns[5],
+            places=self._places,
+            at_once=sum(self._at_once(link, out=out) for link, out in self._turns),
+            after=np.array([a for after in self._after for a in after], np.int64),
+            after_offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
+        )
+
+    def _send(self, row: int, link: int) -> None:
+        piece = int(self._schedule.piece[row])
+        after = self._turn(link, out=True)
+        if piece in self._write:
+            after.append(self._write[piece])
+        action = self._act(Action.SEND, row, -1, after)
+        self._turns[link, True].append(action)
+        self._reads.setdefault(piece, []).append(action)
+
+    def _receive(self, row: int, link: int) -> None:
+        piece = int(self._schedule.piece[row])
+        before = self._reads.pop(piece, [])
+        if piece in self._write:
+            before.append(self._write[piece])
+        turn = self._turn(link, out=False)
+        copies = self._schedule.op[row] == COPY
+        if copies and max(before, default=-1) < self._round_starts:
+            action = self._act(Action.RECEIVE, row, -1, [*turn, *before])
+            self._turns[link, False].append(action)
+        else:
+            # Not over the piece itself, which this round sends: two servers that swap would each
+            # wait for the other to receive.
+            place, free = self._place(link)
+            received = self._act(Action.RECEIVE, row, place, [*turn, *free])
+            self._turns[link, False].append(received)
+            kind = Action.COPY if copies else Action.REDUCE
+            action = self._act(kind, row, place, [received, *before])
+            self._freed[link].append(action)
+        self._write[piece] = action
+
+    def _act(self, kind: Action, row: int, place: int, after: list[int]) -> int:
+        schedule = self._schedule
+        out = kind == Action.SEND
+        peer = int(schedule.topology.rank[(schedule.target if out else schedule.source)[row]])
+        message = self._messages.get((peer, out), 0)
+        if kind in LOCAL:
+            message -= 1  # of the receive that came just before
+        else:
+            self._messages[peer, out] = message + 1
+        self._rows.append((kind, row, message, peer, int(schedule.piece[row]), place))
+        self._after.append(after)
+        return len(self._rows) - 1
+
+    def _turn(self, link: int, *, out: bool) -> list[int]:
+        """The action that must be complete before one more may start on a link."""
+        turns = self._turns.setdefault((link, out), [])
+        back = self._at_once(link, out=out)
+        return [turns[-back]] if len(turns) >= back else []
+
+    def _place(self, link: int) -> tuple[int, list[int]]:
+        """A place of scratch memory for what comes over a link, and what must free it first."""
+        count = self._at_once(link) + 1
+        if link not in self._first_place:
+            self._first_place[link], self._freed[link] = self._places, []
+            self._places += count
+        freed = self._freed[link]
+        free = [freed[-count]] if len(freed) >= count else []
+        return self._first_place[link] + len(freed) % count, free
+
+    def _at_once(self, link: int, *, out: bool = False) -> int:
+        """Transfers that one server has under way on a link, of however large a capacity."""
+        # A round's transfers never wait for each other's turns: there is room for all of them.
+        # A send may always wait ahead, which costs the link nothing until its receiver is ready,
+        # and tells soon when the receiver is gone.
+        room = min(int(self._schedule.topology.capacity[link]), self._most)
+        return room + (max(self._ahead, 1) if out else self._ahead)
+
+
+def _end_links(schedule: Schedule, rows: NDArray) -> tuple[NDArray, NDArray]:
+    """First and last link direction of the routes of some transfers."""
+    links, _ = schedule.route_links
+    first = schedule.route_offsets[:-1] - np.arange(schedule.num_transfers)
+    last = schedule.route_offsets[1:] - np.arange(schedule.num_transfers) - 2
+    return links[first[rows]], links[last[rows]]

@@ -1,0 +1,88 @@
+"""The oracle: a schedule played in NumPy, with all servers' memories in one array."""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import OptionError
+from gradweave.execute.pieces import piece_offsets
+from gradweave.execute.reduction import Reduction, checked, combine
+from gradweave.schedule.schedule import COPY, Schedule
+
+Combine = Callable[[np.ndarray, np.ndarray], None]
+"""Combines its second argument into its first, in place."""
+
+
+def play(
+    schedule: Schedule, contributions: NDArray, reduction: Reduction | Combine = "sum"
+) -> NDArray:
+    """Runs a schedule, transfer by transfer.
+
+    Transfers of a round read what stood at their sources when the round began, and write in the
+    schedule's order. The backends do the same additions in the same order and so arrive at the same
+    bits.
+
+    Args:
+        schedule: the schedule.
+        contributions: [N, elements] what each server brings, by rank.
+        reduction: how contributions are combined.
+
+    Returns:
+        [N, elements] what each server ends with. After a reduce-scatter only the pieces at their
+        roots mean anything, and a mean is taken of those alone; an all-gather reads only them.
+
+    Raises:
+        OptionError: the contributions are not one row a server, or have no mean.
+
+    >>> import gradweave as gw
+    >>> schedule = gw.schedulers.Ring().schedule(gw.topology.ring(3))
+    >>> play(schedule, np.array([[1, 2, 3, 4], [10, 20, 30, 40], [100, 200, 300, 400]]))
+    array([[111, 222, 333, 444],
+           [111, 222, 333, 444],
+           [111, 222, 333, 444]])
+    """
+    servers = schedule.topology.num_servers
+    if contributions.ndim != 2 or len(contributions) != servers:
+        raise OptionError(
+            f"contributions: expected {servers} rows, one a server, got an array of shape "
+            f"{contributions.shape}"
+        )
+    if not callable(reduction):
+        kind = contributions.dtype.kind
+        checked(reduction, floating=kind in "fcV", dtype=contributions.dtype)
+    held = np.array(contributions)
+    at = piece_offsets(held.shape[1], schedule.pieces)
+    rank = schedule.topology.rank
+    source, target = rank[schedule.source], rank[schedule.target]
+    for first, last in itertools.pairwise(schedule.round_offsets):
+        rows = range(first, last)
+        part = [slice(at[p], at[p + 1]) for p in schedule.piece[first:last]]
+        sent = [held[source[t], part[t - first]].copy() for t in rows]
+        for t in rows:
+            into = held[target[t], part[t - first]]
+            if schedule.op[t] == COPY:
+                into[:] = sent[t - first]
+            elif callable(reduction):
+                reduction(into, sent[t - first])
+            else:
+                combine(reduction, into, sent[t - first])
+    if reduction == "mean" and schedule.collective != "all_gather":
+        held /= servers
+    return held
+
+
+def meaningful(schedule: Schedule, elements: int) -> NDArray[np.bool_]:
+    """[N, elements] which elements mean anything at which server once the schedule is over.
+
+    Args:
+        schedule: the schedule.
+        elements: length of the gradient.
+    """
+    servers = schedule.topology.num_servers
+    if schedule.collective != "reduce_scatter":
+        return np.ones((servers, elements), bool)
+    rank = schedule.topology.rank[schedule.root]
+    piece = np.repeat(np.arange(schedule.pieces), np.diff(piece_offsets(elements, schedule.pieces)))
+    return rank[piece] == np.arange(servers)[:, None]

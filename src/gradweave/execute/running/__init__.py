@@ -1,0 +1,1 @@
+"""Collectives on real processes that are started, checked, timed and supervised."""

@@ -1,0 +1,112 @@
+"""Whether what servers end with is right, and where it is not."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import RunError
+from gradweave.execute.pattern import contribution, expected
+from gradweave.execute.pieces import piece_offsets
+from gradweave.execute.reference import play
+from gradweave.execute.running.trial import Trial
+from gradweave.schedule.schedule import Schedule
+
+_HOLDS = {"bfloat16": 1 << 8, "float16": 1 << 11}
+"""Up to here these types hold all whole numbers; the other floating-point types go far beyond."""
+_LARGEST = 4
+"""Of the numbers that `contribution` makes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """Contributions, and what each server should make of them."""
+
+    schedule: Schedule
+    trial: Trial
+    elements: int
+    kind: str
+    """``oracle``: random numbers, to be reduced in the schedule's order, rounding included;
+    ``pattern``: whole numbers that every process can add up in any order."""
+
+    def contribution(self, rank: int) -> NDArray:
+        """What a server brings."""
+        if self.kind == "pattern":
+            return contribution(rank, self.elements, self.trial.numpy_dtype)
+        rng = np.random.default_rng((20, rank))
+        if "int" in self.trial.dtype:
+            return rng.integers(0, 100, self.elements).astype(self.trial.numpy_dtype)
+        return rng.standard_normal(self.elements).astype(self.trial.numpy_dtype)
+
+    def wrong(self, results: dict[int, NDArray]) -> NDArray[np.float64]:
+        """[4] rank and element of the first error, what was expected and what came; rank −1: none.
+
+        Args:
+            results: by rank: what some of the servers ended with.
+        """
+        right = self._answers()
+        for rank, got in results.items():
+            for start, end in self._meant(rank):
+                mine, other = got[start:end], right[rank, start:end]
+                different = np.flatnonzero(_bits(mine) != _bits(other))
+                if len(different):
+                    i = int(different[0])
+                    values = (float(other[i]), float(mine[i]))
+                    return np.array([rank, start + i, *values], np.float64)
+        return np.array([-1, 0, 0, 0], np.float64)
+
+    def complaint(self, wrong: NDArray[np.float64]) -> RunError:
+        """What `wrong` found, in words."""
+        rank, element = int(wrong[0]), int(wrong[1])
+        at = piece_offsets(self.elements, self.schedule.pieces)
+        piece = int(np.searchsorted(at, element, side="right")) - 1
+        server = int(self.schedule.topology.servers[rank])
+        return RunError(
+            f"wrong result at server {server} (rank {rank}), piece {piece}, element {element}: "
+            f"expected {wrong[2]:.17g}, got {wrong[3]:.17g}; the schedule is valid, so the backend "
+            "or the machine is at fault"
+        )
+
+    def _meant(self, rank: int) -> Iterator[tuple[int, int]]:
+        """The parts that mean anything at a server once the schedule is over."""
+        at = piece_offsets(self.elements, self.schedule.pieces).tolist()
+        server = self.schedule.topology.servers[rank]
+        for piece, root in enumerate(self.schedule.root):
+            if self.schedule.collective != "reduce_scatter" or root == server:
+                yield at[piece], at[piece + 1]
+
+    def _answers(self) -> NDArray:
+        """[N, elements] What each server should end with, where that means anything."""
+        servers, dtype = self.schedule.topology.num_servers, self.trial.numpy_dtype
+        if self.kind == "oracle":
+            brought = np.stack([self.contribution(rank) for rank in range(servers)])
+            return play(self.schedule, brought, self.trial.reduction)
+        if self.schedule.collective == "all_gather":
+            whole = self._gathered()
+        else:
+            whole = expected(servers, self.elements, self.trial.reduction, dtype)
+        return np.broadcast_to(whole, (servers, self.elements))
+
+    def _gathered(self) -> NDArray:
+        """[elements] What the root of each piece brought."""
+        schedule = self.schedule
+        at = piece_offsets(self.elements, schedule.pieces)
+        roots = schedule.topology.rank[schedule.root]
+        whole = np.empty(self.elements, self.trial.numpy_dtype)
+        for rank in np.unique(roots).tolist():
+            brought = self.contribution(rank)
+            for piece in np.flatnonzero(roots == rank):
+                whole[at[piece] : at[piece + 1]] = brought[at[piece] : at[piece + 1]]
+        return whole
+
+
+def exact(schedule: Schedule, trial: Trial) -> bool:
+    """Whether the type holds every sum of the pattern; whole numbers wrap around, alike in all."""
+    largest = _LARGEST * schedule.topology.num_servers
+    return trial.reduction in ("max", "min") or largest <= _HOLDS.get(trial.dtype, largest)
+
+
+def _bits(numbers: NDArray) -> NDArray:
+    """The numbers as unsigned ones of the same bits."""
+    return np.ascontiguousarray(numbers).view(f"u{numbers.dtype.itemsize}")

@@ -1,0 +1,164 @@
+"""Starts the processes of a run on this machine and supervises them."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gradweave.errors import OptionError
+from gradweave.execute.running.mpirun import mpirun_command, mpirun_environment
+from gradweave.execute.running.supervise import Group, supervise
+from gradweave.execute.running.trial import Report, Trial, itemsize
+from gradweave.execute.running.worker import Task
+from gradweave.schedule.schedule import Schedule
+
+_MEMORY = Path("/dev/shm")
+"""Where temporary files cost no disk; Open MPI's shared memory is among them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where and how to start a run's processes."""
+
+    processes: int = 1
+    """jax: among which the servers' devices are divided."""
+    pretend_devices: bool = True
+    """jax: make as many devices of the processor as needed, rather than take those there are."""
+    logs: Path | None = None
+    """Directory in which each process leaves what it says; None: nothing is left."""
+    timeout_s: float = 300.0
+    """How long nothing may move."""
+
+
+def launch(
+    schedule: Schedule,
+    file: Path,
+    trial: Trial,
+    place: Place,
+    progress: Callable[[str], None],
+) -> Report:
+    """Runs a trial on processes of this machine; none of them is left, however this ends.
+
+    Args:
+        schedule: the schedule.
+        file: where the processes find it.
+        trial: what to run.
+        place: where and how.
+        progress: is told what is being done.
+
+    Raises:
+        LostServerError: a server's process ended; the others have ended too, each naming it.
+        RunError: a wrong result, or a run that did not come to its end.
+        OptionError: what is needed to start the processes is not there.
+    """
+    with _termination(), _directory() as name:
+        temporary = Path(name)
+        logs = temporary / "logs" if place.logs is None else place.logs
+        logs.mkdir(exist_ok=True)
+        task = Task(str(file.resolve()), trial, place.timeout_s, os.getpid(), str(logs))
+        if trial.backend == "mpi":
+            group = _mpi(schedule, task, temporary)
+        elif trial.backend == "torch":
+            group = _torch(schedule, task, temporary)
+        else:
+            group = _jax(schedule, task, place)
+        return supervise(schedule, group, logs, place.timeout_s, progress)
+
+
+def _mpi(schedule: Schedule, task: Task, temporary: Path) -> Group:
+    servers = schedule.topology.num_servers
+    command = mpirun_command(servers, _worker(task), temporary)
+    environment = {**os.environ, **mpirun_environment(temporary)}
+    return Group([(command, environment)], [list(range(servers))], statuses=temporary)
+
+
+def _torch(schedule: Schedule, task: Task, temporary: Path) -> Group:
+    ranks = range(schedule.topology.num_servers)
+    store = str(temporary / "store")
+    loopback = {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}
+    # Otherwise gloo looks up the machine's own name, which not every machine knows.
+    variables = {"GLOO_SOCKET_IFNAME": min(loopback)} if loopback else {}
+    starts = [
+        (_worker(dataclasses.replace(task, number=rank, store=store)), {**os.environ, **variables})
+        for rank in ranks
+    ]
+    return Group(starts, [[rank] for rank in ranks])
+
+
+def _jax(schedule: Schedule, task: Task, place: Place) -> Group:
+    servers, processes = schedule.topology.num_servers, place.processes
+    if not 1 <= processes <= servers:
+        raise OptionError(
+            f"processes: expected 1 to {servers}, one a server at most, got {processes}"
+        )
+    bounds = [servers * i // processes for i in range(processes + 1)]
+    ranks = [list(range(bounds[i], bounds[i + 1])) for i in range(processes)]
+    if processes > 1:
+        # The process by which the others find each other takes them along when it ends, before
+        # they can say why. So it is one of its own, without servers.
+        ranks.insert(0, [])
+        address = f"127.0.0.1:{_free_port()}"
+        task = dataclasses.replace(task, address=address, processes=len(ranks))
+    starts = []
+    for number, some in enumerate(ranks):
+        variables = _jax_variables(task.trial, len(some) if place.pretend_devices else None)
+        command = _worker(dataclasses.replace(task, number=number))
+        starts.append((command, {**os.environ, **variables}))
+    return Group(starts, ranks)
+
+
+def _jax_variables(trial: Trial, devices: int | None) -> dict[str, str]:
+    """What JAX must be told before it starts.
+
+    Args:
+        trial: what to run.
+        devices: how many to make of the processor; None: none.
+    """
+    variables = {"JAX_ENABLE_X64": "1"} if itemsize(trial.dtype) == 8 else {}
+    if devices is not None:
+        flag = f"--xla_force_host_platform_device_count={max(devices, 1)}"
+        variables["JAX_PLATFORMS"] = "cpu"
+        variables["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+    return variables
+
+
+def _worker(task: Task) -> list[str]:
+    text = json.dumps(dataclasses.asdict(task))
+    return [sys.executable, "-m", "gradweave.execute.running.worker", text]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    return tempfile.TemporaryDirectory(
+        prefix=f"gradweave-run-{os.getpid()}-", dir=memory, ignore_cleanup_errors=True
+    )
+
+
+@contextlib.contextmanager
+def _termination() -> Iterator[None]:
+    """Lets a request to terminate take its way through all that must be cleaned up."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not the main thread, which alone gets signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

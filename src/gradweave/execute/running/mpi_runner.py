@@ -1,0 +1,145 @@
+"""A run's process under MPI."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import mpi4py
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from gradweave.errors import LostServerError, RunError
+from gradweave.execute import mpi
+from gradweave.execute.program import check_servers
+from gradweave.execute.running.trial import Trial
+from gradweave.schedule.schedule import Schedule
+
+HEARSAY_S = 5.0
+"""How long it may take until a process knows which other one failed."""
+_POLL_S = 0.01
+_OPERATIONS = {"sum": MPI.SUM, "mean": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
+
+
+class MpiRunner:
+    """`gradweave.execute.mpi.Plan` beside ``MPI_Allreduce``; see `measure.Runner`.
+
+    Args:
+        schedule: for as many servers as there are processes.
+        trial: what to run.
+    """
+
+    def __init__(self, schedule: Schedule, trial: Trial) -> None:
+        self._schedule, self._trial = schedule, trial
+        check_servers(schedule, MPI.COMM_WORLD.size, what="MPI processes")
+        first = MPI.Get_library_version().strip("\0").splitlines()[0].split(",")[0]
+        self.library = f"{first}, mpi4py {mpi4py.__version__}"
+        self.ranks = [MPI.COMM_WORLD.rank]
+        # Both all-reduces use this one, so that to revoke it wakes whoever waits in either.
+        self._comm = mpi._own(MPI.COMM_WORLD)
+        self._operation = _OPERATIONS[trial.reduction]
+        self.has_own = schedule.collective == "all_reduce" and _known(trial.numpy_dtype)
+        self._placed = self._buffer = np.empty(0, trial.numpy_dtype)
+        self._plan: mpi.Plan | None = None
+        self._sent = np.zeros(self._comm.size, np.int64)
+
+    def place(self, contributions: Sequence[NDArray]) -> None:
+        """Prepares a plan for the buffer."""
+        self._count()
+        (self._placed,) = contributions
+        self._buffer = self._placed.copy()
+        with self._named():
+            self._plan = mpi.Plan(
+                self._schedule, self._buffer, MPI.COMM_WORLD, reduction=self._trial.reduction
+            )
+
+    def restore(self) -> None:
+        """Copies what was placed."""
+        self._buffer[:] = self._placed
+
+    def run(self) -> None:
+        """Runs the plan."""
+        assert self._plan is not None
+        with self._named():
+            self._plan.run()
+
+    def run_own(self) -> None:
+        """Runs ``MPI_Allreduce``."""
+        with self._named():
+            self._comm.Allreduce(MPI.IN_PLACE, self._buffer, self._operation)
+        if self._trial.reduction == "mean":
+            self._buffer /= self._buffer.dtype.type(self._comm.size)
+
+    def results(self) -> Sequence[NDArray]:
+        """The buffer."""
+        return [self._buffer]
+
+    def sent_bytes(self) -> NDArray[np.int64]:
+        """Counted by the plans."""
+        self._count()
+        return self._sent.copy()
+
+    def barrier(self) -> None:
+        """The communicator's."""
+        with self._named():
+            self._comm.Barrier()
+
+    def gathered(self, numbers: NDArray) -> NDArray:
+        """The communicator's allgather."""
+        every = np.empty((self._comm.size, *numbers.shape), numbers.dtype)
+        with self._named():
+            self._comm.Allgather(np.ascontiguousarray(numbers), every)
+        return every
+
+    def _count(self) -> None:
+        """Adds what the present plan has sent."""
+        if self._plan is not None:
+            self._sent[self._comm.rank] += self._plan.sent_bytes.sum()
+            self._plan.sent_bytes[:] = 0
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Finds out which server was lost when MPI fails, together with all that are left."""
+        try:
+            yield
+        except (MPI.Exception, RunError) as error:
+            if lost := self._lost():
+                raise lost from error
+            raise error if isinstance(error, RunError) else RunError(f"MPI: {error}") from error
+
+    def _lost(self) -> LostServerError | None:
+        """The server that was lost; None where no process failed, or MPI cannot tell.
+
+        The calls are those of user-level failure mitigation. Revoking wakes those who wait for
+        processes that are alive; what failed everybody then hears from MPI's own runtime.
+        """
+        _tried(self._comm.Revoke)
+        until = time.monotonic() + HEARSAY_S
+        while time.monotonic() < until:
+            MPI.COMM_SELF.Iprobe()  # MPI hears only while it is being called
+            failed = _tried(self._comm.Get_failed)
+            if not isinstance(failed, MPI.Group):
+                return None
+            if failed.size:
+                rank = int(MPI.Group.Translate_ranks(failed, [0], self._comm.group)[0])
+                server = int(self._schedule.topology.servers[rank])
+                return LostServerError(server, rank, "its process ended")
+            time.sleep(_POLL_S)
+        return None
+
+
+def _known(dtype: np.dtype) -> bool:
+    """Whether MPI has the type; half precision it has not."""
+    try:
+        MPI.Datatype.fromcode(dtype.char)
+    except ValueError:
+        return False
+    return True
+
+
+def _tried(step: Callable[[], object]) -> object:
+    """What a step of the search for the lost returns; None where it fails or is not there."""
+    try:
+        return step()
+    except (MPI.Exception, NotImplementedError):
+        return None

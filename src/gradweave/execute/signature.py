@@ -1,0 +1,58 @@
+"""What the servers of a run must agree on, in few numbers."""
+
+import hashlib
+import weakref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import RunError
+from gradweave.schedule.schedule import COLUMNS, Schedule
+
+NAME_BYTES = 24
+"""Longest name of a type that is compared."""
+WORDS = 3 + NAME_BYTES // 8
+
+_digests: weakref.WeakKeyDictionary[Schedule, int] = weakref.WeakKeyDictionary()
+
+
+def digest(schedule: Schedule) -> int:
+    """A number of 63 bits that two schedules share only if they are the same transfers."""
+    if schedule not in _digests:
+        made = hashlib.blake2b(schedule.collective.encode(), digest_size=8)
+        for column in COLUMNS:
+            made.update(np.ascontiguousarray(getattr(schedule, column)).tobytes())
+        _digests[schedule] = int.from_bytes(made.digest(), "little") >> 1
+    return _digests[schedule]
+
+
+def signature(schedule: Schedule, elements: int, dtype: str, reduction: str) -> NDArray[np.int64]:
+    """[WORDS] schedule, elements, reduction and type as numbers."""
+    name = np.frombuffer(dtype.encode()[:NAME_BYTES].ljust(NAME_BYTES), np.int64)
+    how = int.from_bytes(reduction.encode(), "little")
+    return np.concatenate([[digest(schedule), elements, how], name]).astype(np.int64)
+
+
+def mismatch(signatures: NDArray[np.int64]) -> RunError | None:
+    """What the servers disagree on, if they do.
+
+    Args:
+        signatures: [N, WORDS] by rank.
+    """
+    different = np.argwhere(signatures != signatures[0])
+    if not len(different):
+        return None
+    rank, word = different[0].tolist()
+    mine, other = (_words(signatures[r]) for r in (0, rank))
+    if word == 0:
+        return RunError(f"rank {rank} runs another schedule than rank 0; give all the same file")
+    if word == 2:
+        return RunError(f"rank 0 asks for the {mine[1]}, rank {rank} for the {other[1]}")
+    return RunError(
+        f"rank 0 brings {mine[0]}, rank {rank} {other[0]}; an all-reduce needs the same of all"
+    )
+
+
+def _words(row: NDArray[np.int64]) -> tuple[str, str]:
+    how = int(row[2]).to_bytes(8, "little").rstrip(b"\0").decode()
+    return f"{row[1]} elements of {row[3:].tobytes().decode().strip()}", how

@@ -1,0 +1,347 @@
+"""All programs of a schedule on one machine, whose scheduler means them ill.
+
+Messages are rendezvous: neither end is complete before both have been posted. Between its start and
+its end an action owns what it writes: the machine fills that with rubbish at once, reads what is
+sent twice, and notes who else touches it. Which of the actions that may start does so next, and
+which of the messages under way arrives next, is drawn at random, or always decided against the same
+servers, or rigged.
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import random
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.execute import Action, Program, piece_offsets
+from gradweave.execute.program import LOCAL, meets_others
+from gradweave.execute.reference import Combine
+from gradweave.execute.tracker import Tracker
+from gradweave.schedule import Schedule
+
+RUBBISH = 0xBAD
+
+Event = tuple[Literal["start", "meet", "end"], int, int]
+"""What can happen next, at which server, with which action; "meet" goes by the receiving one."""
+Number = tuple[int, int, int]
+"""A message: source, target, and its number among those."""
+Memory = tuple[Literal["piece", "place"], int]
+"""A server's own piece, or a place of its scratch memory."""
+
+
+class CaughtError(AssertionError):
+    """A program that did what it may not, or stopped before its end."""
+
+
+def mix(into: np.ndarray, other: np.ndarray) -> None:
+    """Combines so that every order and every association gives another result."""
+    label = into * np.uint64(3) + other * np.uint64(0x9E3779B97F4A7C15)
+    label ^= label >> np.uint64(29)
+    into[:] = label * np.uint64(0xBF58476D1CE4E5B9)
+
+
+def labels(servers: int, elements: int) -> NDArray[np.uint64]:
+    """What each server brings, for `mix`."""
+    return np.random.default_rng(0).integers(0, 1 << 63, (servers, elements), np.uint64)
+
+
+def programs(schedule: Schedule) -> list[Program]:
+    servers = range(schedule.topology.num_servers)
+    return [Program.of(schedule, rank) for rank in servers]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rigged:
+    """Starts `early` before `late`, at the same server, has ended, if that is possible at all."""
+
+    server: int
+    early: int
+    late: int
+
+
+class Machine:
+    """Runs programs to their ends.
+
+    Args:
+        run: a program a server.
+        held: [N, elements] what the servers bring; a copy is worked on.
+        combine: how contributions are combined.
+        seed: of the scheduler's draws. Odd seeds rank the servers once and mostly let the highest
+            go on; every third seed lets messages meet only when little else can happen.
+        rigged: what to force.
+        ahead: the programs' option.
+    """
+
+    def __init__(
+        self,
+        run: list[Program],
+        held: NDArray,
+        combine: Combine,
+        seed: int = 0,
+        rigged: Rigged | None = None,
+        ahead: int | None = None,
+    ) -> None:
+        if ahead is None:
+            ahead = 2 if meets_others(run[0].schedule) else 0
+        self._combine, self._rigged = combine, rigged
+        self.held = held.copy()
+        at = piece_offsets(held.shape[1], run[0].schedule.pieces)
+        self._servers = [
+            _Server(program, rank, self.held[rank], at, ahead)  # whose memory is this array's
+            for rank, program in enumerate(run)
+        ]
+        self._posted: dict[Number, dict[bool, int]] = {}  # by whether it is the sender's end
+        self._random = random.Random(seed)
+        self._ranks = self._random.sample(range(len(run)), len(run)) if seed % 2 else None
+        self._meet_last = seed % 3 == 2
+        self._events: list[Event] = []
+
+    def play(self) -> NDArray:
+        """Runs all to the end; returns what the servers then hold.
+
+        Raises:
+            CaughtError: a program touched what another action owned, had more under way than it
+                said, or waits forever.
+        """
+        do = {"start": self._start, "meet": self._meet, "end": self._end}
+        for server in self._servers:
+            self._offer(server, server.tracker.restart())
+        while self._events:
+            kind, rank, action = self._next()
+            do[kind](self._servers[rank], action)
+        for server in self._servers:
+            if server.tracker.left or not all(server.done):
+                left = server.tracker.left
+                raise CaughtError(f"{left} actions of server {server.rank} wait forever")
+        return self.held
+
+    def _next(self) -> Event:
+        events = self._events
+        if self._rigged is None:
+            i = self._choice()
+        else:
+            i = self._rigged_choice(self._rigged)
+        events[i], events[-1] = events[-1], events[i]
+        return events.pop()
+
+    def _choice(self) -> int:
+        events = self._events
+        if self._ranks is None and not self._meet_last:
+            return int(self._random.random() * len(events))
+        few = [int(self._random.random() * len(events)) for _ in range(min(8, len(events)))]
+        if self._meet_last:
+            few = [i for i in few if events[i][0] != "meet"] or few
+        ranks = self._ranks
+        return few[0] if ranks is None else max(few, key=lambda i: ranks[events[i][1]])
+
+    def _rigged_choice(self, rigged: Rigged) -> int:
+        """The start of `late`, else anything else, else that of `early`, and last of all the end of
+        `late`: so both own what they use at the same time, if that is possible.
+        """
+        if self._servers[rigged.server].begun[rigged.early]:
+            return self._choice()
+        order: dict[Event, int] = {
+            ("start", rigged.server, rigged.late): 0,
+            ("start", rigged.server, rigged.early): 2,
+            ("end", rigged.server, rigged.late): 3,
+        }
+        return min(range(len(self._events)), key=lambda i: order.get(self._events[i], 1))
+
+    def _offer(self, server: "_Server", ready: Iterable[int]) -> None:
+        for action in ready:
+            if not all(server.done[before] for before in server.after[action]):
+                raise CaughtError(f"action {action} of server {server.rank} is not yet to start")
+            self._events.append(("start", server.rank, action))
+
+    def _start(self, server: "_Server", action: int) -> None:
+        server.take(action)
+        kind, piece, place = server.kind[action], server.part[action], server.scratch[action]
+        if kind in LOCAL:
+            assert place is not None
+            result = place.copy() if kind == Action.COPY else piece.copy()
+            if kind == Action.REDUCE:
+                self._combine(result, place)
+            server.taken[action] = result
+            piece[:] = RUBBISH
+            self._events.append(("end", server.rank, action))
+            return
+        if kind == Action.SEND:
+            server.taken[action] = piece.copy()
+        else:
+            (piece if place is None else place)[:] = RUBBISH
+        server.count(action)
+        number = server.number[action]
+        ends = self._posted.setdefault(number, {})
+        if (kind == Action.SEND) in ends:
+            raise CaughtError(f"message {number} is there twice")
+        ends[kind == Action.SEND] = action
+        if len(ends) == 2:
+            self._events.append(("meet", number[1], ends[False]))
+
+    def _meet(self, receiver: "_Server", receive: int) -> None:
+        """A message arrives; each end hears of it by itself."""
+        number = receiver.number[receive]
+        sender, send = self._servers[number[0]], self._posted.pop(number)[True]
+        if sender.transfer[send] != receiver.transfer[receive]:
+            raise CaughtError(f"message {number} is one transfer here and another there")
+        data = sender.part[send]
+        if not np.array_equal(data, sender.taken.pop(send)):
+            raise CaughtError(f"what server {sender.rank} sends changed on its way")
+        place = receiver.scratch[receive]
+        (receiver.part[receive] if place is None else place)[:] = data
+        self._events += [("end", sender.rank, send), ("end", receiver.rank, receive)]
+
+    def _end(self, server: "_Server", action: int) -> None:
+        if server.kind[action] in LOCAL:
+            server.part[action][:] = server.taken.pop(action)
+        server.give_back(action)
+        self._offer(server, server.tracker.complete(action))
+
+
+class _Server:
+    """A program's columns, its memory, and who uses what of it."""
+
+    def __init__(
+        self, program: Program, rank: int, held: NDArray, at: NDArray[np.int64], ahead: int
+    ) -> None:
+        sizes = np.diff(at)
+        places = np.empty((program.places, int(sizes.max())), held.dtype)
+        actions = range(len(program.kind))
+        self.rank = rank
+        self.tracker = Tracker(program, sizes)
+        self.kind = program.kind.tolist()
+        self.transfer = program.transfer.tolist()
+        self.number = [_number(program, action) for action in actions]
+        self.part = [held[at[p] : at[p + 1]] for p in program.piece.tolist()]
+        self.scratch = [
+            None if place < 0 else places[place, : len(part)]
+            for place, part in zip(program.place.tolist(), self.part, strict=True)
+        ]
+        ends = itertools.pairwise(program.after_offsets.tolist())
+        self.after = [program.after[a:b].tolist() for a, b in ends]
+        self.done = (sizes[program.piece] == 0).tolist()  # these are never started
+        self.begun = [False for _ in actions]
+        self.taken: dict[int, NDArray] = {}
+        self._memories = [_memories(program, action) for action in actions]
+        self._users: dict[Memory, list[tuple[int, bool]]] = collections.defaultdict(list)
+        self._under_way: dict[int, tuple[int, bool]] = {}  # by action: the link at this end
+        self._end_links = _end_links(program, ahead)
+        self._at_once = program.at_once
+
+    def take(self, action: int) -> None:
+        """Notes that an action starts and owns what it uses."""
+        if self.begun[action]:
+            raise CaughtError(f"action {action} of server {self.rank} starts twice")
+        self.begun[action] = True
+        for memory, writes in self._memories[action]:
+            users = self._users[memory]
+            if users and (writes or any(other_writes for _, other_writes in users)):
+                raise CaughtError(
+                    f"action {action} of server {self.rank} meets {users} at {memory}"
+                )
+            users.append((action, writes))
+
+    def count(self, action: int) -> None:
+        """Notes that a message is under way."""
+        under_way = self._under_way
+        under_way[action], most = self._end_links[action]
+        if collections.Counter(under_way.values())[under_way[action]] > most:
+            raise CaughtError(f"server {self.rank} has more than {most} messages on a link")
+        if len(under_way) > self._at_once:
+            raise CaughtError(f"server {self.rank} has more messages under way than it says")
+
+    def give_back(self, action: int) -> None:
+        """Notes that an action is complete."""
+        for use in self._memories[action]:
+            self._users[use[0]].remove((action, use[1]))
+        self._under_way.pop(action, None)
+        self.done[action] = True
+
+
+def _memories(program: Program, action: int) -> list[tuple[Memory, bool]]:
+    """What an action reads, or writes (True)."""
+    piece: Memory = ("piece", int(program.piece[action]))
+    place: Memory = ("place", int(program.place[action]))
+    if program.kind[action] == Action.SEND:
+        return [(piece, False)]
+    if program.kind[action] in LOCAL:
+        return [(piece, True), (place, False)]
+    return [(place if place[1] >= 0 else piece, True)]
+
+
+def _number(program: Program, action: int) -> Number:
+    """The message of an action."""
+    rank, peer = program.rank, int(program.peer[action])
+    sends = program.kind[action] == Action.SEND
+    return (*((rank, peer) if sends else (peer, rank)), int(program.message[action]))
+
+
+def _end_links(program: Program, ahead: int) -> list[tuple[tuple[int, bool], int]]:
+    """For each action the link direction at its server's end, and how many it may have there."""
+    schedule = program.schedule
+    links = _links(schedule)
+    found = []
+    for kind, row in zip(program.kind, program.transfer, strict=True):
+        sends = bool(kind == Action.SEND)
+        link = links[row][0 if sends else -1]
+        found.append(
+            (
+                (link, sends),
+                int(schedule.topology.capacity[link]) + (max(ahead, 1) if sends else ahead),
+            )
+        )
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def _links(schedule: Schedule) -> list[list[int]]:
+    """For each transfer the link directions of its route."""
+    topology, nodes, at = schedule.topology, schedule.route_nodes, schedule.route_offsets
+    ends = zip(topology.source.tolist(), topology.target.tolist(), strict=True)
+    number = {pair: link for link, pair in enumerate(ends)}
+    return [
+        [number[pair] for pair in itertools.pairwise(nodes[a:b].tolist())]
+        for a, b in itertools.pairwise(at)
+    ]
+
+
+def redundant(run: list[Program], server: int, early: int, late: int) -> bool:
+    """Whether an action comes after another even where nobody says so: others' messages see to it.
+
+    Follows what happens before what: an end before the starts that wait for it, and the start of
+    either end of a message before the end of both.
+    """
+    first = np.cumsum([0, *(len(p.kind) for p in run)])
+    other_end = _other_ends(run, first)
+    waiting = [list[int]() for _ in range(first[-1])]
+    for s, program in enumerate(run):
+        for action in range(len(program.kind)):
+            slots = range(program.after_offsets[action], program.after_offsets[action + 1])
+            for before in (int(program.after[i]) for i in slots):
+                if (s, action, before) != (server, early, late):
+                    waiting[first[s] + before].append(first[s] + action)
+    reached, left = set[int](), [first[server] + late]
+    while left:  # actions whose end comes after the end of `late`
+        for starts in waiting[left.pop()]:
+            if starts == first[server] + early:
+                return True
+            for ends in (starts, other_end.get(starts, starts)):
+                if ends not in reached:
+                    reached.add(ends)
+                    left.append(ends)
+    return False
+
+
+def _other_ends(run: list[Program], first: NDArray) -> dict[int, int]:
+    """For each action that sends the one that receives, and back."""
+    ends: dict[Number, list[int]] = {}
+    for s, program in enumerate(run):
+        for action in np.flatnonzero(~np.isin(program.kind, LOCAL)).tolist():
+            ends.setdefault(_number(program, action), []).append(int(first[s]) + action)
+    pairs = [tuple(pair) for pair in ends.values()]
+    return {a: b for a, b in pairs} | {b: a for a, b in pairs}

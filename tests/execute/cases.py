@@ -1,0 +1,69 @@
+"""What a job of either backend consists of; imported by all its processes, so it imports little."""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.execute.reference import meaningful
+from gradweave.schedule import Schedule
+
+INTEGERS = ("int8", "uint8", "int32", "int64")
+FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One collective."""
+
+    strategy: str
+    collective: str
+    dtype: str
+    reduction: str
+    elements: int
+
+
+def as_dtype(name: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+@functools.lru_cache(maxsize=64)
+def contribution(rank: int, elements: int, dtype: str) -> NDArray:
+    """What a server brings: sums of it round, or wrap around."""
+    rng = np.random.default_rng([rank, elements])
+    if dtype in INTEGERS:
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, elements, dtype, endpoint=True)
+    numbers = rng.standard_normal(elements, np.float32)
+    if dtype == "complex64":
+        return (numbers + 1j * numbers[::-1]).astype(np.complex64)
+    return numbers.astype(as_dtype(dtype))
+
+
+def digest(array: NDArray) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=8).hexdigest()
+
+
+def result_digest(rank: int, schedule: Schedule, array: NDArray) -> str:
+    """Of what means anything at a server."""
+    if schedule.collective == "reduce_scatter":
+        array = array[meaningful(schedule, len(array))[rank]]
+    return digest(array)
+
+
+Check = Callable[..., None]
+
+
+class Checks:
+    """Functions that all processes of a job call, each with what the backend gives them."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Check] = {}
+
+    def __call__(self, check: Check) -> Check:
+        self.by_name[check.__name__] = check
+        return check

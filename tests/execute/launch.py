@@ -1,0 +1,184 @@
+"""How jobs of either backend are started and judged.
+
+The parent makes the schedules and writes them, with the cases, into a file. The processes run the
+cases in the same order and report a digest of what each ends with; the parent plays the same cases
+in NumPy and compares. Nothing that the processes compute is taken for granted.
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import pickle
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import gradweave as gw
+from gradweave.execute import play
+from gradweave.schedule import COLLECTIVES, Schedule
+from gradweave.schedulers import Ring
+from tests.conformance.networks import network
+from tests.conformance.strategies import STRATEGIES
+from tests.execute.cases import INTEGERS, Case, contribution, result_digest
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120
+"""How long a job may take on a busy machine; the processes end by themselves a little earlier."""
+
+RUN = [strategy for strategy in STRATEGIES if "aggregating" not in strategy]
+MANY, SOME, FEW = 1_000_000, 10_007, 1_009
+SEVERAL = ("grown", "ring", "merged", "halving and doubling", "recursive doubling", "central")
+
+
+def kinds(dtypes: Iterable[str]) -> list[tuple[str, str]]:
+    """Types and reductions that go together on all backends."""
+    return [
+        (dtype, reduction)
+        for dtype, reduction in itertools.product(dtypes, ("sum", "mean", "max", "min"))
+        if not (reduction == "mean" and dtype in INTEGERS)
+        and not (dtype == "complex64" and reduction != "sum")
+    ]
+
+
+SMALL_NETWORKS = (
+    "irregular",
+    "bcube:n=3,k=1",
+    "jellyfish:reference=J10",
+    "jellyfish:switches=5,degree=3,servers_per_switch=2,seed=1",
+)
+"""Of six to ten servers: on these everything is run."""
+LARGER_NETWORK = "bcube:n=4,k=1"
+"""Of 16 servers: on this every strategy is run, but with few elements."""
+
+
+def cases(name: str, dtypes: Sequence[str]) -> list[Case]:
+    """Every strategy, with sizes, types and reductions in turn, so that each meets each.
+
+    Args:
+        name: of the network.
+        dtypes: types that the backend knows.
+    """
+    small = name != LARGER_NETWORK
+    turn = itertools.cycle(kinds(dtypes))
+    found = []
+    for strategy in RUN:
+        if name in STRATEGIES[strategy].none_on:
+            continue
+        for elements in (1, SOME, SOME) if small else (1, FEW):
+            found.append(Case(strategy, "all_reduce", *next(turn), elements))
+        if small and strategy in SEVERAL:
+            found.append(Case(strategy, "all_reduce", *next(turn), MANY))
+        next(turn)  # or the same types would always meet the same strategies
+    return found
+
+
+def all_kinds(dtypes: Sequence[str]) -> list[Case]:
+    """Every collective with every type and reduction, on few strategies."""
+    return [
+        Case(strategy, collective, *kind, elements)
+        for strategy in ("grown", "recursive doubling")
+        for collective in COLLECTIVES
+        for kind in kinds(dtypes)
+        for elements in (1, 101)
+    ]
+
+
+def expected(schedule: Schedule, case: Case) -> list[str]:
+    """By rank."""
+    servers = range(schedule.topology.num_servers)
+    brought = np.stack([contribution(rank, case.elements, case.dtype) for rank in servers])
+    ends = play(schedule, brought, case.reduction)  # pyright: ignore[reportArgumentType]
+    return [result_digest(rank, schedule, ends[rank]) for rank in servers]
+
+
+Schedules = dict[tuple[str, str], Schedule]
+"""By strategy and collective."""
+
+
+@functools.cache
+def made(name: str, strategy: str, collective: str = "all_reduce") -> Schedule:
+    topology = network(name)
+    return STRATEGIES[strategy].make(topology).schedule(topology, collective=collective, seed=0)
+
+
+def write_job(folder: Path, name: str, wanted: Iterable[Case]) -> Schedules:
+    """Writes what `read_job` reads."""
+    wanted = list(wanted)
+    pairs = dict.fromkeys((case.strategy, case.collective) for case in wanted)
+    schedules = {pair: made(name, *pair) for pair in pairs}
+    rows = [dataclasses.astuple(case) for case in wanted]
+    (folder / "job.pickle").write_bytes(pickle.dumps((schedules, rows)))
+    return schedules
+
+
+def check_reports(folder: Path, schedules: Schedules, wanted: Iterable[Case]) -> None:
+    """Asserts that every process ended every case with the oracle's bits."""
+    servers = next(iter(schedules.values())).topology.num_servers
+    reports = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(servers)]
+    wrong = []
+    for number, case in enumerate(wanted):
+        ends = expected(schedules[case.strategy, case.collective], case)
+        for rank, report in enumerate(reports):
+            if report["digests"][number] != ends[rank]:
+                wrong.append((case, rank))
+    assert not wrong, f"{len(wrong)} results are not the oracle's, first {wrong[:3]}"
+
+
+def run(command: Sequence[str], folder: Path, timeout_s: float = PATIENCE_S) -> tuple[int, str]:
+    """Runs a job in a session of its own, all of which is ended with it.
+
+    Returns:
+        The exit status, and what was written to both outputs.
+    """
+    output = folder / "output"
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # mpirun passes it on
+            time.sleep(2)
+            status = -1
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+    return status, output.read_text(errors="replace")
+
+
+def write_schedules(folder: Path) -> None:
+    """Writes what the checks want, for six servers that are not in a row."""
+    names = ("merged", "ring", "central", "recursive doubling", "portfolio")
+    schedules = {(name, "all_reduce"): made("irregular", name) for name in names}
+    for stage in COLLECTIVES[1:]:
+        schedules |= {(name, stage): made("irregular", name, stage) for name in ("merged", "ring")}
+    for servers, word in ((3, "three"), (4, "four")):
+        schedules[f"ring of {word}", "all_reduce"] = Ring().schedule(gw.topology.ring(servers))
+    (folder / "job.pickle").write_bytes(pickle.dumps((schedules, [])))
+
+
+def check_all_name(folder: Path, servers: int, rank: int) -> None:
+    """Asserts that every process left reports the loss of one, in time."""
+    died = float((folder / "died").read_text())
+    for other in set(range(servers)) - {rank}:
+        report = json.loads((folder / f"{other}.json").read_text())
+        assert report["kind"] == "lost", f"rank {other}: {report}"
+        assert (report["rank"], report["server"]) == (rank, rank), f"rank {other}: {report}"
+        assert report["at"] - died < 30, f"rank {other}: {report}"
+    assert not (folder / f"{rank}.json").exists()

