@@ -1,0 +1,100 @@
+"""``gradweave export``: write a schedule as a file of another program."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gradweave.cli.console import Progress, print_json, print_lines
+from gradweave.cli.options import json_option, writable
+from gradweave.errors import OptionError
+from gradweave.export import FORMATS, save_chakra_et, save_msccl_xml, save_mscclpp_json
+from gradweave.export.msccl import DIALECTS
+from gradweave.schedule import Schedule, load
+
+_PLANS = ("name", "instances", "in_place", "min_bytes", "max_bytes")
+_TAKEN = {
+    "msccl-xml": (*_PLANS, "protocol", "dialect"),
+    "mscclpp-json": _PLANS,
+    "chakra-et": ("gradient_bytes", "element_bytes"),
+}
+"""The options of each format."""
+_PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.protocols}))
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="File to write; for chakra-et, what the names begin with: OUTPUT.<rank>.et.",
+)
+@click.option("--name", help="Name of the algorithm or plan.")
+@click.option("--instances", type=int, help="How often to run it side by side.  [default: 1]")
+@click.option(
+    "--in-place/--out-of-place",
+    "in_place",
+    default=None,
+    help="For which calls it is to be taken.  [default: in place]",
+)
+@click.option("--min-bytes", type=int, help="Least message for which it is to be taken.")
+@click.option("--max-bytes", type=int, help="Largest message for which it is to be taken.")
+@click.option("--protocol", type=click.Choice(_PROTOCOLS), help="msccl-xml.  [default: Simple]")
+@click.option("--dialect", type=click.Choice(tuple(DIALECTS)), help="msccl-xml.  [default: msccl]")
+@click.option("--gradient-bytes", type=int, help="chakra-et: size of the gradient; must be given.")
+@click.option("--element-bytes", type=int, help="chakra-et: size of a number.  [default: 4]")
+@json_option
+def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any) -> None:
+    """Write the schedule in FILE for MSCCL or RCCL, for MSCCL++, or for ASTRA-sim (Chakra)."""
+    given = {name: value for name, value in options.items() if value is not None}
+    _check(format_, given)
+    writable(None if format_ == "chakra-et" else output)
+    with Progress(f"reading {file}") as progress:
+        schedule = load(file)
+        progress(f"writing {schedule.num_transfers:,} transfers")
+        files = _save(schedule, format_, output, given)
+    if as_json:
+        print_json(
+            {
+                "file": str(file),
+                "format": format_,
+                "topology": schedule.topology.name,
+                "collective": schedule.collective,
+                "servers": schedule.topology.num_servers,
+                "pieces": schedule.pieces,
+                "transfers": schedule.num_transfers,
+                "output": [str(path) for path in files],
+            }
+        )
+    else:
+        more = f" to {files[-1]}" if len(files) > 1 else ""
+        print_lines(
+            f"{schedule.collective} on {schedule.topology.name}, "
+            f"{schedule.topology.num_servers} servers, {schedule.pieces} pieces",
+            f"written to {files[0]}{more}",
+        )
+
+
+def _save(schedule: Schedule, format_: str, output: Path, given: dict[str, Any]) -> list[Path]:
+    if format_ == "chakra-et":
+        return save_chakra_et(schedule, output, **given)
+    (save_msccl_xml if format_ == "msccl-xml" else save_mscclpp_json)(schedule, output, **given)
+    return [output]
+
+
+def _check(format_: str, given: dict[str, Any]) -> None:
+    """Refuses options of other formats, and the lack of one that must be given."""
+    for name in given:
+        if name not in _TAKEN[format_]:
+            others = ", ".join(other for other in FORMATS if name in _TAKEN[other])
+            raise OptionError(f"{_option(name)} is for {others}, not for {format_}; leave it out")
+    if format_ == "chakra-et" and "gradient_bytes" not in given:
+        raise OptionError("chakra-et needs --gradient-bytes, the size of the gradient")
+
+
+def _option(name: str) -> str:
+    if name == "in_place":
+        return "--in-place or --out-of-place"
+    return f"--{name.replace('_', '-')}"

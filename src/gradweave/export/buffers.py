@@ -1,0 +1,112 @@
+"""Where a server's pieces live: in the input, output and scratch buffers of an executor on GPUs."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import ScheduleError
+from gradweave.schedule.schedule import Schedule
+
+INPUT, OUTPUT, SCRATCH = "i", "o", "s"
+"""The buffers' names, in MSCCL's files and in MSCCL++'s."""
+
+Place = tuple[str, int]
+"""A buffer's name, and a chunk of it; a chunk has the size of a piece."""
+
+
+class Buffers:
+    """The buffers of one server while a schedule runs: where each piece stands, and is written.
+
+    A piece stands in the input until it is first written. Writes go to the output, or to the
+    scratch memory where the collective leaves the piece out of this server's output: the input is
+    never written, so one file serves calls in place, where the two are the same memory, and calls
+    out of place.
+
+    An all-reduce has all pieces, in order, in input and output. An all-gather has those of its
+    root in a server's input, and all in the output, those of rank 0 first; a reduce-scatter is its
+    mirror image.
+
+    Raises:
+        ScheduleError: an all-gather or reduce-scatter whose servers are not all roots of equally
+            many pieces, which these executors cannot express.
+    """
+
+    def __init__(self, schedule: Schedule, rank: int) -> None:
+        self._collective = schedule.collective
+        root = schedule.topology.rank[schedule.root]
+        self._at_root, self._position = _positions(schedule, root)
+        self._mine = root == rank
+        self._written: set[int] = set()
+        self._scratch: dict[int, int] = {}
+        if schedule.collective == "reduce_scatter":
+            arriving = schedule.target == schedule.topology.servers[rank]
+            partial = np.unique(schedule.piece[arriving])
+            self._scratch = {
+                int(piece): slot for slot, piece in enumerate(partial[~self._mine[partial]])
+            }
+        at_root = len(self._mine) // schedule.topology.num_servers
+        self.input_chunks = at_root if schedule.collective == "all_gather" else len(self._mine)
+        self.output_chunks = at_root if schedule.collective == "reduce_scatter" else len(self._mine)
+        self.scratch_chunks = len(self._scratch)
+        """Chunks of scratch memory for partial sums."""
+
+    def at(self, piece: int) -> Place:
+        """Where a piece stands now.
+
+        In an all-gather, what stands at a server that is not the root means nothing yet.
+        """
+        if piece in self._written or (self._collective == "all_gather" and not self._mine[piece]):
+            return self.written(piece)
+        if self._collective == "all_gather":
+            return INPUT, int(self._at_root[piece])
+        return INPUT, int(self._position[piece])
+
+    def written(self, piece: int) -> Place:
+        """Where writes to a piece go."""
+        if piece in self._scratch:
+            return SCRATCH, self._scratch[piece]
+        if self._collective == "reduce_scatter":
+            return OUTPUT, int(self._at_root[piece])
+        return OUTPUT, int(self._position[piece])
+
+    def write(self, piece: int) -> Place:
+        """Where a write to a piece goes; from now on the piece stands there."""
+        self._written.add(piece)
+        return self.written(piece)
+
+    def left_in_input(self) -> list[int]:
+        """Pieces of the output that no transfer wrote: an all-gather's roots' own."""
+        if self._collective != "all_gather":
+            return []
+        return [
+            piece for piece in np.flatnonzero(self._mine).tolist() if piece not in self._written
+        ]
+
+
+def _positions(schedule: Schedule, root: NDArray) -> tuple[NDArray, NDArray]:
+    """[P] each piece's place among those of its root, and its place in a buffer that holds all."""
+    if schedule.collective == "all_reduce":
+        every = np.arange(schedule.pieces)
+        return every, every
+    servers = schedule.topology.num_servers
+    count = np.bincount(root, minlength=servers)
+    if (count != count[0]).any():
+        most, least = int(count.argmax()), int(count.argmin())
+        ids = schedule.topology.servers
+        raise ScheduleError(
+            f"{schedule.collective}: expected every server to be the root of equally many pieces, "
+            f"got {count[most]} at server {ids[most]} and {count[least]} at server {ids[least]}; "
+            "make the schedule with one piece a server"
+        )
+    by_root = np.argsort(root, kind="stable")
+    position = np.empty(schedule.pieces, np.int64)
+    position[by_root] = np.arange(schedule.pieces)
+    return position % count[0], position
+
+
+def plain_name(schedule: Schedule, name: str | None) -> str:
+    """A name that every parser reads: at most 63 letters, digits and marks, of ASCII."""
+    text = f"{schedule.collective}_{schedule.topology.name}" if name is None else name
+    kept = "".join(
+        mark if mark.isascii() and (mark.isalnum() or mark in "_-.:=,+") else "_" for mark in text
+    )
+    return kept[:63] or "gradweave"

@@ -1,0 +1,166 @@
+"""Chakra's execution traces, one file a server, which ASTRA-sim reads as a collective's algorithm.
+
+A file is the metadata, then the nodes: ``COMM_SEND_NODE``, ``COMM_RECV_NODE`` and, for a sum,
+``COMP_NODE``, each with the nodes that it waits for.
+"""
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from gradweave.atomic import atomic_write
+from gradweave.errors import FileError, OptionError
+from gradweave.execute.pieces import piece_offsets
+from gradweave.execute.program import LOCAL, Action, Program
+from gradweave.export.chakra_messages import (
+    COMPUTE,
+    RECEIVE,
+    SEND,
+    attribute,
+    delimited,
+    messages,
+)
+from gradweave.schedule.schedule import Schedule
+
+SCHEMA = "0.0.4"
+"""The version that the metadata states."""
+
+
+def to_chakra_et(schedule: Schedule, *, gradient_bytes: int, element_bytes: int = 4) -> list[bytes]:
+    """Writes a schedule as execution traces of Chakra.
+
+    Each server's nodes are the actions of its `gradweave.execute.Program`, which wait for data and
+    for their turn on the link; a reduction is a receive and then a computation. The traces name
+    servers by rank. The tag of a message is its transfer's row in the schedule, so every message
+    has its own. ``piece`` and ``place`` (of the scratch memory) are attributes beyond Chakra's:
+    they say what is sent and where it goes, and simulators pass over them. Routes are left to the
+    simulator, and computations have no duration.
+
+    Args:
+        schedule: of any collective, valid, without adding switches.
+        gradient_bytes: size of the whole gradient, a multiple of `element_bytes`; it is cut as
+            `gradweave.execute.piece_offsets` does.
+        element_bytes: size of one number.
+
+    Returns:
+        One file's content for each server, by rank.
+
+    Raises:
+        OptionError: sizes that do not fit, or that leave a piece without an element.
+        InvalidScheduleError: the schedule is invalid, or switches add in it.
+
+    >>> import gradweave as gw
+    >>> schedule = gw.schedulers.Ring().schedule(gw.topology.ring(4))
+    >>> len(to_chakra_et(schedule, gradient_bytes=1_000_000))
+    4
+    """
+    if element_bytes < 1 or gradient_bytes % element_bytes:
+        raise OptionError(
+            f"gradient_bytes: expected a multiple of element_bytes, {element_bytes}, "
+            f"got {gradient_bytes}"
+        )
+    if gradient_bytes < schedule.pieces * element_bytes:
+        raise OptionError(
+            f"gradient_bytes: expected at least {schedule.pieces * element_bytes}, an element of "
+            f"{element_bytes} bytes for each of {schedule.pieces} pieces, got {gradient_bytes}"
+        )
+    elements = np.diff(piece_offsets(gradient_bytes // element_bytes, schedule.pieces)).tolist()
+    return [
+        _trace(Program.of(schedule, rank), elements, element_bytes)
+        for rank in range(schedule.topology.num_servers)
+    ]
+
+
+def save_chakra_et(
+    schedule: Schedule, prefix: str | Path, *, gradient_bytes: int, element_bytes: int = 4
+) -> list[Path]:
+    """Writes the files of `to_chakra_et`: ``<prefix>.<rank>.et``.
+
+    All are written in full beside their places before the first takes its name.
+
+    Returns:
+        The files, by rank.
+
+    Raises:
+        FileError: a file cannot be written.
+    """
+    traces = to_chakra_et(schedule, gradient_bytes=gradient_bytes, element_bytes=element_bytes)
+    prefix = Path(prefix)
+    if not prefix.name:
+        raise FileError(f"{str(prefix)!r}: expected what the files' names begin with")
+    paths = [prefix.parent / f"{prefix.name}.{rank}.et" for rank in range(len(traces))]
+    _write_together(dict(zip(paths, traces, strict=True)))
+    return paths
+
+
+def _trace(program: Program, elements: list[int], element_bytes: int) -> bytes:
+    schedule = program.schedule
+    metadata = messages()["GlobalMetadata"](
+        version=SCHEMA,
+        attr=[
+            attribute("collective", schedule.collective),
+            attribute("topology", schedule.topology.name),
+            attribute("scheduler", schedule.scheduler.name),
+            attribute("gradient_bytes", sum(elements) * element_bytes, wide=True),
+            attribute("pieces", schedule.pieces),
+        ],
+    )
+    nodes = (_node(program, action, elements, element_bytes) for action in range(len(program.kind)))
+    return b"".join(delimited(message) for message in (metadata, *nodes))
+
+
+def _node(program: Program, action: int, elements: list[int], element_bytes: int) -> object:
+    kind = Action(program.kind[action])
+    piece, peer, place = (
+        int(column[action]) for column in (program.piece, program.peer, program.place)
+    )
+    size = elements[piece] * element_bytes
+    attributes = [attribute("is_cpu_op", False), attribute("piece", piece)]
+    if place >= 0:
+        attributes.append(attribute("place", place))
+    if kind in LOCAL:
+        name = f"{kind.name.lower()} piece {piece} from rank {peer}"
+        attributes += [
+            attribute("num_ops", elements[piece], wide=True),
+            attribute("tensor_size", size, wide=True),
+        ]
+    else:
+        sends = kind == Action.SEND
+        name = f"{'send' if sends else 'receive'} piece {piece} {'to' if sends else 'from'} {peer}"
+        attributes += [
+            attribute("comm_src", program.rank if sends else peer),
+            attribute("comm_dst", peer if sends else program.rank),
+            attribute("comm_tag", int(program.transfer[action])),
+            attribute("comm_size", size, wide=True),
+        ]
+    after = program.after[program.after_offsets[action] : program.after_offsets[action + 1]]
+    return messages()["Node"](
+        id=action,
+        name=name,
+        type={Action.SEND: SEND, Action.RECEIVE: RECEIVE}.get(kind, COMPUTE),
+        data_deps=sorted(set(after.tolist())),
+        attr=attributes,
+    )
+
+
+def _write_together(files: dict[Path, bytes]) -> None:
+    """Writes files of one directory so that all appear, or none where writing them fails."""
+    directory = next(iter(files)).parent
+    for path in files:
+        if path.is_dir():
+            raise FileError(f"{str(path)!r} cannot be written: is a directory")
+    staged = directory / f".gradweave-{secrets.token_hex(8)}.part"
+    try:
+        staged.mkdir()
+        for path, content in files.items():
+            atomic_write(staged / path.name, content)
+        for path in files:
+            os.replace(staged / path.name, path)
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(f"{str(directory)!r} cannot be written to: {reason}") from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)

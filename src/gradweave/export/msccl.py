@@ -1,0 +1,241 @@
+"""MSCCL's algorithm files, which RCCL reads too: XML with a list of steps for each thread block.
+
+    <algo name proto nchannels nchunksperloop ngpus coll inplace outofplace minBytes maxBytes …>
+      <gpu id i_chunks o_chunks s_chunks>
+        <tb id send recv chan>
+          <step s type srcbuf srcoff dstbuf dstoff cnt depid deps hasdep/>
+
+The parsers are written by hand: they take neither an XML declaration nor single quotes, and read
+names as they stand, escapes and all.
+"""
+
+import dataclasses
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+from gradweave.atomic import atomic_write
+from gradweave.errors import OptionError, ScheduleError
+from gradweave.export.buffers import Buffers, Place, plain_name
+from gradweave.export.msccl_blocks import Block, blocks_of
+from gradweave.schedule.schedule import Schedule
+
+
+@dataclasses.dataclass(frozen=True)
+class Dialect:
+    """What one executor takes."""
+
+    collectives: dict[str, str]
+    """Its names of the collectives."""
+    protocols: tuple[str, ...]
+    steps: int
+    """Most steps of a thread block."""
+
+
+DIALECTS = {
+    "msccl": Dialect(
+        {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reduce_scatter"},
+        protocols=("Simple", "LL", "LL128"),
+        steps=256,
+    ),
+    # RCCL's threads do not wait for each other at the end of a send by LL, so that what waits for
+    # the send could overwrite what is still being read. Its older versions take 256 steps.
+    "rccl": Dialect(
+        {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"},
+        protocols=("Simple", "LL128"),
+        steps=64,
+    ),
+}
+
+MAX_CHANNELS = 32
+MAX_BLOCKS = 128
+"""Most thread blocks of a GPU. Their numbers may go to 215, but what a step waits for is kept as an
+8-bit number with a sign."""
+MAX_PEERS = 32
+"""Most servers that one server sends to, and most that it hears, on a channel."""
+MAX_ELEMENTS = 4095
+"""Most elements that a parser keeps for one GPU: itself, its thread blocks and steps, the other
+GPUs and the root."""
+MAX_CHUNKS = 1 << 15
+"""Chunks of a buffer have 16-bit numbers with a sign."""
+
+
+def to_msccl_xml(
+    schedule: Schedule,
+    *,
+    name: str | None = None,
+    protocol: str = "Simple",
+    instances: int = 1,
+    in_place: bool = True,
+    dialect: str = "msccl",
+    min_bytes: int = 0,
+    max_bytes: int = 1 << 40,
+) -> bytes:
+    """Writes a schedule as an algorithm of MSCCL or RCCL.
+
+    Each pair of servers has one thread block at either end and its messages in one order; a step
+    waits for the data it needs, and for its turn on the link at its server's end, as in
+    `gradweave.execute.Program`. Rounds are not kept: a step starts when what it waits for is
+    complete. Receives are not fused with the sends that follow. Routes are left to the hardware.
+
+    Args:
+        schedule: of any collective, valid, without adding switches.
+        name: of the algorithm; by default collective and topology. Of any other characters than
+            letters, digits and ``_-.:=,+``, underscores are made.
+        protocol: ``"Simple"``, ``"LL128"`` or, for MSCCL, ``"LL"``.
+        instances: how many times the algorithm runs side by side, each on its own channel and its
+            part of every piece.
+        in_place: whether MSCCL is to take it for calls in place, or for those out of place. RCCL
+            takes it for either unless this is False. The steps are right for both.
+        dialect: ``"msccl"`` or ``"rccl"``.
+        min_bytes: least size of a message for which the algorithm is to be taken.
+        max_bytes: largest size of a message for which it is.
+
+    Raises:
+        OptionError: an option out of its range.
+        InvalidScheduleError: the schedule is invalid, or switches add in it.
+        ScheduleError: the schedule exceeds a limit of the format; names the limit and a remedy.
+
+    >>> import gradweave as gw
+    >>> schedule = gw.schedulers.Ring().schedule(gw.topology.ring(2))
+    >>> print(to_msccl_xml(schedule, name="ring").decode())
+    <algo name="ring" proto="Simple" nchannels="1" nchunksperloop="2" ngpus="2" coll="allreduce" ...
+      <gpu id="0" i_chunks="2" o_chunks="2" s_chunks="0">
+        <tb id="0" send="1" recv="-1" chan="0">
+          <step s="0" type="s" srcbuf="i" srcoff="1" dstbuf="i" dstoff="1" cnt="1" depid="-1" ...
+    """
+    _check_options(protocol, instances, dialect, min_bytes, max_bytes)
+    kind = DIALECTS[dialect]
+    servers = schedule.topology.num_servers
+    algorithm = ET.Element(
+        "algo",
+        name=plain_name(schedule, name),
+        proto=protocol,
+        nchannels=str(instances),
+        nchunksperloop=str(schedule.pieces * instances),
+        ngpus=str(servers),
+        coll=kind.collectives[schedule.collective],
+        inplace=str(int(in_place)),
+        outofplace="1",
+        minBytes=str(min_bytes),
+        maxBytes=str(max_bytes),
+        nthreads="0",  # as many as MSCCL sees fit
+    )
+    for rank in range(servers):
+        blocks, buffers = blocks_of(schedule, rank)
+        _check_limits(schedule, rank, blocks, buffers, instances, kind)
+        algorithm.append(_gpu(rank, blocks, buffers, instances))
+    ET.indent(algorithm)
+    return ET.tostring(algorithm, encoding="us-ascii", xml_declaration=False) + b"\n"
+
+
+def save_msccl_xml(schedule: Schedule, path: str | Path, **options: Any) -> None:
+    """Writes the file of `to_msccl_xml`, whole or not at all.
+
+    Raises:
+        FileError: the file cannot be written.
+    """
+    atomic_write(path, to_msccl_xml(schedule, **options))
+
+
+def _gpu(rank: int, blocks: list[Block], buffers: Buffers, instances: int) -> ET.Element:
+    element = ET.Element(
+        "gpu",
+        id=str(rank),
+        i_chunks=str(buffers.input_chunks * instances),
+        o_chunks=str(buffers.output_chunks * instances),
+        s_chunks=str(buffers.scratch_chunks * instances),
+    )
+    for instance in range(instances):
+        first = instance * len(blocks)
+        for number, block in enumerate(blocks):
+            of_block = ET.SubElement(
+                element,
+                "tb",
+                id=str(first + number),
+                send=str(block.send),
+                recv=str(block.receive),
+                chan=str(instance),
+            )
+            _add_steps(of_block, block, first, instances, instance)
+    return element
+
+
+def _add_steps(
+    element: ET.Element, block: Block, first: int, instances: int, instance: int
+) -> None:
+    def chunk(place: Place) -> str:
+        return str(place[1] * instances + instance if place[1] >= 0 else -1)
+
+    for number, step in enumerate(block.steps):
+        other, awaited = step.waits_for or (-1 - first, -1)
+        ET.SubElement(
+            element,
+            "step",
+            s=str(number),
+            type=step.type,
+            srcbuf=step.read[0],
+            srcoff=chunk(step.read),
+            dstbuf=step.written[0],
+            dstoff=chunk(step.written),
+            cnt=str(int(step.type != "nop")),
+            depid=str(first + other),
+            deps=str(awaited),
+            hasdep=str(int(step.awaited)),
+        )
+
+
+def _check_options(
+    protocol: str, instances: int, dialect: str, min_bytes: int, max_bytes: int
+) -> None:
+    if dialect not in DIALECTS:
+        raise OptionError(f"dialect: expected one of {', '.join(DIALECTS)}, got {dialect!r}")
+    if protocol not in DIALECTS[dialect].protocols:
+        raise OptionError(
+            f"protocol: expected one of {', '.join(DIALECTS[dialect].protocols)} for {dialect}, "
+            f"got {protocol!r}"
+        )
+    if not 1 <= instances <= MAX_CHANNELS:
+        raise OptionError(
+            f"instances: expected 1 to {MAX_CHANNELS}, the most channels, got {instances}"
+        )
+    if not 0 <= min_bytes <= max_bytes < 1 << 63:
+        raise OptionError(
+            f"expected 0 ≤ min_bytes ≤ max_bytes < 2^63, got {min_bytes} and {max_bytes}"
+        )
+
+
+def _check_limits(
+    schedule: Schedule,
+    rank: int,
+    blocks: list[Block],
+    buffers: Buffers,
+    instances: int,
+    dialect: Dialect,
+) -> None:
+    steps = [len(block.steps) for block in blocks]
+    peers = max(
+        sum(block.send >= 0 for block in blocks), sum(block.receive >= 0 for block in blocks)
+    )
+    elements = 1 + schedule.topology.num_servers + instances * (len(blocks) + sum(steps))
+    chunks = instances * max(schedule.pieces, buffers.scratch_chunks)
+    fewer_peers = "take a schedule in which a server exchanges with fewer others"
+    fewer_pieces = "take a schedule of fewer pieces or transfers"
+    fewer_instances = "take fewer instances" if instances > 1 else fewer_peers
+    for what, got, limit, remedy in (
+        ("servers that it sends to or hears", peers, MAX_PEERS, fewer_peers),
+        ("thread blocks", instances * len(blocks), MAX_BLOCKS, fewer_instances),
+        ("steps in one thread block", max(steps, default=0), dialect.steps, fewer_pieces),
+        (
+            "elements of the file for one GPU",
+            elements,
+            MAX_ELEMENTS,
+            "take fewer instances" if instances > 1 else fewer_pieces,
+        ),
+        ("chunks of one buffer", chunks, MAX_CHUNKS, "take fewer pieces or instances"),
+    ):
+        if got > limit:
+            raise ScheduleError(
+                f"server {schedule.topology.servers[rank]}: expected at most {limit} {what}, "
+                f"got {got}; {remedy}"
+            )

@@ -1,0 +1,114 @@
+"""``gradweave export``."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gradweave.cli.export import export
+from gradweave.errors import FileError, OptionError, ScheduleError
+from gradweave.export import to_chakra_et, to_msccl_xml, to_mscclpp_json
+from tests.export.cases import schedule
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    schedule("ring:8", "ring", "all_reduce").save("ring.json")
+    return Path("ring.json")
+
+
+def output(*arguments: object) -> str:
+    answer = CliRunner().invoke(export, [str(each) for each in arguments], catch_exceptions=False)
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout
+
+
+MSCCL = ("--name", "mine", "--instances", 2, "--protocol", "LL128", "--dialect", "rccl")
+
+
+def test_msccl(file):
+    options = (*MSCCL, "--out-of-place", "--min-bytes", 1, "--max-bytes", 2)
+    said = output(file, "--format", "msccl-xml", "--output", "a.xml", *options)
+    assert said.splitlines() == [
+        "all_reduce on ring:n=8, 8 servers, 8 pieces",
+        "written to a.xml",
+    ]
+    assert Path("a.xml").read_bytes() == to_msccl_xml(
+        schedule("ring:8", "ring", "all_reduce"),
+        name="mine",
+        instances=2,
+        protocol="LL128",
+        dialect="rccl",
+        in_place=False,
+        min_bytes=1,
+        max_bytes=2,
+    )
+
+
+def test_mscclpp(file):
+    said = json.loads(
+        output(file, "--format", "mscclpp-json", "--output", "a.json", "--in-place", "--json")
+    )
+    assert said == {
+        "file": "ring.json",
+        "format": "mscclpp-json",
+        "topology": "ring:n=8",
+        "collective": "all_reduce",
+        "servers": 8,
+        "pieces": 8,
+        "transfers": 112,
+        "output": ["a.json"],
+    }
+    plan = to_mscclpp_json(schedule("ring:8", "ring", "all_reduce"))
+    assert Path("a.json").read_bytes() == plan
+
+
+def test_chakra(file):
+    said = output(file, "--format", "chakra-et", "--output", "a", "--gradient-bytes", 4096)
+    assert said.splitlines()[-1] == "written to a.0.et to a.7.et"
+    traces = to_chakra_et(schedule("ring:8", "ring", "all_reduce"), gradient_bytes=4096)
+    assert [Path(f"a.{rank}.et").read_bytes() for rank in range(8)] == traces
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "reason"),
+    [
+        (["--format", "chakra-et"], OptionError, "chakra-et needs --gradient-bytes"),
+        (
+            ["--format", "msccl-xml", "--gradient-bytes", "8"],
+            OptionError,
+            "--gradient-bytes is for chakra-et, not for msccl-xml; leave it out",
+        ),
+        (
+            ["--format", "mscclpp-json", "--dialect", "rccl"],
+            OptionError,
+            "--dialect is for msccl-xml, not for mscclpp-json; leave it out",
+        ),
+        (
+            ["--format", "chakra-et", "--gradient-bytes", "64", "--out-of-place"],
+            OptionError,
+            "--in-place or --out-of-place is for msccl-xml, mscclpp-json, not for chakra-et",
+        ),
+        (
+            ["--format", "msccl-xml", "--instances", "99"],
+            OptionError,
+            "instances: expected 1 to 32",
+        ),
+        (["--format", "mscclpp-json", "--instances", "99"], ScheduleError, "at most 108 thread bl"),
+        (["--format", "chakra-et", "--gradient-bytes", "8"], OptionError, "expected at least 32"),
+        (["--format", "msccl-xml", "--output", "nowhere/a.xml"], FileError, "no directory nowhere"),
+    ],
+)
+def test_bad_options(file, options, error, reason):
+    before = sorted(Path().iterdir())
+    with pytest.raises(error) as raised:
+        output(file, "--output", "a", *options)
+    assert reason in str(raised.value)
+    assert sorted(Path().iterdir()) == before
+
+
+def test_no_such_file(file):
+    with pytest.raises(FileError):
+        output("nowhere.json", "--format", "msccl-xml", "--output", "a.xml")
