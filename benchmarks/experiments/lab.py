@@ -1,0 +1,96 @@
+"""Measured over predicted time of all-reduces on emulated networks, and bytes on the links.
+
+python benchmarks/experiments/lab.py
+
+Needs root, and a machine with nothing else to do: every server is a process, and two cores carry
+nine to twelve of them.
+"""
+
+import dataclasses
+import itertools
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from record import RESULTS, record
+
+import gradweave as gw
+from gradweave.lab.measure import Measurement, emulated, laboratory
+from gradweave.report.lab_chart import lab_chart
+from gradweave.schedulers.spec import from_spec
+
+NETWORKS = ("bcube:n=3,k=1", "dcell:n=3,k=1", "jellyfish:reference=J10")
+MBIT = (50, 100)
+SIZES = (1_000_000, 4_000_000, 8_000_000)
+DRAWN = (NETWORKS[0], MBIT[1])
+STRATEGIES = ("portfolio", "ring", "parameter_server", "central_parameter_server", "gloo")
+SLOW = "central_parameter_server"
+REPETITIONS = 5
+
+
+def contenders(topology: gw.Topology) -> list[tuple[str, gw.Schedule | None]]:
+    made: list[tuple[str, gw.Schedule | None]] = []
+    for name in STRATEGIES:
+        if name == "gloo":
+            made.append((name, None))
+        elif name == "portfolio":
+            made.append((name, gw.solve(topology).schedule))
+        else:
+            made.append((name, from_spec(name).schedule(topology)))
+    return made
+
+
+def row(network: str, mbit: int, one: Measurement) -> dict[str, object]:
+    found = {
+        field.name: getattr(one, field.name)
+        for field in dataclasses.fields(one)
+        if field.name not in ("schedule", "link_bytes", "predicted_link_bytes")
+    }
+    data = one.predicted_link_bytes
+    return {
+        "network": network,
+        "mbit_per_s": mbit,
+        **found,
+        "rounds": None if one.schedule is None else one.schedule.rounds,
+        "measured_s": one.measured_s,
+        "ratio": one.ratio,
+        "bytes_counted": float(one.link_bytes.sum()),
+        "bytes_of_data": None if data is None else float(data.sum()),
+        "most_over_data_on_a_link": None
+        if data is None
+        else float(np.max(one.link_bytes[data > 0] / data[data > 0])),
+    }
+
+
+def main() -> None:
+    rows, drawn = [], []
+    load = os.getloadavg()[0]
+    for network, mbit in itertools.product(NETWORKS, MBIT):
+        topology = emulated(
+            gw.topology.from_spec(network), bandwidth_bytes_per_s=mbit * 125_000, latency_s=0.0
+        )
+        with laboratory(topology) as lab:
+            for name, schedule in contenders(topology):
+                for size in SIZES[:1] if name == SLOW else SIZES:
+                    runs = 3 if name == SLOW else REPETITIONS
+                    one = lab.measure(name, schedule, size, runs, lambda _: None)
+                    rows.append(row(network, mbit, one))
+                    if (network, mbit) == DRAWN and name != SLOW:
+                        drawn.append(one)
+                    ratio = "" if one.ratio is None else f"×{one.ratio:.3f}"
+                    print(network, mbit, name, size, f"{one.measured_s:.4f} s", ratio, flush=True)
+    lab_chart(drawn, f"{DRAWN[0]}, links of {DRAWN[1]} Mbit/s", RESULTS / "lab.png")
+    record(
+        "lab",
+        "python benchmarks/experiments/lab.py",
+        load_at_start=load,
+        repetitions=REPETITIONS,
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""``gradweave lab``: measure all-reduces on an emulated network, beside the prediction."""
+
+import importlib.util
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from gradweave.atomic import atomic_write
+from gradweave.cli.console import Progress, print_json, print_lines, printable
+from gradweave.cli.options import json_option, seed_option, writable
+from gradweave.errors import OptionError, ScheduleError
+from gradweave.schedule import Schedule, load
+from gradweave.schedulers import solve
+from gradweave.schedulers.spec import from_spec as scheduler_from_spec
+from gradweave.schedulers.spec import split_specs
+from gradweave.topology import Topology, from_spec
+from gradweave.topology.units import format_bandwidth, parse_bandwidth, parse_latency
+
+if TYPE_CHECKING:
+    from gradweave.lab.measure import Measurement
+
+BACKEND = "gloo"
+"""Stands for the backend's own all-reduce among the schedulers."""
+
+
+@click.command()
+@click.argument("network")
+@click.option(
+    "--schedulers",
+    default=f"portfolio,ring,parameter_server,{BACKEND}",
+    show_default=True,
+    help=f"Comma-separated strategies; {BACKEND} is the backend's own all-reduce.",
+)
+@click.option(
+    "--schedule",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A schedule file for NETWORK to measure as well; may be repeated.",
+)
+@click.option(
+    "--gradient-bytes",
+    default="1e6,8e6",
+    show_default=True,
+    help="Comma-separated sizes of the gradient.",
+)
+@click.option(
+    "--bandwidth",
+    default="100Mbit/s",
+    show_default=True,
+    help="Of the slowest link; the others keep their proportion to it.",
+)
+@click.option("--latency", default="0", show_default=True, help="Of every link, such as 1ms.")
+@click.option("--repetitions", type=click.IntRange(1, 10_000), default=5, show_default=True)
+@seed_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File for the figures (.json) or for the chart (.png); the other is written beside it.",
+)
+@json_option
+def lab(
+    network: str,
+    schedulers: str,
+    files: tuple[Path, ...],
+    gradient_bytes: str,
+    bandwidth: str,
+    latency: str,
+    repetitions: int,
+    seed: int,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure all-reduces on NETWORK, emulated on this machine; needs root.
+
+    Every server and switch becomes a network namespace, every link a pair of interfaces that send
+    no faster than the link. One process a server runs each schedule over torch.distributed; the
+    bytes are the kernel's own counts.
+    """
+    writable(output, ".json", ".png")
+    sizes = _sizes(gradient_bytes)
+    _require()
+    from gradweave.lab import measure as laboratory
+
+    topology = laboratory.emulated(
+        from_spec(network),
+        bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
+        latency_s=parse_latency(latency),
+    )
+    with Progress(f"scheduling {network}") as progress:
+        contenders = [
+            (name, None if name == BACKEND else _schedule(name, topology, seed))
+            for name in split_specs(schedulers)
+        ]
+        contenders += [(path.name, _on(load(path), topology, path)) for path in files]
+        if not contenders:
+            raise OptionError("schedulers: expected at least one, got none")
+        measurements = laboratory.measure(
+            topology,
+            contenders,
+            gradient_bytes=sizes,
+            repetitions=repetitions,
+            progress=progress,
+        )
+    found = _as_object(measurements, topology)
+    written = _write(found, measurements, output) if output is not None else []
+    if as_json:
+        print_json(found)
+        return
+    print_lines(
+        f"{topology.name}: {topology.num_servers} processes, {topology.num_links} links, the "
+        f"slowest {format_bandwidth(float(topology.bandwidth_bytes_per_s.min()))}"
+    )
+    _print_table(measurements)
+    if written:
+        print_lines(f"written to {' and '.join(map(str, written))}")
+
+
+def _require() -> None:
+    """Says what is missing, before any work."""
+    missing = [name for name in ("pyroute2", "torch") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise OptionError(f"a lab needs {' and '.join(missing)}; pip install 'gradweave[lab]'")
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        raise OptionError("a lab makes network namespaces, which needs root; run it with sudo")
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = [int(float(part)) for part in text.split(",")]
+    except (ValueError, OverflowError):
+        sizes = []
+    if not sizes or min(sizes) < 4:
+        raise OptionError(
+            f"--gradient-bytes: expected sizes of at least 4 bytes such as 1e6,8e6, got {text!r}"
+        )
+    return sizes
+
+
+def _schedule(name: str, topology: Topology, seed: int) -> Schedule:
+    if name == "portfolio":
+        return solve(topology, seed=seed).schedule
+    return scheduler_from_spec(name).schedule(topology, seed=seed)
+
+
+def _on(schedule: Schedule, topology: Topology, path: Path) -> Schedule:
+    """The schedule of a file on the emulated network, where it is for that network."""
+    theirs = schedule.topology
+    same = all(
+        np.array_equal(getattr(theirs, field), getattr(topology, field))
+        for field in ("is_server", "source", "target", "capacity")
+    )
+    if not same:
+        raise ScheduleError(
+            f"{path}: is a schedule for {theirs.name}; expected one for {topology.name}"
+        )
+    return schedule.replace(topology=topology)
+
+
+def _as_object(measurements: Sequence["Measurement"], topology: Topology) -> dict[str, Any]:
+    from gradweave.lab.network import HEADER_BYTES
+
+    return {
+        "topology": topology.name,
+        "servers": topology.num_servers,
+        "header_bytes_a_packet": HEADER_BYTES,
+        "links": {
+            "source": topology.source.tolist(),
+            "target": topology.target.tolist(),
+            "bandwidth_bytes_per_s": topology.bandwidth_bytes_per_s.tolist(),
+            "latency_s": topology.latency_s.tolist(),
+        },
+        "measurements": [_one(one) for one in measurements],
+    }
+
+
+def _one(one: "Measurement") -> dict[str, Any]:
+    data = one.predicted_link_bytes
+    return {
+        "name": one.name,
+        "rounds": None if one.schedule is None else one.schedule.rounds,
+        "gradient_bytes": one.gradient_bytes,
+        "measured_s": one.measured_s,
+        "runs_s": one.runs_s,
+        "predicted_s": one.predicted_s,
+        "barrier_s": one.barrier_s,
+        "ratio": one.ratio,
+        "overhead": one.overhead,
+        "sent_bytes": one.sent_bytes,
+        "link_bytes": one.link_bytes.tolist(),
+        "predicted_link_bytes": None if data is None else data.tolist(),
+        "correct": one.correct,
+    }
+
+
+def _write(
+    found: dict[str, Any], measurements: Sequence["Measurement"], output: Path
+) -> list[Path]:
+    from gradweave.report.lab_chart import lab_chart
+
+    figures, chart = output.with_suffix(".json"), output.with_suffix(".png")
+    atomic_write(figures, json.dumps(found, indent=1).encode())
+    lab_chart(measurements, found["topology"], chart)
+    return [figures, chart]
+
+
+def _print_table(measurements: Sequence["Measurement"]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table.add_column("schedule", no_wrap=True)
+    for head in (
+        *("MB", "rounds", "predicted ms", "measured ms", "spread", "ratio"),
+        *("MB sent", "MB on links", "of that not data"),
+    ):
+        table.add_column(head, justify="right", no_wrap=True)
+    for one in measurements:
+        spread = (max(one.runs_s) - min(one.runs_s)) / one.measured_s
+        table.add_row(
+            printable(one.name),
+            f"{one.gradient_bytes / 1e6:g}",
+            "–" if one.schedule is None else str(one.schedule.rounds),
+            "–" if one.predicted_s is None else f"{1e3 * one.predicted_s:.1f}",
+            f"{1e3 * one.measured_s:.1f}",
+            f"{spread:.0%}",
+            "–" if one.ratio is None else f"{one.ratio:.2f}",
+            f"{sum(one.sent_bytes) / 1e6:.2f}" if one.schedule else "–",
+            f"{one.link_bytes.sum() / 1e6:.2f}",
+            "–" if one.overhead is None else f"{one.overhead / (1 + one.overhead):.1%}",
+        )
+    Console(width=1 << 20).print(table)

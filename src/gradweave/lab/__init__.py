@@ -1,0 +1,1 @@
+"""An emulated network on this machine, to measure what `gradweave.simulate` predicts."""

@@ -1,0 +1,232 @@
+"""Measures all-reduces on an emulated network, beside what the simulator predicts for them."""
+
+import contextlib
+import dataclasses
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import simulate
+from gradweave.errors import OptionError, RunError
+from gradweave.execute.pieces import piece_offsets
+from gradweave.execute.program import check_all_reduce
+from gradweave.lab.crew import Crew
+from gradweave.lab.network import EmulatedNetwork
+from gradweave.lab.paths import schedule_paths, shortest_paths
+from gradweave.schedule.schedule import Schedule
+from gradweave.topology.topology import Topology
+
+ELEMENT_BYTES = 4
+"""Gradients are of float32."""
+_HEADSTART_S = 0.05
+"""Time for all processes to hear when to start."""
+_SETTLE_S = 0.05
+"""Time for the last acknowledgements, before the counters are read."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Measurement:
+    """One all-reduce on the emulated network; sizes are bytes, times seconds."""
+
+    name: str
+    schedule: Schedule | None
+    """None for the backend's own all-reduce, which knows nothing of the network."""
+    gradient_bytes: int
+    runs_s: list[float]
+    """From the common start to the last server's end, run by run."""
+    predicted_s: float | None
+    """By `simulate.event_seconds`: nothing waits for anything but its data and its links."""
+    barrier_s: float | None
+    """By `simulate.round_seconds`: a barrier after each round."""
+    link_bytes: NDArray[np.float64]
+    """[L] bytes a run that the kernel counted, headers and acknowledgements included."""
+    predicted_link_bytes: NDArray[np.float64] | None
+    """[L] bytes a run of data alone."""
+    sent_bytes: list[int]
+    """[N] bytes a run that each server's executor counted; zeros for the backend's own."""
+    correct: bool
+    """Whether every server's result was right."""
+
+    @property
+    def measured_s(self) -> float:
+        """Median of the runs."""
+        return statistics.median(self.runs_s)
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over predicted."""
+        return None if self.predicted_s is None else self.measured_s / self.predicted_s
+
+    @property
+    def overhead(self) -> float | None:
+        """What all links carried beyond the data, as a part of the data."""
+        if self.predicted_link_bytes is None:
+            return None
+        return float(self.link_bytes.sum() / self.predicted_link_bytes.sum()) - 1
+
+
+def emulated(
+    topology: Topology, *, bandwidth_bytes_per_s: float, latency_s: float | None = None
+) -> Topology:
+    """The topology with its bandwidths brought down to what one machine can emulate.
+
+    Args:
+        topology: the network.
+        bandwidth_bytes_per_s: of the slowest link; the others keep their proportion to it.
+        latency_s: of every link; the topology's own if not given.
+    """
+    slowest = topology.bandwidth_bytes_per_s.min()
+    return dataclasses.replace(
+        topology,
+        bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s / slowest * bandwidth_bytes_per_s,
+        latency_s=topology.latency_s if latency_s is None else topology.latency_s * 0 + latency_s,
+    )
+
+
+def measure(
+    topology: Topology,
+    contenders: Sequence[tuple[str, Schedule | None]],
+    *,
+    gradient_bytes: Sequence[int],
+    repetitions: int = 5,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Measurement]:
+    """Runs all-reduces on an emulated network of real processes.
+
+    Args:
+        topology: the network, with the bandwidths to emulate.
+        contenders: names and schedules for this topology; None is gloo's own all-reduce, whose
+            messages take shortest paths, through servers where they must.
+        gradient_bytes: sizes, rounded down to whole elements of float32.
+        repetitions: timed runs of each, after one that is not.
+        progress: told what is being done.
+
+    Raises:
+        OptionError: not root, or the kernel lacks what is needed.
+        LostServerError: a server's process died.
+        RunError: a process failed, or a result was wrong.
+    """
+    if repetitions < 1:
+        raise OptionError(f"repetitions: expected at least 1, got {repetitions}")
+    for _, schedule in contenders:
+        if schedule is not None:
+            check_all_reduce(schedule)
+    with laboratory(topology, progress) as lab:
+        return [
+            lab.measure(name, schedule, size, repetitions, progress)
+            for name, schedule in contenders
+            for size in gradient_bytes
+        ]
+
+
+@contextlib.contextmanager
+def laboratory(
+    topology: Topology, progress: Callable[[str], None] = lambda _: None
+) -> Iterator["Laboratory"]:
+    """An emulated network with a process a server, for as long as the block lasts."""
+    progress(f"making a network of {topology.num_nodes} namespaces")
+    with (
+        tempfile.TemporaryDirectory(prefix="gradweave-lab-") as folder,
+        EmulatedNetwork(topology) as network,
+        Crew(network) as crew,
+    ):
+        yield Laboratory(network, crew, Path(folder))
+
+
+class Laboratory:
+    """A network and its processes, ready to run schedules."""
+
+    def __init__(self, network: EmulatedNetwork, crew: Crew, folder: Path) -> None:
+        self.network, self.crew = network, crew
+        self._folder = folder
+        self._meetings = 0
+
+    def measure(
+        self,
+        name: str,
+        schedule: Schedule | None,
+        gradient_bytes: int,
+        repetitions: int,
+        progress: Callable[[str], None],
+    ) -> Measurement:
+        """Connects the processes, runs once to check the result, then runs for time."""
+        progress(f"{name}, {gradient_bytes / 1e6:g} MB: connecting")
+        elements = gradient_bytes // ELEMENT_BYTES
+        correct = self.connect(schedule, elements)
+        if not correct:
+            raise RunError(f"{name}: a server ended with a wrong result")
+        before = self.network.sent_bytes()
+        runs, sent = [], []
+        for number in range(repetitions):
+            progress(f"{name}, {gradient_bytes / 1e6:g} MB: run {number + 1} of {repetitions}")
+            seconds, sent = self.run()
+            runs.append(seconds)
+        time.sleep(_SETTLE_S)
+        link_bytes = (self.network.sent_bytes() - before) / repetitions
+        self.crew.ask(lambda _: {"do": "finish"})
+        predicted = _prediction(schedule, elements) if schedule is not None else (None,) * 3
+        return Measurement(
+            name=name,
+            schedule=schedule,
+            gradient_bytes=elements * ELEMENT_BYTES,
+            runs_s=runs,
+            predicted_s=predicted[0],
+            barrier_s=predicted[1],
+            link_bytes=link_bytes,
+            predicted_link_bytes=predicted[2],
+            sent_bytes=sent,
+            correct=correct,
+        )
+
+    def connect(self, schedule: Schedule | None, elements: int) -> bool:
+        """Routes and connects for a schedule, and says whether its first result was right."""
+        topology = self.network.topology
+        paths = shortest_paths(topology) if schedule is None else schedule_paths(schedule)
+        self.network.route(paths)
+        # Processes of a group connect in pairs, also those that will exchange nothing.
+        self.network.forward(None)
+        self._meetings += 1
+        task: dict[str, Any] = {
+            "do": "prepare",
+            "store": str(self._folder / f"meeting{self._meetings}"),
+            "interfaces": [self.network.interface(channel) for channel in range(paths.channels)],
+            "elements": elements,
+            "file": None,
+        }
+        if schedule is not None:
+            file = self._folder / f"schedule{self._meetings}.json"
+            schedule.save(file)
+            task |= {"file": str(file), "channel": paths.channel.tolist()}
+        answers = self.crew.ask(lambda _: task)
+        self.network.forward(paths.forwarders)
+        return all(answer["correct"] for answer in answers)
+
+    def run(self) -> tuple[float, list[int]]:
+        """Runs once; returns the seconds it took, and [N] the bytes that each server sent."""
+        at = time.monotonic() + _HEADSTART_S
+        answers = self.crew.ask(lambda _: {"do": "run", "at": at})
+        late = max(answer["start"] for answer in answers)
+        end = max(answer["end"] for answer in answers)
+        return end - max(at, late), [answer["sent_bytes"] for answer in answers]
+
+
+def _prediction(schedule: Schedule, elements: int) -> tuple[float, float, NDArray[np.float64]]:
+    """Seconds without and with a barrier a round, and [L] bytes of data on each link direction."""
+    size = elements * ELEMENT_BYTES
+    piece_bytes = np.diff(piece_offsets(elements, schedule.pieces)) * ELEMENT_BYTES
+    links, transfer = schedule.route_links
+    return (
+        simulate.seconds(schedule, size, "events"),
+        simulate.seconds(schedule, size, "rounds"),
+        np.bincount(
+            links,
+            weights=piece_bytes[schedule.piece[transfer]],
+            minlength=len(schedule.topology.source),
+        ).astype(float),
+    )

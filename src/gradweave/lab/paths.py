@@ -1,0 +1,130 @@
+"""Which way each message takes, and the forwarding tables that make it so.
+
+Between two servers a schedule may use several routes. Each has a **channel**: a set of addresses,
+one a server, and connections of its own. A node forwards by channel and target; where the route
+depends on the source too, by an exception for that source.
+"""
+
+import collections
+import dataclasses
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedule.schedule import Schedule, inside_rows
+from gradweave.topology.routes import shortest_path_trees
+from gradweave.topology.topology import Topology
+
+Route = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Hop:
+    """A line of a node's forwarding table."""
+
+    channel: int
+    source: int | None
+    """Server whose messages it is for; None for all that have no line of their own."""
+    target: int
+    """Server that they go to."""
+    next: int
+    """Node to which they go from here."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Paths:
+    """The routes between all pairs of servers, on each channel."""
+
+    channel: NDArray[np.int64]
+    """[T] channel of each transfer."""
+    channels: int
+    routes: dict[tuple[int, int, int], Route]
+    """By channel, source and target, as node ids; every pair of servers has one on each channel,
+    since the processes of a group connect before they use it."""
+    forwarders: frozenset[int]
+    """Servers that pass on what is meant for others, because the schedule's routes say so."""
+
+    def tables(self) -> dict[int, list[Hop]]:
+        """The forwarding table of each node that needs one."""
+        sources = collections.defaultdict(lambda: collections.defaultdict(list))
+        for (channel, source, target), route in self.routes.items():
+            for node, following in itertools.pairwise(route):
+                sources[node, channel, target][following].append(source)
+        tables: dict[int, list[Hop]] = collections.defaultdict(list)
+        for (node, channel, target), by_next in sources.items():
+            usual = max(by_next, key=lambda following: (len(by_next[following]), -following))
+            tables[node].append(Hop(channel, None, target, usual))
+            tables[node] += [
+                Hop(channel, source, target, following)
+                for following, several in by_next.items()
+                for source in several
+                if following != usual
+            ]
+        return dict(tables)
+
+
+def schedule_paths(schedule: Schedule) -> Paths:
+    """The paths of a schedule: exactly its routes where it has some, shortest ones elsewhere.
+
+    Args:
+        schedule: the schedule.
+    """
+    known: dict[tuple[int, int], list[Route]] = collections.defaultdict(list)
+    channel = np.zeros(schedule.num_transfers, np.int64)
+    for transfer in range(schedule.num_transfers):
+        route = schedule.route(transfer)
+        routes = known[route[0], route[-1]]
+        if route not in routes:
+            routes.append(route)
+        channel[transfer] = routes.index(route)
+    inside = schedule.route_nodes[inside_rows(schedule.route_offsets)]
+    servers = inside[schedule.topology.is_server[inside]]
+    return Paths(
+        channel=channel,
+        channels=max(map(len, known.values()), default=1),
+        routes=_all_pairs(schedule.topology, known),
+        forwarders=frozenset(servers.tolist()),
+    )
+
+
+def shortest_paths(topology: Topology) -> Paths:
+    """Shortest paths between all pairs, for an all-reduce that knows nothing of the network."""
+    routes = _all_pairs(topology, {})
+    return Paths(
+        channel=np.zeros(0, np.int64),
+        channels=1,
+        routes=routes,
+        forwarders=frozenset(
+            node for route in routes.values() for node in route[1:-1] if topology.is_server[node]
+        ),
+    )
+
+
+def _all_pairs(
+    topology: Topology, known: dict[tuple[int, int], list[Route]]
+) -> dict[tuple[int, int, int], Route]:
+    parent = shortest_path_trees(topology)
+    servers = topology.servers.tolist()
+    routes: dict[tuple[int, int, int], Route] = {}
+    channels = max(map(len, known.values()), default=1)
+    for (rank, target), source in itertools.product(enumerate(servers), servers):
+        if source == target:
+            continue
+        there, back = known.get((source, target), []), known.get((target, source), [])
+        for channel in range(channels):
+            if channel < len(there):
+                route = there[channel]
+            elif channel < len(back):
+                route = back[channel][::-1]  # what acknowledges takes the same links
+            else:
+                route = _along(parent[rank], source, target)
+            routes[channel, source, target] = route
+    return routes
+
+
+def _along(parent: NDArray, source: int, target: int) -> Route:
+    route = [source]
+    while route[-1] != target:
+        route.append(int(parent[route[-1]]))
+    return tuple(route)

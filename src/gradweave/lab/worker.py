@@ -1,0 +1,118 @@
+"""One server of a lab: a process in a network namespace that does what its standard input says.
+
+Each line is one task as JSON, answered by one line on standard output. The process ends when its
+input does, so it never outlives the lab.
+"""
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from pyroute2 import netns
+from torch._C._distributed_c10d import FileStore
+
+from gradweave.errors import GradweaveError
+from gradweave.execute.pattern import contribution, expected
+from gradweave.execute.torch_distributed import Collective
+from gradweave.execute.torch_messages import Pair, pair
+from gradweave.schedule import load
+
+
+class Worker:
+    """What a server keeps between tasks."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
+        self._tensor = torch.empty(0)
+        self._run: Callable[[], object] = lambda: None
+        self._collective: Collective | None = None
+
+    def prepare(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Connects to all others and runs once, to see whether the result is right."""
+        store = FileStore(task["store"], self._size)
+        pairs: list[Pair] = []
+        for channel in task["interfaces"]:
+            os.environ["GLOO_SOCKET_IFNAME"] = channel
+            if not dist.is_initialized():
+                dist.init_process_group("gloo", store=store, rank=self._rank, world_size=self._size)
+                pairs.append(pair(dist.distributed_c10d._get_default_group()))
+            else:
+                group = dist.new_group(backend="gloo")
+                assert isinstance(group, dist.ProcessGroup)
+                pairs.append(pair(group))
+        self._tensor = torch.from_numpy(contribution(self._rank, task["elements"]))
+        if task["file"] is None:
+            self._run = lambda: dist.all_reduce(self._tensor)
+        else:
+            channel = np.array(task["channel"], np.int64)
+            self._collective = Collective(load(task["file"]), channels=(pairs, channel))
+            collective = self._collective
+            self._run = lambda: collective(self._tensor)
+        self._run()
+        right = expected(self._size, task["elements"], "sum")
+        return {"correct": bool((self._tensor.numpy() == right).all())}
+
+    def run(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Runs once, at a time of the clock that all processes of the machine share."""
+        self._tensor.zero_()
+        before = self._sent_bytes()
+        while (left := task["at"] - time.monotonic()) > 0:
+            time.sleep(max(left - 1e-3, 0))
+        start = time.monotonic()
+        self._run()
+        return {
+            "start": start,
+            "end": time.monotonic(),
+            "sent_bytes": self._sent_bytes() - before,
+        }
+
+    def finish(self, _task: dict[str, Any]) -> dict[str, Any]:
+        """Closes all connections."""
+        self._run = lambda: None
+        self._collective = None
+        dist.destroy_process_group()
+        return {}
+
+    def _sent_bytes(self) -> int:
+        return int(self._collective.sent_bytes.sum()) if self._collective else 0
+
+
+def main(namespace: str, rank: int, size: int) -> None:
+    """Works until standard input ends."""
+    netns.setns(namespace)
+    torch.set_num_threads(1)
+    worker = Worker(rank, size)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what libraries print must not be taken for an answer
+    tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(tasks,), daemon=True).start()
+    while True:
+        task = tasks.get()
+        try:
+            answer = getattr(worker, task["do"])(task)
+        except (GradweaveError, RuntimeError) as error:
+            answer = {"error": str(error), "lost": getattr(error, "rank", None)}
+        answers.write(json.dumps(answer) + "\n")
+        if "error" in answer:
+            # Threads still wait for messages that will never come.
+            answers.flush()
+            os._exit(1)
+
+
+def _listen(tasks: "queue.SimpleQueue[dict[str, Any]]") -> None:
+    """Passes tasks on; ends the process when there will be no more, whatever it is doing."""
+    for line in sys.stdin:
+        tasks.put(json.loads(line))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

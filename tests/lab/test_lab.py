@@ -1,0 +1,255 @@
+"""A small network of namespaces, links and processes on this machine; needs root."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import gradweave as gw
+from gradweave.errors import LostServerError, OptionError, RunError
+from gradweave.lab import measure as lab
+from gradweave.lab import network as emulation
+from gradweave.schedulers import from_spec
+
+PATIENCE_S = 60
+
+
+def namespaces(process: int | None = None) -> list[str]:
+    """Those that a process made; this one if none is named. Other tests may run meanwhile."""
+    from pyroute2 import netns
+
+    prefix = f"{emulation.PREFIX}{process or os.getpid()}-"
+    return [name for name in netns.listnetns() if name.startswith(prefix)]
+
+
+def slow_links(spec: str) -> gw.Topology:
+    return lab.emulated(gw.topology.from_spec(spec), bandwidth_bytes_per_s=12.5e6, latency_s=0.0)
+
+
+def needs_root() -> str | None:
+    if os.geteuid() != 0:
+        return "a lab needs root"
+    try:
+        with emulation.EmulatedNetwork(slow_links("complete:2")):
+            return None
+    except (OptionError, RunError) as error:
+        return f"no network can be emulated here: {error}"
+
+
+WHY_NOT = needs_root()
+emulated = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """Three schedules and the backend's own all-reduce."""
+    topology = slow_links("jellyfish:switches=5,degree=3,servers_per_switch=1,seed=1")
+    contenders = [
+        (name, from_spec(name).schedule(topology))
+        for name in ("portfolio", "ring", "central_parameter_server")
+    ]
+    return lab.measure(
+        topology, [*contenders, ("gloo", None)], gradient_bytes=[1_000_000], repetitions=3
+    )
+
+
+@emulated
+def test_all_results_are_right(measured):
+    assert [one.name for one in measured] == [
+        "portfolio",
+        "ring",
+        "central_parameter_server",
+        "gloo",
+    ]
+    assert all(one.correct for one in measured)
+
+
+@emulated
+def test_a_lab_forks_nothing():
+    """Whoever calls it may have JAX's threads running, which a fork can leave locked."""
+    program = (
+        "import os\n"
+        "os.register_at_fork(before=lambda: print('forked'))\n"
+        "from gradweave.lab.network import EmulatedNetwork\n"
+        "from gradweave import topology\n"
+        "with EmulatedNetwork(topology.from_spec('complete:3,bandwidth=100Mbit/s')) as network:\n"
+        "    network.sent_bytes()\n"
+        "    print('made')\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert result.stdout == "made\n", result.stderr
+
+
+@emulated
+def test_links_are_as_slow_as_asked_for(measured):
+    # Other work may slow processes down; nothing can make a link faster than it is.
+    for one in measured[:3]:
+        assert one.ratio is not None and 0.9 < one.ratio < 10, one.name
+
+
+@emulated
+def test_the_kernel_counts_what_is_predicted_on_each_link(measured):
+    for one in measured[:3]:
+        data = one.predicted_link_bytes
+        assert data is not None
+        used = data > 0
+        # Headers: 66 bytes in 9,014. Acknowledgements and announcements go the other way.
+        assert (one.link_bytes[used] >= data[used]).all()
+        assert one.link_bytes.sum() <= 1.05 * data.sum()
+        assert one.link_bytes[~used].sum() <= 0.02 * data.sum()
+
+
+@emulated
+def test_bytes_counted_by_the_executors(measured):
+    portfolio, ring, central, _ = measured
+    servers, size = 5, ring.gradient_bytes
+    assert ring.sent_bytes == [2 * (servers - 1) * size // servers] * servers
+    assert sum(portfolio.sent_bytes) == sum(ring.sent_bytes)
+    # The server receives from all others, and sends to all others, the whole gradient.
+    assert max(central.sent_bytes) == (servers - 1) * size
+    assert sum(central.sent_bytes) == 2 * (servers - 1) * size
+
+
+@emulated
+def test_nothing_stays(measured):
+    assert namespaces() == []
+
+
+@emulated
+def test_a_server_that_dies_is_named_and_nothing_stays():
+    topology = slow_links("ring:4")
+    schedule = from_spec("ring").schedule(topology)
+    with pytest.raises(LostServerError, match=r"server 2 .*SIGKILL") as caught:
+        with lab.laboratory(topology) as laboratory:
+            processes = laboratory.crew.processes
+            laboratory.connect(schedule, 5_000_000)
+            threading.Timer(0.5, processes[2].kill).start()
+            start = time.monotonic()
+            laboratory.run()
+    assert time.monotonic() - start < 30
+    assert caught.value.server == 2
+    # Each of the others ended by itself, with the error that names the lost one.
+    assert [process.returncode for process in processes] == [1, 1, -signal.SIGKILL, 1]
+    assert namespaces() == []
+
+
+@emulated
+def test_control_c_leaves_nothing():
+    process = start("lab", "ring:4", "--schedulers", "ring", "--repetitions", "10000")
+    wait_for(lambda: len(namespaces(process.pid)) == 4)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert said.strip().splitlines()[-1] == "gradweave: interrupted"
+    assert namespaces(process.pid) == []
+
+
+@emulated
+def test_leftovers_of_a_killed_lab_are_cleared_and_others_left_alone():
+    from pyroute2 import netns
+
+    process = start("lab", "ring:4", "--schedulers", "ring", "--repetitions", "10000")
+    wait_for(lambda: len(namespaces(process.pid)) == 4)
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    left = namespaces(process.pid)
+    assert left
+    foreign = "gradweave-of-somebody-else"
+    emulation._create(foreign)
+    try:
+        emulation.clear_leftovers()  # or another test's lab was quicker
+        assert namespaces(process.pid) == []
+        assert foreign in netns.listnetns()
+    finally:
+        netns.remove(foreign)
+
+
+@emulated
+def test_the_verb_writes_table_figures_and_chart(tmp_path):
+    output = tmp_path / "lab.json"
+    process = start(
+        *("lab", "complete:2", "--schedulers", "ring", "--gradient-bytes", "100000"),
+        *("--repetitions", "2", "--output", str(output), "--json"),
+    )
+    printed, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    found = json.loads(printed)
+    assert found == json.loads(output.read_text())
+    assert (tmp_path / "lab.png").read_bytes().startswith(b"\x89PNG")
+    (one,) = found["measurements"]
+    assert one["correct"] and len(one["runs_s"]) == 2
+    assert np.array(one["link_bytes"]).shape == (2,)
+
+
+@emulated
+def test_latency_without_netem_is_refused_or_emulated():
+    topology = lab.emulated(gw.topology.complete(2), bandwidth_bytes_per_s=12.5e6, latency_s=0.002)
+    schedule = from_spec("ring").schedule(topology)
+    try:
+        (one,) = lab.measure(topology, [("ring", schedule)], gradient_bytes=[4], repetitions=2)
+    except OptionError as error:
+        assert "netem" in str(error) and "latency of 0" in str(error)
+    else:
+        assert one.measured_s > 0.002
+    assert namespaces() == []
+
+
+def test_without_root_it_says_so(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(OptionError, match="root"):
+        emulation.EmulatedNetwork(gw.topology.complete(2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nonsense:4"], "nonsense"),
+        (["ring:4", "--gradient-bytes", "many"], "gradient-bytes"),
+        (["ring:4", "--bandwidth", "fast"], "fast"),
+        (["ring:4", "--schedulers", "nonsense"], "nonsense"),
+        (["ring:4", "--output", "lab.txt"], ".json or .png"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_status_2(arguments, says):
+    process = start("lab", *arguments)
+    printed, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    assert printed == ""
+    assert says in said and len(said.strip().splitlines()) == 1
+
+
+def test_a_schedule_for_another_network_is_refused(tmp_path):
+    file = tmp_path / "ring.json"
+    from_spec("ring").schedule(gw.topology.from_spec("ring:5")).save(file)
+    process = start("lab", "ring:4", "--schedulers", "ring", "--schedule", str(file))
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    assert "ring" in said and "expected one for" in said
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    if WHY_NOT is not None and arguments[0] == "lab":
+        pytest.skip(str(WHY_NOT))
+    return subprocess.Popen(
+        [sys.executable, "-m", "gradweave", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(condition) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
