@@ -39,7 +39,8 @@ def test_a_lost_link_is_replanned_at_the_new_bound(name):
     assert after.optimal
     assert after.scheduler.name == "repair"
     anew = gw.solve(left).schedule
-    assert len(moves(before) & moves(after.schedule)) > len(moves(before) & moves(anew))
+    kept, by_chance = (len(moves(before) & moves(one)) for one in (after.schedule, anew))
+    assert kept == len(moves(before)) or kept > by_chance
 
 
 def test_a_lost_server_takes_its_piece_with_it():

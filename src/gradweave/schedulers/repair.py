@@ -1,7 +1,9 @@
 """Re-planning after a fault: what still works of a schedule is kept, the rest grown anew."""
 
 import dataclasses
+import itertools
 import time
+from collections import Counter, defaultdict
 from typing import ClassVar
 
 import numpy as np
@@ -44,23 +46,30 @@ class Repair(Scheduler):
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
         deadline = None if time_limit is None else time.monotonic() + time_limit
+        carried = self._carried(topology, collective)
+        if carried is not None and carried.rounds <= free_trees(topology, collective).rounds:
+            return carried  # no search can do with fewer
         repaired = from_stage(
             "all_gather",
             lambda network: self._all_gather(network, seed, deadline),
             topology,
             collective,
         )
-        unchanged = self._unchanged(topology, collective)
-        return repaired if unchanged is None or unchanged.rounds > repaired.rounds else unchanged
+        return repaired if carried is None or carried.rounds > repaired.rounds else carried
 
-    def _unchanged(self, topology: Topology, collective: Collective) -> Schedule | None:
-        """The earlier schedule as it is, where it works on the network as that is now."""
+    def _carried(self, topology: Topology, collective: Collective) -> Schedule | None:
+        """The earlier schedule with new routes where old ones are lost, if that is possible."""
         old = self.start_from
         assert old is not None
         same = np.array_equal(now_ids(topology, old.topology), np.arange(topology.num_nodes))
         if not same or old.collective != collective or old.pieces != topology.num_servers:
             return None
-        carried = old.replace(topology=topology, bound=None)
+        nodes, offsets = rerouted(old, topology)
+        if nodes is None:
+            return None
+        carried = old.replace(
+            topology=topology, bound=None, route_nodes=nodes, route_offsets=offsets
+        )
         return carried if verify(carried, forwarding_servers=False).valid else None
 
     def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
@@ -73,6 +82,52 @@ class Repair(Scheduler):
         if made is None:
             raise NoScheduleError(f"repair: no all-gather of {topology.name!r} came to an end")
         return schedule_from_hops(topology, ground, made)
+
+
+def rerouted(
+    schedule: Schedule, topology: Topology
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | tuple[None, None]:
+    """Routes on a network that has lost links, as many as possible as they were.
+
+    A transfer whose route is lost takes the shortest one over switches that its round leaves room
+    for, one transfer after the other.
+
+    Args:
+        schedule: on the network as it was.
+        topology: the same nodes with fewer links.
+
+    Returns:
+        The columns `route_nodes` and `route_offsets`, or None twice where a transfer finds none.
+    """
+    import networkx as nx  # here, since it takes half as long to import as all of Gradweave
+
+    ends = zip(topology.source.tolist(), topology.target.tolist(), strict=True)
+    capacity = dict(zip(ends, topology.capacity.tolist(), strict=True))
+    routes = np.split(schedule.route_nodes, schedule.route_offsets[1:-1])
+    hops = [list(itertools.pairwise(route.tolist())) for route in routes]
+    lost = [not all(hop in capacity for hop in each) for each in hops]
+    used: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
+    for at, each, gone in zip(schedule.round.tolist(), hops, lost, strict=True):
+        if not gone:
+            used[at].update(each)
+    for row in np.flatnonzero(lost).tolist():
+        source, target = int(schedule.source[row]), int(schedule.target[row])
+        busy = used[int(schedule.round[row])]
+        free = nx.DiGraph(
+            (a, b)
+            for (a, b), room in capacity.items()
+            if busy[a, b] < room
+            and (a == source or not topology.is_server[a])
+            and (b == target or not topology.is_server[b])
+        )
+        try:
+            route = nx.shortest_path(free, source, target)
+        except (nx.NetworkXNoPath, nx.NodeNotFound):
+            return None, None
+        routes[row] = np.array(route)
+        busy.update(itertools.pairwise(route))
+    lengths = [len(route) for route in routes]
+    return np.concatenate(routes).astype(np.int64), np.cumsum([0, *lengths])
 
 
 def all_gather_stage(schedule: Schedule) -> Schedule:

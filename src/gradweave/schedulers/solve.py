@@ -107,8 +107,8 @@ def solve(
     Args:
         topology: the network.
         collective: a stage, or both, for the objective rounds with a barrier between them.
-        schedulers: strategies to try, in this order; if not given, `DEFAULT`, for seconds
-            `gradweave.schedulers.objective.FOR_SECONDS`.
+        schedulers: strategies to try, in this order, but rings first where one can meet the bound;
+            if not given, `DEFAULT`, for seconds `gradweave.schedulers.objective.FOR_SECONDS`.
         objective: ``rounds``; or ``seconds`` in the event model for a gradient's size, which
             counts latencies and bandwidths.
         gradient_bytes: size of the whole gradient, for the objective seconds.
@@ -191,6 +191,7 @@ def _solve_for_rounds(
     started = time.monotonic()
     progress("finding the lower bound")
     bound = bound_for(topology, collective, schedulers)
+    schedulers = _rings_first(schedulers, topology, collective, bound)
     best: Schedule | None = None
     winner = schedulers[0]
     attempts: list[Attempt] = []
@@ -222,6 +223,22 @@ def _solve_for_rounds(
         raise NoScheduleError(f"no schedule for {topology.name!r}: {reasons}")
     stated = best.replace(bound=StatedBound(bound.rounds, bound.kind))
     return Solution(stated, bound, winner, tuple(attempts), time.monotonic() - started)
+
+
+def _rings_first(
+    schedulers: Sequence[Scheduler], topology: Topology, collective: Collective, bound: Bound
+) -> Sequence[Scheduler]:
+    """The strategies with rings first, after any repair, where a ring can meet the bound.
+
+    A ring never hands a link from one pair of servers to another. So of schedules with equally few
+    rounds it is the one whose time real networks hold best: docs/design/execution.md.
+    """
+    stages = 2 if collective == "all_reduce" else 1
+    if bound.rounds < stages * (topology.num_servers - 1):
+        return schedulers
+    return sorted(
+        schedulers, key=lambda one: 0 if isinstance(one, Repair) else 2 - isinstance(one, Ring)
+    )
 
 
 def in_one_piece(scheduler: Scheduler) -> bool:

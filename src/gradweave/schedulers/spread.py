@@ -7,6 +7,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from typing import Any
 
 from gradweave.errors import OptionError
+from gradweave.schedulers.cluster import cluster
 
 
 @contextlib.contextmanager
@@ -33,19 +34,10 @@ def ray_cluster(address: str | None = None) -> Iterator[Executor]:
 
     Raises:
         OptionError: where Ray (extra ``ray``) is not installed.
+        RunError: where Ray cannot start or find the cluster.
     """
-    try:
-        import ray  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise OptionError("ray_cluster needs Ray; pip install 'gradweave[ray]'") from error
-    started_here = not ray.is_initialized()
-    if started_here:
-        ray.init(address=address, include_dashboard=False, log_to_driver=False)
-    try:
+    with cluster(address) as ray:
         yield _RayExecutor(ray)
-    finally:
-        if started_here:
-            ray.shutdown()
 
 
 class _RayExecutor(Executor):
