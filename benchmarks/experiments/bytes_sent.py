@@ -1,0 +1,105 @@
+"""Bytes at the busiest worker, counted, against the number of workers.
+
+    python benchmarks/experiments/bytes_sent.py
+
+Each aggregation averages (or mixes) one million float32 among 2 to 32 devices, and says what each
+worker sent: the sizes of the arrays that it hands to `jax.lax.ppermute`, message by message. What
+the runtime's own mean sends cannot be counted so, and is left out.
+"""
+
+import sys
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import PartitionSpec as P
+from record import RESULTS, record, versions
+
+from gradweave import aggregate
+
+ELEMENTS, WORKERS = 1_000_000, (2, 4, 8, 16, 32)
+AGGREGATIONS = {
+    "central parameter server": "parameter_server",
+    "ring all-reduce": "ring",
+    "D-PSGD on a ring": "d_psgd",
+    "CHOCO on a ring, 4 bits": "choco_sgd:bits=4",
+}
+
+
+def counted(spec: str, workers: int) -> np.ndarray:
+    """[N] bytes that each worker sends in one update."""
+    optimizer = aggregate.from_spec(spec, workers)(optax.sgd(1.0))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:workers]), ("server",))
+
+    def update(gradient):
+        x = gradient[0]
+        state = optimizer.update(x, optimizer.init(x), x)[1]
+        return aggregate.sent_bytes(state)[None]
+
+    mapped = jax.shard_map(
+        update, mesh=mesh, in_specs=P("server"), out_specs=P("server"), check_vma=False
+    )
+    return np.asarray(jax.jit(mapped)(jnp.ones((workers, ELEMENTS))), np.float64)
+
+
+def main() -> None:
+    jax.config.update("jax_num_cpu_devices", max(WORKERS))
+    warnings.simplefilter("ignore", aggregate.ValidityWarning)
+    rows = []
+    for name, spec in AGGREGATIONS.items():
+        for workers in WORKERS:
+            sent = counted(spec, workers)
+            rows.append(
+                {
+                    "aggregation": name,
+                    "spec": spec,
+                    "workers": workers,
+                    "busiest_sent": sent.max(),
+                    "mean_sent": sent.mean(),
+                    "of_the_gradient": sent.max() / (4 * ELEMENTS),
+                }
+            )
+            print(name, workers, round(rows[-1]["of_the_gradient"], 3), flush=True)
+    record(
+        "bytes_sent",
+        "python benchmarks/experiments/bytes_sent.py",
+        versions=versions() | {name: version(name) for name in ("jax", "jaxlib", "optax")},
+        gradient_bytes=4 * ELEMENTS,
+        rows=rows,
+    )
+    draw(rows, RESULTS / "bytes_sent.png")
+
+
+def draw(rows: list[dict], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for name in AGGREGATIONS:
+        found = [row for row in rows if row["aggregation"] == name]
+        line = axes.plot(
+            [row["workers"] for row in found], [row["of_the_gradient"] for row in found], "o-"
+        )
+        axes.annotate(
+            name, (found[-1]["workers"], found[-1]["of_the_gradient"]),
+            (6, -7 if name == "ring all-reduce" else 5 if "D-PSGD" in name else 0), va="center",
+            textcoords="offset points", color=line[0].get_color(), fontsize=9,
+        )  # fmt: skip
+    axes.set(
+        xscale="log", yscale="log", xlabel="workers",
+        ylabel="sent by the busiest worker / gradient",
+        xticks=WORKERS, xticklabels=WORKERS, xlim=(1.8, 130),
+    )  # fmt: skip
+    axes.xaxis.minorticks_off()
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=140)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The processes of a run: servers and workers, as classes that Ray makes actors of.
+
+Nothing here decides anything. The driver says when a worker begins a step and when servers apply
+gradients; arrays go between workers and servers directly.
+"""
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optax
+from numpy.typing import NDArray
+
+from gradweave.aggregate.asynchronous.checkpoint import load_shard, save_shard, shard_path
+from gradweave.aggregate.asynchronous.layout import Layout
+from gradweave.aggregate.asynchronous.shard import applying, fresh
+from gradweave.aggregate.asynchronous.stragglers import Stragglers
+from gradweave.aggregate.asynchronous.task import Gradient, flat_gradient
+
+ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+
+
+def one_thread() -> None:
+    """Has JAX compute on one thread of the processor; to be called before it starts."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if ONE_THREAD not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {ONE_THREAD}".strip()
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+
+
+class Server:
+    """Holds one range of the parameters and the optimizer's state for it."""
+
+    def __init__(
+        self,
+        number: int,
+        start: NDArray[Any],
+        optimizer: optax.GradientTransformation,
+        folder: str | None,
+        updates: int,
+    ) -> None:
+        one_thread()
+        self.number, self.folder, self.updates = number, folder, updates
+        self.shard = fresh(optimizer, start)
+        self._apply = applying(optimizer)
+        self.pushed: dict[int, tuple[int, NDArray[Any]]] = {}
+
+    def ready(self) -> int:
+        """Its process id, once it is there."""
+        return os.getpid()
+
+    def restore(self) -> None:
+        """Reads its shard after the updates that it was hired with."""
+        assert self.folder is not None
+        self.shard = load_shard(shard_path(self.folder, self.number, self.updates), self.shard)
+
+    def pull(self) -> tuple[int, NDArray[Any]]:
+        """Number of updates, and the parameters [length]."""
+        return self.updates, np.asarray(self.shard.parameters)
+
+    def push(self, worker: int, clock: int, gradient: NDArray[Any]) -> None:
+        """Takes a worker's gradient [length] and keeps it until told to apply it."""
+        self.pushed[worker] = (clock, gradient)
+
+    def apply(self, number: int, turns: list[tuple[int, int]], scale: float) -> None:
+        """Applies gradients that were pushed.
+
+        Args:
+            number: of the update.
+            turns: worker and clock of each gradient.
+            scale: of the optimizer's step.
+        """
+        if number != self.updates + 1:
+            raise RuntimeError(f"server {self.number}: update {number} after {self.updates}")
+        gradients = []
+        for worker, clock in turns:
+            came, gradient = self.pushed.pop(worker)
+            if came != clock:
+                raise RuntimeError(f"server {self.number}: worker {worker}: {came}, not {clock}")
+            gradients.append(gradient)
+        self.shard = self._apply(self.shard, gradients, scale)
+        self.updates = number
+
+    def save(self) -> None:
+        """Writes the shard beside those of other updates."""
+        assert self.folder is not None
+        save_shard(shard_path(self.folder, self.number, self.updates), self.shard)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pushed:
+    """What a worker tells of a step that it has made."""
+
+    version: int
+    """The fewest updates that a server had applied when it was pulled from."""
+    loss: float
+    pulled_bytes: NDArray[np.int64]
+    """[servers]."""
+    pushed_bytes: NDArray[np.int64]
+    """[servers]."""
+
+
+class Worker:
+    """Pulls parameters, computes a gradient, pushes it."""
+
+    def __init__(
+        self,
+        number: int,
+        workers: int,
+        servers: list[Any],
+        layout: Layout,
+        gradient: Gradient,
+        seed: int,
+        stragglers: Stragglers,
+    ) -> None:
+        one_thread()
+        self.number, self.workers, self.servers = number, workers, servers
+        self.layout, self.stragglers = layout, stragglers
+        self.gradient = flat_gradient(gradient, layout, seed)
+
+    def ready(self) -> int:
+        """Its process id, once its gradient is compiled."""
+        self.compute(np.zeros(self.layout.size, self.layout.dtype), 0)
+        return os.getpid()
+
+    def compute(self, vector: NDArray[Any], clock: int) -> tuple[float, NDArray[Any]]:
+        """The loss, and the gradient [size]."""
+        loss, gradient = self.gradient(vector, self.number, clock)
+        return float(loss), np.asarray(gradient)
+
+    def step(self, clock: int, epoch_s: float, *after: None) -> Pushed | None:
+        """One step.
+
+        Args:
+            clock: of the step.
+            epoch_s: when the run began, by `time.time`.
+            after: the servers' answers that the step must come after.
+
+        Returns:
+            What it did; None where a server was not there.
+        """
+        import ray
+        from ray.exceptions import RayActorError
+
+        try:
+            parts = ray.get([server.pull.remote() for server in self.servers])
+            vectors = [vector for _, vector in parts]
+            loss, gradient = self.lasting(np.concatenate(vectors), clock, epoch_s)
+            ends = np.cumsum([len(vector) for vector in vectors])
+            pieces = np.split(gradient, ends[:-1])
+            each = zip(self.servers, pieces, strict=True)
+            ray.get([server.push.remote(self.number, clock, piece) for server, piece in each])
+        except RayActorError:
+            return None
+        return Pushed(
+            min(version for version, _ in parts),
+            loss,
+            np.array([vector.nbytes for vector in vectors]),
+            np.array([piece.nbytes for piece in pieces]),
+        )
+
+    def lasting(
+        self, vector: NDArray[Any], clock: int, epoch_s: float
+    ) -> tuple[float, NDArray[Any]]:
+        """`compute`, made to last as long as is planned."""
+        start, begin = time.time() - epoch_s, time.perf_counter()
+        made = self.compute(vector, clock)
+        duration = self.stragglers.duration_s(self.number, clock, self.workers, max(start, 0.0))
+        time.sleep(max(0.0, begin + duration - time.perf_counter()))
+        return made
+
+
+def folder_of(path: Path | None) -> str | None:
+    """A checkpoint's folder as servers are told it, whatever their working directory."""
+    return None if path is None else str(path.absolute())

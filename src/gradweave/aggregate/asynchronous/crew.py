@@ -1,0 +1,131 @@
+"""The actors of a run: hired, asked whether they are there, replaced, dismissed."""
+
+import contextlib
+from typing import Any
+
+from gradweave.aggregate.asynchronous.actors import Server, Worker
+from gradweave.aggregate.asynchronous.layout import host
+from gradweave.aggregate.asynchronous.task import Task
+from gradweave.errors import GradweaveError, RunError
+
+ANSWER_S = 30.0
+"""How long a server may take to say that it is there."""
+
+
+class ServerLost(Exception):
+    """A server is gone, and with it its part of the parameters."""
+
+    def __init__(self, server: int | None, how: str = "") -> None:
+        who = "a server" if server is None else f"server {server}"
+        super().__init__(f"{who} died" + (f" ({how})" if how else ""))
+
+
+class Crew:
+    """Servers and workers as Ray actors.
+
+    They ask Ray for no processors, so that any number of them starts on any machine, and are spread
+    over the machines of a cluster.
+    """
+
+    def __init__(self, ray: Any, task: Task, folder: str | None, updates: int) -> None:
+        """Hires everybody.
+
+        Args:
+            ray: the module, connected.
+            task: what to train.
+            folder: of checkpoints, for the servers.
+            updates: of the checkpoint to read; 0 to begin with the task's parameters.
+        """
+        self._ray, self._task, self._restores = ray, task, updates > 0
+        self._options = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
+        start = host(task.params, task.layout())
+        server = ray.remote(Server).options(**self._options)
+        self.servers = [
+            server.remote(number, start[begin:end], task.optimizer, folder, updates)
+            for number, (begin, end) in enumerate(task.ranges())
+        ]
+        self._worker = ray.remote(Worker).options(**self._options)
+        self.workers = [self._hired(worker) for worker in range(task.workers)]
+
+    def processes(self) -> tuple[list[int], list[int]]:
+        """The process ids of servers and workers, once all are there and have what they need."""
+        asked = [actor.ready.remote() for actor in (*self.servers, *self.workers)]
+        found = self.answers(asked)
+        if self._restores:
+            self.answers([server.restore.remote() for server in self.servers])
+        return found[: len(self.servers)], found[len(self.servers) :]
+
+    def replace(self, worker: int) -> Any:
+        """Hires another actor in a worker's place.
+
+        Returns:
+            The reference of its process id, which is there when it is.
+        """
+        self._dismiss(self.workers[worker])
+        self.workers[worker] = self._hired(worker)
+        return self.workers[worker].ready.remote()
+
+    def answers(self, asked: list[Any]) -> list[Any]:
+        """What actors answer.
+
+        Raises:
+            ServerLost: a server is gone.
+            GradweaveError: that an actor raised.
+            RunError: something else that an actor raised, or a worker is gone.
+        """
+        try:
+            return self._ray.get(asked)
+        except self._ray.exceptions.RayError as error:
+            raise self.explained(error) from error
+
+    def check_servers(self) -> None:
+        """Raises `ServerLost` where a server is gone."""
+        for number, server in enumerate(self.servers):
+            try:
+                self._ray.get(server.ready.remote(), timeout=ANSWER_S)
+            except (
+                self._ray.exceptions.RayActorError,
+                self._ray.exceptions.GetTimeoutError,
+            ) as error:
+                raise ServerLost(number, _short(error)) from error
+
+    def explained(self, error: Exception) -> GradweaveError:
+        """An error of Ray's in words, or the error of ours inside it.
+
+        Raises:
+            ServerLost: it is because a server is gone.
+        """
+        cause = getattr(error, "cause", None) or error
+        if isinstance(cause, GradweaveError):
+            return cause
+        self.check_servers()
+        return RunError(
+            f"the run on Ray ended: {type(cause).__name__}: {_short(cause)}; what the processes "
+            "said is in /tmp/ray/session_latest/logs"
+        )
+
+    def dismiss(self) -> None:
+        """Ends all actors."""
+        for actor in (*self.workers, *self.servers):
+            self._dismiss(actor)
+
+    def _hired(self, worker: int) -> Any:
+        task = self._task
+        return self._worker.remote(
+            worker,
+            task.workers,
+            self.servers,
+            task.layout(),
+            task.gradient,
+            task.seed,
+            task.stragglers,
+        )
+
+    def _dismiss(self, actor: Any) -> None:
+        with contextlib.suppress(Exception):
+            self._ray.kill(actor)
+
+
+def _short(error: BaseException) -> str:
+    """The last line of what an error says, which names the reason."""
+    return f"{(str(error).strip().splitlines() or [''])[-1].strip():.200}"

@@ -1,0 +1,104 @@
+"""A pytree of parameters as one vector, and the vector's ranges, one a server."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import OptionError
+
+TYPES = ("float16", "float32")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a pytree lies in a vector: leaf after leaf, in the pytree's order, each row by row."""
+
+    template: Any
+    """The pytree, its arrays replaced by their shapes and types."""
+
+    @property
+    def shapes(self) -> list[jax.ShapeDtypeStruct]:
+        """Of each leaf."""
+        return jax.tree.leaves(self.template)
+
+    @property
+    def size(self) -> int:
+        """Elements of the vector."""
+        return sum(shape.size for shape in self.shapes)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of every element."""
+        return np.dtype(self.shapes[0].dtype)
+
+    def flat(self, tree: Any) -> jax.Array:
+        """The vector [size] of a pytree; works inside `jax.jit`."""
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+    def tree(self, vector: Any) -> Any:
+        """The pytree of a vector [size]; works inside `jax.jit`."""
+        leaves, begin = [], 0
+        for shape in self.shapes:
+            leaves.append(vector[begin : begin + shape.size].reshape(shape.shape))
+            begin += shape.size
+        return jax.tree.unflatten(jax.tree.structure(self.template), leaves)
+
+    def names(self) -> str:
+        """Names, shapes and types of all leaves, for a fingerprint."""
+        found = jax.tree_util.tree_flatten_with_path(self.template)[0]
+        return "; ".join(f"{jax.tree_util.keystr(at)} {x.dtype}{x.shape}" for at, x in found)
+
+
+def layout(params: Any) -> Layout:
+    """The layout of parameters.
+
+    Raises:
+        OptionError: where there are none, or not all are of one floating-point type.
+    """
+    leaves = jax.tree.leaves(params)
+    if not leaves:
+        raise OptionError("params: expected at least one array, got none")
+    kinds = sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves})
+    if len(kinds) > 1 or kinds[0] not in TYPES:
+        raise OptionError(
+            f"params: expected arrays of one type among {', '.join(TYPES)}, got "
+            f"{', '.join(kinds)}; convert them, or leave what is not trained out of params"
+        )
+    template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
+    made = Layout(template)
+    if made.size == 0:
+        raise OptionError("params: expected at least one element, got arrays of none")
+    return made
+
+
+def ranges(size: int, servers: int) -> tuple[tuple[int, int], ...]:
+    """Balanced contiguous ranges: their lengths differ by 1 at most, longer ones first.
+
+    Args:
+        size: elements to divide.
+        servers: number of ranges.
+
+    Returns:
+        Begin and end of each.
+
+    Raises:
+        OptionError: where a range would have no element.
+
+    >>> ranges(10, 3)
+    ((0, 4), (4, 7), (7, 10))
+    """
+    if not 1 <= servers <= size:
+        raise OptionError(f"servers: expected 1 to {size}, the number of parameters, got {servers}")
+    length, longer = divmod(size, servers)
+    bounds = [server * length + min(server, longer) for server in range(servers + 1)]
+    return tuple(itertools.pairwise(bounds))
+
+
+def host(params: Any, made: Layout) -> NDArray[Any]:
+    """The vector of parameters as a NumPy array of its own."""
+    return np.asarray(jax.device_get(made.flat(params)))

@@ -1,0 +1,150 @@
+"""The same protocol on a virtual clock: no Ray, no processes, the same outcome in every run.
+
+Clocks, staleness, shards and compiled functions are those of the run on Ray; only time is made up.
+"""
+
+import dataclasses
+import heapq
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from gradweave.aggregate.asynchronous import clocks as protocol
+from gradweave.aggregate.asynchronous.clocks import Clocks, Update
+from gradweave.aggregate.asynchronous.history import Kept, Log, Run, Traffic
+from gradweave.aggregate.asynchronous.layout import host
+from gradweave.aggregate.asynchronous.shard import applying, fresh
+from gradweave.aggregate.asynchronous.task import Task, flat_gradient
+from gradweave.errors import OptionError
+
+
+@dataclasses.dataclass(frozen=True)
+class Death:
+    """A worker that dies in the middle of a step, and is replaced."""
+
+    worker: int
+    clock: int
+    """Of the step that is lost; it dies the first time that it computes this."""
+    away_s: float
+    """From its death until its replacement is ready."""
+
+
+def simulate(
+    task: Task, *, deaths: Iterable[Death] = (), overhead_s: float = 0.0, keep_every: int = 0
+) -> Run:
+    """Runs a task on a virtual clock.
+
+    A step takes what `task.stragglers` says, plus `overhead_s`, or a second where that is nothing;
+    pulls, updates and decisions take no time. Steps that end at one moment are taken by the
+    workers' numbers.
+
+    Args:
+        task: what to train.
+        deaths: workers that die.
+        overhead_s: of every step, for its messages.
+        keep_every: updates after which the parameters are kept each time; 0 keeps none.
+
+    Returns:
+        What `train` returns, its seconds virtual.
+
+    Raises:
+        OptionError: `overhead_s` or `keep_every` is below 0.
+
+    >>> import jax, jax.numpy as jnp, optax
+    >>> gradient = jax.value_and_grad(lambda x, draw: jnp.sum(x**2))
+    >>> task = Task(jnp.ones(3), gradient, optax.sgd(0.1), workers=2, steps=4)
+    >>> simulate(task).history.updates
+    4
+    """
+    return _Simulation(task, tuple(deaths), overhead_s, keep_every).run()
+
+
+class _Simulation:
+    def __init__(
+        self, task: Task, deaths: tuple[Death, ...], overhead_s: float, keep_every: int
+    ) -> None:
+        if not 0 <= overhead_s < math.inf:
+            raise OptionError(f"overhead_s: expected 0 or more seconds, got {overhead_s}")
+        if keep_every < 0:
+            raise OptionError(f"keep_every: expected 0 or more updates, got {keep_every}")
+        if task.stragglers.step_s + overhead_s == 0:
+            overhead_s = 1.0
+        self.task, self.overhead_s, self.keep_every = task, overhead_s, keep_every
+        self.deaths = {(death.worker, death.clock): death.away_s for death in deaths}
+        self.layout = task.layout()
+        self.gradient = flat_gradient(task.gradient, self.layout, task.seed)
+        self.apply = applying(task.optimizer)
+        start = host(task.params, self.layout)
+        self.shards = [fresh(task.optimizer, start[b:e]) for b, e in task.ranges()]
+        self.clocks = protocol.fresh(task.workers)
+        self.log, self.kept, self.replaced = Log(), [], 0
+        self.now_s = 0.0
+        self.events: list[tuple[float, int, str]] = []
+        self.read: dict[int, tuple[int, Any]] = {}
+        self.pushed: dict[int, tuple[float, Any]] = {}
+        self.steps = np.zeros(task.workers, np.int64)
+
+    def run(self) -> Run:
+        task = self.task
+        while self.log.gradients < task.gradients:
+            for worker in protocol.may_start(self.clocks, task.rule):
+                self.start(worker)
+            self.now_s, worker, what = heapq.heappop(self.events)
+            getattr(self, what)(worker)
+        each = [(e - b) * self.layout.dtype.itemsize for b, e in task.ranges()]
+        moved = np.outer(self.steps, each)
+        params = self.layout.tree(self.vector())
+        traffic = Traffic(moved, moved.copy())
+        return Run(params, self.log.history(), traffic, tuple(self.kept), self.replaced)
+
+    def vector(self) -> Any:
+        return np.concatenate([np.asarray(shard.parameters) for shard in self.shards])
+
+    def start(self, worker: int) -> None:
+        clock = self.clocks.clock[worker]
+        self.clocks = protocol.started(self.clocks, worker)
+        self.read[worker] = (self.clocks.updates, self.vector())
+        duration = self.overhead_s + self.task.stragglers.duration_s(
+            worker, clock, self.task.workers, self.now_s
+        )
+        what = "die" if (worker, clock) in self.deaths else "push"
+        heapq.heappush(self.events, (self.now_s + duration, worker, what))
+
+    def push(self, worker: int) -> None:
+        version, vector = self.read.pop(worker)
+        loss, gradient = self.gradient(vector, worker, self.clocks.clock[worker])
+        self.pushed[worker] = (float(loss), gradient)
+        self.steps[worker] += 1
+        self.then(protocol.pushed(self.clocks, self.task.rule, worker, version))
+
+    def die(self, worker: int) -> None:
+        away_s = self.deaths.pop((worker, self.clocks.clock[worker]))
+        heapq.heappush(self.events, (self.now_s + away_s, worker, "join"))
+        self.replaced += 1
+        if self.task.elastic:
+            self.then(protocol.left(self.clocks, self.task.rule, worker))
+
+    def join(self, worker: int) -> None:
+        if self.task.elastic:
+            self.clocks = protocol.joined(self.clocks, worker)
+        else:
+            self.start(worker)
+
+    def then(self, decided: tuple[Clocks, Update | None]) -> None:
+        self.clocks, update = decided
+        if update is None:
+            return
+        came = [self.pushed[gradient.worker] for gradient in update.gradients]
+        gradients = [gradient for _, gradient in came]
+        scale = self.task.scale(update)
+        self.shards = [
+            self.apply(shard, [gradient[b:e] for gradient in gradients], scale)
+            for shard, (b, e) in zip(self.shards, self.task.ranges(), strict=True)
+        ]
+        self.log.add(update, [loss for loss, _ in came], self.now_s)
+        if self.keep_every and update.number % self.keep_every == 0:
+            params = self.layout.tree(self.vector())
+            kept = Kept(update.number, self.log.gradients, self.now_s, params)
+            self.kept.append(kept)

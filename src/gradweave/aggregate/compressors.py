@@ -1,0 +1,294 @@
+"""Lossy messages: fewer bits for a vector, and by how much what arrives differs from it.
+
+A compressor turns a vector into a payload, a pytree of arrays that really are as small as claimed
+(bits are packed into words), and a payload back into a vector. What it loses is stated twice, each
+as a root mean square over its draws that no vector exceeds:
+
+- `relative_error`: α, with E‖C(z) − z‖² ≤ α²‖z‖². Difference compression (DCD, CHOCO) needs it.
+- `absolute_error`: σ, with E‖C(z) − z‖² ≤ σ². Extrapolation compression (ECD) needs it.
+
+Infinity says that there is no such number.
+"""
+
+import abc
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from gradweave.aggregate.bits import packed, unpacked
+from gradweave.errors import OptionError
+from gradweave.execute.jax_buffers import PyTree
+
+Key = jax.Array
+"""A key of `jax.random`."""
+
+
+class Compressor(abc.ABC):
+    """What every compressor does."""
+
+    name: ClassVar[str]
+    unbiased: ClassVar[bool]
+    """Whether E C(z) = z."""
+
+    @abc.abstractmethod
+    def relative_error(self, size: int) -> float:
+        """α for vectors of so many elements."""
+
+    @abc.abstractmethod
+    def absolute_error(self, size: int) -> float:
+        """σ for vectors of so many elements, in their unit."""
+
+    @abc.abstractmethod
+    def compress(self, key: Key, vector: jax.Array) -> PyTree:
+        """[size] → payload. The key decides all draws."""
+
+    @abc.abstractmethod
+    def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
+        """Payload → [size]. The same bits at every worker."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact(Compressor):
+    """Sends the vector as it is."""
+
+    name: ClassVar[str] = "exact"
+    unbiased: ClassVar[bool] = True
+
+    def relative_error(self, size: int) -> float:
+        """α."""
+        return 0.0
+
+    def absolute_error(self, size: int) -> float:
+        """σ."""
+        return 0.0
+
+    def compress(self, key: Key, vector: jax.Array) -> PyTree:
+        """[size] → payload."""
+        return vector
+
+    def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
+        """Payload → [size]."""
+        return payload
+
+
+@dataclasses.dataclass(frozen=True)
+class MaxNorm(Compressor):
+    """Rounds at random, up or down, to equal steps from −m to m, m the largest magnitude.
+
+    With b bits there are 2^b − 1 levels, L = 2^(b−1) − 1 of them on either side of zero. One m, of
+    4 bytes, counts for a block of elements.
+
+    The largest relative error is that of a block of one large element and others of one size p
+    between zero and the first level, E‖C(z) − z‖² / ‖z‖² = c·p(1 − p) / (1 + c·p²) with
+    c = (d − 1)/L², which is largest at p = (√(1 + c) − 1)/c and then (√(1 + c) − 1)/2. So small
+    blocks and many bits are safe, and no number of bits is for any number of elements.
+
+    Source: Tang et al. 2018, section 5; Alistarh et al. 2017 (QSGD) for the rounding.
+    """
+
+    name: ClassVar[str] = "max_norm"
+    unbiased: ClassVar[bool] = True
+
+    bits: int = 8
+    """Bits an element."""
+    block: int | None = 128
+    """Elements that share an m; all of the vector if None."""
+
+    def __post_init__(self) -> None:
+        _whole("bits", self.bits, 2, 16)
+        if self.block is not None:
+            _whole("block", self.block, 1, 1 << 30)
+
+    @property
+    def levels(self) -> int:
+        """L."""
+        return 2 ** (self.bits - 1) - 1
+
+    def relative_error(self, size: int) -> float:
+        """α."""
+        c = (self._block(size) - 1) / self.levels**2
+        return math.sqrt(max(0.0, (math.sqrt(1 + c) - 1) / 2))
+
+    def absolute_error(self, size: int) -> float:
+        """σ."""
+        return math.inf if self._block(size) > 1 else 0.0
+
+    def compress(self, key: Key, vector: jax.Array) -> PyTree:
+        """[size] → payload."""
+        block = self._block(vector.size)
+        blocks = -(-vector.size // block)
+        rows = jnp.pad(vector, (0, blocks * block - vector.size)).reshape(blocks, block)
+        largest = jnp.abs(rows).max(1)
+        draws = jax.random.uniform(key, rows.shape, jnp.float32)
+        scaled = rows.astype(jnp.float32) / _divisor(largest)[:, None] * self.levels
+        codes = jnp.clip(jnp.floor(scaled + draws), -self.levels, self.levels)
+        codes = (codes + self.levels).astype(jnp.uint32).reshape(-1)[: vector.size]
+        return {"largest": largest.astype(jnp.float32), "codes": packed(codes, self.bits)}
+
+    def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
+        """Payload → [size]."""
+        block = self._block(size)
+        codes = unpacked(payload["codes"], self.bits, size).astype(jnp.float32) - self.levels
+        blocks = len(payload["largest"])
+        rows = jnp.pad(codes, (0, blocks * block - size)).reshape(blocks, block)
+        rows = rows * (payload["largest"] / self.levels)[:, None]
+        return rows.reshape(-1)[:size].astype(dtype)
+
+    def _block(self, size: int) -> int:
+        return max(1, size if self.block is None else min(self.block, size))
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid(Compressor):
+    """Rounds at random, up or down, to multiples of a step that is the same for all vectors.
+
+    The error is at most step·√d / 2, however small the vector, and so is not relative to it.
+    Numbers beyond ±step·(2^(b−1) − 1) are cut off there, where the bounds no longer hold.
+    """
+
+    name: ClassVar[str] = "grid"
+    unbiased: ClassVar[bool] = True
+
+    step: float = 1e-3
+    """Distance of neighbouring values, in the parameters' unit."""
+    bits: int = 16
+    """Bits an element, which limit how far the grid reaches."""
+
+    def __post_init__(self) -> None:
+        _positive("step", self.step)
+        _whole("bits", self.bits, 2, 16)
+
+    def relative_error(self, size: int) -> float:
+        """α."""
+        return math.inf
+
+    def absolute_error(self, size: int) -> float:
+        """σ."""
+        return self.step * math.sqrt(size) / 2
+
+    def compress(self, key: Key, vector: jax.Array) -> PyTree:
+        """[size] → payload."""
+        reach = 2 ** (self.bits - 1) - 1
+        draws = jax.random.uniform(key, vector.shape, jnp.float32)
+        codes = jnp.floor(vector.astype(jnp.float32) / self.step + draws)
+        codes = (jnp.clip(codes, -reach, reach) + reach).astype(jnp.uint32)
+        return {"codes": packed(codes, self.bits)}
+
+    def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
+        """Payload → [size]."""
+        reach = 2 ** (self.bits - 1) - 1
+        codes = unpacked(payload["codes"], self.bits, size).astype(jnp.float32) - reach
+        return (codes * self.step).astype(dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomK(Compressor):
+    """Sends some elements, chosen at random; the key goes along, so that places need not.
+
+    Unbiased: what is sent is scaled by d/k, and α = √(d/k − 1), which exceeds 1 from half of the
+    elements down.
+
+    Source: Stich, Cordonnier and Jaggi 2018; Wangni et al. 2018.
+    """
+
+    name: ClassVar[str] = "random_k"
+    unbiased: ClassVar[bool] = True
+
+    share: float = 0.25
+    """k/d, of all elements; at least one is sent."""
+
+    def __post_init__(self) -> None:
+        _share(self.share)
+
+    def relative_error(self, size: int) -> float:
+        """α."""
+        return math.sqrt(size / _kept(self.share, size) - 1) if size else 0.0
+
+    def absolute_error(self, size: int) -> float:
+        """σ."""
+        return 0.0 if _kept(self.share, size) == size else math.inf
+
+    def compress(self, key: Key, vector: jax.Array) -> PyTree:
+        """[size] → payload."""
+        seed = jax.random.bits(key, (2,), jnp.uint32)
+        places = self._places(seed, vector.size)
+        scale = vector.size / max(1, _kept(self.share, vector.size))
+        return {"seed": seed, "values": vector[places] * jnp.asarray(scale, vector.dtype)}
+
+    def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
+        """Payload → [size]."""
+        places = self._places(payload["seed"], size)
+        return jnp.zeros(size, dtype).at[places].set(payload["values"].astype(dtype))
+
+    def _places(self, seed: jax.Array, size: int) -> jax.Array:
+        key = jax.random.wrap_key_data(seed, impl="threefry2x32")
+        return jax.random.permutation(key, size)[: _kept(self.share, size)]
+
+
+@dataclasses.dataclass(frozen=True)
+class TopK(Compressor):
+    """Sends the elements of largest magnitude and their places.
+
+    Biased; α = √(1 − k/d), attained where all magnitudes are the same.
+
+    Source: Stich, Cordonnier and Jaggi 2018.
+    """
+
+    name: ClassVar[str] = "top_k"
+    unbiased: ClassVar[bool] = False
+
+    share: float = 0.01
+    """k/d, of all elements; at least one is sent."""
+
+    def __post_init__(self) -> None:
+        _share(self.share)
+
+    def relative_error(self, size: int) -> float:
+        """α."""
+        return math.sqrt(1 - _kept(self.share, size) / size) if size else 0.0
+
+    def absolute_error(self, size: int) -> float:
+        """σ."""
+        return 0.0 if _kept(self.share, size) == size else math.inf
+
+    def compress(self, key: Key, vector: jax.Array) -> PyTree:
+        """[size] → payload."""
+        _, places = jax.lax.top_k(jnp.abs(vector), _kept(self.share, vector.size))
+        return {"places": places.astype(jnp.uint32), "values": vector[places]}
+
+    def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
+        """Payload → [size]."""
+        return jnp.zeros(size, dtype).at[payload["places"]].set(payload["values"].astype(dtype))
+
+
+COMPRESSORS: dict[str, type[Compressor]] = {
+    one.name: one for one in (Exact, MaxNorm, Grid, RandomK, TopK)
+}
+"""Every compressor by its name."""
+
+
+def _divisor(largest: jax.Array) -> jax.Array:
+    """To divide by, also where all is zero."""
+    return jnp.where(largest > 0, largest, 1).astype(jnp.float32)
+
+
+def _kept(share: float, size: int) -> int:
+    return min(size, max(1, round(share * size)))
+
+
+def _whole(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise OptionError(f"{name}: expected {least} to {most}, got {value}")
+
+
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise OptionError(f"{name}: expected a number above 0, got {value}")
+
+
+def _share(value: float) -> None:
+    if not 0 < value <= 1:
+        raise OptionError(f"share: expected a number above 0 and at most 1, got {value}")

@@ -1,0 +1,111 @@
+"""Aggregations that give every worker the mean of all gradients, each by other messages.
+
+Each is an `optax.GradientTransformation` for use inside `jax.shard_map`: put it in front of an
+optimizer with `optax.chain`, in place of `jax.lax.pmean`. They differ in what is sent, and agree
+to rounding. ``sent_bytes`` in their state says what this worker sent in the last update.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import optax
+from jax import lax
+
+from gradweave.aggregate.messages import Sent, nothing_sent, num_bytes, of_this_worker
+from gradweave.execute import jax_mesh
+from gradweave.execute.jax_buffers import PyTree
+from gradweave.execute.jax_mesh import AXIS, AxisName
+from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.parameter_server import CentralParameterServer
+from gradweave.schedulers.ring import Ring
+from gradweave.topology.complete import complete
+
+
+def mean(axis_name: AxisName = AXIS) -> optax.GradientTransformation:
+    """The runtime's own mean, `jax.lax.pmean`.
+
+    What is sent is up to the runtime. ``sent_bytes`` is what no all-reduce among equals can do
+    with less of, 2(N−1)/N of the gradient, and what a ring, which the processor's runtime uses
+    between processes, sends.
+    """
+
+    def update(
+        updates: PyTree, state: optax.OptState, params: PyTree | None = None
+    ) -> tuple[PyTree, Sent]:
+        workers = lax.axis_size(axis_name)
+        sent = np.full(workers, 2 * (workers - 1) / workers * num_bytes(updates))
+        return lax.pmean(updates, axis_name), Sent(of_this_worker(sent, axis_name))
+
+    return optax.GradientTransformation(_nothing_yet, update)
+
+
+def ring(axis_name: AxisName = AXIS) -> optax.GradientTransformation:
+    """Ring all-reduce: reduce-scatter, then all-gather, each N−1 messages to the next worker.
+
+    Each worker sends 2(N−1)/N of the gradient, however many there are.
+
+    Source: Patarasuk and Yuan 2009.
+    """
+    return _by(lambda workers: _of_complete(Ring(), workers), axis_name)
+
+
+def parameter_server(
+    axis_name: AxisName = AXIS, *, server: int = 0
+) -> optax.GradientTransformation:
+    """A central, synchronous parameter server: worker `server` gathers and gives back the mean.
+
+    It sends N−1 times the gradient, and receives as much; others send it once.
+
+    Source: Li et al. 2014, with one server that also works.
+    """
+    return _by(lambda workers: _of_complete(CentralParameterServer(server), workers), axis_name)
+
+
+def scheduled(schedule: Schedule, axis_name: AxisName = AXIS) -> optax.GradientTransformation:
+    """The mean by a schedule; the worker of rank i is device i along the axis.
+
+    Raises:
+        ScheduleError: the schedule is for one stage alone, or, at the first update, for another
+            number of workers.
+        InvalidScheduleError: the verifier rejects the schedule.
+
+    >>> import gradweave as gw, jax, jax.numpy as jnp, optax
+    >>> schedule = gw.solve(gw.topology.ring(4)).schedule
+    >>> optimizer = optax.chain(gw.aggregate.scheduled(schedule), optax.sgd(1.0))
+    >>> params = jnp.zeros((4, 2))
+    >>> state = jax.vmap(optimizer.init)(params)
+    >>> step = jax.vmap(optimizer.update, axis_name="server")
+    >>> step(jnp.arange(8.0).reshape(4, 2), state, params)[0][0].tolist()
+    [-3.0, -4.0]
+    """
+    jax_mesh.all_reduce(schedule, axis_name)  # refuses now what cannot be used later
+    return _by(lambda _: schedule, axis_name)
+
+
+def _by(
+    schedule_for: Callable[[int], Schedule | None], axis_name: AxisName
+) -> optax.GradientTransformation:
+    """By the schedule for a number of workers; one worker alone has nothing to send."""
+
+    def update(
+        updates: PyTree, state: optax.OptState, params: PyTree | None = None
+    ) -> tuple[PyTree, Sent]:
+        schedule = schedule_for(lax.axis_size(axis_name))
+        if schedule is None:
+            return updates, Sent(nothing_sent())
+        average = jax_mesh.collective(schedule, axis_name, reduction="mean")(updates)
+        sent = jax_mesh.sent_bytes(schedule, updates)
+        return average, Sent(of_this_worker(sent, axis_name))
+
+    return optax.GradientTransformation(_nothing_yet, update)
+
+
+def _nothing_yet(params: PyTree) -> Sent:
+    return Sent(nothing_sent())
+
+
+@lru_cache(maxsize=64)
+def _of_complete(scheduler: Ring | CentralParameterServer, workers: int) -> Schedule | None:
+    """The schedule where every worker reaches every other one."""
+    return scheduler.schedule(complete(workers)) if workers > 1 else None

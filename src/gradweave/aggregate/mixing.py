@@ -1,0 +1,318 @@
+"""Mixing matrices: whose parameters a worker averages with its own, and by which weights."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradweave.errors import OptionError, TopologyError
+from gradweave.execute.jax_matchings import matchings
+from gradweave.topology.topology import Topology
+
+_TOLERANCE = 1e-6
+"""By how much sums of weights may differ from 1: what single precision leaves of them."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MixingMatrix:
+    """Weights of an average over neighbours, x_i ← Σ_j W_ij x_j, the same in all steps or in turns.
+
+    Doubly stochastic, which is checked here: a worker's weights sum to 1, so that equal parameters
+    stay equal; and what a worker gives sums to 1, so that the mean of all parameters stays.
+
+    Raises:
+        OptionError: the array is no such matrix; names the row or column and its sum.
+
+    Source: Lian et al. 2017 (D-PSGD), assumption 1.
+    """
+
+    name: str
+    weights: NDArray[np.float64]
+    """[T, N, N] what worker i gives its own and others' parameters in step t, t+T, …"""
+
+    def __post_init__(self) -> None:
+        weights = np.array(self.weights, np.float64)
+        if weights.ndim != 3 or weights.shape[1] != weights.shape[2] or 0 in weights.shape:
+            raise OptionError(
+                f"mixing matrix: expected [N, N] or [T, N, N] weights, got shape {weights.shape}"
+            )
+        if not np.isfinite(weights).all():
+            raise OptionError("mixing matrix: expected finite weights")
+        for axis, what in ((2, "row"), (1, "column")):
+            sums = weights.sum(axis)
+            step, at = np.unravel_index(np.abs(sums - 1).argmax(), sums.shape)
+            if abs(sums[step, at] - 1) > _TOLERANCE:
+                raise OptionError(
+                    f"mixing matrix: expected a doubly stochastic one, but {what} {at} of step "
+                    f"{step} sums to {sums[step, at]:.6g}; MixingMatrix.metropolis_hastings makes "
+                    "one for any network"
+                )
+        weights.flags.writeable = False
+        object.__setattr__(self, "weights", weights)
+
+    @classmethod
+    def of(cls, weights: ArrayLike, name: str = "given") -> "MixingMatrix":
+        """A matrix of one's own: [N, N], or [T, N, N] for T steps in turns."""
+        array = np.array(weights, np.float64)
+        return cls(name, array[None] if array.ndim == 2 else array)
+
+    @classmethod
+    def complete(cls, workers: int) -> "MixingMatrix":
+        """Everyone with everyone: the exact mean, in one step."""
+        return cls(f"complete:{_count(workers)}", np.full((1, workers, workers), 1 / workers))
+
+    @classmethod
+    def ring(cls, workers: int) -> "MixingMatrix":
+        """Each worker with the one before and the one after it.
+
+        >>> MixingMatrix.ring(4).weights[0, 0].round(3).tolist()
+        [0.333, 0.333, 0.0, 0.333]
+        """
+        graph = nx.cycle_graph(_count(workers)) if workers > 2 else nx.path_graph(_count(workers))
+        return cls.metropolis_hastings(graph, name=f"ring:{workers}")
+
+    @classmethod
+    def metropolis_hastings(
+        cls, network: "Topology | nx.Graph", *, name: str | None = None
+    ) -> "MixingMatrix":
+        """Metropolis–Hastings weights: W_ij = 1 / (1 + max(d_i, d_j)) between neighbours.
+
+        Args:
+            network: a network, of which servers are the workers and `neighbours` says who is
+                next to whom; or a graph of the workers 0 … N−1.
+            name: what reports call it.
+
+        Raises:
+            TopologyError: the graph's nodes are not 0 … N−1.
+
+        Source: Xiao, Boyd and Kim 2007, equation 5.
+        """
+        graph, found = _graph(network)
+        degree = dict(graph.degree())
+        weights = np.zeros((len(graph), len(graph)))
+        for a, b in graph.edges():
+            weights[a, b] = weights[b, a] = 1 / (1 + max(degree[a], degree[b]))
+        np.fill_diagonal(weights, 1 - weights.sum(1))
+        return cls(name or found, weights[None])
+
+    @classmethod
+    def in_matchings(cls, network: "Topology | nx.Graph") -> "MixingMatrix":
+        """Time-varying: pairs of neighbours average, other pairs in every step, all in turns.
+
+        A worker sends its parameters once a step, however many neighbours it has.
+        """
+        graph, name = _graph(network)
+        pairs = sorted(tuple(sorted(edge)) for edge in graph.edges())
+        return cls(f"matchings of {name}", _disjoint(pairs, len(graph)))
+
+    @classmethod
+    def in_clusters(cls, topology: Topology) -> "MixingMatrix":
+        """Time-varying: servers on one switch average, and servers linked directly, in turns.
+
+        On server-centric networks a few steps give the exact mean: on BCube one step a level.
+
+        Raises:
+            TopologyError: no switch has two servers and no two servers share a link, or groups
+                leave the network in parts.
+        """
+        groups = _groups(topology)
+        servers = topology.num_servers
+        joined = nx.Graph()
+        joined.add_nodes_from(range(servers))
+        for group in groups:
+            nx.add_path(joined, group)
+        if not nx.is_connected(joined):
+            raise TopologyError(
+                f"{topology.name}: servers that share a switch or a link are "
+                f"{nx.number_connected_components(joined)} separate clusters; use "
+                "MixingMatrix.in_matchings, which also goes through several switches"
+            )
+        return cls(f"clusters of {topology.name}", _disjoint(groups, servers))
+
+    @property
+    def workers(self) -> int:
+        """N."""
+        return self.weights.shape[1]
+
+    @property
+    def period(self) -> int:
+        """T, after how many steps it begins anew."""
+        return len(self.weights)
+
+    @cached_property
+    def rho(self) -> float:
+        """ρ, by which a step shrinks what workers differ by: max(|λ₂|, |λ_N|), or its like.
+
+        Of one symmetric matrix it is that eigenvalue. Of others, the largest singular value of
+        the period's product without the mean, to the power of 1/T.
+        """
+        product = np.eye(self.workers)
+        for weights in self.weights:
+            product = weights @ product
+        rest = product - 1 / self.workers
+        return float(np.linalg.norm(rest, 2) ** (1 / self.period))
+
+    @property
+    def spectral_gap(self) -> float:
+        """1 − ρ: 1 for the exact mean, 0 where what workers learn does not reach all of them."""
+        return 1 - self.rho
+
+    @cached_property
+    def mu(self) -> float:
+        """μ = max over i ≥ 2 of |λ_i − 1|, of the period's worst step."""
+        identity = np.eye(self.workers)
+        return max(float(np.linalg.norm(one - identity, 2)) for one in self.weights)
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether each worker gives as it is given, in every step."""
+        return bool(np.allclose(self.weights, self.weights.swapaxes(1, 2), atol=_TOLERANCE))
+
+    @cached_property
+    def exchanges(self) -> tuple[tuple["Exchange", ...], ...]:
+        """For each step of the period, the fewest sets of messages that go at once."""
+        return tuple(_exchanges(weights) for weights in self.weights)
+
+    def __repr__(self) -> str:
+        turns = f", {self.period} steps in turns" if self.period > 1 else ""
+        return f"MixingMatrix({self.name!r}, {self.workers} workers{turns}, rho={self.rho:.4f})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """Messages of which a worker sends one at most, and receives one at most."""
+
+    pairs: tuple[tuple[int, int], ...]
+    """Who sends to whom."""
+    weights: tuple[float, ...]
+    """[N] what a worker gives what it receives; 0 if it receives nothing."""
+
+
+def neighbours(topology: Topology) -> nx.Graph:
+    """Which servers are next to each other: those that the fewest links join.
+
+    Servers are neighbours if a route of at most h links joins them that crosses no other server,
+    where h is the least that leaves no server apart. So it is 1 where servers are linked directly,
+    2 where switches are between them, and more where their switches are links apart.
+
+    Returns:
+        A graph of ranks.
+
+    Raises:
+        TopologyError: some servers are reached only through others, with switches on the way.
+
+    >>> from gradweave.topology import bcube
+    >>> sorted(neighbours(bcube(n=3, k=1))[0])
+    [1, 2, 3, 6]
+    """
+    reach = [_reached(topology, server) for server in topology.servers.tolist()]
+    graph = nx.Graph()
+    graph.add_nodes_from(range(topology.num_servers))
+    for hops in sorted({length for found in reach for length in found.values()}):
+        for rank, found in enumerate(reach):
+            graph.add_edges_from((rank, other) for other, far in found.items() if far == hops)
+        if nx.is_connected(graph):
+            return graph
+    raise TopologyError(f"{topology.name}: its servers are not connected")
+
+
+def _reached(topology: Topology, server: int) -> dict[int, int]:
+    """Links to each other server, by rank, over switches alone."""
+    following: dict[int, list[int]] = {}
+    for a, b in zip(topology.source.tolist(), topology.target.tolist(), strict=True):
+        following.setdefault(a, []).append(b)
+    found, seen, front, hops = {}, {server}, [server], 0
+    while front:
+        hops += 1
+        ahead = []
+        for node in front:
+            for other in following[node]:
+                if other in seen:
+                    continue
+                seen.add(other)
+                if topology.is_server[other]:
+                    found[int(topology.rank[other])] = hops
+                else:
+                    ahead.append(other)
+        front = ahead
+    return found
+
+
+def _groups(topology: Topology) -> list[tuple[int, ...]]:
+    """Ranks of the servers on each switch, and of those linked directly."""
+    on_switch: dict[int, list[int]] = {}
+    pairs = []
+    rank = topology.rank
+    for a, b in zip(topology.source.tolist(), topology.target.tolist(), strict=True):
+        if topology.is_server[a] and not topology.is_server[b]:
+            on_switch.setdefault(b, []).append(int(rank[a]))
+        elif topology.is_server[a] and topology.is_server[b] and a < b:
+            pairs.append((int(rank[a]), int(rank[b])))
+    shared = [tuple(sorted(group)) for group in on_switch.values() if len(group) > 1]
+    if not shared and not pairs:
+        raise TopologyError(
+            f"{topology.name}: no two servers share a switch or a link; use "
+            "MixingMatrix.in_matchings"
+        )
+    return sorted(set(shared + pairs))
+
+
+def _disjoint(groups: Sequence[Sequence[int]], workers: int) -> NDArray[np.float64]:
+    """[T, N, N] averages within groups, in the first step that has room for a group."""
+    steps: list[tuple[set[int], list[Sequence[int]]]] = []
+    for group in sorted(groups, key=lambda group: (-len(group), group)):
+        for busy, members in steps:
+            if busy.isdisjoint(group):
+                busy.update(group)
+                members.append(group)
+                break
+        else:
+            steps.append((set(group), [group]))
+    weights = np.tile(np.eye(workers), (len(steps), 1, 1))
+    for matrix, (_, members) in zip(weights, steps, strict=True):
+        for group in members:
+            matrix[np.ix_(group, group)] = 1 / len(group)
+    return weights
+
+
+def _exchanges(weights: NDArray[np.float64]) -> tuple[Exchange, ...]:
+    """The messages that one step needs."""
+    off_diagonal = weights * (1 - np.eye(len(weights)))
+    target, source = np.nonzero(off_diagonal)
+    colour = matchings(source, target, len(weights))
+    exchanges = []
+    for one in range(int(colour.max(initial=-1)) + 1):
+        chosen = colour == one
+        given = np.zeros(len(weights))
+        given[target[chosen]] = off_diagonal[target[chosen], source[chosen]]
+        pairs = zip(source[chosen].tolist(), target[chosen].tolist(), strict=True)
+        exchanges.append(Exchange(tuple(pairs), tuple(given.tolist())))
+    return tuple(exchanges)
+
+
+def _graph(network: "Topology | nx.Graph") -> tuple[nx.Graph, str]:
+    if isinstance(network, Topology):
+        return neighbours(network), network.name
+    if set(network.nodes()) != set(range(len(network))):
+        raise TopologyError(
+            f"a graph of workers: expected the nodes 0 to {len(network) - 1}, got "
+            f"{_shown(network.nodes())}; networkx.convert_node_labels_to_integers renames them"
+        )
+    graph = nx.Graph(network.edges())
+    graph.add_nodes_from(network.nodes())
+    graph.remove_edges_from(list(nx.selfloop_edges(graph)))
+    return graph, f"graph of {len(graph)}"
+
+
+def _shown(nodes: Iterable[Any]) -> str:
+    return ", ".join(repr(node) for node in list(nodes)[:4]) + ", …"
+
+
+def _count(workers: int) -> int:
+    if workers < 1:
+        raise OptionError(f"workers: expected at least 1, got {workers}")
+    return workers

@@ -1,0 +1,154 @@
+"""Whether a decentralized method can be expected to converge, asked before it is run."""
+
+import dataclasses
+import math
+import warnings
+from typing import Literal
+
+from gradweave.aggregate.compressors import Compressor
+from gradweave.aggregate.mixing import MixingMatrix
+from gradweave.errors import OptionError
+
+Strictness = Literal["refuse", "warn", "ignore"]
+"""What to do about a doubtful choice. What cannot work at all is always refused."""
+
+
+class ValidityWarning(UserWarning):
+    """A choice that theory does not vouch for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Validity:
+    """What is known of a method, a mixing matrix and a compressor before training.
+
+    The conditions are sufficient ones, of proofs for gradients of any kind: training may well
+    converge outside of them, and difference compression often does.
+    """
+
+    method: str
+    mixing: str
+    workers: int
+    rho: float
+    """ρ of the mixing matrix; a step shrinks what workers differ by to this."""
+    mu: float
+    """μ of the mixing matrix."""
+    compressor: str | None
+    unbiased: bool
+    alpha: float
+    """The compressor's relative error for as many elements as there are parameters."""
+    alpha_limit: float
+    """What the method asks of it, infinity if nothing."""
+    sigma: float
+    """The compressor's absolute error for as many elements as there are parameters."""
+    impossible: tuple[str, ...]
+    """Why it cannot work."""
+    doubts: tuple[str, ...]
+    """Why it may not work."""
+
+    @property
+    def spectral_gap(self) -> float:
+        """1 − ρ."""
+        return 1 - self.rho
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.method} on {self.mixing}, {self.workers} workers: "
+            f"rho {self.rho:.4f}, spectral gap {self.spectral_gap:.4f}, mu {self.mu:.4f}"
+        ]
+        if self.compressor is not None:
+            lines.append(
+                f"{self.compressor}, {'unbiased' if self.unbiased else 'biased'}: alpha "
+                f"{self.alpha:.4g} (limit {self.alpha_limit:.4g}), absolute error {self.sigma:.4g}"
+            )
+        lines += [f"cannot work: {reason}" for reason in self.impossible]
+        lines += [f"in doubt: {reason}" for reason in self.doubts]
+        return "\n".join(lines)
+
+
+def check(method: str, mixing: MixingMatrix, compressor: Compressor | None, size: int) -> Validity:
+    """Judges a choice.
+
+    Args:
+        method: ``"d_psgd"``, ``"dcd_psgd"``, ``"ecd_psgd"``, ``"choco_sgd"`` or ``"naive_psgd"``.
+        mixing: the mixing matrix.
+        compressor: the compressor, or None where nothing is compressed.
+        size: number of parameters.
+
+    Source: Tang et al. 2018, theorems 1 and 3; Koloskova, Stich and Jaggi 2019, assumption 1.
+
+    >>> from gradweave.aggregate.compressors import MaxNorm
+    >>> print(check("dcd_psgd", MixingMatrix.ring(8), MaxNorm(bits=8), 100))
+    dcd_psgd on ring:8, 8 workers: rho 0.8047, spectral gap 0.1953, mu 1.3333
+    max_norm, unbiased: alpha 0.03914 (limit 0.05178), absolute error inf
+    """
+    rho, mu = mixing.rho, mixing.mu
+    alpha = compressor.relative_error(size) if compressor else 0.0
+    sigma = compressor.absolute_error(size) if compressor else 0.0
+    unbiased = compressor.unbiased if compressor else True
+    limit = math.inf
+    impossible, doubts = [], []
+    if rho > 1 - 1e-9:
+        impossible.append(
+            f"rho is {rho:.6f}: what some workers learn never reaches others; connect the network, "
+            "or give workers a share of their own parameters"
+        )
+    if not mixing.symmetric:
+        doubts.append("the mixing matrix is not symmetric, as the proofs want it")
+    if method in ("dcd_psgd", "ecd_psgd") and not unbiased:
+        doubts.append(f"{method} wants an unbiased compressor; choco_sgd takes any")
+    if method == "dcd_psgd":
+        limit = (1 - rho) / (2 * math.sqrt(2) * mu) if mu > 0 else math.inf
+        if alpha > limit:
+            doubts.append(
+                f"alpha {_number(alpha)} exceeds the limit (1 - rho) / (2 sqrt(2) mu) = "
+                f"{limit:.4g}, which is a sufficient one; more bits, smaller blocks or a larger "
+                "share of elements lower alpha, more links raise the limit"
+            )
+    if method == "ecd_psgd" and math.isinf(sigma):
+        doubts.append(
+            "the compressor's error grows with what is sent, and ecd_psgd sends ever larger "
+            "vectors: expect divergence; take an absolute grid, or dcd_psgd or choco_sgd"
+        )
+    if method == "choco_sgd":
+        limit = 1.0
+        if alpha >= limit:
+            doubts.append(
+                f"alpha {_number(alpha)} is not below 1: the compressor may lose more than all; "
+                "more bits or smaller blocks, or top_k"
+            )
+    if method == "naive_psgd":
+        doubts.append("errors of compression stay in the parameters; take dcd_psgd or choco_sgd")
+    return Validity(
+        method=method,
+        mixing=mixing.name,
+        workers=mixing.workers,
+        rho=rho,
+        mu=mu,
+        compressor=compressor.name if compressor else None,
+        unbiased=unbiased,
+        alpha=alpha,
+        alpha_limit=limit,
+        sigma=sigma,
+        impossible=tuple(impossible),
+        doubts=tuple(doubts),
+    )
+
+
+def judged(validity: Validity, strictness: Strictness) -> None:
+    """Refuses or warns.
+
+    Raises:
+        OptionError: it cannot work; or it is in doubt, and strictness is ``"refuse"``.
+    """
+    if strictness not in ("refuse", "warn", "ignore"):
+        raise OptionError(f"strictness: expected refuse, warn or ignore, got {strictness!r}")
+    refused = validity.impossible + (validity.doubts if strictness == "refuse" else ())
+    if refused:
+        raise OptionError(f"{validity.method} on {validity.mixing}: {'; '.join(refused)}")
+    if validity.doubts and strictness == "warn":
+        text = f"{validity.method} on {validity.mixing}: {'; '.join(validity.doubts)}"
+        warnings.warn(text, ValidityWarning, stacklevel=4)
+
+
+def _number(value: float) -> str:
+    return "(unbounded)" if math.isinf(value) else f"{value:.4g}"

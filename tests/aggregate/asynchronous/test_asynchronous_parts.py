@@ -1,0 +1,172 @@
+"""Layout and ranges, planned durations, checkpoints."""
+
+import pytest
+
+pytest.importorskip("optax", reason="the extra learn is not installed")
+
+import jax
+import numpy as np
+import optax
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradweave.aggregate.asynchronous import Stragglers, checkpoint
+from gradweave.aggregate.asynchronous.checkpoint import Cut
+from gradweave.aggregate.asynchronous.clocks import Gradient, Update
+from gradweave.aggregate.asynchronous.history import Log
+from gradweave.aggregate.asynchronous.layout import host, layout, ranges
+from gradweave.aggregate.asynchronous.shard import applying, fresh
+from gradweave.errors import FileError, OptionError
+from tests.aggregate.asynchronous.cases import SIZE, params, same, task
+
+
+@given(st.integers(1, 10_000), st.integers(1, 60))
+def test_ranges_are_balanced_and_cover_everything(size, servers):
+    if servers > size:
+        with pytest.raises(OptionError, match=f"servers: expected 1 to {size}"):
+            ranges(size, servers)
+        return
+    found = ranges(size, servers)
+    lengths = [end - begin for begin, end in found]
+    assert len(found) == servers
+    assert [place for begin, end in found for place in range(begin, end)] == list(range(size))
+    assert max(lengths) - min(lengths) <= 1
+    assert lengths == sorted(lengths, reverse=True)
+
+
+SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), min_size=1, max_size=5)
+
+
+@settings(max_examples=25)
+@given(SHAPES, st.sampled_from(["f2", "f4"]), st.integers(0, 9))
+def test_a_vector_becomes_the_pytree_that_it_came_from(shapes, kind, seed):
+    random = np.random.default_rng(seed)
+    tree = {
+        str(place): [random.standard_normal(shape).astype(kind)]
+        for place, shape in enumerate((*shapes, (2,)))
+    }
+    made = layout(tree)
+    vector = host(tree, made)
+    assert vector.shape == (made.size,)
+    assert vector.dtype == made.dtype == np.dtype(kind)
+    assert same(made.tree(vector), tree)
+    assert jax.tree.structure(made.tree(vector)) == jax.tree.structure(tree)
+
+
+def test_planned_durations():
+    slow = Stragglers(step_s=0.02, slow=((3, 5.0),))
+    assert [slow.duration_s(worker, 0, 4, 0.0) for worker in range(4)] == [0.02, 0.02, 0.02, 0.1]
+    pauses = Stragglers(step_s=1.0, pause_rate=0.25, pause_s=10.0, seed=1)
+    drawn = [
+        pauses.duration_s(worker, clock, 4, 0.0) for worker in range(4) for clock in range(500)
+    ]
+    assert set(drawn) == {1.0, 11.0}
+    assert 0.22 < np.mean(np.array(drawn) == 11.0) < 0.28
+    again = [
+        pauses.duration_s(worker, clock, 4, 9.0) for worker in range(4) for clock in range(500)
+    ]
+    assert again == drawn, "whenever the step runs"
+    other = Stragglers(step_s=1.0, pause_rate=0.25, pause_s=10.0, seed=2)
+    assert [other.duration_s(0, c, 4, 0.0) for c in range(500)] != drawn[:500]
+    assert Stragglers().duration_s(0, 0, 4, 0.0) == 0.0
+
+
+def test_slow_spells():
+    spells = Stragglers(step_s=1.0, spell_s=4.0, spell_factor=5.0, seed=3)
+    mine = [spell for spell in range(400) if spells.in_spell(spell, 4) == 0]
+    assert 75 < len(mine) < 125
+    alone = next(s for s in mine if s - 1 not in mine and s + 1 not in mine)
+    begin = 4.0 * alone
+    assert spells.duration_s(1, 0, 4, begin) == 1.0
+    # Four of the five seconds are in the spell and do 0.8 of the work.
+    assert spells.duration_s(0, 0, 4, begin) == pytest.approx(4.2)
+    assert spells.duration_s(0, 0, 4, begin - 0.5) == pytest.approx(0.5 + 2.5)
+    assert spells.duration_s(0, 0, 4, begin + 3.0) == pytest.approx(1.0 + 0.8)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"step_s": -1.0}, "step_s: expected 0 or more seconds"),
+        ({"pause_rate": 1.5}, "pause_rate: expected 0 to 1, got 1.5"),
+        ({"step_s": 1.0, "slow": ((0, 0.5),)}, "slow: worker 0: expected a factor of 1 or more"),
+        ({"slow": ((0, 5.0),)}, "step_s: expected more than 0 seconds"),
+        ({"step_s": 1.0, "slow": ((0, 5.0), (0, 2.0))}, "slow: expected each worker once"),
+        ({"step_s": 1.0, "spell_s": 1.0, "spell_factor": 0.0}, "spell_factor: expected a factor"),
+    ],
+)
+def test_bad_durations_are_refused(given, reason):
+    with pytest.raises(OptionError, match=reason):
+        Stragglers(**given)
+
+
+def shard(seed=0):
+    optimizer = optax.adam(1e-2)
+    draws = np.random.default_rng(seed).standard_normal((3, 10)).astype(np.float32)
+    apply, made = applying(optimizer), fresh(optimizer, draws[0])
+    return optimizer, apply(made, list(draws[1:]), 1.0)
+
+
+def test_a_shard_comes_back_bit_for_bit(tmp_path):
+    optimizer, made = shard()
+    path = checkpoint.shard_path(tmp_path, 0, 1)
+    checkpoint.save_shard(path, made)
+    like = fresh(optimizer, np.zeros(10, np.float32))
+    assert same(checkpoint.load_shard(path, like), made)
+    with pytest.raises(FileError, match="was it written with another optimizer"):
+        checkpoint.load_shard(path, fresh(optax.sgd(0.1), np.zeros(10, np.float32)))
+    with pytest.raises(FileError, match=r"expected float32 \(9,\), got float32 \(10,\)"):
+        checkpoint.load_shard(path, fresh(optimizer, np.zeros(9, np.float32)))
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(FileError, match="cannot be read as safetensors"):
+        checkpoint.load_shard(path, like)
+
+
+def cut_of(updates):
+    """A cut that says so many updates; its history has six."""
+    log = Log()
+    for number in range(1, 7):
+        gradients = tuple(Gradient(worker, number - 1, number - 1) for worker in range(4))
+        log.add(Update(number, gradients), [0.5, 0.25, 0.125, number], 0.1 * number)
+    return Cut(updates, (updates,) * 4, log.history(), 1.5)
+
+
+def test_a_cut_comes_back_and_older_shards_go(tmp_path):
+    given = task(steps=6)
+    (_, made), cut = shard(), cut_of(6)
+    for updates in (3, 6):
+        for server in range(2):
+            checkpoint.save_shard(checkpoint.shard_path(tmp_path, server, updates), made)
+    checkpoint.save_cut(tmp_path, cut, given.digest(), 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "run.safetensors",
+        "server-0-update-6.safetensors",
+        "server-1-update-6.safetensors",
+    ]
+    found = checkpoint.load_cut(tmp_path, given.digest(), 4)
+    assert found is not None
+    assert (found.updates, found.clock, found.seconds) == (6, (6,) * 4, 1.5)
+    for name in checkpoint.COLUMNS:
+        assert np.array_equal(getattr(found.history, name), getattr(cut.history, name))
+
+
+def test_cuts_that_are_none_are_refused(tmp_path):
+    given = task(steps=6)
+    assert checkpoint.load_cut(tmp_path, given.digest(), 4) is None
+    checkpoint.save_cut(tmp_path, cut_of(6), given.digest(), 2)
+    moved = {**params(), "outer": np.ones(3, np.float32)}
+    for changes in ({"seed": 4}, {"consistency": "async"}, {"params": moved}, {"servers": 3}):
+        with pytest.raises(OptionError, match="is of another task"):
+            checkpoint.load_cut(tmp_path, task(steps=6, **changes).digest(), 4)
+    assert checkpoint.load_cut(tmp_path, task(steps=9).digest(), 4) is not None, "it may go on"
+    checkpoint.save_cut(tmp_path, cut_of(5), given.digest(), 2)
+    with pytest.raises(FileError, match="are not those of 5 updates"):
+        checkpoint.load_cut(tmp_path, given.digest(), 4)
+    path = tmp_path / checkpoint.FILE
+    for spoil in (lambda raw: raw[:-9], lambda raw: b"", lambda raw: raw.replace(b"loss", b"gain")):
+        raw = path.read_bytes()
+        path.write_bytes(spoil(raw))
+        with pytest.raises(FileError, match=r"run\.safetensors"):
+            checkpoint.load_cut(tmp_path, given.digest(), 4)
+        path.write_bytes(raw)
+    assert layout(params()).size == SIZE

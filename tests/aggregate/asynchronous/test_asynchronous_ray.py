@@ -1,0 +1,193 @@
+"""The real thing: actors of Ray, which are killed."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("optax", reason="the extra learn is not installed")
+pytest.importorskip("ray", reason="the extra ray is not installed")
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from gradweave.aggregate.asynchronous import Stragglers, Task, staleness_bound, train
+from gradweave.errors import RunError
+from gradweave.schedulers.cluster import cluster
+from tests.aggregate.asynchronous.cases import SIZE, close, plain_loop, same, task
+
+SYNC = {"workers": 2, "servers": 2, "steps": 30}
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    with cluster() as ray:
+        yield ray
+
+
+@pytest.fixture(scope="module")
+def whole(ray):
+    """A run that nothing happened to."""
+    return train(task(**SYNC))
+
+
+def test_sync_is_the_plain_loop(whole):
+    expected, losses = plain_loop(task(**SYNC))
+    assert close(whole.params, expected)
+    assert np.allclose(whole.history.loss, losses, rtol=1e-4)
+    assert whole.history.updates == 30
+    assert whole.history.staleness.max() == 0
+    assert (whole.replaced, whole.recovered) == (0, 0)
+    assert np.all(np.diff(whole.history.seconds) >= 0)
+
+
+def test_bytes_are_counted(whole):
+    lengths = np.array([SIZE - SIZE // 2, SIZE // 2])
+    expected = np.tile(30 * 4 * lengths, (2, 1))
+    assert np.array_equal(whole.traffic.pulled_bytes, expected)
+    assert np.array_equal(whole.traffic.pushed_bytes, expected)
+
+
+def test_staleness_is_what_happened(ray):
+    """Each update takes 1 off the parameters, so that a gradient's loss says their version."""
+
+    def gradient(x, draw):
+        return x[0], jnp.ones_like(x)
+
+    pauses = Stragglers(step_s=0.002, pause_rate=0.2, pause_s=0.02)
+    given = Task(
+        np.zeros(3, np.float32),
+        gradient,
+        optax.sgd(1.0),
+        workers=3,
+        steps=60,
+        consistency="ssp:2",
+        servers=1,
+        stragglers=pauses,
+    )
+    run = train(given, keep_every=50)
+    history = run.history
+    assert history.updates == history.gradients == 180
+    assert np.array_equal(history.staleness, history.update - 1 + history.loss)
+    assert 1 <= history.staleness.max() <= staleness_bound(given.rule, 3)
+    assert run.params.tolist() == [-180.0] * 3
+    assert [(kept.update, kept.params[0]) for kept in run.kept] == [
+        (50, -50),
+        (100, -100),
+        (150, -150),
+    ]
+    for worker in range(3):
+        clocks = history.clock[history.worker == worker]
+        assert np.array_equal(clocks, np.arange(len(clocks)))
+
+
+def killing(update: int, who: str):
+    """Kills the last of them when an update is done; tells whether it did."""
+    killed: list[int] = []
+
+    def report(told) -> None:
+        if told.update == update and not killed:
+            killed.append(getattr(told, who)[-1])
+            os.kill(killed[0], signal.SIGKILL)
+
+    return report, killed
+
+
+def test_a_killed_worker_is_replaced_and_repeats_its_step(whole):
+    report, killed = killing(10, "workers")
+    run = train(task(**SYNC, elastic=False), report=report)
+    assert killed
+    assert run.replaced == 1
+    assert same(run.params, whole.params)
+    assert np.array_equal(run.history.loss, whole.history.loss)
+
+
+class Enough(Exception):
+    """Ends a run from its report."""
+
+
+def test_others_go_on_while_a_killed_worker_is_replaced(ray):
+    told = []
+
+    def report(now) -> None:
+        told.append(now)
+        if now.update == 10:
+            os.kill(now.workers[1], signal.SIGKILL)
+        changed = [one.update for one in told if one.workers != told[0].workers]
+        if len(changed) > 20:
+            raise Enough
+
+    slowly = Stragglers(step_s=0.01)
+    given = task(workers=2, servers=1, steps=10_000, consistency="ssp:1", stragglers=slowly)
+    with pytest.raises(Enough):
+        train(given, report=report)
+    alone = [one for one in told if one.update > 13 and one.workers == told[0].workers]
+    assert len(alone) > 10, "the other one did not wait"
+    assert all(one.staleness == 0 for one in alone)
+    assert any(one.staleness > 0 for one in told[-20:]), "and it came back"
+
+
+def test_a_killed_server_sends_all_back_to_the_checkpoint(whole, tmp_path):
+    report, killed = killing(17, "servers")
+    run = train(task(**SYNC), folder=tmp_path, checkpoint_every=6, report=report)
+    assert killed
+    assert run.recovered == 1
+    assert same(run.params, whole.params)
+    assert np.array_equal(run.history.loss, whole.history.loss)
+    assert run.history.updates == 30
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["run.safetensors", *(f"server-{n}-update-30.safetensors" for n in (0, 1))]
+    again = train(task(**SYNC), folder=tmp_path, report=report)
+    assert same(again.params, whole.params), "a finished run is read, not repeated"
+    assert np.array_equal(again.history.loss, whole.history.loss)
+
+
+def test_without_a_folder_a_killed_server_ends_the_run(ray):
+    report, _ = killing(3, "servers")
+    with pytest.raises(RunError, match=r"server 0 died.*give a folder"):
+        train(task(workers=1, servers=1, steps=1000), report=report)
+
+
+COMMAND = """
+import os, signal, sys
+from gradweave.aggregate.asynchronous import train
+from tests.aggregate.asynchronous.cases import task
+from tests.aggregate.asynchronous.test_asynchronous_ray import SYNC
+
+def report(told):
+    if told.update == 17:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+train(task(**SYNC), address=sys.argv[1], folder=sys.argv[2], checkpoint_every=5, report=report)
+"""
+
+
+def test_a_killed_command_goes_on_to_the_same_bits(ray, whole, tmp_path):
+    address = ray.get_runtime_context().gcs_address
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, address, str(tmp_path)], cwd=root, timeout=120, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    first = []
+    run = train(task(**SYNC), folder=tmp_path, report=lambda told: first.append(told.update))
+    assert first[0] in (11, 16), "after the last cut that was written whole"
+    assert same(run.params, whole.params)
+    assert np.array_equal(run.history.loss, whole.history.loss)
+    assert np.all(np.diff(run.history.seconds) >= 0)
+
+
+def test_what_the_gradient_function_raises_ends_the_run(ray):
+    def gradient(x, draw):
+        raise ArithmeticError("no gradient today")
+
+    given = dataclasses.replace(task(workers=1, servers=1), gradient=gradient)
+    with pytest.raises(RunError, match="ArithmeticError: no gradient today"):
+        train(given)

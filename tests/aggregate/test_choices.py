@@ -1,0 +1,150 @@
+"""Before training: what is refused, what is doubted, and aggregations in words."""
+
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import gradweave as gw
+from gradweave import aggregate
+from gradweave.aggregate import MaxNorm, MixingMatrix, ValidityWarning, check
+from gradweave.errors import OptionError, ScheduleError, SpecError
+
+RING = MixingMatrix.ring(8)
+PARTS = MixingMatrix.of(np.kron(np.eye(2), np.full((2, 2), 0.5)))
+SWAP = MixingMatrix.of([[0.0, 1.0], [1.0, 0.0]])
+CYCLE = MixingMatrix.of(np.roll(np.eye(3), 1, 0) / 2 + np.eye(3) / 2)
+PARAMS = {"x": jnp.zeros(100)}
+
+
+def doubts(*arguments) -> str:
+    found = check(*arguments)
+    assert not found.impossible
+    return "; ".join(found.doubts)
+
+
+def test_sound_choices():
+    assert doubts("d_psgd", RING, None, 10**6) == ""
+    assert doubts("dcd_psgd", RING, MaxNorm(bits=8, block=100), 10**6) == ""
+    assert doubts("ecd_psgd", RING, aggregate.Grid(), 10**6) == ""
+    assert doubts("choco_sgd", RING, aggregate.TopK(0.01), 10**6) == ""
+
+
+def test_doubtful_choices():
+    said = doubts("dcd_psgd", RING, MaxNorm(bits=4, block=None), 10**6)
+    assert "alpha 8.422 exceeds the limit (1 - rho) / (2 sqrt(2) mu) = 0.05178" in said
+    assert "unbounded" in doubts("dcd_psgd", RING, aggregate.Grid(), 10)
+    assert "unbiased" in doubts("dcd_psgd", RING, aggregate.TopK(1.0), 10)
+    assert "grows with what is sent" in doubts("ecd_psgd", RING, MaxNorm(), 1000)
+    assert "not below 1" in doubts("choco_sgd", RING, aggregate.RandomK(0.25), 1000)
+    assert "not symmetric" in doubts("d_psgd", CYCLE, None, 10)
+    assert "stay in the parameters" in doubts("naive_psgd", RING, MaxNorm(), 10)
+
+
+@pytest.mark.parametrize("mixing", [PARTS, SWAP, MixingMatrix.of(np.eye(3))])
+def test_what_cannot_work_is_refused_always(mixing):
+    optimizer = aggregate.d_psgd(optax.sgd(1.0), mixing, strictness="ignore")
+    with pytest.raises(OptionError, match=r"rho is 1\.0+: what some workers learn never reaches"):
+        optimizer.init(PARAMS)
+
+
+def test_strictness():
+    def made(strictness):
+        compressor = MaxNorm(bits=2, block=None)
+        return aggregate.dcd_psgd(optax.sgd(1.0), RING, compressor, strictness=strictness)
+
+    with pytest.raises(OptionError, match="dcd_psgd on ring:8: alpha"):
+        made("refuse").init(PARAMS)
+    with pytest.warns(ValidityWarning, match="dcd_psgd on ring:8: alpha"):
+        made("warn").init(PARAMS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made("ignore").init(PARAMS)
+    with pytest.raises(OptionError, match="refuse, warn or ignore, got 'what'"):
+        made("what").init(PARAMS)
+
+
+def test_refusals():
+    with pytest.raises(OptionError, match="local_steps: expected at least 1, got 0"):
+        aggregate.d_psgd(optax.sgd(1.0), RING, local_steps=0)
+    with pytest.raises(OptionError, match="consensus: expected above 0"):
+        aggregate.choco_sgd(optax.sgd(1.0), RING, MaxNorm(), consensus=0)
+    turns = MixingMatrix.in_matchings(gw.topology.from_spec("ring:8"))
+    with pytest.raises(OptionError, match=r"the same in all steps.*d_psgd takes it"):
+        aggregate.dcd_psgd(optax.sgd(1.0), turns, MaxNorm())
+    with pytest.raises(OptionError, match=r"parameter \['n'\]: expected floating-point.*int32"):
+        aggregate.d_psgd(optax.sgd(1.0), RING).init({"n": jnp.zeros(3, jnp.int32)})
+    with pytest.raises(OptionError, match=r"update\(gradients, state, params\)"):
+        optimizer = aggregate.d_psgd(optax.sgd(1.0), RING)
+        optimizer.update(PARAMS, optimizer.init(PARAMS))
+    with pytest.raises(OptionError, match="expected one aggregation in it, found 0"):
+        aggregate.sent_bytes(optax.sgd(1.0).init(PARAMS))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mean",
+        "ring",
+        "parameter-server",
+        "scheduled:torus:2x4",
+        "d_psgd",
+        "d_psgd:mixing=matchings",
+        "d_psgd:mixing=clusters,network=bcube:n=2,k=2",
+        "dcd_psgd:bits=6,block=none,network=hypercube:dimension=3",
+        "ecd_psgd:compressor=grid,step=0.01,seed=2",
+        "choco_sgd:compressor=top_k,share=0.1,consensus=0.1,local_steps=4,strictness=refuse",
+    ],
+)
+def test_words(text):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ValidityWarning)
+        made = aggregate.from_spec(text, 8)
+        assert made.spec == text and made.workers == 8
+        assert made.exact == (not text.partition(":")[0].endswith("sgd"))
+        made(optax.adam(1e-3)).init(PARAMS)
+
+
+def test_a_schedule_from_a_file(tmp_path):
+    gw.solve(gw.topology.ring(4)).schedule.save(tmp_path / "ring.json")
+    assert aggregate.from_spec(f"scheduled:{tmp_path / 'ring.json'}", 4).exact
+    with pytest.raises(ScheduleError, match="ring:n=4 has 4 servers, but there are 8 workers"):
+        aggregate.from_spec(f"scheduled:{tmp_path / 'ring.json'}", 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("rnig", SpecError, "no aggregation 'rnig'; did you mean ring?"),
+        ("ring:8", SpecError, "a value without a key is no option of it; it has no options"),
+        ("scheduled", SpecError, "expected a schedule's file or a network"),
+        ("parameter_server:server=8", OptionError, "server: expected 0 to 7, got 8"),
+        ("dcd_psgd:bit=4", SpecError, "'bit' is no option of it; options are mixing, local_steps"),
+        ("dcd_psgd:bits=four", OptionError, "bits: expected a whole number, got 'four'"),
+        ("dcd_psgd:compressor=zip", OptionError, "compressor: expected exact, max_norm"),
+        ("d_psgd:network=ring:4", OptionError, "has 4 servers, but there are 8 workers"),
+        ("d_psgd:mixing=all", OptionError, "mixing: expected weights, matchings, clusters"),
+        ("d_psgd:bits=4", SpecError, "'bits' is no option of it"),
+    ],
+)
+def test_words_that_are_not_understood(text, kind, said):
+    with pytest.raises(kind, match=said):
+        aggregate.from_spec(text, 8)
+
+
+def test_replicas():
+    params = {"a": jnp.arange(3.0), "b": jnp.ones(())}
+    all_of_them = aggregate.replicate(params, 4)
+    assert all_of_them["a"].shape == (4, 3) and all_of_them["b"].shape == (4,)
+    assert float(aggregate.disagreement(all_of_them)) == 0
+    apart = {"x": jnp.array([[1.0], [-1.0], [3.0], [-3.0]])}
+    assert float(aggregate.disagreement(apart)) == pytest.approx(np.sqrt(5))
+    assert aggregate.consensus(all_of_them)["a"].tolist() == [0, 1, 2]
+
+
+def test_all_that_is_promised_is_there():
+    for name in aggregate.__all__:
+        assert getattr(aggregate, name) is not None
+    assert gw.aggregate is aggregate

@@ -1,0 +1,168 @@
+"""Compressors: sizes on the wire, and that stated errors hold and are not idle."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradweave.aggregate import Exact, Grid, MaxNorm, RandomK, TopK
+from gradweave.aggregate.bits import packed, unpacked
+from gradweave.errors import OptionError
+
+DRAWS = 4000
+SIZE = 48
+COMPRESSORS = [
+    Exact(),
+    MaxNorm(bits=2, block=None),
+    MaxNorm(bits=3, block=16),
+    MaxNorm(bits=8),
+    Grid(step=0.05),
+    RandomK(share=0.25),
+    RandomK(share=1.0),
+    TopK(share=0.1),
+    TopK(share=1.0),
+]
+
+
+def vectors() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    one_large = np.full(SIZE, 0.02)
+    one_large[::16] = 1.0
+    return {
+        "normal": rng.standard_normal(SIZE),
+        "tiny": 1e-20 * rng.standard_normal(SIZE),
+        "one large": one_large,
+        "flat": np.ones(SIZE),
+        "zero": np.zeros(SIZE),
+        "one": np.eye(SIZE)[7] * -3,
+    }
+
+
+def arrived(compressor, *vectors: np.ndarray) -> np.ndarray:
+    """[vectors, DRAWS, SIZE] what arrives."""
+
+    def once(z, key):
+        return compressor.decompress(compressor.compress(key, z), z.size, z.dtype)
+
+    drawn = jax.vmap(once, in_axes=(None, 0))
+    keys = jax.random.split(jax.random.key(1), DRAWS)
+    batch = jnp.asarray(np.stack(vectors), jnp.float32)
+    return np.asarray(jax.jit(jax.vmap(drawn, in_axes=(0, None)))(batch, keys), np.float64)
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
+def test_errors_stay_within_what_is_stated(compressor):
+    alpha, sigma = compressor.relative_error(SIZE), compressor.absolute_error(SIZE)
+    for z, came in zip(vectors().values(), arrived(compressor, *vectors().values()), strict=True):
+        z = z.astype(np.float32)
+        error = math.sqrt(((came - z) ** 2).sum(1).mean())
+        norm = np.linalg.norm(z)
+        if math.isfinite(alpha):
+            assert error <= 1.03 * alpha * norm + 1e-6 * norm
+        if math.isfinite(sigma):
+            assert error <= 1.03 * sigma + 1e-6 * norm
+        if compressor.unbiased:
+            # Five standard errors of the mean, each element on its own, and rounding.
+            grain = 1e-6 * (np.abs(z).max() + 1e-30) + (1e-8 if math.isfinite(sigma) else 0)
+            assert (np.abs(came.mean(0) - z) <= 5 * came.std(0) / math.sqrt(DRAWS) + grain).all()
+
+
+def worst_for_max_norm(compressor: MaxNorm, size: int) -> np.ndarray:
+    c = (size - 1) / compressor.levels**2
+    z = np.full(size, (math.sqrt(1 + c) - 1) / c / compressor.levels)
+    z[0] = 1
+    return z
+
+
+@pytest.mark.parametrize(
+    ("compressor", "z"),
+    [
+        (MaxNorm(bits=2, block=None), worst_for_max_norm(MaxNorm(bits=2, block=None), SIZE)),
+        (MaxNorm(bits=4, block=None), worst_for_max_norm(MaxNorm(bits=4, block=None), SIZE)),
+        (RandomK(share=0.25), np.ones(SIZE)),
+        (TopK(share=0.25), np.ones(SIZE)),
+    ],
+    ids=str,
+)
+def test_the_relative_error_is_attained(compressor, z):
+    (came,) = arrived(compressor, z)
+    error = math.sqrt(((came - z) ** 2).sum(1).mean()) / np.linalg.norm(z)
+    assert error == pytest.approx(compressor.relative_error(SIZE), rel=0.03)
+
+
+def test_the_absolute_error_is_attained():
+    grid = Grid(step=0.1)
+    (came,) = arrived(grid, np.full(SIZE, 0.05))
+    error = math.sqrt(((came - 0.05) ** 2).sum(1).mean())
+    assert error == pytest.approx(grid.absolute_error(SIZE), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("compressor", "size", "expected"),
+    [
+        (Exact(), 1000, 4000),
+        (MaxNorm(bits=8, block=None), 1000, 1000 + 4),
+        (MaxNorm(bits=8, block=128), 1000, 1000 + 8 * 4),
+        (MaxNorm(bits=4, block=None), 1000, 500 + 4),
+        (MaxNorm(bits=3, block=None), 1000, 400 + 4),  # ten to a word
+        (Grid(bits=16), 1000, 2000),
+        (RandomK(share=0.1), 1000, 400 + 8),
+        (TopK(share=0.1), 1000, 800),
+        (TopK(share=0.001), 10, 8),
+    ],
+    ids=str,
+)
+def test_bytes_on_the_wire(compressor, size, expected):
+    payload = compressor.compress(jax.random.key(0), jnp.ones(size))
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(payload)) == expected
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
+@pytest.mark.parametrize(("size", "dtype"), [(0, "float32"), (1, "float16"), (33, "bfloat16")])
+def test_any_size_and_type(compressor, size, dtype):
+    z = jnp.arange(size, dtype=dtype)
+    payload = compressor.compress(jax.random.key(0), z)
+    came = compressor.decompress(payload, size, z.dtype)
+    assert came.shape == z.shape and came.dtype == z.dtype
+    assert np.isfinite(np.asarray(came, np.float32)).all()
+
+
+def test_the_largest_element_arrives_whole():
+    z = np.random.default_rng(3).standard_normal(SIZE).astype(np.float32)
+    (came,) = arrived(MaxNorm(bits=2, block=None), z)
+    at = np.abs(z).argmax()
+    np.testing.assert_allclose(came[:, at], z[at], rtol=1e-6)
+
+
+def test_beyond_the_grid():
+    grid = Grid(step=1.0, bits=4)
+    (came,) = arrived(grid, np.array([100.0, -100.0, 7.0]))
+    np.testing.assert_array_equal(came[0], [7, -7, 7])
+
+
+@given(st.integers(1, 20), st.lists(st.integers(0, 2**32 - 1), max_size=40))
+def test_bits_come_back(bits, numbers):
+    codes = jnp.array([number % 2**bits for number in numbers], jnp.uint32)
+    words = packed(codes, bits)
+    assert len(words) == -(-len(codes) // (32 // bits))
+    assert unpacked(words, bits, len(codes)).tolist() == codes.tolist()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: MaxNorm(bits=1), "bits: expected 2 to 16, got 1"),
+        (lambda: MaxNorm(block=0), "block: expected 1"),
+        (lambda: Grid(step=0.0), "step: expected a number above 0"),
+        (lambda: Grid(step=math.nan), "step: expected a number above 0"),
+        (lambda: RandomK(share=0), "share: expected a number above 0 and at most 1"),
+        (lambda: TopK(share=1.5), "share"),
+    ],
+)
+def test_refusals(make, said):
+    with pytest.raises(OptionError, match=said):
+        make()
