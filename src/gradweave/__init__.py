@@ -7,7 +7,18 @@
 (16, 'all_reduce')
 """
 
-from gradweave import bounds, errors, schedule, schedulers, simulate, topology, verify
+from gradweave import (
+    aggregate,
+    bounds,
+    errors,
+    execute,
+    export,
+    schedule,
+    schedulers,
+    simulate,
+    topology,
+    verify,
+)
 from gradweave.schedule import Schedule
 from gradweave.schedulers import Solution, solve
 from gradweave.topology import Topology
@@ -19,8 +30,11 @@ __all__ = [
     "Solution",
     "Topology",
     "__version__",
+    "aggregate",
     "bounds",
     "errors",
+    "execute",
+    "export",
     "schedule",
     "schedulers",
     "simulate",

@@ -193,5 +193,5 @@ def test_without_jaxmarl_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
     for module in [name for name in sys.modules if name.partition(".")[0] == "jaxmarl"]:
         monkeypatch.setitem(sys.modules, module, None)
     importlib.import_module("gradweave.environment")
-    with pytest.raises(ImportError, match=r"pip install 'gradweave\[learn,train\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'gradweave\[marl\]'"):
         importlib.import_module("gradweave.environment.jaxmarl_adapter")

@@ -1,4 +1,4 @@
-"""A training whose episodes are divided between two devices."""
+"""A training whose episodes are divided between two devices, which average by a schedule."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ from gradweave.learning import read_config, train
 jax.config.update("jax_num_cpu_devices", 2)  # to import what learns has not started JAX
 jax.config.update("jax_disable_most_optimizations", True)
 config, folder, reports = read_config(Path(sys.argv[1])), Path(sys.argv[2]), []
-train(config, folder, report=reports.append, devices=2)
+train(config, folder, report=reports.append, devices=2, aggregation="scheduled:ring:2")
 print(json.dumps({
     "devices": len(jax.devices()),
     "updates": [report.update for report in reports],

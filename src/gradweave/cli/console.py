@@ -34,6 +34,20 @@ def printable(text: str) -> str:
     )
 
 
+def note(line: str) -> None:
+    """Says on standard error what is to be known at once."""
+    click.echo(printable(line), err=True)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words, in a unit that suits them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
 class Progress:
     """Says on standard error what is being done, once the work takes longer than `PATIENCE_S`.
 

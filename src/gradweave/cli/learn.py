@@ -1,6 +1,5 @@
 """``gradweave learn``: train the policies of the learned scheduler."""
 
-import importlib.util
 import os
 import shlex
 import time
@@ -9,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines, printable
-from gradweave.cli.options import json_option
+from gradweave.cli.console import Progress, duration, note, print_json, print_lines
+from gradweave.cli.options import is_there, json_option
 from gradweave.errors import FileError, OptionError
 
 if TYPE_CHECKING:
@@ -43,14 +42,24 @@ _AGENTS = {"tree": "flow-tree selection", "workload": "workload scheduling"}
     metavar="N",
     help="Devices to divide the episodes among.  [default: all accelerators, or else all cores]",
 )
+@click.option(
+    "--aggregation",
+    metavar="SPEC",
+    default="mean",
+    show_default=True,
+    help="How devices average gradients: mean, ring, parameter_server, or scheduled: and a "
+    "schedule's file or a network.",
+)
 @json_option
-def learn(file: Path | None, output: Path, devices: int | None, as_json: bool) -> None:
+def learn(
+    file: Path | None, output: Path, devices: int | None, aggregation: str, as_json: bool
+) -> None:
     """Train the policies that the scheduler "learned" plays.
 
     A checkpoint is written every few minutes and on Ctrl-C; the same command then goes on from it
     and, on as many devices, ends in the same weights as it would have without the break.
     """
-    if not all(map(_is_there, _NEEDED)):
+    if not all(map(is_there, _NEEDED)):
         raise OptionError("gradweave learn needs JAX: pip install 'gradweave[learn]'")
     if output.exists() and not output.is_dir():
         raise FileError(f"{output}: is not a directory; give another name to --output")
@@ -63,7 +72,7 @@ def learn(file: Path | None, output: Path, devices: int | None, as_json: bool) -
         before = updates_done(config, output)
         number = _devices(config, devices)
     if before:
-        _note(f"resumes from {output}: {before} of {config.updates} updates are done")
+        note(f"resumes from {output}: {before} of {config.updates} updates are done")
     last: Report | None = None
     progress = Progress("compiling")
 
@@ -74,11 +83,11 @@ def learn(file: Path | None, output: Path, devices: int | None, as_json: bool) -
 
     try:
         with progress:
-            train(config, output, report=report, devices=number)
+            train(config, output, report=report, devices=number, aggregation=aggregation)
     except KeyboardInterrupt:
         done = updates_done(config, output)
         if done:
-            _note(f"{output} holds {done} of {config.updates} updates; learn again to go on")
+            note(f"{output} holds {done} of {config.updates} updates; learn again to go on")
         raise
     weights = output / WEIGHTS
     scheduler = f"learned:weights={weights}"
@@ -89,6 +98,7 @@ def learn(file: Path | None, output: Path, devices: int | None, as_json: bool) -
         "updates": config.updates,
         "resumed_from": before,
         "devices": number,
+        "aggregation": aggregation,
         "over_bound": None if last is None else last.over_bound,
         "wall_s": round(time.monotonic() - begun, 2),
     }
@@ -97,17 +107,10 @@ def learn(file: Path | None, output: Path, devices: int | None, as_json: bool) -
     else:
         print_lines(
             f"{config.updates} updates, {config.updates - before} of them now, "
-            f"in {_duration(held['wall_s'])} on {number} device{'s' * (number > 1)}",
+            f"in {duration(held['wall_s'])} on {number} device{'s' * (number > 1)}",
             f"weights: {weights}",
             f"use them: gradweave schedule NET --scheduler {shlex.quote(scheduler)}",
         )
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ValueError:  # what a module without a specification raises
-        return False
 
 
 def _devices(config: "Config", asked: int | None) -> int:
@@ -134,18 +137,5 @@ def _devices(config: "Config", asked: int | None) -> int:
 def _doing(made: "Report") -> str:
     return (
         f"update {made.update} of {made.of}, {_AGENTS[made.agent]}: "
-        f"{made.over_bound:.1%} over the bound; about {_duration(made.seconds_left)} left"
+        f"{made.over_bound:.1%} over the bound; about {duration(made.seconds_left)} left"
     )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
-def _note(line: str) -> None:
-    """Says on standard error what is to be known at once."""
-    click.echo(printable(line), err=True)

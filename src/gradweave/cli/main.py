@@ -9,9 +9,13 @@ import click
 import gradweave
 from gradweave.cli.compare import compare
 from gradweave.cli.console import printable
+from gradweave.cli.export import export
+from gradweave.cli.lab import lab
 from gradweave.cli.learn import learn
+from gradweave.cli.run import run
 from gradweave.cli.schedule import schedule
 from gradweave.cli.show import show
+from gradweave.cli.train import train
 from gradweave.cli.verify import verify
 from gradweave.errors import GradweaveError, Negative
 
@@ -24,7 +28,7 @@ def cli() -> None:
     """AllReduce schedules for any network: found, proved, shown."""
 
 
-for verb in (schedule, compare, verify, show, learn):
+for verb in (schedule, compare, verify, show, run, lab, export, learn, train):
     cli.add_command(verb)
 
 

@@ -1,5 +1,6 @@
 """Options and arguments that several verbs share."""
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,3 +60,11 @@ def writable(path: Path | None, *suffixes: str) -> None:
         raise FileError(f"{path}: is a directory; give the name of a file")
     if not path.parent.is_dir():
         raise FileError(f"{path}: there is no directory {path.parent}; make it first")
+
+
+def is_there(module: str) -> bool:
+    """Whether a module that a verb needs is installed, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # what a module without a specification raises
+        return False

@@ -1,4 +1,4 @@
-"""The environment behind JaxMARL's interface. Needs the extras ``learn`` and ``train``."""
+"""The environment behind JaxMARL's interface. Needs the extra ``marl``."""
 
 import functools
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ try:
     from jaxmarl.environments.spaces import Box, Discrete, MultiDiscrete, Space
 except ImportError as missing:
     raise ImportError(
-        "gradweave.environment.jaxmarl_adapter needs JaxMARL: pip install 'gradweave[learn,train]'"
+        "gradweave.environment.jaxmarl_adapter needs JaxMARL: pip install 'gradweave[marl]'"
     ) from missing
 
 TREES = "flow_tree_selection"

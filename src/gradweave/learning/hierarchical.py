@@ -16,7 +16,9 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gradweave.aggregate.spec import EXACT, from_spec
 from gradweave.environment.problem import Problem
+from gradweave.errors import OptionError
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.ppo import PPO, Agent, lesson, loss, minibatch
 from gradweave.learning.rollout import Ends, Rollout, RoundLog, record
@@ -41,6 +43,22 @@ class Batch(eqx.Module):
     """[G] transfers that a round can have, at most."""
 
 
+def exact_average(spec: str, devices: int, axis: str) -> optax.GradientTransformation:
+    """How devices average gradients.
+
+    Raises:
+        SpecError: the specification is not understood.
+        OptionError: it leaves devices with different parameters, or is for another number of them.
+    """
+    aggregation = from_spec(spec, devices, axis)
+    if not aggregation.exact:
+        raise OptionError(
+            f"aggregation: {spec} gives each device parameters of its own, but there is one pair "
+            f"of policies; take one of {', '.join(EXACT)}"
+        )
+    return aggregation(optax.identity())
+
+
 @dataclasses.dataclass(frozen=True)
 class Trainer:
     """One update of one agent: episodes are collected with both, then one is trained."""
@@ -52,6 +70,8 @@ class Trainer:
     """Of each problem and update, over all devices."""
     decay: int
     """Updates over which the learning rate falls to a tenth."""
+    aggregation: str = "mean"
+    """How devices average gradients, as `gradweave.aggregate.from_spec` understands it."""
 
     def ppo(self, agent: Agent) -> PPO:
         """An agent's way to learn."""
@@ -112,6 +132,7 @@ class Trainer:
         rows = lesson(logs, agent, how)
         size = rows.advantage.shape[1] // (2 * how.minibatches)
         optimizer = self.optimizer(agent)
+        average = None if axis is None else exact_average(self.aggregation, devices, axis)
 
         def step(carry: tuple, key: PRNGKeyArray) -> tuple:
             policy, state = carry
@@ -123,8 +144,9 @@ class Trainer:
                 return loss(whole, batch.problems, chosen, agent, how)
 
             (_, figures), gradient = eqx.filter_value_and_grad(objective, has_aux=True)(own)
-            if axis is not None:
-                gradient, figures = jax.lax.pmean((gradient, figures), axis)
+            if average is not None:
+                gradient, _ = average.update(gradient, average.init(gradient))
+                figures = jax.lax.pmean(figures, axis)
             change, state = optimizer.update(gradient, state)
             own = eqx.apply_updates(own, change)
             return (eqx.tree_at(lambda p: getattr(p, agent), policy, own), state), figures
@@ -171,7 +193,7 @@ def compiled_update(trainer: Trainer, agent: Agent, devices: Sequence[Any]) -> A
     """`Trainer.update` of one agent, compiled, over devices and over seeds.
 
     Learners and keys have a leading axis of seeds. The episodes of each problem are divided among
-    the devices, and gradients averaged over them.
+    the devices, and gradients averaged over them by the trainer's aggregation.
 
     Args:
         trainer: what to do.

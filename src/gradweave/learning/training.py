@@ -18,7 +18,7 @@ from gradweave.environment.problem import Instance, Problem, Size, stack
 from gradweave.errors import FileError, OptionError
 from gradweave.learning import checkpoint
 from gradweave.learning.config import Config, Group
-from gradweave.learning.hierarchical import Batch, Learner, Trainer, compiled_update
+from gradweave.learning.hierarchical import Batch, Learner, Trainer, compiled_update, exact_average
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.rollout import Decode, Rollout
 from gradweave.topology.spec import from_spec
@@ -74,6 +74,7 @@ def train(
     *,
     report: Callable[[Report], None],
     devices: int | None = None,
+    aggregation: str = "mean",
     stop_after: int | None = None,
 ) -> HierarchicalPolicy:
     """Trains both agents, resuming from the folder's checkpoint where there is one.
@@ -86,21 +87,25 @@ def train(
         folder: of checkpoint, logs and weights.
         report: told of each update.
         devices: how many to divide the episodes among; all if not given.
+        aggregation: how they average gradients, as `gradweave.aggregate.from_spec` understands it;
+            one that is exact.
         stop_after: updates after which to stop early, for tests; the checkpoint is written.
 
     Returns:
         The policies; of several seeds, those with the fewest rounds at the end.
 
     Raises:
-        OptionError: where the folder holds another config's checkpoint.
+        OptionError: where the folder holds another config's checkpoint, or the aggregation is not
+            exact.
         FileError: where the folder cannot be made, or its checkpoint cannot be read.
         KeyboardInterrupt: where Ctrl-C came; the checkpoint is written.
     """
     chosen = jax.devices()[: devices or len(jax.devices())]
     if devices is not None and len(chosen) < devices:
         raise OptionError(f"devices: expected at most {len(jax.devices())}, got {devices}")
+    exact_average(aggregation, len(chosen), "device")  # refuses what is none, before work begins
     grounds = [_ground(group, len(chosen)) for group in config.groups]
-    updates = _Updates(config, grounds, chosen)
+    updates = _Updates(config, grounds, chosen, aggregation)
     path = folder / CHECKPOINT
     held = _resumed(config, updates, path)
     _make(folder)
@@ -187,7 +192,9 @@ def _busiest(instance: Instance) -> int:
 class _Updates:
     """The compiled updates, one for each agent and group."""
 
-    def __init__(self, config: Config, grounds: list[_Ground], devices: list[Any]) -> None:
+    def __init__(
+        self, config: Config, grounds: list[_Ground], devices: list[Any], aggregation: str
+    ) -> None:
         self.config, self.grounds, self.devices = config, grounds, devices
         self.last_names: tuple[str, ...] = ()
         decode = Decode(select=not config.single_policy)
@@ -198,6 +205,7 @@ class _Updates:
                 Rollout(ground.rounds, config.draws, config.rewards, decode),
                 ground.group.episodes,
                 max(config.updates, 1),
+                aggregation,
             )
             for ground in grounds
         ]

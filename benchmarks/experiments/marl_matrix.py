@@ -1,0 +1,94 @@
+"""One step of training runs on every environment by every algorithm that fits it.
+
+    python benchmarks/experiments/marl_matrix.py
+
+Each cell makes two updates of a small learner and looks whether parameters moved and everything
+stayed finite. Seconds are those of compilation and both updates.
+"""
+
+import itertools
+import json
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import jax
+import numpy as np
+from record import record, versions
+
+from gradweave.errors import OptionError
+from gradweave.marl import algorithms
+from gradweave.marl.environments import make
+from gradweave.marl.program import Program
+
+ENVIRONMENTS = (
+    "MPE_simple_spread_v3",
+    "MPE_simple_spread_v3:continuous=true",
+    "MPE_simple_tag_v3",
+    "MPE_simple_world_comm_v3",
+    "MPE_simple_world_comm_v3:continuous=true",
+    "switch_riddle",
+    "coin_game",
+    "storm",
+    "overcooked",
+    "hanabi",
+    "SMAX",
+    "HeuristicEnemySMAX",
+    "ant_4x2",
+    "gradweave:bcube:n=2,k=1",
+)
+SMALL: dict[str, dict[str, Any]] = {
+    "ippo": {"environments": 4, "rollout": 8, "hidden": [16], "minibatches": 2, "epochs": 1},
+    "mappo": {"environments": 4, "rollout": 8, "hidden": [16], "minibatches": 2, "epochs": 1},
+    **{
+        name: {"environments": 4, "rollout": 8, "hidden": [16], "batch": 8, "remembered": 640}
+        for name in ("iql", "vdn", "qmix")
+    },
+}
+
+
+def cell(env: str, algorithm: str, recurrent: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {"env": env, "algorithm": algorithm, "recurrent": recurrent}
+    begun = time.perf_counter()
+    try:
+        environment = make(env)
+        given = SMALL[algorithm] | {"recurrent": recurrent}
+        settings = algorithms.settings(algorithm, environment.family, given)
+        row_of = algorithms.algorithm(algorithm)
+        learner = row_of.build(environment, settings, 1, 2, lambda optimizer: optimizer)
+    except OptionError as error:
+        return row | {"runs": False, "reason": str(error)}
+    program = Program(learner, jax.devices()[:1], 0, 1)
+    start = program.start()
+    state, metrics = program.run(start, 2)
+    before, after = (
+        [np.asarray(x) for x in jax.tree.leaves(program.parameters(s))] for s in (start, state)
+    )
+    finite = all(np.isfinite(x).all() for x in (*after, *metrics.figures.values()))
+    moved = sum(not np.array_equal(x, y) for x, y in zip(before, after, strict=True))
+    seconds = round(time.perf_counter() - begun, 1)
+    return row | {"runs": bool(finite and moved), "arrays_moved": moved, "seconds": seconds}
+
+
+def main() -> None:
+    jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the work
+    rows = []
+    for env, algorithm, recurrent in itertools.product(ENVIRONMENTS, SMALL, (False, True)):
+        rows.append(cell(env, algorithm, recurrent))
+        print(json.dumps(rows[-1]), flush=True)
+    libraries = {name: version(name) for name in ("jax", "jaxmarl", "equinox", "optax")}
+    record(
+        "marl_matrix",
+        "python benchmarks/experiments/marl_matrix.py",
+        versions=versions() | libraries,
+        seeds=[0],
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""How fast `gradweave train` trains, beside PPO written by hand in as few lines as it takes.
+
+    taskset -c 0 python benchmarks/experiments/marl_speed.py
+
+IPPO on simple_spread, one core, one device: the learner of `gradweave.marl` with its defaults, and
+`bare_ppo.py`, with the same networks, batch, epochs, minibatches and optimizer. They take turns; a
+ratio is taken within each turn, by wall time and by the processor's time, and medians count.
+Variants: three seeds side by side, MAPPO, a memory, whose ratio is against the same bare learner.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import bare_ppo
+import jax
+from record import record, versions
+
+from gradweave.marl import algorithms
+from gradweave.marl.environments import make
+from gradweave.marl.program import Program
+
+ENV, TURNS, UPDATES = "MPE_simple_spread_v3", 15, bare_ppo.UPDATES
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ippo": {},
+    "ippo, 3 seeds": {"seeds": 3},
+    "mappo": {"algorithm": "mappo"},
+    "ippo, recurrent": {"recurrent": True},
+}
+
+
+def ours(algorithm: str = "ippo", seeds: int = 1, **given: Any) -> Callable[[], int]:
+    """A call that makes some updates, and says how many steps that were."""
+    environment = make(ENV)
+    settings = algorithms.settings(algorithm, environment.family, given)
+    learner = algorithms.algorithm(algorithm).build(
+        environment, settings, 1, 10_000, lambda optimizer: optimizer
+    )
+    program = Program(learner, jax.devices()[:1], 0, seeds)
+    held = [program.run(program.start(), 1)[0]]
+
+    def run() -> int:
+        held[0], _ = program.run(held[0], UPDATES)
+        jax.block_until_ready(jax.tree.leaves(held[0].parameters))
+        return seeds * UPDATES * settings.steps
+
+    return run
+
+
+def bare() -> Callable[[], int]:
+    held = [bare_ppo.train(bare_ppo.start(), jax.random.key(1))[0]]
+
+    def run() -> int:
+        held[0], _ = jax.block_until_ready(bare_ppo.train(held[0], jax.random.key(2)))
+        return UPDATES * bare_ppo.STEPS * bare_ppo.ENVS
+
+    return run
+
+
+def main() -> None:
+    load = os.getloadavg()[0]
+    cases = {"bare": bare()} | {name: ours(**given) for name, given in VARIANTS.items()}
+    wall: dict[str, list[float]] = {name: [] for name in cases}
+    processor: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(TURNS):
+        for name, run in cases.items():
+            began, spent = time.perf_counter(), time.process_time()
+            steps = run()
+            wall[name].append(steps / (time.perf_counter() - began))
+            processor[name].append(steps / (time.process_time() - spent))
+
+    def ratio(rates: dict[str, list[float]], name: str) -> float:
+        pairs = zip(rates[name], rates["bare"], strict=True)
+        return statistics.median(one / other for one, other in pairs)
+
+    rows = [
+        {
+            "learner": name,
+            "steps_per_s": statistics.median(wall[name]),
+            "steps_per_processor_s": statistics.median(processor[name]),
+            "of_bare": ratio(wall, name),
+            "of_bare_by_processor": ratio(processor, name),
+        }
+        for name in cases
+    ]
+    for row in rows:
+        print(json.dumps(row), flush=True)
+    libraries = {name: version(name) for name in ("jax", "jaxmarl", "equinox", "optax")}
+    record(
+        "marl_speed",
+        "taskset -c 0 python benchmarks/experiments/marl_speed.py",
+        versions=versions() | libraries,
+        seeds=[0],
+        env=ENV,
+        turns=TURNS,
+        updates_a_turn=UPDATES,
+        load_at_start=load,
+        cores=len(os.sched_getaffinity(0)),
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

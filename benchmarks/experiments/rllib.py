@@ -1,0 +1,373 @@
+"""PPO on simple_spread: Gradweave beside RLlib, the same game, networks and settings, two cores.
+
+    python benchmarks/experiments/rllib.py [--folder build/rllib-venv]
+
+RLlib, torch and mpe2 live in a virtual environment of their own, which is made in the folder at
+first (2 GB; torch's file for processors alone will do). `rllib_side.py` is what runs in it.
+
+1. Parity. `mpe2.simple_spread_v3` plays random actions, half of its episodes crowded; JaxMARL's
+   game repeats them, each step from mpe2's state and also each episode from its beginning alone.
+   What differs at most is recorded. JaxMARL's episodes have 26 steps unless told otherwise, mpe2's
+   25: both play 25 here.
+2. Training. Seeds and sides take turns, each training in a new process with both cores: RLlib with
+   two env runners and one learner, or two learners (torch's DDP over gloo); Gradweave on one and on
+   two devices. Returns are the mean over agents of an episode's reward, over the episodes that
+   ended in an update, while learning. Time counts from the start of the process: imports, Ray's
+   start, compilation. An update's time is when it is reported, which Gradweave does about once a
+   second. The sustained rate leaves out RLlib's first two updates and Gradweave's first call.
+
+RLlib's loss is brought to Gradweave's by its settings; parameters are drawn and Adam's ε set alike.
+What is left: RLlib normalises advantages over a batch rather than a minibatch, and adds a row to
+each piece of an episode, which no loss counts, so that its minibatches have 6500 rows rather than
+6144, for the same 16 steps of the optimizer.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from record import RESULTS, record, versions
+
+PINNED = (
+    *("ray[rllib]==2.60.0", "torch==2.13.0", "mpe2==1.1.1"),
+    *("pettingzoo==1.27.0", "gymnasium==1.2.2", "numpy==2.4.6"),
+)
+SIDE = Path(__file__).with_name("rllib_side.py")
+ENV = "MPE_simple_spread_v3:max_steps=24"
+"""JaxMARL counts from 0: these are episodes of 25 steps, as mpe2's."""
+SHARED: dict[str, Any] = {
+    "environments": 64, "rollout": 128, "epochs": 4, "learning_rate": 1e-3, "discount": 0.95,
+    "smoothing": 0.95, "clip": 0.2, "entropy": 0.01, "value": 0.5, "gradient_norm": 0.5,
+    "hidden": [64, 64],
+}  # fmt: skip
+OURS = {"minibatches": 4, "decay": False, "truncation": "end", "activation": "tanh"}
+THEIRS = {"env_runners": 2, "minibatch_rows": 6500}
+STEPS_OF_UPDATE = SHARED["environments"] * SHARED["rollout"]
+UPDATES, OUR_UPDATES = 14, 100
+"""RLlib's, and Gradweave's, which are cheaper."""
+SEEDS = (0, 1, 2)
+TARGET = -22.5
+"""The stated return: mean of three updates."""
+PARITY_EPISODES = 400
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A way to train."""
+
+    side: str
+    name: str
+    parts: int
+    """RLlib's remote learners, or Gradweave's devices."""
+
+
+CASES = (
+    Case("rllib", "RLlib, one learner", 0),
+    Case("gradweave", "Gradweave, 1 device", 1),
+    Case("rllib", "RLlib, two learners", 2),
+    Case("gradweave", "Gradweave, 2 devices", 2),
+)
+
+
+def made(folder: Path) -> Path:
+    """The other virtual environment's Python; makes it where it is not there."""
+    python, told = folder / "bin" / "python", folder / "pinned.txt"
+    if not told.exists() or told.read_text().split() != list(PINNED):
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PINNED], check=True)
+        told.write_text("\n".join(PINNED) + "\n")
+    return python.absolute()
+
+
+def parity(python: Path, folder: Path) -> dict[str, Any]:
+    """The greatest differences between both games, over random episodes."""
+    import jax
+    import jax.numpy as jnp
+
+    from gradweave.marl.environments import make
+
+    path = folder / "play.npz"
+    subprocess.run([python, SIDE, "play", path, "0", str(PARITY_EPISODES)], check=True)
+    their = np.load(path)
+    game = make(ENV).game
+    agents = list(game.agents)
+    start = game.reset(jax.random.key(0))[1]
+
+    def stacked(by_agent: dict[str, Any]) -> Any:
+        return jnp.stack([by_agent[agent] for agent in agents])
+
+    def step(state: Any, action: Any) -> tuple[Any, Any]:
+        by_agent = {agent: action[i] for i, agent in enumerate(agents)}
+        seen, state, reward, done, _ = game.step_env(jax.random.key(0), state, by_agent)
+        return state, (stacked(seen), stacked(reward), done["__all__"], state.p_pos, state.p_vel)
+
+    def at(p: Any, v: Any) -> Any:
+        return start.replace(p_pos=p.astype(jnp.float32), p_vel=v.astype(jnp.float32))
+
+    @jax.jit
+    @jax.vmap
+    def one_step(p: Any, v: Any, action: Any) -> Any:
+        return step(at(p, v), action)[1]
+
+    @jax.jit
+    @jax.vmap
+    def episode(p: Any, v: Any, actions: Any) -> Any:
+        return jax.lax.scan(step, at(p, v), actions)[1]
+
+    p, v, actions = their["p"], their["v"], their["action"]
+    expected = their["seen"], their["reward"], their["over"][:, :, 0], p[:, 1:], v[:, 1:]
+
+    def flat(x: Any) -> Any:
+        return x.reshape(-1, *x.shape[2:])
+
+    single = one_step(flat(p[:, :-1]), flat(v[:, :-1]), flat(actions))
+    whole = episode(p[:, 0], v[:, 0], actions)
+
+    def furthest(got: Any, wanted: Any) -> dict[str, float]:
+        names = ("observation", "reward", "position", "velocity")
+        pairs = [(got[i], wanted[i]) for i in (0, 1, 3, 4)]
+        return {
+            name: float(np.abs(np.asarray(one, np.float64) - other).max())
+            for name, (one, other) in zip(names, pairs, strict=True)
+        }
+
+    between = np.linalg.norm(p[:, 1:, :3, None] - p[:, 1:, None, :3], axis=-1)
+    touching = ((between < 0.3).sum((-1, -2)) > 3).mean()
+    longer = make("MPE_simple_spread_v3").game.max_steps + 1
+    return {
+        "episodes": PARITY_EPISODES,
+        "steps": int(actions.shape[0] * actions.shape[1]),
+        "share_of_steps_with_agents_touching": float(touching),
+        "largest_difference_of_one_step": furthest(single, tuple(map(flat, expected))),
+        "largest_difference_in_an_episode": furthest(whole, expected),
+        "ends_agree": bool((np.asarray(whole[2]) == expected[2]).all()),
+        "steps_of_an_episode": {"mpe2": int(actions.shape[1]), "JaxMARL's default": longer},
+        "return_at_random": float(their["reward"][::2].sum(1).mean()),
+    }
+
+
+def trained(case: Case, seed: int, python: Path, folder: Path) -> dict[str, Any]:
+    """One training in a process of its own."""
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        told = {**SHARED, "seed": seed, "folder": own}
+        if case.side == "rllib":
+            told |= {**THEIRS, "learners": case.parts, "updates": UPDATES}
+            command = [python, SIDE, "train"]
+        else:
+            told |= {"devices": case.parts, "updates": OUR_UPDATES}
+            command = [sys.executable, __file__, "--train"]
+        settings = Path(own) / "settings.json"
+        settings.write_text(json.dumps(told))
+        load, begun = os.getloadavg()[0], time.time()
+        lines = said([*command, settings], Path(own) / "errors.txt")
+    first, *rows = [{**line, "at": line["at"] - begun} for line in lines]
+    row = {
+        "case": case.name,
+        "side": case.side,
+        "seed": seed,
+        "load_at_start": load,
+        **judged(rows, 2 if case.side == "rllib" else first["calls_of_one_update"]),
+        "told": {key: value for key, value in first.items() if key != "at"},
+        "curve": [[round(r["at"], 3), r["steps"], round(r["mean_return"], 4)] for r in rows],
+    }
+    print(json.dumps({k: x for k, x in row.items() if k not in ("curve", "told")}), flush=True)
+    return row
+
+
+def said(command: list[Any], errors: Path) -> list[dict[str, Any]]:
+    """The lines that a process says; nothing of it is left behind."""
+    with errors.open("w") as sink:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=sink, text=True, start_new_session=True
+        )
+        try:
+            out, _ = process.communicate(timeout=600)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        raise SystemExit(f"{command} failed:\n{errors.read_text()[-3000:]}")
+    return [json.loads(line[1:]) for line in out.splitlines() if line.startswith("@")]
+
+
+def judged(rows: list[dict[str, Any]], warming: int) -> dict[str, Any]:
+    """Rate, times and return of a training."""
+    before, last = rows[warming - 1], rows[-1]
+    fixed = UPDATES * STEPS_OF_UPDATE
+    at_fixed = next(i for i, row in enumerate(rows) if row["steps"] >= fixed)
+    means = [
+        statistics.fmean(r["mean_return"] for r in rows[i - 2 : i + 1]) for i in range(2, len(rows))
+    ]
+    reached = next((i + 2 for i, mean in enumerate(means) if mean >= TARGET), None)
+    return {
+        "sustained_steps_per_s": (last["steps"] - before["steps"]) / (last["at"] - before["at"]),
+        "first_update_s": rows[0]["at"],
+        "wall_s_to_fixed_steps": rows[at_fixed]["at"],
+        "return_at_fixed_steps": means[at_fixed - 2],
+        "wall_s_to_target": None if reached is None else rows[reached]["at"],
+        "steps_to_target": None if reached is None else rows[reached]["steps"],
+        "steps": last["steps"],
+        "wall_s": last["at"],
+        "return_at_end": means[-1],
+    }
+
+
+def train(settings: Path) -> None:
+    """Gradweave's side: what `gradweave train` does, telling when each update was reported."""
+    import jax
+
+    from gradweave.marl import algorithms, curves, training
+    from gradweave.marl.config import Config
+
+    told = json.loads(settings.read_text())
+    jax.config.update("jax_num_cpu_devices", told["devices"])
+    made = algorithms.settings("ippo", "spread", {**{key: told[key] for key in SHARED}, **OURS})
+    config = Config(
+        env=ENV,
+        algorithm="ippo",
+        settings=made,
+        steps=told["updates"] * STEPS_OF_UPDATE,
+        devices=told["devices"],
+        seed=told["seed"],
+    )
+    folder = Path(told["folder"]) / "training"
+    reported: list[tuple[int, float]] = []
+    done = training.train(
+        config, folder, report=lambda made: reported.append((made.update, time.time()))
+    )
+    shapes = [list(x.shape[1:]) for x in jax.tree.leaves(done.parameters)]
+    calls = iter(reported)
+    until, at = next(calls)
+    libraries = {name: version(name) for name in ("jax", "jaxmarl", "equinox", "optax")}
+    lines = [{"at": at, "parameters": shapes, "calls_of_one_update": until, "versions": libraries}]
+    for row in curves.rows(folder):
+        if row["update"] > until:
+            until, at = next(calls)
+        lines.append({"at": at, "steps": row["steps"], "mean_return": row["return"][0]})
+    for line in lines:
+        print("@" + json.dumps(line))
+
+
+def compared(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians by case, and the faster way of each side against the other, seed by seed."""
+    kept = (
+        *("sustained_steps_per_s", "first_update_s", "wall_s_to_fixed_steps"),
+        *("return_at_fixed_steps", "wall_s_to_target", "steps_to_target", "return_at_end"),
+    )
+
+    def middle(case: Case, key: str) -> float | None:
+        values = [row[key] for row in rows if row["case"] == case.name]
+        return None if None in values else statistics.median(values)
+
+    medians = [
+        {"case": case.name, "side": case.side, **{key: middle(case, key) for key in kept}}
+        for case in CASES
+    ]
+    rate = "sustained_steps_per_s"
+    best = {
+        side: max((m for m in medians if m["side"] == side), key=lambda m: m[rate])["case"]
+        for side in ("gradweave", "rllib")
+    }
+    at = {(row["case"], row["seed"]): row for row in rows}
+
+    def ratios(key: str, *, faster_is_more: bool) -> list[float]:
+        pairs = [(at[best["gradweave"], seed][key], at[best["rllib"], seed][key]) for seed in SEEDS]
+        known = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
+        return [ours / theirs if faster_is_more else theirs / ours for ours, theirs in known]
+
+    return {
+        "medians": medians,
+        "faster_way": best,
+        "times_rllib": {
+            rate: ratios(rate, faster_is_more=True),
+            "wall_s_to_fixed_steps": ratios("wall_s_to_fixed_steps", faster_is_more=False),
+            "wall_s_to_target": ratios("wall_s_to_target", faster_is_more=False),
+        },
+    }
+
+
+def draw(rows: list[dict[str, Any]], at_random: float, path: Path) -> None:
+    """Return against time, a line a training; updates that were reported together are one point."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panel = plt.subplots(figsize=(7, 4.2))
+    colours = {case.name: f"C{i}" for i, case in enumerate(CASES)}
+    for row in rows:
+        together: dict[float, list[float]] = {}
+        for at, _, value in row["curve"]:
+            together.setdefault(at, []).append(value)
+        seconds, returns = list(together), [statistics.fmean(x) for x in together.values()]
+        label = row["case"] if row["seed"] == SEEDS[0] else None
+        panel.plot(seconds, returns, color=colours[row["case"]], lw=1.2, alpha=0.8, label=label)
+    panel.axhline(at_random, color="grey", ls="--", lw=1, label="at random")
+    panel.axhline(TARGET, color="black", ls=":", lw=1, label="stated return")
+    panel.set_xscale("log")
+    ticks = (10, 15, 20, 30, 40, 60)
+    panel.set_xticks(ticks, [str(tick) for tick in ticks])
+    panel.set_xticks([], minor=True)
+    panel.set_xlabel("seconds since the process was started")
+    panel.set_ylabel("return while learning, mean over agents")
+    panel.set_title("PPO on simple_spread, two cores, three seeds")
+    panel.grid(alpha=0.3, which="both")
+    panel.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, default=Path("build/rllib-venv"))
+    parser.add_argument("--train", type=Path, help="for the processes that this starts")
+    given = parser.parse_args()
+    if given.train:
+        train(given.train)
+        return
+    load = os.getloadavg()
+    python = made(given.folder)
+    # Ray's sockets need short paths.
+    with tempfile.TemporaryDirectory(prefix="rl") as folder:
+        same = parity(python, Path(folder))
+        print(json.dumps(same), flush=True)
+        rows = [trained(case, seed, python, Path(folder)) for seed in SEEDS for case in CASES]
+    result = compared(rows)
+    print(json.dumps(result, indent=1), flush=True)
+    draw(rows, same["return_at_random"], RESULTS / "rllib.png")
+    told = {row["case"]: row.pop("told") for row in rows}
+    record(
+        "rllib",
+        "python benchmarks/experiments/rllib.py",
+        versions=versions()
+        | told[CASES[1].name].pop("versions")
+        | {f"rllib side: {name}": v for name, v in told[CASES[0].name].pop("versions").items()},
+        pinned=PINNED,
+        seeds=SEEDS,
+        load_at_start=load,
+        settings={"shared": SHARED, "gradweave": OURS, "rllib": THEIRS},
+        parameters={CASES[i].side: told[CASES[i].name]["parameters"] for i in (0, 1)},
+        fixed_steps=UPDATES * STEPS_OF_UPDATE,
+        target=TARGET,
+        parity=same,
+        **result,
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""``gradweave train``: train agents on many devices, with any way to combine what they learn."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gradweave.atomic import atomic_write
+from gradweave.cli.console import Progress, duration, note, print_json, print_lines
+from gradweave.cli.options import is_there, json_option, positive, writable
+from gradweave.errors import FileError, OptionError
+
+if TYPE_CHECKING:
+    from gradweave.marl.config import Config
+    from gradweave.marl.training import Report, Trained
+
+RESULT = "result.json"
+_NEEDED = ("jax", "equinox", "jaxtyping", "optax", "safetensors", "tensorboardX", "jaxmarl")
+_KEYS = (
+    *("env", "options", "algorithm", "aggregation", "devices"),
+    *("seed", "seeds", "steps", "settings"),
+)
+_USUAL = {"env": "MPE_simple_spread_v3", "algorithm": "ippo", "steps": 1_000_000}
+
+
+@click.command()
+@click.option("--env", metavar="ENV", help="What to play.  [default: MPE_simple_spread_v3]")
+@click.option("--algorithm", metavar="NAME", help="How to learn.  [default: ippo]")
+@click.option(
+    "--aggregation",
+    metavar="SPEC",
+    help="How devices combine what they learn: mean, ring, parameter_server, scheduled:NET, "
+    "d_psgd, dcd_psgd:bits=4, ...  [default: mean]",
+)
+@click.option(
+    "--devices",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    help="Devices to divide the games among.  [default: 1]",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Steps of all games together.  [default: 1000000]",
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Of every random choice."
+)
+@click.option(
+    "--seeds", type=click.IntRange(1), metavar="N", help="Learners to train side by side."
+)
+@click.option(
+    "--set", "given", multiple=True, metavar="NAME=VALUE", help="One of the algorithm's settings."
+)
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file that says any of this; options count more.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    default=Path("trained"),
+    show_default=True,
+    help="Folder for policy, checkpoint and logs; a training that is there is gone on with.",
+)
+@click.option(
+    "--episodes",
+    type=click.IntRange(1),
+    metavar="N",
+    default=128,
+    show_default=True,
+    help="Episodes to judge the policy by at the end.",
+)
+@click.option(
+    "--render",
+    type=click.Path(path_type=Path),
+    metavar="FILE.gif",
+    help="Draw an episode of the policy.",
+)
+@click.option(
+    "--checkpoint-minutes",
+    type=float,
+    callback=positive(float),
+    default=2.0,
+    show_default=True,
+    metavar="MINUTES",
+    help="Time between checkpoints.",
+)
+@json_option
+def train(
+    file: Path | None,
+    given: tuple[str, ...],
+    output: Path,
+    episodes: int,
+    render: Path | None,
+    checkpoint_minutes: float,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Train agents that share an environment.
+
+    A checkpoint is written every few minutes and on Ctrl-C; the same command then goes on from it
+    and ends in the same policy, bit for bit, as it would have without the break.
+    """
+    if not all(map(is_there, _NEEDED)):
+        raise OptionError("gradweave train needs JaxMARL: pip install 'gradweave[marl]'")
+    if output.exists() and not output.is_dir():
+        raise FileError(f"{output}: is not a directory; give another name to --output")
+    writable(render, ".gif")
+    begun = time.monotonic()
+    with Progress("starting JAX") as progress:
+        config = _config(file, asked, given)
+        _start_jax(config.devices)
+        from gradweave.marl import training
+
+        before = training.updates_done(config, output)
+        if before:
+            note(f"resumes from {output}: {before} of {config.updates} updates are done")
+        progress("compiling")
+        try:
+            trained = training.train(
+                config,
+                output,
+                report=lambda made: progress(_doing(made)),
+                checkpoint_minutes=checkpoint_minutes,
+            )
+        except KeyboardInterrupt:
+            done = training.updates_done(config, output)
+            if done:
+                note(f"{output} holds {done} of {config.updates} updates; train again to go on")
+            raise
+        progress("judging the policy")
+        held = _held(trained, output, episodes)
+        if render is not None:
+            progress("drawing an episode")
+            _draw(trained, render)
+    held |= {
+        "rendered": None if render is None else str(render),
+        "wall_s": round(time.monotonic() - begun, 2),
+    }
+    atomic_write(output / RESULT, (json.dumps(held, indent=1) + "\n").encode())
+    if as_json:
+        print_json(held)
+    else:
+        print_lines(*_told(held))
+
+
+def _config(file: Path | None, asked: Mapping[str, Any], given: tuple[str, ...]) -> "Config":
+    """The training that a file and options describe."""
+    from gradweave.marl import algorithms
+    from gradweave.marl.config import Config, read_toml
+    from gradweave.marl.environments import family_of
+
+    said = read_toml(file)
+    try:
+        for name in said:
+            if name not in _KEYS:
+                raise OptionError(f"{name}: unknown; known are {', '.join(_KEYS)}")
+        for name in ("options", "settings"):
+            if not isinstance(said.get(name, {}), dict):
+                raise OptionError(f"{name}: expected a table, got {said[name]!r}")
+        said = _USUAL | said
+        said |= {name: value for name, value in asked.items() if value is not None}
+        settings = said.pop("settings", {}) | dict(map(_setting, given))
+        for name, kind in (("env", str), ("algorithm", str), ("aggregation", str)):
+            if not isinstance(said.get(name, ""), kind):
+                raise OptionError(f"{name}: expected text, got {said[name]!r}")
+        for name in ("devices", "steps", "seed", "seeds"):
+            if type(said.get(name, 0)) is not int:
+                raise OptionError(f"{name}: expected a whole number, got {said[name]!r}")
+        made = algorithms.settings(said["algorithm"], family_of(said["env"]), settings)
+        return Config(settings=made, **said)
+    except OptionError as error:
+        raise OptionError(f"{file}: {error}" if file else str(error)) from error
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """A name and a value, which is written as in TOML."""
+    import msgspec
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise OptionError(f"--set: expected NAME=VALUE, got {text!r}")
+    try:
+        return name.strip(), msgspec.toml.decode(f"value = {value}")["value"]
+    except msgspec.DecodeError:
+        return name.strip(), value
+
+
+def _start_jax(devices: int) -> None:
+    """Before JAX starts: it takes a processor for one device unless told otherwise."""
+    import jax
+
+    try:
+        jax.config.update("jax_num_cpu_devices", devices)
+    except RuntimeError:  # JAX has started, as it has in a test: what it has must do
+        pass
+
+
+def _held(trained: "Trained", output: Path, episodes: int) -> dict[str, Any]:
+    """What came of a training; its policy judged beside playing at random."""
+    from gradweave.marl.evaluation import evaluate
+
+    config = trained.config
+    judged = {}
+    for how in ("greedy", "sampled", "random"):
+        each = evaluate(
+            trained.learner,
+            trained.environment,
+            trained.parameters,
+            how,
+            episodes=episodes,
+            seed=config.seed,
+        )
+        judged[how] = {
+            "mean": sum(one.mean for one in each) / len(each),
+            "by_seed": [one.mean for one in each],
+            "standard_error": [one.error if episodes > 1 else None for one in each],
+            "by_agent": {
+                agent: [float(one.by_agent[:, i].mean()) for one in each]
+                for i, agent in enumerate(trained.environment.agents)
+            },
+            "length": sum(float(one.lengths.mean()) for one in each) / len(each),
+        }
+    return {
+        "output": str(output),
+        "env": trained.environment.id,
+        "algorithm": config.algorithm,
+        "aggregation": config.aggregation,
+        "devices": config.devices,
+        "seed": config.seed,
+        "seeds": config.seeds,
+        "steps": config.updates * config.settings.steps,
+        "updates": config.updates,
+        "resumed_from": trained.resumed_from,
+        "steps_per_s": trained.steps_per_s,
+        "episodes": episodes,
+        "return": judged,
+        "return_is": trained.environment.meaning,
+    }
+
+
+def _draw(trained: "Trained", path: Path) -> None:
+    """One episode of the first seed's policy, at its best."""
+    import jax
+
+    from gradweave.marl.render import episode, save_gif
+
+    first = jax.tree.map(lambda x: x[0], trained.parameters)
+    environment = trained.environment
+    moments = episode(trained.learner, environment, first, seed=trained.config.seed, greedy=True)
+    save_gif(environment, moments, path)
+
+
+def _doing(made: "Report") -> str:
+    earned = "" if made.mean_return is None else f", return {made.mean_return:.4g}"
+    return (
+        f"update {made.update} of {made.of}{earned}; "
+        f"{made.steps_per_s:.3g} steps/s, about {duration(made.seconds_left)} left"
+    )
+
+
+def _told(held: dict[str, Any]) -> list[str]:
+    now = held["updates"] - held["resumed_from"]
+    rate = held["steps_per_s"]
+    devices = held["devices"]
+    judged = held["return"]
+    return [
+        f"{held['algorithm']} on {held['env']}: {held['steps']} steps, {now} of "
+        f"{held['updates']} updates now, in {duration(held['wall_s'])} on {devices} "
+        f"device{'s' * (devices > 1)} by {held['aggregation']}"
+        + (f", {rate:.3g} steps/s" if rate else ""),
+        f"return: greedy {judged['greedy']['mean']:.4g}, sampled {judged['sampled']['mean']:.4g}, "
+        f"at random {judged['random']['mean']:.4g}",
+        f"({held['return_is']}; {held['episodes']} episodes a seed)",
+        f"in {held['output']}: policy.safetensors, log.jsonl, tensorboard, {RESULT}",
+        *([f"drawn: {held['rendered']}"] if held["rendered"] else []),
+    ]

@@ -1,0 +1,52 @@
+"""Multi-agent learners on JaxMARL's environments and Gradweave's own, trained on many devices.
+
+Gradients, or parameters, of the devices are combined by any aggregation of `gradweave.aggregate`.
+Needs the extra ``marl``.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradweave.marl.config import PPO, Config
+    from gradweave.marl.environment import Environment, Outcome, View
+    from gradweave.marl.environments import make
+    from gradweave.marl.evaluation import evaluate
+    from gradweave.marl.learner import Learner, Metrics
+    from gradweave.marl.training import Report, Trained, train
+
+_HOME = {
+    "Config": "config",
+    "Environment": "environment",
+    "Learner": "learner",
+    "Metrics": "learner",
+    "Outcome": "environment",
+    "PPO": "config",
+    "Report": "training",
+    "Trained": "training",
+    "View": "environment",
+    "evaluate": "evaluation",
+    "make": "environments",
+    "train": "training",
+}
+
+__all__ = [
+    "PPO",
+    "Config",
+    "Environment",
+    "Learner",
+    "Metrics",
+    "Outcome",
+    "Report",
+    "Trained",
+    "View",
+    "evaluate",
+    "make",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"gradweave.marl.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,186 @@
+"""Actors and critics of all agents, with shared parameters, and how they look at an environment."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray
+
+from gradweave.marl import distributions
+from gradweave.marl.environment import Environment, View
+from gradweave.marl.networks import Activation, Memory, Network
+
+
+class ActorCritic(eqx.Module):
+    """All parameters."""
+
+    actor: Network
+    critic: Network
+    log_spread: Float[Array, " U"] | None
+    """Of continuous actions, whatever is seen; None for discrete ones."""
+
+
+class Memories(eqx.Module):
+    """What both networks remember."""
+
+    actor: Memory
+    critic: Memory
+
+
+class Played(eqx.Module):
+    """Steps that were played: [T, E], or any part of them. What nobody looks at is None."""
+
+    observation: Float[Array, "T E A O"]
+    available: Bool[Array, "T E A U"] | None
+    world: Float[Array, "T E W"] | None
+    start: Bool[Array, "T E"]
+    action: Num[Array, "T E A *U"]
+    log_odds: Float[Array, "T E A"]
+    value: Float[Array, "T E A"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Players:
+    """How the networks are made for an environment, and what they make of it."""
+
+    environment: Environment
+    central: bool
+    """Whether critics see the state of the whole game rather than what their agent sees."""
+    hidden: tuple[int, ...]
+    recurrent: bool
+    activation: Activation
+    log_spread: float
+    """Of continuous actions at first."""
+
+    def draw(self, key: PRNGKeyArray) -> ActorCritic:
+        """Draws the parameters."""
+        environment = self.environment
+        actor, critic = jax.random.split(key)
+
+        def network(inputs: int, outputs: int, key: PRNGKeyArray, scale: float) -> Network:
+            return Network(
+                inputs,
+                outputs,
+                environment.num_agents,
+                key,
+                hidden=self.hidden,
+                recurrent=self.recurrent,
+                activation=self.activation,
+                scale=scale,
+            )
+
+        sees = environment.world if self.central else environment.observation
+        continuous = environment.continuous
+        return ActorCritic(
+            network(environment.observation, environment.actions, actor, 0.01),
+            network(sees, 1, critic, 1.0),
+            jnp.full(environment.actions, self.log_spread, jnp.float32) if continuous else None,
+        )
+
+    def memory(self, parameters: ActorCritic, batch: int) -> Memories:
+        """What is remembered at the start of episodes, of games side by side."""
+        return Memories(parameters.actor.start(batch), parameters.critic.start(batch))
+
+    def look(
+        self, parameters: ActorCritic, memories: Memories, view: View, keys: PRNGKeyArray
+    ) -> tuple[Memories, Played]:
+        """Draws an action for what is seen, and judges it.
+
+        Args:
+            parameters: of both networks.
+            memories: [E, A, H] from the step before.
+            view: [E].
+            keys: [E].
+        """
+        seen = self._kept(view)
+        actor, scores = parameters.actor(memories.actor, view.observation, view.start)
+        critic, value = parameters.critic(memories.critic, self._judged(seen), view.start)
+        spread = parameters.log_spread
+        if spread is not None:
+            draw = jax.vmap(lambda key, mean: distributions.gaussian_draw(key, mean, spread))
+            action = draw(keys, scores)
+        else:
+            odds = distributions.log_odds(scores, self._mask(seen))
+            action = jax.vmap(distributions.draw)(keys, odds)
+        log_odds = self._log_odds(parameters, scores, seen, action)[0]
+        played = dataclasses.replace(seen, action=action, log_odds=log_odds, value=value[..., 0])
+        return Memories(actor, critic), played
+
+    def value(self, parameters: ActorCritic, memories: Memories, view: View) -> Float[Array, "E A"]:
+        """What the critic gives a view that nobody acts on."""
+        sees = self._judged(self._kept(view))
+        return parameters.critic(memories.critic, sees, view.start)[1][..., 0]
+
+    def judge(
+        self, parameters: ActorCritic, memories: Memories, played: Played
+    ) -> tuple[Float[Array, "T E A"], Float[Array, "T E A"], Float[Array, "T E A"]]:
+        """Log odds of the actions that were taken, entropies and values, by these parameters.
+
+        Args:
+            parameters: of both networks.
+            memories: [E, A, H] before the first step.
+            played: [T, E] steps in their order; of networks without a memory in any order.
+        """
+        scores = parameters.actor.along(memories.actor, played.observation, played.start)
+        value = parameters.critic.along(memories.critic, self._judged(played), played.start)
+        log_odds, entropy = self._log_odds(parameters, scores, played, played.action)
+        return log_odds, entropy, value[..., 0]
+
+    def act(
+        self,
+        parameters: ActorCritic,
+        memories: Memories,
+        view: View,
+        keys: PRNGKeyArray,
+        *,
+        greedy: bool,
+    ) -> tuple[Memories, Num[Array, "B A *U"]]:
+        """See `Learner.act`: the best is the likeliest action, or the mean of continuous ones."""
+        if not greedy:
+            memories, played = self.look(parameters, memories, view, keys)
+            return memories, played.action
+        actor, scores = parameters.actor(memories.actor, view.observation, view.start)
+        if parameters.log_spread is None:
+            scores = distributions.log_odds(scores, view.available).argmax(-1)
+        return dataclasses.replace(memories, actor=actor), scores
+
+    def _kept(self, view: View) -> Played:
+        """What has to be kept of a view; its action is still to come."""
+        nothing = jnp.zeros(view.start.shape)
+        return Played(
+            observation=view.observation,
+            available=view.available if self.environment.masked else None,
+            world=view.world if self.central else None,
+            start=view.start,
+            action=nothing,
+            log_odds=nothing,
+            value=nothing,
+        )
+
+    def _judged(self, seen: Played) -> Float[Array, "..."]:
+        """What critics see, with an axis of agents."""
+        return seen.observation if seen.world is None else seen.world[..., None, :]
+
+    def _mask(self, seen: Played) -> Array | None:
+        """What is available; None if all agents always have all actions."""
+        if seen.available is None and not self.environment.mask.all():
+            return jnp.asarray(self.environment.mask)
+        return seen.available
+
+    def _log_odds(
+        self,
+        parameters: ActorCritic,
+        scores: Float[Array, "*B A U"],
+        seen: Played,
+        action: Num[Array, "..."],
+    ) -> tuple[Float[Array, "*B A"], Float[Array, "*B A"]]:
+        """Log odds of actions, and the entropy of what they were drawn from."""
+        spread = parameters.log_spread
+        if spread is None:
+            odds = distributions.log_odds(scores, self._mask(seen))
+            return distributions.of_action(odds, action), distributions.entropy(odds)
+        real = jnp.asarray(self.environment.mask)
+        density = distributions.gaussian_of_action(scores, spread, action, real)
+        entropy = distributions.gaussian_entropy(spread, real)
+        return density, jnp.broadcast_to(entropy, density.shape)

@@ -1,0 +1,106 @@
+"""The algorithms by their names: one row each, which is all that the training loop knows of one."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optax
+
+from gradweave.errors import OptionError
+from gradweave.marl.actor_critic import Players
+from gradweave.marl.config import PPO, PPO_DEFAULTS, Config, Settings, settings_of
+from gradweave.marl.environment import Environment
+from gradweave.marl.learner import Learner
+from gradweave.marl.ppo import PPOLearner
+from gradweave.marl.q_learning import Kind, QLearner
+from gradweave.marl.q_settings import Q_DEFAULTS, QLearning
+
+Aggregate = Callable[[optax.GradientTransformation], optax.GradientTransformation]
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """How a learner is made."""
+
+    settings: type
+    """A dataclass that is a `Settings`."""
+    usual: Mapping[str, Mapping[str, Any]]
+    """What differs from its defaults, by `Environment.family`."""
+    build: Callable[[Environment, Any, int, int, Aggregate], Learner]
+    """(environment, settings, devices, updates of the whole training, aggregation)."""
+
+
+def _ppo(central: bool) -> Callable[[Environment, PPO, int, int, Aggregate], Learner]:
+    def build(
+        environment: Environment, settings: PPO, devices: int, updates: int, aggregate: Aggregate
+    ) -> Learner:
+        players = Players(
+            environment,
+            central,
+            settings.hidden,
+            settings.recurrent,
+            settings.activation,
+            settings.log_spread,
+        )
+        steps = updates * settings.epochs * settings.minibatches
+        rate = settings.learning_rate
+        optimizer = optax.chain(
+            optax.clip_by_global_norm(settings.gradient_norm),
+            optax.adam(
+                optax.linear_schedule(rate, 0.0, steps) if settings.decay else rate, eps=1e-5
+            ),
+        )
+        games = settings.environments // devices
+        return PPOLearner(players, settings, aggregate(optimizer), games, updates)
+
+    return build
+
+
+def _q_learning(kind: Kind) -> Callable[[Environment, QLearning, int, int, Aggregate], Learner]:
+    def build(
+        environment: Environment,
+        settings: QLearning,
+        devices: int,
+        updates: int,
+        aggregate: Aggregate,
+    ) -> Learner:
+        rate, steps = settings.learning_rate, updates * settings.epochs
+        optimizer = optax.chain(
+            optax.clip_by_global_norm(settings.gradient_norm),
+            optax.adam(optax.linear_schedule(rate, 0.0, steps) if settings.decay else rate),
+        )
+        return QLearner(environment, kind, settings, aggregate(optimizer), devices, updates)
+
+    return build
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "ippo": Algorithm(PPO, PPO_DEFAULTS, _ppo(central=False)),
+    "mappo": Algorithm(PPO, PPO_DEFAULTS, _ppo(central=True)),
+    "iql": Algorithm(QLearning, Q_DEFAULTS, _q_learning("iql")),
+    "vdn": Algorithm(QLearning, Q_DEFAULTS, _q_learning("vdn")),
+    "qmix": Algorithm(QLearning, Q_DEFAULTS, _q_learning("qmix")),
+}
+
+
+def algorithm(name: str) -> Algorithm:
+    """A row of the table.
+
+    Raises:
+        OptionError: where there is none.
+    """
+    if name not in ALGORITHMS:
+        raise OptionError(f"algorithm: expected one of {', '.join(ALGORITHMS)}, got {name!r}")
+    return ALGORITHMS[name]
+
+
+def settings(name: str, family: str, given: Mapping[str, Any]) -> Settings:
+    """An algorithm's settings for a family of games, with what a user asks for."""
+    row = algorithm(name)
+    return settings_of(row.settings, row.usual.get(family, {}), given)
+
+
+def build(config: Config, environment: Environment, aggregate: Aggregate) -> Learner:
+    """The learner of a training."""
+    row = algorithm(config.algorithm)
+    return row.build(environment, config.settings, config.devices, config.updates, aggregate)

@@ -1,0 +1,249 @@
+"""What a training depends on: checked where it is made, and read from a TOML file."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+
+from gradweave.errors import OptionError
+from gradweave.marl.networks import ACTIVATIONS, Activation
+
+T = TypeVar("T")
+
+
+class Settings(Protocol):
+    """What every algorithm's settings have."""
+
+    environments: int
+    """Games side by side, of all devices together."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of an update, of all games on all devices together."""
+        ...
+
+
+def check_above_zero(settings: Any, *names: str) -> None:
+    """Refuses numbers that are not above 0, by the fields' names."""
+    for name in names:
+        value = getattr(settings, name)
+        if not 0 < value < math.inf:
+            raise OptionError(f"{name}: expected a number above 0, got {value}")
+
+
+def check_not_below_zero(settings: Any, *names: str) -> None:
+    """Refuses numbers below 0."""
+    for name in names:
+        value = getattr(settings, name)
+        if not 0 <= value < math.inf:
+            raise OptionError(f"{name}: expected 0 or more, got {value}")
+
+
+def check_at_least_one(settings: Any, *names: str) -> None:
+    """Refuses counts below 1."""
+    for name in names:
+        value = getattr(settings, name)
+        if value < 1:
+            raise OptionError(f"{name}: expected at least 1, got {value}")
+
+
+def check_share(settings: Any, *names: str) -> None:
+    """Refuses numbers outside of 0 to 1."""
+    for name in names:
+        value = getattr(settings, name)
+        if not 0 <= value <= 1:
+            raise OptionError(f"{name}: expected 0 to 1, got {value}")
+
+
+def check_network(hidden: tuple[int, ...], activation: str) -> None:
+    """Refuses networks that cannot be made."""
+    if not hidden or min(hidden) < 1:
+        raise OptionError(f"hidden: expected at least one width of 1 or more, got {list(hidden)}")
+    if activation not in ACTIVATIONS:
+        raise OptionError(f"activation: expected {', '.join(ACTIVATIONS)}, got {activation!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class PPO:
+    """How IPPO and MAPPO learn."""
+
+    environments: int = 64
+    """Games side by side, of all devices together."""
+    rollout: int = 128
+    """Steps of each game in an update."""
+    epochs: int = 4
+    """Times that an update goes over its steps."""
+    minibatches: int = 4
+    """Parts of an epoch, each a step of the optimizer, on every device."""
+    learning_rate: float = 1e-3
+    decay: bool = True
+    """Whether the learning rate falls to 0, by as much with each step of the optimizer."""
+    discount: float = 0.99
+    smoothing: float = 0.95
+    """λ of the generalised advantage estimate."""
+    clip: float = 0.2
+    """How far the odds of an action may move in one update, as a share."""
+    value_clip: float | None = None
+    """How far a critic's value may move in one update; not given, as far as it will."""
+    entropy: float = 0.01
+    """Weight of the entropy of actions."""
+    value: float = 0.5
+    """Weight of the critic's error."""
+    gradient_norm: float = 0.5
+    """What gradients are cut off at, after devices have combined them."""
+    normalise: bool = True
+    """Whether advantages are brought to mean 0 and deviation 1 in each minibatch of a device."""
+    truncation: Literal["end", "bootstrap"] = "end"
+    """What follows when time alone ended an episode: nothing, as in JaxMARL's baselines and as a
+    return counts; or what the critic expects, at the price of judging every step twice."""
+    shaping: float = 0.0
+    """Weight of the game's own help at first."""
+    shaping_until: float = 0.5
+    """Share of the training over which that falls to 0."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers, of actor and critic each."""
+    recurrent: bool = False
+    """Whether a gated recurrent unit as wide as the last hidden layer follows it."""
+    activation: Activation = "tanh"
+    log_spread: float = 0.0
+    """Logarithm of the deviation of continuous actions at first."""
+
+    def __post_init__(self) -> None:
+        check_above_zero(self, "learning_rate", "clip", "gradient_norm")
+        check_at_least_one(self, "environments", "rollout", "epochs", "minibatches")
+        check_not_below_zero(self, "entropy", "value", "shaping")
+        check_share(self, "discount", "smoothing", "shaping_until")
+        check_network(self.hidden, self.activation)
+        if self.value_clip is not None:
+            check_above_zero(self, "value_clip")
+        if self.truncation not in ("end", "bootstrap"):
+            raise OptionError(f"truncation: expected end or bootstrap, got {self.truncation!r}")
+        if not math.isfinite(self.log_spread):
+            raise OptionError(f"log_spread: expected a finite number, got {self.log_spread}")
+
+    @property
+    def steps(self) -> int:
+        """Steps of an update, of all games on all devices together."""
+        return self.environments * self.rollout
+
+    def check_devices(self, devices: int) -> None:
+        """Refuses settings that cannot be divided among devices.
+
+        Raises:
+            OptionError: where games or minibatches do not come out even.
+        """
+        if self.environments % devices:
+            raise OptionError(
+                f"environments: expected a multiple of the {devices} devices, "
+                f"got {self.environments}"
+            )
+        games = self.environments // devices
+        parts, what = (games, "games") if self.recurrent else (games * self.rollout, "steps")
+        if parts % self.minibatches:
+            raise OptionError(
+                f"minibatches: expected a divisor of the {parts} {what} of an update on each "
+                f"device, got {self.minibatches}"
+            )
+
+
+PPO_DEFAULTS: dict[str, dict[str, Any]] = {
+    "spread": {"learning_rate": 3e-3, "discount": 0.95},
+    "coin_game": {"learning_rate": 2e-3},
+    "overcooked": {
+        "learning_rate": 1e-3,
+        "rollout": 128,
+        "shaping": 1.0,
+        "activation": "relu",
+    },
+    "switch_riddle": {"recurrent": True, "discount": 1.0},
+    "hanabi": {"learning_rate": 5e-4, "hidden": (256, 256), "activation": "relu"},
+}
+"""What differs from `PPO`'s own defaults, by family of games."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A training: the same one ends in the same result, bit for bit, on the same machine."""
+
+    env: str
+    """As `environments.make` reads it."""
+    algorithm: str
+    """A key of `algorithms.ALGORITHMS`."""
+    settings: Any
+    """Of the algorithm: an instance of what its row names."""
+    steps: int
+    """Steps of all games together, rounded up to whole updates."""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """More options of the environment."""
+    aggregation: str = "mean"
+    """As `aggregate.from_spec` reads it."""
+    devices: int = 1
+    seed: int = 0
+    seeds: int = 1
+    """Learners that are trained side by side, each for itself."""
+
+    def __post_init__(self) -> None:
+        check_at_least_one(self, "steps", "devices", "seeds")
+        if not 0 <= self.seed < 2**31:
+            raise OptionError(f"seed: expected 0 to {2**31 - 1}, got {self.seed}")
+        self.settings.check_devices(self.devices)
+
+    @property
+    def updates(self) -> int:
+        """Updates of the whole training."""
+        return -(-self.steps // self.settings.steps)
+
+    def flat(self) -> dict[str, Any]:
+        """All that it says, by name, as JSON has it; settings as ``settings.NAME``."""
+        said = msgspec.json.decode(msgspec.json.encode(self))
+        settings = said.pop("settings")
+        return said | {f"settings.{name}": value for name, value in settings.items()}
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """What two trainings' `Config.flat` do not have in common, in words."""
+    return [
+        f"{name} {one.get(name)!r} there, {other.get(name)!r} here"
+        for name in sorted({*one, *other})
+        if one.get(name) != other.get(name)
+    ]
+
+
+def read_toml(path: Path | None) -> dict[str, Any]:
+    """What a file says; nothing where there is none.
+
+    Raises:
+        OptionError: where it cannot be read or is no TOML.
+    """
+    if path is None:
+        return {}
+    try:
+        return msgspec.toml.decode(path.read_bytes())
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise OptionError(f"{path}: not TOML: {error}") from error
+
+
+def settings_of(kind: type[T], usual: Mapping[str, Any], given: Mapping[str, Any]) -> T:
+    """An algorithm's settings.
+
+    Args:
+        kind: their class.
+        usual: what differs from its defaults for the family of games.
+        given: what a user asks for.
+
+    Raises:
+        OptionError: where a name is unknown or a value is not taken.
+    """
+    names = [field.name for field in dataclasses.fields(kind)]  # pyright: ignore[reportArgumentType]
+    for name in given:
+        if name not in names:
+            raise OptionError(f"settings: {name}: unknown; known are {', '.join(names)}")
+    try:
+        return msgspec.convert({**usual, **given}, kind)
+    except msgspec.ValidationError as error:
+        raise OptionError(f"settings: {error}") from error

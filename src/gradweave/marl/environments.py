@@ -1,0 +1,328 @@
+"""Every game by its name: JaxMARL's families and Gradweave's own, and where each is unlike others.
+
+``MPE_simple_spread_v3``: 3 agents, each gets half of what the team gets (minus the distances from
+each landmark to the nearest agent) and half of its own (−1 a collision). JaxMARL's and PettingZoo's
+figures are often the sum over agents: 3 times this.
+``MPE_simple_tag_v3``, ``MPE_simple_world_comm_v3``: pursuers, who all get +10 for each touch, and
+prey, who get −10; the mean over both sides says little, each agent's own return does.
+``switch_riddle``: the team's +1 or −1 for telling, or 0.
+``coin_game``: 2 agents, +1 for a coin, −2 where the other takes one's own, so that at random both
+get 0 or less; with ``shared_rewards`` each gets the sum of both.
+``storm``: 2 agents, each one's payoffs of the matrix game.
+``overcooked``: 2 agents, the team's 20 for a soup. Help for learning is apart and in no return.
+``hanabi``: 2 agents, the team's score.
+``SMAX``: both teams learn, 5 against 5: damage dealt, and 1 for a victory.
+``HeuristicEnemySMAX``: one team learns, the other follows rules; 2 is the most.
+MABrax, ``ant_4x2`` and others: one body, whose reward all limbs get.
+``gradweave:NETWORK``: Gradweave's scheduling; minus the rounds, over the bound on them.
+"""
+
+import contextlib
+import dataclasses
+import io
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from gradweave.errors import OptionError
+from gradweave.marl.environment import Environment, Game, Reading, wrap
+
+OWN = "gradweave:"
+"""What the ids of Gradweave's scheduling begin with; the network in words follows."""
+MABRAX = ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3")
+
+
+def _each(game: Any, by_agent: Mapping) -> list[Any]:
+    return [by_agent[agent] for agent in game.agents]
+
+
+def _always(game: Any, state: Any, info: Any, done: Any) -> Any:
+    """Time alone ends these games."""
+    return done
+
+
+def _never(game: Any, state: Any, info: Any, done: Any) -> Any:
+    """These end by their own rules; a riddle's days are one of them."""
+    return jnp.zeros((), bool)
+
+
+def _fight_goes_on(game: Any, state: Any, info: Any, done: Any) -> Any:
+    alive = getattr(state, "state", state).unit_alive
+    return alive[: game.num_allies].any() & alive[game.num_allies :].any()
+
+
+def _storm_observations(game: Any, seen: Mapping) -> list[Any]:
+    """JaxMARL gives [A, …] what is seen, and [5, A] what is held."""
+    around, held = seen["observations"], seen["inventory"]
+    number = len(game.agents)
+    return [jnp.concatenate([around[i].reshape(-1), held[:, i]]) for i in range(number)]
+
+
+PLAIN = Reading(_each, _each, _always)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Games of one kind."""
+
+    ids: tuple[str, ...]
+    reading: Reading
+    meaning: str
+    options: tuple[str, ...] = ()
+    """Names of the options that its games take: JaxMARL passes over others in silence."""
+    given: Callable[[dict[str, Any]], dict[str, Any]] = lambda options: options
+    """What the game's constructor is called with."""
+
+
+def _mpe(options: dict[str, Any]) -> dict[str, Any]:
+    # simple_world_comm_v3 is continuous unless told otherwise; the others are discrete.
+    continuous = options.pop("continuous", False)
+    return options | {"action_type": "Continuous" if continuous else "Discrete"}
+
+
+def _smax(options: dict[str, Any]) -> dict[str, Any]:
+    if "scenario" in options:
+        from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO as maps
+
+        options["scenario"] = _among(maps, "scenario", options["scenario"])
+    return options
+
+
+def _hanabi(options: dict[str, Any]) -> dict[str, Any]:
+    # JaxMARL has the numbers of cards for 5 ranks only: many of the first, one of the last.
+    if "num_ranks" in options:
+        ranks = options["num_ranks"]
+        options["num_cards_of_rank"] = np.array([3] + [2] * (ranks - 2) + [1])[:ranks]
+    return options
+
+
+def _overcooked(options: dict[str, Any]) -> dict[str, Any]:
+    if "layout" in options:
+        from jaxmarl.environments.overcooked import overcooked_layouts as layouts
+
+        options["layout"] = _among(layouts, "layout", options["layout"])
+    return options
+
+
+def _among(table: Mapping[str, Any], what: str, name: Any) -> Any:
+    if name not in table:
+        raise OptionError(f"{what}: expected one of {', '.join(table)}, got {name!r}")
+    return table[name]
+
+
+_MEAN = "mean over agents of an episode's reward"
+_TEAM = "an episode's reward, which all agents share"
+_MPE_OPTIONS = ("continuous", "max_steps")
+_SMAX_OPTIONS = ("scenario", "num_allies", "num_enemies", "max_steps", "see_enemy_actions")
+FAMILIES: dict[str, Family] = {
+    "spread": Family(
+        ("MPE_simple_spread_v3",),
+        PLAIN,
+        f"{_MEAN}; JaxMARL's sum over agents is as many times this",
+        (*_MPE_OPTIONS, "num_agents", "num_landmarks", "local_ratio"),
+        _mpe,
+    ),
+    "mpe": Family(
+        ("MPE_simple_tag_v3", "MPE_simple_world_comm_v3"),
+        PLAIN,
+        f"{_MEAN}, of both sides, whose interests are opposed: see each agent's own",
+        (*_MPE_OPTIONS, "num_good_agents", "num_adversaries", "num_obs"),
+        _mpe,
+    ),
+    "switch_riddle": Family(
+        ("switch_riddle",), Reading(_each, _each, _never), _TEAM, ("num_agents",)
+    ),
+    "coin_game": Family(
+        ("coin_game",),
+        PLAIN,
+        f"{_MEAN}; with shared_rewards each gets the sum of both",
+        ("num_inner_steps", "num_outer_steps", "egocentric", "shared_rewards"),
+    ),
+    "storm": Family(
+        ("storm",),
+        Reading(_storm_observations, lambda game, rewards: list(rewards), _always),
+        _MEAN,
+        ("num_inner_steps", "num_outer_steps", "fixed_coin_location", "freeze_penalty"),
+    ),
+    "overcooked": Family(
+        ("overcooked",),
+        dataclasses.replace(PLAIN, shaped=lambda game, info: _each(game, info["shaped_reward"])),
+        f"{_TEAM}: 20 for each soup delivered",
+        ("layout", "max_steps", "random_reset"),
+        _overcooked,
+    ),
+    "hanabi": Family(
+        ("hanabi",),
+        Reading(
+            _each,
+            _each,
+            _never,
+            available=lambda game, state: _each(game, game.get_legal_moves(state)),
+        ),
+        f"{_TEAM}: the score",
+        ("num_agents", "num_colors", "num_ranks", "hand_size", "max_info_tokens"),
+        _hanabi,
+    ),
+    "smax": Family(
+        ("SMAX", "HeuristicEnemySMAX"),
+        Reading(
+            _each,
+            _each,
+            _fight_goes_on,
+            available=lambda game, state: _each(game, game.get_avail_actions(state)),
+            world=lambda game, seen: seen["world_state"],
+        ),
+        f"{_MEAN}: damage dealt and victories",
+        _SMAX_OPTIONS,
+        _smax,
+    ),
+    "mabrax": Family(
+        MABRAX,
+        Reading(
+            _each,
+            _each,
+            lambda game, state, info, done: info["truncation"] > 0,
+            # Each observation is a part of the body's, which is what the critic should see.
+        ),
+        _TEAM,
+        ("backend", "episode_length"),
+    ),
+    "scheduling": Family(
+        (f"{OWN}NETWORK",),
+        Reading(
+            _each,
+            _each,
+            lambda game, state, info, done: info["truncated"][0],
+            available=lambda game, state: _each(game, game.get_avail_actions(state)),
+        ),
+        f"{_MEAN}: minus the rounds",
+        ("collective", "trees", "team", "paper_rewards"),
+    ),
+}
+
+
+def make(spec: str, **options: Any) -> Environment:
+    """A game by its name.
+
+    Args:
+        spec: an id of the table above, with options as in ``overcooked:layout=coord_ring``; or
+            ``gradweave:`` and a network, as in ``gradweave:bcube:n=3,k=1``.
+        options: more of them, by name.
+
+    Raises:
+        OptionError: where the id or an option is unknown, or the game's package cannot be used.
+        SpecError: where the network is not understood.
+
+    >>> env = make("switch_riddle")
+    >>> env.agents, env.observation, env.actions
+    (('agent_0', 'agent_1', 'agent_2'), 2, 3)
+    """
+    id, _, written = (OWN, "", "") if spec.startswith(OWN) else spec.partition(":")
+    options = _parsed(spec, written) | options
+    name = family_of(spec)
+    family = FAMILIES[name]
+    for option in options:
+        if option not in family.options:
+            raise OptionError(
+                f"{id}: unknown option {option!r}; it takes {', '.join(family.options)}"
+            )
+    with _quiet():
+        game = _own(spec, options) if id == OWN else _jaxmarl(id, family.given(dict(options)))
+    said = ",".join(f"{option}={_written(value)}" for option, value in options.items())
+    full = spec if id == OWN else id
+    return wrap(
+        game,
+        family.reading,
+        id=f"{full}:{said}" if said and id != OWN else full,
+        family=name,
+        meaning=family.meaning,
+    )
+
+
+def ids() -> list[str]:
+    """All names that `make` knows."""
+    return [id for family in FAMILIES.values() for id in family.ids]
+
+
+def family_of(spec: str) -> str:
+    """The family of a game, without making it.
+
+    Raises:
+        OptionError: where there is none.
+    """
+    id = f"{OWN}NETWORK" if spec.startswith(OWN) else spec.partition(":")[0]
+    for name, family in FAMILIES.items():
+        if id in family.ids:
+            return name
+    raise OptionError(f"environment: expected one of {', '.join(ids())}, got {id!r}")
+
+
+def _parsed(spec: str, written: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for part in filter(None, written.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or name in options:
+            raise OptionError(f"environment: expected name=value once each, got {part!r} in {spec}")
+        options[name] = _value(value)
+    return options
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _jaxmarl(id: str, options: dict[str, Any]) -> Game:
+    try:
+        import jaxmarl
+    except ImportError as missing:
+        raise OptionError(
+            f"{id} needs JaxMARL: pip install 'gradweave[marl]' ({missing})"
+        ) from missing
+    try:
+        return jaxmarl.make(id, **options)
+    except ImportError as missing:
+        raise OptionError(f"{id} cannot be used: {missing}") from missing
+    except (TypeError, ValueError, AssertionError) as error:
+        raise OptionError(f"{id}: refused its options {options}: {error}") from error
+
+
+def _own(spec: str, options: dict[str, Any]) -> Game:
+    from gradweave.environment import Instance, Rewards
+    from gradweave.environment.jaxmarl_adapter import JaxMARLScheduling
+    from gradweave.topology.spec import from_spec
+
+    rewards = Rewards() if options.pop("paper_rewards", False) else Rewards.ours()
+    team = bool(options.pop("team", False))
+    instance = Instance(from_spec(spec.removeprefix(OWN)), **options)
+    return JaxMARLScheduling(instance, rewards=rewards, team=team)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what JaxMARL prints and warns of while it is imported and made from the reader.
+
+    Its MABrax part sets `sys.stdout` back to `sys.__stdout__`, so that is turned away as well.
+    """
+    kept = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
+    nowhere = io.StringIO()
+    sys.stdout = sys.stderr = nowhere
+    sys.__stdout__ = sys.__stderr__ = nowhere  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = kept  # pyright: ignore[reportAttributeAccessIssue]

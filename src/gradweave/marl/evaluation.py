@@ -1,0 +1,142 @@
+"""What a policy earns: whole episodes, each of a game of its own."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
+from numpy.typing import NDArray
+
+from gradweave.marl.environment import Environment, View
+from gradweave.marl.learner import Learner, split_each
+
+LIMIT = 10_000
+"""Steps after which an episode is broken off, and counts with what it earned so far."""
+How = Literal["greedy", "sampled", "random"]
+Act = Callable[[Any, View, PRNGKeyArray], tuple[Any, Num[Array, "B A *U"]]]
+"""(memory, view, keys) -> (memory, actions) of games side by side."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Returns:
+    """What episodes earned."""
+
+    by_agent: NDArray[np.float32]
+    """[episodes, A]."""
+    lengths: NDArray[np.int32]
+    """[episodes] steps."""
+
+    @property
+    def mean(self) -> float:
+        """Mean over agents and episodes."""
+        return float(self.by_agent.mean(dtype=np.float64))
+
+    @property
+    def error(self) -> float:
+        """Standard error of that, as far as it is by the choice of episodes."""
+        each = self.by_agent.mean(1, dtype=np.float64)
+        return float(each.std(ddof=1) / len(each) ** 0.5) if len(each) > 1 else float("inf")
+
+
+def random_action(environment: Environment, view: View, keys: PRNGKeyArray) -> Num[Array, "B A *U"]:
+    """For each agent one of the actions available, all alike; continuous ones within range."""
+    shape = view.available.shape[1:]
+
+    def one(key: PRNGKeyArray, available: Bool[Array, "A U"]) -> Array:
+        if environment.continuous:
+            return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0)
+        return jax.random.categorical(key, jnp.where(available, 0.0, -jnp.inf))
+
+    return jax.vmap(one)(keys, view.available)
+
+
+def play(
+    environment: Environment, act: Act, memory: Any, keys: PRNGKeyArray
+) -> tuple[Float[Array, "B A"], Int[Array, " B"]]:
+    """One episode of each game, from its beginning to its end.
+
+    Args:
+        environment: the game.
+        act: the policy.
+        memory: what it remembers at first.
+        keys: [B] of each episode; an episode depends on its own alone.
+
+    Returns:
+        Returns by agent, and steps.
+    """
+    keys, beginning = split_each(keys, 2)
+    games, view = jax.vmap(environment.reset)(beginning)
+    number = keys.shape[0]
+
+    def goes_on(carry: Any) -> Bool[Array, ""]:
+        *_, over, step = carry
+        return ~over.all() & (step < LIMIT)
+
+    def step(carry: Any) -> Any:
+        games, view, memory, keys, returns, lengths, over, step = carry
+        keys, drawing, playing = split_each(keys, 3)
+        memory, action = act(memory, view, drawing)
+        games, view, outcome = jax.vmap(environment.step)(playing, games, action)
+        returns = returns + jnp.where(over[:, None], 0.0, outcome.reward)
+        lengths = lengths + ~over
+        return games, view, memory, keys, returns, lengths, over | outcome.done, step + 1
+
+    nothing = jnp.zeros((number, environment.num_agents)), jnp.zeros(number, jnp.int32)
+    start = (games, view, memory, keys, *nothing, jnp.zeros(number, bool), jnp.zeros((), jnp.int32))
+    *_, returns, lengths, _, _ = jax.lax.while_loop(goes_on, step, start)
+    return returns, lengths
+
+
+def evaluate(
+    learner: Learner,
+    environment: Environment,
+    parameters: Any,
+    how: How,
+    *,
+    episodes: int,
+    seed: int,
+) -> list[Returns]:
+    """What the policies of several seeds earn, all in the same episodes.
+
+    Args:
+        learner: whose policies.
+        environment: to play.
+        parameters: [S, ...] of each seed.
+        how: whether the policies take their best action or draw one; or, for comparison, all
+            agents play at random, for which parameters do not matter and there is one result.
+        episodes: of each.
+        seed: of the episodes.
+    """
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), _SALT), episodes)
+    if how == "random":
+        return [_returns(_play_at_random(environment, keys))]
+    played = jax.jit(functools.partial(_play_by, learner, environment, how == "greedy"))
+    seeds = jax.tree.leaves(parameters)[0].shape[0]
+    each = (jax.tree.map(lambda x, i=i: x[i], parameters) for i in range(seeds))
+    return [_returns(played(own, keys)) for own in each]
+
+
+_SALT = 0x65_76_61_6C
+"""Keeps the episodes of evaluation apart from those that were learned from."""
+
+
+def _play_by(
+    learner: Learner, environment: Environment, greedy: bool, parameters: Any, keys: PRNGKeyArray
+) -> tuple[Array, Array]:
+    act = functools.partial(learner.act, parameters, greedy=greedy)
+    return play(environment, act, learner.memory(parameters, keys.shape[0]), keys)
+
+
+def _play_at_random(environment: Environment, keys: PRNGKeyArray) -> tuple[Array, Array]:
+    def act(memory: None, view: View, keys: PRNGKeyArray) -> tuple[None, Array]:
+        return memory, random_action(environment, view, keys)
+
+    return jax.jit(lambda keys: play(environment, act, None, keys))(keys)
+
+
+def _returns(played: tuple[Array, Array]) -> Returns:
+    return Returns(*map(np.asarray, played))

@@ -1,0 +1,161 @@
+"""The learners' networks: arrays alone, so that a whole learner is carried through `lax.scan`.
+
+One set of parameters serves all agents; who an agent is, is part of what it sees: its number as a
+one-hot vector beside its observation. A one-hot vector times a matrix is one of its rows, so the
+row is added, and nothing is joined or multiplied.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+Activation = Literal["tanh", "relu"]
+ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
+Memory = Float[Array, "*B A H"] | None
+"""What a recurrent network remembers of the episode, for each agent; None of one that does not."""
+
+_orthogonal = jax.nn.initializers.orthogonal
+
+
+class Dense(eqx.Module):
+    """An affine map of the last axis."""
+
+    weight: Float[Array, "I O"]
+    bias: Float[Array, " O"]
+
+    def __init__(self, inputs: int, outputs: int, scale: float, key: PRNGKeyArray) -> None:
+        self.weight = _orthogonal(scale)(key, (inputs, outputs), jnp.float32)
+        self.bias = jnp.zeros(outputs)
+
+    def __call__(self, x: Float[Array, "*B I"]) -> Float[Array, "*B O"]:
+        """The map."""
+        return x @ self.weight + self.bias
+
+
+class Cell(eqx.Module):
+    """A gated recurrent unit. Source: Cho et al. 2014, in cuDNN's form."""
+
+    of_input: Dense
+    of_memory: Dense
+
+    def __init__(self, inputs: int, width: int, key: PRNGKeyArray) -> None:
+        one, two = jax.random.split(key)
+        self.of_input = Dense(inputs, 3 * width, 1.0, one)
+        self.of_memory = Dense(width, 3 * width, 1.0, two)
+
+    def __call__(
+        self, memory: Float[Array, "*B H"], x: Float[Array, "*B I"]
+    ) -> Float[Array, "*B H"]:
+        """The next memory, which is the output too."""
+        reset, update, new = jnp.split(self.of_input(x), 3, axis=-1)
+        old_reset, old_update, old_new = jnp.split(self.of_memory(memory), 3, axis=-1)
+        update = jax.nn.sigmoid(update + old_update)
+        new = jnp.tanh(new + jax.nn.sigmoid(reset + old_reset) * old_new)
+        return (1.0 - update) * new + update * memory
+
+
+class Network(eqx.Module):
+    """Hidden layers, a memory after them if asked for, and an output, for each agent.
+
+    Serves as actor, critic or value of actions. The input either has the axis of agents, or is one
+    that all of them see; the output has it.
+    """
+
+    layers: tuple[Dense, ...]
+    agent: Float[Array, "A H"]
+    """The rows of the first layer that stand for who the agent is."""
+    cell: Cell | None
+    head: Dense
+    activation: Activation = eqx.field(static=True)
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        agents: int,
+        key: PRNGKeyArray,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        recurrent: bool = False,
+        activation: Activation = "tanh",
+        scale: float = 1.0,
+    ) -> None:
+        """Draws the parameters.
+
+        Args:
+            inputs: length of the input, the agent's number aside.
+            outputs: length of the output.
+            agents: A.
+            key: draws.
+            hidden: widths of the hidden layers, at least one.
+            recurrent: whether a memory as wide as the last hidden layer follows.
+            activation: of the hidden layers.
+            scale: of the output's weights.
+        """
+        keys = jax.random.split(key, len(hidden) + 2)
+        gain = 2**0.5
+        first = Dense(inputs + agents, hidden[0], gain, keys[0])
+        widths = zip(hidden, hidden[1:], keys[1:], strict=False)
+        rest = tuple(Dense(before, after, gain, each) for before, after, each in widths)
+        own = eqx.tree_at(lambda layer: layer.weight, first, first.weight[:inputs])
+        self.layers = (own, *rest)
+        self.agent = first.weight[inputs:]
+        self.cell = Cell(hidden[-1], hidden[-1], keys[-2]) if recurrent else None
+        self.head = Dense(hidden[-1], outputs, scale, keys[-1])
+        self.activation = activation
+
+    def start(self, *batch: int) -> Memory:
+        """The memory at the start of an episode: [*batch, A, H], or None."""
+        if self.cell is None:
+            return None
+        return jnp.zeros((*batch, self.agent.shape[0], self.head.weight.shape[0]))
+
+    def __call__(
+        self, memory: Memory, x: Float[Array, "..."], start: Bool[Array, "*B"]
+    ) -> tuple[Memory, Float[Array, "*B A N"]]:
+        """One step.
+
+        Args:
+            memory: [*B, A, H] from the step before.
+            x: [*B, A, I], or [*B, 1, I] what all agents see.
+            start: where an episode begins, and the memory is empty.
+        """
+        features = self._features(x)
+        if self.cell is not None and memory is not None:
+            memory = self.cell(jnp.where(start[..., None, None], 0.0, memory), features)
+            features = memory
+        return memory, self.head(features)
+
+    def along(
+        self, memory: Memory, x: Float[Array, "..."], start: Bool[Array, "T *B"]
+    ) -> Float[Array, "T *B A N"]:
+        """Steps one after the other, as `__call__` makes each.
+
+        Args:
+            memory: [*B, A, H] before the first.
+            x: [T, *B, A, I], or [T, *B, 1, I].
+            start: where episodes begin.
+        """
+        features = self._features(x)
+        cell = self.cell
+        if cell is None or memory is None:
+            return self.head(features)
+
+        def step(memory: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+            features, start = now
+            memory = cell(jnp.where(start[..., None, None], 0.0, memory), features)
+            return memory, memory
+
+        return self.head(jax.lax.scan(step, memory, (features, start))[1])
+
+    def _features(self, x: Float[Array, "..."]) -> Float[Array, "*B A H"]:
+        activation = ACTIVATIONS[self.activation]
+        first, *rest = self.layers
+        x = activation(first(x) + self.agent)
+        for layer in rest:
+            x = activation(layer(x))
+        return x

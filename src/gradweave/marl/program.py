@@ -1,0 +1,117 @@
+"""Learners over devices and seeds: one compiled program that makes any number of updates.
+
+Every device holds the whole state of a learner, with parameters of its own: they are equal under an
+exact aggregation, and may differ under gossip. Arrays have axes [D, S] in front: devices and seeds.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from gradweave.marl.learner import AXIS, Learner, Metrics
+
+AT_ONCE = 64
+"""Updates that one call makes at most: as many metrics have room."""
+
+
+class Program:
+    """A learner's updates, compiled once."""
+
+    def __init__(self, learner: Learner, devices: Sequence[Any], seed: int, seeds: int) -> None:
+        """Divides the work.
+
+        Args:
+            learner: of one seed on one device.
+            devices: at least one.
+            seed: of every random choice.
+            seeds: learners side by side.
+        """
+        self.learner = learner
+        self.mesh = Mesh(np.array(devices), (AXIS,))
+        self.seed, self.seeds = seed, seeds
+        self._spread = NamedSharding(self.mesh, P(AXIS))
+        mapped = functools.partial(jax.shard_map, mesh=self.mesh, check_vma=False)
+        self._start = jax.jit(mapped(self._init, in_specs=P(), out_specs=P(AXIS)))
+        self._run = jax.jit(
+            mapped(self._updates, in_specs=(P(AXIS), P()), out_specs=(P(AXIS), P()))
+        )
+
+    def start(self) -> Any:
+        """The states before the first update: [D, S, ...]."""
+        key = jax.random.key(self.seed)
+        # A learner of one training alone is the first one of a training of several.
+        keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(self.seeds))
+        return self._start(keys)
+
+    def shapes(self) -> Any:
+        """The states' shapes, without the work."""
+        return jax.eval_shape(self.start)
+
+    def place(self, state: Any) -> Any:
+        """Puts states that came from elsewhere where `run` wants them."""
+        return jax.device_put(state, self._spread)
+
+    def run(self, state: Any, updates: int) -> tuple[Any, Metrics]:
+        """Makes updates.
+
+        Args:
+            state: [D, S, ...].
+            updates: 1 to `AT_ONCE`.
+
+        Returns:
+            The states after them, and metrics of each update and seed, over all devices:
+            [updates, S, ...].
+        """
+        state, metrics = self._run(state, jnp.int32(updates))
+        return state, jax.tree.map(lambda x: np.asarray(x)[:updates], metrics)
+
+    def parameters(self, state: Any) -> Any:
+        """Of each seed [S, ...]: the mean of all devices', which may differ."""
+        own = jax.vmap(jax.vmap(self.learner.parameters))(state)
+
+        def one(x: Array) -> Array:
+            same = (x == x[:1]).all()
+            return jnp.where(same, x[0], x.mean(0).astype(x.dtype))
+
+        everywhere = NamedSharding(self.mesh, P())
+        return jax.jit(lambda own: jax.tree.map(one, own), out_shardings=everywhere)(own)
+
+    def _each_seed(self, function: Any, *arguments: Any) -> Any:
+        if self.seeds > 1:
+            return jax.vmap(function)(*arguments)
+        first = jax.tree.map(lambda x: x[0], arguments)
+        return jax.tree.map(lambda x: x[None], function(*first))
+
+    def _init(self, keys: PRNGKeyArray) -> Any:
+        games = self.learner.games
+        first = jax.lax.axis_index(AXIS) * games
+        state = self._each_seed(lambda key: self.learner.init(key, first), keys)
+        return jax.tree.map(lambda x: x[None], state)
+
+    def _updates(self, state: Any, number: Int[Array, ""]) -> tuple[Any, Metrics]:
+        state = jax.tree.map(lambda x: x[0], state)
+
+        def once(state: Any) -> tuple[Any, Metrics]:
+            return self._each_seed(self.learner.update, state)
+
+        shapes = jax.eval_shape(once, state)[1]
+        room = jax.tree.map(lambda x: jnp.zeros((AT_ONCE, *x.shape), x.dtype), shapes)
+
+        def update(i: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
+            state, made = carry
+            state, metrics = once(state)
+            return state, jax.tree.map(lambda all, x: all.at[i].set(x), made, metrics)
+
+        state, made = jax.lax.fori_loop(0, number, update, (state, room))
+        figures = jax.lax.pmean(made.figures, AXIS)
+        counts = jax.lax.psum((made.episodes, made.returns, made.lengths), AXIS)
+        episodes, returns, lengths = counts
+        pooled = Metrics(episodes, returns, lengths, figures)
+        return jax.tree.map(lambda x: x[None], state), pooled

@@ -1,0 +1,217 @@
+"""``gradweave train``: what it says, what it refuses, how it goes on after it was killed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+MODULE = [sys.executable, "-m", "gradweave"]
+QUICK = {
+    **os.environ,
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+}
+TRAINING = """
+env = "switch_riddle"
+algorithm = "mappo"
+steps = 90
+seeds = 2
+
+[settings]
+environments = 2
+rollout = 5
+minibatches = 1
+epochs = 1
+hidden = [4]
+recurrent = false
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch):
+    """The first test to compile anything may take longer than it takes to show progress."""
+    monkeypatch.setattr("gradweave.cli.console.PATIENCE_S", 1000.0)
+
+
+@pytest.fixture
+def quick():
+    jax = pytest.importorskip("jax")
+    for module in ("equinox", "optax", "jaxtyping", "jaxmarl", "tensorboardX"):
+        pytest.importorskip(module)
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def config(here) -> Path:
+    (here / "train.toml").write_text(TRAINING)
+    return here / "train.toml"
+
+
+def said(stderr: str) -> list[str]:
+    """The lines on standard error, progress aside."""
+    return [line for line in stderr.splitlines() if line and " s  " not in line]
+
+
+def test_it_trains_judges_and_answers_in_json(gradweave, config, here, quick):
+    command = ("train", "--config", config, "--output", "out", "--episodes", 8, "--json")
+    answer = gradweave(*command, "--render", "episode.gif")
+    assert (answer.status, said(answer.stderr)) == (0, [])
+    held = answer.json
+    assert json.loads((here / "out" / "result.json").read_text()) == held
+    assert held["env"] == "switch_riddle" and held["algorithm"] == "mappo"
+    assert (held["steps"], held["updates"], held["resumed_from"]) == (90, 9, 0)
+    assert held["rendered"] == "episode.gif"
+    for how, seeds in (("greedy", 2), ("sampled", 2), ("random", 1)):
+        judged = held["return"][how]
+        assert len(judged["by_seed"]) == len(judged["standard_error"]) == seeds
+        assert judged["mean"] == pytest.approx(np.mean(judged["by_seed"]))
+        assert -1 <= judged["mean"] <= 1 and 1 <= judged["length"] <= 6
+        assert set(judged["by_agent"]) == {"agent_0", "agent_1", "agent_2"}
+    assert "reward" in held["return_is"]
+    made = {path.name for path in (here / "out").iterdir()}
+    assert made == {
+        *("checkpoint.safetensors", "policy.safetensors", "log.jsonl", "result.json"),
+        "tensorboard",
+    }
+    from PIL import Image
+
+    with Image.open(here / "episode.gif") as picture:
+        assert picture.n_frames >= 1 and picture.size == (416, 432)
+
+    again = gradweave("train", "--config", config, "--output", "out", "--episodes", 8)
+    assert again.status == 0
+    assert said(again.stderr) == ["resumes from out: 9 of 9 updates are done"]
+    assert json.loads((here / "out" / "result.json").read_text())["return"] == held["return"]
+    lines = again.stdout.splitlines()
+    assert lines[0].startswith("mappo on switch_riddle: 90 steps, 0 of 9 updates now, in ")
+    assert lines[1].startswith("return: greedy ") and ", at random " in lines[1]
+
+    other = gradweave("train", "--config", config, "--output", "out", "--seed", 5)
+    assert (other.status, other.stdout) == (2, "")
+    assert "is of another training: seed 0 there, 5 here; give another folder" in other.stderr
+
+
+BAD = {
+    "not TOML": ("seed 3", "train.toml: "),
+    "unknown field": ("speed = 3\n" + TRAINING, "train.toml: speed: unknown; known are env,"),
+    "unknown setting": (TRAINING + "speed = 3\n", "train.toml: settings: speed: unknown; known"),
+    "out of range": (
+        TRAINING + "clip = 0\n",
+        "train.toml: settings: clip: expected a number above 0",
+    ),
+    "another type": (TRAINING.replace("= 90", '= "many"'), "steps: expected a whole number"),
+    "another type of setting": (TRAINING + 'clip = "much"\n', "settings: Expected `float`"),
+    "no table": ("settings = 3", "train.toml: settings: expected a table, got 3"),
+    "unknown game": (TRAINING.replace("switch_riddle", "chess"), "environment: expected one of"),
+    "unknown algorithm": (TRAINING.replace("mappo", "magic"), "algorithm: expected one of ippo"),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), BAD.values(), ids=BAD.keys())
+def test_a_config_that_is_none(refused, here, text, reason, quick):
+    (here / "train.toml").write_text(text)
+    assert reason in refused("train", "--config", "train.toml", "--output", "out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--config", "nowhere.toml"], "nowhere.toml: cannot be read: No such file"),
+        (["--output", "train.toml"], "train.toml: is not a directory; give another name"),
+        (["--devices", "0"], "--devices"),
+        (["--devices", "2"], "devices: expected at most 1, got 2"),
+        (["--devices", "3"], "environments: expected a multiple of the 3 devices, got 2"),
+        (["--aggregation", "rumour"], "no aggregation 'rumour'"),
+        (["--set", "clip"], "--set: expected NAME=VALUE, got 'clip'"),
+        (["--set", "clip=-1"], "clip: expected a number above 0, got -1"),
+        (["--env", "switch_riddle:lamps=2"], "unknown option 'lamps'; it takes num_agents"),
+        (["--env", "gradweave:nocube:4"], "unknown family of networks"),
+        (["--render", "episode.mp4"], "expected a name ending in .gif"),
+        (["--checkpoint-minutes", "0"], "--checkpoint-minutes"),
+        (["--fast"], "No such option"),
+    ],
+)
+def test_options_that_it_does_not_take(refused, config, arguments, reason, quick):
+    import jax
+
+    if len(jax.devices()) > 1 and arguments == ["--devices", "2"]:
+        pytest.skip("there are more devices than this test knows of")
+    assert reason in refused("train", "--config", "train.toml", *arguments)
+
+
+@pytest.mark.parametrize("module", ["jax", "equinox", "jaxmarl"])
+def test_without_the_extra_it_says_what_to_install(tmp_path, module):
+    program = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        "from gradweave.cli.main import main\nmain(['train'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    wanted = "gradweave: gradweave train needs JaxMARL: pip install 'gradweave[marl]'"
+    assert done.stderr.splitlines() == [wanted]
+    assert list(tmp_path.iterdir()) == []
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [
+            *MODULE,
+            "train",
+            "--config",
+            "train.toml",
+            "--output",
+            "out",
+            "--episodes",
+            "4",
+            *options,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=QUICK | {"JAX_COMPILATION_CACHE_DIR": str(folder.parent / "compiled")},
+    )
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_it_ends_in_the_same_bits(tmp_path, quick):
+    """On two devices by a ring."""
+    text = TRAINING.replace("steps = 90", "steps = 6000").replace("seeds = 2", "devices = 2")
+    text = 'aggregation = "ring"\n' + text
+    ends = {}
+    for name, breaks in (("whole", False), ("broken", True)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "train.toml").write_text(text)
+        checkpoint = folder / "out" / "checkpoint.safetensors"
+        if breaks:
+            process = start(folder, "--checkpoint-minutes", "0.0001")
+            while not checkpoint.exists():
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.01)
+            process.kill()
+            process.communicate(timeout=60)
+            assert process.returncode == -9
+            assert not (folder / "out" / "policy.safetensors").exists()
+        process = start(folder, "--json")
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        assert out.count("\n") == 1
+        held = json.loads(out)
+        assert (held["resumed_from"] > 0) == breaks, held
+        ends[name] = (
+            held["return"],
+            (folder / "out" / "policy.safetensors").read_bytes(),
+            checkpoint.read_bytes(),
+            (folder / "out" / "log.jsonl").read_bytes(),
+        )
+    assert ends["whole"] == ends["broken"]

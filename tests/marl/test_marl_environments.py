@@ -1,0 +1,242 @@
+"""Every family's adapter: it plays JaxMARL's own game, whatever that game's dictionaries are."""
+
+import dataclasses
+import functools
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("equinox")
+pytest.importorskip("jaxtyping")
+pytest.importorskip("jaxmarl")
+
+import jax
+import jax.numpy as jnp
+from jaxmarl.environments.multi_agent_env import MultiAgentEnv
+
+from gradweave.errors import OptionError, SpecError
+from gradweave.marl.environment import Environment
+from gradweave.marl.environments import FAMILIES, MABRAX, family_of, ids, make
+from gradweave.marl.evaluation import random_action
+
+STEPS = 30
+GAMES = {
+    "MPE_simple_spread_v3:max_steps=6": "agent_2",
+    "MPE_simple_world_comm_v3:max_steps=6": "leadadversary_0",
+    "MPE_simple_world_comm_v3:max_steps=5,continuous=true": "leadadversary_0",
+    "switch_riddle": "agent_0",
+    "coin_game:num_inner_steps=3,num_outer_steps=2": "1",
+    "storm:num_inner_steps=6": "1",
+    "overcooked:max_steps=6,layout=coord_ring": "agent_1",
+    "hanabi:num_colors=2,num_ranks=2,hand_size=2": "agent_1",
+    "SMAX:scenario=3m,max_steps=6": "enemy_2",
+    "HeuristicEnemySMAX:scenario=3m,max_steps=6": "ally_2",
+    "gradweave:ring:3": "workload_scheduling",
+}
+
+
+@functools.cache
+def environment(spec: str) -> Environment:
+    return make(spec)
+
+
+class Shared:
+    """Stands before a game that is stepped twice: the second time the first answers are given.
+
+    What it was asked with is kept, so that a test can see that it was the same both times. The game
+    is compiled once that way.
+    """
+
+    def __init__(self, game: Any) -> None:
+        self._game = game
+        self.asked: dict[str, list[Any]] = {"step_env": [], "reset": []}
+        self._answers: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._game, name)
+
+    def step_env(self, *arguments: Any) -> Any:
+        return self._answer("step_env", arguments)
+
+    def reset(self, *arguments: Any) -> Any:
+        return self._answer("reset", arguments)
+
+    def _answer(self, name: str, arguments: tuple) -> Any:
+        self.asked[name].append(arguments)
+        if name not in self._answers:
+            self._answers[name] = getattr(self._game, name)(*arguments)
+        return self._answers[name]
+
+
+@functools.cache
+def both(spec: str) -> tuple[Any, Any]:
+    """The same actions in the adapter and in the game's own `step`."""
+    env = environment(spec)
+    game: Any = env.game
+
+    def step(carry: Any, key: Any) -> tuple[Any, Any]:
+        state, view = carry
+        draw, play = jax.random.split(key)
+        keys = draw[None]
+        action = random_action(env, jax.tree.map(lambda x: x[None], view), keys)[0]
+        by_agent = {agent: action[i] for i, agent in enumerate(game.agents)}
+        if env.continuous:
+            parts = {agent: int(env.mask[i].sum()) for i, agent in enumerate(game.agents)}
+            by_agent = {agent: (value[: parts[agent]] + 1) / 2 for agent, value in by_agent.items()}
+        shared: Any = Shared(game)
+        after, view, outcome = dataclasses.replace(env, game=shared).step(play, state, action)
+        own_step = MultiAgentEnv.step.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
+        seen, own, reward, done, _ = own_step(shared, play, state, by_agent)
+        asked = jax.tree.map(
+            lambda x: jax.random.key_data(x) if _is_key(x) else x, tuple(shared.asked.values())
+        )
+        return (after, view), (
+            (view, outcome, action),
+            (seen, reward, done["__all__"], own),
+            after,
+            asked,
+        )
+
+    def whole(key: Any) -> Any:
+        begin, play = jax.random.split(key)
+        state, view = env.reset(begin)
+        return view, jax.lax.scan(step, (state, view), jax.random.split(play, STEPS))[1]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        view, made = jax.jit(whole)(jax.random.key(1))
+        return jax.tree.map(np.asarray, (view, made))
+
+
+def _is_key(x: Any) -> bool:
+    return jax.dtypes.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
+
+
+@pytest.mark.parametrize("spec", GAMES)
+def test_the_adapter_plays_the_games_own_steps(spec):
+    env = environment(spec)
+    begun, ((views, outcome, _), (seen, reward, done, own), after, asked) = both(spec)
+    for first, second in asked:  # `step_env` and `reset`: the same keys, states and actions
+        for x, y in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+            np.testing.assert_array_equal(x, y)
+    for x, y in zip(jax.tree.leaves(after), jax.tree.leaves(own), strict=True):
+        np.testing.assert_array_equal(x, y)
+    for i, agent in enumerate(env.game.agents):
+        if spec.startswith("storm"):
+            around, held = seen["observations"][:, i], seen["inventory"][:, :, i]
+            own = np.concatenate([around.reshape(STEPS, -1), held], axis=-1)
+            paid = reward[:, i]
+        else:
+            own, paid = seen[agent].reshape(STEPS, -1), reward[agent]
+        length = own.shape[1]
+        np.testing.assert_array_equal(views.observation[:, i, :length], own)
+        assert not views.observation[:, i, length:].any()
+        np.testing.assert_allclose(outcome.reward[:, i], paid, rtol=1e-6)
+    np.testing.assert_array_equal(outcome.done, done)
+    assert done.any(), "an end of an episode belongs to the test"
+    np.testing.assert_array_equal(views.start, done)
+    assert begun.start
+    # Where none ended, the last view is the next one; where one ended, a new one took its place.
+    same = (outcome.last.observation == views.observation).all((1, 2))
+    assert same[~done].all()
+
+
+@pytest.mark.parametrize("spec", GAMES)
+def test_masks_and_shapes_hold_at_every_step(spec):
+    env = environment(spec)
+    _, ((views, outcome, action), *_) = both(spec)
+    assert GAMES[spec] in env.agents and len(set(env.agents)) == env.num_agents
+    assert views.observation.shape == (STEPS, env.num_agents, env.observation)
+    assert views.available.shape == (STEPS, env.num_agents, env.actions)
+    assert views.world.shape == (STEPS, env.world)
+    assert views.available.any(-1).all(), "every agent can do something"
+    assert not views.available[:, ~env.mask].any(), "nobody can do what does not exist"
+    assert np.isfinite(views.observation).all() and np.isfinite(outcome.reward).all()
+    assert outcome.truncated[~outcome.done].sum() == 0
+    if not env.masked:
+        assert (views.available == env.mask).all()
+    if not env.continuous:
+        legal = np.take_along_axis(views.available[:-1], action[1:, :, None], axis=-1)
+        assert legal.all()
+
+
+@pytest.mark.parametrize(
+    ("spec", "truncated"),
+    [
+        ("MPE_simple_spread_v3:max_steps=6", True),
+        ("coin_game:num_inner_steps=3,num_outer_steps=2", True),
+        ("storm:num_inner_steps=6", True),
+        ("overcooked:max_steps=6,layout=coord_ring", True),
+        ("SMAX:scenario=3m,max_steps=6", True),
+        ("switch_riddle", False),
+        ("hanabi:num_colors=2,num_ranks=2,hand_size=2", False),
+        ("gradweave:ring:3", False),
+    ],
+)
+def test_what_time_alone_ended_is_told(spec, truncated):
+    _, ((_, outcome, _), *_) = both(spec)
+    assert (outcome.truncated[outcome.done] == truncated).all()
+
+
+def test_sizes_are_the_games():
+    def sizes(spec: str) -> tuple[int, int, int, int]:
+        env = environment(spec)
+        return env.num_agents, env.observation, env.actions, env.world
+
+    assert sizes("MPE_simple_spread_v3:max_steps=6") == (3, 18, 5, 54)
+    assert sizes("MPE_simple_tag_v3") == (4, 16, 5, 16 * 3 + 14)
+    assert sizes("MPE_simple_world_comm_v3:max_steps=6") == (6, 34, 20, 34 * 4 + 28 * 2)
+    comm = environment("MPE_simple_world_comm_v3:max_steps=6")
+    assert comm.mask.sum(1).tolist() == [20, 5, 5, 5, 5, 5]
+    moves = environment("MPE_simple_world_comm_v3:max_steps=5,continuous=true")
+    assert moves.mask.sum(1).tolist() == [9, 5, 5, 5, 5, 5] and moves.continuous
+    assert (moves.low[moves.mask] == 0).all() and (moves.high[moves.mask] == 1).all()
+    assert environment("overcooked:max_steps=6,layout=coord_ring").observation == 5 * 5 * 26
+    assert environment("SMAX:scenario=3m,max_steps=6").num_agents == 6
+    assert environment("HeuristicEnemySMAX:scenario=3m,max_steps=6").num_agents == 3
+
+
+def test_help_for_learning_is_apart_from_the_reward():
+    _, ((_, outcome, _), *_) = both("overcooked:max_steps=6,layout=coord_ring")
+    assert outcome.shaped.shape == outcome.reward.shape
+    _, ((_, other, _), *_) = both("switch_riddle")
+    assert not other.shaped.any() and other.reward.any()
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("chess", r"environment: expected one of MPE_simple_spread_v3, .*, got 'chess'"),
+        ("MPE_simple_spread_v3:num_agent=4", "unknown option 'num_agent'; it takes"),
+        ("MPE_simple_spread_v3:num_agents", "expected name=value once each, got 'num_agents'"),
+        ("switch_riddle:num_agents=2", "switch_riddle: refused its options"),
+        ("overcooked:layout=diner", "layout: expected one of cramped_room, .* got 'diner'"),
+        ("SMAX:scenario=1x1", "scenario: expected one of 3m, "),
+    ],
+)
+def test_what_there_is_not_is_refused(spec, reason):
+    with pytest.raises(OptionError, match=reason) as raised:
+        make(spec)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_network_that_there_is_not_is_refused():
+    with pytest.raises(SpecError, match="unknown family of networks"):
+        make("gradweave:nocube:n=3")
+
+
+def test_without_brax_its_games_say_what_to_install():
+    if any("brax" in name for name in sys.modules):
+        pytest.skip("Brax is there")
+    with pytest.raises(OptionError, match="requires brax, which is not installed"):
+        make(MABRAX[0])
+
+
+def test_every_id_is_of_one_family():
+    assert len(ids()) == len(set(ids()))
+    assert {family_of(id) for id in ids()} == set(FAMILIES)
+    assert all(family.meaning for family in FAMILIES.values())

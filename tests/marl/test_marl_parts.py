@@ -1,0 +1,159 @@
+"""The parts: advantages, distributions and networks, each against arithmetic done otherwise."""
+
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("equinox")
+pytest.importorskip("jaxtyping")
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from gradweave.marl import distributions
+from gradweave.marl.advantages import advantages
+from gradweave.marl.networks import Network
+
+RNG = np.random.default_rng(0)
+
+
+def test_advantages_are_those_of_a_loop():
+    steps, games, agents, discount, smoothing = 13, 4, 2, 0.9, 0.8
+    reward, value, following = RNG.standard_normal((3, steps, games, agents)).astype(np.float32)
+    done = RNG.random((steps, games)) < 0.3
+    expected = np.zeros_like(reward, np.float64)
+    for game in range(games):
+        for agent in range(agents):
+            later = 0.0
+            for t in reversed(range(steps)):
+                error = reward[t, game, agent] - value[t, game, agent]
+                error += discount * following[t, game, agent]
+                later = error + (0.0 if done[t, game] else discount * smoothing * later)
+                expected[t, game, agent] = later
+    got = advantages(*map(jnp.asarray, (reward, value, following, done)), discount, smoothing)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    assert done.any(0).all() and not done.all()
+
+
+def test_with_smoothing_of_one_advantages_are_returns_less_values():
+    reward = jnp.array([1.0, 2.0, 4.0, 8.0])[:, None, None]
+    value = jnp.array([0.5, 0.25, 0.0, 3.0])[:, None, None]
+    done = jnp.array([False, True, False, False])[:, None]
+    following = jnp.concatenate([value[1:], jnp.full((1, 1, 1), 10.0)])
+    following = jnp.where(done[..., None], 0.0, following)
+    got = advantages(reward, value, following, done, 1.0, 1.0)[:, 0, 0]
+    assert got.tolist() == [1 + 2 - 0.5, 2 - 0.25, 4 + 8 + 10 - 0.0, 8 + 10 - 3.0]
+
+
+def test_what_is_not_available_is_never_drawn_whatever_its_score():
+    available = jnp.asarray(RNG.random((50, 6)) < 0.4).at[:, 2].set(True)
+    scores = jnp.where(available, 0.0, 50.0) + jnp.asarray(RNG.standard_normal((50, 6)))
+    odds = distributions.log_odds(scores, available)
+    keys = jax.random.split(jax.random.key(0), 400)
+    drawn = jax.vmap(lambda key: distributions.draw(key, odds))(keys)
+    assert available[jnp.arange(50)[None], drawn].all()
+    np.testing.assert_allclose(jnp.exp(odds).sum(-1), 1.0, rtol=1e-5)
+    assert jnp.exp(odds)[~available].max() == 0
+    number = available.sum(-1)
+    alike = distributions.log_odds(jnp.zeros((50, 6)), available)
+    np.testing.assert_allclose(distributions.entropy(alike), jnp.log(number), rtol=1e-5, atol=1e-6)
+
+
+def test_nothing_is_learned_about_what_is_not_available():
+    available = jnp.array([True, False, True])
+
+    def loss(scores):
+        odds = distributions.log_odds(scores, available)
+        return distributions.of_action(odds, jnp.array(2)) + distributions.entropy(odds)
+
+    gradient = jax.grad(loss)(jnp.array([0.3, 9.0, -0.4]))
+    assert jnp.isfinite(gradient).all() and gradient[1] == 0 and gradient[0] != 0
+
+
+def test_the_gaussians_density_and_entropy_count_components_that_exist():
+    mean, action = RNG.standard_normal((2, 5, 2, 3))
+    log_spread = np.array([-0.5, 0.2, 0.7])
+    real = np.array([[True, True, True], [True, False, True]])
+    scale = np.exp(log_spread)
+    each = -((action - mean) ** 2) / (2 * scale**2) - np.log(scale * math.sqrt(2 * math.pi))
+    got = distributions.gaussian_of_action(*map(jnp.asarray, (mean, log_spread, action, real)))
+    np.testing.assert_allclose(got, (each * real).sum(-1), rtol=1e-5)
+    entropy = distributions.gaussian_entropy(jnp.asarray(log_spread), jnp.asarray(real))
+    whole = 0.5 * np.log(2 * math.pi * math.e * scale**2)
+    np.testing.assert_allclose(entropy, (whole * real).sum(-1), rtol=1e-5)
+    keys = jax.random.split(jax.random.key(1), 4000)
+    draw = jax.vmap(distributions.gaussian_draw, (0, None, None))
+    drawn = draw(keys, jnp.asarray(mean[0]), jnp.asarray(log_spread))
+    np.testing.assert_allclose(drawn.mean(0), mean[0], atol=0.15)
+    np.testing.assert_allclose(drawn.std(0), np.broadcast_to(scale, (2, 3)), rtol=0.1)
+
+
+def network(**more) -> Network:
+    return Network(4, 3, 2, jax.random.key(0), hidden=(6, 5), **more)
+
+
+def test_the_agents_number_is_a_one_hot_vector_beside_what_it_sees():
+    net = network()
+    x = jnp.asarray(RNG.standard_normal((7, 2, 4)), jnp.float32)
+    got = net(None, x, jnp.zeros(7, bool))[1]
+    beside = jnp.concatenate([x, jnp.broadcast_to(jnp.eye(2), (7, 2, 2))], axis=-1)
+    first = jnp.concatenate([net.layers[0].weight, net.agent])
+    hidden = jnp.tanh(beside @ first + net.layers[0].bias)
+    hidden = jnp.tanh(net.layers[1](hidden))
+    np.testing.assert_allclose(got, net.head(hidden), rtol=1e-5, atol=1e-6)
+    # Columns of the first matrix, the agents' rows included, are orthogonal.
+    np.testing.assert_allclose(first @ first.T, 2 * jnp.eye(6), atol=1e-5)
+
+
+def test_what_all_agents_see_is_told_apart_by_their_numbers():
+    net = network()
+    x = jnp.asarray(RNG.standard_normal((7, 1, 4)), jnp.float32)
+    each = net(None, x, jnp.zeros(7, bool))[1]
+    assert each.shape == (7, 2, 3)
+    same = net(None, jnp.broadcast_to(x, (7, 2, 4)), jnp.zeros(7, bool))[1]
+    np.testing.assert_allclose(each, same, rtol=1e-4, atol=1e-6)
+    assert (jnp.abs(each[:, 0] - each[:, 1]) > 1e-4).any()
+
+
+def test_along_is_step_by_step():
+    net = network(recurrent=True)
+    x = jnp.asarray(RNG.standard_normal((9, 3, 2, 4)), jnp.float32)
+    start = jnp.asarray(RNG.random((9, 3)) < 0.3)
+    memory = jnp.asarray(RNG.standard_normal((3, 2, 5)), jnp.float32)
+    whole = net.along(memory, x, start)
+    assert net.start(3).shape == memory.shape
+    for t in range(9):
+        memory, got = net(memory, x[t], start[t])
+        np.testing.assert_allclose(whole[t], got, rtol=1e-5, atol=1e-6)
+
+
+def test_an_episode_depends_on_no_episode_before_it():
+    net = network(recurrent=True)
+    x = jnp.asarray(RNG.standard_normal((9, 2, 4)), jnp.float32)
+    start = jnp.zeros(9, bool).at[4].set(True)
+    memory = jnp.asarray(RNG.standard_normal((2, 5)), jnp.float32)
+    whole = net.along(memory, x, start)
+    other = net.along(-memory, x.at[:4].multiply(-3.0), start)
+    np.testing.assert_array_equal(whole[4:], other[4:])
+    np.testing.assert_array_equal(whole[4:], net.along(net.start(), x[4:], start[4:]))
+    assert (whole[:4] != other[:4]).any(-1).all()
+    # And on what came before in its own.
+    assert (net.along(net.start(), x[5:], start[5:]) != whole[5:]).any(-1).all()
+
+
+def test_an_agent_depends_on_no_other_agents_memory():
+    net = network(recurrent=True)
+    x = jnp.asarray(RNG.standard_normal((5, 2, 4)), jnp.float32)
+    start = jnp.zeros(5, bool)
+    whole = net.along(net.start(), x, start)
+    other = net.along(net.start(), x.at[:, 0].add(1.0), start)
+    np.testing.assert_array_equal(whole[:, 1], other[:, 1])
+    assert (whole[:, 0] != other[:, 0]).any(-1).all()
+
+
+def test_networks_are_arrays_alone():
+    leaves = jax.tree.leaves(network(recurrent=True))
+    assert all(eqx.is_array(leaf) for leaf in leaves)

@@ -1,0 +1,203 @@
+"""Whole trainings: resumed bit for bit, kept apart from others, logged once an update."""
+
+import dataclasses
+import functools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("equinox")
+pytest.importorskip("optax")
+pytest.importorskip("jaxtyping")
+pytest.importorskip("jaxmarl")
+pytest.importorskip("tensorboardX")
+
+import jax
+from safetensors import safe_open
+
+from gradweave.errors import FileError, OptionError
+from gradweave.marl import checkpoint, curves, training
+from gradweave.marl.config import PPO, Config
+from gradweave.marl.training import CHECKPOINT, POLICY, Report, train, updates_done
+from tests.marl.doors import doors
+
+SETTINGS = PPO(environments=4, rollout=6, hidden=(4,), minibatches=2, epochs=1, recurrent=True)
+CONFIG = Config("doors", "ippo", SETTINGS, steps=24 * 9 - 5, seed=3, seeds=2)
+
+
+@pytest.fixture(autouse=True)
+def small_game(monkeypatch):
+    monkeypatch.setattr(training, "make", lambda spec, **options: doors())
+    monkeypatch.setattr(training, "Program", once)
+
+
+@functools.cache
+def compiled() -> Any:
+    from gradweave.marl import algorithms
+    from gradweave.marl.program import Program
+
+    learner = algorithms.build(CONFIG, doors(), alone)
+    return Program(learner, jax.devices()[:1], CONFIG.seed, CONFIG.seeds)
+
+
+def once(learner, devices, seed, seeds):
+    """All trainings of these tests are of one program."""
+    assert (seed, seeds) == (CONFIG.seed, CONFIG.seeds)
+    return compiled()
+
+
+def alone(optimizer):
+    return optimizer
+
+
+def arrays(path: Path) -> dict[str, np.ndarray]:
+    with safe_open(path, framework="numpy") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}
+
+
+def same(one: Path, other: Path) -> bool:
+    first, second = arrays(one), arrays(other)
+    return first.keys() == second.keys() and all(
+        first[name].tobytes() == second[name].tobytes() for name in first
+    )
+
+
+@functools.cache
+def unbroken() -> Path:
+    import atexit
+    import tempfile
+
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    train(CONFIG, folder, aggregate=alone)
+    return folder
+
+
+def test_killed_and_resumed_is_as_if_nothing_had_been(tmp_path):
+    """Stopped, killed between checkpoints, its log cut off in a line, stopped by Ctrl-C."""
+    train(CONFIG, tmp_path, aggregate=alone, stop_after=2)
+    assert updates_done(CONFIG, tmp_path) == 2
+    assert not (tmp_path / POLICY).exists()
+
+    def killed(made: Report) -> None:
+        if made.update >= 4:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        train(CONFIG, tmp_path, aggregate=alone, report=killed)
+    assert updates_done(CONFIG, tmp_path) == 2
+    with (tmp_path / curves.LOG).open("a") as log:
+        log.write('{"update": 9, "steps": 21')
+
+    def interrupted(made: Report) -> None:
+        if made.update >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(CONFIG, tmp_path, aggregate=alone, report=interrupted)
+    between = updates_done(CONFIG, tmp_path)
+    assert 2 < between < CONFIG.updates
+    trained = train(CONFIG, tmp_path, aggregate=alone)
+    assert trained.resumed_from == between
+    for name in (CHECKPOINT, POLICY):
+        assert same(tmp_path / name, unbroken() / name)
+        assert checkpoint.about(tmp_path / name) == checkpoint.about(unbroken() / name)
+    assert curves.rows(tmp_path) == curves.rows(unbroken())
+
+
+def test_a_finished_training_is_left_as_it_is(tmp_path):
+    shutil.copytree(unbroken(), tmp_path, dirs_exist_ok=True)
+    (tmp_path / POLICY).unlink()
+    reports: list[Report] = []
+    trained = train(CONFIG, tmp_path, aggregate=alone, report=reports.append)
+    assert reports == [] and trained.steps_per_s is None
+    assert same(tmp_path / POLICY, unbroken() / POLICY)
+    assert curves.rows(tmp_path) == curves.rows(unbroken())
+
+
+def test_the_log_has_every_update_of_every_seed():
+    rows = curves.rows(unbroken())
+    assert CONFIG.updates == 9
+    assert [row["update"] for row in rows] == list(range(1, 10))
+    assert [row["steps"] for row in rows] == [24 * n for n in range(1, 10)]
+    for row in rows:
+        assert len(row["return"]) == len(row["entropy"]) == len(row["episodes"]) == 2
+        for seed in range(2):
+            each = [row["returns"][agent][seed] for agent in ("left", "right")]
+            if row["episodes"][seed]:
+                assert row["return"][seed] == pytest.approx(np.mean(each), abs=1e-5)
+                assert 1 <= row["length"][seed] <= 5
+    assert any((unbroken() / "tensorboard").iterdir())
+
+
+def test_a_policy_is_read_as_it_was_written():
+    program = compiled()
+    got = training.load_policy(unbroken(), program.learner, CONFIG)
+    expected = arrays(unbroken() / POLICY)
+    assert {x.tobytes() for x in jax.tree.leaves(got)} == {x.tobytes() for x in expected.values()}
+    held = arrays(unbroken() / CHECKPOINT)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(held[f"parameters.{name}"][0], array)
+
+
+def test_another_trainings_folder_is_refused_and_what_differs_is_named(tmp_path):
+    shutil.copytree(unbroken(), tmp_path, dirs_exist_ok=True)
+    changed = dataclasses.replace(CONFIG, seed=4)
+    with pytest.raises(OptionError, match="is of another training: seed 3 there, 4 here; give an"):
+        train(changed, tmp_path, aggregate=alone)
+    changed = dataclasses.replace(
+        CONFIG, settings=dataclasses.replace(SETTINGS, clip=0.3), aggregation="ring", steps=7
+    )
+    with pytest.raises(OptionError, match=r"aggregation 'mean' there.*settings.clip 0.2 there"):
+        train(changed, tmp_path, aggregate=alone)
+    assert same(tmp_path / CHECKPOINT, unbroken() / CHECKPOINT)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda raw: raw[:-50], "cannot be read as safetensors"),
+        (lambda raw: b"", "cannot be read as safetensors"),
+        (lambda raw: raw.replace(b"gradweave-marl", b"gradweave-farm"), "expected a gradweave-m"),
+        (
+            lambda raw: raw.replace(b'"parameters.actor.agent"', b'"parameters.actor.agend"'),
+            "is mi",
+        ),
+        (lambda raw: raw.replace(b'"dtype":"F32"', b'"dtype":"I32"', 1), "expected float32"),
+    ],
+)
+def test_a_checkpoint_that_is_none_is_refused(tmp_path, spoil, reason):
+    raw = (unbroken() / CHECKPOINT).read_bytes()
+    (tmp_path / CHECKPOINT).write_bytes(spoil(raw))
+    with pytest.raises(FileError, match=reason) as raised:
+        train(CONFIG, tmp_path, aggregate=alone)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_cannot_be_done_is_refused_before_a_folder_is_made(tmp_path):
+    folder = tmp_path / "made"
+    more = len(jax.devices()) + 1
+    settings = dataclasses.replace(SETTINGS, environments=2 * more)
+    config = dataclasses.replace(CONFIG, devices=more, settings=settings)
+    with pytest.raises(OptionError, match=f"devices: expected at most {more - 1}, got {more}"):
+        train(config, folder, aggregate=alone)
+    assert not folder.exists()
+    folder.write_text("taken")
+    with pytest.raises(FileError, match="cannot be made a directory: File exists"):
+        train(CONFIG, folder, aggregate=alone)
+    with pytest.raises(OptionError, match="environments: expected a multiple of the 3 devices"):
+        dataclasses.replace(CONFIG, devices=3)
+
+
+def test_reports_tell_how_far_it_is(tmp_path):
+    reports: list[Report] = []
+    train(CONFIG, tmp_path, aggregate=alone, report=reports.append)
+    assert reports[-1].update == reports[-1].of == 9
+    assert reports[-1].seconds_left == 0 and reports[-1].steps == 24 * 9
+    assert all(made.steps_per_s > 0 for made in reports)
+    assert json.dumps([dataclasses.asdict(made) for made in reports])
