@@ -296,6 +296,12 @@ PICTURES = (
     "random_networks_gap.png",
     "shipped_training.png",
     "learning_choices.png",
+    "lab.png",
+    "bytes_sent.png",
+    "decentralized.png",
+    "stragglers.png",
+    "marl_learning.png",
+    "rllib.png",
 )
 """Copied to docs/images, since the site has only what lies in docs/."""
 
@@ -461,6 +467,292 @@ def environment_speed() -> str:
     return f"{table(head, lines)}\n\n{said}\n\n{made_with(result)}"
 
 
+def lab() -> str:
+    result = load("lab")
+    backend = {
+        (row["network"], row["mbit_per_s"], row["gradient_bytes"]): row["measured_s"]
+        for row in result["rows"]
+        if row["name"] == "gloo"
+    }
+    head = ["network, link", "schedule", "MB", "rounds", "predicted ms", "measured ms"]
+    head += ["measured / predicted", "times as fast as gloo", "of the bytes not data"]
+    lines = []
+    for row in result["rows"]:
+        key = (row["network"], row["mbit_per_s"], row["gradient_bytes"])
+        predicted, counted, data = row["predicted_s"], row["bytes_counted"], row["bytes_of_data"]
+        lines.append(
+            [
+                f"`{row['network']}`, {row['mbit_per_s']} Mbit/s",
+                row["name"].replace("_", " "),
+                f"{row['gradient_bytes'] / 1e6:g}",
+                "–" if row["rounds"] is None else str(row["rounds"]),
+                "–" if predicted is None else f"{1e3 * predicted:.0f}",
+                f"{1e3 * row['measured_s']:.0f}",
+                "–" if row["ratio"] is None else f"{row['ratio']:.2f}",
+                f"{backend[key] / row['measured_s']:.2f}" if key in backend else "–",
+                "–" if data is None else f"{1 - data / counted:.1%}",
+            ]
+        )
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+LAB_NAMES = {
+    "bcube:n=3,k=1": "BCube(3,1)",
+    "dcell:n=3,k=1": "DCell(3,1)",
+    "jellyfish:reference=J10": "Jellyfish, 10",
+}
+
+
+def short_lab() -> str:
+    """Of the largest gradient on the fastest links alone."""
+    result = load("lab")
+    size = max(row["gradient_bytes"] for row in result["rows"])
+    mbit = max(row["mbit_per_s"] for row in result["rows"])
+    at = {
+        (row["network"], row["name"]): row
+        for row in result["rows"]
+        if (row["gradient_bytes"], row["mbit_per_s"]) == (size, mbit)
+    }
+    head = [f"{size / 1e6:g} MB, {mbit} Mbit/s links", "portfolio", "ring", "parameter server"]
+    head += ["gloo", "portfolio: times as fast as gloo"]
+    lines = []
+    for network, name in LAB_NAMES.items():
+        cells = [name]
+        for strategy in ("portfolio", "ring", "parameter_server"):
+            row = at[network, strategy]
+            cells.append(f"{1e3 * row['measured_s']:.0f} ms (×{row['ratio']:.2f})")
+        backend = at[network, "gloo"]["measured_s"]
+        cells.append(f"{1e3 * backend:.0f} ms")
+        cells.append(f"{backend / at[network, 'portfolio']['measured_s']:.2f}")
+        lines.append(cells)
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def jax_speed() -> str:
+    result = load("jax_all_reduce")
+    at = {row["elements"]: row for row in result["speed"]}
+    head = ["8 devices, elements of float32", *(f"{elements:,}" for elements in at)]
+    names = list(next(iter(at.values()))["times_best_by_hand"])
+    lines = [
+        [name.replace("_", " "), *(f"{row['times_best_by_hand'][name]:.2f}" for row in at.values())]
+        for name in names
+    ]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def jax_compilation() -> str:
+    result = load("jax_all_reduce")
+    networks = list(dict.fromkeys(row["network"] for row in result["compilation"]))
+    at = {(row["scheduler"], row["network"]): row for row in result["compilation"]}
+    schedulers = list(dict.fromkeys(row["scheduler"] for row in result["compilation"]))
+    parts = ("steps_s", "trace_and_lower_s", "compile_s")
+    head = [f"seconds to compile, {result['compilation_devices']} devices"]
+    lines = [
+        [
+            scheduler.replace("_", " "),
+            *(
+                f"{sum(at[scheduler, network][part] for part in parts):.1f}"
+                if (scheduler, network) in at
+                else "–"
+                for network in networks
+            ),
+        ]
+        for scheduler in schedulers
+    ]
+    return f"{table([*head, *(f'`{n}`' for n in networks)], lines)}\n\n{made_with(result)}"
+
+
+def bytes_sent() -> str:
+    result = load("bytes_sent")
+    workers = sorted({row["workers"] for row in result["rows"]})
+    at = {(row["aggregation"], row["workers"]): row["of_the_gradient"] for row in result["rows"]}
+    names = dict.fromkeys(row["aggregation"] for row in result["rows"])
+    lines = [[name, *(f"{at[name, count]:.3g}" for count in workers)] for name in names]
+    head = ["sent by the busiest worker, in gradients", *(f"N = {count}" for count in workers)]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def scientific(value: float | None) -> str:
+    if value is None:
+        return "diverges"
+    return f"{value:.1e}" if value < 100 else f"{value:.0e}"
+
+
+def decentralized() -> str:
+    result = load("decentralized")
+    bits = sorted({row["bits"] for row in result["logistic"] if row["bits"]}, reverse=True)
+    batches = list(dict.fromkeys(row["batch"] for row in result["logistic"]))
+    at = {
+        (row["method"], row["bits"], row["batch"]): row["above_best"] for row in result["logistic"]
+    }
+    lines = []
+    for batch in batches:
+        for method in ("all-reduce", "D-PSGD"):
+            cells = [scientific(at[method, None, batch]), *["–"] * len(bits)]
+            lines.append([method, str(batch), *cells])
+        for method in ("naive", "DCD", "ECD", "CHOCO"):
+            cells = [scientific(at[method, each, batch]) for each in bits]
+            lines.append([method, str(batch), "–", *cells])
+    head = ["loss above the least one", "batch", "32 bits", *(f"{each} bits" for each in bits)]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def decentralized_grid() -> str:
+    result = load("decentralized")
+    rows = result["quadratic"]
+    head = ["messages on an absolute grid", *(row["method"] for row in rows)]
+    lines = [["loss above the least one", *(scientific(row["above_best"]) for row in rows)]]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def stragglers() -> str:
+    result = load("stragglers")
+    lines = []
+    for row in result["compared"]:
+        own = [
+            one
+            for one in result["rows"]
+            if (one["scenario"], one["rule"]) == (row["scenario"], row["rule"])
+        ]
+        times, bound = row["times_sync"], own[0]["staleness_bound"]
+        most = str(max(one["staleness_most"] for one in own))
+        lines.append(
+            [
+                f"{row['scenario']}, {row['rule']}",
+                f"{mean(one['gradients_per_s'] for one in own):.0f}",
+                f"{mean(times):.2f} ({min(times):.2f} to {max(times):.2f})",
+                f"{mean(row['simulated_times_sync']):.2f}",
+                f"{mean(one['staleness_mean'] for one in own):.1f}",
+                most if bound is None else f"{most} of {bound}",
+                f"{mean(one['curve']['loss'][-1] for one in own):.3f}",
+                f"{mean(one['seconds'] for one in own):.1f} s",
+            ]
+        )
+    head = ["slowness, rule", "gradients a second", "times sync (range)", "simulated",
+            "mean staleness", "most, of its bound", "loss at the end", "after"]  # fmt: skip
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def stragglers_price() -> str:
+    result = load("stragglers")
+    rates = sorted({row["rate"] for row in result["prices"]})
+
+    def cell(rule: str, rate: float, key: str) -> str:
+        losses = [
+            row[key] for row in result["prices"] if (row["rule"], row["rate"]) == (rule, rate)
+        ]
+        return "diverges" if None in losses else f"{mean(losses):.3f}"
+
+    lines = [
+        [
+            f"{rule}, {result[f'price_{what}']} {what}",
+            *(cell(rule, rate, f"loss_after_{what}") for rate in rates),
+        ]
+        for what in ("updates", "gradients")
+        for rule in dict.fromkeys(row["rule"] for row in result["prices"])
+    ]
+    head = ["loss after equal numbers, simulated", *(f"η = {rate:g}" for rate in rates)]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def marl_learning() -> str:
+    result = load("marl_learning")
+    lines = []
+    for row in result["rows"]:
+        judged = row["judged"] if "judged" in row else "greedy"
+        found = row["return"][judged]
+        lines.append(
+            [
+                row["case"],
+                f"{row['steps'] / 1e6:.2g} M",
+                f"{row['return']['random']['mean']:.3g}",
+                f"{row['target']:.3g}",
+                ", ".join(f"{value:.3g}" for value in found["by_seed"]),
+                judged,
+                f"{row['wall_s']:.0f} s",
+            ]
+        )
+    head = ["", "steps a seed", "at random", "target", "three seeds", "actions", "all seeds took"]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def rllib() -> str:
+    result = load("rllib")
+    fixed, target = f"{result['fixed_steps']:,}", f"{result['target']:g}".replace("-", "−")
+    head = [
+        *("PPO, two cores, median of three seeds", "steps/s", "first update, s"),
+        *(f"{fixed} steps, s", "return there", f"return {target}, s", "steps to it"),
+    ]
+    lines = [
+        [
+            row["case"],
+            f"{row['sustained_steps_per_s']:,.0f}",
+            f"{row['first_update_s']:.1f}",
+            f"{row['wall_s_to_fixed_steps']:.1f}",
+            f"{row['return_at_fixed_steps']:.1f}".replace("-", "−"),
+            "–" if row["wall_s_to_target"] is None else f"{row['wall_s_to_target']:.1f}",
+            "–" if row["steps_to_target"] is None else f"{row['steps_to_target']:,.0f}",
+        ]
+        for row in sorted(result["medians"], key=lambda row: row["side"], reverse=True)
+    ]
+    best, times = result["faster_way"], result["times_rllib"]
+
+    def each(key: str) -> str:
+        return ", ".join(f"{value:.1f}" for value in times[key])
+
+    versions = result["versions"]
+    packages = ", ".join(f"{name} {versions[name]}" for name in ("python", "jax", "jaxmarl"))
+    packages += ", " + ", ".join(
+        f"{name} {versions[f'rllib side: {name}']}" for name in ("ray", "torch", "mpe2")
+    )
+    hardware = result["hardware"]
+    return (
+        f"{table(head, lines)}\n\n"
+        f"{best['gradweave']}, against {best['rllib']}, seed by seed: "
+        f"{each('sustained_steps_per_s')} times the sustained rate; {fixed} steps in "
+        f"{each('wall_s_to_fixed_steps')} times less time; a return of {target} in "
+        f"{each('wall_s_to_target')} times less.\n\n"
+        f"`{result['command']}`, {result['date']}, {hardware['cores']} cores of {hardware['cpu']}, "
+        f"{hardware['memory_gib']} GiB; {packages}."
+    )
+
+
+def rllib_parity() -> str:
+    result = load("rllib")["parity"]
+    one, whole = (result[f"largest_difference_{over}"] for over in ("of_one_step", "in_an_episode"))
+    head = ["largest difference", *one]
+    lines = [
+        ["one step from the same state", *(f"{value:.1e}" for value in one.values())],
+        ["25 steps from the same start", *(f"{value:.1e}" for value in whole.values())],
+    ]
+    share = result["share_of_steps_with_agents_touching"]
+    return (
+        f"{table(head, lines)}\n\n"
+        f"{result['episodes']} episodes of random actions, {result['steps']:,} steps, agents touch "
+        f"in {share:.1%} of them."
+    )
+
+
+def marl_speed() -> str:
+    result = load("marl_speed")
+    lines = [
+        [
+            row["learner"],
+            f"{row['steps_per_s']:,.0f}",
+            f"{row['of_bare']:.2f}",
+            f"{row['of_bare_by_processor']:.2f}",
+        ]
+        for row in result["rows"]
+    ]
+    head = ["one core, simple_spread", "steps/s", "of bare, by wall", "by processor time"]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "table_2_short": short_table_2,
     "table_2": full_table_2,
@@ -481,6 +773,19 @@ PARTS: dict[str, Callable[[], str]] = {
     "shipped_training": shipped_training,
     "learning_choices": learning_choices,
     "environment_speed": environment_speed,
+    "lab": lab,
+    "lab_short": short_lab,
+    "jax_speed": jax_speed,
+    "jax_compilation": jax_compilation,
+    "bytes_sent": bytes_sent,
+    "decentralized": decentralized,
+    "decentralized_grid": decentralized_grid,
+    "stragglers": stragglers,
+    "stragglers_price": stragglers_price,
+    "marl_learning": marl_learning,
+    "marl_speed": marl_speed,
+    "rllib": rllib,
+    "rllib_parity": rllib_parity,
 }
 
 

@@ -22,11 +22,13 @@ ATTEMPTS = 5
 NOT_AT_IMPORT = (
     "jax",
     "matplotlib",
+    "mpi4py",
     "networkx",
     "numba",
     "ortools",
     "pandas",
     "plotly",
+    "pyroute2",
     "torch",
 )
 
