@@ -33,7 +33,9 @@ class Dense(eqx.Module):
 
     def __call__(self, x: Float[Array, "*B I"]) -> Float[Array, "*B O"]:
         """The map."""
-        return x @ self.weight + self.bias
+        # As one matrix: over several axes XLA copies both factors of a weight's gradient first.
+        rows = x.reshape(-1, x.shape[-1]) @ self.weight + self.bias
+        return rows.reshape(*x.shape[:-1], -1)
 
 
 class Cell(eqx.Module):
