@@ -233,7 +233,7 @@ def test_one_compilation_serves_any_number_of_updates_and_the_bits_are_the_same(
         ({"learning_rate": 0.0}, "learning_rate: expected a number above 0, got 0.0"),
         ({"minibatches": 0}, "minibatches: expected at least 1, got 0"),
         ({"discount": 1.5}, "discount: expected 0 to 1, got 1.5"),
-        ({"entropy": -1.0}, "entropy: expected 0 or more, got -1.0"),
+        ({"entropy": -1.0}, "entropy: expected a finite number of at least 0, got -1.0"),
         ({"hidden": ()}, "hidden: expected at least one width"),
         ({"activation": "cubic"}, "activation: expected tanh, relu, got 'cubic'"),
         ({"truncation": "later"}, "truncation: expected end or bootstrap"),

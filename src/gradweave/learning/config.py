@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from gradweave.checks import check_above_zero, check_at_least_one, check_not_below_zero
 from gradweave.environment.problem import Trees
 from gradweave.environment.rewards import Rewards
 from gradweave.errors import OptionError
@@ -47,10 +48,8 @@ class Group:
                 f"at_once: expected 1 to {len(self.exercises)}, the number of the group's "
                 f"exercises, got {self.at_once}"
             )
-        if self.episodes < 1:
-            raise OptionError(f"episodes: expected at least 1, got {self.episodes}")
-        if not 0 < self.share < math.inf:
-            raise OptionError(f"share: expected a number above 0, got {self.share}")
+        check_at_least_one(self, "episodes")
+        check_above_zero(self, "share")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,12 +78,8 @@ class Config:
     checkpoint_minutes: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "seeds", "draws"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name in ("tree_updates", "workload_updates"):
-            if getattr(self, name) < 0:
-                raise OptionError(f"{name}: expected at least 0, got {getattr(self, name)}")
+        check_at_least_one(self, "iterations", "seeds", "draws")
+        check_not_below_zero(self, "tree_updates", "workload_updates", "checkpoint_minutes")
         if self.tree_updates + self.workload_updates == 0:
             raise OptionError("tree_updates and workload_updates are both 0: nothing would learn")
         if not self.groups:
@@ -93,10 +88,6 @@ class Config:
             raise OptionError(f"seed: expected 0 to {2**31 - 1}, got {self.seed}")
         if not math.isfinite(self.tree_bias):
             raise OptionError(f"tree_bias: expected a finite number, got {self.tree_bias}")
-        if not 0 <= self.checkpoint_minutes < math.inf:
-            raise OptionError(
-                f"checkpoint_minutes: expected 0 or more, got {self.checkpoint_minutes}"
-            )
         for name, weight in dataclasses.asdict(self.rewards).items():
             if not math.isfinite(weight):
                 raise OptionError(f"rewards: {name}: expected a finite number, got {weight}")

@@ -6,7 +6,6 @@ is credited twice. Source: Schulman et al. 2017; Huang and Ontañón 2020 for th
 """
 
 import dataclasses
-import math
 from typing import Literal
 
 import equinox as eqx
@@ -14,8 +13,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gradweave.checks import (
+    check_above_zero,
+    check_at_least_one,
+    check_not_below_zero,
+    check_share,
+)
 from gradweave.environment.problem import Problem
-from gradweave.errors import OptionError
 from gradweave.learning.networks import HierarchicalPolicy, masked_log_softmax
 from gradweave.learning.rollout import (
     Draw,
@@ -50,18 +54,10 @@ class PPO:
     """What gradients are cut off at."""
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip", "gradient_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise OptionError(f"{name}: expected a number above 0, got {getattr(self, name)}")
-        for name in ("epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name in ("entropy", "value"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
-        for name in ("discount", "smoothing"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise OptionError(f"{name}: expected 0 to 1, got {getattr(self, name)}")
+        check_above_zero(self, "learning_rate", "clip", "gradient_norm")
+        check_at_least_one(self, "epochs", "minibatches")
+        check_not_below_zero(self, "entropy", "value")
+        check_share(self, "discount", "smoothing")
 
 
 class Lesson(eqx.Module):

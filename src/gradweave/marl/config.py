@@ -8,6 +8,12 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
+from gradweave.checks import (
+    check_above_zero,
+    check_at_least_one,
+    check_not_below_zero,
+    check_share,
+)
 from gradweave.errors import OptionError
 from gradweave.marl.networks import ACTIVATIONS, Activation
 
@@ -24,38 +30,6 @@ class Settings(Protocol):
     def steps(self) -> int:
         """Steps of an update, of all games on all devices together."""
         ...
-
-
-def check_above_zero(settings: Any, *names: str) -> None:
-    """Refuses numbers that are not above 0, by the fields' names."""
-    for name in names:
-        value = getattr(settings, name)
-        if not 0 < value < math.inf:
-            raise OptionError(f"{name}: expected a number above 0, got {value}")
-
-
-def check_not_below_zero(settings: Any, *names: str) -> None:
-    """Refuses numbers below 0."""
-    for name in names:
-        value = getattr(settings, name)
-        if not 0 <= value < math.inf:
-            raise OptionError(f"{name}: expected 0 or more, got {value}")
-
-
-def check_at_least_one(settings: Any, *names: str) -> None:
-    """Refuses counts below 1."""
-    for name in names:
-        value = getattr(settings, name)
-        if value < 1:
-            raise OptionError(f"{name}: expected at least 1, got {value}")
-
-
-def check_share(settings: Any, *names: str) -> None:
-    """Refuses numbers outside of 0 to 1."""
-    for name in names:
-        value = getattr(settings, name)
-        if not 0 <= value <= 1:
-            raise OptionError(f"{name}: expected 0 to 1, got {value}")
 
 
 def check_network(hidden: tuple[int, ...], activation: str) -> None:

@@ -3,13 +3,9 @@
 import dataclasses
 from typing import Any
 
+from gradweave.checks import check_above_zero, check_at_least_one, check_share
 from gradweave.errors import OptionError
-from gradweave.marl.config import (
-    check_above_zero,
-    check_at_least_one,
-    check_network,
-    check_share,
-)
+from gradweave.marl.config import check_network
 from gradweave.marl.networks import Activation
 
 

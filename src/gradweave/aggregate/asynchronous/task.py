@@ -14,6 +14,7 @@ from gradweave.aggregate.asynchronous.consistency import Consistency, Sync, from
 from gradweave.aggregate.asynchronous.layout import Layout, host, layout, ranges
 from gradweave.aggregate.asynchronous.shard import check_elementwise
 from gradweave.aggregate.asynchronous.stragglers import Stragglers
+from gradweave.checks import check_at_least_one
 from gradweave.errors import OptionError
 
 
@@ -58,9 +59,7 @@ class Task:
     """Durations that steps are made to take."""
 
     def __post_init__(self) -> None:
-        for name in ("workers", "steps", "servers"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        check_at_least_one(self, "workers", "steps", "servers")
         if not 0 <= self.seed < 2**31:
             raise OptionError(f"seed: expected 0 to {2**31 - 1}, got {self.seed}")
         for worker, _ in self.stragglers.slow:
