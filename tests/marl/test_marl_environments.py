@@ -145,6 +145,31 @@ def test_the_adapter_plays_the_games_own_steps(spec):
     assert same[~done].all()
 
 
+@pytest.mark.parametrize("spec", ["switch_riddle", "coin_game:num_inner_steps=3,num_outer_steps=2"])
+def test_games_side_by_side_are_stepped_as_each_alone(spec):
+    """Of one, episodes end at different times; of the other, all at once."""
+    env = environment(spec)
+
+    def play(step: Any, key: Any) -> Any:
+        def on(carry: Any, key: Any) -> Any:
+            games, view = carry
+            keys = jax.random.split(key, 5)
+            action = random_action(env, view, keys)
+            games, view, outcome = step(keys, games, action)
+            return (games, view), (games, view, outcome)
+
+        begun = jax.vmap(env.reset)(jax.random.split(key, 5))
+        return jax.lax.scan(on, begun, jax.random.split(key, STEPS))[1]
+
+    together, alone = (
+        jax.jit(functools.partial(play, step))(jax.random.key(2))
+        for step in (env.steps, jax.vmap(env.step))
+    )
+    jax.tree.map(np.testing.assert_array_equal, together, alone)
+    ends = np.asarray(together[2].done).sum(1)
+    assert (ends == 0).any() and (ends > 0).any()
+
+
 @pytest.mark.parametrize("spec", GAMES)
 def test_masks_and_shapes_hold_at_every_step(spec):
     env = environment(spec)

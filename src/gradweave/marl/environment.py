@@ -143,13 +143,37 @@ class Environment:
             action: [A] numbers of discrete actions, or [A, U] components, each in [−1, 1] for the
                 whole of its range; values beyond count as the nearest within.
         """
-        key, fresh_key = jax.random.split(key)
+        after, last, outcome, fresh = self._go_on(key, state, action)
+        return *self._renewed(outcome.done, fresh, after, last), outcome
+
+    def steps(
+        self, keys: PRNGKeyArray, states: State, actions: Num[Array, "B A *U"]
+    ) -> tuple[State, View, Outcome]:
+        """The same of games side by side; new episodes are drawn only when any has ended.
+
+        Args:
+            keys: [B] each game's.
+            states: [B].
+            actions: see `step`.
+        """
+        after, last, outcome, fresh = jax.vmap(self._go_on)(keys, states, actions)
+        states, views = jax.lax.cond(
+            outcome.done.any(),
+            lambda: jax.vmap(self._renewed)(outcome.done, fresh, after, last),
+            lambda: (after, last),
+        )
+        return states, views, outcome
+
+    def _go_on(
+        self, key: PRNGKeyArray, state: State, action: Num[Array, "A *U"]
+    ) -> tuple[State, View, Outcome, PRNGKeyArray]:
+        """A step in the same episode, and the key for the next one."""
+        key, fresh = jax.random.split(key)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             seen, after, rewards, dones, info = self.game.step_env(
                 key, state, self._by_agent(action)
             )
-            fresh, begun = self.reset(fresh_key)
             done = jnp.asarray(dones["__all__"], bool)
             truncated = jnp.asarray(self.reading.truncated(self.game, after, info, done), bool)
             last = self._view(seen, after, jnp.zeros((), bool))
@@ -161,11 +185,16 @@ class Environment:
                 truncated=done & truncated,
                 last=last,
             )
+        after, last = jax.tree.map(_as, (after, last), jax.eval_shape(self.reset, key))
+        return after, last, outcome, fresh
 
-        def chosen(new: Array, old: Array) -> Array:
-            return jnp.where(done, new, jnp.asarray(old, jnp.result_type(new)))
-
-        return jax.tree.map(chosen, fresh, after), jax.tree.map(chosen, begun, last), outcome
+    def _renewed(
+        self, done: Bool[Array, ""], key: PRNGKeyArray, state: State, view: View
+    ) -> tuple[State, View]:
+        """A new episode in place of one that has ended."""
+        return jax.tree.map(
+            lambda new, old: jnp.where(done, new, old), self.reset(key), (state, view)
+        )
 
     def _by_agent(self, action: Num[Array, "A *U"]) -> dict[Any, Array]:
         if not self.continuous:
@@ -241,6 +270,11 @@ def _strong(x: Any) -> Array:
     """An array of the same dtype whatever it is added to: JAX keeps Python's numbers weak."""
     x = jnp.asarray(x)
     return jax.lax.convert_element_type(x, x.dtype)
+
+
+def _as(x: Any, like: Any) -> Array:
+    """An array of another's dtype."""
+    return jnp.asarray(x, like.dtype)
 
 
 def _flat(x: Any) -> Float[Array, " N"]:

@@ -80,7 +80,7 @@ def play(
         games, view, memory, keys, returns, lengths, over, step = carry
         keys, drawing, playing = split_each(keys, 3)
         memory, action = act(memory, view, drawing)
-        games, view, outcome = jax.vmap(environment.step)(playing, games, action)
+        games, view, outcome = environment.steps(playing, games, action)
         returns = returns + jnp.where(over[:, None], 0.0, outcome.reward)
         lengths = lengths + ~over
         return games, view, memory, keys, returns, lengths, over | outcome.done, step + 1

@@ -138,7 +138,7 @@ class PPOLearner:
             games, view, memories, keys = carry
             keys, drawing, playing = split_each(keys, 3)
             memories, played = players.look(parameters, memories, view, drawing)
-            games, view, outcome = jax.vmap(players.environment.step)(playing, games, played.action)
+            games, view, outcome = players.environment.steps(playing, games, played.action)
             after = jnp.zeros_like(played.value)
             if bootstrap:
                 after = players.value(parameters, memories, outcome.last)

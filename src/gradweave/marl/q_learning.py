@@ -268,7 +268,7 @@ class QLearner:
             games, view, memory, keys = carry
             keys, drawing, playing = split_each(keys, 3)
             memory, action = self._act(state.parameters, memory, view, drawing, explore)
-            games, after, outcome = jax.vmap(environment.step)(playing, games, action)
+            games, after, outcome = environment.steps(playing, games, action)
             kept = view, action, outcome.reward, outcome.done
             return (games, after, memory, keys), kept
 

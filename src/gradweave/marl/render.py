@@ -55,7 +55,7 @@ def episode(
     def step(games: Any, view: Any, memory: Any, keys: Any) -> Any:
         keys, drawing, playing = split_each(keys, 3)
         memory, action = learner.act(parameters, memory, view, drawing, greedy=greedy)
-        after, seen, outcome = jax.vmap(environment.step)(playing, games, action)
+        after, seen, outcome = environment.steps(playing, games, action)
         return (after, seen, memory, keys), action, outcome
 
     games, view = jax.jit(jax.vmap(environment.reset))(keys)
