@@ -681,6 +681,29 @@ def marl_learning() -> str:
     return f"{table(head, lines)}\n\n{made_with(result)}"
 
 
+def marl_matrix() -> str:
+    result = load("marl_matrix")
+    names = list(dict.fromkeys(row["algorithm"] for row in result["rows"]))
+    whys: list[str] = []
+
+    def cell(env: str, name: str) -> str:
+        both = [row for row in result["rows"] if (row["env"], row["algorithm"]) == (env, name)]
+        if all(row["runs"] for row in both):
+            return "runs"
+        why = next(row["reason"] for row in both if not row["runs"])
+        why = why.removeprefix(f"{name}: ").replace(env, "this environment")
+        if why not in whys:
+            whys.append(why)
+        return f"({whys.index(why) + 1})"
+
+    lines = [
+        [f"`{env}`", *(cell(env, name) for name in names)]
+        for env in dict.fromkeys(row["env"] for row in result["rows"])
+    ]
+    notes = "\n".join(f"{i}. {why}" for i, why in enumerate(whys, 1))
+    return f"{table(['', *names], lines)}\n\n{notes}\n\n{made_with(result)}"
+
+
 def rllib() -> str:
     result = load("rllib")
     fixed, target = f"{result['fixed_steps']:,}", f"{result['target']:g}".replace("-", "−")
@@ -784,6 +807,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "stragglers_price": stragglers_price,
     "marl_learning": marl_learning,
     "marl_speed": marl_speed,
+    "marl_matrix": marl_matrix,
     "rllib": rllib,
     "rllib_parity": rllib_parity,
 }

@@ -1,16 +1,20 @@
 """One step of training runs on every environment by every algorithm that fits it.
 
     python benchmarks/experiments/marl_matrix.py
+    python benchmarks/experiments/marl_matrix.py --only ant_4x2
 
-Each cell makes two updates of a small learner and looks whether parameters moved and everything
-stayed finite. Seconds are those of compilation and both updates.
+The second is for an environment with the extra `mabrax`: it puts its rows into what the first
+recorded. Each cell makes two updates of a small learner and looks whether parameters moved and
+everything stayed finite. Seconds are those of compilation and both updates.
 """
 
+import argparse
+import contextlib
 import itertools
 import json
 import sys
 import time
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import numpy as np
-from record import record, versions
+from record import RESULTS, record, versions
 
 from gradweave.errors import OptionError
 from gradweave.marl import algorithms
@@ -75,12 +79,23 @@ def cell(env: str, algorithm: str, recurrent: bool) -> dict[str, Any]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=ENVIRONMENTS, metavar="ENV")
+    only = parser.parse_args().only
     jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the work
-    rows = []
-    for env, algorithm, recurrent in itertools.product(ENVIRONMENTS, SMALL, (False, True)):
-        rows.append(cell(env, algorithm, recurrent))
-        print(json.dumps(rows[-1]), flush=True)
+    made = []
+    for env in ENVIRONMENTS if only is None else (only,):
+        for algorithm, recurrent in itertools.product(SMALL, (False, True)):
+            made.append(cell(env, algorithm, recurrent))
+            print(json.dumps(made[-1]), flush=True)
+    rows = made
+    if only is not None:
+        known = json.loads((RESULTS / "marl_matrix.json").read_text())["rows"]
+        others = [row for row in known if row["env"] != only]
+        rows = sorted([*others, *made], key=lambda row: ENVIRONMENTS.index(row["env"]))
     libraries = {name: version(name) for name in ("jax", "jaxmarl", "equinox", "optax")}
+    with contextlib.suppress(PackageNotFoundError):
+        libraries["brax"] = version("brax")
     record(
         "marl_matrix",
         "python benchmarks/experiments/marl_matrix.py",
