@@ -36,6 +36,7 @@ MANY_PROCESSES = (
     "aggregate/asynchronous/test_asynchronous_ray",
     "aggregate/test_devices.py",
     "marl/test_marl_devices.py",
+    "marl/test_marl_processes.py",
     "cli/test_cli_train.py",
 )
 """Tests that start a process a server run one after the other: ten processes are enough for two

@@ -1,8 +1,11 @@
 """``gradweave train``: train agents on many devices, with any way to combine what they learn."""
 
+import contextlib
+import dataclasses
 import json
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +14,11 @@ import click
 from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, duration, note, print_json, print_lines
 from gradweave.cli.options import is_there, json_option, positive, writable
-from gradweave.errors import FileError, OptionError
+from gradweave.errors import FileError, GradweaveError, Negative, OptionError
 
 if TYPE_CHECKING:
     from gradweave.marl.config import Config
+    from gradweave.marl.processes import Processes
     from gradweave.marl.training import Report, Trained
 
 RESULT = "result.json"
@@ -23,6 +27,8 @@ _KEYS = (
     *("env", "options", "algorithm", "aggregation", "devices"),
     *("seed", "seeds", "steps", "settings"),
 )
+_LINGER_S = 1.0
+"""How long a process with nothing to say lets another say it: mpirun ends all when one fails."""
 _USUAL = {"env": "MPE_simple_spread_v3", "algorithm": "ippo", "steps": 1_000_000}
 
 
@@ -94,6 +100,12 @@ _USUAL = {"env": "MPE_simple_spread_v3", "algorithm": "ippo", "steps": 1_000_000
     metavar="MINUTES",
     help="Time between checkpoints.",
 )
+@click.option(
+    "--distributed",
+    is_flag=True,
+    help="Train together with the processes that mpirun, Slurm or JAX_COORDINATOR_ADDRESS, "
+    "JAX_NUM_PROCESSES and JAX_PROCESS_ID tell of; --devices counts those of all.",
+)
 @json_option
 def train(
     file: Path | None,
@@ -102,9 +114,10 @@ def train(
     episodes: int,
     render: Path | None,
     checkpoint_minutes: float,
+    distributed: bool,
     as_json: bool,
     **asked: Any,
-) -> None:
+) -> int:
     """Train agents that share an environment.
 
     A checkpoint is written every few minutes and on Ctrl-C; the same command then goes on from it
@@ -112,45 +125,178 @@ def train(
     """
     if not all(map(is_there, _NEEDED)):
         raise OptionError("gradweave train needs JaxMARL: pip install 'gradweave[marl]'")
-    if output.exists() and not output.is_dir():
-        raise FileError(f"{output}: is not a directory; give another name to --output")
-    writable(render, ".gif")
+    task = _Task(lambda: _config(file, asked, given), output, episodes, render, checkpoint_minutes)
     begun = time.monotonic()
-    with Progress("starting JAX") as progress:
-        config = _config(file, asked, given)
-        _start_jax(config.devices)
-        from gradweave.marl import training
-
-        before = training.updates_done(config, output)
-        if before:
-            note(f"resumes from {output}: {before} of {config.updates} updates are done")
-        progress("compiling")
-        try:
-            trained = training.train(
-                config,
-                output,
-                report=lambda made: progress(_doing(made)),
-                checkpoint_minutes=checkpoint_minutes,
-            )
-        except KeyboardInterrupt:
-            done = training.updates_done(config, output)
-            if done:
-                note(f"{output} holds {done} of {config.updates} updates; train again to go on")
-            raise
-        progress("judging the policy")
-        held = _held(trained, output, episodes)
-        if render is not None:
-            progress("drawing an episode")
-            _draw(trained, render)
-    held |= {
-        "rendered": None if render is None else str(render),
-        "wall_s": round(time.monotonic() - begun, 2),
-    }
+    status, held = _by_several(task) if distributed else (0, _by_one(task))
+    if held is None:
+        return status
+    held["wall_s"] = round(time.monotonic() - begun, 2)
     atomic_write(output / RESULT, (json.dumps(held, indent=1) + "\n").encode())
     if as_json:
         print_json(held)
     else:
         print_lines(*_told(held))
+    return status
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """What was asked for."""
+
+    config: "Callable[[], Config]"
+    """Raises what is wrong with it."""
+    output: Path
+    episodes: int
+    render: Path | None
+    checkpoint_minutes: float
+
+    def check_files(self) -> None:
+        """Refuses what could not be written."""
+        if self.output.exists() and not self.output.is_dir():
+            raise FileError(f"{self.output}: is not a directory; give another name to --output")
+        writable(self.render, ".gif")
+
+
+def _by_one(task: _Task) -> dict[str, Any] | None:
+    """Trains in this process alone."""
+    task.check_files()
+    with Progress("starting JAX") as progress:
+        config = task.config()
+        _start_jax(config.devices)
+        from gradweave.marl.processes import Processes
+
+        return _train(task, config, Processes(), progress)
+
+
+def _by_several(task: _Task) -> tuple[int, dict[str, Any] | None]:
+    """Trains with the processes that were started with this one.
+
+    Returns:
+        The exit status; and what came of it, in the first process.
+    """
+    from gradweave.marl import joining
+    from gradweave.marl.processes import Processes
+
+    joining.speak_alone(_complain)
+    processes = None
+    with contextlib.ExitStack() as shown:
+        progress = shown.enter_context(Progress("waiting for the other processes"))
+        number = joining.join()
+        try:
+            try:
+                config = task.config()
+            except GradweaveError as error:
+                config = error  # which the others have to hear of, when JAX has started
+            devices = number if isinstance(config, GradweaveError) else config.devices
+            _start_jax(max(devices // number, 1))
+            processes = Processes()
+            if not processes.first:
+                shown.close()
+            return 0, _train(task, config, processes, progress)
+        except BaseException as error:
+            return _ended(processes, error), None
+
+
+def _train(
+    task: _Task,
+    found: "Config | GradweaveError",
+    processes: "Processes",
+    progress: Progress,
+) -> dict[str, Any] | None:
+    """Trains, and judges the policy.
+
+    Args:
+        task: what was asked for.
+        found: the config; or what is wrong with it.
+        processes: that train together.
+        progress: is told what is being done.
+
+    Returns:
+        What came of it; None in processes other than the first.
+    """
+    from gradweave.marl import training
+
+    def checked() -> "Config":
+        if processes.first:
+            task.check_files()
+        if isinstance(found, GradweaveError):
+            raise found
+        return found
+
+    output = task.output
+    with processes.lost_is_an_error():
+        config = processes.together(checked)
+        before = processes.number_of_first(lambda: training.updates_done(config, output))
+    if before and processes.first:
+        note(f"resumes from {output}: {before} of {config.updates} updates are done")
+    progress("compiling")
+    try:
+        trained = training.train(
+            config,
+            output,
+            report=lambda made: progress(_doing(made)),
+            checkpoint_minutes=task.checkpoint_minutes,
+            processes=processes,
+        )
+    except KeyboardInterrupt:
+        done = training.updates_done(config, output) if processes.first else 0
+        if done:
+            note(f"{output} holds {done} of {config.updates} updates; train again to go on")
+        raise
+    if not processes.alone:
+        _part(processes)
+    if not processes.first:
+        return None
+    progress("judging the policy")
+    held = _held(trained, output, task.episodes) | {"processes": processes.number}
+    if task.render is not None:
+        progress("drawing an episode")
+        _draw(trained, task.render)
+    return held | {"rendered": None if task.render is None else str(task.render)}
+
+
+def _part(processes: "Processes") -> None:
+    """Parts from the others, which all do."""
+    from gradweave.marl import joining
+
+    joining.leave()
+    processes.ended_together = True
+
+
+def _ended(processes: "Processes | None", error: BaseException) -> int:
+    """Ends this process of several after an error.
+
+    Returns:
+        The exit status, where another process says what there is to say.
+
+    Raises:
+        BaseException: the error, where all processes know that they end.
+    """
+    from gradweave.cli.main import ANSWER_IS_NO, BAD_INPUT, INTERRUPTED
+    from gradweave.marl import joining
+    from gradweave.marl.processes import EndedElsewhereError
+
+    if processes is not None and processes.ended_together:
+        _part(processes)
+        if isinstance(error, KeyboardInterrupt) and not processes.first:
+            time.sleep(_LINGER_S)
+            return INTERRUPTED
+        if isinstance(error, EndedElsewhereError):
+            time.sleep(_LINGER_S)
+            return BAD_INPUT
+        raise error
+    # The others do not know, and those that are gone cannot be parted from: Python's own way to
+    # end would wait for them.
+    if isinstance(error, KeyboardInterrupt):
+        joining.end_at_once(INTERRUPTED, lambda: _complain("interrupted"))
+    if isinstance(error, GradweaveError):
+        status = ANSWER_IS_NO if isinstance(error, Negative) else BAD_INPUT
+        joining.end_at_once(status, lambda: _complain(str(error)))
+    joining.end_at_once(ANSWER_IS_NO, lambda: traceback.print_exception(error))
+
+
+def _complain(reason: str) -> None:
+    note(f"gradweave: {' '.join(reason.split())}")
 
 
 def _config(file: Path | None, asked: Mapping[str, Any], given: tuple[str, ...]) -> "Config":
@@ -271,12 +417,14 @@ def _doing(made: "Report") -> str:
 def _told(held: dict[str, Any]) -> list[str]:
     now = held["updates"] - held["resumed_from"]
     rate = held["steps_per_s"]
-    devices = held["devices"]
+    devices, processes = held["devices"], held["processes"]
     judged = held["return"]
     return [
         f"{held['algorithm']} on {held['env']}: {held['steps']} steps, {now} of "
         f"{held['updates']} updates now, in {duration(held['wall_s'])} on {devices} "
-        f"device{'s' * (devices > 1)} by {held['aggregation']}"
+        f"device{'s' * (devices > 1)}"
+        + (f" of {processes} processes" if processes > 1 else "")
+        + f" by {held['aggregation']}"
         + (f", {rate:.3g} steps/s" if rate else ""),
         f"return: greedy {judged['greedy']['mean']:.4g}, sampled {judged['sampled']['mean']:.4g}, "
         f"at random {judged['random']['mean']:.4g}",

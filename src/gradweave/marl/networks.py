@@ -50,10 +50,15 @@ class Cell(eqx.Module):
         self.of_memory = Dense(width, 3 * width, 1.0, two)
 
     def __call__(
-        self, memory: Float[Array, "*B H"], x: Float[Array, "*B I"]
+        self, memory: Float[Array, "*B H"], given: Float[Array, "*B G"]
     ) -> Float[Array, "*B H"]:
-        """The next memory, which is the output too."""
-        reset, update, new = jnp.split(self.of_input(x), 3, axis=-1)
+        """The next memory, which is the output too.
+
+        Args:
+            memory: from the step before.
+            given: what `of_input` makes of the step's input; of many steps it is made at once.
+        """
+        reset, update, new = jnp.split(given, 3, axis=-1)
         old_reset, old_update, old_new = jnp.split(self.of_memory(memory), 3, axis=-1)
         update = jax.nn.sigmoid(update + old_update)
         new = jnp.tanh(new + jax.nn.sigmoid(reset + old_reset) * old_new)
@@ -128,8 +133,8 @@ class Network(eqx.Module):
         """
         features = self._features(x)
         if self.cell is not None and memory is not None:
-            memory = self.cell(jnp.where(start[..., None, None], 0.0, memory), features)
-            features = memory
+            memory = jnp.where(start[..., None, None], 0.0, memory)
+            features = memory = self.cell(memory, self.cell.of_input(features))
         return memory, self.head(features)
 
     def along(
@@ -148,11 +153,11 @@ class Network(eqx.Module):
             return self.head(features)
 
         def step(memory: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-            features, start = now
-            memory = cell(jnp.where(start[..., None, None], 0.0, memory), features)
+            given, start = now
+            memory = cell(jnp.where(start[..., None, None], 0.0, memory), given)
             return memory, memory
 
-        return self.head(jax.lax.scan(step, memory, (features, start))[1])
+        return self.head(jax.lax.scan(step, memory, (cell.of_input(features), start))[1])
 
     def _features(self, x: Float[Array, "..."]) -> Float[Array, "*B A H"]:
         activation = ACTIVATIONS[self.activation]

@@ -5,7 +5,7 @@ exact aggregation, and may differ under gossip. Arrays have axes [D, S] in front
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -29,34 +29,28 @@ class Program:
 
         Args:
             learner: of one seed on one device.
-            devices: at least one.
+            devices: at least one; of all processes, where there are several.
             seed: of every random choice.
             seeds: learners side by side.
         """
         self.learner = learner
         self.mesh = Mesh(np.array(devices), (AXIS,))
         self.seed, self.seeds = seed, seeds
-        self._spread = NamedSharding(self.mesh, P(AXIS))
+        self.sharding = NamedSharding(self.mesh, P(AXIS))
+        """How states lie on the devices."""
         mapped = functools.partial(jax.shard_map, mesh=self.mesh, check_vma=False)
-        self._start = jax.jit(mapped(self._init, in_specs=P(), out_specs=P(AXIS)))
+        self._start = jax.jit(self._keyed(mapped(self._init, in_specs=P(), out_specs=P(AXIS))))
         self._run = jax.jit(
             mapped(self._updates, in_specs=(P(AXIS), P()), out_specs=(P(AXIS), P()))
         )
 
     def start(self) -> Any:
         """The states before the first update: [D, S, ...]."""
-        key = jax.random.key(self.seed)
-        # A learner of one training alone is the first one of a training of several.
-        keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(self.seeds))
-        return self._start(keys)
+        return self._start(np.int32(self.seed))
 
     def shapes(self) -> Any:
         """The states' shapes, without the work."""
         return jax.eval_shape(self.start)
-
-    def place(self, state: Any) -> Any:
-        """Puts states that came from elsewhere where `run` wants them."""
-        return jax.device_put(state, self._spread)
 
     def run(self, state: Any, updates: int) -> tuple[Any, Metrics]:
         """Makes updates.
@@ -69,19 +63,34 @@ class Program:
             The states after them, and metrics of each update and seed, over all devices:
             [updates, S, ...].
         """
-        state, metrics = self._run(state, jnp.int32(updates))
+        state, metrics = self._run(state, np.int32(updates))
         return state, jax.tree.map(lambda x: np.asarray(x)[:updates], metrics)
 
     def parameters(self, state: Any) -> Any:
         """Of each seed [S, ...]: the mean of all devices', which may differ."""
-        own = jax.vmap(jax.vmap(self.learner.parameters))(state)
 
         def one(x: Array) -> Array:
             same = (x == x[:1]).all()
             return jnp.where(same, x[0], x.mean(0).astype(x.dtype))
 
+        def all_devices(state: Any) -> Any:
+            return jax.tree.map(one, jax.vmap(jax.vmap(self.learner.parameters))(state))
+
         everywhere = NamedSharding(self.mesh, P())
-        return jax.jit(lambda own: jax.tree.map(one, own), out_shardings=everywhere)(own)
+        return jax.jit(all_devices, out_shardings=everywhere)(state)
+
+    def _keyed(
+        self, start: Callable[[PRNGKeyArray], Any]
+    ) -> Callable[[Int[Array, ""] | np.int32], Any]:
+        """Makes the seeds' keys within the program, so that all processes have them."""
+
+        def started(seed: Int[Array, ""] | np.int32) -> Any:
+            key = jax.random.key(seed)
+            # A learner of one training alone is the first one of a training of several.
+            keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(self.seeds))
+            return start(keys)
+
+        return started
 
     def _each_seed(self, function: Any, *arguments: Any) -> Any:
         if self.seeds > 1:

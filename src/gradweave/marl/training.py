@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from gradweave.marl.config import Config, differences
 from gradweave.marl.environment import Environment
 from gradweave.marl.environments import make
 from gradweave.marl.learner import Learner
+from gradweave.marl.processes import AgreedInterrupt, Processes
 from gradweave.marl.program import AT_ONCE, Program
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -65,8 +67,13 @@ def train(
     checkpoint_minutes: float = 2.0,
     stop_after: int | None = None,
     aggregate: Aggregate | None = None,
+    processes: Processes | None = None,
 ) -> Trained:
     """Trains, resuming from the folder's checkpoint where there is one.
+
+    Where `jax.distributed` has joined several processes, all of them call this with the same
+    config and share the devices evenly. Only the first one reads and writes files and reports. The
+    checkpoint is the same as that of one process with as many devices.
 
     An update depends on the config and on the state before it alone, so that a training that was
     killed and resumed ends in the same bits as one that was not.
@@ -78,52 +85,74 @@ def train(
         checkpoint_minutes: time between checkpoints.
         stop_after: updates after which to stop early; the checkpoint is written.
         aggregate: in place of what the config names.
+        processes: which train together, if that is known.
 
     Raises:
         OptionError: where the folder holds another training, or there are too few devices.
         FileError: where the folder cannot be made, or its checkpoint cannot be read.
-        KeyboardInterrupt: where Ctrl-C came; the checkpoint is written.
+        EndedElsewhereError: where another process raised one of these.
+        RunError: where another process was lost.
+        KeyboardInterrupt: where Ctrl-C came, to any process; the checkpoint is written.
     """
-    before = updates_done(config, folder)
-    environment = make(config.env, **config.options)
-    devices = _devices(config.devices)
-    learner = algorithms.build(config, environment, aggregate or _aggregate(config, folder))
-    program = Program(learner, devices, config.seed, config.seeds)
-    _make(folder)
-    held = _Held(program, folder, config, before)
+    processes = processes or Processes()
+    with processes.lost_is_an_error(), processes.interruptible():
+        processes.check_same(config.flat())
+        before = processes.number_of_first(lambda: updates_done(config, folder))
+        environment = processes.together(lambda: make(config.env, **config.options))
+        devices = processes.together(lambda: _devices(config.devices))
+        found = aggregate or _aggregate(config, folder, processes)
+        learner = processes.together(lambda: algorithms.build(config, environment, found))
+        program = Program(learner, devices, config.seed, config.seeds)
+        processes.by_first(lambda: _make(folder))
+        held = _Held(program, processes, folder, config, before)
+        end = config.updates if stop_after is None else min(stop_after, config.updates)
+        pace = _updates(held, end, environment, report, checkpoint_minutes)
+        parameters = program.parameters(held.state)
+        if not processes.alone:
+            parameters = jax.tree.map(np.asarray, parameters)
+        if held.updates == config.updates:
+            about = {"config": config.flat(), "agents": environment.agents}
+            processes.by_first(lambda: checkpoint.save(folder / POLICY, parameters, about))
+        processes.agree()
+    return Trained(config, environment, learner, parameters, before, pace.steps_per_s)
+
+
+def _updates(
+    held: "_Held",
+    end: int,
+    environment: Environment,
+    report: Callable[[Report], None],
+    checkpoint_minutes: float,
+) -> "_Pace":
+    """Makes updates until so many are done, and writes what they came to."""
+    processes, config, before = held.processes, held.config, held.updates
     per_update = config.settings.steps
     pace = _Pace(per_update)
-    end = config.updates if stop_after is None else min(stop_after, config.updates)
-    saved = time.monotonic()
-    with curves.Log(folder, before, before * per_update) as log, held.saved_on_interrupt():
+    with contextlib.ExitStack() as stack:
+        open_log = curves.Log(held.path.parent, before, before * per_update)
+        log = processes.by_first(lambda: stack.enter_context(open_log))
+        stack.enter_context(held.saved_on_interrupt())
         while held.updates < end:
-            began, done = time.monotonic(), held.updates
-            number = min(pace.at_once, end - done)
-            state, metrics = program.run(held.state, number)
-            held.state, held.updates = state, done + number
-            now = time.monotonic()
-            pace.took(number, now - began)
-            made = [
-                curves.row(
-                    jax.tree.map(lambda x, i=i: x[i], metrics),
-                    done + i + 1,
-                    (done + i + 1) * per_update,
-                    environment.agents,
-                )
-                for i in range(number)
-            ]
-            log.write(made)
-            report(_report(config, held.updates, metrics, pace))
-            if held.updates < end and now - saved > 60 * checkpoint_minutes:
+            turn = processes.turn(
+                min(pace.at_once, end - held.updates), save=held.is_due(checkpoint_minutes)
+            )
+            if turn.save:
                 held.save()
-                saved = now
+            began, done = time.monotonic(), held.updates
+            state, metrics = held.program.run(held.state, turn.updates)
+            held.state, held.updates = state, done + turn.updates
+            pace.took(turn.updates, time.monotonic() - began)
+
+            def tell(done: int = done, metrics: Any = metrics) -> None:
+                assert log is not None
+                log.write(_rows(metrics, done, per_update, environment.agents))
+                report(_report(config, held.updates, metrics, pace))
+
+            processes.by_first(tell)
         if held.updates > before:
             held.save()
-    parameters = program.parameters(held.state)
-    if held.updates == config.updates:
-        about = {"config": config.flat(), "agents": environment.agents}
-        checkpoint.save(folder / POLICY, parameters, about)
-    return Trained(config, environment, learner, parameters, before, pace.steps_per_s)
+        processes.turn(0, save=False)  # where an error or Ctrl-C of the last call comes out
+    return pace
 
 
 def updates_done(config: Config, folder: Path) -> int:
@@ -168,29 +197,48 @@ def load_policy(folder: Path, learner: Learner, config: Config) -> Any:
 class _Held:
     """A training's state: all that its next update depends on."""
 
-    def __init__(self, program: Program, folder: Path, config: Config, updates: int) -> None:
+    def __init__(
+        self,
+        program: Program,
+        processes: Processes,
+        folder: Path,
+        config: Config,
+        updates: int,
+    ) -> None:
+        self.program, self.processes = program, processes
         self.path, self.config, self.updates = folder / CHECKPOINT, config, updates
-        self._saved = updates
-        self.state: Any = (
-            program.place(checkpoint.load(self.path, program.shapes()))
-            if updates
-            else program.start()
-        )
+        self._saved, self._saved_at = updates, time.monotonic()
+        if updates:
+            shapes = program.shapes()
+            read = processes.by_first(lambda: checkpoint.load(self.path, shapes))
+            processes.agree()
+            self.state: Any = processes.place(read, shapes, program.sharding)
+        else:
+            processes.agree()
+            self.state = program.start()
+
+    def is_due(self, minutes: float) -> bool:
+        """Whether there is something new to write, and the last checkpoint is that old."""
+        old = time.monotonic() - self._saved_at > 60 * minutes
+        return old and self.updates > self._saved
 
     def save(self) -> None:
         """Writes the checkpoint."""
         about = {"config": self.config.flat(), "updates": self.updates}
-        checkpoint.save(self.path, self.state, about)
-        self._saved = self.updates
+        state = self.processes.gather(self.state)
+        self.processes.by_first(lambda: checkpoint.save(self.path, state, about))
+        self._saved, self._saved_at = self.updates, time.monotonic()
 
     @contextlib.contextmanager
     def saved_on_interrupt(self) -> Iterator[None]:
         """Writes the checkpoint where Ctrl-C ends the block, if there is anything new to write."""
         try:
             yield
-        except KeyboardInterrupt:
-            if self.updates > self._saved:
+        except KeyboardInterrupt as error:
+            together = self.processes.alone or isinstance(error, AgreedInterrupt)
+            if together and self.updates > self._saved:
                 self.save()
+                self.processes.agree()
             raise
 
 
@@ -243,28 +291,78 @@ def _report(config: Config, updates: int, metrics: Any, pace: _Pace) -> Report:
     )
 
 
+def _rows(
+    metrics: Any, done: int, per_update: int, agents: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """For the log, of each update that a call made."""
+    return [
+        curves.row(
+            jax.tree.map(lambda x, i=i: x[i], metrics),
+            done + i + 1,
+            (done + i + 1) * per_update,
+            agents,
+        )
+        for i in range(len(metrics.episodes))
+    ]
+
+
 def _devices(number: int) -> list[Any]:
-    there = jax.devices()
-    if number > len(there):
-        raise OptionError(f"devices: expected at most {len(there)}, got {number}")
-    return there[:number]
+    """As many of each process; those of a process side by side."""
+    there: dict[int, list[Any]] = {}
+    for device in jax.devices():
+        there.setdefault(device.process_index, []).append(device)
+    each, rest = divmod(number, len(there))
+    if rest:
+        raise OptionError(
+            f"devices: expected a multiple of the {len(there)} processes, got {number}"
+        )
+    most = min(map(len, there.values()))
+    if each > most:
+        among = f", {most} in each process" if len(there) > 1 else ""
+        raise OptionError(f"devices: expected at most {most * len(there)}{among}, got {number}")
+    return [device for process in sorted(there) for device in there[process][:each]]
 
 
-def _aggregate(config: Config, folder: Path) -> Aggregate:
+def _aggregate(config: Config, folder: Path, processes: Processes) -> Aggregate:
     """What the config names. A schedule that is found for it is kept, for the next time."""
     from gradweave.aggregate import from_spec
+
+    name, _, what = config.aggregation.partition(":")
+    if name.strip() != "scheduled" or not what:
+        return processes.together(lambda: from_spec(config.aggregation, config.devices))
+    path = processes.by_first(lambda: _schedule(config, folder, what))
+    if processes.alone:
+        return from_spec(f"scheduled:{path}", config.devices)
+
+    def read() -> bytes:
+        assert path is not None  # otherwise its error would have ended this
+        return path.read_bytes()
+
+    raw = processes.bytes_of_first(read)
+    with tempfile.TemporaryDirectory() as temporary:
+        here = path or Path(temporary) / (Path(what).name if raw[:2] == _GZIP else SCHEDULE)
+        if path is None:
+            here.write_bytes(raw)
+        return processes.together(lambda: from_spec(f"scheduled:{here}", config.devices))
+
+
+_GZIP = b"\x1f\x8b"
+"""What a compressed file begins with, which is known as one by its name."""
+
+
+def _schedule(config: Config, folder: Path, what: str) -> Path:
+    """The file of a schedule, which is found for a network where what is given is none."""
     from gradweave.schedulers.solve import solve
     from gradweave.topology.spec import from_spec as network
 
-    name, _, what = config.aggregation.partition(":")
-    if name.strip() == "scheduled" and what and not Path(what).is_file():
-        path = folder / SCHEDULE
-        if not path.exists():
-            schedule = solve(network(what), seed=config.seed).schedule
-            _make(folder)
-            schedule.save(path)
-        return from_spec(f"scheduled:{path}", config.devices)
-    return from_spec(config.aggregation, config.devices)
+    if Path(what).is_file():
+        return Path(what)
+    path = folder / SCHEDULE
+    if not path.exists():
+        schedule = solve(network(what), seed=config.seed).schedule
+        _make(folder)
+        schedule.save(path)
+    return path
 
 
 def _make(folder: Path) -> None:

@@ -1,0 +1,321 @@
+"""The processes that train together: what they agree on, and what the first does for all.
+
+`jax.distributed` has joined them. Each runs the same program on its own devices; only the first one
+reads and writes files, looks at the clock and reports. Whatever that decides is told to the others
+before the next collective, errors included, since a process that goes its own way there would leave
+the others waiting. A process by itself agrees with itself, at no cost.
+"""
+
+import contextlib
+import dataclasses
+import json
+import signal
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from numpy.typing import DTypeLike, NDArray
+
+from gradweave.errors import GradweaveError, OptionError, RunError
+
+T = TypeVar("T")
+_AXIS = "process"
+SMALLEST, LARGEST = 2**12, 2**24
+"""Bytes of a message, which has one of few lengths so that few programs are compiled."""
+_LOST = ("gloo", "nccl", "connection", "coordination", "socket", "heartbeat")
+"""Words in the errors of collectives whose other side is gone."""
+
+
+class EndedElsewhereError(RunError):
+    """Another process could not go on, and says why; this one has nothing to add."""
+
+
+class AgreedInterrupt(KeyboardInterrupt):
+    """Ctrl-C at one process or more, told to all of them at the same place."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """What all processes do next."""
+
+    updates: int
+    save: bool
+
+
+class Processes:
+    """All processes of `jax.distributed`, seen from one of them."""
+
+    def __init__(self) -> None:
+        """Starts JAX, which all processes do together."""
+        own: dict[int, Any] = {}
+        for device in jax.devices():
+            own.setdefault(device.process_index, device)
+        self.index = jax.process_index()
+        self.number = len(own)
+        self.ended_together = False
+        """Whether all processes know that they end."""
+        mesh = Mesh(np.array([own[process] for process in sorted(own)]), (_AXIS,))
+        self._one_each = NamedSharding(mesh, P(_AXIS))
+        everywhere = NamedSharding(mesh, P())
+        self._all = jax.jit(lambda rows: rows, out_shardings=everywhere)
+        self._sum = jax.jit(lambda rows: rows.sum(0, dtype=rows.dtype), out_shardings=everywhere)
+        self._error: Exception | None = None
+        self._interrupted = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one process."""
+        return self.number == 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process speaks for all."""
+        return self.index == 0
+
+    # What fails, fails for all.
+
+    def agree(self, *mine: int) -> NDArray[np.int64]:
+        """Tells all processes numbers, and whether anything has failed.
+
+        Args:
+            mine: as many as the others give.
+
+        Returns:
+            [processes, numbers] in the order of the processes.
+
+        Raises:
+            EndedElsewhereError: where something failed in another process.
+            Exception: what failed in this one, if it is the first of those in which it did.
+        """
+        if self.alone:
+            return np.array([mine], np.int64)
+        failed = self._error is not None
+        told = self._everyones(np.array([failed, *mine], np.int64).view(np.uint8)).view(np.int64)
+        error, self._error = self._error, None
+        for process in np.flatnonzero(told[:, 0])[:1]:
+            self._end(int(process), error)
+        return told[:, 1:]
+
+    def by_first(self, work: Callable[[], T]) -> T | None:
+        """Lets the first process do something, and keeps its error for the next `agree`."""
+        if self.alone:
+            return work()
+        if not self.first or self._error is not None:
+            return None
+        try:
+            return work()
+        except KeyboardInterrupt:
+            self._interrupted = True
+        except Exception as error:
+            self._error = error
+        return None
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Lets every process do something without collectives; where one fails, all end."""
+        if self.alone:
+            return work()
+        done: list[T] = []
+        try:
+            done.append(work())
+        except Exception as error:
+            self._error = error
+        self.agree()
+        return done[0]
+
+    def number_of_first(self, work: Callable[[], int]) -> int:
+        """A number that the first process finds."""
+        found = self.by_first(work)
+        return int(self.agree(found or 0)[0, 0])
+
+    def bytes_of_first(self, work: Callable[[], bytes]) -> bytes:
+        """Bytes that the first process finds."""
+        found = self.by_first(work) or b""
+        length = int(self.agree(len(found))[0, 0])
+        return self._spread(np.frombuffer(found, np.uint8), (length,), np.uint8).tobytes()
+
+    def check_same(self, said: Mapping[str, Any]) -> None:
+        """Refuses processes that were started for different things.
+
+        Args:
+            said: what this one was started for, as JSON has it.
+
+        Raises:
+            OptionError: in the first process, where they differ.
+        """
+        digests = self.agree(zlib.crc32(json.dumps(said, sort_keys=True).encode()))[:, 0]
+        for process in np.flatnonzero(digests != digests[0])[:1]:
+            reason = f"process {process} was started for another training than process 0"
+            self._end(0, OptionError(f"{reason}; give all processes the same options"))
+
+    # What comes between calls.
+
+    def turn(self, updates: int, *, save: bool) -> Turn:
+        """What the first process has all of them do.
+
+        Args:
+            updates: that this one would make.
+            save: whether this one would write a checkpoint before.
+
+        Raises:
+            AgreedInterrupt: at all processes, where Ctrl-C came to any.
+        """
+        told = self.agree(self._interrupted, updates, save)
+        if told[:, 0].any():
+            self.ended_together = True
+            raise AgreedInterrupt
+        return Turn(int(told[0, 1]), bool(told[0, 2]))
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Lets Ctrl-C, and a launcher's request to end, wait for the next `turn`.
+
+        A second Ctrl-C does not wait.
+        """
+        self._interrupted = False
+        if self.alone or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        seen: list[int] = []
+
+        def note(number: int, _: object) -> None:
+            if signal.SIGINT in seen and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            seen.append(number)
+            self._interrupted = True
+
+        before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, signal.SIG_DFL if handler is None else handler)
+
+    @contextlib.contextmanager
+    def lost_is_an_error(self) -> Iterator[None]:
+        """Turns what collectives raise when a process is gone into one clear error.
+
+        Raises:
+            RunError: another process was lost.
+        """
+        try:
+            yield
+        except GradweaveError:
+            raise
+        except (RuntimeError, ValueError) as error:  # NumPy makes the latter of the former
+            reason = str(error)
+            if self.alone or not any(word in reason.lower() for word in _LOST):
+                raise
+            raise RunError(lost(reason)) from error
+
+    # Arrays.
+
+    def gather(self, tree: Any) -> Any:
+        """Arrays on the devices of all processes, in the memory of the first process's host.
+
+        Args:
+            tree: of arrays [D, ...] that are divided along D, in the order of the processes.
+
+        Returns:
+            The same tree, random keys as their data; None in other processes. One process alone
+            gets its own tree back.
+        """
+        if self.alone:
+            return tree
+        leaves, structure = jax.tree.flatten(tree)
+        arrays = [self._gathered(leaf) for leaf in leaves]
+        return jax.tree.unflatten(structure, arrays) if self.first else None
+
+    def place(self, tree: Any, like: Any, sharding: NamedSharding) -> Any:
+        """Arrays of the first process's host, on the devices of all processes.
+
+        Args:
+            tree: the arrays; in other processes, anything.
+            like: their shapes and types.
+            sharding: how they are to lie.
+        """
+        if self.alone:
+            return jax.device_put(tree, sharding)
+        shapes, structure = jax.tree.flatten(like)
+        arrays = jax.tree.leaves(tree) if self.first else [None] * len(shapes)
+        each = zip(arrays, shapes, strict=True)
+        return jax.tree.unflatten(
+            structure, [self._placed(array, shape, sharding) for array, shape in each]
+        )
+
+    def _gathered(self, leaf: jax.Array) -> NDArray | None:
+        shards = sorted(leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        mine = np.concatenate([_bare(shard.data) for shard in shards])
+        raw = np.ascontiguousarray(mine).reshape(-1).view(np.uint8)
+        whole = np.empty((self.number, raw.size), np.uint8) if self.first else None
+        for start in range(0, raw.size, LARGEST):
+            rows = self._everyones(raw[start : start + LARGEST])
+            if whole is not None:
+                whole[:, start : start + LARGEST] = rows
+        if whole is None:
+            return None
+        return whole.reshape(-1).view(mine.dtype).reshape(-1, *mine.shape[1:])
+
+    def _placed(self, array: Any, like: Any, sharding: NamedSharding) -> jax.Array:
+        key = jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
+        shape = jax.eval_shape(jax.random.key_data, like) if key else like
+        bare = None if array is None else _bare(array)
+        whole = self._spread(bare, shape.shape, shape.dtype)
+        put = jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+        return jax.random.wrap_key_data(put) if key else put
+
+    def _spread(self, array: NDArray | None, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray:
+        """The first process's array, in all."""
+        if self.alone:
+            assert array is not None
+            return array
+        made = np.zeros(shape, dtype)
+        if self.first and array is not None:
+            made[...] = array
+        raw = made.reshape(-1).view(np.uint8)
+        for start in range(0, raw.size, LARGEST):
+            part = raw[start : start + LARGEST]
+            part[:] = self._exchanged(self._sum, part)
+        return made
+
+    def _everyones(self, mine: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """[processes, bytes]."""
+        return np.ascontiguousarray(self._exchanged(self._all, mine))
+
+    def _exchanged(self, run: Callable[[jax.Array], jax.Array], mine: NDArray) -> NDArray:
+        """What comes of all processes' bytes, at most `LARGEST` of them."""
+        room = SMALLEST
+        while room < mine.size:
+            room *= 4
+        row = np.zeros((1, room), np.uint8)
+        row[0, : mine.size] = mine
+        shape = self.number, room
+        rows = jax.make_array_from_callback(shape, self._one_each, lambda _: row)
+        return np.asarray(run(rows))[..., : mine.size]
+
+    def _end(self, process: int, error: Exception | None) -> None:
+        self.ended_together = True
+        if process == self.index and error is not None:
+            raise error
+        raise EndedElsewhereError(f"process {process} could not go on, and says why")
+
+
+def lost(reason: str) -> str:
+    """What to say where another process is gone, whatever a library says of it."""
+    told = " ".join(reason.split("\n")[0].rsplit("] ", 1)[-1].split())[:200].rstrip(".: ")
+    return (
+        f"another process of the training was lost ({told}): start the training again to go on "
+        "from its checkpoint"
+    )
+
+
+def _bare(array: Any) -> NDArray:
+    """An array on the host; of random keys, their data."""
+    key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(array) if key else array)

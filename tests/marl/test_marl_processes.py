@@ -1,0 +1,360 @@
+"""Trainings by several processes: the bits of one, whoever is killed, interrupted or told off.
+
+The second process works in a folder of its own, as on another machine.
+"""
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("equinox")
+pytest.importorskip("optax")
+pytest.importorskip("jaxtyping")
+pytest.importorskip("jaxmarl")
+pytest.importorskip("tensorboardX")
+
+from safetensors.numpy import load_file
+
+from gradweave.errors import OptionError
+from gradweave.marl import training
+
+ROOT = Path(__file__).parents[2]
+VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+TRAINING = """
+env = "switch_riddle"
+algorithm = "ippo"
+aggregation = "scheduled:ring:2"
+devices = 2
+steps = 2000
+
+[settings]
+environments = 2
+rollout = 5
+minibatches = 1
+epochs = 1
+hidden = [4]
+"""
+GRADWEAVE = """
+from gradweave.cli.main import main
+from gradweave.marl import training
+from tests.marl.doors import doors
+
+training.make = lambda spec, **options: doors()
+main()
+"""
+"""The command, with a game that is there sooner."""
+LOST = "gradweave: another process of the training was lost ("
+GO_ON = "): start the training again to go on from its checkpoint"
+
+
+def environment(cache: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    return kept | {
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "PYTHONPATH": str(ROOT),
+        **more,
+    }
+
+
+@dataclasses.dataclass
+class Ended:
+    status: int
+    stdout: str
+    stderr: list[str]
+    """Progress aside."""
+
+
+@dataclasses.dataclass
+class Job:
+    """Processes that run together."""
+
+    each: list[subprocess.Popen[str]]
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.each:
+            process.kill()
+            process.communicate()
+
+    def ended(self, *, within: float = 120.0) -> list[Ended]:
+        made = []
+        for process in self.each:
+            out, err = process.communicate(timeout=within)
+            lines = [line for line in err.splitlines() if line and " s  " not in line]
+            made.append(Ended(process.returncode, out, lines))
+        return made
+
+    def wait_for(self, path: Path) -> None:
+        until = time.monotonic() + 120
+        while not path.exists():
+            assert time.monotonic() < until
+            if any(process.poll() is not None for process in self.each):
+                pytest.fail(str(self.ended(within=20)))
+            time.sleep(0.01)
+
+
+class Place:
+    """Folders of a training's processes, each on a machine of its own as it were."""
+
+    def __init__(self, folder: Path, text: str, cache: Path) -> None:
+        self.folders = [folder / "first", folder / "second"]
+        for each in self.folders:
+            each.mkdir(parents=True)
+            (each / "train.toml").write_text(text)
+        self.out = self.folders[0] / "out"
+        self.checkpoint = self.out / "checkpoint.safetensors"
+        self._cache = cache
+
+    def start(self, processes: int, *options: str) -> Job:
+        """As the command line, by the three variables where there are several."""
+        command = [sys.executable, "-c", GRADWEAVE, "train", "--config", "train.toml"]
+        command += ["--output", "out", "--episodes", "4", *options]
+        several = {}
+        if processes > 1:
+            command.append("--distributed")
+            several = {VARIABLES[0]: f"127.0.0.1:{free_port()}", VARIABLES[1]: str(processes)}
+        return Job(
+            [
+                started(
+                    command,
+                    self.folders[number],
+                    environment(self._cache, **several, **{VARIABLES[2]: str(number)}),
+                )
+                for number in range(processes)
+            ]
+        )
+
+    def bits(self) -> list[bytes]:
+        names = ("policy.safetensors", "checkpoint.safetensors", "log.jsonl")
+        return [(self.out / name).read_bytes() for name in names]
+
+    def only_the_first_wrote(self) -> bool:
+        return [path.name for path in self.folders[1].iterdir()] == ["train.toml"]
+
+
+def started(command: list[str], folder: Path, variables: dict[str, str]) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=variables, stdout=pipe, stderr=pipe, text=True)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, cache) -> Place:
+    """The training by one process, unbroken."""
+    place = Place(tmp_path_factory.mktemp("whole"), TRAINING, cache)
+    with place.start(1) as job:
+        (ended,) = job.ended()
+    assert ended.status == 0, ended
+    return place
+
+
+@pytest.mark.slow
+def test_killed_and_lost_two_processes_end_in_the_bits_of_one(whole, cache, tmp_path):
+    """First both are killed, then the second alone, then the first."""
+    place = Place(tmp_path, TRAINING, cache)
+    for killed in ([0, 1], [1], [0]):
+        before = place.checkpoint.stat().st_mtime_ns if place.checkpoint.exists() else 0
+        with place.start(2, "--checkpoint-minutes", "0.0001") as job:
+            job.wait_for(place.checkpoint)
+            while place.checkpoint.stat().st_mtime_ns == before:
+                assert job.each[0].poll() is None, job.ended()
+                time.sleep(0.01)
+            for number in killed:
+                job.each[number].kill()
+            ended = job.ended(within=30)
+        assert not (place.out / "policy.safetensors").exists()
+        for number, one in enumerate(ended):
+            if number in killed:
+                assert one.status == -9
+                continue
+            assert (one.status, one.stdout) == (1, ""), one
+            *lines, last = one.stderr
+            assert last.startswith(LOST) and last.endswith(GO_ON)
+            assert len(lines) == (number == 0) and all("resumes from" in line for line in lines)
+    with place.start(2, "--json") as job:
+        first, second = job.ended()
+    assert (first.status, second.status) == (0, 0), (first, second)
+    held = json.loads(first.stdout)
+    assert held["processes"] == 2 and 0 < held["resumed_from"] < held["updates"]
+    resumes = f"resumes from out: {held['resumed_from']} of {held['updates']} updates are done"
+    assert first.stderr == [resumes]
+    assert (second.stdout, second.stderr) == ("", [])
+    assert held["return"] == json.loads((whole.out / "result.json").read_text())["return"]
+    assert place.bits() == whole.bits()
+    assert place.only_the_first_wrote()
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_one_ends_all_and_one_process_goes_on(whole, cache, tmp_path):
+    """Between them, with other options: the first says what is wrong, and all end."""
+    place = Place(tmp_path, TRAINING, cache)
+    log = place.out / "log.jsonl"
+    with place.start(2) as job:
+        job.wait_for(log)
+        while log.read_text().count("\n") < 2:
+            time.sleep(0.01)
+        job.each[1].send_signal(signal.SIGINT)
+        first, second = job.ended(within=30)
+    assert (first.status, second.status) == (130, 130), (first, second)
+    assert first.stderr[0].endswith("of 200 updates; train again to go on"), first
+    assert first.stderr[1:] == ["gradweave: interrupted"]
+    assert (first.stdout, second.stdout, second.stderr) == ("", "", [])
+
+    with place.start(2, "--seed", "5") as job:
+        first, second = job.ended()
+    assert (first.status, second.status) == (2, 2), (first, second)
+    assert "is of another training: seed 0 there, 5 here; give another folder" in first.stderr[0]
+    assert len(first.stderr) == 1 and second.stderr == []
+    assert place.only_the_first_wrote()
+
+    with place.start(1, "--json") as job:
+        (ended,) = job.ended()
+    assert ended.status == 0, ended
+    assert 0 < json.loads(ended.stdout)["resumed_from"] < 200
+    assert place.bits() == whole.bits()
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    id: int
+    process_index: int
+
+
+def test_every_process_gives_as_many_devices(monkeypatch):
+    there = [Device(number, number // 3) for number in range(6)]
+    monkeypatch.setattr("jax.devices", lambda: there)
+    assert [device.id for device in training._devices(4)] == [0, 1, 3, 4]
+    with pytest.raises(OptionError, match="devices: expected a multiple of the 2 processes, got 3"):
+        training._devices(3)
+    with pytest.raises(OptionError, match="expected at most 6, 3 in each process, got 8"):
+        training._devices(8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({}, "gradweave: --distributed: no other processes were found; set JAX_COORD"),
+        ({VARIABLES[0]: "here"}, "JAX_COORDINATOR_ADDRESS: expected HOST:PORT, got 'here'"),
+        ({VARIABLES[2]: "one"}, "JAX_PROCESS_ID: expected a number, got 'one'"),
+    ],
+)
+def test_without_others_it_says_how_to_start_them(cache, tmp_path, variables, reason):
+    with Job(
+        [
+            started(
+                [sys.executable, "-m", "gradweave", "train", "--distributed"],
+                tmp_path,
+                environment(cache, **variables),
+            )
+        ]
+    ) as job:
+        (ended,) = job.ended()
+    assert (ended.status, ended.stdout) == (2, "")
+    assert len(ended.stderr) == 1 and reason in ended.stderr[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import jax
+
+address, processes, number, folder = *sys.argv[1:2], *map(int, sys.argv[2:4]), sys.argv[4]
+jax.config.update("jax_num_cpu_devices", 4 // processes)
+if processes > 1:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(address, processes, number)
+from gradweave.marl import training
+from gradweave.marl.config import PPO, Config
+from tests.marl.doors import doors
+
+training.make = lambda spec, **options: doors()
+settings = PPO(environments=8, rollout=6, hidden=(8,), minibatches=1, epochs=1)
+said = []
+for spec in sys.argv[5:]:
+    config = Config("doors", "ippo", settings, steps=48 * 6, aggregation=spec, devices=4)
+    reports = []
+    trained = training.train(config, Path(folder, spec.replace(":", "_")), report=reports.append)
+    assert bool(reports) == (number == 0)
+    said.append([float(leaf.sum()) for leaf in jax.tree.leaves(trained.parameters)])
+print(json.dumps(said))
+"""
+EXACTLY = {
+    "mean": (),
+    "d_psgd": ("checkpoint.safetensors",),
+}
+"""Files that have the same bits; the library's mean adds up in an order of its own, in a policy of
+devices that differ as well."""
+
+
+@pytest.fixture(scope="module")
+def by_one_and_by_two(tmp_path_factory, cache) -> dict[int, Path]:
+    folders = {}
+    for processes in (1, 2):
+        folders[processes] = tmp_path_factory.mktemp(f"of{processes}")
+        address = f"127.0.0.1:{free_port()}"
+        places = [str(folders[processes]), str(folders[processes] / "none")]
+        with Job(
+            [
+                started(
+                    [
+                        *(sys.executable, "-c", PROGRAM, address, str(processes), str(number)),
+                        *(places[number], *EXACTLY),
+                    ],
+                    ROOT,
+                    environment(cache),
+                )
+                for number in range(processes)
+            ]
+        ) as job:
+            ended = job.ended()
+        assert [each.status for each in ended] == [0] * processes, ended
+        told = {each.stdout.splitlines()[-1] for each in ended}
+        assert len(told) == 1, "all processes have the same policy"
+        assert not Path(places[1]).exists()
+    return folders
+
+
+def arrays(folders: dict[int, Path], spec: str, name: str) -> Any:
+    where = spec.replace(":", "_")
+    return [load_file(folders[processes] / where / name) for processes in (1, 2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", EXACTLY)
+@pytest.mark.parametrize("name", ["policy.safetensors", "checkpoint.safetensors"])
+def test_two_processes_of_two_devices_learn_what_one_of_four_does(by_one_and_by_two, spec, name):
+    one, two = arrays(by_one_and_by_two, spec, name)
+    assert one.keys() == two.keys()
+    for key, array in one.items():
+        assert array.dtype == two[key].dtype and array.shape == two[key].shape
+        if name in EXACTLY[spec]:
+            assert two[key].tobytes() == array.tobytes(), key
+        else:
+            np.testing.assert_allclose(two[key], array, rtol=1e-5, atol=1e-6, err_msg=key)
