@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.learning import ppo
-from gradweave.learning.ppo import PPO, Lesson, advantages, lesson, minibatch
+from gradweave.learning.ppo import PPO, Lesson, judged, lesson, minibatch
 from gradweave.learning.rollout import RoundLog
 
 ROUNDS, EPISODES = 9, 5
@@ -54,7 +54,7 @@ def plain(reward: np.ndarray, value: np.ndarray, length: int, how: PPO) -> np.nd
 @pytest.mark.parametrize("agent", ["tree", "workload"])
 def test_advantages_are_those_of_the_definition(agent, how):
     log = a_log()
-    advantage, target = advantages(log, agent, how)
+    advantage, target = judged(log, agent, how)
     reward, value = (np.asarray(getattr(log, f"{agent}_{name}")) for name in ("reward", "value"))
     for episode, length in enumerate(np.asarray(log.real).sum(0)):
         wanted = plain(reward[:, episode], value[:, episode], length, how)
@@ -74,7 +74,7 @@ def test_each_problems_advantages_are_of_one_scale():
         own = np.asarray(rows.advantage[problem])[real[problem]]
         assert own.mean() == pytest.approx(0, abs=1e-5)
         assert own.std() == pytest.approx(1, abs=1e-3)
-    raw, target = advantages(jax.tree.map(lambda x: x[1], log), "tree", PPO())
+    raw, target = judged(jax.tree.map(lambda x: x[1], log), "tree", PPO())
     np.testing.assert_allclose(rows.target[1], np.asarray(target).reshape(-1), rtol=1e-6)
     order = np.argsort(np.asarray(raw).reshape(-1)[real[1]])
     assert (np.diff(np.asarray(rows.advantage[1])[real[1]][order]) >= 0).all()

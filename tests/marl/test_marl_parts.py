@@ -13,8 +13,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from gradweave.advantages import advantages
 from gradweave.marl import distributions
-from gradweave.marl.advantages import advantages
 from gradweave.marl.networks import Network
 
 RNG = np.random.default_rng(0)
@@ -33,7 +33,8 @@ def test_advantages_are_those_of_a_loop():
                 error += discount * following[t, game, agent]
                 later = error + (0.0 if done[t, game] else discount * smoothing * later)
                 expected[t, game, agent] = later
-    got = advantages(*map(jnp.asarray, (reward, value, following, done)), discount, smoothing)
+    ends = done[..., None]
+    got = advantages(*map(jnp.asarray, (reward, value, following, ends)), discount, smoothing)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
     assert done.any(0).all() and not done.all()
 
@@ -41,9 +42,9 @@ def test_advantages_are_those_of_a_loop():
 def test_with_smoothing_of_one_advantages_are_returns_less_values():
     reward = jnp.array([1.0, 2.0, 4.0, 8.0])[:, None, None]
     value = jnp.array([0.5, 0.25, 0.0, 3.0])[:, None, None]
-    done = jnp.array([False, True, False, False])[:, None]
+    done = jnp.array([False, True, False, False])[:, None, None]
     following = jnp.concatenate([value[1:], jnp.full((1, 1, 1), 10.0)])
-    following = jnp.where(done[..., None], 0.0, following)
+    following = jnp.where(done, 0.0, following)
     got = advantages(reward, value, following, done, 1.0, 1.0)[:, 0, 0]
     assert got.tolist() == [1 + 2 - 0.5, 2 - 0.25, 4 + 8 + 10 - 0.0, 8 + 10 - 3.0]
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gradweave.advantages import advantages
 from gradweave.checks import (
     check_above_zero,
     check_at_least_one,
@@ -68,7 +69,7 @@ class Lesson(eqx.Module):
     target: Float[Array, "G M"]
 
 
-def advantages(
+def judged(
     log: RoundLog, agent: Agent, how: PPO
 ) -> tuple[Float[Array, "T B"], Float[Array, "T B"]]:
     """Generalised advantage estimates and the critic's targets.
@@ -85,16 +86,11 @@ def advantages(
     )
     value = value * log.real
 
-    def back(carry: tuple[Array, Array], row: tuple[Array, Array]) -> tuple:
-        later, next_value = carry
-        now_reward, now_value = row
-        error = now_reward + how.discount * next_value - now_value
-        advantage = error + how.discount * how.smoothing * later
-        return (advantage, now_value), advantage
-
-    zero = jnp.zeros_like(value[0])
-    _, advantage = jax.lax.scan(back, (zero, zero), (reward, value), reverse=True)
-    return advantage, advantage + value
+    # Each record is one episode; what follows its last round is worth nothing.
+    following = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
+    never = jnp.zeros(value.shape, bool)
+    found = advantages(reward, value, following, never, how.discount, how.smoothing)
+    return found, found + value
 
 
 def lesson(logs: RoundLog, agent: Agent, how: PPO) -> Lesson:
@@ -105,7 +101,7 @@ def lesson(logs: RoundLog, agent: Agent, how: PPO) -> Lesson:
         agent: whose.
         how: discount and smoothing.
     """
-    advantage, target = jax.vmap(lambda log: advantages(log, agent, how))(logs)
+    advantage, target = jax.vmap(lambda log: judged(log, agent, how))(logs)
     real = logs.real.astype(jnp.float32)
     number = jnp.maximum(real.sum((1, 2), keepdims=True), 1.0)
     mean = (advantage * real).sum((1, 2), keepdims=True) / number

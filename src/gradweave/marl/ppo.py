@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
+from gradweave.advantages import advantages
 from gradweave.marl.actor_critic import ActorCritic, Memories, Played, Players
-from gradweave.marl.advantages import advantages
 from gradweave.marl.config import PPO
 from gradweave.marl.environment import View
 from gradweave.marl.learner import Metrics, Tally, game_keys, norm, sent, split_each
@@ -157,7 +157,7 @@ class PPOLearner:
             reward + self._help(state.updates) * shaped,
             played.value,
             following,
-            done,
+            done[..., None],
             settings.discount,
             settings.smoothing,
         )

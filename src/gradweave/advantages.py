@@ -6,13 +6,13 @@ from jaxtyping import Array, Bool, Float
 
 
 def advantages(
-    reward: Float[Array, "T *B A"],
-    value: Float[Array, "T *B A"],
-    following: Float[Array, "T *B A"],
-    done: Bool[Array, "T *B"],
+    reward: Float[Array, "T *B"],
+    value: Float[Array, "T *B"],
+    following: Float[Array, "T *B"],
+    done: Bool[Array, "T *#B"],
     discount: float,
     smoothing: float,
-) -> Float[Array, "T *B A"]:
+) -> Float[Array, "T *B"]:
     """How much better each action was than the critic expected.
 
     A_t = δ_t + γλ (1 − done_t) A_{t+1} with δ_t = r_t + γ v_t − V_t.
@@ -35,5 +35,5 @@ def advantages(
         return advantage, advantage
 
     error = reward + discount * following - value
-    goes_on = 1.0 - done.astype(jnp.float32)[..., None]
+    goes_on = 1.0 - done.astype(jnp.float32)
     return jax.lax.scan(back, jnp.zeros_like(error[0]), (error, goes_on), reverse=True)[1]
