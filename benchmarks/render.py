@@ -36,8 +36,10 @@ def number(value: float | None) -> str:
 
 def made_with(result: dict[str, Any]) -> str:
     hardware, versions = result["hardware"], result["versions"]
+    learns = ("jax", "jaxmarl", "optax", "brax", "ray")
+    names = learns if any(name in versions for name in learns) else ("numpy", "numba", "ortools")
     packages = ", ".join(
-        f"{name} {versions[name]}" for name in ("python", "numpy", "numba", "ortools")
+        f"{name} {versions[name]}" for name in ("python", *names) if name in versions
     )
     return (
         f"`{result['command']}`, {result['date']}, {hardware['cores']} cores of {hardware['cpu']}, "
