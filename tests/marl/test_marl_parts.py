@@ -158,3 +158,16 @@ def test_an_agent_depends_on_no_other_agents_memory():
 def test_networks_are_arrays_alone():
     leaves = jax.tree.leaves(network(recurrent=True))
     assert all(eqx.is_array(leaf) for leaf in leaves)
+
+
+def test_matrices_of_several_seeds_are_decomposed_one_after_the_other():
+    """Decomposed at once, they can wait for XLA's threads for ever."""
+
+    def draw(key):
+        return Network(7, 3, 2, key, hidden=(6, 5)).layers[0].weight
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    together = jax.jit(jax.vmap(draw)).lower(keys).compile()
+    calls = [line for line in together.as_text().splitlines() if "lapack_sgeqrf" in line]
+    assert calls and not any("f32[3," in line for line in calls)
+    np.testing.assert_array_equal(together(keys), jnp.stack([draw(key) for key in keys]))

@@ -11,6 +11,7 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 Activation = Literal["tanh", "relu"]
@@ -18,7 +19,16 @@ ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 Memory = Float[Array, "*B A H"] | None
 """What a recurrent network remembers of the episode, for each agent; None of one that does not."""
 
-_orthogonal = jax.nn.initializers.orthogonal
+
+def _orthogonal(key: PRNGKeyArray, inputs: int, outputs: int, scale: float) -> Float[Array, "I O"]:
+    """A random matrix with orthogonal rows or columns; under `jax.vmap` drawn one after the other.
+
+    LAPACK's decomposition of several matrices waits for threads of the pool that it runs on, and on
+    few cores forever where anything else runs beside it (jaxlib 0.10.2).
+    """
+    shape = inputs, outputs
+    draw = jax.nn.initializers.orthogonal(scale)
+    return sequential_vmap(lambda key: draw(key, shape, jnp.float32))(key)
 
 
 class Dense(eqx.Module):
@@ -28,7 +38,7 @@ class Dense(eqx.Module):
     bias: Float[Array, " O"]
 
     def __init__(self, inputs: int, outputs: int, scale: float, key: PRNGKeyArray) -> None:
-        self.weight = _orthogonal(scale)(key, (inputs, outputs), jnp.float32)
+        self.weight = _orthogonal(key, inputs, outputs, scale)
         self.bias = jnp.zeros(outputs)
 
     def __call__(self, x: Float[Array, "*B I"]) -> Float[Array, "*B O"]:
