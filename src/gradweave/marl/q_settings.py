@@ -86,7 +86,7 @@ class QLearning:
 
 
 Q_DEFAULTS: dict[str, dict[str, Any]] = {
-    "spread": {"discount": 0.9},
+    "spread": {"discount": 0.9, "gradient_norm": 1.0},
     "switch_riddle": {"recurrent": True, "rollout": 20, "trace": 0.8},
     "overcooked": {"rollout": 50, "trace": 0.8},
     "hanabi": {"rollout": 40, "hidden": (256, 256), "learning_rate": 5e-4},
