@@ -157,10 +157,13 @@ class Environment:
             actions: see `step`.
         """
         after, last, outcome, fresh = jax.vmap(self._go_on)(keys, states, actions)
+
+        def renewed() -> tuple[State, View]:
+            return jax.vmap(self._renewed)(outcome.done, fresh, after, last)
+
+        like = jax.eval_shape(renewed)
         states, views = jax.lax.cond(
-            outcome.done.any(),
-            lambda: jax.vmap(self._renewed)(outcome.done, fresh, after, last),
-            lambda: (after, last),
+            outcome.done.any(), renewed, lambda: jax.tree.map(_as, (after, last), like)
         )
         return states, views, outcome
 
@@ -185,15 +188,15 @@ class Environment:
                 truncated=done & truncated,
                 last=last,
             )
-        after, last = jax.tree.map(_as, (after, last), jax.eval_shape(self.reset, key))
         return after, last, outcome, fresh
 
     def _renewed(
         self, done: Bool[Array, ""], key: PRNGKeyArray, state: State, view: View
     ) -> tuple[State, View]:
         """A new episode in place of one that has ended."""
+        begun = self.reset(key)
         return jax.tree.map(
-            lambda new, old: jnp.where(done, new, old), self.reset(key), (state, view)
+            lambda new, old: jnp.where(done, new, _as(old, new)), begun, (state, view)
         )
 
     def _by_agent(self, action: Num[Array, "A *U"]) -> dict[Any, Array]:
