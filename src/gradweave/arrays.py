@@ -34,7 +34,7 @@ def save(path: Path, tree: Any, metadata: Mapping[str, str]) -> None:
         metadata: text by name. More than one entry is written in no order: the bytes may differ.
     """
     names, leaves, _ = _named(tree)
-    arrays = {name: _bare(leaf) for name, leaf in zip(names, leaves, strict=True)}
+    arrays = {name: on_host(leaf) for name, leaf in zip(names, leaves, strict=True)}
     atomic_write(path, to_bytes(arrays, dict(metadata)))
 
 
@@ -103,6 +103,16 @@ def load(path: Path, like: T, hint: str = "") -> T:
     return jax.tree.unflatten(structure, found)
 
 
+def is_key(array: Any) -> bool:
+    """Whether an array, or a shape, is of random keys."""
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+
+
+def on_host(array: Any) -> NDArray[Any]:
+    """An array in the host's memory, whatever devices it lies on; of random keys, their data."""
+    return np.asarray(jax.random.key_data(array) if is_key(array) else array, order="C")
+
+
 def _unreadable(path: Path, error: Exception) -> FileError:
     return FileError(f"{path}: cannot be read as safetensors: {error}")
 
@@ -114,18 +124,9 @@ def _named(tree: Any) -> tuple[list[str], list[Any], Any]:
     return names, [leaf for _, leaf in found], structure
 
 
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _bare(leaf: Any) -> NDArray[Any]:
-    """An array on the host, whatever devices it lies on."""
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
-
-
 def _as(path: Path, name: str, array: NDArray[Any], like: Any) -> Any:
     """The array, if it is one like another."""
-    key = _is_key(like)
+    key = is_key(like)
     expected = jax.eval_shape(jax.random.key_data, like) if key else like
     if array.shape != expected.shape or array.dtype != expected.dtype:
         raise FileError(

@@ -85,7 +85,6 @@ def judged(
         else (log.workload_reward, log.workload_value)
     )
     value = value * log.real
-
     # Each record is one episode; what follows its last round is worth nothing.
     following = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
     never = jnp.zeros(value.shape, bool)

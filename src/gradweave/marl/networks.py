@@ -45,7 +45,7 @@ class Dense(eqx.Module):
         """The map."""
         # As one matrix: over several axes XLA copies both factors of a weight's gradient first.
         rows = x.reshape(-1, x.shape[-1]) @ self.weight + self.bias
-        return rows.reshape(*x.shape[:-1], -1)
+        return rows.reshape(*x.shape[:-1], rows.shape[-1])
 
 
 class Cell(eqx.Module):

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numpy.typing import DTypeLike, NDArray
 
+from gradweave.arrays import is_key, on_host
 from gradweave.errors import GradweaveError, OptionError, RunError
 
 T = TypeVar("T")
@@ -251,7 +251,7 @@ class Processes:
 
     def _gathered(self, leaf: jax.Array) -> NDArray | None:
         shards = sorted(leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-        mine = np.concatenate([_bare(shard.data) for shard in shards])
+        mine = np.concatenate([on_host(shard.data) for shard in shards])
         raw = np.ascontiguousarray(mine).reshape(-1).view(np.uint8)
         whole = np.empty((self.number, raw.size), np.uint8) if self.first else None
         for start in range(0, raw.size, LARGEST):
@@ -263,9 +263,9 @@ class Processes:
         return whole.reshape(-1).view(mine.dtype).reshape(-1, *mine.shape[1:])
 
     def _placed(self, array: Any, like: Any, sharding: NamedSharding) -> jax.Array:
-        key = jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
+        key = is_key(like)
         shape = jax.eval_shape(jax.random.key_data, like) if key else like
-        bare = None if array is None else _bare(array)
+        bare = None if array is None else on_host(array)
         whole = self._spread(bare, shape.shape, shape.dtype)
         put = jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
         return jax.random.wrap_key_data(put) if key else put
@@ -313,9 +313,3 @@ def lost(reason: str) -> str:
         f"another process of the training was lost ({told}): start the training again to go on "
         "from its checkpoint"
     )
-
-
-def _bare(array: Any) -> NDArray:
-    """An array on the host; of random keys, their data."""
-    key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(array) if key else array)
