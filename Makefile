@@ -52,7 +52,7 @@ check: $(VENV)/installed-for-work
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
 bench: $(VENV)/installed-for-work
 	$(BIN)/pytest benchmarks/micro --benchmark-only --benchmark-json=benchmarks/results/micro.json

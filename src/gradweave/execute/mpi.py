@@ -75,7 +75,11 @@ class Plan:
         reduction: sum, mean, max or min.
 
     Raises:
-        Like `all_reduce`.
+        ScheduleError: the schedule is for another number of servers.
+        OptionError: the buffer is not contiguous or cannot be written, or its type has no such
+            reduction.
+        RunError: the processes disagree on schedule, length, type or reduction.
+        LostServerError: a process went away.
     """
 
     def __init__(

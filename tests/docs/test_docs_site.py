@@ -1,0 +1,43 @@
+"""The site: its build is strict and heard, and examples of docstrings are shown as code."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("target", ["check", "docs"])
+def test_a_dead_link_is_printed_and_fails(target: str, tmp_path: Path):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("See [there](nowhere.md).\n")
+    (tmp_path / "mkdocs.yml").write_text("site_name: one page\n")
+    recipe = subprocess.run(
+        ["make", "--dry-run", target], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    (command,) = [line for line in recipe.stdout.splitlines() if "mkdocs build" in line]
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+    build = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert build.returncode == 1
+    assert "nowhere.md" in build.stdout + build.stderr
+
+
+def test_examples_of_docstrings_are_fenced():
+    path = ROOT / "docs" / "examples_as_code.py"
+    spec = importlib.util.spec_from_file_location("examples_as_code", path)
+    assert spec is not None and spec.loader is not None
+    extension = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(extension)
+    docstring = "Adds.\n\n>>> add(\n...     [1]\n... )\n[1]\n\nSource: a book.\n"
+    shown = "Adds.\n\n```pycon\n>>> add(\n...     [1]\n... )\n[1]\n```\n\nSource: a book.\n"
+    assert extension.fenced(docstring) == shown
+    assert extension.fenced("No example here.\n") == "No example here.\n"
