@@ -13,6 +13,7 @@
             └── LostServerError  one of its servers went away
 
 The command line turns `Negative` into exit status 1 and every other `GradweaveError` into 2.
+Input that is taken, but perhaps not as it was meant, is told of by an `InputWarning`.
 """
 
 
@@ -54,6 +55,10 @@ class NoScheduleError(Negative):
 
 class RunError(Negative, RuntimeError):
     """A run on real processes that did not come to its end, or came to a wrong one."""
+
+
+class InputWarning(UserWarning):
+    """Input that was taken, with how it was understood; on the command line one line."""
 
 
 class LostServerError(RunError):

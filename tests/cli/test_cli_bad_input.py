@@ -82,6 +82,11 @@ OPTIONS = {
     "endless time": (["--time-limit", "inf"], "--time-limit"),
     "negative gradient": (["--gradient-bytes", "-1"], "--gradient-bytes"),
     "gradient that is no number": (["--gradient-bytes", "nan"], "--gradient-bytes"),
+    "gradient in bits": (
+        ["--gradient-bytes", "400Mb"],
+        "size '400Mb': unknown unit 'Mb'; ",
+    ),
+    "several gradients": (["--gradient-bytes", "1MB,2MB"], "--gradient-bytes"),
     "negative seed": (["--seed", "-1"], "--seed"),
     "unknown collective": (["--collective", "broadcast"], "'broadcast' is not one of"),
     "unknown option": (["--fast"], "No such option"),

@@ -81,6 +81,15 @@ def test_the_gradient_decides_the_seconds(gradweave):
     assert "4000 MB: 6000 ms with a barrier a round, 6000 ms without" in answer.stdout
 
 
+def test_sizes_may_have_units(gradweave):
+    network = "ring:4,bandwidth=1GB/s,latency=0s"
+    for size in ("4e9", "4GB", "4000MB"):
+        answer = gradweave("schedule", network, "--scheduler", "ring", "--gradient-bytes", size)
+        assert answer.stderr == "" and "4000 MB: 6000 ms" in answer.stdout
+    answer = gradweave("schedule", network, "--scheduler", "ring", "--gradient-bytes", "1GiB")
+    assert "1073.74 MB: 1611 ms" in answer.stdout
+
+
 def test_the_seed_decides_the_schedule(gradweave, here):
     for seed in (1, 1, 2):
         name = f"{seed}-{len(list(here.iterdir()))}.json"

@@ -1,4 +1,4 @@
-"""Bandwidths and latencies in words."""
+"""Bandwidths, latencies and sizes in words."""
 
 import pytest
 from hypothesis import given
@@ -10,8 +10,11 @@ from gradweave.topology.units import (
     exact_latency,
     format_bandwidth,
     format_latency,
+    format_size,
     parse_bandwidth,
     parse_latency,
+    parse_size,
+    parse_sizes,
 )
 
 
@@ -64,7 +67,83 @@ def test_latencies(text, seconds):
     assert parse_latency(text) == seconds
 
 
-@pytest.mark.parametrize("parse", [parse_bandwidth, parse_latency])
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("400MB", 400_000_000),
+        ("400 MB", 400_000_000),
+        ("400mB", 400_000_000),  # nobody means a thousandth of a byte
+        ("1KB", 1000),
+        ("1kB", 1000),
+        ("1KiB", 1024),
+        ("1.5GiB", 3 << 29),
+        ("1GiB", 1 << 30),
+        ("2 TB", 2 * 10**12),
+        ("4e8", 400_000_000),
+        ("4e8B", 400_000_000),
+        ("0.5kB", 500),
+        ("12 bytes", 12),
+        ("0", 0),
+        (7, 7),
+        (8e6, 8_000_000),
+    ],
+)
+def test_sizes(text, size):
+    assert parse_size(text) == size and isinstance(parse_size(text), int)
+
+
+@pytest.mark.parametrize(
+    ("text", "culprit"),
+    [
+        ("400Mb", "unknown unit 'Mb'; write B, kB"),  # bits
+        ("400M", "unknown unit 'M'"),
+        ("400MB/s", "unknown unit 'MB/s'"),
+        ("1iB", "unknown unit 'iB'"),
+        ("0.5", "a whole number of bytes"),
+        ("1.0001kB", "a whole number of bytes"),
+        ("1e16", "expected 0 bytes to 1000 TB"),
+        ("1MB,2MB", "unknown unit 'MB,2MB'"),
+    ],
+)
+def test_refused_sizes(text, culprit):
+    with pytest.raises(SpecError) as caught:
+        parse_size(text)
+    assert culprit in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("1e6,8e6", (10**6, 8 * 10**6)),
+        ("1MB, 4MB,8MB", (10**6, 4 * 10**6, 8 * 10**6)),
+        ("1KiB..8KiB", (1024, 2048, 4096, 8192)),
+        ("1kB..5kB", (1000, 2000, 4000)),  # up to at most the last
+        ("1KB..1GB*1000", (10**3, 10**6, 10**9)),
+        ("4,1kB..2kB,4", (4, 1000, 2000, 4)),
+    ],
+)
+def test_lists_and_sweeps_of_sizes(text, sizes):
+    assert parse_sizes(text) == sizes
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1MB,", "many", "8MB..1MB", "1MB..1MB", "0..1MB", "1MB..", "..1MB", "1MB..2MB..4MB",
+     "1MB..8MB*1", "1MB..8MB*0", "1MB..8MB*", "1MB..8MB*1.5", "1MB..8MB*-2",
+     "1MB..8MB*" + "9" * 5000, "1..1e15," * 9, "1," * 200 + "1"],
+)  # fmt: skip
+def test_refused_lists_of_sizes(text):
+    with pytest.raises(SpecError) as caught:
+        parse_sizes(text)
+    assert str(caught.value).startswith(("size ", "sizes ")) and len(str(caught.value)) < 300
+
+
+def test_sizes_for_people():
+    written = [format_size(size) for size in (1, 12, 1500, 2**20, 5e9, 10**15)]
+    assert written == ["1 byte", "12 bytes", "1.5 kB", "1.049 MB", "5 GB", "1000 TB"]
+
+
+@pytest.mark.parametrize("parse", [parse_bandwidth, parse_latency, parse_size])
 @pytest.mark.parametrize(
     "text",
     [
@@ -96,7 +175,7 @@ def test_latencies(text, seconds):
 def test_refusals(parse, text):
     with pytest.raises(SpecError) as caught:
         parse(text)
-    assert str(caught.value).startswith(("bandwidth ", "latency "))
+    assert str(caught.value).startswith(("bandwidth ", "latency ", "size "))
     assert "\n" not in str(caught.value)
 
 

@@ -1,13 +1,17 @@
 """What all verbs share: results on standard output, progress and errors on standard error."""
 
+import contextlib
 import json
 import sys
 import threading
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
+
+from gradweave.errors import InputWarning
 
 PATIENCE_S = 2.0
 """Work that takes longer than this shows its progress."""
@@ -37,6 +41,30 @@ def printable(text: str) -> str:
 def note(line: str) -> None:
     """Says on standard error what is to be known at once."""
     click.echo(printable(line), err=True)
+
+
+def warn(warning: str) -> None:
+    """Warns on standard error, in one line."""
+    note(f"gradweave: warning: {' '.join(warning.split())}")
+
+
+@contextlib.contextmanager
+def spoken_warnings() -> Iterator[None]:
+    """Says each `InputWarning` of the block in one line, and once; others appear as ever."""
+    said: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", InputWarning)
+        show = warnings.showwarning
+
+        def speak(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+            if not issubclass(category, InputWarning):
+                show(message, category, *rest)
+            elif str(message) not in said:
+                said.add(str(message))
+                warn(str(message))
+
+        warnings.showwarning = speak
+        yield
 
 
 def duration(seconds: float) -> str:

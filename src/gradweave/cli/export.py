@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from gradweave.cli.console import Progress, print_json, print_lines
-from gradweave.cli.options import json_option, writable
+from gradweave.cli.options import Size, json_option, writable
 from gradweave.errors import OptionError
 from gradweave.export import FORMATS, save_chakra_et, save_msccl_xml, save_mscclpp_json
 from gradweave.export.msccl import DIALECTS
@@ -39,11 +39,13 @@ _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.p
     default=None,
     help="For which calls it is to be taken.  [default: in place]",
 )
-@click.option("--min-bytes", type=int, help="Least message for which it is to be taken.")
-@click.option("--max-bytes", type=int, help="Largest message for which it is to be taken.")
+@click.option("--min-bytes", type=Size(least=0), help="Least message for which it is to be taken.")
+@click.option("--max-bytes", type=Size(), help="Largest message for which it is to be taken.")
 @click.option("--protocol", type=click.Choice(_PROTOCOLS), help="msccl-xml.  [default: Simple]")
 @click.option("--dialect", type=click.Choice(tuple(DIALECTS)), help="msccl-xml.  [default: msccl]")
-@click.option("--gradient-bytes", type=int, help="chakra-et: size of the gradient; must be given.")
+@click.option(
+    "--gradient-bytes", type=Size(), help="chakra-et: size of the gradient; must be given."
+)
 @click.option("--element-bytes", type=int, help="chakra-et: size of a number.  [default: 4]")
 @json_option
 def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any) -> None:

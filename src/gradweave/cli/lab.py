@@ -12,7 +12,7 @@ import numpy as np
 
 from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, print_json, print_lines, printable
-from gradweave.cli.options import json_option, seed_option, writable
+from gradweave.cli.options import Sizes, json_option, seed_option, writable
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.schedule import Schedule, load
 from gradweave.schedulers import solve
@@ -46,9 +46,10 @@ BACKEND = "gloo"
 )
 @click.option(
     "--gradient-bytes",
-    default="1e6,8e6",
+    type=Sizes(least=4),
+    default="1MB,8MB",
     show_default=True,
-    help="Comma-separated sizes of the gradient.",
+    help="Sizes of the gradient: a list, or a sweep such as 1MB..64MB (each twice the last).",
 )
 @click.option(
     "--bandwidth",
@@ -69,7 +70,7 @@ def lab(
     network: str,
     schedulers: str,
     files: tuple[Path, ...],
-    gradient_bytes: str,
+    gradient_bytes: tuple[int, ...],
     bandwidth: str,
     latency: str,
     repetitions: int,
@@ -84,7 +85,6 @@ def lab(
     bytes are the kernel's own counts.
     """
     writable(output, ".json", ".png")
-    sizes = _sizes(gradient_bytes)
     _require()
     from gradweave.lab import measure as laboratory
 
@@ -104,7 +104,7 @@ def lab(
         measurements = laboratory.measure(
             topology,
             contenders,
-            gradient_bytes=sizes,
+            gradient_bytes=gradient_bytes,
             repetitions=repetitions,
             progress=progress,
         )
@@ -129,18 +129,6 @@ def _require() -> None:
         raise OptionError(f"a lab needs {' and '.join(missing)}; pip install 'gradweave[lab]'")
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         raise OptionError("a lab makes network namespaces, which needs root; run it with sudo")
-
-
-def _sizes(text: str) -> list[int]:
-    try:
-        sizes = [int(float(part)) for part in text.split(",")]
-    except (ValueError, OverflowError):
-        sizes = []
-    if not sizes or min(sizes) < 4:
-        raise OptionError(
-            f"--gradient-bytes: expected sizes of at least 4 bytes such as 1e6,8e6, got {text!r}"
-        )
-    return sizes
 
 
 def _schedule(name: str, topology: Topology, seed: int) -> Schedule:

@@ -8,7 +8,7 @@ import click
 
 import gradweave
 from gradweave.cli.compare import compare
-from gradweave.cli.console import printable
+from gradweave.cli.console import printable, spoken_warnings
 from gradweave.cli.export import export
 from gradweave.cli.lab import lab
 from gradweave.cli.learn import learn
@@ -47,7 +47,8 @@ def main(arguments: list[str] | None = None) -> None:
 def _status(arguments: list[str] | None) -> int:
     try:
         # Without standalone mode, click returns the status that a verb exits with.
-        status = cli.main(args=arguments, prog_name="gradweave", standalone_mode=False)
+        with spoken_warnings():
+            status = cli.main(args=arguments, prog_name="gradweave", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
         return BAD_INPUT

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from gradweave.errors import FileError
+from gradweave.errors import FileError, SpecError
 from gradweave.schedulers import Scheduler
 from gradweave.schedulers.spec import from_spec, split_specs
+from gradweave.topology.units import parse_size, parse_sizes
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."
@@ -27,6 +28,34 @@ def positive(kind: type[int] | type[float]) -> Callable[[click.Context, click.Pa
         return value
 
     return check
+
+
+class Size(click.ParamType):
+    """A size such as 400MB, 1GiB or 4e8, in bytes; see `parse_size`."""
+
+    name = "size"
+
+    def __init__(self, least: int = 1) -> None:
+        self._least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The size in bytes; sizes that are numbers already pass the same checks."""
+        try:
+            return self._read(value)
+        except SpecError as error:
+            self.fail(str(error), param, ctx)
+
+    def _read(self, value: Any) -> Any:
+        return parse_size(value, self._least)
+
+
+class Sizes(Size):
+    """Sizes and sweeps such as 1MB,4MB or 1MB..64MB, in bytes; see `parse_sizes`."""
+
+    name = "sizes"
+
+    def _read(self, value: Any) -> Any:
+        return value if isinstance(value, tuple) else parse_sizes(value, self._least)
 
 
 seed_option = click.option(

@@ -9,8 +9,8 @@ from typing import Any, NoReturn, cast
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines, printable
-from gradweave.cli.options import json_option, positive
+from gradweave.cli.console import Progress, print_json, print_lines, printable, warn
+from gradweave.cli.options import Size, json_option, positive
 from gradweave.errors import GradweaveError, LostServerError, Negative, OptionError, RunError
 from gradweave.execute.program import check_runs
 from gradweave.execute.reduction import REDUCTIONS, Reduction
@@ -19,23 +19,14 @@ from gradweave.execute.running.launch import Place, launch
 from gradweave.execute.running.trial import DTYPES, Report, Timing, Trial, itemsize
 from gradweave.execute.running.worker import Task
 from gradweave.schedule import Schedule, load
+from gradweave.topology.units import format_size
 
 _PACKAGES = {"mpi": "mpi4py", "torch": "torch", "jax": "jax"}
 _OWN = {"mpi": "MPI_Allreduce", "torch": "dist.all_reduce", "jax": "jax.lax.psum"}
 _LINGER_S = 2.0
 """A launcher ends all its processes as soon as one fails: how long the others have to say why."""
-_MOST_BYTES = 1e15
 _PER_CORE = 8
 """Processes a core beyond which their times say nothing about the schedule."""
-
-
-def _size_given(_context: click.Context, parameter: click.Parameter, value: float) -> float:
-    """Refuses what is no size; nothing at all is one."""
-    if not 0 <= value <= _MOST_BYTES:
-        raise click.BadParameter(
-            f"expected 0 to {_MOST_BYTES:.0e} bytes, got {value}", param=parameter
-        )
-    return value
 
 
 @click.command()
@@ -43,11 +34,10 @@ def _size_given(_context: click.Context, parameter: click.Parameter, value: floa
 @click.option("--backend", type=click.Choice(sorted(DTYPES)), default="torch", show_default=True)
 @click.option(
     "--gradient-bytes",
-    type=float,
-    default=8e6,
+    type=Size(least=0),
+    default="8MB",
     show_default=True,
-    callback=_size_given,
-    help="Size of the gradient.",
+    help="Size of the gradient, such as 400MB or 1GiB.",
 )
 @click.option("--elements", type=click.IntRange(0, 10**15), help="Its length, instead of its size.")
 @click.option(
@@ -98,7 +88,7 @@ def _size_given(_context: click.Context, parameter: click.Parameter, value: floa
 def run(
     file: Path,
     backend: str,
-    gradient_bytes: float,
+    gradient_bytes: int,
     elements: int | None,
     dtype: str,
     reduction: str,
@@ -120,7 +110,7 @@ def run(
     try:
         trial = Trial(
             backend,
-            -int(-gradient_bytes // itemsize(dtype)) if elements is None else elements,
+            -(-gradient_bytes // itemsize(dtype)) if elements is None else elements,
             dtype,
             cast(Reduction, reduction),
             repetitions,
@@ -192,21 +182,17 @@ def _warn(schedule: Schedule, trial: Trial, place: Place) -> None:
     """Says so where the machine is too small for the times to mean much."""
     servers, cores = schedule.topology.num_servers, os.cpu_count() or 1
     if place.pretend_devices and servers > _PER_CORE * cores:
-        _say(f"{servers} servers share {cores} cores; the times are those of the cores")
+        warn(f"{servers} servers share {cores} cores; the times are those of the cores")
     need = 4 * servers * trial.gradient_bytes
     try:
         has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return
     if need > has:
-        _say(
+        warn(
             f"{servers} gradients of {trial.gradient_bytes / 1e9:.3g} GB and their copies take "
             f"about {need / 1e9:.3g} GB; the machine has {has / 1e9:.3g} GB"
         )
-
-
-def _say(warning: str) -> None:
-    click.echo(f"gradweave: warning: {printable(warning)}", err=True)
 
 
 def _leave(error: GradweaveError, rank: int) -> NoReturn:
@@ -305,7 +291,7 @@ def _lines(schedule: Schedule, report: Report, trial: Trial, file: Path) -> list
         f"{schedule.collective} on {schedule.topology.name} by {schedule.scheduler.name}: "
         f"{schedule.topology.num_servers} servers in {processes} on {os.cpu_count()} cores, "
         f"{report.library}",
-        f"{_size(trial.gradient_bytes)} of {trial.dtype}, {trial.reduction}: {checked}",
+        f"{format_size(trial.gradient_bytes)} of {trial.dtype}, {trial.reduction}: {checked}",
         *table,
         _sent(report.schedule.sent_bytes or ()),
     ]
@@ -317,23 +303,11 @@ def _cells(timing: Timing, trial: Trial) -> list[str]:
         f"{1e3 * timing.median:.4g} ms",
         f"{1e3 * min(timing.seconds):.4g} ms",
         f"{1e3 * first:.4g} to {1e3 * third:.4g} ms",
-        f"{_size(trial.gradient_bytes / timing.median)}/s",
+        f"{format_size(trial.gradient_bytes / timing.median)}/s",
     ]
 
 
 def _sent(sent_bytes: tuple[int, ...]) -> str:
-    least, most = _size(min(sent_bytes)), _size(max(sent_bytes))
+    least, most = format_size(min(sent_bytes)), format_size(max(sent_bytes))
     each = most if least == most else f"{least} to {most}"
-    return f"sent by each server, counted: {each}; by all: {_size(sum(sent_bytes))}"
-
-
-def _size(number: float) -> str:
-    """Bytes in the largest unit that leaves a digit before the point.
-
-    >>> _size(8_000_000)
-    '8 MB'
-    """
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= factor:
-            return f"{number / factor:.4g} {unit}"
-    return "1 byte" if number == 1 else f"{number:.4g} bytes"
+    return f"sent by each server, counted: {each}; by all: {format_size(sum(sent_bytes))}"

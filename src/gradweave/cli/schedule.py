@@ -9,8 +9,8 @@ import click
 from gradweave import simulate
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import (
+    Size,
     json_option,
-    positive,
     schedulers_of,
     seed_option,
     time_limit_option,
@@ -48,10 +48,9 @@ _MODELS: tuple[tuple[simulate.Model, str], ...] = (
 @time_limit_option
 @click.option(
     "--gradient-bytes",
-    type=float,
-    default=100e6,
+    type=Size(),
+    default="100MB",
     show_default=True,
-    callback=positive(float),
     help="Size for the prediction, and for the objective, in seconds.",
 )
 @click.option(
@@ -71,7 +70,7 @@ def schedule(
     objective: Objective,
     seed: int,
     time_limit: float | None,
-    gradient_bytes: float,
+    gradient_bytes: int,
     start_from: Path | None,
     output: Path | None,
     as_json: bool,

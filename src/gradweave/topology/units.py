@@ -1,4 +1,4 @@
-"""Bandwidths and latencies as people write them."""
+"""Bandwidths, latencies and sizes as people write them."""
 
 import math
 import re
@@ -22,6 +22,11 @@ _PREFIX = {
 _BANDWIDTH_UNIT = re.compile(
     r"([kKmMgGtT]?i?)(?:(bits?/s|b/s|bps|bits?ps)|(Bytes?/s|bytes?/s|B/s|Bps))"
 )
+
+_SIZE_UNIT = re.compile(r"([kKmMgGtT]?i?)(?:B|[Bb]ytes?)")
+_SIZE_UNITS = "B, kB, MB, GB or TB (powers of 1000), or KiB, MiB, GiB or TiB (of 1024), as in 400MB"
+MAX_SIZES = 100
+"""Most sizes that a list or a sweep may come to."""
 
 _SECONDS = {
     "": Fraction(1), "s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6),
@@ -85,6 +90,93 @@ def parse_latency(text: str | float) -> float:
     if latency < 0:
         raise SpecError(f"latency {_shown(text)}: expected zero or more")
     return latency
+
+
+def parse_size(text: str | float, least: int = 0, most: int = 10**15) -> int:
+    """Reads a size.
+
+    Args:
+        text: a number with a unit of powers of 1000 (``400MB``) or of 1024 (``1GiB``), or a bare
+            number of bytes (``4e8``).
+        least: smallest size accepted, in bytes.
+        most: largest size accepted.
+
+    Returns:
+        The size in bytes.
+
+    Raises:
+        SpecError: the text is no size, no whole number of bytes, or out of range.
+
+    >>> parse_size("400MB"), parse_size("1GiB"), parse_size("4e8")
+    (400000000, 1073741824, 400000000)
+    """
+    number, unit = _split("size", text, "400MB, 1GiB or bytes as 4e8")
+    factor = 1
+    if unit:
+        match = _SIZE_UNIT.fullmatch(unit)
+        if not match or match[1].lower() not in _PREFIX:
+            raise SpecError(
+                f"size {_shown(text)}: unknown unit {_shown(unit)}; write {_SIZE_UNITS}"
+            )
+        factor = _PREFIX[match[1].lower()]
+    size = number * factor
+    if size.denominator != 1:
+        raise SpecError(f"size {_shown(text)}: expected a whole number of bytes")
+    if not least <= size <= most:
+        raise SpecError(
+            f"size {_shown(text)}: expected {format_size(least)} to {format_size(most)}"
+        )
+    return int(size)
+
+
+def parse_sizes(text: str, least: int = 0, most: int = 10**15) -> tuple[int, ...]:
+    """Reads a list of sizes, sweeps among them.
+
+    Args:
+        text: sizes and sweeps joined by commas. ``1MB..8MB`` is 1 MB and each time twice that, up
+            to at most 8 MB; ``1KB..1GB*10`` each time ten times.
+        least: smallest size accepted, in bytes.
+        most: largest size accepted.
+
+    Returns:
+        The sizes in bytes, in the order given.
+
+    Raises:
+        SpecError: a part is no size, a sweep does not rise, or there are more than `MAX_SIZES`.
+
+    >>> parse_sizes("1MB,4MB"), parse_sizes("1MB..8MB"), parse_sizes("1KB..1MB*10")
+    ((1000000, 4000000), (1000000, 2000000, 4000000, 8000000), (1000, 10000, 100000, 1000000))
+    """
+    sizes: list[int] = []
+    for part in text.split(","):
+        first, dots, rest = part.partition("..")
+        sizes.append(parse_size(first, least, most))
+        if dots:
+            last, star, by = rest.partition("*")
+            end = parse_size(last, least, most)
+            factor = int(by) if re.fullmatch(r"\s*0*[1-9][0-9]{0,8}\s*", by) else 0 if star else 2
+            if factor < 2 or not 0 < sizes[-1] < end:
+                raise SpecError(
+                    f"sizes {_shown(part)}: expected a smaller and a larger size and a whole "
+                    "factor of at least 2, as in 1MB..64MB or 1KB..1GB*10"
+                )
+            while sizes[-1] * factor <= end and len(sizes) <= MAX_SIZES:
+                sizes.append(sizes[-1] * factor)
+        if len(sizes) > MAX_SIZES:
+            raise SpecError(f"sizes {_shown(text)}: more than {MAX_SIZES}; leave some out")
+    return tuple(sizes)
+
+
+def format_size(size_bytes: float) -> str:
+    """Writes a size for people, to four digits.
+
+    >>> format_size(8_000_000), format_size(12)
+    ('8 MB', '12 bytes')
+    """
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.4g} {unit}"
+    return "1 byte" if size_bytes == 1 else f"{size_bytes:.4g} bytes"
 
 
 def format_bandwidth(bandwidth_bytes_per_s: float) -> str:
