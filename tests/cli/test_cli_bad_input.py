@@ -61,8 +61,8 @@ def test_a_network_file_that_holds_none(refused, here, name, text, reason):
 
 
 def test_a_network_file_of_no_known_kind(refused, here):
-    (here / "net.yaml").write_text("a b")
-    assert "unknown kind of file; known are .graphml" in refused("schedule", "net.yaml")
+    (here / "net.toml").write_text("a b")
+    assert "unknown kind of file; known are .graphml" in refused("schedule", "net.toml")
 
 
 OPTIONS = {

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import warnings
 
 import networkx as nx
 import numpy as np
@@ -10,12 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gradweave.topology as gt
-from gradweave.errors import FileError, TopologyError
+from gradweave.errors import FileError, InputWarning, TopologyError
 from gradweave.topology import Link, Topology
+from gradweave.topology.capacity import TOLERANCE, capacities_from_bandwidths
 from gradweave.topology.files import MAX_BYTES
 from gradweave.topology.object import topology_to_object
+from gradweave.topology.units import parse_bandwidth
+from gradweave.topology.yaml_data import write_yaml
 
-FORMATS = [".graphml", ".json", ".edges"]
+FORMATS = [".graphml", ".json", ".yaml", ".csv", ".edges"]
 
 
 @st.composite
@@ -70,7 +74,7 @@ def test_round_trip(tmp_path, suffix, net):
     assert read.name == str(path)
 
 
-@pytest.mark.parametrize("suffix", [".json", ".graphml"])
+@pytest.mark.parametrize("suffix", [".json", ".yaml", ".graphml"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(net=topologies(labels=lines))
 def test_any_label_survives(tmp_path, suffix, net):
@@ -93,7 +97,7 @@ def test_networkx_round_trip(net):
     assert (read.name, read.labels) == (net.name, net.labels)
 
 
-@pytest.mark.parametrize("suffix", [".graphml", ".json"])
+@pytest.mark.parametrize("suffix", [".graphml", ".json", ".yaml"])
 def test_drawings_survive(tmp_path, suffix):
     net = gt.bcube(3, 1)
     gt.save(net, tmp_path / f"net{suffix}")
@@ -106,16 +110,18 @@ def test_numbers_out_of_order_are_kept_as_labels(tmp_path):
         gt.save(net, tmp_path / f"net{suffix}")
         read = gt.load(tmp_path / f"net{suffix}")
         assert read.same_network(net) and read.labels == net.labels
-    with pytest.raises(FileError, match="integers are ascending"):
-        gt.save(net, tmp_path / "net.edges")
+    for suffix in (".edges", ".csv"):
+        with pytest.raises(FileError, match="integers are ascending"):
+            gt.save(net, tmp_path / f"net{suffix}")
 
 
 @pytest.mark.parametrize(
     "labels", [("a", "a", "b"), ("a b", "c", "d"), ("#a", "b", "c"), ("", "b", "c")]
 )
 def test_an_edge_list_refuses_labels_that_it_cannot_hold(tmp_path, labels):
-    with pytest.raises(FileError, match=r"save as \.json"):
-        gt.save(dataclasses.replace(gt.ring(3), labels=labels), tmp_path / "net.edges")
+    for suffix in (".edges", ".csv"):
+        with pytest.raises(FileError, match=r"save as \.json"):
+            gt.save(dataclasses.replace(gt.ring(3), labels=labels), tmp_path / f"net{suffix}")
     assert not list(tmp_path.iterdir())
 
 
@@ -190,13 +196,174 @@ def test_capacities_of_the_file_are_kept(tmp_path):
 
 
 def test_alike_links_carry_one(tmp_path):
-    net = load_text(tmp_path, "a b 0.1\na c 0.1\n")
+    net = load_text(tmp_path, "a b 0.1B/s\na c 0.1B/s\n")
     assert net.capacity.tolist() == [1, 1, 1, 1]
 
 
-def test_bandwidths_without_a_common_unit_need_capacities(tmp_path):
+def test_bandwidths_too_far_apart_need_capacities(tmp_path):
     with pytest.raises(FileError, match="give a capacity for each link"):
-        load_text(tmp_path, "a b 100Gbit/s\na c 9999999999bit/s\n")
+        load_text(tmp_path, "a b 100Gbit/s\na c 999999bit/s\n")
+
+
+@pytest.mark.parametrize(
+    ("measured", "capacities", "within"),
+    [
+        (["97Gbit/s", "100.3Gbit/s", "33.333Gbit/s"], [3, 3, 1], "1.7%"),
+        (["97Gbit/s", "99.9Gbit/s", "101.2Gbit/s"], [1, 1, 1], "2.1%"),
+        (["97Gbit/s", "9.93Gbit/s", "24.1Gbit/s"], [19, 2, 5], "2.9%"),
+        (["100Gbit/s", "9999999999bit/s", "100Gbit/s"], [10, 1, 10], "0.0%"),
+    ],
+)
+def test_measured_bandwidths_get_few_lanes_and_a_warning(tmp_path, measured, capacities, within):
+    lines = [f"a {node} {bandwidth}" for node, bandwidth in zip("bcd", measured, strict=True)]
+    with pytest.warns(InputWarning) as caught:
+        net = load_text(tmp_path, "\n".join(lines))
+    (warning,) = caught
+    said = str(warning.message)
+    assert said.startswith(f"{tmp_path / 'net.edges'}: bandwidths ") and "\n" not in said
+    assert "seconds count the bandwidths as they are" in said and f"within {within}" in said
+    assert net.capacity[net.source == 0].tolist() == capacities
+    exact = [parse_bandwidth(bandwidth) for bandwidth in measured]
+    assert net.bandwidth_bytes_per_s[net.source == 0].tolist() == exact
+
+
+@given(st.lists(st.floats(1e9, 1e12), min_size=2, max_size=30))
+def test_rounded_capacities_are_in_proportion_to_what_is_said(bandwidths):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InputWarning)
+        capacities = capacities_from_bandwidths(np.array(bandwidths))
+    ratio = capacities / np.array(bandwidths)
+    assert np.ptp(ratio) / (ratio.max() + ratio.min()) <= TOLERANCE * 1.01
+    assert capacities.min() >= 1 and capacities.max() <= 20 * max(bandwidths) / min(bandwidths) + 20
+
+
+def test_bandwidths_of_a_common_unit_are_left_exact():
+    for gbits in ([10, 25, 40], [16, 24, 25, 240], [100, 400], [1, 400], [50, 360]):
+        exact = np.array(gbits) // np.gcd.reduce(gbits)
+        assert (capacities_from_bandwidths(np.array(gbits) * 1e9 / 8) == exact).all()
+    odd = np.array([97e9, 100.3e9]) / 8
+    assert capacities_from_bandwidths(odd, rounded=False).tolist() == [970, 1003]
+
+
+@pytest.mark.parametrize(
+    ("edge", "understood"),
+    [
+        ({"bandwidth": "100"}, "bandwidth 100 has no unit: understood as 100 bytes/s; write 100G"),
+        ({"bandwidth": 12.5}, "bandwidth 12.5 has no unit: understood as 12.5 bytes/s"),
+        ({"color": "red", "weight": 3}, "left out: 'color', 'weight'; links may have bandwidth"),
+        ({"bandwidth": 1e9, "bandwidth_used": 1}, "left out: 'bandwidth_used'"),
+    ],
+)
+def test_what_may_not_be_meant_is_told_once(edge, understood):
+    graph = nx.Graph([("a", "b", edge), ("b", "c", edge), ("a", "c", edge)])
+    with pytest.warns(InputWarning) as caught:
+        net = gt.from_networkx(graph, name="cluster.json")
+    (warning,) = caught
+    assert str(warning.message).startswith("cluster.json: ") and understood in str(warning.message)
+    assert warning.filename == __file__
+    assert net.num_links == 3
+
+
+@pytest.mark.parametrize("quiet", ["1e6", "100Gbit/s", "100B/s", 1e9])
+def test_what_has_a_unit_or_is_large_is_not_told_of(quiet):
+    gt.from_networkx(nx.Graph([("a", "b", {"bandwidth": quiet})]))
+
+
+@pytest.mark.parametrize(
+    ("edge", "meant"),
+    [
+        ("bandwith", "bandwidth"),
+        ("Bandwidth", "bandwidth"),
+        ("bandwidth_gbps", "bandwidth"),
+        ("bandwidth_bytes_per_sec", "bandwidth"),
+        ("bw", "bandwidth"),
+        ("speed", "bandwidth"),
+        ("latancy", "latency"),
+        ("latency_us", "latency"),
+        ("delay", "latency"),
+        ("capcity", "capacity"),
+    ],
+)
+def test_a_misspelt_attribute_is_refused(edge, meant):
+    with pytest.raises(TopologyError) as caught:
+        gt.from_networkx(nx.Graph([("a", "b", {edge: "10Gbit/s"})]))
+    assert str(caught.value) == f"link 'a'→'b': unknown attribute {edge!r}; did you mean {meant}?"
+
+
+def test_a_misspelt_kind_is_refused():
+    graph = nx.star_graph(3)
+    graph.nodes[0]["knd"] = "switch"
+    with pytest.raises(
+        TopologyError, match=r"node 0: unknown attribute 'knd'; did you mean kind\?"
+    ):
+        gt.from_networkx(graph)
+    graph.nodes[0]["kind"] = "switch"
+    with pytest.warns(InputWarning, match="left out: 'knd'"):
+        gt.from_networkx(graph)
+
+
+def test_nodes_may_have_names():
+    graph = nx.path_graph(3)
+    for node, name in enumerate(("gpu0", "leaf-1", "gpu1")):
+        graph.nodes[node]["name"] = name
+    assert gt.from_networkx(graph).labels == ("gpu0", "leaf-1", "gpu1")
+
+
+def test_csv_by_hand(tmp_path):
+    net = load_text(
+        tmp_path,
+        "\ufeff# A small cluster,,\r\n"
+        '"# switches: s0 s1",,,\r\n'
+        "Target, SOURCE,latency,bandwidth\r\n"
+        'b,s0,5us,"10Gbit/s"\r\n'
+        ",,,\r\n"
+        "a,s0,,25Gbit/s\r\n"
+        "s1,s0,,\r\n"
+        '"c, d",s1,1ms,40Gbit/s\r\n',
+        ".csv",
+    )
+    assert net.labels == ("s0", "b", "a", "s1", "c, d")
+    assert net.is_server.tolist() == [False, True, True, False, True]
+    assert net.bandwidth_bytes_per_s[net.source == 0].tolist() == [1.25e9, 3.125e9, 12.5e9]
+    assert net.capacity[net.source == 0].tolist() == [2, 5, 20]
+    assert net.latency_s[net.source == 0].tolist() == [5e-6, 1e-6, 1e-6]
+
+
+def test_yaml_by_hand(tmp_path):
+    text = """
+        nodes:
+        - {id: gpu0}
+        - {id: no}          # a name, not a truth value
+        - {id: 1:30}        # nor a time
+        - {id: leaf, kind: switch}
+        links:
+        - {source: gpu0, target: leaf, bandwidth: 100Gbit/s, latency: 1us}
+        - {source: no, target: leaf, bandwidth: 1e9}
+        - {source: 1:30, target: leaf, bandwidth_bytes_per_s: 2e9, capacity: 2}
+    """
+    net = load_text(tmp_path, text, ".yml")
+    assert net.labels == ("gpu0", "no", "1:30", "leaf")
+    assert net.bandwidth_bytes_per_s[net.source == 3].tolist() == [12.5e9, 1e9, 2e9]
+    held = topology_to_object(gt.bcube(2, 1))
+    (tmp_path / "schedule.yaml").write_bytes(write_yaml({"topology": held}))
+    assert gt.load(tmp_path / "schedule.yaml").same_network(gt.bcube(2, 1))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["# switch: s0", "#switch:s0", "# Switches: s0", "# swiches : s0", "# node: a", "# directed:",
+     "# Directed", "# direct", "# switches s0", "a s0 1Gbit/s # switches: s0"],
+)  # fmt: skip
+def test_what_is_nearly_a_directive_is_refused(tmp_path, line):
+    with pytest.raises(FileError, match=r"line 2: .*(did you mean|with a colon|of its own)"):
+        load_text(tmp_path, f"# A cluster: mine\n{line}\na s0\nb s0\n")
+
+
+@pytest.mark.parametrize(
+    "line", ["# undirected", "# note: slow", "# switches are alike", "# 10: x", "#", "# nodes"]
+)
+def test_other_comments_are_comments(tmp_path, line):
+    assert load_text(tmp_path, f"{line}\na b # to the left\n").num_links == 1
 
 
 @pytest.mark.parametrize("key", ["kind", "type", "role"])
@@ -216,7 +383,7 @@ def test_kinds(key):
     ("attributes", "field", "value"),
     [
         ({"bandwidth": "10Gbit/s"}, "bandwidth_bytes_per_s", 1.25e9),
-        ({"bandwidth": 3.0}, "bandwidth_bytes_per_s", 3.0),
+        ({"bandwidth": 3e9}, "bandwidth_bytes_per_s", 3e9),
         ({"bandwidth_bytes_per_s": "7"}, "bandwidth_bytes_per_s", 7.0),
         ({}, "bandwidth_bytes_per_s", Link().bandwidth_bytes_per_s),
         ({"latency": "5us"}, "latency_s", 5e-6),
@@ -338,6 +505,41 @@ GOOD = {"servers": [0, 1], "switches": [], "links": {}}
         (".edges", b"a b\n\xff", "not UTF-8"),
         (".edges", "# switches: b\na b\n", "1 server in"),
         (".cfg", "a b\n", "unknown kind of file"),
+        (".json", '{"nodes": [], "links": [], "direcetd": true}', "did you mean directed?"),
+        (".json", json.dumps({**GOOD, "lables": ["a", "b"]}), "did you mean labels?"),
+        (".csv", "", "expected a header"),
+        (".csv", "a,b,100Gbit/s\n", "expected a header with source and target"),
+        (".csv", "source;target\na;b\n", "expected a header with source and target"),
+        (".csv", "source,taget\na,b\n", "did you mean target?"),
+        (".csv", "source,target,bandwith\na,b,1Gbit/s\n", "did you mean bandwidth?"),
+        (".csv", "source,target,target\na,b,c\n", "the header has 'target' twice"),
+        (".csv", "source,target\n# fine\na,b\na\n", "line 4: expected 2 cells"),
+        (".csv", "source,target\na,\n", "line 2: expected a source and a target"),
+        (".csv", "source,target\na,b,c\n", "line 2: expected 2 cells"),
+        (".csv", 'source,target\n"a,b\n', "line 2: unexpected end of data"),
+        (".csv", 'source,target\na,"' + "x" * 200_000 + '"\n', "field larger than field limit"),
+        (".csv", "# switch: s\nsource,target\na,s\nb,s\n", "did you mean '# switches:'?"),
+        (".csv", "source,target\na,b\n\x00", "line 3: expected 2 cells"),
+        (".csv", "source,target,bandwidth\na,b,fast\n", "bandwidth 'fast'"),
+        (".csv", b"source,target\na,\xff\n", "not UTF-8"),
+        (".csv", "source,target\n", "0 servers"),
+        (".yaml", "", "expected nodes and links"),
+        (".yaml", "nodes: [", "not valid YAML"),
+        (".yaml", "nodes: &a [{id: 0}]\nlinks: *a\n", "line 2: aliases (*a) are refused"),
+        (".yaml", "a: &a [x]\nb: &b [*a,*a]\nc: [*b,*b]\n", "line 2: aliases"),
+        (".yaml", "a: &a {b: *a}\n", "line 1: aliases"),
+        (".yaml", "[" * 200_000, "nested too deeply"),
+        (".yaml", "a: " * 2 + "b\n", "not valid YAML"),
+        (".yaml", "!!python/object/apply:os.system ['true']", "not valid YAML"),
+        (".yaml", "!!python/name:os.system", "not valid YAML"),
+        (".yaml", "a: 1\n--- \nb: 2\n", "not valid YAML"),
+        (".yaml", "nodes: [{id: a}, {id: b}]\nlinks: [{source: a, bandwith: 1}]", "not a readable"),
+        (".yaml", f"nodes: [{{id: {'9' * 5000}}}]\nlinks: []\n", "not valid YAML"),
+        (".yaml", "nodes: [{id: 1e999}]\nlinks: []\n", "too large"),
+        (".yaml", b"a: \xff\n", "not UTF-8"),
+        (".yaml", "a: \x07\n", "not valid YAML"),
+        (".yaml", "{a: 1}: 2\n", "not valid YAML"),
+        (".yaml", "a: " + "x" * (9 << 20), "larger than 8 MiB"),
     ],
 )
 def test_hostile_files_are_named_in_one_line(tmp_path, suffix, content, culprit):
@@ -361,7 +563,7 @@ def test_every_truncation_is_refused_or_a_network(tmp_path, suffix):
         path.write_bytes(whole[:end])
         try:
             gt.load(path)
-        except FileError as error:
+        except (FileError, InputWarning) as error:
             assert str(error).isprintable()
 
 
@@ -379,8 +581,8 @@ def test_missing_files_and_folders(tmp_path):
         gt.load(tmp_path / "none.json")
     with pytest.raises(FileError, match="directory"):
         gt.load(tmp_path, format="json")
-    with pytest.raises(FileError, match="unknown format 'yaml'; known are graphml, json, edges"):
-        gt.load(tmp_path / "net.json", format="yaml")
+    with pytest.raises(FileError, match="unknown format 'toml'; known are graphml, json, yaml"):
+        gt.load(tmp_path / "net.json", format="toml")
     with pytest.raises(FileError, match="cannot be written"):
         gt.save(gt.ring(3), tmp_path / "missing" / "net.json")
 

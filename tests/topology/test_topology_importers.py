@@ -265,7 +265,7 @@ def test_xml_may_be_graphml(tmp_path):
     assert load_text(tmp_path, text).same_network(gt.ring(4))
     with pytest.raises(FileError, match="unknown kind of file"):
         gt.save(gt.ring(4), tmp_path / "out.xml")
-    with pytest.raises(FileError, match="unknown format 'simai'; known are graphml, json, edges"):
+    with pytest.raises(FileError, match="unknown format 'simai'; known are graphml, json, yaml"):
         gt.save(gt.ring(4), tmp_path / "out", format="simai")
 
 

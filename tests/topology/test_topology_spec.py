@@ -115,7 +115,6 @@ def test_link_properties():
             "jellyfish:reference=J10,degree=4",
             ["unknown parameter degree", "known are reference, seed"],
         ),
-        ("ring:8,bandwidth=10", []),  # bytes per second: understood
         ("ring:8,bandwidth=10Gflop", ["bandwidth '10Gflop'", "unknown unit 'Gflop'"]),
         ("ring:8,bandwidth=nan", ["bandwidth 'nan'"]),
         ("ring:8,latency=-5us", ["latency '-5us'", "zero or more"]),
@@ -123,7 +122,8 @@ def test_link_properties():
         ("ring:8,capacity=0", ["capacity must be at least 1"]),
         ("ring:8,capacity=99999999999", ["capacity", "99999999999"]),
         ("nowhere/cluster", ["'nowhere/cluster'", "no such file"]),
-        ("cluster.yaml", ["'cluster.yaml'", "no such file"]),
+        ("cluster.toml", ["'cluster.toml'", "no such file"]),
+        ("cluster.yaml", ["cluster.yaml", "No such file"]),
         ("nowhere.graphml", ["nowhere.graphml", "No such file"]),
         ("a\nb\n", ["'a\\nb\\n'"]),
         ("bcube:n=3,k=1\nn=4", ["expected a value after k=", "'1\\nn=4'"]),

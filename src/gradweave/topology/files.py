@@ -1,4 +1,4 @@
-"""Topology files: GraphML, JSON, edge lists, and those of NCCL, msccl-tools and SimAI."""
+"""Topology files: GraphML, JSON, YAML, CSV, edge lists, and those of NCCL, msccl-tools, SimAI."""
 
 import functools
 import io
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradweave.atomic import atomic_write
-from gradweave.errors import FileError, GradweaveError
+from gradweave.errors import FileError, GradweaveError, InputWarning
+from gradweave.topology.attributes import refuse_misspelt
+from gradweave.topology.csv_links import parse_csv, write_csv
 from gradweave.topology.edge_list import parse_edge_list, write_edge_list
 from gradweave.topology.graph import from_networkx, to_networkx
 from gradweave.topology.msccl_json import topology_from_msccl
@@ -18,6 +20,7 @@ from gradweave.topology.nccl_xml import parse_xml, topology_from_nccl_xml
 from gradweave.topology.object import topology_from_object
 from gradweave.topology.simai import is_simai, parse_simai
 from gradweave.topology.topology import Topology
+from gradweave.topology.yaml_data import parse_yaml, write_yaml
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -28,12 +31,17 @@ MAX_BYTES = 64 << 20
 SUFFIXES = {
     ".graphml": "graphml",
     ".json": "json",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".csv": "csv",
     ".edges": "edges",
     ".edgelist": "edges",
     ".txt": "edges",
     ".xml": "xml",
 }
-"""The format of a file by the end of its name; JSON, edge lists and XML go by what is inside."""
+"""The format of a file by the end of its name; JSON, YAML, edge lists and XML go by what is
+inside."""
+_NODE_LINK = ("directed", "multigraph", "graph", "nodes", "links", "edges", "name")
 
 
 def load(path: str | Path, format: str | None = None) -> Topology:
@@ -42,7 +50,8 @@ def load(path: str | Path, format: str | None = None) -> Topology:
     Args:
         path: the file; the network's name is this path.
         format: ``"graphml"``, ``"json"`` (networkx node-link, a ``topology`` object, a schedule
-            file, whose network it is, or msccl's), ``"edges"``, ``"nccl_xml"`` (see
+            file, whose network it is, or msccl's), ``"yaml"`` (the same, written in YAML),
+            ``"csv"``, ``"edges"``, ``"nccl_xml"`` (see
             `topology_from_nccl_xml`), ``"nccl_xml_with_network"`` (network cards too),
             ``"nccl_xml_nvlink_only"`` (no PCIe), ``"msccl_json"`` or ``"simai"``. If not given, by
             the end of the path's name and what is inside; SimAI's files may have any name.
@@ -62,6 +71,8 @@ def load(path: str | Path, format: str | None = None) -> Topology:
         return reader(content, str(path))
     except GradweaveError as error:
         raise FileError(f"{_shown(path)}: {error}") from error
+    except InputWarning:  # where warnings are errors
+        raise
     except Exception as error:
         # The parsers below us raise whatever a broken file makes them trip over: KeyError,
         # TypeError, SyntaxError …
@@ -72,14 +83,14 @@ def load(path: str | Path, format: str | None = None) -> Topology:
 def save(topology: Topology, path: str | Path, format: str | None = None) -> None:
     """Writes a network to a file, whole or not at all.
 
-    Links that are alike in both directions are written once. Drawing positions are kept in GraphML
-    and JSON.
+    Links that are alike in both directions are written once. Drawing positions are kept in
+    GraphML, JSON and YAML.
 
     Args:
         topology: the network.
         path: the file.
-        format: ``"graphml"``, ``"json"`` (networkx node-link) or ``"edges"``; by the end of the
-            path's name if not given.
+        format: ``"graphml"``, ``"json"`` (networkx node-link), ``"yaml"`` (the same), ``"csv"`` or
+            ``"edges"``; by the end of the path's name if not given.
 
     Raises:
         FileError: the file cannot be written, or the format cannot hold a label.
@@ -167,9 +178,16 @@ def _write_graphml(topology: Topology, graph: "nx.Graph") -> bytes:
 
 
 def _read_json(content: bytes, name: str) -> Topology:
+    return _from_data(_decoded(content), name)
+
+
+def _read_yaml(content: bytes, name: str) -> Topology:
+    return _from_data(parse_yaml(content), name)
+
+
+def _from_data(data: Any, name: str) -> Topology:
     import networkx as nx
 
-    data = _decoded(content)
     if isinstance(data, dict) and isinstance(data.get("topology"), dict):
         data = data["topology"]
     if isinstance(data, dict) and "msccl_type" in data:
@@ -185,6 +203,7 @@ def _read_json(content: bytes, name: str) -> Topology:
     for key in ("nodes", edges):
         if not isinstance(data.get(key), list):
             raise FileError(f"{key}: expected a list")
+    refuse_misspelt(data, _NODE_LINK, FileError)
     return from_networkx(nx.node_link_graph(data, edges=edges), name)
 
 
@@ -213,6 +232,20 @@ def _write_json(topology: Topology, graph: "nx.Graph") -> bytes:
     return msgspec.json.encode(nx.node_link_data(graph, edges="links")) + b"\n"
 
 
+def _write_yaml(topology: Topology, graph: "nx.Graph") -> bytes:
+    import networkx as nx
+
+    return write_yaml(nx.node_link_data(graph, edges="links"))
+
+
+def _read_csv(content: bytes, name: str) -> Topology:
+    return from_networkx(parse_csv(_text(content)), name)
+
+
+def _write_csv(topology: Topology, graph: "nx.Graph") -> bytes:
+    return write_csv(topology, graph).encode()
+
+
 def _read_edges(content: bytes, name: str) -> Topology:
     text = _text(content)
     return parse_simai(text, name) if is_simai(text) else from_networkx(parse_edge_list(text), name)
@@ -236,6 +269,8 @@ def _write_edges(topology: Topology, graph: "nx.Graph") -> bytes:
 _READERS: dict[str, Callable[[bytes, str], Topology]] = {
     "graphml": _read_graphml,
     "json": _read_json,
+    "yaml": _read_yaml,
+    "csv": _read_csv,
     "edges": _read_edges,
     "xml": _read_xml,
     "nccl_xml": topology_from_nccl_xml,
@@ -247,5 +282,7 @@ _READERS: dict[str, Callable[[bytes, str], Topology]] = {
 _WRITERS: dict[str, Callable[[Topology, "nx.Graph"], bytes]] = {
     "graphml": _write_graphml,
     "json": _write_json,
+    "yaml": _write_yaml,
+    "csv": _write_csv,
     "edges": _write_edges,
 }

@@ -1,22 +1,21 @@
 """Networks as networkx graphs, and back."""
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.errors import SpecError, TopologyError
+from gradweave.errors import InputWarning, SpecError, TopologyError
+from gradweave.topology.attributes import KIND_KEYS, check_attributes, shown
 from gradweave.topology.capacity import capacities_from_bandwidths
 from gradweave.topology.topology import Link, Topology
-from gradweave.topology.units import parse_bandwidth, parse_latency
+from gradweave.topology.units import doubt_of_bandwidth, parse_bandwidth, parse_latency
 
 if TYPE_CHECKING:
     import networkx as nx
-
-KIND_KEYS = ("kind", "type", "role")
-"""Node attributes that may say whether a node is a server or a switch."""
 
 
 def to_networkx(topology: Topology) -> "nx.DiGraph":
@@ -54,7 +53,9 @@ def to_networkx(topology: Topology) -> "nx.DiGraph":
     return graph
 
 
-def from_networkx(graph: "nx.Graph", name: str | None = None) -> Topology:
+def from_networkx(
+    graph: "nx.Graph", name: str | None = None, *, round_capacities: bool = True
+) -> Topology:
     """Reads a network from a networkx graph of any kind.
 
     An undirected edge is a link with the same properties in both directions, a directed edge is one
@@ -67,27 +68,33 @@ def from_networkx(graph: "nx.Graph", name: str | None = None) -> Topology:
             servers if they have none; its edges ``bandwidth`` (``"10Gbit/s"`` or bytes/s) or
             ``bandwidth_bytes_per_s``, ``latency`` (``"5us"`` or s) or ``latency_s``, and
             ``capacity``. What is missing is as in `Link`; where no edge has a capacity, capacities
-            are the bandwidths divided by their greatest common unit.
+            are the bandwidths divided by their greatest common unit. Other attributes mean nothing,
+            and a warning says so.
         name: the network's name; the graph's if not given.
+        round_capacities: whether bandwidths without a useful common unit, as measured ones are, get
+            small capacities nearly in proportion to them, with a warning.
 
     Raises:
-        TopologyError: naming the node or link at fault.
+        TopologyError: naming the node or link at fault, an attribute that is nearly a known one
+            among them.
 
     >>> import networkx as nx
     >>> from_networkx(nx.petersen_graph(), name="petersen")
     Topology('petersen': 10 servers, 0 switches, 15 links)
     """
+    name = name or str(graph.graph.get("name") or "network")
+    check_attributes(graph, name)
     nodes = _ordered(graph.nodes)
     index = {node: place for place, node in enumerate(nodes)}
     attributes: list[Mapping[str, Any]] = [graph.nodes[node] for node in nodes]
     return Topology(
-        name=name or str(graph.graph.get("name") or "network"),
+        name=name,
         is_server=np.array(
             [_is_server(n, a) for n, a in zip(nodes, attributes, strict=True)], np.bool_
         ),
         labels=_labels(nodes, attributes),
         positions=_positions(attributes),
-        **_links(graph, index),
+        **_links(graph, index, name, round_capacities),
     )
 
 
@@ -108,14 +115,16 @@ def _is_server(node: Any, attributes: Mapping[str, Any]) -> bool:
     kind = str(attributes[key]).strip().lower()
     if kind not in ("server", "switch"):
         raise TopologyError(
-            f"node {_shown(node)}: {key} must be server or switch, got {_shown(attributes[key])}"
+            f"node {shown(node)}: {key} must be server or switch, got {shown(attributes[key])}"
         )
     return kind == "server"
 
 
 def _labels(nodes: list[Any], attributes: list[Mapping[str, Any]]) -> tuple[str, ...]:
-    if all(isinstance(each.get("label"), str) for each in attributes):
-        labels = tuple(each["label"] for each in attributes)
+    for key in ("label", "name"):
+        if all(isinstance(each.get(key), str) for each in attributes):
+            labels = tuple(each[key] for each in attributes)
+            break
     else:
         labels = tuple(map(str, nodes))
     return () if labels == tuple(map(str, range(len(nodes)))) else labels
@@ -129,12 +138,18 @@ def _positions(attributes: list[Mapping[str, Any]]) -> NDArray[np.float64] | Non
     return positions if np.isfinite(positions).all() else None
 
 
-def _links(graph: "nx.Graph", index: Mapping[Any, int]) -> dict[str, NDArray]:
+def _links(
+    graph: "nx.Graph", index: Mapping[Any, int], name: str, round_capacities: bool
+) -> dict[str, NDArray]:
     """The link columns, parallel edges merged."""
     usual = Link()
     rows: list[tuple[int, int, float, float, int | None]] = []
+    doubts: list[str] = []
     for source, target, data in graph.edges(data=True):
-        where = f"link {_shown(source)}→{_shown(target)}"
+        where = f"link {shown(source)}→{shown(target)}"
+        doubt = doubt_of_bandwidth(data.get("bandwidth"))
+        if doubt:
+            doubts.append(f"{where}: {doubt}")
         bandwidth = _read(where, data, "bandwidth", "bandwidth_bytes_per_s", parse_bandwidth)
         latency = _read(where, data, "latency", "latency_s", parse_latency)
         rows.append(
@@ -146,12 +161,15 @@ def _links(graph: "nx.Graph", index: Mapping[Any, int]) -> dict[str, NDArray]:
                 _capacity(where, data),
             )
         )
+    if doubts:
+        others = f" ({len(doubts)} such links)" if len(doubts) > 1 else ""
+        warnings.warn(f"{name}: {doubts[0]}{others}", InputWarning, stacklevel=3)
     source, target, bandwidth, latency = (
         np.array([row[:4] for row in rows], np.float64).reshape(-1, 4).T
     )
     given = [row[4] for row in rows]
     if all(capacity is None for capacity in given):
-        capacity = capacities_from_bandwidths(bandwidth)
+        capacity = capacities_from_bandwidths(bandwidth, name, rounded=round_capacities)
     else:
         capacity = np.array([usual.capacity if c is None else c for c in given], np.int64)
     if not graph.is_directed():
@@ -201,10 +219,5 @@ def _capacity(where: str, data: Mapping[str, Any]) -> int | None:
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
     # At most nine digits: fits the topology's column even when many parallel links are added.
     if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text):
-        raise TopologyError(f"{where}: capacity must be a positive integer, got {_shown(value)}")
+        raise TopologyError(f"{where}: capacity must be a positive integer, got {shown(value)}")
     return int(text)
-
-
-def _shown(value: object) -> str:
-    shown = str(value) if isinstance(value, int) else repr(value)
-    return shown if len(shown) <= 40 else f"{shown[:37]}…"

@@ -208,7 +208,7 @@ class _Reader:
         network.add_edges_from(
             edge for edge in graph.edges(data=True) if serving.issuperset(edge[:2])
         )
-        return from_networkx(network, name)
+        return from_networkx(network, name, round_capacities=False)  # NCCL's figures, not measured
 
     def _in_order(self) -> Iterator[tuple[str, str]]:
         """The nodes with their labels: GPUs first, by rank where every one has one."""

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import FileError
+from gradweave.topology.attributes import refuse_misspelt
 from gradweave.topology.topology import Topology
 
 COLUMNS = ("source", "target", "bandwidth_bytes_per_s", "latency_s", "capacity")
@@ -53,6 +54,7 @@ def topology_from_object(data: Mapping[str, Any]) -> Topology:
     """
     if not isinstance(data, Mapping):
         raise FileError(f"topology: expected an object, got {_kind(data)}")
+    refuse_misspelt(data, ("name", "servers", "switches", "links", "labels"), FileError)
     name = _field(data, "name", str)
     servers = _numbers("servers", _field(data, "servers", list), whole=True)
     switches = _numbers("switches", _field(data, "switches", list), whole=True)

@@ -5,11 +5,12 @@ import difflib
 import functools
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gradweave.errors import SpecError
+from gradweave.errors import InputWarning, SpecError
 from gradweave.topology.bcube import bcube
 from gradweave.topology.complete import complete
 from gradweave.topology.dcell import dcell
@@ -34,7 +35,7 @@ from gradweave.topology.ring import ring
 from gradweave.topology.star import star
 from gradweave.topology.topology import Link, Topology
 from gradweave.topology.torus import mesh, torus
-from gradweave.topology.units import parse_bandwidth, parse_latency
+from gradweave.topology.units import doubt_of_bandwidth, parse_bandwidth, parse_latency
 
 UNNAMED = ""
 """Key under which `parse_spec` gives a value that was written without one, as in ``torus:4x4``."""
@@ -72,7 +73,7 @@ def from_spec(text: str) -> Topology:
     if family.build is jellyfish and "reference" in values:
         family = _REFERENCE
     given = _by_parameter(name, family, values)
-    link = _link({key: given.pop(key) for key in _LINK_KEYS if key in given}, family.link)
+    link = _link(name, {key: given.pop(key) for key in _LINK_KEYS if key in given}, family.link)
     missing = [key for key in family.required if key not in given]
     if missing:
         lacking = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
@@ -142,9 +143,12 @@ def _word(what: str, value: str) -> str:
 
 def _bandwidth(what: str, value: str) -> float:
     try:
-        return parse_bandwidth(value)
+        bandwidth = parse_bandwidth(value)
     except SpecError as error:
         raise SpecError(f"{what}: {error}") from None
+    if doubt := doubt_of_bandwidth(value):
+        warnings.warn(f"{what}: {doubt}", InputWarning, stacklevel=4)
+    return bandwidth
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,10 +275,10 @@ def _by_parameter(name: str, family: _Family, values: Mapping[str, str]) -> dict
     return given
 
 
-def _link(values: Mapping[str, str], usual: Link) -> Link | None:
+def _link(name: str, values: Mapping[str, str], usual: Link) -> Link | None:
     changes: dict[str, Any] = {}
     if "bandwidth" in values:
-        changes["bandwidth_bytes_per_s"] = parse_bandwidth(values["bandwidth"])
+        changes["bandwidth_bytes_per_s"] = _bandwidth(name, values["bandwidth"])
     if "latency" in values:
         changes["latency_s"] = parse_latency(values["latency"])
     if "capacity" in values:

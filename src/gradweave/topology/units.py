@@ -17,6 +17,9 @@ _PREFIX = {
     **{f"{prefix}i": 1024**power for prefix, power in _DECIMAL.items() if prefix},
 }
 
+_LEAST_WITHOUT_UNIT = 1_000_000
+"""Bytes per second from which a bandwidth without a unit is likely to be in those."""
+
 # Only the letter b tells bits from bytes; the prefix is read in either case, since nobody means
 # millibits.
 _BANDWIDTH_UNIT = re.compile(
@@ -64,6 +67,33 @@ def parse_bandwidth(text: str | float) -> float:
     if bandwidth <= 0:
         raise SpecError(f"bandwidth {_shown(text)}: expected more than zero")
     return bandwidth
+
+
+def doubt_of_bandwidth(text: object) -> str | None:
+    """What there is to say of a bandwidth without a unit that is too small to be meant as bytes.
+
+    Args:
+        text: as it was given, whether it is a bandwidth or not.
+
+    Returns:
+        What was understood and what to write; None where there is no doubt.
+
+    >>> doubt_of_bandwidth("100")
+    'bandwidth 100 has no unit: understood as 100 bytes/s; write 100Gbit/s, or 100B/s for those'
+    """
+    if not isinstance(text, str | int | float):
+        return None
+    try:
+        number, unit = _split("bandwidth", text, "a bandwidth")
+    except SpecError:
+        return None
+    if unit or not 0 < number < _LEAST_WITHOUT_UNIT:
+        return None
+    plain = str(text).strip()
+    return (
+        f"bandwidth {plain} has no unit: understood as {float(number):g} bytes/s; "
+        f"write {plain}Gbit/s, or {plain}B/s for those"
+    )
 
 
 def parse_latency(text: str | float) -> float:
@@ -201,11 +231,11 @@ def exact_bandwidth(bandwidth_bytes_per_s: float) -> str:
     """Writes a bandwidth without spaces so that `parse_bandwidth` gives the same number back.
 
     >>> exact_bandwidth(1.25e9), exact_bandwidth(1e9 / 3)
-    ('10Gbit/s', '333333333.3333333')
+    ('10Gbit/s', '333333333.3333333B/s')
     """
     text = _format(bandwidth_bytes_per_s * 8, _BITS, 9, "")
     same = _parses_to(parse_bandwidth, text, bandwidth_bytes_per_s)
-    return text if same else repr(float(bandwidth_bytes_per_s))
+    return text if same else f"{float(bandwidth_bytes_per_s)!r}B/s"
 
 
 def exact_latency(latency_s: float) -> str:

@@ -1,0 +1,96 @@
+"""YAML as data: plain values and nothing else."""
+
+import math
+import re
+from typing import Any
+
+from gradweave.errors import FileError
+
+MAX_YAML_BYTES = 8 << 20
+"""Largest YAML file read: 8 MiB; YAML takes many times longer to read than JSON."""
+_DEEPEST = 50
+
+
+def parse_yaml(content: bytes) -> Any:
+    """Reads one YAML document into the values that JSON has.
+
+    Words are as in YAML 1.2 and JSON: ``no``, ``010`` and ``10:20`` are strings and ``1e9`` is a
+    number. Refused are aliases, with which a small file can stand for a huge one, tags that make
+    anything but plain values, and nesting of more than 50 levels.
+
+    Args:
+        content: the file.
+
+    Raises:
+        FileError: in one line, with the line of the file where that is known.
+    """
+    import yaml
+
+    if len(content) > MAX_YAML_BYTES:
+        raise FileError(f"larger than {MAX_YAML_BYTES >> 20} MiB, the most that is read as YAML")
+    try:
+        text = content.decode("utf-8-sig")
+        _check_events(yaml, text)
+        return yaml.load(text, Loader=_loader(yaml))  # a safe one, which makes plain values alone
+    except UnicodeDecodeError as error:
+        raise FileError(f"not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        what = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
+        where = "" if mark is None else f" at line {mark.line + 1}"
+        raise FileError(f"not valid YAML: {str(what)[:100]!s}{where}") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise FileError(f"not valid YAML: {str(error)[:100]}") from None
+
+
+def write_yaml(data: Any) -> bytes:
+    """Writes plain values as YAML.
+
+    Args:
+        data: dictionaries, lists, strings, numbers, truth values and None.
+    """
+    import yaml
+
+    return yaml.dump(data, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True).encode()
+
+
+def _check_events(yaml: Any, text: str) -> None:
+    """Refuses, before anything is made of it, what would take too much to make."""
+    depth = 0
+    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    for event in yaml.parse(text, Loader=fast):
+        where = f"line {event.start_mark.line + 1}"
+        if isinstance(event, yaml.AliasEvent):
+            raise FileError(f"{where}: aliases (*{event.anchor!s:.40}) are refused; write it out")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEEPEST:
+            raise FileError(f"{where}: nested too deeply, more than {_DEEPEST} levels")
+
+
+_WORDS = (
+    ("null", r"~|null|", ("~", "n", "")),
+    ("bool", r"true|false", ("t", "f")),
+    ("int", r"-?(?:0|[1-9][0-9]*)", tuple("-0123456789")),
+    ("float", r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?", tuple("-0123456789")),
+)
+"""What words without quotes are, with what they may begin; anything else is a string."""
+
+
+def _loader(yaml: Any) -> type:
+    class PlainLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  PyYAML's own name
+
+        def construct_yaml_float(self, node: Any) -> float:
+            value = float(self.construct_scalar(node))
+            if not math.isfinite(value):
+                raise ValueError(f"{node.value[:40]}: too large for a number")
+            return value
+
+    for kind, words, first in _WORDS:
+        pattern = re.compile(f"(?:{words})\\Z")
+        PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", pattern, first)
+    PlainLoader.add_constructor("tag:yaml.org,2002:float", PlainLoader.construct_yaml_float)
+    return PlainLoader
