@@ -45,7 +45,7 @@ demo: $(VENV)/installed-for-use
 	@echo "The ring of the textbooks:              demo/ring8.html"
 
 test: $(VENV)/installed-for-work
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 check: $(VENV)/installed-for-work
 	$(BIN)/ruff check .

@@ -1,14 +1,19 @@
 """What all tests share: how Hypothesis searches, and what a report says about the machine."""
 
 import contextlib
+import fcntl
+import gc
 import os
 import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
 
 import hypothesis
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 with contextlib.suppress(ImportError):
     import mpi4py
@@ -26,6 +31,21 @@ hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
+COMPILED = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    "JAX_COMPILATION_CACHE_MAX_SIZE": str(2**30),  # with a limit, entries are written under a lock
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets workers, and the processes that tests start, share the programs that JAX compiles."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.mkdtemp(prefix="gradweave-compiled-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ |= COMPILED | {"JAX_COMPILATION_CACHE_DIR": folder}
+
+
 MANY_PROCESSES = (
     "lab/test_lab.py",
     "execute/test_mpi",
@@ -39,25 +59,44 @@ MANY_PROCESSES = (
     "marl/test_marl_processes.py",
     "cli/test_cli_train.py",
 )
-"""Tests that start a process a server run one after the other: ten processes are enough for two
-cores."""
+"""Files of tests that start a process per server. They come first, so that work stealing leaves
+them to one worker, and one at a time: ten processes are enough for two cores."""
+
+TESTS = Path(__file__).parent
 
 
-class OneAfterTheOther(LoadScopeScheduling):
-    """Divides tests among workers one by one, those that start many processes all to one.
+def starts_many_processes(path: Path) -> bool:
+    return str(path).startswith(tuple(str(TESTS / start) for start in MANY_PROCESSES))
 
-    Not by ``--dist loadgroup``, which divides these as well: pytest-xdist 3.8 writes groups where
-    pytest 9.2 no longer looks for them.
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not starts_many_processes(item.path))  # stable
+
+
+@pytest.fixture(autouse=True, scope="module")
+def many_processes_one_file_at_a_time(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Holds a lock that all workers of a run share."""
+    if not starts_many_processes(request.path):
+        yield
+        return
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (shared / "many-processes.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Lets go of a folder's compiled programs, of which a worker would hold gigabytes in the end.
+
+    A folder's tests share theirs; those of two folders have none in common.
     """
-
-    def _split_scope(self, nodeid: str) -> str:
-        heavy = any(nodeid.startswith(f"tests/{start}") for start in MANY_PROCESSES)
-        return "many processes" if heavy else nodeid
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneAfterTheOther:
-    return OneAfterTheOther(config, log)
+    if "jax" in sys.modules and (nextitem is None or nextitem.path.parent != item.path.parent):
+        sys.modules["jax"].clear_caches()
+        gc.collect()
 
 
 def pytest_report_header() -> str:
