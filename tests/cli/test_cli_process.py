@@ -30,6 +30,18 @@ def run(*arguments: str, command: str = "module", cwd: Path, **environment: str)
     )
 
 
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+
+
+def to_full(*arguments: str, stream: str, cwd: Path):
+    """The command with standard output or standard error on a full device."""
+    with open("/dev/full", "w") as full:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
+        return subprocess.run(
+            [*COMMANDS["module"], *arguments], **streams, text=True, cwd=cwd, timeout=60
+        )
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_schedule_then_verify_then_show(command, tmp_path):
     if not Path(COMMANDS[command][0]).exists():
@@ -70,6 +82,23 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
         timeout=60,
     )
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@needs_full
+@pytest.mark.parametrize("arguments", [["verify", "s.json"], ["verify", "s.json", "--json"]])
+def test_a_full_disk_behind_standard_output_ends_in_one_line(arguments, tmp_path):
+    gw.schedulers.Ring().schedule(gw.topology.ring(4)).save(tmp_path / "s.json")
+    done = to_full(*arguments, stream="stdout", cwd=tmp_path)
+    wanted = "gradweave: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, wanted)
+
+
+@needs_full
+def test_a_full_disk_behind_standard_error_changes_nothing_else(tmp_path):
+    refused = to_full("schedule", "nocube:3", stream="stderr", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    shown = to_full("--version", stream="stderr", cwd=tmp_path)
+    assert (shown.returncode, shown.stdout) == (0, f"gradweave, version {gw.__version__}\n")
 
 
 def test_output_in_an_encoding_without_arrows(tmp_path):

@@ -3,7 +3,9 @@
 import csv
 import json
 import struct
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +56,28 @@ def test_schedule_answers_in_json(gradweave, here, collective):
     assert (held["topology"], held["output"]) == ("bcube:n=3,k=1", "s.json.gz")
     written = gw.schedule.load("s.json.gz")
     assert (written.rounds, written.bound.rounds) == (held["rounds"], held["bound"]["rounds"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["schedule", "ring:4", "--scheduler", "ring"],
+        ["schedule", "ring:4", "--scheduler", "ring", "--json"],
+        *(["compare", "ring:4", "--schedulers", "ring", "--seeds", "1"], ["verify", "s.json"]),
+        *(["show", "s.json"], ["show", "s.json", "--json"], ["--help"], ["train", "--help"]),
+        ["export", "s.json", "--format", "mscclpp-json", "--output", "plan.json"],
+    ],
+    ids=" ".join,
+)
+def test_a_full_disk_behind_standard_output(arguments, gradweave, here, monkeypatch):
+    gw.schedulers.Ring().schedule(gw.topology.ring(4)).save("s.json")
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        answer = gradweave(*arguments)
+    (line,) = [line for line in answer.stderr.splitlines() if " s  " not in line]
+    assert answer.status == 2
+    assert line.startswith("gradweave: ") and line.endswith("No space left on device")
 
 
 def test_without_an_output_nothing_is_written(gradweave, here):

@@ -1,6 +1,7 @@
 """Files are written whole or not at all."""
 
 import os
+import resource
 import stat
 
 import pytest
@@ -66,3 +67,18 @@ def test_links_are_followed_and_devices_written_in_place(tmp_path):
 def test_names_that_cannot_be_written(tmp_path, name):
     with pytest.raises(FileError, match="cannot be written"):
         atomic_write(tmp_path / name, b"x")
+
+
+def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:  # the system refuses the write itself, as it does on a full disk
+        with pytest.raises(FileError, match="cannot be written: File too large") as refused:
+            atomic_write(path, bytes(100_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in str(refused.value)
+    assert os.listdir(tmp_path) == ["file"]
+    assert path.read_bytes() == b"old"

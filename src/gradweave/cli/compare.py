@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from gradweave.atomic import atomic_write
-from gradweave.cli.console import Progress, print_json, print_lines, printable
+from gradweave.cli.console import Progress, print_json, print_lines, printable, standard_output
 from gradweave.cli.options import json_option, schedulers_of, time_limit_option
 from gradweave.errors import FileError, OptionError
 from gradweave.report import TABLE_2, Case, Row, comparison_chart
@@ -161,9 +161,10 @@ def _print_table(rows: Sequence[Row]) -> None:
     plain = functools.partial(Console, markup=False, emoji=False, highlight=False)
     width = plain(width=WIDEST).measure(table).maximum
     console = plain(width=max(100, Console().width, width))
-    console.print(table)
-    for note in _notes(rows):
-        console.print(printable(note), style="dim")
+    with standard_output():
+        console.print(table)
+        for note in _notes(rows):
+            console.print(printable(note), style="dim")
 
 
 _TABLE_2 = {case.spec for case in TABLE_2}

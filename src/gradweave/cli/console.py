@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from gradweave.errors import InputWarning
+from gradweave import clock
+from gradweave.errors import FileError, InputWarning
 
 PATIENCE_S = 2.0
 """Work that takes longer than this shows its progress."""
@@ -19,12 +20,25 @@ PATIENCE_S = 2.0
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Writes one JSON object to standard output, on one line."""
-    click.echo(json.dumps(value))
+    with standard_output():
+        click.echo(json.dumps(value))
 
 
 def print_lines(*lines: str) -> None:
     """Writes lines to standard output; see `printable`."""
-    click.echo("\n".join(map(printable, lines)))
+    with standard_output():
+        click.echo("\n".join(map(printable, lines)))
+
+
+@contextlib.contextmanager
+def standard_output() -> Iterator[None]:
+    """Names standard output where it cannot be written, as on a full disk."""
+    try:
+        yield
+    except BrokenPipeError:  # its reader has seen enough
+        raise
+    except OSError as error:
+        raise FileError(f"standard output cannot be written: {error.strerror}") from error
 
 
 def printable(text: str) -> str:
@@ -39,8 +53,9 @@ def printable(text: str) -> str:
 
 
 def note(line: str) -> None:
-    """Says on standard error what is to be known at once."""
-    click.echo(printable(line), err=True)
+    """Says on standard error what is to be known at once, if that can be written."""
+    with contextlib.suppress(OSError):
+        click.echo(printable(line), err=True)
 
 
 def warn(warning: str) -> None:
@@ -50,14 +65,14 @@ def warn(warning: str) -> None:
 
 @contextlib.contextmanager
 def spoken_warnings() -> Iterator[None]:
-    """Says each `InputWarning` of the block in one line, and once; others appear as ever."""
+    """Says each of Gradweave's own warnings in one line, and once; others appear as ever."""
     said: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", InputWarning)
         show = warnings.showwarning
 
         def speak(message: Warning | str, category: type[Warning], *rest: Any) -> None:
-            if not issubclass(category, InputWarning):
+            if not category.__module__.startswith("gradweave."):
                 show(message, category, *rest)
             elif str(message) not in said:
                 said.add(str(message))
@@ -101,11 +116,17 @@ class Progress:
         self._doing = doing
 
     def _run(self) -> None:
+        with contextlib.suppress(OSError):  # nobody can see it
+            self._show()
+
+    def _show(self) -> None:
         on_terminal = sys.stderr.isatty()
         wait = PATIENCE_S
         shown = False
         while not self._stop.wait(wait):
-            line = f"{time.monotonic() - self._started:4.0f} s  {printable(self._doing)}"
+            waiting = clock.waiting_for()
+            doing = printable(f"{self._doing} ({waiting})" if waiting else self._doing)
+            line = f"{time.monotonic() - self._started:4.0f} s  {doing}"
             sys.stderr.write(f"\r\x1b[K{line}" if on_terminal else f"{line}\n")
             sys.stderr.flush()
             shown, wait = True, 0.2 if on_terminal else 5.0

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from gradweave.atomic import atomic_write
-from gradweave.cli.console import Progress, print_json, print_lines, printable
+from gradweave.cli.console import Progress, print_json, print_lines, printable, standard_output
 from gradweave.cli.options import Sizes, json_option, seed_option, writable
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.schedule import Schedule, load
@@ -223,4 +223,5 @@ def _print_table(measurements: Sequence["Measurement"]) -> None:
             f"{one.link_bytes.sum() / 1e6:.2f}",
             "–" if one.overhead is None else f"{one.overhead / (1 + one.overhead):.1%}",
         )
-    Console(width=1 << 20).print(table)
+    with standard_output():
+        Console(width=1 << 20).print(table)

@@ -1,8 +1,10 @@
 """The command ``gradweave``: verbs, and how errors become exit statuses."""
 
+import contextlib
 import io
 import os
 import sys
+from typing import TextIO
 
 import click
 
@@ -41,7 +43,13 @@ def main(arguments: list[str] | None = None) -> None:
     # An arrow or a ⌈ must not end the run where standard output goes to a file in another encoding.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    sys.exit(_status(arguments))
+    status = _status(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError):  # closed before the start, or known to be full
+            _silence(stream)
+    sys.exit(status)
 
 
 def _status(arguments: list[str] | None) -> int:
@@ -65,13 +73,24 @@ def _status(arguments: list[str] | None) -> int:
     except (BrokenPipeError, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code != 1:
             raise
-        # The reader of standard output went away, as `head` does; click exits with 1 then. Keep
-        # Python from complaining again as it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of standard output went away, as `head` does; click exits with 1 then.
+        _silence(sys.stdout)
         return SUCCESS
+    except OSError as error:  # the machine's fault, such as a full disk, and not the program's
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"{where}{error.strerror or error}", BAD_INPUT)
     return status if isinstance(status, int) else SUCCESS
 
 
 def _say(message: str, status: int) -> int:
-    click.echo(f"gradweave: {printable(' '.join(message.split()))}", err=True)
+    try:
+        click.echo(f"gradweave: {printable(' '.join(message.split()))}", err=True)
+    except OSError:  # nowhere to say it; the status does
+        _silence(sys.stderr)
     return status
+
+
+def _silence(stream: TextIO | None) -> None:
+    """Lets what a stream could not write vanish, or Python would complain of it as it exits."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # type: ignore[union-attr]

@@ -1,12 +1,12 @@
 """Schedules that are proved to be as short as can be, by constraint programming."""
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
+from gradweave import clock
 from gradweave.bounds import fixed_trees, free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import compose, reverse
@@ -110,7 +110,7 @@ class Exact(Scheduler):
             )
         if rounds is not None and rounds < 1:
             raise OptionError(f"exact: rounds: expected at least 1, got {rounds}")
-        begun = time.monotonic()
+        begun = clock.now()
         deadline = None if time_limit is None else begun + time_limit
         question = _Question(tuple(start_from), seed, deadline)
         stages = self._stages(topology, collective, rounds, question)
@@ -123,7 +123,7 @@ class Exact(Scheduler):
             )
             verify(made, forwarding_servers=False).raise_if_invalid()
         because = "; then ".join(dict.fromkeys(stage.because for stage in stages))
-        wall_s = time.monotonic() - begun
+        wall_s = clock.now() - begun
         return Proof(collective, self.trees, made, below, because, rounds, wall_s)
 
     def _make(
@@ -205,7 +205,7 @@ class _Question:
         """The same with half of the time that is left."""
         if self.deadline is None:
             return self
-        return dataclasses.replace(self, deadline=(time.monotonic() + self.deadline) / 2)
+        return dataclasses.replace(self, deadline=(clock.now() + self.deadline) / 2)
 
 
 def _joined(stages: Sequence[Stage], topology: Topology, collective: Collective) -> Schedule | None:

@@ -1,9 +1,9 @@
 """The search for the fewest rounds of an all-gather, one question to CP-SAT after the other."""
 
 import dataclasses
-import time
 from collections.abc import Sequence
 
+from gradweave import clock
 from gradweave.errors import NoScheduleError
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.exact_model import Effort, GatherModel
@@ -68,7 +68,7 @@ class Search:
             last = rounds + 1 == self.best.rounds
             if self._ask(rounds, share=1.0 if last else 0.5) is None:
                 unanswered = rounds
-            if self.deadline is not None and time.monotonic() >= self.deadline:
+            if self.deadline is not None and clock.now() >= self.deadline:
                 break
         return Stage(self.best, self.impossible_below, self.because)
 
@@ -95,4 +95,4 @@ class Search:
         return True
 
     def _seconds_left(self) -> float | None:
-        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+        return None if self.deadline is None else max(0.0, self.deadline - clock.now())

@@ -1,12 +1,13 @@
 """The search over grown all-gathers: restarts of the compiled greedy until the bound is met."""
 
 import dataclasses
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gradweave import clock
 
 if TYPE_CHECKING:
     from gradweave.schedulers.growing_kernel import Growth
@@ -33,7 +34,7 @@ class Search:
     """Threads; the result depends on the seed alone, however many there are, unless time runs
     out."""
     deadline: float | None = None
-    """Of `time.monotonic`, in seconds; one restart is always made."""
+    """Of `clock.now`, in seconds; one restart is always made."""
 
 
 def growth_of(
@@ -87,7 +88,7 @@ def search(
             for made in (attempt.result() for attempt in tries):
                 if len(made) and int(made[-1, 0]) + 1 < fewest:
                     best, fewest = made, int(made[-1, 0]) + 1
-            late = how.deadline is not None and time.monotonic() > how.deadline
+            late = how.deadline is not None and clock.now() > how.deadline
             if fewest <= target or late:
                 break
     return best

@@ -8,9 +8,10 @@ such chains fill almost every round that can be filled.
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
 
 KEEP = 0.3
 """Share of the swaps between equals that are left out, so that a pass does not undo itself."""
@@ -82,7 +83,7 @@ class _State(NamedTuple):
     """[N+1] where each server's start."""
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def grow(
     growth: Growth, rule: Rule, hints: NDArray[np.int64], most: int, target: int, seed: int
 ) -> NDArray[np.int64]:
@@ -118,7 +119,7 @@ def grow(
         for hop in range(len(growth.source)):
             piece = state.carries[hop]
             if piece >= 0:
-                made[count] = at, piece, hop
+                made[count, 0], made[count, 1], made[count, 2] = at, piece, hop
                 count += 1
         if count == before:
             return np.empty((0, 3), np.int64)
@@ -128,7 +129,7 @@ def grow(
     return made
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _fill(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> None:
     """What a round's hints leave: receivers choose, then swap."""
     salt = np.random.randint(1 << 30)
@@ -139,7 +140,7 @@ def _fill(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> None:
             break
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _undo(growth: Growth, state: Any) -> None:
     """Takes all of a round's transfers back."""
     state.used[:] = 0
@@ -153,34 +154,48 @@ def _undo(growth: Growth, state: Any) -> None:
             _promise(growth, state, target, piece, -1)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _start(growth: Growth) -> Any:
-    servers, pieces = len(growth.intake), len(growth.root)
-    holds = np.zeros((servers, pieces), np.bool_)
-    for piece in range(pieces):
-        holds[growth.root[piece], piece] = True
+    """The state before the first round. In plain loops: NumPy's functions take long to compile."""
+    servers, pieces, hops = len(growth.intake), len(growth.root), len(growth.source)
+    holds, wanted = np.zeros((servers, pieces), np.bool_), np.ones((servers, pieces), np.bool_)
     near = np.zeros((servers, pieces), np.int64)
-    for hop in range(len(growth.source)):
-        near[growth.target[hop]] += holds[growth.source[hop]]
-    missing = np.empty(servers, np.int64)
+    held_by, missing = np.empty(pieces, np.int64), np.empty(servers, np.int64)
     for server in range(servers):
-        missing[server] = pieces - holds[server].sum()
+        missing[server] = pieces
+    for piece in range(pieces):
+        holds[growth.root[piece], piece], wanted[growth.root[piece], piece] = True, False
+        held_by[piece] = 1
+        missing[growth.root[piece]] -= 1
+    leaving, first_leaving = np.empty(hops, np.int64), np.zeros(servers + 1, np.int64)
+    carries = np.empty(hops, np.int64)
+    for hop in range(hops):
+        carries[hop] = -1
+        first_leaving[growth.source[hop] + 1] += 1
+        for piece in range(pieces):
+            near[growth.target[hop], piece] += holds[growth.source[hop], piece]
+    for server in range(servers):
+        first_leaving[server + 1] += first_leaving[server]
+    place = first_leaving.copy()
+    for hop in range(hops):
+        leaving[place[growth.source[hop]]] = hop
+        place[growth.source[hop]] += 1
     return _State(
         holds,
-        ~holds,
+        wanted,
         near,
-        np.ones(pieces, np.int64),
+        held_by,
         missing,
         np.zeros(servers, np.int64),
         np.zeros(len(growth.capacity), np.int64),
         np.empty(growth.first_slot[-1], np.int64),
-        np.full(len(growth.source), -1, np.int64),
-        np.argsort(growth.source, kind="mergesort"),
-        np.searchsorted(np.sort(growth.source), np.arange(servers + 1)),
+        carries,
+        leaving,
+        first_leaving,
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _too_late(growth: Growth, state: Any, rounds_left: int) -> bool:
     """Whether some server wants more than it can take in the rounds left."""
     for server in range(len(growth.intake)):
@@ -189,12 +204,12 @@ def _too_late(growth: Growth, state: Any, rounds_left: int) -> bool:
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _slack(growth: Growth, state: Any, server: Any, rounds_left: int) -> Any:
     return rounds_left * growth.intake[server] - state.missing[server]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> NDArray[np.int64]:
     """Hops into servers that want something, least slack first, at random among equals."""
     order = np.random.permutation(len(growth.source))
@@ -211,7 +226,7 @@ def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> NDArr
     return order[:count][np.argsort(slack[:count], kind="mergesort")]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _choose(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> Any:
     """The piece to send over a hop; −1 where there is none."""
     source, target = growth.source[hop], growth.target[hop]
@@ -231,7 +246,7 @@ def _choose(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> Any:
     return best
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
     """Sends something over a hop if there is room and anything to send."""
     if not _claim(growth, state, hop):
@@ -248,14 +263,14 @@ def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _promise(growth: Growth, state: Any, server: Any, piece: Any, more: int) -> None:
     """Counts a server among those that can send a piece, or no longer."""
     for i in range(state.first_leaving[server], state.first_leaving[server + 1]):
         state.near[growth.target[state.leaving[i]], piece] += more
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _take(growth: Growth, state: Any, hop: int, piece: int) -> None:
     """Sends a given piece over a hop, if it fits, is there to be sent and is wanted."""
     source, target = growth.source[hop], growth.target[hop]
@@ -269,7 +284,7 @@ def _take(growth: Growth, state: Any, hop: int, piece: int) -> None:
         _promise(growth, state, target, piece, 1)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _claim(growth: Growth, state: Any, hop: int) -> bool:
     """Takes a slot of each resource of a hop, or none."""
     for i in range(growth.first[hop], growth.first[hop + 1]):
@@ -283,7 +298,7 @@ def _claim(growth: Growth, state: Any, hop: int) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _free(growth: Growth, state: Any, resource: int, hop: int) -> None:
     last = growth.first_slot[resource] + state.used[resource] - 1
     for slot in range(growth.first_slot[resource], last):
@@ -293,19 +308,19 @@ def _free(growth: Growth, state: Any, resource: int, hop: int) -> None:
     state.used[resource] -= 1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _release(growth: Growth, state: Any, hop: int) -> None:
     for i in range(growth.first[hop], growth.first[hop + 1]):
         _free(growth, state, growth.resources[i], hop)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _open(growth: Growth, state: Any, server: Any) -> bool:
     """Whether a server wants more than is on its way, and has room for it."""
     return state.missing[server] > 0 and state.taken[server] < growth.intake[server]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _any_open(growth: Growth, state: Any) -> bool:
     for server in range(len(growth.intake)):
         if _open(growth, state, server):
@@ -313,7 +328,7 @@ def _any_open(growth: Growth, state: Any) -> bool:
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _swap(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> bool:
     """As many random attempts as there are hops. Returns whether anything changed."""
     changed = False
@@ -339,7 +354,7 @@ def _swap(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> bool:
     return changed
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _only_obstacle(growth: Growth, state: Any, hop: int) -> Any:
     """The one hop to remove so that a hop fits; −1 for none, −2 where one is not enough.
 
@@ -365,7 +380,7 @@ def _only_obstacle(growth: Growth, state: Any, hop: int) -> Any:
     return obstacle
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt: int) -> bool:
     """Sends over a hop in place of another; puts the other back where there is nothing to send."""
     piece, loser = state.carries[other], growth.target[other]
@@ -386,7 +401,7 @@ def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt:
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _arrive(growth: Growth, state: Any, sent: NDArray[np.int64]) -> None:
     """The round's end: what was on the way is held."""
     for i in range(len(sent)):

@@ -1,12 +1,12 @@
 """Grown trees: informed servers push the rarest piece; the trees emerge from the schedule."""
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave import clock
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
@@ -60,7 +60,7 @@ class Grown(Scheduler):
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
-        deadline = None if time_limit is None else time.monotonic() + time_limit
+        deadline = None if time_limit is None else clock.now() + time_limit
         return from_stage(
             "all_gather",
             lambda network: self._all_gather(network, seed, deadline),

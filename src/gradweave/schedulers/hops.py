@@ -90,4 +90,5 @@ def _at_random(topology: Topology, rng: np.random.Generator) -> tuple[NDArray, N
 
     shuffled = np.lexsort((rng.random(len(topology.source)), topology.source))
     targets = topology.target[shuffled]
+    targets.flags.writeable = False  # as the network's own, so that the search is compiled once
     return switch_only_parents(topology.first_link, targets, topology.is_server, topology.servers)

@@ -7,7 +7,6 @@ The policies were trained with JAX by `gradweave.learning`. To use them takes Nu
 import dataclasses
 import functools
 import importlib.resources
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,6 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave import clock
 from gradweave.errors import FileError, NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers import policy
@@ -86,7 +86,7 @@ class Learned(Scheduler):
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
-        deadline = None if time_limit is None else time.monotonic() + time_limit
+        deadline = None if time_limit is None else clock.now() + time_limit
         weights = read_weights(self.weights)
         return from_stage(
             self._own_stage,
@@ -164,7 +164,7 @@ def best_of(
         numbers: of the episodes; number 0 takes the best actions, all others draw theirs.
         seed: of every random choice, together with an episode's number.
         workers: threads that play side by side.
-        deadline: of `time.monotonic`, in seconds; one episode is always played.
+        deadline: of `clock.now`, in seconds; one episode is always played.
 
     Returns:
         The episode; None where none came to an end.
@@ -179,7 +179,7 @@ def best_of(
             for made in pool.map(episode, numbers[first : first + workers]):
                 if made.rounds >= 0 and (best is None or made.rounds < best.rounds):
                     best = made
-            late = deadline is not None and time.monotonic() > deadline
+            late = deadline is not None and clock.now() > deadline
             if late or (best is not None and best.rounds <= field.instance.bound):
                 break
     return best

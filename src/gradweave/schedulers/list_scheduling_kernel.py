@@ -10,9 +10,10 @@ a large independent set.
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
 
 RANDOM, DEEPEST, MOST_LOADED = 0, 1, 2
 """The rules; `gradweave.schedulers.list_scheduling.Rule` gives them their meaning."""
@@ -75,7 +76,7 @@ class State(NamedTuple):
     """[G] whether a lane's best workload may have changed since the lanes were sorted."""
 
 
-@numba.njit(cache=True)
+@kernel
 def run(
     problem: Problem,
     rule: int,
@@ -139,7 +140,7 @@ def run(
     return rounds
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _start(problem: Problem) -> State:
     lanes, links = len(problem.first_link) - 1, len(problem.capacity)
     load = np.zeros(links, np.int64)
@@ -158,7 +159,7 @@ def _start(problem: Problem) -> State:
     )
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _push(problem: Problem, state: State, w: int) -> None:
     """Adds a workload to its lane's ready ones."""
     lane = problem.lane[w]
@@ -176,7 +177,7 @@ def _push(problem: Problem, state: State, w: int) -> None:
     state.touched[lane] = True
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _pop(problem: Problem, state: State, lane: int) -> Any:
     """Takes a lane's best ready workload."""
     base = problem.first_item[lane]
@@ -198,12 +199,12 @@ def _pop(problem: Problem, state: State, lane: int) -> Any:
     return best
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _best(problem: Problem, state: State, lane: int) -> Any:
     return problem.items[state.heap[problem.first_item[lane]]]
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _sorted_lanes(problem: Problem, state: State, lanes: NDArray[np.int64]) -> NDArray[np.int64]:
     """The lanes with something ready, by the tie order of their best workloads.
 
@@ -238,7 +239,7 @@ def _sorted_lanes(problem: Problem, state: State, lanes: NDArray[np.int64]) -> N
     return merged[:found]
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _fill(problem: Problem, state: State, lanes: NDArray[np.int64], rule: int) -> NDArray[np.int64]:
     """Fills the round greedily. Returns the lanes in the order in which they were tried."""
     if rule != RANDOM:
@@ -253,7 +254,7 @@ def _fill(problem: Problem, state: State, lanes: NDArray[np.int64], rule: int) -
     return lanes
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _key(problem: Problem, state: State, rule: int, lane: int) -> Any:
     """What the greedy fill goes by: larger first."""
     if rule == RANDOM:
@@ -268,7 +269,7 @@ def _key(problem: Problem, state: State, rule: int, lane: int) -> Any:
     return busiest + height
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _weight(problem: Problem, state: State, rule: int, lane: int, left: int) -> Any:
     """What the swaps go by. A link with as much load as rounds left must not idle."""
     if rule != MOST_LOADED:
@@ -281,7 +282,7 @@ def _weight(problem: Problem, state: State, rule: int, lane: int, left: int) -> 
     return weight + problem.heights[_best(problem, state, lane)]
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _by_key(lanes: NDArray[np.int64], key: NDArray[np.int64]) -> NDArray[np.int64]:
     """Lanes by descending key, in the given order among equals: a counting sort."""
     if len(lanes) == 0:
@@ -300,7 +301,7 @@ def _by_key(lanes: NDArray[np.int64], key: NDArray[np.int64]) -> NDArray[np.int6
     return result
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _fits(problem: Problem, state: State, lane: int) -> bool:
     for i in range(problem.first_link[lane], problem.first_link[lane + 1]):
         link = problem.links[i]
@@ -309,7 +310,7 @@ def _fits(problem: Problem, state: State, lane: int) -> bool:
     return True
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _put(problem: Problem, state: State, lane: int) -> None:
     for i in range(problem.first_link[lane], problem.first_link[lane + 1]):
         link = problem.links[i]
@@ -318,7 +319,7 @@ def _put(problem: Problem, state: State, lane: int) -> None:
     state.sending[lane] = True
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _remove(problem: Problem, state: State, lane: int) -> None:
     for i in range(problem.first_link[lane], problem.first_link[lane + 1]):
         link = problem.links[i]
@@ -331,7 +332,7 @@ def _remove(problem: Problem, state: State, lane: int) -> None:
     state.sending[lane] = False
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _swap(problem: Problem, state: State, candidates: NDArray[np.int64]) -> bool:
     """One pass of swaps over all lanes. Returns whether anything changed."""
     changed = False
@@ -352,7 +353,7 @@ def _swap(problem: Problem, state: State, candidates: NDArray[np.int64]) -> bool
     return changed
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _has_room_somewhere(problem: Problem, state: State, lane: int) -> bool:
     """Whether sending would use a link direction that would idle otherwise."""
     for i in range(problem.first_link[lane], problem.first_link[lane + 1]):
@@ -362,7 +363,7 @@ def _has_room_somewhere(problem: Problem, state: State, lane: int) -> bool:
     return False
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _in_the_way(problem: Problem, state: State, lane: int) -> NDArray[np.int64]:
     """Lanes to remove so that one fits: one at random on each full link direction.
 
@@ -386,7 +387,7 @@ def _in_the_way(problem: Problem, state: State, lane: int) -> NDArray[np.int64]:
     return removed[:count]
 
 
-@numba.njit(cache=True)
+@kernel(inner=True)
 def _send(problem: Problem, state: State, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
     """Takes what the round sends off the lanes. Returns the workloads."""
     sent = np.empty(len(candidates), np.int64)

@@ -1,9 +1,9 @@
 """Merged flow trees along fixed shortest paths, put in order by list scheduling."""
 
 import dataclasses
-import time
 from typing import ClassVar, Literal
 
+from gradweave import clock
 from gradweave.bounds import fixed_trees
 from gradweave.errors import OptionError
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
@@ -54,7 +54,7 @@ class Merged(Scheduler):
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
-        deadline = None if time_limit is None else time.monotonic() + time_limit
+        deadline = None if time_limit is None else clock.now() + time_limit
         if self.overlap and collective == "all_reduce":
             return self._search(topology, collective, seed, deadline)
         return from_stage(
@@ -84,7 +84,7 @@ class Merged(Scheduler):
             )
             if rounds is not None:
                 best, fewest = rounds, int(rounds.max()) + 1
-            out_of_time = deadline is not None and time.monotonic() > deadline
+            out_of_time = deadline is not None and clock.now() > deadline
             if fewest == least or out_of_time:
                 break
         assert best is not None

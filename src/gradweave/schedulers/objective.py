@@ -2,11 +2,11 @@
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from gradweave import clock
 from gradweave.bounds import Bound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import overlap
@@ -80,7 +80,7 @@ def solve_for_seconds(
         raise OptionError(
             f"solve: gradient_bytes: expected a finite number above 0, got {gradient_bytes}"
         )
-    started = time.monotonic()
+    started = clock.now()
     if schedulers is None:
         whole = collective == "all_reduce"
         schedulers = [one for one in FOR_SECONDS if whole or not in_one_piece(one)]
@@ -93,7 +93,7 @@ def solve_for_seconds(
     deadline = math.inf if time_limit is None else started + time_limit
     search = _Search(topology, collective, gradient_bytes, seed, deadline)
     for scheduler in schedulers:
-        if search.best is not None and time.monotonic() >= deadline:
+        if search.best is not None and clock.now() >= deadline:
             break
         progress(f"trying {to_spec(scheduler)}")
         search.attempt(scheduler)
@@ -129,7 +129,7 @@ class _Search:
 
     def attempt(self, scheduler: Scheduler) -> None:
         """Times a strategy's schedules in all variants."""
-        started = time.monotonic()
+        started = clock.now()
         best: _Candidate | None = None
         reason = ""
         try:
@@ -141,7 +141,7 @@ class _Search:
                     break
         except NoScheduleError as error:
             reason = str(error)
-        wall_s = time.monotonic() - started
+        wall_s = clock.now() - started
         if best is None:
             self.attempts.append(Attempt(scheduler, None, wall_s, reason))
             return
@@ -160,7 +160,7 @@ class _Search:
             self.best = best
 
     def _late(self) -> bool:
-        return time.monotonic() >= self.deadline
+        return clock.now() >= self.deadline
 
     def _made(self, scheduler: Scheduler) -> Iterator[tuple[Schedule, Scheduler]]:
         """A strategy's schedules: its own, with more pieces per server, and by bandwidth."""
@@ -179,7 +179,7 @@ class _Search:
                 yield refitted(self._make(maker, self.rated), self.topology), maker
 
     def _make(self, scheduler: Scheduler, topology: Topology) -> Schedule:
-        left = self.deadline - time.monotonic()
+        left = self.deadline - clock.now()
         return scheduler.schedule(
             topology,
             collective=self.collective,
@@ -226,7 +226,7 @@ class _Search:
         ).raise_if_invalid()
         barrier = seconds(made, self.gradient_bytes, "rounds")
         timing = Timing(self.gradient_bytes, best.seconds, barrier, self._seconds_bound(best))
-        attempts, wall_s = tuple(self.attempts), time.monotonic() - started
+        attempts, wall_s = tuple(self.attempts), clock.now() - started
         return Solution(made, rounds_bound, best.scheduler, attempts, wall_s, timing)
 
     def _seconds_bound(self, best: _Candidate) -> SecondsBound:

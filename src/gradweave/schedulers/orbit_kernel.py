@@ -5,11 +5,12 @@ from which some are drawn at random; of those with room, the one whose receiver 
 from the fewest sides goes first, so that what is left for the end can be reached from many.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
 
 DRAWS = 6
 """Ready hops drawn for each choice."""
@@ -32,7 +33,7 @@ class Orbits(NamedTuple):
     """[R] hops that each orbit takes in a round."""
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def grow_base_trees(orbits: Orbits, most: int, seed: int) -> NDArray[np.int64]:
     """[B·(N−1), 3] round, base tree and hop; no rows where `most` rounds are too few.
 
@@ -46,7 +47,7 @@ def grow_base_trees(orbits: Orbits, most: int, seed: int) -> NDArray[np.int64]:
     holds = np.zeros((bases, servers), np.bool_)
     near = np.zeros((bases, servers), np.int32)
     ready = np.empty(bases * hops, np.int64)
-    count = 0
+    count = np.int64(0)  # one type, so that what takes it is compiled once
     made = np.empty((bases * (servers - 1), 3), np.int64)
     done = 0
     for base in range(bases):
@@ -68,7 +69,7 @@ def grow_base_trees(orbits: Orbits, most: int, seed: int) -> NDArray[np.int64]:
             for i in range(orbits.first[hop], orbits.first[hop + 1]):
                 used[orbits.resources[i]] += 1
             holds[base, orbits.target[hop]] = True
-            made[done] = at, base, hop
+            made[done, 0], made[done, 1], made[done, 2] = at, base, hop
             done += 1
             count -= 1
             ready[place] = ready[count]
@@ -81,16 +82,16 @@ def grow_base_trees(orbits: Orbits, most: int, seed: int) -> NDArray[np.int64]:
     return made
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _open(
     orbits: Orbits,
     holds: NDArray[np.bool_],
     near: NDArray[np.int32],
     ready: NDArray[np.int64],
-    count: int,
+    count: Any,
     base: int,
-    server: int,
-) -> int:
+    server: Any,
+) -> Any:
     """Adds the hops by which a server can pass a piece on. Returns how many are ready now."""
     hops = len(orbits.target)
     for hop in range(orbits.first_hop[server], orbits.first_hop[server + 1]):
@@ -101,15 +102,15 @@ def _open(
     return count
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _draw(
     orbits: Orbits,
     holds: NDArray[np.bool_],
     near: NDArray[np.int32],
     ready: NDArray[np.int64],
-    count: int,
+    count: Any,
     used: NDArray[np.int64],
-) -> tuple[int, int]:
+) -> tuple[Any, Any]:
     """The place of the hop to take, −1 where none fits, and how many are ready still.
 
     Hops whose receiver was reached meanwhile are dropped on the way.
@@ -145,8 +146,8 @@ def _draw(
     return -1, count
 
 
-@numba.njit(cache=True, nogil=True)
-def _room(orbits: Orbits, used: NDArray[np.int64], hop: int) -> bool:
+@kernel(inner=True)
+def _room(orbits: Orbits, used: NDArray[np.int64], hop: Any) -> bool:
     for i in range(orbits.first[hop], orbits.first[hop + 1]):
         resource = orbits.resources[i]
         needed = 1
@@ -157,7 +158,7 @@ def _room(orbits: Orbits, used: NDArray[np.int64], hop: int) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _any_room(orbits: Orbits, used: NDArray[np.int64]) -> bool:
     for resource in range(len(used)):
         if used[resource] < orbits.capacity[resource]:

@@ -9,9 +9,10 @@ Functions take arrays one by one: compiling a function that is handed tuples of 
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
 
 LOWEST, HIGHEST, UNIT = -4.0, 8.0, 4.0
 PLENTY = 1e6
@@ -25,12 +26,12 @@ Booleans = NDArray[np.bool_]
 Numbers = NDArray[np.float32]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _cut(slack: Any) -> Any:
     return min(max(slack, LOWEST), HIGHEST) / UNIT
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def enter_stage(
     giver: Integers,
     taker: Integers,
@@ -67,7 +68,7 @@ def enter_stage(
             held[tree] -= under_way[tree] and pending[server, tree]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def hop_counts(
     giver: Integers,
     taker: Integers,
@@ -105,7 +106,7 @@ def hop_counts(
     return left, ready, chain, cells, candidates
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def link_features(
     links: Integers,
     first_link: Integers,
@@ -148,7 +149,7 @@ def link_features(
     return features, slack
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def neighbours_want(giver: Integers, taker: Integers, there: Booleans, lacks: Booleans) -> Booleans:
     """[N, Q] whether a server has a hop to one that lacks the tree."""
     want = np.zeros_like(lacks)
@@ -159,7 +160,7 @@ def neighbours_want(giver: Integers, taker: Integers, there: Booleans, lacks: Bo
     return want
 
 
-@numba.njit(cache=True, nogil=True, fastmath=True)
+@kernel(fastmath=True)
 def mean_over_hops(
     x: Numbers, source: Integers, target: Integers, there: Booleans, rows: int
 ) -> Numbers:
@@ -186,7 +187,7 @@ def mean_over_hops(
     return out
 
 
-@numba.njit(cache=True, nogil=True, fastmath=True)
+@kernel(fastmath=True)
 def mean_where(mask: Booleans, x: Numbers) -> Numbers:
     """[A, D] the mean of the rows of `x` where each row of the mask says so.
 
@@ -208,7 +209,7 @@ def mean_where(mask: Booleans, x: Numbers) -> Numbers:
     return out
 
 
-@numba.njit(cache=True, nogil=True, fastmath=True)
+@kernel(fastmath=True)
 def times(x: Numbers, y: Numbers) -> Numbers:
     """[A, C] the product of [A, B] and [B, C]. A library's threads would wait for one another."""
     out = np.zeros((x.shape[0], y.shape[1]), np.float32)
@@ -219,7 +220,7 @@ def times(x: Numbers, y: Numbers) -> Numbers:
     return out
 
 
-@numba.njit(cache=True, nogil=True, fastmath=True)
+@kernel(fastmath=True)
 def add_told(
     view: Numbers, heard: Numbers, weights: Numbers, bias: Numbers, mask: Booleans
 ) -> None:
@@ -248,12 +249,12 @@ def add_told(
             view[row, j] += max(made[j], np.float32(0))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _log(number: Any) -> Any:
     return np.log(max(number, 1e-3))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _noise(temperature: float) -> float:
     """What is added to a score before the highest is taken."""
     if temperature == 0:
@@ -261,7 +262,7 @@ def _noise(temperature: float) -> float:
     return -temperature * np.log(-np.log(np.random.random() + 1e-300) + 1e-300)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(inner=True)
 def _queue_up(hops: Integers, fits: Booleans, queued: Booleans, queue: Integers, waits: int) -> int:
     """Queues the hops that can be used and do not wait already; how many wait then."""
     for hop in hops:
@@ -272,7 +273,7 @@ def _queue_up(hops: Integers, fits: Booleans, queued: Booleans, queue: Integers,
     return waits
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def draw_round(
     giver: Integers,
     taker: Integers,

@@ -2,13 +2,13 @@
 
 import dataclasses
 import itertools
-import time
 from collections import Counter, defaultdict
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave import clock
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import reverse
@@ -45,7 +45,7 @@ class Repair(Scheduler):
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
-        deadline = None if time_limit is None else time.monotonic() + time_limit
+        deadline = None if time_limit is None else clock.now() + time_limit
         carried = self._carried(topology, collective)
         if carried is not None and carried.rounds <= free_trees(topology, collective).rounds:
             return carried  # no search can do with fewer

@@ -41,7 +41,8 @@ class Scheduler(abc.ABC):
             collective: a stage, or both.
             seed: every random choice depends on it alone.
             time_limit: seconds after which to return the best found so far; None to let the
-                strategy finish. Strategies that do not search ignore it.
+                strategy finish. Strategies that do not search ignore it. Compiling loops, which a
+                first run on a machine does, does not count.
 
         Returns:
             A valid schedule.

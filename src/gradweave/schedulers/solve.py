@@ -1,11 +1,11 @@
 """The best verified schedule that the strategies at hand find, beside its bound."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Literal, get_args
 
+from gradweave import clock
 from gradweave.bounds import Bound, Distance, Exhausted, free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule, StatedBound
@@ -45,6 +45,7 @@ class Attempt:
     rounds: int | None
     """Rounds of its schedule; None where it found none."""
     wall_s: float
+    """Seconds that it took, without the compiling of loops that a first run does."""
     reason: str = ""
     """Why it found none."""
     seconds: float | None = None
@@ -67,6 +68,7 @@ class Solution:
     """The strategy that found it."""
     attempts: tuple[Attempt, ...]
     wall_s: float
+    """Seconds that all took, without the compiling of loops that a first run does."""
     timing: Timing | None = None
     """For the objective seconds: the schedule's time beside the least possible."""
 
@@ -119,7 +121,7 @@ def solve(
             the same, unless time runs out. The objective seconds does not use it.
         seed: every random choice depends on it alone.
         time_limit: seconds after which no further strategy is begun, and searches return what they
-            have.
+            have. A first run on a machine compiles loops; that does not count.
         progress: told what is about to be done.
 
     Returns:
@@ -188,7 +190,7 @@ def _solve_for_rounds(
             "solve: the strategies cut the gradient into different numbers of pieces, so that "
             "their rounds do not compare; use objective=seconds"
         )
-    started = time.monotonic()
+    started = clock.now()
     progress("finding the lower bound")
     bound = bound_for(topology, collective, schedulers)
     schedulers = _rings_first(schedulers, topology, collective, bound)
@@ -202,7 +204,7 @@ def _solve_for_rounds(
         else []
     )
     for place, scheduler in enumerate(schedulers):
-        left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - started))
+        left = None if time_limit is None else max(0.0, time_limit - (clock.now() - started))
         if left == 0.0 and best is not None and not executor:
             break
         progress(f"trying {to_spec(scheduler)}")
@@ -222,7 +224,7 @@ def _solve_for_rounds(
         reasons = "; ".join(f"{attempt.scheduler.name}: {attempt.reason}" for attempt in attempts)
         raise NoScheduleError(f"no schedule for {topology.name!r}: {reasons}")
     stated = best.replace(bound=StatedBound(bound.rounds, bound.kind))
-    return Solution(stated, bound, winner, tuple(attempts), time.monotonic() - started)
+    return Solution(stated, bound, winner, tuple(attempts), clock.now() - started)
 
 
 def _rings_first(
@@ -311,7 +313,7 @@ def _attempt(
     known: Schedule | None = None,
 ) -> tuple[Attempt, Schedule | None, int]:
     """What a strategy came to, its schedule, and rounds below which it proved there is none."""
-    started = time.monotonic()
+    started = clock.now()
     below = 0
     try:
         if isinstance(scheduler, Exact):
@@ -329,5 +331,5 @@ def _attempt(
             )
     except NoScheduleError as error:
         reason = str(error).removeprefix(f"{scheduler.name}: ")
-        return Attempt(scheduler, None, time.monotonic() - started, reason), None, below
-    return Attempt(scheduler, schedule.rounds, time.monotonic() - started), schedule, below
+        return Attempt(scheduler, None, clock.now() - started, reason), None, below
+    return Attempt(scheduler, schedule.rounds, clock.now() - started), schedule, below

@@ -1,12 +1,12 @@
 """Trees moved about by a symmetry: one base tree per orbit of servers makes the whole schedule."""
 
 import dataclasses
-import time
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave import clock
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
@@ -45,7 +45,7 @@ class Symmetric(Scheduler):
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
-        deadline = None if time_limit is None else time.monotonic() + time_limit
+        deadline = None if time_limit is None else clock.now() + time_limit
         return from_stage(
             "all_gather",
             lambda network: self._all_gather(network, seed, deadline),
@@ -64,7 +64,7 @@ class Symmetric(Scheduler):
                 made = hops.grow(fewest - 1, seed, restart)
                 if len(made):
                     best, fewest = (group, hops, made), int(made[-1, 0]) + 1
-                late = deadline is not None and time.monotonic() > deadline
+                late = deadline is not None and clock.now() > deadline
                 if fewest <= target or late:
                     break
             if fewest <= target:

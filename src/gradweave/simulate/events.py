@@ -1,13 +1,13 @@
 """The event-driven simulator's loop, compiled."""
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.compiled import kernel
 from gradweave.topology.topology import Floats, Integers
 
 
-@numba.njit(cache=True)
+@kernel
 def play_events(
     round_offsets: Integers,
     piece: Integers,

@@ -1,13 +1,13 @@
 """Breadth-first searches over a topology's arrays, compiled."""
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.compiled import kernel
 from gradweave.topology.topology import Integers
 
 
-@numba.njit(cache=True)
+@kernel
 def breadth_first_parents(
     first_link: Integers, target: Integers, roots: Integers
 ) -> NDArray[np.int32]:
@@ -33,7 +33,7 @@ def breadth_first_parents(
     return parents
 
 
-@numba.njit(cache=True)
+@kernel
 def server_hops(
     first_link: Integers,
     target: Integers,
@@ -79,7 +79,7 @@ def server_hops(
     return hops
 
 
-@numba.njit(cache=True)
+@kernel
 def switch_only_parents(
     first_link: Integers,
     target: Integers,

@@ -1,0 +1,102 @@
+"""Loops compiled with numba: one decorator, which keeps what it compiled where that is possible.
+
+Importing this module imports numba, so import it, and modules of kernels, where they are used.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from gradweave import clock
+
+with clock.stopped():
+    import numba
+    from numba.core import event
+    from numba.core.caching import FunctionCache
+
+
+class NotKeptWarning(RuntimeWarning):
+    """Compiled loops cannot be kept, so that each run compiles them anew."""
+
+
+def kernel(
+    function: Callable[..., Any] | None = None, *, inner: bool = False, fastmath: bool = False
+) -> Any:
+    """Compiles a function when it is first called with arguments of some types.
+
+    What is compiled is kept in the directory that the environment variable ``NUMBA_CACHE_DIR``
+    names, beside the function's file, or in the user's cache directory, in whichever can be
+    written first; where none can, it is compiled in each run, and one `NotKeptWarning` says so.
+    `gradweave.clock` stands still meanwhile.
+
+    Args:
+        function: what to compile: integers, floats, arrays and named tuples of these.
+        inner: whether only kernels call it, and Python never does: that compiles sooner.
+        fastmath: whether sums of floats may be taken in another order.
+    """
+    if function is None:
+        return lambda function: _compile(function, inner, fastmath)
+    return _compile(function, inner, fastmath)
+
+
+def _compile(function: Callable[..., Any], inner: bool, fastmath: bool) -> Any:
+    options: dict[str, Any] = {
+        "nogil": True,
+        "fastmath": fastmath,
+        "no_cpython_wrapper": inner,
+        "no_cfunc_wrapper": True,
+    }
+    made: Any = numba.njit(**options)(function)
+    if inner:  # kept within the kernels that call it
+        return made
+    try:
+        made._cache = _Cache(function)
+    except RuntimeError:  # numba found no directory that can be written
+        _not_kept("no directory for them can be written")
+    return made
+
+
+class _Cache(FunctionCache):
+    """Numba's, which neither counts as time nor ends a run where the disk is full."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        with clock.stopped():
+            try:
+                return super().load_overload(sig, target_context)
+            except OSError:  # such as files that another user keeps
+                return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with clock.stopped():
+            try:
+                super().save_overload(sig, data)
+            except OSError as error:
+                _not_kept(f"{self.cache_path}: {error.strerror}")
+
+
+class _Listener(event.Listener):
+    """Stops the clock while numba compiles."""
+
+    def on_start(self, event: Any) -> None:
+        clock.stop("compiling" if _refused else "compiling, first run only")
+
+    def on_end(self, event: Any) -> None:
+        clock.go()
+
+
+_refused: set[str] = set()
+
+
+def _not_kept(reason: str) -> None:
+    """Warns once."""
+    if not _refused:
+        warnings.warn(
+            f"compiled loops cannot be kept, so each run compiles them anew: {reason}; set "
+            "NUMBA_CACHE_DIR to a directory that can be",
+            NotKeptWarning,
+            stacklevel=2,
+        )
+    _refused.add(reason)
+
+
+event.register("numba:compile", _Listener())

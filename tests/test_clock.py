@@ -1,0 +1,54 @@
+"""The clock for time limits stands still while the first run prepares itself."""
+
+import time
+
+import pytest
+
+from gradweave import clock
+
+
+@pytest.fixture
+def tick(monkeypatch):
+    """Moves time on by hand."""
+    moment = [time.monotonic()]
+
+    def move(seconds: float) -> None:
+        moment[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: moment[0])
+    return move
+
+
+def test_it_stands_still_while_stopped(tick):
+    begun = clock.now()
+    tick(2.0)
+    with clock.stopped("compiling"):
+        tick(10.0)
+        assert clock.now() - begun == pytest.approx(2.0)
+        assert clock.waiting_for() == "compiling"
+    tick(0.5)
+    assert clock.now() - begun == pytest.approx(2.5)
+    assert clock.waiting_for() == ""
+
+
+def test_stops_within_and_beside_each_other_count_once(tick):
+    begun = clock.now()
+    clock.stop()
+    tick(1.0)
+    clock.stop("compiling")
+    tick(1.0)
+    clock.go()
+    tick(1.0)
+    assert clock.now() == begun
+    clock.go()
+    tick(1.0)
+    assert clock.now() - begun == pytest.approx(1.0)
+
+
+def test_it_goes_on_after_an_error(tick):
+    begun = clock.now()
+    with pytest.raises(ValueError), clock.stopped():
+        tick(3.0)
+        raise ValueError
+    tick(1.0)
+    assert clock.now() - begun == pytest.approx(1.0)

@@ -1,0 +1,108 @@
+"""Compiled loops: kept where that is possible, and their compiling takes no time."""
+
+import errno
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numba
+import pytest
+from numba.core import caching
+
+import gradweave as gw
+from gradweave import clock, compiled
+
+SOURCES = sorted(Path(gw.__file__).parent.rglob("*.py"))
+NOWHERE = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator", "NUMBA_CACHE_DIR": __file__}
+"""For a process: the one directory that numba may keep code in is no directory. This is what it
+finds where the package cannot be written and there is no home."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_refused(monkeypatch):
+    monkeypatch.setattr(compiled, "_refused", set())
+
+
+def triple(number):
+    return 3 * number
+
+
+def made_and_called() -> int:
+    return compiled.kernel(triple)(14)
+
+
+def test_one_place_compiles():
+    elsewhere = [path for path in SOURCES if re.search(r"\bn?jit\(", path.read_text())]
+    numbas = [path.name for path in elsewhere if "import numba" in path.read_text()]
+    assert numbas == ["compiled.py"]
+
+
+def test_what_is_compiled_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    first, second = compiled.kernel(triple), compiled.kernel(triple)
+    assert (first(14), second(15)) == (42, 45)
+    assert sum(first.stats.cache_misses.values()) == 1
+    assert sum(second.stats.cache_hits.values()) == 1
+
+
+def test_inner_loops_are_kept_within_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    compiled.kernel(inner=True)(triple)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_place_to_keep_it_code_is_compiled_all_the_same(monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", __file__)
+    monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "UserProvidedCacheLocator")
+    with pytest.warns(compiled.NotKeptWarning, match="set NUMBA_CACHE_DIR to a directory"):
+        assert made_and_called() == 42
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once is enough
+        assert made_and_called() == 42
+
+
+@pytest.mark.parametrize("operation", ["load", "save"])
+def test_a_place_that_fails_later_is_not_used(operation, tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(caching.IndexDataCacheFile, operation, fail)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert made_and_called() == 42
+    said = [str(one.message) for one in warned]
+    assert len(said) == (operation == "save")
+    assert all("No space left on device" in line and str(tmp_path) in line for line in said)
+
+
+def test_compiling_takes_no_time_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    said: list[str] = []
+    stop = clock.stop
+    monkeypatch.setattr(clock, "stop", lambda doing="": (said.append(doing), stop(doing))[1])
+    limited = compiled.kernel(triple)
+    begun, begun_by_the_clock = os.times().elapsed, clock.now()
+    assert limited(14) == 42
+    taken = os.times().elapsed - begun
+    assert clock.now() - begun_by_the_clock < taken / 2
+    assert "compiling, first run only" in said
+    assert clock.waiting_for() == ""
+
+
+def test_the_command_without_a_place_to_keep_code():
+    done = subprocess.run(
+        [sys.executable, "-m", "gradweave", "schedule", "ring:3", "--scheduler", "ring"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **NOWHERE},
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert "verified" in done.stdout
+    lines = [line for line in done.stderr.splitlines() if " s  " not in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("gradweave: warning: compiled loops cannot be kept")
