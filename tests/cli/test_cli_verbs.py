@@ -43,6 +43,7 @@ def test_schedule_answers_in_json(gradweave, here, collective):
         "stages": dict,
         "bound": dict,
         "optimal": bool,
+        "optimal_in": list,
         "verified": bool,
         "wall_s": float,
         "output": str,
@@ -97,6 +98,42 @@ def test_schedule_says_what_it_found(gradweave):
     assert "at least 4 rounds (cut)" in lines[2]
     assert lines[3].startswith("100 MB: ") and "ms with a barrier a round" in lines[3]
     assert lines[4].startswith("found by ")
+
+
+def test_optimal_says_in_what(gradweave, here):
+    (here / "unequal.json").write_text(json.dumps(unequal_ring()))
+    answer = gradweave("schedule", "unequal.json", "--scheduler", "ring:forwarding=false")
+    lines = answer.stdout.splitlines()
+    assert lines[2].startswith("optimal in rounds only: at least 4 rounds")
+    assert "% above the least time: at least " in lines[3]
+    held = gradweave(
+        "schedule", "unequal.json", "--scheduler", "ring:forwarding=false", "--json"
+    ).json
+    assert (held["optimal"], held["optimal_in"]) == (True, ["rounds"])
+    assert held["seconds_gap"] == pytest.approx(
+        held["seconds"] / held["seconds_bound"]["seconds"] - 1
+    )
+    assert held["seconds_gap"] > 0.2 and "attempts" not in held
+    equal = gradweave("schedule", "ring:3", "--scheduler", "ring", "--json").json
+    assert "seconds" not in equal
+
+
+def unequal_ring() -> dict:
+    """Three servers, on links of 73, 73 and 16 GiB/s with one transfer a round each."""
+    source, target = [0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]
+    rate = [73.0 if 1 in ends else 16.0 for ends in zip(source, target, strict=True)]
+    return {
+        "name": "unequal",
+        "servers": [0, 1, 2],
+        "switches": [],
+        "links": {
+            "source": source,
+            "target": target,
+            "bandwidth_bytes_per_s": [each * 2**30 for each in rate],
+            "latency_s": [0.0] * 6,
+            "capacity": [1] * 6,
+        },
+    }
 
 
 def test_the_gradient_decides_the_seconds(gradweave):

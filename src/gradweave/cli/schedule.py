@@ -2,24 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import click
 
 from gradweave import simulate
 from gradweave.cli.console import Progress, print_json, print_lines
-from gradweave.cli.options import (
-    Size,
-    json_option,
-    schedulers_of,
-    seed_option,
-    time_limit_option,
-    writable,
-)
-from gradweave.schedule import load
-from gradweave.schedule.schedule import COLLECTIVES, Collective
-from gradweave.schedulers import OBJECTIVES, Attempt, Objective, Solution, Timing, solve, to_spec
-from gradweave.topology import from_spec
+from gradweave.cli.options import json_option, writable
+from gradweave.cli.solving import Search, gradient_option, search, solving_options
+from gradweave.schedulers import Attempt, Objective, Solution, Timing, to_spec
 
 _MODELS: tuple[tuple[simulate.Model, str], ...] = (
     ("rounds", "with a barrier a round"),
@@ -29,81 +20,36 @@ _MODELS: tuple[tuple[simulate.Model, str], ...] = (
 
 @click.command()
 @click.argument("network")
-@click.option(
-    "--scheduler",
-    metavar="SCHEDULERS",
-    help="Comma-separated strategies, such as merged:rule=deepest; the best counts. [default: all]",
-)
-@click.option(
-    "--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True
-)
-@click.option(
-    "--objective",
-    type=click.Choice(OBJECTIVES),
-    default="rounds",
-    show_default=True,
-    help="What to make small; seconds count latency and bandwidth, for a gradient's size.",
-)
-@seed_option
-@time_limit_option
-@click.option(
-    "--gradient-bytes",
-    type=Size(),
-    default="100MB",
-    show_default=True,
-    help="Size for the prediction, and for the objective, in seconds.",
-)
-@click.option(
-    "--start-from",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Schedule of the network before a fault; what still works of it is kept.",
-)
+@solving_options
+@gradient_option
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Schedule file to write: .json or .json.gz."
 )
 @json_option
 def schedule(
     network: str,
-    scheduler: str | None,
-    collective: Collective,
-    objective: Objective,
-    seed: int,
-    time_limit: float | None,
-    gradient_bytes: int,
-    start_from: Path | None,
+    gradient_bytes: float,
     output: Path | None,
     as_json: bool,
+    **given: Unpack[Search],
 ) -> None:
     """Find a schedule for NETWORK, verify it, and say how far from the best possible it can be.
 
     NETWORK is a specification such as bcube:n=4,k=1 or torus:4x4, or the path of a file.
     """
     writable(output, ".json", ".json.gz")
-    strategies = schedulers_of(scheduler) if scheduler is not None else None
     with Progress(f"scheduling {network}") as progress:
-        topology = from_spec(network)
-        solution = solve(
-            topology,
-            collective=collective,
-            schedulers=strategies,
-            objective=objective,
-            gradient_bytes=gradient_bytes,
-            start_from=None if start_from is None else load(start_from),
-            seed=seed,
-            time_limit=time_limit,
-            progress=progress,
-        )
+        solution = search(network, gradient_bytes, progress, given)
         if output is not None:
             progress(f"writing {output}")
             solution.schedule.save(output)
     if as_json:
-        print_json(_summary(solution, output))
+        print_json(_summary(solution, output, given["objective"]))
     else:
         print_lines(*_lines(solution, gradient_bytes, output))
 
 
-def _summary(solution: Solution, output: Path | None) -> dict[str, Any]:
+def _summary(solution: Solution, output: Path | None, objective: Objective) -> dict[str, Any]:
     made = solution.schedule
     held = {
         "topology": made.topology.name,
@@ -115,22 +61,32 @@ def _summary(solution: Solution, output: Path | None) -> dict[str, Any]:
         "stages": made.stages,
         "bound": {"rounds": solution.bound.rounds, "kind": solution.bound.kind},
         "optimal": solution.optimal,
+        "optimal_in": list(solution.optimal_in),
         "verified": True,  # No scheduler returns a schedule that was not.
         "wall_s": round(solution.wall_s, 4),
         "output": None if output is None else str(output),
     }
     if solution.timing is not None:
-        held |= _timing(solution.timing, solution.attempts)
+        held |= _timing(solution.timing)
+    if objective == "seconds":
+        held |= _timed_attempts(solution.attempts)
     return held
 
 
-def _timing(timing: Timing, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """What the objective seconds adds."""
+def _timing(timing: Timing) -> dict[str, Any]:
+    """What is added where rounds alone do not tell the time."""
     return {
         "gradient_bytes": timing.gradient_bytes,
         "seconds": timing.seconds,
         "barrier_seconds": timing.barrier_seconds,
         "seconds_bound": {"seconds": timing.bound.seconds, "kind": timing.bound.kind},
+        "seconds_gap": timing.gap,
+    }
+
+
+def _timed_attempts(attempts: Sequence[Attempt]) -> dict[str, Any]:
+    """What the objective seconds adds."""
+    return {
         "attempts": [
             {
                 "scheduler": to_spec(attempt.scheduler),
@@ -147,7 +103,6 @@ def _timing(timing: Timing, attempts: Sequence[Attempt]) -> dict[str, Any]:
 def _lines(solution: Solution, gradient_bytes: float, output: Path | None) -> list[str]:
     made, network = solution.schedule, solution.schedule.topology
     stages = [f"{rounds} {stage}" for stage, rounds in made.stages.items() if rounds]
-    gap = "optimal" if solution.optimal else f"{solution.gap:.0%} above the bound"
     times = [
         f"{1e3 * simulate.seconds(made, gradient_bytes, model):.4g} ms {text}"
         for model, text in _MODELS
@@ -156,18 +111,30 @@ def _lines(solution: Solution, gradient_bytes: float, output: Path | None) -> li
         f"{network.name}: {network.num_servers} servers, {len(network.switches)} switches, "
         f"{network.num_links} links",
         f"{made.rounds} rounds ({', '.join(stages)}), {made.num_transfers:,} transfers, verified",
-        f"{gap}: {solution.bound}",
+        f"{_rounds_verdict(solution)}: {solution.bound}",
         f"{gradient_bytes / 1e6:g} MB: {', '.join(times)}",
         f"found by {to_spec(solution.scheduler)} in {solution.wall_s:.2f} s",
     ]
     if solution.timing is not None:
-        above = f"{solution.timing.gap:.0%} above the least time"
-        lines.insert(-1, f"{made.pieces} pieces; {above}: {solution.timing.bound}")
+        lines.insert(3, f"{_seconds_verdict(solution.timing)}: {solution.timing.bound}")
+    if made.pieces != network.num_servers:
+        lines[1] += f"; {made.pieces} pieces"
     others = [attempt for attempt in solution.attempts if attempt.scheduler != solution.scheduler]
     if others:
         tried = (f"{to_spec(attempt.scheduler)} {_came_to(attempt)}" for attempt in others)
         lines.append(f"also tried: {', '.join(tried)}")
     return lines if output is None else [*lines, f"written to {output}"]
+
+
+def _rounds_verdict(solution: Solution) -> str:
+    if not solution.optimal:
+        return f"{solution.gap:.0%} above the bound in rounds"
+    timing = solution.timing
+    return "optimal in rounds" if timing is None or timing.optimal else "optimal in rounds only"
+
+
+def _seconds_verdict(timing: Timing) -> str:
+    return "optimal in seconds" if timing.optimal else f"{timing.gap:.0%} above the least time"
 
 
 def _came_to(attempt: Attempt) -> str:

@@ -4,8 +4,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
 from gradweave import clock
 from gradweave.bounds import Bound
 from gradweave.errors import NoScheduleError, OptionError
@@ -17,7 +15,7 @@ from gradweave.schedulers.halving_doubling import HalvingDoubling, RecursiveDoub
 from gradweave.schedulers.merged import Merged
 from gradweave.schedulers.ring import Ring
 from gradweave.schedulers.scheduler import Scheduler, may_forward
-from gradweave.schedulers.seconds_bound import SecondsBound, Timing, seconds_bound
+from gradweave.schedulers.seconds_bound import timing_of
 from gradweave.schedulers.solve import Attempt, Solution, bound_for, in_one_piece
 from gradweave.schedulers.spec import to_spec
 from gradweave.schedulers.symmetric import Symmetric
@@ -224,20 +222,9 @@ class _Search:
             forwarding_servers=may_forward(best.scheduler),
             aggregating_switches=getattr(best.scheduler, "aggregating_switches", False),
         ).raise_if_invalid()
-        barrier = seconds(made, self.gradient_bytes, "rounds")
-        timing = Timing(self.gradient_bytes, best.seconds, barrier, self._seconds_bound(best))
+        timing = timing_of(made, self.gradient_bytes)
         attempts, wall_s = tuple(self.attempts), clock.now() - started
         return Solution(made, rounds_bound, best.scheduler, attempts, wall_s, timing)
-
-    def _seconds_bound(self, best: _Candidate) -> SecondsBound:
-        roots = np.unique(best.schedule.root, return_counts=True)[1]
-        return seconds_bound(
-            self.topology,
-            self.collective,
-            self.gradient_bytes,
-            equal_roots=len(roots) == self.topology.num_servers and len(set(roots.tolist())) == 1,
-            aggregating_switches=getattr(best.scheduler, "aggregating_switches", False),
-        )
 
     def _rounds_bound(self, best: _Candidate) -> Bound:
         return bound_for(

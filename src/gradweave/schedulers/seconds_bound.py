@@ -6,8 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds import throughput
-from gradweave.schedule.schedule import Collective
+from gradweave.schedule.schedule import Collective, Schedule
+from gradweave.simulate import seconds
 from gradweave.topology.topology import Topology
+
+MOST_TIMED = 512
+"""Nodes up to which a schedule's least time is found along with it: a second or so of flows."""
+
+_ROUNDING = 1e-9
 
 MOST_STARTS = 64
 """Servers from which distances are measured; fewer than all give a bound that holds all the
@@ -57,6 +63,35 @@ class Timing:
         """How far the time may be from the least possible: seconds over the bound, less one."""
         least = self.bound.seconds
         return max(0.0, self.seconds / least - 1) if least > 0 else 0.0
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the time is the least possible, but for rounding."""
+        return self.gap < _ROUNDING
+
+
+def timing_of(schedule: Schedule, gradient_bytes: float) -> Timing:
+    """A schedule's time beside the least possible on its network.
+
+    Args:
+        schedule: a valid schedule.
+        gradient_bytes: size of the whole gradient.
+    """
+    roots = np.unique(schedule.root, return_counts=True)[1]
+    bound = seconds_bound(
+        schedule.topology,
+        schedule.collective,
+        gradient_bytes,
+        equal_roots=len(roots) == schedule.topology.num_servers and np.ptp(roots) == 0,
+        aggregating_switches=bool(schedule.scheduler.options.get("aggregating_switches")),
+    )
+    events, barriers = (seconds(schedule, gradient_bytes, model) for model in ("events", "rounds"))
+    return Timing(gradient_bytes, events, barriers, bound)
+
+
+def has_equal_links(topology: Topology) -> bool:
+    """Whether all link directions have one bandwidth, so that rounds tell the time."""
+    return float(np.ptp(topology.bandwidth_bytes_per_s)) == 0.0
 
 
 def seconds_bound(

@@ -16,7 +16,7 @@ from gradweave.schedulers.merged import Merged
 from gradweave.schedulers.repair import Repair
 from gradweave.schedulers.ring import Ring
 from gradweave.schedulers.scheduler import Scheduler, may_forward
-from gradweave.schedulers.seconds_bound import Timing
+from gradweave.schedulers.seconds_bound import MOST_TIMED, Timing, has_equal_links, timing_of
 from gradweave.schedulers.spec import to_spec
 from gradweave.schedulers.symmetric import Symmetric
 from gradweave.topology.routes import hop_distances
@@ -70,7 +70,8 @@ class Solution:
     wall_s: float
     """Seconds that all took, without the compiling of loops that a first run does."""
     timing: Timing | None = None
-    """For the objective seconds: the schedule's time beside the least possible."""
+    """The schedule's time beside the least possible: for the objective seconds, and wherever
+    bandwidths differ, the gradient's size is known and the network is not too large."""
 
     @property
     def rounds(self) -> int:
@@ -84,8 +85,17 @@ class Solution:
 
     @property
     def optimal(self) -> bool:
-        """Whether the schedule meets its bound, which proves that none is shorter."""
+        """Whether the schedule meets its bound, which proves that none has fewer rounds.
+
+        Of its time that says nothing, above all where links have different bandwidths.
+        """
         return self.rounds == self.bound.rounds
+
+    @property
+    def optimal_in(self) -> tuple[str, ...]:
+        """What is proved to be the least possible: ``rounds``, ``seconds``, both or neither."""
+        timed = self.timing is not None and self.timing.optimal
+        return ("rounds",) * self.optimal + ("seconds",) * timed
 
 
 def solve(
@@ -113,7 +123,8 @@ def solve(
             if not given, `DEFAULT`, for seconds `gradweave.schedulers.objective.FOR_SECONDS`.
         objective: ``rounds``; or ``seconds`` in the event model for a gradient's size, which
             counts latencies and bandwidths.
-        gradient_bytes: size of the whole gradient, for the objective seconds.
+        gradient_bytes: size of the whole gradient: needed for the objective seconds; for rounds,
+            on links of different bandwidths, adds `Solution.timing`.
         start_from: a schedule of this network before a fault, or of one like it: what still works
             of it is tried first and mostly kept; see `gradweave.schedulers.Repair`.
         executor: where to run all strategies side by side, such as `spread.local_processes(4)` or
@@ -165,7 +176,7 @@ def solve(
             time_limit=time_limit,
             progress=progress,
         )
-    return _solve_for_rounds(
+    found = _solve_for_rounds(
         topology,
         collective,
         (*first, *(DEFAULT if schedulers is None else schedulers)),
@@ -174,6 +185,10 @@ def solve(
         progress,
         executor,
     )
+    if gradient_bytes is None or has_equal_links(topology) or topology.num_nodes > MOST_TIMED:
+        return found
+    progress("finding the least time possible")
+    return dataclasses.replace(found, timing=timing_of(found.schedule, gradient_bytes))
 
 
 def _solve_for_rounds(

@@ -1,0 +1,86 @@
+"""What the verbs that find a schedule share: their options, and the search."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypedDict, TypeVar
+
+import click
+
+from gradweave.cli.options import Size, schedulers_of, seed_option, time_limit_option
+from gradweave.schedule import load
+from gradweave.schedule.schedule import COLLECTIVES, Collective
+from gradweave.schedulers import OBJECTIVES, Objective, Solution, solve
+from gradweave.topology import from_spec
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class Search(TypedDict):
+    """What the options of `solving_options` say."""
+
+    scheduler: str | None
+    collective: Collective
+    objective: Objective
+    seed: int
+    time_limit: float | None
+    start_from: Path | None
+
+
+def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Gives a verb the options of a search; see `Search`."""
+    options = (
+        click.option(
+            "--scheduler",
+            metavar="SCHEDULERS",
+            help="Comma-separated strategies, such as merged:rule=deepest; the best counts.  "
+            "[default: all]",
+        ),
+        click.option(
+            "--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True
+        ),
+        click.option(
+            "--objective",
+            type=click.Choice(OBJECTIVES),
+            default="rounds",
+            show_default=True,
+            help="What to make small; seconds count latency and bandwidth, for a gradient's size.",
+        ),
+        seed_option,
+        time_limit_option,
+        click.option(
+            "--start-from",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Schedule of the network before a fault; what still works of it is kept.",
+        ),
+    )
+    return functools.reduce(lambda given, option: option(given), reversed(options), command)
+
+
+gradient_option = click.option(
+    "--gradient-bytes",
+    type=Size(),
+    default="100MB",
+    show_default=True,
+    help="Size for the prediction, and for the objective, in seconds.",
+)
+
+
+def search(
+    network: str, gradient_bytes: float, progress: Callable[[str], None], given: Search
+) -> Solution:
+    """Finds the schedule that the options of `solving_options` ask for."""
+    scheduler, start_from = given["scheduler"], given["start_from"]
+    return solve(
+        from_spec(network),
+        collective=given["collective"],
+        schedulers=schedulers_of(scheduler) if scheduler is not None else None,
+        objective=given["objective"],
+        gradient_bytes=gradient_bytes,
+        start_from=None if start_from is None else load(start_from),
+        seed=given["seed"],
+        time_limit=given["time_limit"],
+        progress=progress,
+    )
