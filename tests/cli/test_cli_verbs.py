@@ -102,13 +102,11 @@ def test_schedule_says_what_it_found(gradweave):
 
 def test_optimal_says_in_what(gradweave, here):
     (here / "unequal.json").write_text(json.dumps(unequal_ring()))
-    answer = gradweave("schedule", "unequal.json", "--scheduler", "ring:forwarding=false")
+    answer = gradweave("schedule", "unequal.json", "--scheduler", "merged")
     lines = answer.stdout.splitlines()
-    assert lines[2].startswith("optimal in rounds only: at least 4 rounds")
+    assert lines[2].startswith("optimal in rounds only: at least 2 rounds")
     assert "% above the least time: at least " in lines[3]
-    held = gradweave(
-        "schedule", "unequal.json", "--scheduler", "ring:forwarding=false", "--json"
-    ).json
+    held = gradweave("schedule", "unequal.json", "--scheduler", "merged", "--json").json
     assert (held["optimal"], held["optimal_in"]) == (True, ["rounds"])
     assert held["seconds_gap"] == pytest.approx(
         held["seconds"] / held["seconds_bound"]["seconds"] - 1
@@ -387,6 +385,33 @@ def hostile_file(here):
     assert isinstance(hostile, ScheduleOf)
     hostile.save(here / "hostile.json")
     return here / "hostile.json"
+
+
+def test_show_finds_the_schedule_of_a_network(gradweave, here):
+    answer = gradweave("show", "ring:8", "--scheduler", "ring", "--json")
+    assert answer.json == {"file": "ring:8", "output": "ring-8.html", "rounds": 14}
+    assert '"ring:n=8"' in (here / "ring-8.html").read_text()
+    held = {"nodes": [{"id": 0}, {"id": 1}], "links": [{"source": 0, "target": 1}]}
+    (here / "pair.json").write_text(json.dumps(held))
+    answer = gradweave("show", "pair.json", "--scheduler", "ring", "--output", "a.html")
+    assert answer.stdout == "a.html: 2 rounds; open it in a browser\n"
+
+
+def test_show_compares_two(gradweave, here):
+    gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", "one.json")
+    answer = gradweave("show", "one.json", "ring:4", "--scheduler", "merged", "--json")
+    assert answer.json["files"] == ["one.json", "ring:4"]
+    assert answer.json["output"] == "one-and-ring-4.html"
+    assert len(answer.json["rounds"]) == 2
+    assert (here / "one-and-ring-4.html").stat().st_size > 50_000
+
+
+def test_show_refuses_what_says_nothing(gradweave, refused, here):
+    gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", "one.json")
+    line = refused("show", "one.json", "--scheduler", "merged")
+    assert line.endswith("--scheduler is for a NETWORK; one.json is a schedule's file")
+    assert "one or two schedules, got 3" in refused("show", "one.json", "one.json", "one.json")
+    assert "no such file" in refused("show", "missing/of.this", "--output", "a.html")
 
 
 @pytest.mark.parametrize("verb", ["verify", "show"])

@@ -1,14 +1,17 @@
 """Layouts: given positions first, then the family's, then distances; always the same."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gradweave.topology
-from gradweave.report.layout import STRESS_NODES, bends, layout, node_radius
+from gradweave.report.layout import STRESS_NODES, bends, draw, layout, node_radius
 from gradweave.topology import Topology
 from tests.report.small_schedules import ring_topology, star_topology
+
+DATA = Path(__file__).parents[1] / "topology" / "data"
 
 
 def unnamed(topology: Topology, name: str = "unnamed") -> Topology:
@@ -30,8 +33,10 @@ def test_in_the_unit_square_apart_and_repeatable(topology: Topology) -> None:
     assert positions.shape == (topology.num_nodes, 2)
     assert positions.min() > -1e-9
     assert positions.max() < 1 + 1e-9
-    assert np.ptp(positions, axis=0).max() == pytest.approx(1)
-    assert node_radius(topology, positions) > 0.01
+    reach = draw(topology).reach
+    extent = (positions + reach).max(axis=0) - (positions - reach).min(axis=0)
+    assert extent.max() == pytest.approx(1)
+    assert node_radius(topology, draw(topology)) > 0.01
     assert np.array_equal(positions, layout(topology))
 
 
@@ -91,6 +96,54 @@ def test_a_name_never_opens_a_file(tmp_path, monkeypatch: pytest.MonkeyPatch) ->
         layout(unnamed(ring_topology(9), name))
 
 
+BOXED = {
+    "one box": gradweave.topology.from_spec("a100"),
+    "two boxes": gradweave.topology.from_spec("a100:boxes=2"),
+    "rails": gradweave.topology.from_spec("a100:boxes=3,nvswitches=2,rails=4"),
+    "many boxes": gradweave.topology.from_spec("a100:boxes=16,rails=8"),
+    "leaf and spine": gradweave.topology.from_spec(
+        "leaf_spine:leaves=16,spines=8,servers_per_leaf=16"
+    ),
+    "fat tree": gradweave.topology.from_spec("fat_tree:6"),
+    "NCCL's file": gradweave.topology.load(DATA / "dgx_a100.xml"),
+    "grid": gradweave.topology.bcube(16, 1),
+}
+
+
+@pytest.mark.parametrize("topology", BOXED.values(), ids=BOXED)
+def test_switches_of_boxes_are_bars_that_nothing_stands_on(topology: Topology) -> None:
+    drawing = draw(topology)
+    bars = np.flatnonzero(np.asarray(drawing.reach.any(axis=1)))
+    assert len(bars) and not topology.is_server[bars].any()
+    radius = node_radius(topology, drawing)
+    assert radius > 0.2 / np.sqrt(topology.num_nodes) / 4
+    points = np.setdiff1d(np.arange(topology.num_nodes), bars)
+    size = np.where(topology.is_server, radius, radius / 2)[points]
+    for bar in bars:
+        beside = np.abs(drawing.positions[points] - drawing.positions[bar]) - drawing.reach[bar]
+        apart = np.hypot(*np.maximum(beside, 0).T)
+        assert (apart > size).all(), bar
+
+
+@pytest.mark.parametrize("topology", BOXED.values(), ids=BOXED)
+def test_links_end_on_their_bars(topology: Topology) -> None:
+    drawing = draw(topology)
+    source = topology.source
+    off = np.abs(drawing.ends - drawing.positions[source]) - drawing.reach[source]
+    assert off[drawing.reach[source] > 0].max() < 1e-9
+    assert np.array_equal(
+        drawing.ends[topology.is_server[source]],
+        drawing.positions[source[topology.is_server[source]]],
+    )
+
+
+@pytest.mark.parametrize("name", ["a100:boxes=2", "dgx1v", "mi250", "tpu_v5e:4x4"])
+def test_machines_are_drawn_alike_from_their_file(name: str, tmp_path: Path) -> None:
+    topology = gradweave.topology.from_spec(name)
+    stripped = dataclasses.replace(topology, positions=None)
+    assert np.array_equal(layout(stripped), layout(topology))
+
+
 def test_links_bow_round_nodes_in_their_way() -> None:
     line = Topology.from_links(
         "triangle in a row",
@@ -99,7 +152,7 @@ def test_links_bow_round_nodes_in_their_way() -> None:
         links=[(0, 1), (1, 2), (0, 2)],
         positions=np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]]),
     )
-    bowed = bends(line, layout(line))
+    bowed = bends(line, draw(line))
     ends = list(zip(line.source.tolist(), line.target.tolist(), strict=True))
     assert {pair for pair, bend in zip(ends, bowed, strict=True) if bend} == {(0, 2), (2, 0)}
     assert np.array_equal(bowed, -bowed[line.opposite])

@@ -14,6 +14,9 @@ from gradweave.errors import FileError, OptionError
 from gradweave.report import page, write_page
 from gradweave.report.page import LIMITS, page_data
 from gradweave.schedule.schedule import COPY, Schedule, StatedBound
+from gradweave.schedulers import Ring, Symmetric
+from gradweave.schedulers.seconds_bound import timing_of
+from gradweave.topology import ring
 from tests.report.small_schedules import ring_all_reduce, ring_topology, star_all_reduce
 
 HOSTILE = "</script><script>alert(1)</script><!-- ]]> &lt; \u2028 {{script}}"
@@ -25,13 +28,17 @@ def data_in(text: str) -> dict:
     return json.loads(found[1])
 
 
+def first_in(text: str) -> dict:
+    return data_in(text)["schedules"][0]
+
+
 def unpacked(column: dict[str, str]) -> np.ndarray:
     return np.frombuffer(base64.b64decode(column["base64"]), "<" + column["kind"])
 
 
 @pytest.mark.parametrize("schedule", [ring_all_reduce(5), star_all_reduce(4)], ids=["ring", "star"])
 def test_data_are_the_schedule(schedule: Schedule) -> None:
-    data = data_in(page(schedule.replace(bound=StatedBound(7, "cut"))))
+    data = first_in(page(schedule.replace(bound=StatedBound(7, "cut"))))
     for column in ("piece", "source", "target", "op"):
         assert np.array_equal(unpacked(data["transfers"][column]), getattr(schedule, column))
     assert np.array_equal(unpacked(data["roundOffsets"]), schedule.round_offsets)
@@ -50,7 +57,7 @@ def test_data_are_the_schedule(schedule: Schedule) -> None:
 def test_columns_widen_with_their_values() -> None:
     topology = ring_topology(300)
     schedule = Schedule.from_rows(topology, [(0, 299, COPY, (299, 0))], collective="all_gather")
-    data = page_data(schedule, "wide")
+    data = page_data(schedule, 1e8)
     assert unpacked(data["transfers"]["piece"]).tolist() == [299]
     assert data["transfers"]["piece"]["kind"] == "u2"
     assert data["transfers"]["op"]["kind"] == "u1"
@@ -78,8 +85,8 @@ def test_hostile_strings_cannot_leave_their_place() -> None:
     expected.feed(plain)
     assert seen.names == expected.names
     assert "alert(1)</script>" not in text
-    data = data_in(text)
-    assert data["network"] == data["scheduler"] == data["title"] == HOSTILE
+    data = first_in(text)
+    assert data["network"] == data["scheduler"] == data_in(text)["title"] == HOSTILE
 
     assert data["nodes"]["labels"] == [HOSTILE] * 4
     assert data["bound"]["kind"] == HOSTILE
@@ -122,3 +129,21 @@ def test_writes_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "ring.html").read_text(encoding="utf-8") == page(schedule)
     with pytest.raises(FileError, match="cannot be written"):
         write_page(schedule, tmp_path / "missing" / "ring.html")
+
+
+def test_options_at_their_defaults_are_not_shown() -> None:
+    made = Symmetric().schedule(ring(4))
+    assert made.scheduler.options
+    assert first_in(page(made))["options"] == ""
+    made = Ring(steps="paper").schedule(ring(4))
+    assert first_in(page(made))["options"] == "steps=paper"
+
+
+def test_seconds_are_those_of_the_simulator() -> None:
+    schedule = ring_all_reduce(4)
+    data = first_in(page(schedule, gradient_bytes=4e6))
+    timing = timing_of(schedule, 4e6)
+    assert data["time"]["events"] == timing.seconds
+    assert data["time"]["least"] == timing.bound.seconds
+    assert unpacked(data["roundSeconds"]).sum() == pytest.approx(timing.barrier_seconds, rel=1e-6)
+    assert data["equalLinks"] is True

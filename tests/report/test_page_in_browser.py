@@ -45,11 +45,11 @@ def shown_round(browser: Any) -> int:
 def test_ends_complete(opened: Opened, schedule: Schedule) -> None:
     browser = opened(page(schedule))
     assert browser.execute_script("return document.body.dataset.rounds") == str(schedule.rounds)
-    assert shown_round(browser) == 0
+    assert shown_round(browser) == -1
     servers = schedule.topology.num_servers
     assert browser.execute_script("return gradweave.complete()") == [0] * servers
     click(browser, "last")
-    assert shown_round(browser) == schedule.rounds
+    assert shown_round(browser) == schedule.rounds - 1
     assert browser.execute_script("return gradweave.complete()") == [schedule.pieces] * servers
     assert len(browser.find_elements("css selector", "g.server.complete")) == servers
 
@@ -57,12 +57,12 @@ def test_ends_complete(opened: Opened, schedule: Schedule) -> None:
 def test_counts_as_reduce_scatter_does(opened: Opened) -> None:
     servers = 6
     browser = opened(page(ring_all_reduce(servers)))
-    held = np.array(browser.execute_script(f"return gradweave.held({servers - 1})")).reshape(
+    held = np.array(browser.execute_script(f"return gradweave.held({servers - 2})")).reshape(
         servers, servers
     )
     distance = (np.arange(servers)[:, None] - np.arange(servers)[None] - 1) % servers
     assert np.array_equal(held, distance + 1)
-    assert browser.execute_script(f"return gradweave.complete({servers - 1})") == [1] * servers
+    assert browser.execute_script(f"return gradweave.complete({servers - 2})") == [1] * servers
 
 
 @pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather"])
@@ -77,28 +77,28 @@ def test_one_stage(opened: Opened, collective: Any) -> None:
     browser = opened(page(Schedule.from_rows(whole.topology, rows, collective=collective)))
     click(browser, "last")
     assert browser.execute_script("return gradweave.complete()") == [5 if copies else 1] * 5
-    assert browser.execute_script("return gradweave.complete(0)") == [1 if copies else 0] * 5
+    assert browser.execute_script("return gradweave.complete(-1)") == [1 if copies else 0] * 5
 
 
 def test_steps(opened: Opened) -> None:
     browser = opened(page(ring_all_reduce(4)))
     click(browser, "forward")
-    assert text(browser, "now") == "Round 1 of 6 · reduce-scatter"
+    assert text(browser, "now") == "Round 0 of 0–5 · reduce-scatter"
     assert len(browser.find_elements("css selector", ".tracks .transfer")) == 4
     wait_until(browser, "gradweave.progress() === 1")
     click(browser, "forward")
     click(browser, "forward")
     click(browser, "forward")
-    assert text(browser, "now") == "Round 4 of 6 · all-gather"
+    assert text(browser, "now") == "Round 3 of 0–5 · all-gather"
     assert len(browser.find_elements("css selector", ".tracks .transfer.copy")) == 4
     click(browser, "back")
-    assert shown_round(browser) == 3
+    assert shown_round(browser) == 2
     click(browser, "first")
     click(browser, "back")
-    assert shown_round(browser) == 0
+    assert shown_round(browser) == -1
     click(browser, "last")
     click(browser, "forward")
-    assert shown_round(browser) == 6
+    assert shown_round(browser) == 5
 
 
 def test_plays_and_pauses(opened: Opened) -> None:
@@ -115,7 +115,7 @@ def test_plays_and_pauses(opened: Opened) -> None:
     browser.execute_async_script("setTimeout(arguments[0], 400)")
     assert browser.execute_script("return [gradweave.round(), gradweave.progress()]") == paused
     click(browser, "play")
-    wait_until(browser, "gradweave.round() === 6 && !gradweave.playing()")
+    wait_until(browser, "gradweave.round() === 5 && !gradweave.playing()")
     assert browser.find_element("id", "play").get_attribute("aria-label") == "Play"
 
 
@@ -126,20 +126,20 @@ def test_keyboard(opened: Opened) -> None:
     body = browser.find_element("tag name", "body")
     body.send_keys(Keys.ARROW_RIGHT)
     body.send_keys(Keys.ARROW_RIGHT)
-    assert shown_round(browser) == 2
-    body.send_keys(Keys.ARROW_LEFT)
     assert shown_round(browser) == 1
-    body.send_keys(Keys.END)
-    assert shown_round(browser) == 6
-    body.send_keys(Keys.HOME)
+    body.send_keys(Keys.ARROW_LEFT)
     assert shown_round(browser) == 0
+    body.send_keys(Keys.END)
+    assert shown_round(browser) == 5
+    body.send_keys(Keys.HOME)
+    assert shown_round(browser) == -1
     body.send_keys(Keys.SPACE)
     assert browser.execute_script("return gradweave.playing()")
     body.send_keys(Keys.SPACE)
     assert not browser.execute_script("return gradweave.playing()")
     click(browser, "last")
     browser.find_element("id", "last").send_keys(Keys.ARROW_LEFT)
-    assert shown_round(browser) == 5
+    assert shown_round(browser) == 4
 
 
 def test_scrubber_and_timeline(opened: Opened) -> None:
@@ -149,16 +149,16 @@ def test_scrubber_and_timeline(opened: Opened) -> None:
     browser = opened(page(ring_all_reduce(4)))
     scrubber = browser.find_element("id", "scrubber")
     scrubber.send_keys(Keys.ARROW_RIGHT)
-    assert shown_round(browser) == 1
-    assert scrubber.get_attribute("aria-valuetext") == "Round 1 of 6 · reduce-scatter"
+    assert shown_round(browser) == 0
+    assert scrubber.get_attribute("aria-valuetext") == "Round 0 of 0–5 · reduce-scatter"
     timeline = browser.find_element("id", "timeline")
     ActionChains(browser).move_to_element(timeline).click().perform()
-    assert shown_round(browser) == 3
+    assert shown_round(browser) == 2
 
 
 def test_follows_a_piece_and_lists_transfers(opened: Opened) -> None:
     browser = opened(page(ring_all_reduce(5)))
-    browser.execute_script("gradweave.goTo(2)")
+    browser.execute_script("gradweave.goTo(1)")
     browser.find_element("css selector", "summary").click()
     wait_until(browser, "document.querySelectorAll('#rows tr').length === 5")
     browser.find_element("css selector", "#rows [data-piece='3']").click()
@@ -210,7 +210,7 @@ def test_forbids_every_request(opened: Opened) -> None:
 def test_empty_schedule_opens(opened: Opened) -> None:
     browser = opened(page(Schedule.from_rows(ring_all_reduce(3).topology, [])))
     click(browser, "last")
-    assert shown_round(browser) == 0
+    assert shown_round(browser) == -1
 
 
 def test_large_schedule_opens(opened: Opened) -> None:
@@ -219,4 +219,135 @@ def test_large_schedule_opens(opened: Opened) -> None:
     click(browser, "last")
     assert browser.execute_script("return gradweave.complete()") == [servers] * servers
     click(browser, "back")
-    assert shown_round(browser) == 2 * (servers - 1) - 1
+    assert shown_round(browser) == 2 * (servers - 1) - 2
+
+
+def seconds_on(schedule: Schedule, rate: list[float]) -> Schedule:
+    """The schedule on links of other bandwidths."""
+    topology = schedule.topology
+    given = np.resize(np.array(rate), len(topology.source))
+    given = np.maximum(given, given[topology.opposite])
+    return schedule.replace(topology=dataclasses.replace(topology, bandwidth_bytes_per_s=given))
+
+
+def test_green_only_where_rounds_tell_the_time(opened: Opened) -> None:
+    schedule = ring_all_reduce(4).replace(bound=StatedBound(6, "cut"))
+    browser = opened(page(schedule))
+    badges = (
+        "return [...document.querySelectorAll('#facts .badge')]"
+        ".map((badge) => [badge.className, badge.textContent])"
+    )
+    assert ["badge", "optimal in rounds"] in browser.execute_script(badges)
+    unequal = seconds_on(schedule, [16 * 2.0**30, 73 * 2.0**30])
+    for text in (page(unequal), page(schedule, objective="seconds")):
+        shown = opened(text).execute_script(badges)
+        assert ["badge plain", "fewest rounds"] in shown
+        assert [name for name, words in shown if "above the least" in words] == ["badge gap"]
+        assert not [words for name, words in shown if name == "badge"]
+
+
+def test_seconds_and_bandwidths_are_shown(opened: Opened) -> None:
+    schedule = seconds_on(ring_all_reduce(4), [1e9, 4e9])
+    browser = opened(page(schedule, gradient_bytes=4e9))
+    facts = text(browser, "facts")
+    assert "time for 4 GB" in facts and "8 Gbit/s to 32 Gbit/s" in facts
+    assert browser.find_element("css selector", "[data-part='bandwidths']").is_displayed()
+    click(browser, "forward")
+    assert text(browser, "takes").startswith("Takes 1 s; done at 1 s of 6 s")
+
+
+def test_turning_a_phone_leaves_no_wide_page(opened: Opened) -> None:
+    schedule = ring_all_reduce(40)
+    for text_ in (page(schedule), page(schedule, star_all_reduce(8))):
+        browser = opened(text_)
+        try:
+            for width, height in ((375, 812), (812, 375), (375, 812)):
+                browser.execute_cdp_cmd(
+                    "Emulation.setDeviceMetricsOverride",
+                    {"width": width, "height": height, "deviceScaleFactor": 2, "mobile": True},
+                )
+                wait_until(browser, f"document.documentElement.scrollWidth === {width}")
+                wait_until(browser, f"document.getElementById('timeline').offsetWidth <= {width}")
+        finally:
+            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_zooms_and_moves(opened: Opened) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser = opened(page(ring_all_reduce(100)))
+    drawing = browser.find_element("id", "network")
+
+    def seen() -> str:
+        return browser.execute_script(
+            "return document.getElementById('network').getAttribute('viewBox')"
+        )
+
+    whole = seen()
+    assert "unlabelled" in drawing.get_attribute("class")
+    for _ in range(4):
+        click(browser, "closer")
+    assert "unlabelled" not in drawing.get_attribute("class")
+    near = seen()
+    body = browser.find_element("tag name", "body")
+    body.send_keys(Keys.SHIFT, Keys.ARROW_RIGHT)
+    assert len({whole, near, seen()}) == 3
+    click(browser, "fit")
+    assert seen() == whole
+    body.send_keys("+")
+    assert seen() != whole
+    body.send_keys("0")
+    assert seen() == whole
+
+
+def test_cells_of_a_large_map_tell_apart_what_they_hold(opened: Opened) -> None:
+    servers = 128
+    browser = opened(page(ring_all_reduce(servers)))
+    colours = """
+        const canvas = document.getElementById("holdings");
+        const { width, height } = canvas, seen = new Set();
+        const often = { willReadFrequently: true };
+        const copy = new OffscreenCanvas(width, height).getContext("2d", often);
+        copy.drawImage(canvas, 0, 0);
+        const { data } = copy.getImageData(40, 30, width - 60, height - 60);
+        for (let i = 0; i < data.length; i += 4) seen.add(String(data.slice(i, i + 3)));
+        return seen.size"""
+    assert browser.execute_script(colours) == 1
+    browser.execute_script("gradweave.goTo(60)")
+    assert browser.execute_script(colours) >= 40
+    click(browser, "enlarge")
+    box = browser.execute_script(
+        "const box = document.querySelector('.matrix'); return [box.scrollWidth, box.clientWidth]"
+    )
+    assert box[0] > 2 * box[1]
+
+
+def test_two_schedules_play_in_step(opened: Opened) -> None:
+    first, second = ring_all_reduce(4), star_all_reduce(6)
+    browser = opened(page(first, second, names=[HOSTILE, "star.json"]))
+    assert browser.find_element("id", "differences").is_displayed()
+    table = text(browser, "differences-table")
+    assert "rounds 6 10 +67 %" in table and "star.json" in table
+    browser.execute_script("gradweave.goTo(6)")
+    headings = browser.find_elements("css selector", "[data-part='now']")
+    assert [one.text for one in headings] == [
+        "Complete · after 6 rounds",
+        "Round 6 of 0–9 · all-gather",
+    ]
+    click(browser, "last")
+    assert shown_round(browser) == 9
+    complete = [f"return gradweave.complete(9, {view})" for view in (0, 1)]
+    assert browser.execute_script(complete[0]) == [4] * 4
+    assert browser.execute_script(complete[1]) == [6] * 6
+    assert browser.execute_script("return window.hacked === undefined")
+
+
+def test_transfers_over_a_bar_have_lanes_of_their_own(opened: Opened) -> None:
+    browser = opened(page(star_all_reduce(8)))
+    click(browser, "forward")
+    assert len(browser.find_elements("css selector", ".bars .bar")) == 1
+    heights = browser.execute_script(
+        "return [...document.querySelectorAll('.tracks .track')].map((path) =>"
+        " path.getAttribute('d').match(/[\\d.]+ [\\d.]+/g)[1].split(' ')[1])"
+    )
+    assert len(heights) == 8 and len(set(heights)) >= 2

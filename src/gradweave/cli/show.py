@@ -1,39 +1,138 @@
-"""``gradweave show``: write the page that plays a schedule."""
+"""``gradweave show``: write the page that plays a schedule, or two side by side."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
 import click
+from click.core import ParameterSource
 
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option, writable
+from gradweave.cli.solving import Search, gradient_option, search, solving_options
+from gradweave.errors import OptionError
 from gradweave.report import write_page
-from gradweave.schedule import load
+from gradweave.schedule import Schedule, load
+from gradweave.topology.files import SUFFIXES
 from gradweave.verify import verify
+
+_SCHEDULE_SUFFIXES = (".json", ".json.gz")
+_HEAD_BYTES = 1 << 16
+_NETWORKS = tuple(suffix for suffix in SUFFIXES if suffix not in _SCHEDULE_SUFFIXES)
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("what", metavar="FILE|NETWORK", nargs=-1, required=True)
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Page to write.  [default: FILE with .html in place of .json]",
+    help="Page to write.  [default: FILE with .html in place of .json; NETWORK.html]",
 )
 @click.option("--title", help="Heading of the page.  [default: the network's name]")
+@solving_options
+@gradient_option
 @json_option
-def show(file: Path, output: Path | None, title: str | None, as_json: bool) -> None:
-    """Write one HTML page that plays the schedule in FILE; it needs no network access."""
-    if output is None:
-        stem = file.name.removesuffix(".gz").removesuffix(".json")
-        output = file.with_name(f"{stem}.html")
+@click.pass_context
+def show(
+    context: click.Context,
+    what: Sequence[str],
+    output: Path | None,
+    title: str | None,
+    gradient_bytes: float,
+    as_json: bool,
+    **given: Unpack[Search],
+) -> None:
+    """Write one HTML page that plays a schedule round by round; it needs no network access.
+
+    The schedule is that of FILE, or one found now for NETWORK, with the options of `schedule`. Two
+    of them are played in step, side by side, with what differs.
+    """
+    if len(what) > 2:
+        raise OptionError(f"show: expected one or two schedules, got {len(what)}")
+    _refuse_search_options(context, what)
+    output = output or _page_of(what)
     writable(output, ".html", ".htm")
-    with Progress(f"reading {file}") as progress:
-        schedule = load(file)
-        progress("verifying")
-        switches = bool(schedule.scheduler.options.get("aggregating_switches"))
-        verify(schedule, aggregating_switches=switches).raise_if_invalid()
-        progress(f"drawing {schedule.topology.name}")
-        write_page(schedule, output, title=title)
+    with Progress(f"reading {what[0]}") as progress:
+        schedules = [_schedule_of(one, gradient_bytes, progress, given) for one in what]
+        progress(f"drawing {schedules[0].topology.name}")
+        write_page(
+            *(schedules[0], output, *schedules[1:]),
+            title=title,
+            names=[Path(one).name if _is_file(one) else one for one in what],
+            gradient_bytes=gradient_bytes,
+            objective=given["objective"],
+        )
     if as_json:
-        print_json({"file": str(file), "output": str(output), "rounds": schedule.rounds})
+        rounds = [schedule.rounds for schedule in schedules]
+        several = {"files": list(what), "output": str(output), "rounds": rounds}
+        one = {"file": what[0], "output": str(output), "rounds": rounds[0]}
+        print_json(several if len(what) > 1 else one)
     else:
-        print_lines(f"{output}: {schedule.rounds} rounds; open it in a browser")
+        rounds = " and ".join(f"{schedule.rounds} rounds" for schedule in schedules)
+        print_lines(f"{output}: {rounds}; open it in a browser")
+
+
+def _is_file(what: str) -> bool:
+    """Whether it names a schedule's file, or nothing that could be a network."""
+    path = Path(what)
+    if what.lower().endswith(_NETWORKS):
+        return False
+    if not path.is_file():
+        return what.endswith(_SCHEDULE_SUFFIXES) or path.is_dir()
+    return not (what.endswith(".json") and _holds_network(path))
+
+
+def _holds_network(path: Path) -> bool:
+    """Whether a JSON file begins like a network's and not like a schedule's."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+    if b'"gradweave-schedule"' in head or b'"transfers"' in head:
+        return False
+    return any(key in head for key in (b'"links"', b'"edges"', b'"nodes"', b'"switches"'))
+
+
+def _refuse_search_options(context: click.Context, what: Sequence[str]) -> None:
+    """Options of a search say nothing where there is none."""
+    if not all(map(_is_file, what)):
+        return
+    for name in sorted(Search.__required_keys__):
+        source = context.get_parameter_source(name)
+        if source is ParameterSource.COMMANDLINE:
+            option = "--" + name.replace("_", "-")
+            raise OptionError(f"{option} is for a NETWORK; {what[0]} is a schedule's file")
+
+
+def _schedule_of(what: str, gradient_bytes: float, progress: Progress, given: Search) -> Schedule:
+    """The verified schedule of a file, or of a network."""
+    if not _is_file(what):
+        progress(f"scheduling {what}")
+        return search(what, gradient_bytes, progress, given).schedule
+    progress(f"reading {what}")
+    schedule = load(what)
+    progress(f"verifying {what}")
+    switches = bool(schedule.scheduler.options.get("aggregating_switches"))
+    verify(schedule, aggregating_switches=switches).raise_if_invalid()
+    return schedule
+
+
+def _page_of(what: Sequence[str]) -> Path:
+    """The page's name where none is given: beside the first file, or after the network."""
+    if _is_file(what[0]):
+        first = Path(what[0])
+        stem = first.name.removesuffix(".gz").removesuffix(".json")
+        folder = first.parent
+    else:
+        stem, folder = _named(what[0]), Path()
+    if len(what) > 1:
+        last = Path(what[1]).name if _is_file(what[1]) else what[1]
+        stem += "-and-" + _named(last.removesuffix(".gz").removesuffix(".json"))
+    return folder / f"{stem}.html"
+
+
+def _named(what: str) -> str:
+    """A specification or path as the name of a file."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", Path(what).name).strip("-.") or "schedule"

@@ -1,4 +1,4 @@
-"""Where to draw each node: given positions, those of the network's family, or a stress layout.
+"""Where to draw each node: given positions, boxes, those of the family, or a stress layout.
 
 networkx's Kamada–Kawai layout minimises the same stress but needs SciPy, which Gradweave does not;
 majorisation in NumPy gives the same drawing on every installation.
@@ -15,46 +15,74 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import GradweaveError
+from gradweave.report.boxes import Drawing, in_boxes, in_grid
 from gradweave.topology.topology import Topology
 
 STRESS_NODES = 1200
 """Networks with more nodes are drawn on circles: stress needs memory for every pair of nodes."""
 
+MAX_BARRED = 2000
+"""Networks with more nodes are drawn without bars."""
+
 BEND_PAIRS = 20_000_000
 """Networks with more links × nodes are drawn with straight links."""
 
-_FAMILY_SPEC = re.compile(r"[a-z_]+:[^\\\s\0]*$")
+_FAMILY_SPEC = re.compile(r"[a-z][a-z0-9_]*(:[^\\\s\0]*)?$")
 _BENDS = (0.0, 0.12, -0.12, 0.22, -0.22, 0.34, -0.34)
 
 
-def layout(topology: Topology) -> NDArray[np.float64]:
-    """Chooses where to draw each node.
+def draw(topology: Topology) -> Drawing:
+    """Chooses where to draw each node and link, and which switches to draw as bars.
 
-    The topology's own positions where it has them; else those of the family that its name
-    specifies; else a layout with distances in the drawing like those in the network. Deterministic.
+    The topology's own positions where it has them; else, for servers on switches, boxes with bars;
+    else the positions of the family that its name specifies; else a layout with distances in the
+    drawing like those in the network. A family's positions are not taken for the topology's own.
+    Deterministic.
 
     Args:
         topology: the network.
 
     Returns:
-        [V, 2] positions in the unit square, the proportions kept, y growing upwards.
+        The drawing in the unit square, the proportions kept, y growing upwards.
     """
     positions = topology.positions
-    if positions is None or not np.isfinite(positions).all():
-        positions = _family_positions(topology)
+    if positions is not None and not np.isfinite(positions).all():
+        positions = None
+    family = _family_positions(topology)
+    if positions is None or (family is not None and np.array_equal(positions, family)):
+        barred = None
+        if topology.num_nodes <= MAX_BARRED:
+            barred = in_grid(topology) or in_boxes(topology)
+        if barred is not None:
+            return _into_unit_square(barred)
+        positions = family
     if positions is None:
         positions = (
             _stress_layout(topology) if topology.num_nodes <= STRESS_NODES else _circles(topology)
         )
-    return _into_unit_square(positions)
+    return _into_unit_square(Drawing.of_points(topology, positions))
 
 
-def node_radius(topology: Topology, positions: NDArray) -> float:
+def layout(topology: Topology) -> NDArray[np.float64]:
+    """Where to draw each node: the positions of `draw`.
+
+    Args:
+        topology: the network.
+
+    Returns:
+        [V, 2] positions in the unit square, the proportions kept, y growing upwards; of a switch
+        that is drawn as a bar, its middle.
+    """
+    return draw(topology).positions
+
+
+def node_radius(topology: Topology, drawing: Drawing) -> float:
     """Largest radius of a server's symbol at which all symbols stand clear of each other.
 
-    A switch's symbol is half as large.
+    A switch's symbol is half as large; bars keep their own distance.
     """
-    servers, switches = positions[topology.is_server], positions[~topology.is_server]
+    points = ~topology.is_server & ~np.asarray(drawing.reach.any(axis=1))
+    servers, switches = drawing.positions[topology.is_server], drawing.positions[points]
     across = np.hypot(*(servers[:, None] - switches[None]).transpose(2, 0, 1)).min(initial=np.inf)
     return min(0.33 * _nearest(servers), 0.7 * _nearest(switches), 0.4 * float(across))
 
@@ -71,12 +99,12 @@ def _nearest(points: NDArray) -> float:
     return nearest
 
 
-def bends(topology: Topology, positions: NDArray) -> NDArray[np.float64]:
+def bends(topology: Topology, drawing: Drawing) -> NDArray[np.float64]:
     """How far each link direction bows to its right, so that no link runs through a third node.
 
     Args:
         topology: the network.
-        positions: [V, 2] the drawing.
+        drawing: where it is drawn; links of bars stay straight.
 
     Returns:
         [L] height of the bow as a share of the link's length, of opposite sign in opposite
@@ -85,8 +113,11 @@ def bends(topology: Topology, positions: NDArray) -> NDArray[np.float64]:
     result = np.zeros(len(topology.source))
     if topology.num_links * topology.num_nodes > BEND_PAIRS:
         return result
-    radius = node_radius(topology, positions)
-    for link in np.flatnonzero(topology.source < topology.target):
+    radius = node_radius(topology, drawing)
+    bar = np.asarray(drawing.reach.any(axis=1))
+    straight = bar[topology.source] | bar[topology.target]
+    positions = np.where(bar[:, None], 1e9, drawing.positions)
+    for link in np.flatnonzero((topology.source < topology.target) & ~straight):
         ends = (int(topology.source[link]), int(topology.target[link]))
         if _nodes_on_bow(positions, ends, 0.0, radius):
             bend = min(_BENDS, key=lambda bend: _nodes_on_bow(positions, ends, bend, radius))
@@ -236,8 +267,14 @@ def _circles(topology: Topology) -> NDArray[np.float64]:
     return positions
 
 
-def _into_unit_square(positions: NDArray) -> NDArray[np.float64]:
+def _into_unit_square(drawing: Drawing) -> Drawing:
     """Scales and moves a drawing into the middle of the unit square, proportions kept."""
-    low, high = positions.min(axis=0), positions.max(axis=0)
-    extent = float((high - low).max())
-    return 0.5 + (positions - (low + high) / 2) / (extent if extent > 0 else 1.0)
+    low = (drawing.positions - drawing.reach).min(axis=0)
+    high = (drawing.positions + drawing.reach).max(axis=0)
+    extent = float((high - low).max()) or 1.0
+    middle = (low + high) / 2
+    return Drawing(
+        0.5 + (drawing.positions - middle) / extent,
+        drawing.reach / extent,
+        0.5 + (drawing.ends - middle) / extent,
+    )

@@ -1,10 +1,12 @@
 """The page of a schedule: one HTML file that plays it round by round and needs no network."""
 
 import base64
+import dataclasses
 import hashlib
 import html
 import json
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,16 @@ from numpy.typing import NDArray
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
-from gradweave.report.layout import bends, layout, node_radius
+from gradweave.report.layout import bends, draw, node_radius
 from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.seconds_bound import MOST_TIMED, has_equal_links, timing_of
+from gradweave.schedulers.solve import Objective
+from gradweave.schedulers.spec import STRATEGIES
+from gradweave.simulate import round_seconds, seconds, traffic
+from gradweave.topology.units import format_bandwidth
 
+GRADIENT_BYTES = 100e6
+"""Size of the gradient for which times are predicted where none is given."""
 MAX_TRANSFERS = 300_000
 """Largest number of transfers that a page takes; browsers stay responsive up to it."""
 LIMITS = {
@@ -33,34 +42,59 @@ _SCRIPTS = (
     "model.js",
     "geometry.js",
     "drawing.js",
+    "camera.js",
     "holdings.js",
     "timeline.js",
     "words.js",
+    "view.js",
     "page.js",
 )
 _TEMPLATE = files("gradweave.report") / "template"
 
 
-def page(schedule: Schedule, *, title: str | None = None) -> str:
-    """Makes a self-contained HTML page that plays a schedule.
+def page(
+    schedule: Schedule,
+    other: Schedule | None = None,
+    *,
+    title: str | None = None,
+    names: Sequence[str] = (),
+    gradient_bytes: float = GRADIENT_BYTES,
+    objective: Objective = "rounds",
+) -> str:
+    """Makes a self-contained HTML page that plays a schedule, or two side by side.
 
-    The page draws the network, moves each round's transfers, and counts contributions as it goes.
-    It shows what the schedule says and does not judge it: `gradweave.verify` does.
+    The page draws the network, moves each round's transfers, and counts contributions as it goes;
+    it says how long each round takes for a gradient's size. It shows what the schedule says and
+    does not judge it: `gradweave.verify` does.
 
     Args:
         schedule: what to play; up to `LIMITS`.
-        title: the page's title; the network's name if not given.
+        other: a second schedule, played in step with the first, round by round.
+        title: the page's title; the networks' names if not given.
+        names: what to call the schedules, such as their files; their schedulers if not given.
+        gradient_bytes: size of the whole gradient, for seconds and bytes.
+        objective: what was asked to be small; the page's badge is about that.
 
     Returns:
         The page.
 
     Raises:
-        OptionError: the schedule is larger than a page can show.
+        OptionError: a schedule is larger than a page can show.
     """
-    _check_size(schedule)
+    schedules = [schedule] if other is None else [schedule, other]
+    for one in schedules:
+        _check_size(one)
     style = _template("page.css")
     script = '"use strict";\n{\n' + "\n".join(_template(name) for name in _SCRIPTS) + "}\n"
-    title = title or schedule.topology.name
+    title = title or " · ".join(dict.fromkeys(one.topology.name for one in schedules))
+    data = {
+        "title": title,
+        "gradientBytes": gradient_bytes,
+        "schedules": [
+            page_data(one, gradient_bytes, objective, names[place] if names else "")
+            for place, one in enumerate(schedules)
+        ],
+    }
     parts = {
         "title": _ascii(html.escape(title)),
         "policy": "; ".join(
@@ -75,44 +109,68 @@ def page(schedule: Schedule, *, title: str | None = None) -> str:
         ),
         "style": style,
         "script": script,
-        "data": _json(page_data(schedule, title)),
+        "data": _json(data),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _template("page.html"))
 
 
-def write_page(schedule: Schedule, path: str | Path, *, title: str | None = None) -> None:
+def write_page(
+    schedule: Schedule,
+    path: str | Path,
+    other: Schedule | None = None,
+    *,
+    title: str | None = None,
+    names: Sequence[str] = (),
+    gradient_bytes: float = GRADIENT_BYTES,
+    objective: Objective = "rounds",
+) -> None:
     """Writes a schedule's page to a file; see `page`.
 
     Raises:
-        OptionError: the schedule is larger than a page can show.
+        OptionError: a schedule is larger than a page can show.
         FileError: the file cannot be written.
     """
-    atomic_write(path, page(schedule, title=title).encode("utf-8"))
+    text = page(
+        schedule,
+        other,
+        title=title,
+        names=names,
+        gradient_bytes=gradient_bytes,
+        objective=objective,
+    )
+    atomic_write(path, text.encode("utf-8"))
 
 
-def page_data(schedule: Schedule, title: str) -> dict[str, Any]:
-    """Everything that the page's script reads, columns packed."""
+def page_data(
+    schedule: Schedule, gradient_bytes: float, objective: Objective = "rounds", name: str = ""
+) -> dict[str, Any]:
+    """Everything that the page's script reads of one schedule, columns packed."""
     topology = schedule.topology
-    positions = layout(topology)
+    drawing = draw(topology)
     route, route_nodes, route_offsets = _distinct_routes(schedule)
+    bandwidths, band = np.unique(topology.bandwidth_bytes_per_s, return_inverse=True)
     return {
-        "title": title,
+        "name": name,
         "network": topology.name,
         "collective": schedule.collective,
         "scheduler": schedule.scheduler.name,
-        "options": _shortened(
-            ", ".join(f"{name}={value}" for name, value in schedule.scheduler.options.items())
-        ),
+        "options": _shortened(_options(schedule)),
         "seed": None if schedule.scheduler.seed is None else str(schedule.scheduler.seed),
         "bound": None
         if schedule.bound is None
         else {"rounds": schedule.bound.rounds, "kind": schedule.bound.kind},
+        "objective": objective,
+        "equalLinks": has_equal_links(topology),
+        "time": _times(schedule, gradient_bytes),
+        "bytes": float(traffic(schedule, gradient_bytes).link_bytes.sum()),
         "stages": schedule.stages,
         "rounds": schedule.rounds,
-        "radius": node_radius(topology, positions),
+        "radius": node_radius(topology, drawing),
         "nodes": {
-            "x": _packed_floats(positions[:, 0]),
-            "y": _packed_floats(1 - positions[:, 1]),
+            "x": _packed_floats(drawing.positions[:, 0]),
+            "y": _packed_floats(1 - drawing.positions[:, 1]),
+            "wide": _packed_floats(drawing.reach[:, 0]),
+            "high": _packed_floats(drawing.reach[:, 1]),
             "server": _packed(topology.is_server),
             "labels": list(topology.labels),
         },
@@ -120,10 +178,16 @@ def page_data(schedule: Schedule, title: str) -> dict[str, Any]:
             "source": _packed(topology.source),
             "target": _packed(topology.target),
             "capacity": _packed(topology.capacity),
-            "bend": _packed_floats(bends(topology, positions)),
+            "band": _packed(band),
+            "bend": _packed_floats(bends(topology, drawing)),
+            "x": _packed_floats(drawing.ends[:, 0]),
+            "y": _packed_floats(1 - drawing.ends[:, 1]),
         },
+        "bands": [format_bandwidth(float(one)) for one in bandwidths[: 1 << 12]],
+        "bandwidths": bandwidths.tolist(),
         "root": _packed(schedule.root),
         "roundOffsets": _packed(schedule.round_offsets),
+        "roundSeconds": _packed_floats(round_seconds(schedule, gradient_bytes)),
         "transfers": {
             "piece": _packed(schedule.piece),
             "source": _packed(schedule.source),
@@ -133,6 +197,37 @@ def page_data(schedule: Schedule, title: str) -> dict[str, Any]:
         },
         "routes": {"nodes": _packed(route_nodes), "offsets": _packed(route_offsets)},
     }
+
+
+def _options(schedule: Schedule) -> str:
+    """The options that the strategy was not left to choose itself: those not at their defaults."""
+    strategy = STRATEGIES.get(schedule.scheduler.name)
+    usual = (
+        {field.name: field.default for field in dataclasses.fields(strategy)} if strategy else {}
+    )
+    return ", ".join(
+        f"{name}={value}"
+        for name, value in schedule.scheduler.options.items()
+        if name not in usual or _plain(usual[name]) != _plain(value)
+    )
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _times(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:
+    """Predicted seconds with and without barriers, and the least where it is found quickly."""
+    if schedule.topology.num_nodes <= MOST_TIMED:
+        timing = timing_of(schedule, gradient_bytes)
+        return {
+            "events": timing.seconds,
+            "barriers": timing.barrier_seconds,
+            "least": timing.bound.seconds,
+            "why": str(timing.bound),
+        }
+    events, barriers = (seconds(schedule, gradient_bytes, model) for model in ("events", "rounds"))
+    return {"events": events, "barriers": barriers, "least": None, "why": ""}
 
 
 def _check_size(schedule: Schedule) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import TopologyError
-from gradweave.topology.drawing import MAX_DRAWN, circle, evenly
+from gradweave.topology.drawing import MAX_DRAWN, evenly
 from gradweave.topology.family import check_size, integer
 from gradweave.topology.rated import Links, rated_name, rated_topology
 from gradweave.topology.topology import Link, Topology
@@ -92,7 +92,12 @@ def mi250_box(*, link: Link | None = None) -> Topology:
     >>> mi250_box()
     Topology('mi250': 16 servers, 0 switches, 28 links)
     """
-    return _direct("mi250", _MI250, link, MI250_LINK, circle(16))
+    # A quarter of the box in each corner, the dies that join the quarters in the middle.
+    corner = np.array([(0.0, 3.0), (0.75, 2.0), (0.75, 1.0), (0.0, 0.0)])
+    inner = np.array([(1.5, 3.8), (1.8, 2.4), (1.8, 0.6), (1.5, -0.8)])
+    left = np.concatenate([corner, inner])
+    positions = np.concatenate([left, left * [-1.0, 1.0] + [4.9, 0.0]])
+    return _direct("mi250", _MI250, link, MI250_LINK, positions)
 
 
 def a100_box(

@@ -1,7 +1,8 @@
 /* The network in SVG: links, servers, switches, and the transfers of one round on their way. */
 
-const MAX_TRACKS = 1200;
+const MAX_TRACKS = 6000;
 const MAX_DOTS = 400;
+const DENSE_TRANSFERS = 300;
 const RESTING = 0.36;
 
 /** An SVG element with attributes. */
@@ -12,18 +13,35 @@ function svg(name, attributes = {}, parent = null) {
   return element;
 }
 
-/** Draws links, one path for each capacity. */
+/** How thick links of each bandwidth are drawn, as a share of the usual: by their order, where they differ. */
+function bandWidths(schedule) {
+  const bands = schedule.raw.bands.length;
+  return Array.from({ length: bands }, (_, band) => (bands < 2 ? 0.75 : 0.5 + (1.7 * band) / (bands - 1)));
+}
+
+/** Draws links, one path for each bandwidth, and the bars of switches under them. */
 function drawLinks(schedule, geometry, layer) {
   const { links } = schedule;
   const paths = new Map();
   for (let link = 0; link < links.source.length; link++) {
     if (links.source[link] > links.target[link]) continue;
     const points = lane(schedule, geometry, links.source[link], links.target[link], 0, 0, 0);
-    paths.set(links.capacity[link], (paths.get(links.capacity[link]) ?? "") + pathData(points));
+    paths.set(links.band[link], (paths.get(links.band[link]) ?? "") + pathData(points));
   }
-  for (const [capacity, d] of paths) {
-    svg("path", { d, class: "link", "stroke-width": geometry.stroke * (0.55 + 0.45 * Math.log2(capacity)) + 0.5 }, layer);
+  const share = bandWidths(schedule);
+  for (const [band, d] of [...paths].sort(([a], [b]) => a - b)) {
+    svg("path", { d, class: "link", "stroke-width": (geometry.stroke * share[band] + 0.3).toFixed(2) }, layer);
   }
+}
+
+/** Draws one switch as a bar with room for lanes. */
+function drawBar(geometry, node, layer) {
+  const thick = Math.max(2, geometry.room[node]) / 2;
+  const [wide, high] = [Math.max(geometry.wide[node], thick), Math.max(geometry.high[node], thick)];
+  svg("rect", {
+    x: geometry.x[node] - wide, y: geometry.y[node] - high, width: 2 * wide, height: 2 * high,
+    rx: Math.min(thick, geometry.radius * 0.4), class: "bar", "stroke-width": Math.max(0.5, geometry.stroke * 0.35),
+  }, layer);
 }
 
 /** A slice of a server's ring from one share of the turn to another. */
@@ -57,16 +75,14 @@ function drawServer(schedule, geometry, node, pieces, colour, layer) {
     share = svg("circle", { ...ring, class: "share" }, group);
   }
   svg("circle", { r: inner, class: "core" }, group);
-  if (r >= 9) {
-    const text = svg("text", { "font-size": Math.max(8, r * 0.58) }, group);
-    text.textContent = schedule.name(node).length <= 4 ? schedule.name(node) : String(node);
-  }
+  const name = schedule.name(node).length <= 5 ? schedule.name(node) : String(node);
+  svg("text", { "font-size": (r * (name.length > 3 ? 0.46 : 0.58)).toFixed(2) }, group).textContent = name;
   return { group, slices, share, part };
 }
 
 /** Draws one switch. */
 function drawSwitch(geometry, node, layer) {
-  const r = geometry.radius * 0.52;
+  const r = Math.max(1.2, geometry.radius * 0.46);
   svg("rect", {
     x: -r, y: -r, width: 2 * r, height: 2 * r, rx: r * 0.3, class: "switch",
     transform: `translate(${geometry.x[node]} ${geometry.y[node]}) rotate(45)`,
@@ -76,14 +92,18 @@ function drawSwitch(geometry, node, layer) {
 /** Draws the network and returns what changes it. */
 function drawNetwork(schedule, root, colour, width) {
   const geometry = geometryOf(schedule, width);
-  root.setAttribute("viewBox", `0 0 ${width} ${geometry.height.toFixed(0)}`);
+  root.replaceChildren();
   const layer = (name) => svg("g", { class: name }, root);
-  const [links, switches, tree, tracks, servers, dots] = ["links", "switches", "tree", "tracks", "servers", "dots"].map(layer);
+  const [bars, links, switches, tree, tracks, servers, dots] =
+    ["bars", "links", "switches", "tree", "tracks", "servers", "dots"].map(layer);
   drawLinks(schedule, geometry, links);
   const pieces = schedule.root.length;
-  for (let node = 0; node < schedule.count; node++) if (!schedule.nodes.server[node]) drawSwitch(geometry, node, switches);
+  for (let node = 0; node < schedule.count; node++) {
+    if (schedule.isBar(node)) drawBar(geometry, node, bars);
+    else if (!schedule.nodes.server[node]) drawSwitch(geometry, node, switches);
+  }
   const rings = schedule.servers.map((node) => drawServer(schedule, geometry, node, pieces, colour, servers));
-  const drawing = { schedule, geometry, colour, tree, tracks, dots, rings, moving: [] };
+  const drawing = { schedule, geometry, colour, tree, tracks, dots, rings, moving: [], dotPaths: null };
   return {
     geometry,
     showRound: (round, piece) => showRound(drawing, round, piece),
@@ -104,8 +124,9 @@ function laneOffsets(drawing, route, taken, load) {
     const link = schedule.linkBetween(route[i], route[i + 1]);
     const mine = taken.get(link) ?? 0;
     taken.set(link, mine + 1);
-    const room = Math.min(geometry.stroke + 2, (geometry.radius * 1.1) / (load?.get(link) ?? 1));
-    offsets.push(geometry.side + mine * room);
+    const all = load?.get(link) ?? 1;
+    const room = Math.min(geometry.stroke + (geometry.radius < DENSE_RADIUS ? 0.4 : 2), (geometry.radius * 0.85) / all);
+    offsets.push(all > 1 ? Math.max(geometry.side * 0.4, Math.min(geometry.side, geometry.radius * 0.9 - all * room)) + mine * room : geometry.side);
   }
   return offsets;
 }
@@ -123,36 +144,84 @@ function loadOf(schedule, start, end) {
   return load;
 }
 
-/** Draws a round's transfers; dims those of other pieces where one is followed. */
+/** Draws a round's transfers; dims those of other pieces where one is followed. Returns how many are left out. */
 function showRound(drawing, round, piece) {
   const { schedule, geometry, tracks, dots } = drawing;
   const [start, end] = transfersOf(schedule, round);
+  const shown = Math.min(end, start + MAX_TRACKS);
   drawing.load = loadOf(schedule, start, end);
-  drawing.moving = [];
   const taken = new Map();
+  const routes = Array.from({ length: shown - start }, (_, i) => schedule.routeOf(start + i));
+  const lanes = barLanes(schedule, geometry, routes);
+  drawing.stroke = lanes.stroke;
+  drawing.moving = routes.map((route, i) => {
+    const points = routePoints(schedule, geometry, route, laneOffsets(drawing, route, taken, drawing.load), lanes.offsets[i]);
+    const t = start + i;
+    return { t, dim: piece !== null && schedule.piece[t] !== piece, track: null, dot: null, ...measured(points) };
+  });
   const parts = [document.createDocumentFragment(), document.createDocumentFragment()];
-  const labelled = geometry.radius >= 25 && end - start <= 200;
-  for (let t = start; t < Math.min(end, start + MAX_TRACKS); t++) {
-    const route = schedule.routeOf(t);
-    const points = routePoints(schedule, geometry, route, laneOffsets(drawing, route, taken, drawing.load));
-    const dim = piece !== null && schedule.piece[t] !== piece;
-    const track = svg("g", { class: `transfer${schedule.op[t] ? " copy" : ""}${dim ? " dim" : ""}` }, parts[0]);
-    const stroke = drawing.colour(schedule.piece[t]);
-    svg("path", { d: pathData(points), class: "track", stroke, "stroke-width": geometry.stroke }, track);
-    svg("path", { d: arrowHead(points, geometry.stroke * 3 + 2), fill: stroke }, track);
-    const label = !labelled ? "" : piece === null ? schedule.piece[t] : round;
-    const dot = drawing.moving.length < MAX_DOTS && !dim ? drawDot(drawing, t, label, parts[1]) : null;
-    drawing.moving.push({ t, track, dot, ...measured(points) });
-  }
+  const dense = geometry.radius < DENSE_RADIUS || shown - start > DENSE_TRANSFERS;
+  dense ? drawTogether(drawing, parts) : drawEach(drawing, round, piece, parts);
   tracks.replaceChildren(parts[0]);
   dots.replaceChildren(parts[1]);
-  return Math.max(0, end - start - MAX_TRACKS);
+  return Math.max(0, end - shown);
+}
+
+/** Draws every transfer by itself. */
+function drawEach(drawing, round, piece, parts) {
+  const { schedule, geometry } = drawing;
+  const labelled = geometry.radius >= 25 && drawing.moving.length <= 200;
+  drawing.dotPaths = null;
+  let dots = 0;
+  for (const one of drawing.moving) {
+    one.track = drawTrack(drawing, one, one.dim ? "dim" : "", parts[0]);
+    const label = !labelled ? "" : piece === null ? schedule.piece[one.t] : round;
+    if (!one.dim && dots++ < MAX_DOTS) one.dot = drawDot(drawing, one.t, label, parts[1]);
+  }
+}
+
+/** Draws one transfer's way. */
+function drawTrack({ schedule, colour, stroke: width }, { t, points }, className, parent) {
+  const track = svg("g", { class: `transfer${schedule.op[t] ? " copy" : ""} ${className}` }, parent);
+  const stroke = colour(schedule.piece[t]);
+  svg("path", { d: pathData(points), class: "track", stroke, "stroke-width": width, "stroke-dasharray": dashes(schedule, width, t) }, track);
+  svg("path", { d: arrowHead(points, width * 2.8 + 1), fill: stroke }, track);
+  return track;
+}
+
+/** Dashes of a copy's track. */
+function dashes(schedule, width, t) {
+  return schedule.op[t] ? `${(width * 2.2).toFixed(2)} ${(width * 1.9).toFixed(2)}` : "none";
+}
+
+/** Draws many transfers as few elements: one for each colour and operation. */
+function drawTogether(drawing, parts) {
+  const { schedule, geometry, colour, stroke: width } = drawing;
+  const groups = new Map();
+  for (const one of drawing.moving) {
+    const key = one.dim ? "dim" : `${schedule.piece[one.t]} ${schedule.op[one.t]}`;
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(one);
+  }
+  drawing.dotPaths = [];
+  for (const [key, members] of groups) {
+    const { t, dim } = members[0];
+    const group = svg("g", { class: `transfers${schedule.op[t] && !dim ? " copy" : ""}${dim ? " dim" : ""}` }, parts[0]);
+    const stroke = dim ? themed("--muted") : colour(schedule.piece[t]);
+    const join = (draw) => members.map(draw).join("");
+    svg("path", { d: join((one) => pathData(one.points)), class: "track", stroke, "stroke-width": width, "stroke-dasharray": dim ? "none" : dashes(schedule, width, t) }, group);
+    if (dim) continue;
+    svg("path", { d: join((one) => arrowHead(one.points, width * 2.6 + 0.8)), fill: stroke }, group);
+    const size = Math.max(2, geometry.radius * 0.5);
+    const path = svg("path", { class: "moving", stroke, "stroke-width": size, "stroke-linecap": schedule.op[t] ? "square" : "round" }, parts[1]);
+    drawing.dotPaths.push({ path, members });
+  }
 }
 
 /** Draws what moves: a disc for a reduce, an open square for a copy. */
 function drawDot(drawing, t, label, parent) {
-  const { schedule, geometry } = drawing;
-  const r = Math.max(2.4, geometry.radius * 0.29);
+  const { schedule, geometry, stroke } = drawing;
+  const r = Math.max(2.4, geometry.radius * (stroke < geometry.stroke * 0.6 ? 0.2 : 0.29));
   const copy = schedule.op[t];
   const paint = drawing.colour(schedule.piece[t]);
   const dot = svg("g", { class: `dot${copy ? " copy" : ""}` }, parent);
@@ -176,14 +245,13 @@ function showTree(drawing, round, piece) {
     const when = roundOf(schedule, t);
     if (when === round) continue;
     const route = schedule.routeOf(t);
-    const points = routePoints(schedule, geometry, route, laneOffsets(drawing, route, new Map(), null));
+    const points = routePoints(schedule, geometry, route, laneOffsets(drawing, route, new Map(), null), null);
     const group = svg("g", { class: `transfer${copies ? " copy" : ""}${when > round ? " later" : ""}` }, part);
     const stroke = drawing.colour(piece);
     svg("path", { d: pathData(points), class: "track", stroke, "stroke-width": geometry.stroke * 0.8 }, group);
     svg("path", { d: arrowHead(points, geometry.stroke * 2.6 + 2), fill: stroke }, group);
-    if (geometry.radius < 9) continue;
     const [x, y] = measured(points).at(RESTING);
-    svg("text", { x, y, class: "when", "font-size": Math.max(10, geometry.radius * 0.5) }, group).textContent = String(when);
+    svg("text", { x, y, class: "when", "font-size": Math.max(geometry.radius < DENSE_RADIUS ? 4 : 10, geometry.radius * 0.5) }, group).textContent = String(when);
   }
   tree.replaceChildren(part);
 }
@@ -192,6 +260,12 @@ function showTree(drawing, round, piece) {
 function moveDots(drawing, progress, resting) {
   const eased = progress < 0.5 ? 2 * progress ** 2 : 1 - 2 * (1 - progress) ** 2;
   drawing.dots.classList.toggle("resting", resting);
+  for (const { path, members } of drawing.dotPaths ?? []) {
+    path.setAttribute("d", members.map(({ at }) => {
+      const [x, y] = at(resting ? RESTING : eased);
+      return `M${x.toFixed(1)} ${y.toFixed(1)}h0`;
+    }).join(""));
+  }
   for (const { dot, at } of drawing.moving) {
     if (!dot) continue;
     const [x, y] = at(resting ? RESTING : eased);
@@ -224,9 +298,12 @@ function depth(value, all) {
 /** Makes one transfer of the round stand out, or none. */
 function highlight(drawing, root, transfer) {
   root.classList.toggle("pointing", transfer !== null);
-  for (const { t, track, dot } of drawing.moving) {
-    track.classList.toggle("hot", t === transfer);
-    dot?.classList.toggle("hot", t === transfer);
+  drawing.alone?.remove();
+  drawing.alone = null;
+  for (const one of drawing.moving) {
+    one.track?.classList.toggle("hot", one.t === transfer);
+    one.dot?.classList.toggle("hot", one.t === transfer);
+    if (drawing.dotPaths && one.t === transfer) drawing.alone = drawTrack(drawing, one, "hot", drawing.tracks);
   }
 }
 
@@ -236,7 +313,11 @@ function whatIsAt(drawing, x, y) {
   for (let node = 0; node < schedule.count; node++) {
     if (Math.hypot(geometry.x[node] - x, geometry.y[node] - y) <= geometry.radiusOf(node) + 3) return { node };
   }
-  let best = { distance: Math.max(9, geometry.side * 2) };
+  for (let node = 0; node < schedule.count; node++) {
+    const thick = geometry.room[node] / 2;
+    if (thick && Math.abs(geometry.x[node] - x) <= geometry.wide[node] + thick && Math.abs(geometry.y[node] - y) <= geometry.high[node] + thick) return { node };
+  }
+  let best = { distance: Math.max(Math.min(9, geometry.radius), geometry.side * 2) };
   const { links } = schedule;
   for (let link = 0; link < links.source.length; link++) {
     if (links.source[link] > links.target[link]) continue;

@@ -1,23 +1,53 @@
 /* Where things stand in the drawing, and the lines between them. */
 
+const DENSE_RADIUS = 12;
+
 /** Where nodes stand in the drawing and how large they are. */
 function geometryOf(schedule, width) {
-  const { x, y } = schedule.nodes;
-  const range = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
-  const [left, right] = range(x), [top, bottom] = range(y);
+  const { x, y, wide: reachX, high: reachY } = schedule.nodes;
+  const range = (values, reach) => values.reduce(([a, b], v, i) => [Math.min(a, v - reach[i]), Math.max(b, v + reach[i])], [Infinity, -Infinity]);
+  const [left, right] = range(x, reachX), [top, bottom] = range(y, reachY);
   const wide = Math.max(right - left, 1e-6), high = Math.max(bottom - top, 1e-6);
-  const scale = Math.min((width - 110) / wide, (width < 800 ? width - 110 : 520) / high);
-  const radius = Math.max(2.2, Math.min(40, schedule.raw.radius * scale));
-  const margin = radius * 1.5 + 12 + bulge(schedule, scale);
+  const many = schedule.servers.length > 60;
+  const side = many ? 50 : 110;
+  const scale = Math.min((width - side) / wide, (many ? width * 0.9 : width < 700 ? width - side : 0.56 * width) / high);
+  const radius = Math.max(1.6, Math.min(40, schedule.raw.radius * scale));
+  const margin = radius * 1.5 + (many ? 6 : 12) + bulge(schedule, scale);
   const height = high * scale + 2 * margin;
-  return {
-    x: Float64Array.from(x, (v) => width / 2 + (v - (left + right) / 2) * scale),
-    y: Float64Array.from(y, (v) => height / 2 + (v - (top + bottom) / 2) * scale),
-    height, radius,
-    radiusOf: (node) => (schedule.nodes.server[node] ? radius : radius * 0.72),
-    side: Math.max(2.4, radius * 0.29),
-    stroke: Math.max(1.5, Math.min(4, radius * 0.14)),
+  const acrossX = (v) => width / 2 + (v - (left + right) / 2) * scale;
+  const acrossY = (v) => height / 2 + (v - (top + bottom) / 2) * scale;
+  const geometry = {
+    x: Float64Array.from(x, acrossX), y: Float64Array.from(y, acrossY),
+    wide: Float64Array.from(reachX, (v) => v * scale), high: Float64Array.from(reachY, (v) => v * scale),
+    endX: Float64Array.from(schedule.links.x, acrossX), endY: Float64Array.from(schedule.links.y, acrossY),
+    width, height, radius,
+    radiusOf: (node) => (schedule.nodes.server[node] ? radius : schedule.isBar(node) ? 0 : Math.max(1.6, radius * 0.62)),
+    side: Math.max(radius < DENSE_RADIUS ? 1 : 2.4, radius * 0.26),
+    stroke: Math.max(0.8, Math.min(4, radius * 0.14)),
   };
+  geometry.room = roomOfBars(schedule, geometry);
+  return geometry;
+}
+
+/** How thick each bar may be: twice the way to the nearest server, or the way to the nearest bar beside it. */
+function roomOfBars(schedule, geometry) {
+  const room = new Float64Array(schedule.count);
+  const bars = [...room.keys()].filter(schedule.isBar);
+  for (const bar of bars) {
+    const level = geometry.wide[bar] > 0;
+    const [along, across] = level ? [geometry.x, geometry.y] : [geometry.y, geometry.x];
+    const reach = level ? geometry.wide : geometry.high;
+    let free = geometry.radius * 2.2;
+    for (let node = 0; node < schedule.count; node++) {
+      const apart = Math.abs(across[node] - across[bar]);
+      if (node === bar || Math.abs(along[node] - along[bar]) > reach[bar] + reach[node]) continue;
+      if (schedule.isBar(node)) {
+        if (geometry.wide[node] > 0 === level) free = Math.min(free, apart * 0.4);
+      } else free = Math.min(free, apart - geometry.radiusOf(node));
+    }
+    room[bar] = Math.max(1.6, 1.7 * free);
+  }
+  return room;
 }
 
 /** How far bowed links reach beyond the nodes at the drawing's edge, about, in drawing units. */
@@ -34,12 +64,12 @@ function bulge(schedule, scale) {
 
 /** Points along one link direction, moved to its right by an offset, from one node's edge to the other's. */
 function lane(schedule, geometry, source, target, offset, trimSource, trimTarget) {
-  const ax = geometry.x[source], ay = geometry.y[source];
-  const dx = geometry.x[target] - ax, dy = geometry.y[target] - ay;
+  const link = schedule.linkBetween(source, target), back = schedule.linkBetween(target, source);
+  const ax = geometry.endX[link], ay = geometry.endY[link];
+  const dx = geometry.endX[back] - ax, dy = geometry.endY[back] - ay;
   const length = Math.hypot(dx, dy) || 1;
   const nx = -dy / length, ny = dx / length;
-  const link = schedule.linkBetween(source, target);
-  const bow = link < 0 ? 0 : schedule.links.bend[link] * length;
+  const bow = schedule.links.bend[link] * length;
   const from = Math.min(trimSource / length, 0.45), to = 1 - Math.min(trimTarget / length, 0.45);
   const steps = bow ? 16 : 1;
   const points = [];
@@ -51,19 +81,60 @@ function lane(schedule, geometry, source, target, offset, trimSource, trimTarget
   return points;
 }
 
-/** Points along a whole route, turning softly at the nodes that it passes. */
-function routePoints(schedule, geometry, route, offsets) {
+/** Points along a whole route: softly round the points that it passes, along a lane of each bar. */
+function routePoints(schedule, geometry, route, offsets, lanes) {
   const points = [];
   for (let i = 0; i + 1 < route.length; i++) {
     const [source, target] = [route[i], route[i + 1]];
-    const trimSource = geometry.radiusOf(source) * (i ? 0.75 : 1) + (i ? 0 : 3);
     const last = i + 2 === route.length;
-    const trimTarget = geometry.radiusOf(target) * (last ? 1 : 0.75) + (last ? 5 : 0);
+    const trimSource = geometry.radiusOf(source) * (i ? 0.75 : 1) + (i ? 0 : geometry.stroke * 0.8);
+    const trimTarget = geometry.radiusOf(target) * (last ? 1 : 0.75) + (last ? geometry.stroke * 1.3 : 0);
     const piece = lane(schedule, geometry, source, target, offsets[i], trimSource, trimTarget);
-    if (i) points.push(...turn(points[points.length - 1], piece[0], geometry.x[source], geometry.y[source]));
+    if (schedule.isBar(source)) ontoLane(geometry, source, piece[0], lanes?.[i] ?? 0);
+    else if (i) points.push(...turn(points[points.length - 1], piece[0], geometry.x[source], geometry.y[source]));
+    if (schedule.isBar(target)) ontoLane(geometry, target, piece[piece.length - 1], lanes?.[i + 1] ?? 0);
     points.push(...piece);
   }
   return points;
+}
+
+/** Moves a point of a link's end to a lane of the bar there. */
+function ontoLane(geometry, bar, point, offset) {
+  if (geometry.wide[bar] > 0) point[1] = geometry.y[bar] + offset;
+  else point[0] = geometry.x[bar] + offset;
+}
+
+/**
+ * For each route, by place in it, how far from the middle of a bar its lane is. Routes that overlap on a bar have
+ * different lanes: left to right, each takes the first that is free. Also how thick lines may be to stay apart.
+ */
+function barLanes(schedule, geometry, routes) {
+  const offsets = routes.map(() => []);
+  const onBar = new Map();
+  routes.forEach((route, index) => {
+    for (let i = 1; i + 1 < route.length; i++) {
+      const bar = route[i];
+      if (!schedule.isBar(bar)) continue;
+      const along = geometry.wide[bar] > 0 ? geometry.endX : geometry.endY;
+      const ends = [route[i - 1], route[i + 1]].map((other) => along[schedule.linkBetween(bar, other)]);
+      if (!onBar.has(bar)) onBar.set(bar, []);
+      onBar.get(bar).push({ index, i, from: Math.min(...ends), to: Math.max(...ends) });
+    }
+  });
+  let stroke = geometry.stroke;
+  for (const [bar, spans] of onBar) {
+    spans.sort((a, b) => a.from - b.from || a.to - b.to);
+    const free = [];
+    for (const span of spans) {
+      const found = free.findIndex((end) => end < span.from - geometry.radius * 0.5);
+      span.lane = found < 0 ? free.length : found;
+      free[span.lane] = span.to;
+    }
+    const apart = Math.min(geometry.stroke * 1.9 + 0.6, geometry.room[bar] / free.length);
+    stroke = Math.max(0.7, Math.min(stroke, apart * 0.72));
+    for (const { index, i, lane } of spans) offsets[index][i] = (lane - (free.length - 1) / 2) * apart;
+  }
+  return { offsets, stroke };
 }
 
 /** A quadratic curve between two points, drawn towards the middle of the node passed. */

@@ -4,7 +4,7 @@ const COLOURED_PIECES = 24;
 
 /** A canvas sized in CSS pixels and cleared, and its context. */
 function freshCanvas(canvas, width, height) {
-  const ratio = window.devicePixelRatio || 1;
+  const ratio = Math.min(window.devicePixelRatio || 1, 8000 / Math.max(width, height));
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
   canvas.width = Math.round(width * ratio);
@@ -23,10 +23,10 @@ function themed(name) {
 function holdingsMatrix(schedule, canvas, colour) {
   const pieces = schedule.root.length, servers = schedule.servers.length;
   let grid = null;
-  const draw = (held, before, { piece = null, server = null } = {}) => {
-    grid = matrixGrid(canvas, servers, pieces);
+  const draw = (held, before, { piece = null, server = null, enlarged = false } = {}) => {
+    grid = matrixGrid(canvas, servers, pieces, enlarged);
     const context = freshCanvas(canvas, grid.width, grid.height);
-    if (grid.cell < 4) drawPixels(context, grid, held, servers, pieces);
+    if (isAggregate(servers, pieces) || grid.cell < 4) drawPixels(context, grid, held, before, servers, pieces);
     else drawCells(context, grid, held, before, { servers, pieces, colour });
     drawAxes(context, grid, schedule, { servers, pieces, piece, server, colour });
   };
@@ -38,12 +38,17 @@ function holdingsMatrix(schedule, canvas, colour) {
   return { draw, at };
 }
 
-/** Sizes of cells and margins that suit the room there is. */
-function matrixGrid(canvas, servers, pieces) {
+/** Whether cells are so many that one scale of colours says more than the pieces' own colours. */
+function isAggregate(servers, pieces) {
+  return servers * pieces > 2500;
+}
+
+/** Sizes of cells and margins that suit the room there is, or large enough to read, to be scrolled. */
+function matrixGrid(canvas, servers, pieces, enlarged) {
   const room = Math.max(120, canvas.parentElement.clientWidth);
   const left = 30, top = 22;
-  const cell = Math.min(34, (room - left - 2) / pieces);
-  const tall = Math.min(cell, Math.max(cell < 4 ? 0.5 : 4, 520 / servers));
+  const cell = enlarged ? Math.max(1, Math.min(14, 7600 / Math.max(pieces, servers))) : Math.min(34, (room - left - 2) / pieces);
+  const tall = enlarged ? cell : Math.min(cell, Math.max(cell < 4 ? 0.5 : 4, 520 / servers));
   return { left, top, cell, tall, width: left + cell * pieces + 2, height: top + tall * servers + 2 };
 }
 
@@ -79,17 +84,29 @@ function drawCells(context, grid, held, before, { servers, pieces, colour }) {
   }
 }
 
-/** Many cells: one pixel each, scaled to fit. */
-function drawPixels(context, grid, held, servers, pieces) {
+/** Colours of 0 to `all` contributions: few to many on a scale of ratios, then the complete sum apart from all. */
+function ramp(all) {
+  const [none, few, many, whole] = ["--cell", "--few", "--many", "--good"].map((name) => rgbOf(themed(name)));
+  const colours = new Uint8ClampedArray(4 * (all + 1));
+  for (let value = 0; value <= all; value++) {
+    const share = all > 1 ? Math.log(Math.max(1, value)) / Math.log(all) : 1;
+    const colour = value === 0 ? none : value === all ? whole : few.map((c, i) => c + (many[i] - c) * share);
+    colours.set([colour[0], colour[1], colour[2], 255], 4 * value);
+  }
+  return colours;
+}
+
+/** Many cells: one pixel each, scaled; those that have just received are in a colour of their own. */
+function drawPixels(context, grid, held, before, servers, pieces) {
   const image = new ImageData(pieces, servers);
-  const [r, g, b] = rgbOf(themed("--accent"));
+  const colours = ramp(servers), news = rgbOf(themed("--news"));
   for (let i = 0; i < servers * pieces; i++) {
-    image.data.set([r, g, b, 255 * depth(held[i], servers)], 4 * i);
+    const fresh = before && before[i] !== held[i];
+    const from = 4 * Math.min(servers, Math.round(held[i]));
+    image.data.set(fresh ? news : colours.subarray(from, from + 4), 4 * i);
   }
   const small = new OffscreenCanvas(pieces, servers);
   small.getContext("2d").putImageData(image, 0, 0);
-  context.fillStyle = themed("--cell");
-  context.fillRect(grid.left, grid.top, grid.cell * pieces, grid.tall * servers);
   context.imageSmoothingEnabled = false;
   context.drawImage(small, grid.left, grid.top, grid.cell * pieces, grid.tall * servers);
 }

@@ -1,5 +1,8 @@
 /* The schedule as the page reads it: unpacked columns, loads of link directions, and contributions held. */
 
+/** The round before the first: nothing has moved. */
+const START = -1;
+
 /** A typed array from a packed column. */
 function unpack(column) {
   const text = atob(column.base64);
@@ -13,7 +16,8 @@ function unpack(column) {
 function readSchedule(raw) {
   const unpackAll = (columns) => Object.fromEntries(Object.entries(columns).map(([k, v]) => [k, unpack(v)]));
   const labels = raw.nodes.labels;
-  const nodes = { ...unpackAll({ x: raw.nodes.x, y: raw.nodes.y, server: raw.nodes.server }), labels };
+  const { labels: _, ...columns } = raw.nodes;
+  const nodes = { ...unpackAll(columns), labels };
   const links = unpackAll(raw.links);
   const count = nodes.x.length;
   const servers = [...nodes.server.keys()].filter((node) => nodes.server[node]);
@@ -25,6 +29,8 @@ function readSchedule(raw) {
     root: unpack(raw.root),
     rounds: raw.rounds,
     roundOffsets: unpack(raw.roundOffsets),
+    roundSeconds: unpack(raw.roundSeconds),
+    isBar: (node) => nodes.wide[node] > 0 || nodes.high[node] > 0,
     ...unpackAll(raw.transfers),
     linkBetween: (source, target) => linkOf.get(source * count + target) ?? -1,
     routeOf: (t) => routes.nodes.subarray(routes.offsets[schedule.route[t]], routes.offsets[schedule.route[t] + 1]),
@@ -34,17 +40,17 @@ function readSchedule(raw) {
   return schedule;
 }
 
-/** First and one past the last transfer of a round, rounds counted from 1; nothing in round 0. */
+/** First and one past the last transfer of a round; rounds count from 0, as in the file, and START has none. */
 function transfersOf(schedule, round) {
-  return round < 1 ? [0, 0] : [schedule.roundOffsets[round - 1], schedule.roundOffsets[round]];
+  return round < 0 || round >= schedule.rounds ? [0, 0] : [schedule.roundOffsets[round], schedule.roundOffsets[round + 1]];
 }
 
-/** The round of a transfer, counted from 1. */
+/** The round of a transfer. */
 function roundOf(schedule, transfer) {
-  let low = 1, high = schedule.rounds;
+  let low = 0, high = schedule.rounds - 1;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (schedule.roundOffsets[middle] > transfer) high = middle;
+    if (schedule.roundOffsets[middle + 1] > transfer) high = middle;
     else low = middle + 1;
   }
   return low;
@@ -56,7 +62,7 @@ function stageOf(schedule, round) {
   let reduces = false, copies = false;
   for (let t = start; t < end; t++) schedule.op[t] ? (copies = true) : (reduces = true);
   if (!reduces && !copies) {
-    reduces = round <= schedule.raw.stages.reduce_scatter;
+    reduces = round < schedule.raw.stages.reduce_scatter;
     copies = !reduces;
   }
   return [reduces && "reduce-scatter", copies && "all-gather"].filter(Boolean).join(" + ");
@@ -64,8 +70,8 @@ function stageOf(schedule, round) {
 
 /** Per round, link directions taken by reduces and by copies; and what all link directions could carry. */
 function linkLoad(schedule) {
-  const load = [new Float64Array(schedule.rounds + 1), new Float64Array(schedule.rounds + 1)];
-  for (let round = 1; round <= schedule.rounds; round++) {
+  const load = [new Float64Array(schedule.rounds), new Float64Array(schedule.rounds)];
+  for (let round = 0; round < schedule.rounds; round++) {
     const [start, end] = transfersOf(schedule, round);
     for (let t = start; t < end; t++) load[schedule.op[t]][round] += schedule.routeOf(t).length - 1;
   }
@@ -74,7 +80,7 @@ function linkLoad(schedule) {
 }
 
 /**
- * Contributions held after each round: a function from a round to one number per server and piece, of N in all.
+ * Contributions held after each round, or at the START: a function from a round to one number per server and piece, of N in all.
  * Sums of contribution counts add up as the counts do, so the counts themselves are not needed to draw them.
  */
 function contributions(schedule) {
@@ -101,10 +107,11 @@ function contributions(schedule) {
     }
   };
   const after = (round) => {
-    let from = Math.min(Math.floor(round / apart), kept.length - 1) * apart;
+    const done = Math.min(round + 1, schedule.rounds);
+    let from = Math.min(Math.floor(done / apart), kept.length - 1) * apart;
     const held = kept[from / apart].slice();
-    while (from < round) {
-      advance(held, ++from);
+    while (from < done) {
+      advance(held, from++);
       if (from === kept.length * apart) kept.push(held.slice());
     }
     return held;

@@ -4,10 +4,10 @@ const THUMB = 18;
 const SIDE = 14;
 
 /** The chart: returns what draws it and what finds a round. */
-function loadTimeline(schedule, canvas, load) {
+function loadTimeline(schedule, canvas, load, rounds) {
   const height = 90, base = 82, top = 36;
   const width = () => Math.max(160, canvas.parentElement.clientWidth);
-  const place = (round) => SIDE + THUMB / 2 + ((width() - 2 * SIDE - THUMB) * round) / Math.max(1, schedule.rounds);
+  const place = (round) => SIDE + THUMB / 2 + ((width() - 2 * SIDE - THUMB) * (round + 1)) / Math.max(1, rounds);
   const draw = (round) => {
     const context = freshCanvas(canvas, width(), height);
     context.font = `11px ${themed("--sans")}`;
@@ -17,7 +17,7 @@ function loadTimeline(schedule, canvas, load) {
     drawCursor(context, place(round), base);
     nameCeiling(context, width(), top);
   };
-  const at = (x) => Math.max(0, Math.min(schedule.rounds, Math.round((schedule.rounds * (x - place(0))) / (place(schedule.rounds) - place(0) || 1))));
+  const at = (x) => Math.max(START, Math.min(rounds - 1, START + Math.round((rounds * (x - place(START))) / (place(rounds - 1) - place(START) || 1))));
   return { draw, at };
 }
 
@@ -45,15 +45,15 @@ function nameCeiling(context, width, top) {
 
 /** One bar a round, or the highest of several: reduces filled, copies open, stacked where a round has both. */
 function drawBars(context, schedule, load, { place, base, top, round }) {
-  const pitch = place(1) - place(0);
+  const pitch = place(0) - place(START);
   const bar = Math.max(1, Math.min(26, pitch * 0.72));
   const ink = themed("--bar"), strong = themed("--accent");
   const high = (value) => (value / load.capacity) * (base - top);
   const skip = Math.max(1, Math.floor(1 / pitch));
   const total = (r) => load.reduce[r] + load.copy[r];
-  for (let first = 1; first <= schedule.rounds; first += skip) {
+  for (let first = 0; first < schedule.rounds; first += skip) {
     let r = first;
-    for (let other = first; other < Math.min(first + skip, schedule.rounds + 1); other++) if (total(other) > total(r)) r = other;
+    for (let other = first; other < Math.min(first + skip, schedule.rounds); other++) if (total(other) > total(r)) r = other;
     const x = place(r) - bar / 2;
     const reduce = high(load.reduce[r]), copy = high(load.copy[r]);
     context.fillStyle = context.strokeStyle = r === round ? strong : ink;
@@ -70,14 +70,14 @@ function drawBars(context, schedule, load, { place, base, top, round }) {
 function drawStages(context, schedule, place) {
   const { reduce_scatter: reduces, all_gather: gathers } = schedule.raw.stages;
   const spans = [];
-  if (reduces) spans.push(["reduce-scatter", 0.5, reduces + 0.5]);
-  if (gathers) spans.push(["all-gather", schedule.rounds - gathers + 0.5, schedule.rounds + 0.5]);
+  if (reduces) spans.push(["reduce-scatter", -0.5, reduces - 0.5]);
+  if (gathers) spans.push(["all-gather", schedule.rounds - gathers - 0.5, schedule.rounds - 0.5]);
   const overlap = spans.length === 2 && spans[1][1] < spans[0][2];
   context.textBaseline = "middle";
   context.textAlign = "left";
   spans.forEach(([name, from, to], index) => {
     const y = overlap && index ? 20 : 8;
-    const [a, b] = [Math.max(SIDE, place(from)) + 5, Math.min(place(schedule.rounds) + SIDE, place(to)) - 4];
+    const [a, b] = [Math.max(SIDE, place(from)) + 5, Math.min(place(schedule.rounds - 1) + SIDE, place(to)) - 4];
     context.fillStyle = themed("--muted");
     const wide = context.measureText(name).width;
     const fits = wide + 12 < b - a;

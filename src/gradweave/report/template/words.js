@@ -14,41 +14,89 @@ function element(name, text, parent, className = "") {
   return made;
 }
 
-/** Fills the head of the page. */
-function showHead() {
-  const { raw } = schedule;
-  const collective = raw.collective.replace("_", "-");
-  byId("title").textContent = raw.title;
-  byId("kicker").textContent = `${collective} schedule · ${raw.scheduler}${raw.options ? ` (${raw.options})` : ""}`;
-  const facts = byId("facts");
-  const fact = (name, value, hint = "") => {
-    const pair = element("div", "", facts);
+/** Seconds in a unit that suits them. */
+function duration(seconds) {
+  const [unit, name] = seconds >= 1 ? [1, "s"] : seconds >= 1e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
+  return `${Number((seconds / unit).toPrecision(3)).toLocaleString("en", { maximumSignificantDigits: 3 })} ${name}`;
+}
+
+/** Bytes in a unit that suits them. */
+function sized(bytes) {
+  const power = bytes >= 1 ? Math.min(4, Math.floor(Math.log10(bytes) / 3)) : 0;
+  return `${Number((bytes / 1000 ** power).toPrecision(3))} ${["B", "kB", "MB", "GB", "TB"][power]}`;
+}
+
+/** A share as a percentage. */
+function percent(share) {
+  return `${Number((100 * share).toPrecision(share < 0.1 ? 1 : 2))} %`;
+}
+
+/** What the links' bandwidths are, in a few words. */
+function bandwidthOf({ bands }) {
+  return bands.length === 1 ? bands[0] : `${bands[0]} to ${bands[bands.length - 1]}`;
+}
+
+/** What the page may say of the rounds: green only where rounds tell the time and are what was asked for. */
+function roundsBadge(raw) {
+  if (!raw.bound) return null;
+  const gap = raw.rounds - raw.bound.rounds;
+  const hint = `at least ${raw.bound.rounds} rounds (${raw.bound.kind})`;
+  if (gap > 0) return { text: `+${gap}`, kind: "badge gap", hint };
+  if (gap < 0) return { text: "below the bound", kind: "badge gap", hint };
+  const told = raw.equalLinks && raw.objective === "rounds";
+  return told ? { text: "optimal in rounds", kind: "badge", hint } : { text: "fewest rounds", kind: "badge plain", hint };
+}
+
+/** What it may say of the time, where the least is known. */
+function timeBadge(raw) {
+  const { events, least, why } = raw.time;
+  if (!least || events === 0) return null;
+  const gap = events / least - 1;
+  if (gap < 1e-9) return { text: "optimal in seconds", kind: "badge", hint: why };
+  const far = !raw.equalLinks || raw.objective === "seconds";
+  return { text: `${percent(gap)} above the least`, kind: far ? "badge gap" : "badge plain", hint: why };
+}
+
+/** What the head says of one schedule: names, values, small words beside them, badges. */
+function factsOf({ raw, ...schedule }, gradientBytes, several) {
+  const switches = schedule.count - schedule.servers.length;
+  const { reduce_scatter: reduces, all_gather: gathers } = raw.stages;
+  const stages = reduces && gathers ? `${reduces} + ${gathers}` : "";
+  const { events, barriers } = raw.time;
+  const time = { name: `time for ${sized(gradientBytes)}`, value: duration(events), note: duration(events) === duration(barriers) ? "" : `${duration(barriers)} with barriers`, badge: timeBadge(raw), hint: "predicted, without barriers between rounds" };
+  return [
+    several || given.title === raw.network ? null : { name: "network", value: raw.network },
+    { name: "servers", value: schedule.servers.length.toLocaleString("en") },
+    switches ? { name: "switches", value: switches.toLocaleString("en") } : null,
+    { name: "links", value: (schedule.links.source.length / 2).toLocaleString("en"), note: bandwidthOf(raw), hint: "full-duplex; bandwidth of each direction" },
+    several ? null : { name: "transfers", value: schedule.transfers.toLocaleString("en") },
+    several || raw.seed === null ? null : { name: "seed", value: raw.seed },
+    { name: "rounds", value: String(raw.rounds), note: stages, badge: roundsBadge(raw), hint: stages && `${reduces} of reduce-scatter, ${gathers} of all-gather` },
+    raw.bound && !several ? { name: "lower bound", value: String(raw.bound.rounds), note: raw.bound.kind } : null,
+    time,
+  ].filter(Boolean);
+}
+
+/** Fills a list of facts. */
+function showFacts(list, facts) {
+  for (const { name, value, note = "", badge = null, hint = "" } of facts) {
+    const pair = element("div", "", list);
     element("dt", name, pair);
     const definition = element("dd", value, pair);
+    if (note) element("small", note, definition);
+    if (badge) element("span", badge.text, definition, badge.kind).title = badge.hint;
     if (hint) pair.title = hint;
-    return definition;
-  };
-  if (raw.title !== raw.network) fact("network", raw.network);
-  fact("servers", String(schedule.servers.length));
-  if (schedule.servers.length < schedule.count) fact("switches", String(schedule.count - schedule.servers.length));
-  fact("links", (schedule.links.source.length / 2).toLocaleString("en"), "full-duplex");
-  fact("transfers", schedule.transfers.toLocaleString("en"));
-  if (raw.stages.reduce_scatter) fact("reduce-scatter", counted(raw.stages.reduce_scatter, "round"));
-  if (raw.stages.all_gather) fact("all-gather", counted(raw.stages.all_gather, "round"));
-  const rounds = fact("rounds", String(schedule.rounds));
-  if (raw.seed !== null) fact("seed", raw.seed);
-  if (raw.bound) {
-    element("small", raw.bound.kind, fact("lower bound", String(raw.bound.rounds)));
-    const gap = schedule.rounds - raw.bound.rounds;
-    const badge = gap === 0 ? "optimal" : gap > 0 ? `+${gap}` : "below the bound";
-    element("span", badge, rounds, gap === 0 ? "badge" : "badge gap").title = `bound: ${raw.bound.kind}`;
   }
 }
 
-/** Fills what never changes: explanations, choices, legend. */
-function showFixed() {
+/** How a schedule came about. */
+function provenance({ collective, scheduler, options }) {
+  return `${collective.replace("_", "-")} schedule · ${scheduler}${options ? ` (${options})` : ""}`;
+}
+
+/** Fills the explanations under the drawings. */
+function showProse(schedule, prose) {
   const pieces = schedule.root.length, gather = schedule.raw.collective === "all_gather";
-  const prose = byId("prose");
   element("h3", "What you see", prose);
   const words = {
     reduce_scatter: `The gradient is cut into ${counted(pieces, "piece")}. In reduce-scatter, servers pass on partial sums and add them to their own, until each piece's root holds the sum of everyone's contributions.`,
@@ -56,24 +104,26 @@ function showFixed() {
   };
   if (!gather) element("p", words.reduce_scatter, prose);
   if (schedule.raw.collective !== "reduce_scatter") element("p", words.all_gather, prose);
-  element("p", "A transfer takes its whole route for one round, and a link direction carries no more than its capacity; fewer rounds mean that more links work at once.", prose);
-  const legend = byId("server-legend");
-  const ringed = Boolean(document.querySelector("#network .slice"));
-  element("b", "server", legend);
-  legend.append(ringed ? ": a slice for each piece, full when its sum is complete" : ": dark arc, the share of pieces complete");
-  byId("switch-legend").hidden = schedule.servers.length === schedule.count;
-  const choice = byId("piece");
-  for (let piece = 0; piece < pieces; piece++) {
-    element("option", `piece ${piece} (root ${schedule.name(schedule.root[piece])})`, choice).value = String(piece);
+  element("p", "A transfer takes its whole route for one round, and a link direction carries no more than its capacity; fewer rounds mean that more links work at once. Rounds count from 0, as in the schedule's file and in what the verifier says.", prose);
+}
+
+/** Names the widths of links, where bandwidths differ: all, or the least and the largest of many. */
+function showBandwidths(schedule, item) {
+  const { bands } = schedule.raw, share = bandWidths(schedule);
+  item.hidden = bands.length < 2;
+  if (item.hidden) return;
+  const shown = bands.length <= 4 ? [...bands.keys()] : [0, bands.length - 1];
+  for (const band of shown) {
+    const line = svg("svg", { viewBox: "0 0 30 16", "aria-hidden": "true" }, item);
+    svg("path", { d: "M1 8h28", class: "link", "stroke-width": 4 * share[band] + 0.3 }, line);
+    element("span", bands[band], item);
   }
-  byId("scrubber").max = String(schedule.rounds);
-  document.body.dataset.rounds = String(schedule.rounds);
 }
 
 /** What happens in the current round, in words. */
-function caption(round, piece) {
+function caption(schedule, round, piece) {
   if (piece !== null) return `Following piece ${piece}, root ${schedule.name(schedule.root[piece])}; numbers are rounds.`;
-  if (round === 0) {
+  if (round === START) {
     return schedule.raw.collective === "all_gather"
       ? "At the start each root holds its piece, and no one else holds anything."
       : "At the start each server holds only its own contribution to every piece.";
@@ -87,4 +137,49 @@ function caption(round, piece) {
     copies && `${counted(copies, "transfer")} ${copies === 1 ? "copies" : "copy"} a complete sum`,
   ].filter(Boolean);
   return said.length ? `${said.join("; ")}.` : "No transfer in this round.";
+}
+
+/** How long the round takes, and all until its end, where every round waits for its slowest transfer. */
+function timing(schedule, round) {
+  if (round < 0 || round >= schedule.rounds) return "";
+  let until = 0;
+  for (let r = 0; r <= round; r++) until += schedule.roundSeconds[r];
+  return `Takes ${duration(schedule.roundSeconds[round])}; done at ${duration(until)} of ${duration(schedule.raw.time.barriers)}.`;
+}
+
+/** The heading of a round. */
+function headingOf(schedule, round) {
+  if (round === START) return `Start · ${counted(schedule.rounds, "round")} to come`;
+  if (round >= schedule.rounds) return `Complete · after ${counted(schedule.rounds, "round")}`;
+  return `Round ${round} of 0–${schedule.rounds - 1} · ${stageOf(schedule, round)}`;
+}
+
+/** Fills the table of two schedules: what each comes to, and how the second differs from the first. */
+function showDifferences(table, views, gradientBytes) {
+  const raws = views.map(({ schedule }) => schedule.raw);
+  const busiest = (schedule) => Math.max(0, ...schedule.roundSeconds);
+  const number = (value) => value.toLocaleString("en");
+  const rows = [
+    ["rounds", raws.map((raw) => raw.rounds), number],
+    ["lower bound, rounds", raws.map((raw) => raw.bound?.rounds ?? null), number],
+    ["transfers", views.map(({ schedule }) => schedule.transfers), number],
+    ["pieces", views.map(({ schedule }) => schedule.root.length), number],
+    ["bytes over all links", raws.map((raw) => raw.bytes), sized],
+    ["seconds, without barriers", raws.map((raw) => raw.time.events), duration],
+    ["seconds, with barriers", raws.map((raw) => raw.time.barriers), duration],
+    ["longest round", views.map(({ schedule }) => busiest(schedule)), duration],
+    ["least time possible", raws.map((raw) => raw.time.least), duration],
+  ];
+  const head = element("tr", "", element("thead", "", table));
+  for (const text of [`for ${sized(gradientBytes)}`, ...views.map((view) => view.name), "difference"]) element("th", text, head).scope = "col";
+  const body = element("tbody", "", table);
+  for (const [name, values, write] of rows) {
+    if (values.every((value) => value === null)) continue;
+    const row = element("tr", "", body);
+    element("th", name, row).scope = "row";
+    values.forEach((value) => element("td", value === null ? "unknown" : write(value), row));
+    const [a, b] = values;
+    const apart = a === null || b === null || a === 0 ? "" : a === b ? "the same" : `${b > a ? "+" : "−"}${percent(Math.abs(b / a - 1))}`;
+    element("td", apart, row);
+  }
 }

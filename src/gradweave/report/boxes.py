@@ -1,0 +1,297 @@
+"""Drawings of networks whose servers hang on switches: boxes side by side, switches as bars.
+
+A switch drawn as a bar gives every transfer that passes it a lane of its own, where a switch drawn
+as a point would be a knot of lines.
+"""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.topology.topology import Topology
+
+IN_A_ROW = 44
+"""Boxes stand side by side with their servers in a row up to this many servers and gaps, in two
+rows that face each other where switches join boxes; where there are more, each box is a column."""
+LARGEST_BOX = 64
+"""Servers of the largest box that is drawn as one."""
+_BAR = 0.95
+"""From a row of servers to the bar beside it, in spaces between servers."""
+_LAYER = 1.2
+_STACKED = 0.8
+"""Between bars of one layer, which lie over each other."""
+_WAY_UP = 0.7
+"""Share of a bar over which its links to higher switches are spread."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Drawing:
+    """Where everything is, in units that the nodes share, y growing upwards."""
+
+    positions: NDArray[np.float64]
+    """[V, 2] each node; the middle of a bar."""
+    reach: NDArray[np.float64]
+    """[V, 2] half of a bar's extent along x and y; zeros for a point."""
+    ends: NDArray[np.float64]
+    """[L, 2] where each link direction leaves its source: on a point, the point itself."""
+
+    @staticmethod
+    def of_points(topology: Topology, positions: NDArray) -> "Drawing":
+        """A drawing without bars."""
+        return Drawing(positions, np.zeros_like(positions), positions[topology.source])
+
+
+def in_boxes(topology: Topology) -> Drawing | None:
+    """Draws boxes of servers on switches, higher switches in layers above them.
+
+    Args:
+        topology: the network; qualifies where servers are linked to switches only, share them, and
+            the shared ones are not linked to each other.
+
+    Returns:
+        The drawing; None where the network has not that shape.
+    """
+    home = _home_switches(topology)
+    if home is None:
+        return None
+    level = _levels(topology, home)
+    return _Boxes(topology, home, level).drawing()
+
+
+def in_grid(topology: Topology) -> Drawing | None:
+    """Draws servers in a grid with a bar for each row and each column: BCube of two levels.
+
+    Returns:
+        The drawing; None where servers have not two switches each, one of either kind.
+    """
+    servers = topology.servers
+    degree = np.bincount(topology.source, minlength=topology.num_nodes)
+    if topology.num_nodes == topology.num_servers or (degree[servers] != 2).any():
+        return None
+    pairs = topology.target[topology.is_server[topology.source]].reshape(-1, 2)
+    if topology.is_server[pairs].any() or (degree[topology.switches] < 2).any():
+        return None
+    rows, row = np.unique(pairs[:, 0], return_inverse=True)
+    columns, column = np.unique(pairs[:, 1], return_inverse=True)
+    full = len(rows) * len(columns) == len(servers) and not np.isin(rows, columns).any()
+    if (
+        not full
+        or len(np.unique(pairs, axis=0)) != len(servers)
+        or min(len(rows), len(columns)) < 2
+    ):
+        return None
+    positions = np.zeros((topology.num_nodes, 2))
+    reach = np.zeros_like(positions)
+    positions[servers] = np.stack([column, -row], axis=1)
+    wide, high = len(columns) - 1, len(rows) - 1
+    positions[rows] = np.stack([np.full(high + 1, wide / 2 + 0.2), -np.arange(high + 1) - 0.5], 1)
+    positions[columns] = np.stack(
+        [np.arange(wide + 1) + 0.5, np.full(wide + 1, -high / 2 - 0.2)], 1
+    )
+    reach[rows, 0], reach[columns, 1] = wide / 2 + 0.45, high / 2 + 0.45
+    ends = positions[topology.source]
+    for link in np.flatnonzero(~topology.is_server[topology.source]):
+        along = 0 if reach[topology.source[link], 0] else 1
+        ends[link, along] = positions[topology.target[link], along]
+    return Drawing(positions, reach, ends)
+
+
+def _home_switches(topology: Topology) -> NDArray[np.int64] | None:
+    """[V] for each server the switch of its box, −1 for switches; None where there are no boxes.
+
+    The fastest switch that it shares with another server; of equally fast ones that of the fewest
+    servers.
+    """
+    source, target = topology.source, topology.target
+    between = topology.is_server[source] & topology.is_server[target]
+    if between.any() or topology.num_nodes == topology.num_servers:
+        return None
+    shared = np.bincount(target[topology.is_server[source]], minlength=topology.num_nodes)
+    links = np.flatnonzero(topology.is_server[source] & (shared[target] > 1))
+    order = links[
+        np.lexsort((target[links], shared[target[links]], -topology.bandwidth_bytes_per_s[links]))
+    ]
+    home = np.full(topology.num_nodes, -1)
+    home[source[order[::-1]]] = target[order[::-1]]
+    homes = home[topology.servers]
+    sizes = np.bincount(homes[homes >= 0], minlength=1)
+    if (homes < 0).any() or sizes.max() > LARGEST_BOX or sizes[np.unique(homes)].min() < 2:
+        return None
+    if np.isin(source, homes)[np.isin(target, homes)].any():
+        return None
+    return home
+
+
+def _levels(topology: Topology, home: NDArray) -> NDArray[np.int64]:
+    """[V] 0 for servers and the switches of their boxes, else links to the nearest of them."""
+    level = np.full(topology.num_nodes, -1)
+    level[topology.is_server] = 0
+    level[np.unique(home[topology.servers])] = 0
+    step = 0
+    while (level < 0).any():
+        reached = topology.target[level[topology.source] == step]
+        step += 1
+        level[reached[level[reached] < 0]] = step
+    return level
+
+
+class _Boxes:
+    """Places nodes layer by layer, from the servers up."""
+
+    def __init__(self, topology: Topology, home: NDArray, level: NDArray) -> None:
+        self.topology, self.home, self.level = topology, home, level
+        self.boxes = [
+            topology.servers[home[topology.servers] == switch]
+            for switch in dict.fromkeys(home[topology.servers].tolist())
+        ]
+        self.tallest = max(map(len, self.boxes))
+        above = level[topology.target] > level[topology.source]
+        self.up = [topology.target[above & (topology.source == v)] for v in range(len(level))]
+        self.down = [topology.source[above & (topology.target == v)] for v in range(len(level))]
+        facing = len(self.boxes) > 1 and bool(level.any())
+        half = -(-len(self.boxes) // 2) if facing else len(self.boxes)
+        self.upright = sum(len(box) + 1 for box in self.boxes[:half]) > IN_A_ROW
+        """Whether a box is a column."""
+        self.halves = (
+            [self.boxes[:half], self.boxes[half:]] if facing and not self.upright else [self.boxes]
+        )
+        self.positions = np.zeros((topology.num_nodes, 2))
+        self.reach = np.zeros_like(self.positions)
+
+    def drawing(self) -> Drawing:
+        """The whole drawing: each half from its servers up, then what joins them, in the middle."""
+        belongs = self._belongs()
+        top = 0.0
+        for number, boxes in enumerate(self.halves):
+            self._place_boxes(boxes)
+            leaves = any(len(self.up[self.home[box[0]]]) for box in boxes) and not self.upright
+            top = max(top, self._place_layers(belongs == number, leaves * (_BAR - 0.3)))
+        if len(self.halves) > 1:
+            end = self._place_layers(belongs == 2, top)
+            # The upper half is turned over: its own top lies one layer above the middle.
+            turned = end + _LAYER + top - self.positions[:, 1]
+            self.positions[:, 1] = np.where(belongs == 1, turned, self.positions[:, 1])
+        return Drawing(self.positions, self.reach, self._ends())
+
+    def _belongs(self) -> NDArray[np.int64]:
+        """[V] the half that a node belongs to; 2 for what joins both."""
+        belongs = np.full(self.topology.num_nodes, -1)
+        for number, boxes in enumerate(self.halves):
+            for box in boxes:
+                belongs[box] = belongs[self.home[box[0]]] = number
+        for v in np.argsort(self.level, kind="stable").tolist():
+            if belongs[v] < 0:
+                below = np.unique(belongs[self.down[v]])
+                belongs[v] = below[0] if len(below) == 1 else 2
+        return belongs
+
+    def _place_boxes(self, boxes: list[NDArray]) -> None:
+        """Places boxes side by side."""
+        beside = self.upright and any(len(self.up[v]) for box in boxes for v in box.tolist())
+        edge = 0.0
+        for box in boxes:
+            edge = self._place_box(box, edge) + (1.9 if beside else 1.15 if self.upright else 1.7)
+
+    def _place_layers(self, mine: NDArray[np.bool_], height: float) -> float:
+        """Places the higher switches of some nodes above a height; returns their own."""
+        for step in range(1, int(self.level.max()) + 1):
+            layer = np.flatnonzero(mine & (self.level == step))
+            if len(layer):
+                height = self._place_layer(layer, height)
+        return height
+
+    def _place_box(self, box: NDArray, edge: float) -> float:
+        """Places one box, its first server at an edge; returns where it ends."""
+        switch = self.home[box[0]]
+        along, across = (1, 0) if self.upright else (0, 1)
+        sign = -1.0 if self.upright else 1.0
+        place = np.arange(len(box)) * sign
+        self.positions[box, along] = place + (0.0 if self.upright else edge)
+        self.positions[box, across] = edge if self.upright else 0.0
+        middle = (len(box) - 1) / 2 * sign
+        self.positions[switch, along] = middle + (0.0 if self.upright else edge)
+        # With links upwards it stands on their way, else on the servers' other side.
+        outward = 1.0 if len(self.up[switch]) else -1.0
+        gap = 0.55 if self.upright else _BAR
+        self.positions[switch, across] = (edge if self.upright else 0.0) + outward * gap
+        self.reach[switch, along] = (len(box) - 1) / 2 + 0.4
+        if self.upright and len(self.up[switch]):
+            self.positions[switch, 1] += 0.3
+            self.reach[switch, 1] += 0.3
+        return edge if self.upright else edge + len(box) - 1
+
+    def _place_layer(self, layer: NDArray, height: float) -> float:
+        """Places one layer of higher switches above a height; returns its own."""
+        points = [v for v in layer.tolist() if len(self.down[v]) < 3]
+        bars = [v for v in layer.tolist() if len(self.down[v]) >= 3]
+        owned = self.upright and points and all(self._beside_server(v) for v in points)
+        if points and not owned:
+            height += _LAYER + (0.4 if self.upright and not height else 0.0)
+            x = np.array([self.positions[self.down[v], 0].mean() for v in points])
+            order = np.argsort(x, kind="stable")
+            for v, place in zip(np.array(points)[order], _apart(x[order], 0.8), strict=True):
+                self.positions[v] = place, height
+        return self._stack(bars, height + _LAYER) if bars else height
+
+    def _stack(self, bars: list[int], height: float) -> float:
+        """Places bars from a height up, over each other where they would meet; returns the last."""
+        taken: list[float] = []
+        for v in bars:
+            low, high = self._span(self.down[v])
+            slot = next((at for at, end in enumerate(taken) if end < low - 0.2), len(taken))
+            taken[slot : slot + 1] = [high + 0.4]
+            self.positions[v] = (low + high) / 2, height + slot * _STACKED
+            self.reach[v, 0] = (high - low) / 2 + 0.4
+        return height + (len(taken) - 1) * _STACKED
+
+    def _beside_server(self, switch: int) -> bool:
+        """Places a switch of one server beside it, in a column; whether it was one of those.
+
+        Lower ones stand further out, so that their links upwards pass the others.
+        """
+        if len(self.down[switch]) != 1 or not self.topology.is_server[self.down[switch][0]]:
+            return False
+        x, y = self.positions[self.down[switch][0]]
+        self.positions[switch] = x + 0.55 - y * 0.6 / max(1, self.tallest - 1), y
+        return True
+
+    def _span(self, nodes: NDArray) -> tuple[float, float]:
+        low = self.positions[nodes, 0] - self.reach[nodes, 0]
+        high = self.positions[nodes, 0] + self.reach[nodes, 0]
+        return float(low.min()), float(high.max())
+
+    def _ends(self) -> NDArray[np.float64]:
+        """Where links leave bars: straight over their other end, spread where several go up."""
+        source, target = self.topology.source, self.topology.target
+        ends = self.positions[source]
+        for link in range(len(source)):
+            v, other = int(source[link]), int(target[link])
+            if not self.reach[v].any():
+                continue
+            if self.level[other] == 0 and self.topology.is_server[other]:
+                along = int(self.reach[v, 1] > 0)
+                ends[link, along] = self.positions[other, along]
+            elif self.level[other] > self.level[v]:
+                ends[link] = self._way_up(v, other)
+            else:
+                ends[link, 0] = (
+                    self._way_up(other, v)[0]
+                    if self.reach[other].any()
+                    else (self.positions[other, 0])
+                )
+        return ends
+
+    def _way_up(self, v: int, other: int) -> NDArray[np.float64]:
+        """Where a bar's link to a higher switch leaves it, or passes above its upper end."""
+        ways = self.up[v].tolist()
+        share = (ways.index(other) + 0.5) / len(ways) * 2 - 1
+        if self.reach[v, 1]:
+            return self.positions[v] + [0.4 * share, self.reach[v, 1]]
+        return self.positions[v] + [_WAY_UP * share * self.reach[v, 0], 0.0]
+
+
+def _apart(x: NDArray, gap: float) -> NDArray[np.float64]:
+    """Moves sorted places apart to at least a gap, about their mean."""
+    moved = np.maximum.accumulate(x - gap * np.arange(len(x))) + gap * np.arange(len(x))
+    return moved - (moved.mean() - x.mean())
