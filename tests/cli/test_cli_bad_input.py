@@ -91,6 +91,15 @@ OPTIONS = {
     "unknown collective": (["--collective", "broadcast"], "'broadcast' is not one of"),
     "unknown option": (["--fast"], "No such option"),
     "second network": (["ring:5"], "unexpected extra argument"),
+    "link that is not there": (["--without-link", "0-2"], "no link joins server 0 and server 2"),
+    "node that is not there": (["--without-link", "0-9"], "link '0-9': expected two nodes of"),
+    "server that is not there": (["--without-server", "leaf"], "no node is named 'leaf'"),
+    "too many servers": (
+        ["--without-server", "0", "--without-server", "2"],
+        "can no longer reach",
+    ),
+    "slow by nothing": (["--slow", "0-1"], "expected a link and what is left"),
+    "faster": (["--slow", "0-1=2"], "must be at most 1"),
     "wrong suffix": (["--output", "out.txt"], "out.txt: expected a name ending in .json or"),
     "missing directory": (["--output", "nowhere/out.json"], "there is no directory nowhere"),
     "a directory": (["--output", "taken.json"], "taken.json: is a directory"),
@@ -103,6 +112,12 @@ def test_an_option_that_schedule_does_not_take(refused, here, options, reason):
     given = options if "--output" in options else [*options, "--output", "out.json"]
     for extra in ([], ["--json"]):
         assert reason in refused("schedule", "ring:4", *given, *extra)
+
+
+def test_a_schedule_of_another_network_to_start_from(refused, here):
+    gw.schedulers.Ring().schedule(gw.topology.from_spec("ring:6")).save(here / "before.json")
+    line = refused("schedule", "complete:6", "--start-from", "before.json", "--output", "a.json")
+    assert "start_from: is a schedule of 'ring:n=6', which has no link 0→2; expected one" in line
 
 
 @pytest.mark.parametrize(

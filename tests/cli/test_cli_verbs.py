@@ -149,6 +149,48 @@ def test_sizes_may_have_units(gradweave):
     assert "1073.74 MB: 1611 ms" in answer.stdout
 
 
+def test_a_fault_is_replanned_from_the_schedule_before(gradweave, here):
+    (here / "net.csv").write_text(
+        "# switches: leaf-0 leaf-1\nsource,target,bandwidth\n"
+        + "".join(f"gpu{i},leaf-{j},100Gbit/s\n" for i in range(4) for j in range(2))
+    )
+    quick = ("--scheduler", "merged", "--json")
+    before = gradweave("schedule", "net.csv", "--output", "before.json", *quick)
+    assert before.status == 0, before
+    lost = ("--without-link", "gpu0-leaf-1", "--slow", "leaf-0-gpu1=0.5")
+    after = gradweave(
+        "schedule",
+        "net.csv",
+        *lost,
+        "--start-from",
+        "before.json",
+        "--output",
+        "after.json",
+        *quick,
+    )
+    assert after.status == 0, after
+    assert after.json["topology"] == "net.csv with 1 slow link without 1 link"
+    assert gw.schedule.load(here / "after.json").topology.num_links == 7
+    fewer = gradweave("schedule", "net.csv", "--without-server", "gpu2", "--start-from",
+                      "before.json", "--output", "fewer.json", *quick)  # fmt: skip
+    assert fewer.json["servers"] == 3
+    assert "gpu2" not in gw.schedule.load(here / "fewer.json").topology.labels
+
+
+def test_what_was_understood_is_one_line(gradweave, here):
+    answer = gradweave("schedule", "ring:4,bandwidth=100", "--scheduler", "ring", "--json")
+    assert answer.status == 0 and answer.json["servers"] == 4
+    (line,) = [one for one in answer.stderr.splitlines() if "gradweave" in one]
+    assert line == (
+        "gradweave: warning: ring: bandwidth 100 has no unit: understood as 100 bytes/s; "
+        "write 100Gbit/s, or 100B/s for those"
+    )
+    (here / "net.edges").write_text("a b 97Gbit/s\nb c 100.3Gbit/s\na c 33.333Gbit/s\n")
+    answer = gradweave("schedule", "net.edges", "--scheduler", "ring", "--json")
+    warned = [line for line in answer.stderr.splitlines() if "gradweave" in line]
+    assert len(warned) == 1 and warned[0].startswith("gradweave: warning: net.edges: bandwidths 33")
+
+
 def test_the_seed_decides_the_schedule(gradweave, here):
     for seed in (1, 1, 2):
         name = f"{seed}-{len(list(here.iterdir()))}.json"

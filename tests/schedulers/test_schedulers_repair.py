@@ -78,3 +78,27 @@ def test_it_starts_from_any_collective(collective):
 def test_it_says_what_it_needs():
     with pytest.raises(OptionError, match="start_from: expected the schedule before the fault"):
         Repair()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "differs"),
+    [
+        ("torus:4x4", "complete:16", "which has no link 0→2"),
+        ("ring:8", "ring:9", "which has no server 8"),
+        ("ring:9", "star:8", "which has no switch 8"),
+        ("ring:16", "bcube:n=4,k=1", "which has no switch 16"),
+    ],
+)
+def test_a_schedule_of_another_network_is_refused(old, new, differs):
+    before = gw.schedulers.Ring().schedule(gw.topology.from_spec(old))
+    with pytest.raises(OptionError, match=f"start_from: is a schedule of '{old.partition(':')[0]}"):
+        gw.solve(gw.topology.from_spec(new), start_from=before)
+    with pytest.raises(OptionError, match=differs):
+        Repair(before).schedule(gw.topology.from_spec(new))
+
+
+def test_a_link_that_came_back_is_named():
+    network = gw.topology.ring(8)
+    before = gw.solve(without_links(network, [(0, 1)]).topology).schedule
+    with pytest.raises(OptionError, match="no link 0→1; expected one of 'ring:n=8' before a fault"):
+        Repair(before).schedule(network)

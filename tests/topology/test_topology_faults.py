@@ -1,5 +1,6 @@
 """Faults: what is left is the network without what was lost, under new numbers."""
 
+import dataclasses
 import time
 
 import networkx as nx
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradweave.topology as gt
-from gradweave.errors import TopologyError
+from gradweave.errors import GradweaveError, TopologyError
 from gradweave.topology.serving import serving_nodes
 
 NINE = [
@@ -207,7 +208,8 @@ def test_what_is_left_can_be_saved(tmp_path, suffix):
         (lambda: gt.without_links(gt.ring(8), [(0, 4)]), "no link joins server 0 and server 4"),
         (lambda: gt.without_links(gt.ring(8), [(0, 8)]), "link: node must be at most 7, got 8"),
         (lambda: gt.without_links(gt.ring(8), [(0, -1)]), "node must be at least 0, got -1"),
-        (lambda: gt.without_links(gt.ring(8), [(0, "1")]), "node must be an integer, got '1'"),
+        (lambda: gt.without_links(gt.ring(8), [(0, 1.5)]), "node must be an integer, got 1.5"),
+        (lambda: gt.without_links(gt.ring(8), [(0, "x")]), "no node is named 'x'"),
         (lambda: gt.without_links(gt.ring(8), [3]), "a link must be given as its two nodes, got 3"),
         (lambda: gt.without_links(gt.ring(8), ["01"]), "as its two nodes, got '01'"),
         (lambda: gt.without_servers(gt.star(4), [4]), "switch 4 is no server"),
@@ -242,3 +244,71 @@ def test_faults_of_large_networks_are_quick():
     gt.random_faults(net, links=5, servers=5)
     gt.without_links(net, [(0, 1024)])
     assert time.perf_counter() - started < 5
+
+
+def named():
+    """Two GPUs on each of two leaves, with hyphens in their names."""
+    graph = nx.Graph()
+    for leaf in ("leaf-0", "leaf-1"):
+        graph.add_node(leaf, kind="switch")
+        for gpu in (0, 1):
+            graph.add_edge(f"gpu{gpu}-{leaf}", leaf, bandwidth="100Gbit/s")
+    graph.add_edge("leaf-0", "leaf-1", bandwidth="200Gbit/s")
+    return gt.from_networkx(graph, "named")
+
+
+def test_nodes_have_names_in_faults():
+    net = named()
+    less = gt.without_servers(net, ["gpu1-leaf-0"]).topology
+    assert less.same_network(gt.without_servers(net, [net.labels.index("gpu1-leaf-0")]).topology)
+    assert less.labels == ("leaf-0", "gpu0-leaf-0", "leaf-1", "gpu0-leaf-1", "gpu1-leaf-1")
+    slow = gt.slowed(net, {("leaf-0", "leaf-1"): 0.5}).topology
+    assert slow.bandwidth_bytes_per_s.max() == 12.5e9
+    ring = gt.ring(8)
+    assert gt.without_links(ring, [("0", "1")]).topology.same_network(
+        gt.without_links(ring, [(0, 1)]).topology
+    )
+
+
+def test_faults_in_words():
+    net = named()
+    left = gt.Faults(servers=("gpu1-leaf-0",), slow=("leaf-0-leaf-1=0.5",)).left_of(net)
+    assert left.num_servers == 3
+    assert left.bandwidth_bytes_per_s.max() == 12.5e9
+    assert not gt.Faults() and gt.Faults().left_of(net) is net
+    with pytest.raises(TopologyError, match="can no longer reach"):
+        gt.Faults(links=("gpu0-leaf-0-leaf-0",)).left_of(net)
+    # What numbers name, where labels are numbers: the labels.
+    less = gt.without_servers(gt.complete(5), [1]).topology
+    assert less.labels == ("0", "2", "3", "4")
+    again = gt.Faults(servers=("2",)).left_of(less)
+    assert again.labels == ("0", "3", "4")
+
+
+@pytest.mark.parametrize(
+    ("given", "culprit"),
+    [
+        ({"links": ("gpu0-leaf-9",)}, "link 'gpu0-leaf-9': expected two nodes of 'named' joined"),
+        ({"links": ("gpu0-leaf-0",)}, "a node is a name such as 'leaf-0', 'gpu0"),
+        ({"links": ("",)}, "link ''"),
+        ({"links": ("gpu0-leaf-0-leaf-1",)}, "no link joins server 1 (gpu0-leaf-0) and switch"),
+        ({"servers": ("gpu9",)}, "server: no node is named 'gpu9' in 'named'; expected a name"),
+        ({"servers": ("leaf-0",)}, "(leaf-0) is no server"),
+        ({"slow": ("leaf-0-leaf-1",)}, "expected a link and what is left of its bandwidth"),
+        ({"slow": ("leaf-0-leaf-1=",)}, "must be a positive number"),
+        ({"slow": ("leaf-0-leaf-1=2",)}, "must be at most 1"),
+        ({"slow": ("leaf-0-leaf-1=1/2", "leaf-1-leaf-0=1/2")}, "given twice"),
+        ({"links": ("x" * 100_000 + "-" * 50,)}, "expected two nodes"),
+    ],
+)  # fmt: skip
+def test_faults_in_words_that_cannot_be(given, culprit):
+    with pytest.raises(GradweaveError) as caught:
+        gt.Faults(**given).left_of(named())
+    assert culprit in str(caught.value)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 400
+
+
+def test_a_name_that_two_nodes_have_is_refused():
+    net = dataclasses.replace(gt.ring(3), labels=("a", "a", "b"))
+    with pytest.raises(TopologyError, match="2 nodes are named 'a'"):
+        gt.without_servers(net, ["a"])

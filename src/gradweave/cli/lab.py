@@ -5,20 +5,28 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 import numpy as np
 
 from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, print_json, print_lines, printable, standard_output
-from gradweave.cli.options import Sizes, json_option, seed_option, writable
+from gradweave.cli.options import (
+    Lost,
+    Sizes,
+    fault_options,
+    json_option,
+    network_of,
+    seed_option,
+    writable,
+)
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.schedule import Schedule, load
 from gradweave.schedulers import solve
 from gradweave.schedulers.spec import from_spec as scheduler_from_spec
 from gradweave.schedulers.spec import split_specs
-from gradweave.topology import Topology, from_spec
+from gradweave.topology import Topology
 from gradweave.topology.units import format_bandwidth, parse_bandwidth, parse_latency
 
 if TYPE_CHECKING:
@@ -59,6 +67,7 @@ BACKEND = "gloo"
 )
 @click.option("--latency", default="0", show_default=True, help="Of every link, such as 1ms.")
 @click.option("--repetitions", type=click.IntRange(1, 10_000), default=5, show_default=True)
+@fault_options
 @seed_option
 @click.option(
     "--output",
@@ -77,6 +86,7 @@ def lab(
     seed: int,
     output: Path | None,
     as_json: bool,
+    **lost: Unpack[Lost],
 ) -> None:
     """Measure all-reduces on NETWORK, emulated on this machine; needs root.
 
@@ -89,7 +99,7 @@ def lab(
     from gradweave.lab import measure as laboratory
 
     topology = laboratory.emulated(
-        from_spec(network),
+        network_of(network, lost),
         bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
         latency_s=parse_latency(latency),
     )

@@ -1,16 +1,22 @@
 """Options and arguments that several verbs share."""
 
+import functools
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypedDict, TypeVar
 
 import click
 
 from gradweave.errors import FileError, SpecError
 from gradweave.schedulers import Scheduler
 from gradweave.schedulers.spec import from_spec, split_specs
+from gradweave.topology import Faults, Topology
+from gradweave.topology import from_spec as network_from_spec
 from gradweave.topology.units import parse_size, parse_sizes
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."
@@ -68,6 +74,51 @@ seed_option = click.option(
 time_limit_option = click.option(
     "--time-limit", type=float, callback=positive(float), metavar="SECONDS", help="For the search."
 )
+
+
+_FAULT_OPTIONS = (
+    click.option(
+        "--without-link",
+        multiple=True,
+        metavar="A-B",
+        help="A link of the network that is lost, by its nodes' names or ids; may be repeated.",
+    ),
+    click.option(
+        "--without-server",
+        multiple=True,
+        metavar="NODE",
+        help="A server of the network that is lost; may be repeated.",
+    ),
+    click.option(
+        "--slow",
+        multiple=True,
+        metavar="A-B=FACTOR",
+        help="A link with only that part of its bandwidth left, such as 0-16=0.5; may be repeated.",
+    ),
+)
+
+
+class Lost(TypedDict):
+    """What the options of `fault_options` say."""
+
+    without_link: tuple[str, ...]
+    without_server: tuple[str, ...]
+    slow: tuple[str, ...]
+
+
+def fault_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Gives a verb that takes a network the options for what it has lost; see `Lost`."""
+    return functools.reduce(lambda given, option: option(given), reversed(_FAULT_OPTIONS), command)
+
+
+def faults(given: Lost) -> Faults:
+    """What the options of `fault_options` say that a network has lost."""
+    return Faults(given["without_link"], given["without_server"], given["slow"])
+
+
+def network_of(spec: str, given: Lost) -> Topology:
+    """The network of a specification or file, less what it has lost."""
+    return faults(given).left_of(network_from_spec(spec))
 
 
 def schedulers_of(text: str) -> tuple[Scheduler, ...]:

@@ -3,21 +3,26 @@
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypedDict, TypeVar
 
 import click
 
-from gradweave.cli.options import Size, schedulers_of, seed_option, time_limit_option
+from gradweave.cli.options import (
+    Lost,
+    Parameters,
+    Result,
+    Size,
+    fault_options,
+    network_of,
+    schedulers_of,
+    seed_option,
+    time_limit_option,
+)
 from gradweave.schedule import load
 from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.schedulers import OBJECTIVES, Objective, Solution, solve
-from gradweave.topology import from_spec
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 
 
-class Search(TypedDict):
+class Search(Lost):
     """What the options of `solving_options` say."""
 
     scheduler: str | None
@@ -49,6 +54,7 @@ def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameter
         ),
         seed_option,
         time_limit_option,
+        fault_options,
         click.option(
             "--start-from",
             type=click.Path(path_type=Path),
@@ -74,7 +80,7 @@ def search(
     """Finds the schedule that the options of `solving_options` ask for."""
     scheduler, start_from = given["scheduler"], given["start_from"]
     return solve(
-        from_spec(network),
+        network_of(network, given),
         collective=given["collective"],
         schedulers=schedulers_of(scheduler) if scheduler is not None else None,
         objective=given["objective"],

@@ -45,6 +45,8 @@ class Repair(Scheduler):
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
+        assert self.start_from is not None
+        check_start(topology, self.start_from.topology)
         deadline = None if time_limit is None else clock.now() + time_limit
         carried = self._carried(topology, collective)
         if carried is not None and carried.rounds <= free_trees(topology, collective).rounds:
@@ -170,6 +172,34 @@ def _hints(ground: Ground, topology: Topology, old: Schedule) -> NDArray[np.int6
             hints.append((at, piece, known[used]))
             taken[at, source, target] = used + 1
     return np.array(hints, np.int64).reshape(-1, 3)
+
+
+def check_start(topology: Topology, old: Topology) -> None:
+    """Refuses to start from a schedule of another network.
+
+    Args:
+        topology: the network now.
+        old: the network of the earlier schedule, which may have more nodes and links; bandwidths
+            and capacities may differ.
+
+    Raises:
+        OptionError: naming a node or link that it did not have.
+    """
+    now = now_ids(topology, old)
+    before = np.full(topology.num_nodes, -1, np.int64)
+    before[now[now >= 0]] = np.flatnonzero(now >= 0)
+    known = before >= 0
+    known[known] = old.is_server[before[known]] == topology.is_server[known]
+    differs = "" if known.all() else f"no {topology.node_name(int(np.argmin(known)))}"
+    if not differs:
+        links = old.find_links(before[topology.source], before[topology.target])
+        if (links < 0).any():
+            differs = f"no link {topology.link_name(int(np.argmax(links < 0)))}"
+    if differs:
+        raise OptionError(
+            f"start_from: is a schedule of {old.name!r:.60}, which has {differs}; expected one of "
+            f"{topology.name!r:.60} before a fault: the same network, with what it lost since"
+        )
 
 
 def now_ids(topology: Topology, old: Topology) -> NDArray[np.int64]:

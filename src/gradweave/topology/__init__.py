@@ -7,11 +7,13 @@ from gradweave.topology.dragonfly import dragonfly
 from gradweave.topology.fat_tree import fat_tree
 from gradweave.topology.faults import (
     Degraded,
+    degraded,
     random_faults,
     slowed,
     without_links,
     without_servers,
 )
+from gradweave.topology.faults_in_words import Faults
 from gradweave.topology.files import load, save
 from gradweave.topology.graph import from_networkx, to_networkx
 from gradweave.topology.hypercube import hypercube
@@ -34,6 +36,7 @@ from gradweave.topology.torus import mesh, torus
 
 __all__ = [
     "Degraded",
+    "Faults",
     "FreeGroup",
     "Link",
     "Topology",
@@ -41,6 +44,7 @@ __all__ = [
     "bcube",
     "complete",
     "dcell",
+    "degraded",
     "dgx1v",
     "dragonfly",
     "fat_tree",

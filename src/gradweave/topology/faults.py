@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gradweave.errors import TopologyError
 from gradweave.topology.family import integer
 from gradweave.topology.graph import to_networkx
+from gradweave.topology.names import Node, find_node
 from gradweave.topology.rated import capacities_from_rates, exact_rate
 from gradweave.topology.serving import serving_nodes
 from gradweave.topology.topology import Topology
@@ -31,7 +32,7 @@ class Degraded:
         return np.flatnonzero(self.node_map >= 0).astype(np.int32)
 
 
-def without_links(topology: Topology, links: Iterable[tuple[int, int]]) -> Degraded:
+def without_links(topology: Topology, links: Iterable[tuple[Node, Node]]) -> Degraded:
     """Loses links, both directions of each.
 
     Switches that no longer serve, since no path between two servers leads over them, are dropped
@@ -39,7 +40,7 @@ def without_links(topology: Topology, links: Iterable[tuple[int, int]]) -> Degra
 
     Args:
         topology: the network before.
-        links: the two nodes of each, in any order.
+        links: the two nodes of each, by id or name, in any order.
 
     Returns:
         What is left, and where the nodes are now.
@@ -52,18 +53,17 @@ def without_links(topology: Topology, links: Iterable[tuple[int, int]]) -> Degra
     >>> without_links(gw.topology.ring(8), [(0, 1)]).topology
     Topology('ring:n=8 without 1 link': 8 servers, 0 switches, 7 links)
     """
-    lost = _link_directions(topology, links)
-    return _without(topology, np.zeros(0, np.int64), lost)
+    return degraded(topology, links=links)
 
 
-def without_servers(topology: Topology, servers: Iterable[int]) -> Degraded:
+def without_servers(topology: Topology, servers: Iterable[Node]) -> Degraded:
     """Loses servers, with all their links.
 
     Switches that no longer serve are dropped, as in `without_links`.
 
     Args:
         topology: the network before.
-        servers: node ids.
+        servers: their ids or names.
 
     Returns:
         What is left, and where the nodes are now.
@@ -77,12 +77,11 @@ def without_servers(topology: Topology, servers: Iterable[int]) -> Degraded:
     >>> less.topology.labels, less.node_map.tolist()
     (('0', '2', '3'), [0, -1, 1, 2])
     """
-    lost = np.array([_server(topology, server) for server in servers], np.int64)
-    return _without(topology, np.unique(lost), np.zeros(0, np.int64))
+    return degraded(topology, servers=servers)
 
 
 def slowed(
-    topology: Topology, factors: Mapping[tuple[int, int], float | Fraction | str]
+    topology: Topology, factors: Mapping[tuple[Node, Node], float | Fraction | str]
 ) -> Degraded:
     """Slows links, both directions of each.
 
@@ -92,7 +91,8 @@ def slowed(
 
     Args:
         topology: the network before.
-        factors: by the two nodes of a link, what is left of its bandwidth: more than 0, at most 1.
+        factors: by the two nodes of a link, ids or names, what is left of its bandwidth: more than
+            0, at most 1.
 
     Returns:
         The slower network; its nodes are the same.
@@ -133,6 +133,32 @@ def slowed(
         topology, name=name, bandwidth_bytes_per_s=bandwidth, capacity=capacity
     )
     return Degraded(slower, node_map)
+
+
+def degraded(
+    topology: Topology,
+    *,
+    links: Iterable[tuple[Node, Node]] = (),
+    servers: Iterable[Node] = (),
+    slow: Mapping[tuple[Node, Node], float | Fraction | str] | None = None,
+) -> Degraded:
+    """Slows links, and loses links and servers, all at once.
+
+    Args:
+        topology: the network before.
+        links: links to lose, as for `without_links`.
+        servers: servers to lose, as for `without_servers`.
+        slow: links to slow, as for `slowed`.
+
+    Returns:
+        What is left, and where the nodes are now.
+
+    Raises:
+        TopologyError: as those three do.
+    """
+    slower = slowed(topology, slow or {}).topology
+    lost = np.array([_server(slower, server) for server in servers], np.int64)
+    return _without(slower, np.unique(lost), _link_directions(slower, links))
 
 
 def random_faults(topology: Topology, links: int = 0, servers: int = 0, seed: int = 0) -> Degraded:
@@ -190,15 +216,13 @@ def _check_drawn(topology: Topology, what: str, drawn: int, wanted: int) -> None
         )
 
 
-def _link_directions(topology: Topology, links: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
+def _link_directions(topology: Topology, links: Iterable[tuple[Node, Node]]) -> NDArray[np.int64]:
     """Both directions of each link, as indices into the network's columns."""
     directions: list[int] = []
     for ends in links:
         if not isinstance(ends, tuple | list | np.ndarray) or len(ends) != 2:
             raise TopologyError(f"a link must be given as its two nodes, got {ends!r:.40}")
-        a, b = (
-            integer("link", "node", node, least=0, most=topology.num_nodes - 1) for node in ends
-        )
+        a, b = (find_node(topology, node, "link") for node in ends)
         there = int(topology.find_links(np.array(a), np.array(b)))
         if there < 0:
             raise TopologyError(
@@ -209,8 +233,8 @@ def _link_directions(topology: Topology, links: Iterable[tuple[int, int]]) -> ND
     return np.unique(np.array(directions, np.int64))
 
 
-def _server(topology: Topology, node: int) -> int:
-    node = integer("server", "node", node, least=0, most=topology.num_nodes - 1)
+def _server(topology: Topology, name: Node) -> int:
+    node = find_node(topology, name, "server")
     if not topology.is_server[node]:
         raise TopologyError(f"{topology.node_name(node)} is no server; lose its links instead")
     return node

@@ -299,12 +299,18 @@ class Topology:
 
     def node_name(self, node: int) -> str:
         """The node as a person would name it: ``server 3``, with its label where it has one."""
-        kind = "server" if self.is_server[node] else "switch"
-        return f"{kind} {node}" + (f" ({_in_one_line(self.labels[node])})" if self.labels else "")
+        return f"{'server' if self.is_server[node] else 'switch'} {self.id_name(node)}"
+
+    def id_name(self, node: int) -> str:
+        """The node's id, with its label where it has one: ``3``, ``3 (gpu3)``."""
+        return f"{node}" + (f" ({_in_one_line(self.labels[node])})" if self.labels else "")
 
     def link_name(self, link: int) -> str:
         """The link direction as a person would name it: ``3→12``."""
-        source, target = int(self.source[link]), int(self.target[link])
+        return self.pair_name(int(self.source[link]), int(self.target[link]))
+
+    def pair_name(self, source: int, target: int) -> str:
+        """Two nodes, joined or not, as a person would name a link: ``3→12``, ``gpu3→leaf-1``."""
         if not self.labels:
             return f"{source}→{target}"
         return f"{_in_one_line(self.labels[source])}→{_in_one_line(self.labels[target])}"

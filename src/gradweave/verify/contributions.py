@@ -189,11 +189,12 @@ def _explain(schedule: Schedule, server: int, piece: int) -> Violation:
     """Counts one piece exactly, and says which contribution is wrong at one server."""
     counts = exact_counts(schedule, piece)[server]
     rank = int(np.flatnonzero(counts != 1)[0])
-    contributor, found = int(schedule.topology.servers[rank]), int(counts[rank])
+    topology = schedule.topology
+    contributor, found = int(topology.servers[rank]), int(counts[rank])
     times = "once" if found == 1 else "never" if found == 0 else f"{found} times"
     message = (
-        f"end: server {server} holds piece {piece} with the contribution of server {contributor} "
-        f"{times}; expected once"
+        f"end: {topology.node_name(server)} holds piece {piece} with the contribution of "
+        f"{topology.node_name(contributor)} {times}; expected once"
     )
     return Violation("result", message, None, 1, found, server=server, piece=piece)
 

@@ -63,7 +63,8 @@ def verify(
 
 
 def _where(schedule: Schedule, transfer: int) -> str:
-    source, target = schedule.source[transfer], schedule.target[transfer]
+    ends = schedule.source[transfer], schedule.target[transfer]
+    source, target = map(schedule.topology.id_name, ends)
     at, piece = schedule.round[transfer], schedule.piece[transfer]
     return f"round {at}: piece {piece} from {source} to {target}"
 
@@ -94,7 +95,8 @@ def _route_violation(schedule: Schedule) -> Violation | None:
             )
             expected, found = "a link", "none"
             message = (
-                f"{_where(schedule, t)}: its route uses {link[0]}→{link[1]}; expected a link, "
+                f"{_where(schedule, t)}: its route uses "
+                f"{schedule.topology.pair_name(*link)}; expected a link, "
                 "the network has none"
             )
         return Violation(
@@ -128,7 +130,10 @@ def _repeating_route_violation(
     if not repeated.size:
         return None
     t, node = divmod(int(key[repeated[0]]), nodes)
-    message = f"{_where(schedule, t)}: its route passes node {node} twice; expected each node once"
+    message = (
+        f"{_where(schedule, t)}: its route passes node {schedule.topology.id_name(node)} twice; "
+        "expected each node once"
+    )
     return Violation(
         "route", message, int(schedule.round[t]), 1, 2, t, piece=int(schedule.piece[t])
     )
@@ -144,8 +149,8 @@ def _endpoint_violation(schedule: Schedule, aggregating_switches: bool) -> Viola
     t = int(wrong[0])
     switch = schedule.source[t] if not is_server[schedule.source[t]] else schedule.target[t]
     message = (
-        f"{_where(schedule, t)}: ends at switch {switch}; expected servers, since switches do not "
-        "aggregate"
+        f"{_where(schedule, t)}: ends at {schedule.topology.node_name(switch)}; expected servers, "
+        "since switches do not aggregate"
     )
     return Violation(
         "endpoint",
@@ -171,8 +176,8 @@ def _forwarding_violation(schedule: Schedule, forwarded: np.ndarray) -> Violatio
         route = schedule.route(t)
         server = next(node for node in route[1:-1] if schedule.topology.is_server[node])
         message = (
-            f"{_where(schedule, t)}: its route passes through server {server}; expected only "
-            "switches inside"
+            f"{_where(schedule, t)}: its route passes through "
+            f"{schedule.topology.node_name(server)}; expected only switches inside"
         )
         return Violation(
             "forwarding",
@@ -204,7 +209,7 @@ def _capacity_violation(schedule: Schedule) -> Violation | None:
     capacity, found = int(schedule.topology.capacity[link]), int(load[over[0]])
     rows = transfer[key == used[over[0]]]
     pair = (int(schedule.topology.source[link]), int(schedule.topology.target[link]))
-    link_name = f"{pair[0]}→{pair[1]}"
+    link_name = schedule.topology.link_name(link)
     message = f"round {at}: link {link_name} carries {found} transfers; expected at most {capacity}"
     return Violation(
         "capacity",
@@ -233,7 +238,7 @@ def _conflict_violation(schedule: Schedule) -> Violation | None:
     t = int(order[wrong[0] + 1])
     at, server, piece = int(schedule.round[t]), int(schedule.target[t]), int(schedule.piece[t])
     message = (
-        f"round {at}: server {server} gets piece {piece} by a copy and by another transfer; "
-        "expected one copy alone"
+        f"round {at}: {schedule.topology.node_name(server)} gets piece {piece} by a copy and by "
+        "another transfer; expected one copy alone"
     )
     return Violation("conflict", message, at, 1, 2, t, server=server, piece=piece)

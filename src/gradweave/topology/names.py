@@ -1,0 +1,91 @@
+"""Nodes and links by name, as people write them."""
+
+import re
+
+from gradweave.errors import TopologyError
+from gradweave.topology.family import integer
+from gradweave.topology.topology import Topology
+
+Node = int | str
+"""A node's id, or its name: its label where it has one, or else its id in digits."""
+
+
+def find_node(topology: Topology, node: Node, what: str = "node") -> int:
+    """Looks up a node.
+
+    Args:
+        topology: the network.
+        node: an id, or a name. Where labels are numbers themselves, a name is a label.
+        what: is looked up, for the message.
+
+    Returns:
+        Its id.
+
+    Raises:
+        TopologyError: there is none of that name, or several.
+
+    >>> import gradweave as gw
+    >>> less = gw.topology.without_servers(gw.topology.complete(4), [1]).topology
+    >>> find_node(less, "3"), find_node(less, 2)
+    (2, 2)
+    """
+    if not isinstance(node, str):
+        return integer(what, "node", node, least=0, most=topology.num_nodes - 1)
+    found = _named(topology, node.strip())
+    if len(found) != 1:
+        wrong = f"{len(found)} nodes are" if found else "no node is"
+        raise TopologyError(
+            f"{what}: {wrong} named {node!r:.60} in {topology.name!r:.60}; "
+            f"expected {_expected(topology)}"
+        )
+    return found[0]
+
+
+def find_link(topology: Topology, link: str) -> tuple[int, int]:
+    """Looks up the two nodes of a link.
+
+    Args:
+        topology: the network.
+        link: two names joined by a hyphen, as in ``0-16`` or ``gpu0-leaf-1``; the names may have
+            hyphens too.
+
+    Returns:
+        Their ids, whether a link joins them or not.
+
+    Raises:
+        TopologyError: no two names come out, or several pairs do.
+    """
+    parts = link.split("-")
+    pairs = [("-".join(parts[:at]), "-".join(parts[at:])) for at in range(1, len(parts))]
+    found = [
+        (a, b)
+        for first, second in pairs
+        for a in _named(topology, first.strip())
+        for b in _named(topology, second.strip())
+    ]
+    if len(found) > 1:  # of several ways to read it, the one that is a link
+        found = [(a, b) for a, b in found if int(topology.find_links([a], [b])[0]) >= 0]
+    if len(found) != 1:
+        raise TopologyError(
+            f"link {link!r:.60}: expected two nodes of {topology.name!r:.60} joined by a hyphen; a "
+            f"node is {_expected(topology)}"
+        )
+    return found[0]
+
+
+def _named(topology: Topology, name: str) -> list[int]:
+    if name in topology.labels:
+        return [node for node, label in enumerate(topology.labels) if label == name]
+    numbers = any(re.fullmatch(r"[0-9]+", label) for label in topology.labels)
+    whole = re.fullmatch(r"0|[1-9][0-9]{0,8}", name)
+    if whole and not numbers and int(name) < topology.num_nodes:
+        return [int(name)]
+    return []
+
+
+def _expected(topology: Topology) -> str:
+    last = topology.num_nodes - 1
+    if not topology.labels:
+        return f"an id from 0 to {last}"
+    shown = ", ".join(repr(label) for label in topology.labels[:3])
+    return f"a name such as {shown[:100]}"
