@@ -86,7 +86,7 @@ def test_a_connection_that_breaks_while_all_processes_live(supervised):
 
 def test_processes_that_do_not_end_are_ended(supervised, monkeypatch):
     monkeypatch.setattr(supervise, "FAREWELL_S", 0.5)
-    monkeypatch.setattr("gradweave.execute.running.children.STOP_S", 0.5)
+    monkeypatch.setattr("gradweave.children.STOP_S", 0.5)
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay(doing=str(os.getpid()))\n"
     begun = time.monotonic()
     with pytest.raises(LostServerError, match="lost server 2"):

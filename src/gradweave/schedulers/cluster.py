@@ -1,17 +1,149 @@
 """A Ray cluster: one that is there already, one at an address, or this machine."""
 
 import contextlib
-import logging
-import warnings
-from collections.abc import Iterator
+import json
+import os
+import secrets
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from gradweave.children import Children
 from gradweave.errors import OptionError, RunError
+from gradweave.schedulers import keeper, loopback
+
+POLL_S = 0.25
+"""How often somebody who waits for Ray looks whether it is there."""
+WORD_S = 0.5
+"""How much later than its consequences Ray's end may become known."""
+_START_AGAIN = "start again"
+_LOGS = "/tmp/ray/session_latest/logs"
+"""Of a cluster, unless it was started with another folder."""
+
+
+class Cluster:
+    """Ray, connected, and watched: who waits for it does not wait longer than it is there."""
+
+    def __init__(self, ray: Any, beside: Children, logs: str) -> None:
+        """Begins to watch.
+
+        Args:
+            ray: the module, connected.
+            beside: the keeper.
+            logs: where Ray's processes say what they do.
+        """
+        self.ray = ray
+        self._beside, self._logs = beside, logs
+        self._resume = _START_AGAIN
+        self._how = ""
+        self._lost, self._closed = threading.Event(), False
+        self._calls: list[Callable[[RunError], None]] = []
+        threading.Thread(target=self._listen, name="gradweave-ray", daemon=True).start()
+
+    @property
+    def lost(self) -> bool:
+        """Whether Ray is gone."""
+        return self._lost.is_set()
+
+    def check(self) -> None:
+        """Raises `RunError` where Ray is gone."""
+        if self.lost:
+            raise self._error()
+
+    def get(self, asked: Sequence[Any], timeout_s: float = float("inf")) -> list[Any]:
+        """What references stand for.
+
+        Args:
+            asked: the references.
+            timeout_s: how long to wait for all of them.
+
+        Raises:
+            RunError: Ray is gone.
+            RayError: what is wrong with one of them; `GetTimeoutError` where not all are there.
+        """
+        if len(self.wait(asked, timeout_s, len(asked))) < len(asked):
+            raise self.ray.exceptions.GetTimeoutError(f"no answer within {timeout_s:g} s")
+        return self.ray.get(list(asked))
+
+    def wait(self, asked: Sequence[Any], timeout_s: float, count: int = 1) -> list[Any]:
+        """The references that are there.
+
+        Args:
+            asked: the references.
+            timeout_s: how long to wait.
+            count: how many to wait for.
+
+        Raises:
+            RunError: Ray is gone.
+        """
+        until = time.monotonic() + timeout_s
+        while True:
+            self.check()
+            left_s = min(max(until - time.monotonic(), 0.0), POLL_S)
+            done, _ = self.ray.wait(list(asked), num_returns=count, timeout=left_s)
+            if len(done) >= count or time.monotonic() >= until:
+                return done
+
+    def resume(self, how: str) -> None:
+        """Notes what is to be said where Ray ends: what became of the work, and how to go on."""
+        self._resume = how
+        self._beside.tell(0, {"resume": how})
+
+    def when_lost(self, call: Callable[[RunError], None]) -> None:
+        """Has a function called, by another thread, with the error when Ray is gone."""
+        self._calls.append(call)
+
+    def logs(self) -> str:
+        """Where Ray's processes say what they do; it stays there."""
+        self._beside.tell(0, {"folder": None})
+        return self._logs
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Puts Ray's end in the place of what comes of it."""
+        try:
+            yield
+        except Exception:
+            if self._lost.wait(WORD_S):
+                raise self._error() from None
+            raise
+
+    def close(self) -> None:
+        """Ends watching."""
+        self._closed = True
+
+    def _error(self) -> RunError:
+        return RunError(f"{self._how}; {self._resume}")
+
+    def _listen(self) -> None:
+        while (heard := self._beside.hear(POLL_S)) is None:
+            if self._closed:
+                return
+        if self._closed:
+            return
+        said = heard[1]
+        self._how = "the process that watches Ray ended" if said is None else said["lost"]
+        self._lost.set()
+        for call in self._calls:
+            call(self._error())
+
+
+_connected: list[Cluster] = []
+"""The one of this process that is in use."""
 
 
 @contextlib.contextmanager
-def cluster(address: str | None = None) -> Iterator[Any]:
-    """The module `ray`, connected.
+def cluster(address: str | None = None) -> Iterator[Cluster]:
+    """Ray, connected.
+
+    Where Ray's raylet or GCS ends, what waits for it ends with one line, within seconds. A Ray that
+    is started here listens on the loopback address and asks for a token, and nothing is left of it.
 
     Args:
         address: of a running cluster, which must have Gradweave installed; if not given, the one
@@ -19,28 +151,123 @@ def cluster(address: str | None = None) -> Iterator[Any]:
 
     Raises:
         OptionError: where Ray (extra ``ray``) is not installed.
-        RunError: where Ray cannot start or find the cluster.
+        RunError: where Ray cannot start or find the cluster, or ends before its time.
     """
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise OptionError("a cluster needs Ray; pip install 'gradweave[ray]'") from error
-    if ray.is_initialized():
-        yield ray
+    if _connected:
+        with _connected[-1].explained():
+            yield _connected[-1]
         return
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address is None:
-        quiet["include_dashboard"] = False
+    if ray.is_initialized():
+        opened = _others(ray)
+    elif address is not None:
+        opened = _joined(ray, address)
+    else:
+        opened = _started(ray)
+    with opened as found:
+        _connected.append(found)
+        try:
+            with found.explained():
+                yield found
+        finally:
+            _connected.remove(found)
+
+
+@contextlib.contextmanager
+def _started(ray: Any) -> Iterator[Cluster]:
+    """This machine, whose processes of Ray are this one's."""
+    # A short path, since those of sockets have to be.
+    top = Path(tempfile.mkdtemp(prefix="gradweave-ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp")))
+    mark = secrets.token_hex(8)
+    with _beside(mark=(loopback.MARK, mark), folder=str(top)) as beside:
+        try:
+            with _starting("on this machine"):
+                loopback.start(ray, top, mark)
+                children = {child.name(): child.pid for child in _psutil().Process().children()}
+                parts = {"raylet": children["raylet"], "GCS": children["gcs_server"]}
+            beside.tell(0, {"parts": parts})
+            loopback.mute(ray)
+            with _watched(ray, beside, str(top / "ray" / "session_latest" / "logs")) as found:
+                yield found
+        finally:
+            loopback.stop(ray)
+
+
+@contextlib.contextmanager
+def _joined(ray: Any, address: str) -> Iterator[Cluster]:
+    """A cluster at an address."""
+    with _starting(f"at {address}"):
+        loopback.connect(ray, address)
     try:
-        with warnings.catch_warnings():
-            # JAX's threads are running, perhaps; Ray's children become other programs at once.
-            warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-            # "local" even where RAY_ADDRESS is set: this machine unless asked otherwise.
-            ray.init(address=address or "local", **quiet)
-    except Exception as error:
-        where = "on this machine" if address is None else f"at {address}"
-        raise RunError(f"Ray does not start {where}: {error}") from error
-    try:
-        yield ray
+        with _others(ray) as found:
+            loopback.mute(ray)
+            yield found
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _others(ray: Any) -> Iterator[Cluster]:
+    """A Ray that this process is connected to, and whose processes are somebody else's."""
+    node = ray._private.worker.global_worker.node
+    watched: dict[str, Any] = {}
+    if node is not None:  # else by Ray's client, which has no part of Ray in this process
+        raylet = _listener(node.raylet_socket_name)
+        watched["parts"] = {} if raylet is None else {"raylet": raylet}
+        watched["address"] = node.gcs_address
+    with _beside(**watched) as beside, _watched(ray, beside, _LOGS) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def _starting(where: str) -> Iterator[None]:
+    try:
+        yield
+    except RunError:
+        raise
+    except Exception as error:
+        raise RunError(f"Ray does not start {where}: {error}") from error
+
+
+@contextlib.contextmanager
+def _beside(**watched: Any) -> Iterator[Children]:
+    """Starts the keeper."""
+    watched["psutil"] = str(Path(_psutil().__file__).parents[1])
+    command = [sys.executable, "-I", "-S", keeper.__file__, json.dumps(watched)]
+    with Children([(command, os.environ)], log=None) as beside:
+        try:
+            yield beside
+        finally:
+            beside.tell(0, {"end": True})
+
+
+@contextlib.contextmanager
+def _watched(ray: Any, beside: Children, logs: str) -> Iterator[Cluster]:
+    found = Cluster(ray, beside, logs)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def _psutil() -> Any:
+    """The package, which Ray brings; not to be imported before Ray."""
+    import psutil
+
+    return psutil
+
+
+def _listener(path: str) -> int | None:
+    """The process on this machine that listens at a socket; None where the system does not tell."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(path)
+        except OSError:
+            return None
+        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return struct.unpack("3i", told)[0] or None

@@ -3,11 +3,11 @@
 import contextlib
 import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, InvalidStateError, ProcessPoolExecutor
 from typing import Any
 
-from gradweave.errors import OptionError
-from gradweave.schedulers.cluster import cluster
+from gradweave.errors import OptionError, RunError
+from gradweave.schedulers.cluster import Cluster, cluster
 
 
 @contextlib.contextmanager
@@ -36,15 +36,26 @@ def ray_cluster(address: str | None = None) -> Iterator[Executor]:
         OptionError: where Ray (extra ``ray``) is not installed.
         RunError: where Ray cannot start or find the cluster.
     """
-    with cluster(address) as ray:
-        yield _RayExecutor(ray)
+    with cluster(address) as found:
+        yield _RayExecutor(found)
 
 
 class _RayExecutor(Executor):
     """Just enough of an executor: what is submitted becomes a task."""
 
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
+    def __init__(self, found: Cluster) -> None:
+        self._cluster = found
+        self._given: list[Future[Any]] = []
+        found.when_lost(self._end)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return self._ray.remote(fn).remote(*args, **kwargs).future()
+        self._cluster.check()
+        made = self._cluster.ray.remote(fn).remote(*args, **kwargs).future()
+        self._given.append(made)
+        return made
+
+    def _end(self, error: RunError) -> None:
+        """Ray sets nothing on futures when it is gone itself."""
+        for future in self._given:
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(error)

@@ -1,8 +1,11 @@
 """The real thing: actors of Ray, which are killed."""
 
 import dataclasses
+import ipaddress
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,8 +31,8 @@ SYNC = {"workers": 2, "servers": 2, "steps": 30}
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    with cluster() as ray:
-        yield ray
+    with cluster() as found:
+        yield found.ray
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +158,27 @@ def test_without_a_folder_a_killed_server_ends_the_run(ray):
         train(task(workers=1, servers=1, steps=1000), report=report)
 
 
+def another_process(ray, program: str, *arguments: str, token: str | None):
+    """Runs a program with the address of Ray, which it reaches on the loopback address."""
+    variables = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
+    if token is None:
+        variables["RAY_AUTH_MODE"] = "disabled"
+    else:
+        variables["RAY_AUTH_TOKEN"] = token
+    return subprocess.run(
+        [sys.executable, "-c", program, ray.get_runtime_context().gcs_address, *arguments],
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def token(ray) -> str:
+    return ray._raylet.AuthenticationTokenLoader.instance().get_raw_token()
+
+
 COMMAND = """
 import os, signal, sys
 from gradweave.aggregate.asynchronous import train
@@ -170,18 +194,54 @@ train(task(**SYNC), address=sys.argv[1], folder=sys.argv[2], checkpoint_every=5,
 
 
 def test_a_killed_command_goes_on_to_the_same_bits(ray, whole, tmp_path):
-    address = ray.get_runtime_context().gcs_address
-    root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, address, str(tmp_path)], cwd=root, timeout=120, check=False
-    )
+    done = another_process(ray, COMMAND, str(tmp_path), token=token(ray))
     assert done.returncode == -signal.SIGKILL
+    assert re.fullmatch(
+        r"gradweave: the process that used Ray ended; updates up to 1[05] are kept: .*\n",
+        done.stderr,
+    )
     first = []
     run = train(task(**SYNC), folder=tmp_path, report=lambda told: first.append(told.update))
     assert first[0] in (11, 16), "after the last cut that was written whole"
     assert same(run.params, whole.params)
     assert np.array_equal(run.history.loss, whole.history.loss)
     assert np.all(np.diff(run.history.seconds) >= 0)
+
+
+ASK = """
+import sys
+from ray._raylet import GcsClient
+
+print(len(GcsClient(address=sys.argv[1]).get_all_node_info()))
+"""
+
+
+def test_a_process_without_the_token_is_refused(ray):
+    assert another_process(ray, ASK, token=token(ray)).stdout == "1\n"
+    for wrong in (None, "0" * 64):
+        done = another_process(ray, ASK, token=wrong)
+        assert done.returncode == 1
+        assert "InvalidAuthToken" in done.stderr
+    assert "RAY_AUTH_TOKEN" not in os.environ, "nor is it handed to what this process starts"
+
+
+def test_nothing_listens_on_the_network(ray):
+    psutil = pytest.importorskip("psutil")
+    here = psutil.Process()
+    listening = {
+        (process.name(), ipaddress.ip_address(one.laddr.ip))
+        for process in (here, *here.children(recursive=True))
+        for one in process.net_connections("inet")
+        if one.status == psutil.CONN_LISTEN or one.type == socket.SOCK_DGRAM
+    }
+    assert {"raylet", "gcs_server"} < {name for name, _ in listening}
+    mapped = {name: getattr(ip, "ipv4_mapped", None) or ip for name, ip in listening}
+    assert all(ip.is_loopback for ip in mapped.values()), mapped
+
+
+def test_what_ray_writes_is_for_its_user_only(ray):
+    folder = Path(ray._private.worker.global_worker.node.get_session_dir_path()).parents[1]
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_what_the_gradient_function_raises_ends_the_run(ray):

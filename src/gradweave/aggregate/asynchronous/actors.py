@@ -5,6 +5,7 @@ gradients; arrays go between workers and servers directly.
 """
 
 import dataclasses
+import math
 import os
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from gradweave.aggregate.asynchronous.layout import Layout
 from gradweave.aggregate.asynchronous.shard import applying, fresh
 from gradweave.aggregate.asynchronous.stragglers import Stragglers
 from gradweave.aggregate.asynchronous.task import Gradient, flat_gradient
+from gradweave.execute.running.watch import Watch
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
@@ -33,7 +35,20 @@ def one_thread() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
-class Server:
+class _Actor:
+    """What servers and workers have in common."""
+
+    def __init__(self) -> None:
+        # A raylet that is killed leaves its workers where some other process than init adopts them.
+        Watch(math.inf, lambda _: os._exit(1), of=os.getppid())
+        one_thread()
+
+    def leave(self) -> None:
+        """Ends the process."""
+        os._exit(0)
+
+
+class Server(_Actor):
     """Holds one range of the parameters and the optimizer's state for it."""
 
     def __init__(
@@ -44,7 +59,7 @@ class Server:
         folder: str | None,
         updates: int,
     ) -> None:
-        one_thread()
+        super().__init__()
         self.number, self.folder, self.updates = number, folder, updates
         self.shard = fresh(optimizer, start)
         self._apply = applying(optimizer)
@@ -105,7 +120,7 @@ class Pushed:
     """[servers]."""
 
 
-class Worker:
+class Worker(_Actor):
     """Pulls parameters, computes a gradient, pushes it."""
 
     def __init__(
@@ -118,7 +133,7 @@ class Worker:
         seed: int,
         stragglers: Stragglers,
     ) -> None:
-        one_thread()
+        super().__init__()
         self.number, self.workers, self.servers = number, workers, servers
         self.layout, self.stragglers = layout, stragglers
         self.gradient = flat_gradient(gradient, layout, seed)

@@ -1,15 +1,19 @@
 """The actors of a run: hired, asked whether they are there, replaced, dismissed."""
 
 import contextlib
+import time
 from typing import Any
 
 from gradweave.aggregate.asynchronous.actors import Server, Worker
 from gradweave.aggregate.asynchronous.layout import host
 from gradweave.aggregate.asynchronous.task import Task
 from gradweave.errors import GradweaveError, RunError
+from gradweave.schedulers.cluster import Cluster
 
 ANSWER_S = 30.0
 """How long a server may take to say that it is there."""
+FAREWELL_S = 0.5
+"""How long actors have to be told that they may go."""
 
 
 class ServerLost(Exception):
@@ -27,15 +31,16 @@ class Crew:
     over the machines of a cluster.
     """
 
-    def __init__(self, ray: Any, task: Task, folder: str | None, updates: int) -> None:
+    def __init__(self, cluster: Cluster, task: Task, folder: str | None, updates: int) -> None:
         """Hires everybody.
 
         Args:
-            ray: the module, connected.
+            cluster: where.
             task: what to train.
             folder: of checkpoints, for the servers.
             updates: of the checkpoint to read; 0 to begin with the task's parameters.
         """
+        self._cluster, ray = cluster, cluster.ray
         self._ray, self._task, self._restores = ray, task, updates > 0
         self._options = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
         start = host(task.params, task.layout())
@@ -71,10 +76,10 @@ class Crew:
         Raises:
             ServerLost: a server is gone.
             GradweaveError: that an actor raised.
-            RunError: something else that an actor raised, or a worker is gone.
+            RunError: something else that an actor raised, or a worker is gone, or Ray is.
         """
         try:
-            return self._ray.get(asked)
+            return self._cluster.get(asked)
         except self._ray.exceptions.RayError as error:
             raise self.explained(error) from error
 
@@ -82,7 +87,7 @@ class Crew:
         """Raises `ServerLost` where a server is gone."""
         for number, server in enumerate(self.servers):
             try:
-                self._ray.get(server.ready.remote(), timeout=ANSWER_S)
+                self._cluster.get([server.ready.remote()], ANSWER_S)
             except (
                 self._ray.exceptions.RayActorError,
                 self._ray.exceptions.GetTimeoutError,
@@ -101,12 +106,19 @@ class Crew:
         self.check_servers()
         return RunError(
             f"the run on Ray ended: {type(cause).__name__}: {_short(cause)}; what the processes "
-            "said is in /tmp/ray/session_latest/logs"
+            f"said is in {self._cluster.logs()}"
         )
 
     def dismiss(self) -> None:
         """Ends all actors."""
-        for actor in (*self.workers, *self.servers):
+        actors = (*self.workers, *self.servers)
+        if self._cluster.lost:
+            # They are told directly, since nobody is left who would end them.
+            for actor in actors:
+                actor.leave.remote()
+            time.sleep(FAREWELL_S)
+            return
+        for actor in actors:
             self._dismiss(actor)
 
     def _hired(self, worker: int) -> Any:

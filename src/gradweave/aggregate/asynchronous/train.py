@@ -18,7 +18,7 @@ from gradweave.aggregate.asynchronous.history import Kept, Log, Run, Traffic
 from gradweave.aggregate.asynchronous.shard import fresh
 from gradweave.aggregate.asynchronous.task import Task
 from gradweave.errors import FileError, OptionError, RunError
-from gradweave.schedulers.cluster import cluster
+from gradweave.schedulers.cluster import Cluster, cluster
 
 MOST_DEATHS = 3
 """Deaths of a worker, with no step made in between, after which the run is given up."""
@@ -94,7 +94,8 @@ def train(
         OptionError: Ray is not installed, or the folder holds another task's checkpoint.
         FileError: a checkpoint cannot be read or written.
         RunError: a server died and there is no folder, workers die again and again, the gradient
-            function raised, or nothing happened for `timeout_s`.
+            function raised, nothing happened for `timeout_s`, or Ray itself ended; then no process
+            of the run is left.
     """
     how = _How(
         None if folder is None else Path(folder), checkpoint_every, keep_every, report, timeout_s
@@ -102,8 +103,8 @@ def train(
     cut = _found(task, how.folder)
     if cut is not None and cut.history.gradients >= task.gradients:
         return _finished(task, how.folder, cut)
-    with cluster(address) as ray:
-        driver, last = _Driver(ray, task, how), None
+    with cluster(address) as found:
+        driver, last = _Driver(found, task, how), None
         for _ in range(MOST_RECOVERIES + 1):
             try:
                 return driver.run(_found(task, how.folder))
@@ -147,8 +148,8 @@ def _finished(task: Task, folder: Path | None, cut: Cut) -> Run:
 class _Driver:
     """Tells workers when to begin and servers what to apply, as the protocol decides."""
 
-    def __init__(self, ray: Any, task: Task, how: _How) -> None:
-        self.ray, self.task, self.how = ray, task, how
+    def __init__(self, found: Cluster, task: Task, how: _How) -> None:
+        self.cluster, self.ray, self.task, self.how = found, found.ray, task, how
         self.pulled = np.zeros((task.workers, task.servers), np.int64)
         self.pushed = np.zeros_like(self.pulled)
         self.replaced = self.recovered = 0
@@ -158,7 +159,8 @@ class _Driver:
         """Runs to the end, from a cut or from the beginning."""
         updates = 0 if cut is None else cut.updates
         self.kept = [kept for kept in self.kept if kept.update <= updates]
-        self.crew = Crew(self.ray, self.task, folder_of(self.how.folder), updates)
+        self._can_resume(updates)
+        self.crew = Crew(self.cluster, self.task, folder_of(self.how.folder), updates)
         try:
             self._begin(cut)
             while self.log.gradients < self.task.gradients:
@@ -188,7 +190,7 @@ class _Driver:
         """Has everybody begin who may, and takes what comes in next."""
         for worker in protocol.may_start(self.clocks, self.task.rule):
             self._start(worker)
-        done, _ = self.ray.wait(list(self.pending), num_returns=1, timeout=self.how.timeout_s)
+        done = self.cluster.wait(list(self.pending), self.how.timeout_s)
         if not done:
             busy = [str(worker) for _, worker in self.pending.values()]
             raise RunError(
@@ -197,7 +199,7 @@ class _Driver:
             )
         take, worker = self.pending.pop(done[0])
         try:
-            answer = self.ray.get(done[0])
+            answer = self.cluster.get(done)[0]
         except self.ray.exceptions.RayActorError:
             self.crew.check_servers()
             self._replace(worker)
@@ -231,7 +233,7 @@ class _Driver:
         if self.deaths[worker] >= MOST_DEATHS:
             raise RunError(
                 f"worker {worker} died {MOST_DEATHS} times at step {self.clocks.clock[worker]}, "
-                "perhaps for want of memory; what it said is in /tmp/ray/session_latest/logs"
+                f"perhaps for want of memory; what it said is in {self.cluster.logs()}"
             )
         if self.task.elastic:
             self._then(protocol.left(self.clocks, self.task.rule, worker))
@@ -296,16 +298,27 @@ class _Driver:
 
         def take(_: list[Any]) -> None:
             checkpoint.save_cut(folder, cut, self.task.digest(), self.task.servers)
+            self._can_resume(cut.updates)
 
         self.later.append((self._all("save"), take))
+
+    def _can_resume(self, updates: int) -> None:
+        """Says how to go on should Ray end now, with a checkpoint of so many updates."""
+        folder = self.how.folder
+        if folder is None:
+            how = "nothing was kept: give a folder, and a run goes on from its checkpoint"
+        elif updates == 0:
+            how = f"no checkpoint was in {folder} yet: begin again"
+        else:
+            how = f"updates up to {updates} are kept: train again with folder {folder} to go on"
+        self.cluster.resume(how)
 
     def _settle(self, *, wait: bool) -> None:
         """Takes what servers were asked for and have done by now, in order."""
         while self.later:
             asked, take = self.later[0]
             if not wait:
-                done, _ = self.ray.wait(asked, num_returns=len(asked), timeout=0)
-                if len(done) < len(asked):
+                if len(self.cluster.wait(asked, 0, len(asked))) < len(asked):
                     return
             take(self.crew.answers(asked))
             self.later.pop(0)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gradweave import errors
+from gradweave.children import Children
 from gradweave.errors import GradweaveError, LostServerError, RunError
-from gradweave.execute.running.children import Children
 from gradweave.execute.running.mpirun import exit_status
 from gradweave.execute.running.trial import Report
 from gradweave.schedule.schedule import Schedule

@@ -22,6 +22,7 @@ class Watch:
         self, timeout_s: float, end: Callable[[str], None], *, of: int | None = None
     ) -> None:
         self._timeout_s, self._end, self._of = timeout_s, end, of
+        self._of_parent = of == os.getppid()
         self._moved = time.monotonic()
         threading.Thread(target=self._watch, name="gradweave-watch", daemon=True).start()
 
@@ -32,13 +33,18 @@ class Watch:
     def _watch(self) -> None:
         while True:
             time.sleep(POLL_S)
-            if self._of is not None and not _lives(self._of):
+            if self._of is not None and not self._is_there(self._of):
                 self._end("the process that started the run ended")
             if time.monotonic() - self._moved > self._timeout_s:
                 self._end(
                     f"nothing moved for {self._timeout_s:g} s: a server hangs, or the gradient is "
                     "too large for the time; see --timeout"
                 )
+
+    def _is_there(self, process: int) -> bool:
+        # One that ended and that nobody has waited for still has its number; its children do not
+        # have it as their parent any more.
+        return os.getppid() == process if self._of_parent else _lives(process)
 
 
 def _lives(process: int) -> bool:

@@ -1,5 +1,6 @@
 """Processes that are started together, listened to, and never left behind."""
 
+import contextlib
 import json
 import os
 import queue
@@ -22,18 +23,18 @@ class Children:
 
     Args:
         starts: of each, its command and its environment.
-        log: file for their standard error.
+        log: file for their standard error; None: it is that of this process.
     """
 
     def __init__(
-        self, starts: Sequence[tuple[Sequence[str], Mapping[str, str]]], log: Path
+        self, starts: Sequence[tuple[Sequence[str], Mapping[str, str]]], log: Path | None
     ) -> None:
         self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self._processes: list[subprocess.Popen[str]] = []
-        with log.open("ab") as errors:
+        with contextlib.nullcontext() if log is None else log.open("ab") as errors:
             try:
                 for command, environment in starts:
-                    self._start(command, environment, errors.fileno())
+                    self._start(command, environment, None if errors is None else errors.fileno())
             except BaseException:
                 self._stop()
                 raise
@@ -77,7 +78,9 @@ class Children:
             except OSError:
                 pass
 
-    def _start(self, command: Sequence[str], environment: Mapping[str, str], errors: int) -> None:
+    def _start(
+        self, command: Sequence[str], environment: Mapping[str, str], errors: int | None
+    ) -> None:
         process = subprocess.Popen(
             command,
             env=environment,

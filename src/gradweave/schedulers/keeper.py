@@ -1,0 +1,168 @@
+"""The process beside one that uses Ray: it sees Ray's processes end, and lets none of them stay.
+
+Ray ends a process that uses it without a word where the raylet is gone, and a minute after the GCS
+is. What is to be said and done then has to come from outside.
+
+Run by its path, so that it starts quickly and holds little. It is told in lines of JSON on standard
+input what `Watched` has; the end of standard input is the end of the process that it is beside.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+POLL_S = 0.1
+"""How often it looks."""
+KNOCK_EVERY_S = 5.0
+KNOCK_S = 2.0
+"""How long an address has to answer."""
+PATIENCE_S = 30.0
+"""How long a cluster's GCS may be away: it may be one that comes back. Ray's own patience is 60."""
+CLEAR_S = 2.0
+"""How long processes have to be gone after they were killed."""
+
+
+@dataclasses.dataclass
+class Watched:
+    """What it is told."""
+
+    psutil: str
+    """Where the package is: Ray has its own."""
+    mark: tuple[str, str] | None = None
+    """Variable and value in the environment of processes to be killed; None: they are others'."""
+    folder: str | None = None
+    """To be removed at the end."""
+    parts: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Names of processes without which there is no Ray, and their ids."""
+    address: str | None = None
+    """Of a GCS that cannot be seen as a process."""
+    resume: str = ""
+    """What became of the work, and how to go on."""
+    end: bool = False
+    """The process that it is beside has ended Ray itself."""
+
+
+class Keeper:
+    """Looks at processes until the one that it is beside has ended."""
+
+    def __init__(self, watched: Watched) -> None:
+        import psutil
+
+        self._psutil, self._watched = psutil, watched
+        self._lost = ""
+        self._answered = self._knocked = time.monotonic()
+        self._agents: set[Any] = set()
+        self._heard = b""
+
+    def keep(self) -> None:
+        """Tells of the first part of Ray that ends, and tidies up after the last."""
+        while self._listen():
+            if not self._lost:
+                self._lost = self._ended()
+                if self._lost:
+                    self._clear()
+                    with contextlib.suppress(OSError):
+                        print(json.dumps({"lost": self._lost}), flush=True)
+        if not self._watched.end:
+            how = self._lost or self._ended(together=True)
+            self._say(how or "the process that used Ray ended")
+        self._clear()
+        if self._watched.folder is not None:
+            shutil.rmtree(self._watched.folder, ignore_errors=True)
+
+    def _listen(self) -> bool:
+        """Takes what it is told within `POLL_S`; False: nobody is there any more."""
+        if not select.select([0], [], [], POLL_S)[0]:
+            return True
+        came = os.read(0, 65536)
+        *lines, self._heard = (self._heard + came).split(b"\n")
+        for line in lines:
+            for name, value in json.loads(line).items():
+                setattr(self._watched, name, value)
+                if name == "parts":
+                    self._note_agents()
+        return bool(came)
+
+    def _note_agents(self) -> None:
+        """Notes processes that write their title over their environment, and the mark with it."""
+        for process in self._watched.parts.values():
+            with contextlib.suppress(self._psutil.Error):
+                self._agents.update(self._psutil.Process(process).children())
+
+    def _ended(self, *, together: bool = False) -> str:
+        """What of Ray is gone, in words; empty: nothing.
+
+        Args:
+            together: it is only seen now that the process that it is beside has ended as well.
+        """
+        gone = [f"Ray's {n} (process {i})" for n, i in self._watched.parts.items() if self._dead(i)]
+        if together:
+            return f"the process that used Ray ended together with {gone[0]}" if gone else ""
+        return f"{gone[0]} ended" if gone else self._unanswered()
+
+    def _unanswered(self) -> str:
+        address, now = self._watched.address, time.monotonic()
+        if address is None or now - self._knocked < KNOCK_EVERY_S:
+            return ""
+        self._knocked = now
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+            self._answered = time.monotonic()
+        except OSError:
+            if now - self._answered > PATIENCE_S:
+                return f"Ray's GCS at {address} has not answered for {now - self._answered:.0f} s"
+        return ""
+
+    def _dead(self, process: int) -> bool:
+        try:
+            return self._psutil.Process(process).status() == self._psutil.STATUS_ZOMBIE
+        except self._psutil.Error:
+            return True
+
+    def _clear(self) -> None:
+        """Kills all that bear the mark, and waits until they are gone."""
+        until = time.monotonic() + CLEAR_S
+        while (left := self._marked()) and time.monotonic() < until:
+            for process in left:
+                with contextlib.suppress(self._psutil.Error):
+                    process.kill()
+            time.sleep(0.02)
+
+    def _marked(self) -> list[Any]:
+        if self._watched.mark is None:
+            return []
+        name, value = self._watched.mark
+        found = [
+            agent for agent in self._agents if agent.is_running() and not self._dead(agent.pid)
+        ]
+        for process in self._psutil.process_iter():
+            with contextlib.suppress(self._psutil.Error, OSError):
+                if process.environ().get(name) == value:
+                    found.append(process)
+        return found
+
+    def _say(self, how: str) -> None:
+        resume = f"; {self._watched.resume}" if self._watched.resume else ""
+        with contextlib.suppress(OSError):
+            print(f"gradweave: {how}{resume}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Keeps what the first argument names."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    watched = Watched(**json.loads(sys.argv[1]))
+    sys.path.append(watched.psutil)
+    Keeper(watched).keep()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The process beside one that uses Ray, beside other processes."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("psutil", reason="comes with the extra ray")
+
+import psutil
+
+from gradweave.children import Children
+from gradweave.schedulers import keeper
+
+MARK = ("GRADWEAVE_RAY", "of-this-test")
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+@contextlib.contextmanager
+def sleeping(**variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(SLEEP, env={**os.environ, **variables})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def kept(log: Path, **watched: Any) -> Children:
+    given = json.dumps({"psutil": str(Path(psutil.__file__).parents[1]), **watched})
+    return Children([([sys.executable, "-I", "-S", keeper.__file__, given], os.environ)], log)
+
+
+def test_a_part_that_ends_is_named_and_the_marked_are_killed(tmp_path):
+    folder = tmp_path / "ray"
+    folder.mkdir()
+    log = tmp_path / "log"
+    marked, others = {MARK[0]: MARK[1]}, {MARK[0]: "of-another"}
+    with sleeping() as raylet, sleeping(**marked) as ours, sleeping(**others) as theirs:
+        with kept(log, mark=MARK, folder=str(folder)) as beside:
+            beside.tell(0, {"parts": {"raylet": raylet.pid, "GCS": theirs.pid}})
+            raylet.kill()  # nobody waits for it: it stays as a zombie
+            heard = beside.hear(20)
+            assert heard == (0, {"lost": f"Ray's raylet (process {raylet.pid}) ended"})
+            assert ours.wait(20) == -9
+            beside.tell(0, {"end": True})
+        assert theirs.poll() is None, "others' processes stay"
+    assert not folder.exists()
+    assert log.read_text() == "", "who was told says it"
+
+
+def test_it_speaks_where_the_process_that_it_is_beside_cannot(tmp_path):
+    log = tmp_path / "log"
+    with sleeping() as raylet, kept(log, parts={"raylet": raylet.pid}) as beside:
+        beside.tell(0, {"resume": "updates up to 10 are kept"})
+        raylet.kill()
+        assert beside.hear(20) is not None
+        beside.dismiss()
+        assert beside.hear(20) == (0, None)
+    told = f"gradweave: Ray's raylet (process {raylet.pid}) ended; updates up to 10 are kept\n"
+    assert log.read_text() == told
+
+
+def test_it_tidies_up_after_a_process_that_was_killed(tmp_path):
+    log, folder = tmp_path / "log", tmp_path / "ray"
+    folder.mkdir()
+    with sleeping(**{MARK[0]: MARK[1]}) as ours:
+        with kept(log, mark=MARK, folder=str(folder), parts={"raylet": ours.pid}) as beside:
+            beside.dismiss()
+            assert beside.hear(20) == (0, None)
+        assert ours.wait(20) == -9
+    assert log.read_text() == "gradweave: the process that used Ray ended\n"
+    assert not folder.exists()
+
+
+def test_logs_that_an_error_names_stay(tmp_path):
+    with kept(tmp_path / "log", folder=str(tmp_path / "ray")) as beside:
+        (tmp_path / "ray").mkdir()
+        beside.tell(0, {"folder": None})
+        beside.tell(0, {"end": True})
+    assert (tmp_path / "ray").exists()
+
+
+def test_an_address_that_does_not_answer(monkeypatch):
+    monkeypatch.setattr(keeper, "KNOCK_EVERY_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        watching = keeper.Keeper(keeper.Watched(psutil="", address=address))
+        monkeypatch.setattr(keeper, "PATIENCE_S", -1.0)
+        assert watching._ended() == ""
+    monkeypatch.setattr(keeper, "PATIENCE_S", 30.0)
+    assert watching._ended() == "", "it may come back"
+    monkeypatch.setattr(keeper, "PATIENCE_S", -1.0)
+    assert watching._ended() == f"Ray's GCS at {address} has not answered for 0 s"
