@@ -1,0 +1,147 @@
+"""Runs the blocks of one page, in order, in the current directory: python run_page.py PAGE.
+
+Programs share one interpreter, and with commands the directory. Says each block's place and how
+long it took; ends with 1 and what went wrong at the first that fails.
+"""
+
+import argparse
+import doctest
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.docs.blocks import COMMANDS, PROGRAMS, Block, blocks_of
+
+PATIENCE_S = 300
+"""How long one command may take on a busy machine."""
+DOCTEST = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+NUMBER = r"\d[\d.,]*(?: ?(?:[nµm]?s|[kMGT]?B(?:/s)?)\b)?"
+"""A figure with its unit, if that depends on its size."""
+
+
+class Failed(Exception):
+    """A block that did not do what the page says."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--without-root", action="store_true", help="leave out what needs root")
+    arguments = parser.parse_args()
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks_of(arguments.page):
+        started = time.monotonic()
+        try:
+            if "not run" in block.marks:
+                done = f"not run: {block.marks['not run']}"
+            elif "as root" in block.marks and arguments.without_root:
+                done = "left out: needs root"
+            else:
+                run(block, names)
+                done = f"{time.monotonic() - started:.1f} s"
+        except (Exception, SystemExit):
+            sys.exit(f"{block.place}: failed\n{traceback.format_exc()}")
+        print(f"{block.place}: {done}", flush=True)
+
+
+def run(block: Block, names: dict[str, Any]) -> None:
+    if block.title:
+        Path(block.title).write_text(block.code)
+    if block.language in PROGRAMS and ">>>" in block.code:
+        run_prompts(block, names)
+    elif block.language in PROGRAMS:
+        # The lines before it make tracebacks name the page's lines.
+        exec(compile("\n" * block.line + block.code, str(block.page), "exec"), names)
+    elif block.language in COMMANDS:
+        run_commands(block)
+    elif block.language == "json":
+        json.loads(block.code)
+
+
+def run_prompts(block: Block, names: dict[str, Any]) -> None:
+    test = doctest.DocTestParser().get_doctest(
+        block.code, names, block.place, str(block.page), block.line
+    )
+    test.globs = names
+    said: list[str] = []
+    doctest.DocTestRunner(optionflags=DOCTEST, verbose=False).run(
+        test, out=said.append, clear_globs=False
+    )
+    if said:
+        raise Failed("".join(said))
+
+
+def run_commands(block: Block) -> None:
+    options = block.marks.get("run with", "")
+    if block.language == "bash":
+        output_of(with_options(block.code, options))
+        return
+    for command, expected in dialogue(block.code):
+        output = output_of(with_options(command, options))
+        if expected.strip() and not re.fullmatch(pattern(expected), output.strip(), re.DOTALL):
+            raise Failed(f"$ {command}\nprints\n{output}\nwhere the page has\n{expected}")
+
+
+def with_options(script: str, options: str) -> str:
+    """The script with options added to each line that has a command of Gradweave's."""
+    if not options:
+        return script
+    added = shlex.join(shlex.split(options))
+    return re.sub(r"^(.*\bgradweave .*?)(\s+#.*)?$", rf"\1 {added}\2", script, flags=re.MULTILINE)
+
+
+def dialogue(text: str) -> list[tuple[str, str]]:
+    """Each command after a prompt, and what the page shows that it prints."""
+    first, *parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
+    if first.strip() or not parts:
+        raise Failed(f"expected a command after '$ ', got {text!r}")
+    return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
+
+
+def pattern(expected: str) -> str:
+    """Matches what has the same words: any figures, and anything in place of an ellipsis."""
+    tokens = re.split(rf"({NUMBER}|…|\.\.\.|\s+)", expected.strip())
+    parts = []
+    for token in tokens:
+        if token in ("…", "..."):
+            parts.append(".*")
+        elif token.isspace():
+            parts.append(r"\s+")
+        else:
+            parts.append(NUMBER if re.fullmatch(NUMBER, token) else re.escape(token))
+    return "".join(parts)
+
+
+def output_of(script: str) -> str:
+    """What a script prints on standard output; it ends at its first command that fails."""
+    process = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", script],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=PATIENCE_S)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    if process.returncode:
+        raise Failed(f"{script}\nended with {process.returncode}\n{output[-4000:]}{errors[-4000:]}")
+    return output
+
+
+if __name__ == "__main__":
+    main()
