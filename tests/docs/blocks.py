@@ -4,7 +4,9 @@ A block is run, in the order of the page, unless a comment right above it says o
 GitHub nor the site shows it:
 
     <!-- not run: starts on two machines -->      nothing is done; the reason is for readers of this
+    <!-- slow: starts eighteen processes -->      run with DOCS=all, else options are checked
     <!-- run with: --steps 4096 -->               options that each `gradweave` command gets besides
+    <!-- run with: steps=4_096 -->                other values of a program's keywords
     <!-- as root: makes network namespaces -->    left out where that is not possible
 
 A title, as in ```json title="cluster.json", is the name of a file that later blocks may read.
@@ -16,7 +18,7 @@ from pathlib import Path
 
 PROGRAMS = ("python", "py", "pycon")
 COMMANDS = ("bash", "console")
-MARKS = ("not run", "run with", "as root")
+MARKS = ("not run", "slow", "run with", "as root")
 
 _FENCE = re.compile(
     r"^(?P<indent> *)(?P<fence>`{3,})(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)(?P=fence) *$",

@@ -18,11 +18,13 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import click
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.docs.blocks import COMMANDS, PROGRAMS, Block, blocks_of
 
-PATIENCE_S = 300
+PATIENCE_S = 600
 """How long one command may take on a busy machine."""
 DOCTEST = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NUMBER = r"\d[\d.,]*(?: ?(?:[nµm]?s|[kMGT]?B(?:/s)?)\b)?"
@@ -36,6 +38,7 @@ class Failed(Exception):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("page", type=Path)
+    parser.add_argument("--all", action="store_true", help="run what is slow, too")
     parser.add_argument("--without-root", action="store_true", help="leave out what needs root")
     arguments = parser.parse_args()
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -46,6 +49,9 @@ def main() -> None:
                 done = f"not run: {block.marks['not run']}"
             elif "as root" in block.marks and arguments.without_root:
                 done = "left out: needs root"
+            elif "slow" in block.marks and not arguments.all:
+                check(block)
+                done = f"checked, not run: {block.marks['slow']}"
             else:
                 run(block, names)
                 done = f"{time.monotonic() - started:.1f} s"
@@ -57,15 +63,33 @@ def main() -> None:
 def run(block: Block, names: dict[str, Any]) -> None:
     if block.title:
         Path(block.title).write_text(block.code)
-    if block.language in PROGRAMS and ">>>" in block.code:
+    elif block.language in PROGRAMS and ">>>" in block.code:
         run_prompts(block, names)
     elif block.language in PROGRAMS:
+        program = with_values(block.code, block.marks.get("run with", ""))
         # The lines before it make tracebacks name the page's lines.
-        exec(compile("\n" * block.line + block.code, str(block.page), "exec"), names)
+        exec(compile("\n" * block.line + program, str(block.page), "exec"), names)
     elif block.language in COMMANDS:
         run_commands(block)
     elif block.language == "json":
         json.loads(block.code)
+
+
+def check(block: Block) -> None:
+    """Refuses a program that does not compile, and commands with options that do not exist."""
+    if block.language in PROGRAMS:
+        compile(block.code, str(block.page), "exec")
+        return
+    from gradweave.cli.main import cli
+
+    lines = block.code.replace("\\\n", " ").splitlines()
+    for words in (shlex.split(line, comments=True) for line in lines):
+        if "gradweave" in words:
+            name, *arguments = words[words.index("gradweave") + 1 :]
+            verb = cli.get_command(click.Context(cli), name)
+            if verb is None:
+                raise Failed(f"gradweave {name}: there is no such verb")
+            verb.make_context(name, arguments)
 
 
 def run_prompts(block: Block, names: dict[str, Any]) -> None:
@@ -90,6 +114,15 @@ def run_commands(block: Block) -> None:
         output = output_of(with_options(command, options))
         if expected.strip() and not re.fullmatch(pattern(expected), output.strip(), re.DOTALL):
             raise Failed(f"$ {command}\nprints\n{output}\nwhere the page has\n{expected}")
+
+
+def with_values(program: str, values: str) -> str:
+    """The program with other values of some keywords, which are given as NAME=VALUE."""
+    for name, _, value in (each.partition("=") for each in values.split()):
+        program, times = re.subn(rf"\b{name}=[^,)]+", f"{name}={value}", program)
+        if not times:
+            raise Failed(f"run with {name}={value}: there is no {name}= in the block")
+    return program
 
 
 def with_options(script: str, options: str) -> str:
