@@ -183,6 +183,11 @@ OPTIONS = {
     "negative size": (["--gradient-bytes", "-1"], "--gradient-bytes"),
     "size that is no number": (["--gradient-bytes", "nan"], "--gradient-bytes"),
     "negative length": (["--elements", "-1"], "--elements"),
+    "more than there is memory for": (
+        ["--gradient-bytes", "1e14"],
+        "9 gradients of 100 TB and their copies need at least 3600 TB, and ",
+    ),
+    "more in one process": (["--backend", "jax", "--elements", 10**13], "of memory are available"),
     "no repetitions": (["--repetitions", "0"], "--repetitions"),
     "no time": (["--timeout", "0"], "--timeout"),
     "processes of torch": (["--processes", "3"], "--processes is for the backend jax"),

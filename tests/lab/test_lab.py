@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.errors import LostServerError, OptionError, RunError
+from gradweave.errors import InputWarning, LostServerError, OptionError, RunError
 from gradweave.lab import measure as lab
 from gradweave.lab import network as emulation
 from gradweave.schedulers import from_spec
@@ -226,6 +226,20 @@ def test_bad_input_is_one_line_and_exit_status_2(arguments, says):
     assert process.returncode == 2
     assert printed == ""
     assert says in said and len(said.strip().splitlines()) == 1
+
+
+def test_an_experiment_that_would_time_out_is_refused_before_it_starts():
+    crawling = lab.emulated(gw.topology.ring(4), bandwidth_bytes_per_s=100, latency_s=0)
+    ring = from_spec("ring").schedule(crawling)
+    for contender in (("ring", ring), ("gloo", None)):
+        with pytest.raises(
+            OptionError, match=r"1 MB: a run is predicted to take 15,030 s .* 300 s"
+        ):
+            lab.measure(crawling, [contender], gradient_bytes=[4, 1_000_000])
+    usual = from_spec("ring").schedule(slow_links("ring:4"))
+    lab.check_time(slow_links("ring:4"), [("ring", usual), ("gloo", None)], [1_000_000], 5)
+    with pytest.warns(InputWarning, match=r"all runs together are predicted to take 4\d minutes"):
+        lab.check_time(slow_links("ring:4"), [("gloo", None)], [1_000_000], 20_000)
 
 
 def test_a_schedule_for_another_network_is_refused(tmp_path):

@@ -11,7 +11,14 @@ import click
 import numpy as np
 
 from gradweave.atomic import atomic_write
-from gradweave.cli.console import Progress, print_json, print_lines, printable, standard_output
+from gradweave.cli.console import (
+    Progress,
+    print_json,
+    print_lines,
+    printable,
+    standard_output,
+    warn,
+)
 from gradweave.cli.options import (
     Lost,
     Sizes,
@@ -27,7 +34,12 @@ from gradweave.schedulers import solve
 from gradweave.schedulers.spec import from_spec as scheduler_from_spec
 from gradweave.schedulers.spec import split_specs
 from gradweave.topology import Topology
-from gradweave.topology.units import format_bandwidth, parse_bandwidth, parse_latency
+from gradweave.topology.units import (
+    doubt_of_bandwidth,
+    format_bandwidth,
+    parse_bandwidth,
+    parse_latency,
+)
 
 if TYPE_CHECKING:
     from gradweave.lab.measure import Measurement
@@ -100,7 +112,7 @@ def lab(
 
     topology = laboratory.emulated(
         network_of(network, lost),
-        bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
+        bandwidth_bytes_per_s=_bandwidth(bandwidth),
         latency_s=parse_latency(latency),
     )
     with Progress(f"scheduling {network}") as progress:
@@ -130,6 +142,13 @@ def lab(
     _print_table(measurements)
     if written:
         print_lines(f"written to {' and '.join(map(str, written))}")
+
+
+def _bandwidth(text: str) -> float:
+    bandwidth = parse_bandwidth(text)
+    if doubt := doubt_of_bandwidth(text):
+        warn(f"--bandwidth: {doubt}")
+    return bandwidth
 
 
 def _require() -> None:

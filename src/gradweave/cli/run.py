@@ -16,6 +16,7 @@ from gradweave.execute.program import check_runs
 from gradweave.execute.reduction import REDUCTIONS, Reduction
 from gradweave.execute.running.joined import abandon, join, rank_given
 from gradweave.execute.running.launch import Place, launch
+from gradweave.execute.running.memory import check_memory
 from gradweave.execute.running.trial import DTYPES, Report, Timing, Trial, itemsize
 from gradweave.execute.running.worker import Task
 from gradweave.schedule import Schedule, load
@@ -136,7 +137,7 @@ def _report(file: Path, trial: Trial, place: Place, given: int | None) -> tuple[
         schedule = _read(file)
         if given is not None:
             return schedule, join(schedule, _task(file, trial, place), progress, _end)
-        _warn(schedule, trial, place)
+        _check_machine(schedule, trial, place)
         progress(f"starting {schedule.topology.num_servers} servers")
         return schedule, launch(schedule, file, trial, place, progress)
 
@@ -178,21 +179,15 @@ def _check_options(trial: Trial, place: Place, processes: int | None, devices: s
         raise OptionError(f"--logs: {place.logs} is a file; give the name of a directory")
 
 
-def _warn(schedule: Schedule, trial: Trial, place: Place) -> None:
-    """Says so where the machine is too small for the times to mean much."""
+def _check_machine(schedule: Schedule, trial: Trial, place: Place) -> None:
+    """Refuses what there is no memory for; warns where times or memory may not do."""
     servers, cores = schedule.topology.num_servers, os.cpu_count() or 1
     if place.pretend_devices and servers > _PER_CORE * cores:
         warn(f"{servers} servers share {cores} cores; the times are those of the cores")
-    need = 4 * servers * trial.gradient_bytes
-    try:
-        has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return
-    if need > has:
-        warn(
-            f"{servers} gradients of {trial.gradient_bytes / 1e9:.3g} GB and their copies take "
-            f"about {need / 1e9:.3g} GB; the machine has {has / 1e9:.3g} GB"
-        )
+    if place.pretend_devices:  # devices that JAX finds have memory of their own
+        processes = place.processes if trial.backend == "jax" else servers
+        if warning := check_memory(servers, processes, trial.gradient_bytes):
+            warn(warning)
 
 
 def _leave(error: GradweaveError, rank: int) -> NoReturn:

@@ -5,6 +5,7 @@ import dataclasses
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave import simulate
-from gradweave.errors import OptionError, RunError
+from gradweave.errors import InputWarning, OptionError, RunError
 from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.program import check_all_reduce
-from gradweave.lab.crew import Crew
+from gradweave.lab.crew import ANSWER_S, Crew
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.lab.paths import schedule_paths, shortest_paths
 from gradweave.schedule.schedule import Schedule
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import format_bandwidth, format_size
 
 ELEMENT_BYTES = 4
 """Gradients are of float32."""
 _HEADSTART_S = 0.05
 """Time for all processes to hear when to start."""
+_PATIENCE_S = 1800.0
+"""Predicted time of all runs beyond which it is told beforehand."""
+_GREETING_BYTES = 1000
+"""About what two processes exchange when they connect, as all pairs do."""
 _SETTLE_S = 0.05
 """Time for the last acknowledgements, before the counters are read."""
 
@@ -108,7 +114,8 @@ def measure(
         progress: told what is being done.
 
     Raises:
-        OptionError: not root, or the kernel lacks what is needed.
+        OptionError: not root, or the kernel lacks what is needed; or a run would take longer than
+            processes are waited for.
         LostServerError: a server's process died.
         RunError: a process failed, or a result was wrong.
     """
@@ -117,12 +124,56 @@ def measure(
     for _, schedule in contenders:
         if schedule is not None:
             check_all_reduce(schedule)
+    check_time(topology, contenders, gradient_bytes, repetitions)
     with laboratory(topology, progress) as lab:
         return [
             lab.measure(name, schedule, size, repetitions, progress)
             for name, schedule in contenders
             for size in gradient_bytes
         ]
+
+
+def check_time(
+    topology: Topology,
+    contenders: Sequence[tuple[str, Schedule | None]],
+    gradient_bytes: Sequence[int],
+    repetitions: int,
+) -> None:
+    """Refuses an experiment of which a single run would time out, and warns of a long one.
+
+    Args:
+        topology: the network, with the bandwidths to emulate.
+        contenders: names and schedules, as for `measure`.
+        gradient_bytes: sizes.
+        repetitions: timed runs of each.
+
+    Raises:
+        OptionError: naming the run and its predicted time.
+    """
+    slowest = float(topology.bandwidth_bytes_per_s.min())
+    servers = topology.num_servers
+    connecting = (servers - 1) * _GREETING_BYTES / slowest
+    total = 0.0
+    for name, schedule in contenders:
+        for size in gradient_bytes:
+            one = connecting + (
+                2 * size * (servers - 1) / servers / slowest  # what any server must receive
+                if schedule is None
+                else simulate.seconds(schedule, size, "events")
+            )
+            if one > ANSWER_S:
+                raise OptionError(
+                    f"{name}, {format_size(size)}: a run is predicted to take {one:,.0f} s where "
+                    f"the slowest link has {format_bandwidth(slowest)}, and a lab waits "
+                    f"{ANSWER_S:g} s at most; raise the bandwidth or make the gradient smaller"
+                )
+            total += connecting + (repetitions + 1) * (one - connecting)
+    if total > _PATIENCE_S:
+        warnings.warn(
+            f"all runs together are predicted to take {total / 60:,.0f} minutes",
+            InputWarning,
+            stacklevel=3,
+        )
 
 
 @contextlib.contextmanager
