@@ -7,6 +7,8 @@
 (16, 'all_reduce')
 """
 
+from typing import TYPE_CHECKING
+
 from gradweave import (
     aggregate,
     bounds,
@@ -19,9 +21,17 @@ from gradweave import (
     topology,
     verify,
 )
+from gradweave.lazy import lazily
 from gradweave.schedule import Schedule
 from gradweave.schedulers import Solution, solve
 from gradweave.topology import Topology
+
+if TYPE_CHECKING:
+    from gradweave import environment, lab, learning, marl, report
+    from gradweave.verify.calling import verify
+
+_LATER = ("environment", "lab", "learning", "marl", "report")
+"""What takes an extra or a moment to import, and is imported when it is first used."""
 
 __version__ = "0.1.0"
 
@@ -32,9 +42,14 @@ __all__ = [
     "__version__",
     "aggregate",
     "bounds",
+    "environment",
     "errors",
     "execute",
     "export",
+    "lab",
+    "learning",
+    "marl",
+    "report",
     "schedule",
     "schedulers",
     "simulate",
@@ -42,3 +57,5 @@ __all__ = [
     "topology",
     "verify",
 ]
+
+__getattr__, __dir__ = lazily(__name__, dict.fromkeys(_LATER, ""))

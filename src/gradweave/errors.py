@@ -6,6 +6,7 @@
     ├── FileError                a file that cannot be read or written, or holds something else
     ├── ScheduleError            columns that do not make a schedule
     ├── OptionError              something asked for that Gradweave does not do
+    │   └── MissingExtraError    something that is not installed; an ImportError too
     └── Negative                 the question was sound and its answer is no
         ├── InvalidScheduleError a schedule that the verifier rejects
         ├── NoScheduleError      no schedule was found within the limits given
@@ -39,6 +40,10 @@ class ScheduleError(GradweaveError, ValueError):
 
 class OptionError(GradweaveError, ValueError):
     """Something asked for that Gradweave does not do, or an argument out of its range."""
+
+
+class MissingExtraError(OptionError, ModuleNotFoundError):
+    """Something that needs a package which is not installed; the message names the extra."""
 
 
 class Negative(GradweaveError):

@@ -225,13 +225,10 @@ def test_a_file_that_holds_no_schedule(refused, here, files):
 
 @pytest.mark.parametrize(("backend", "package"), verb._PACKAGES.items())
 def test_a_package_that_is_not_there(refused, here, files, monkeypatch, backend, package):
-    find = verb.importlib.util.find_spec
-    monkeypatch.setattr(
-        verb.importlib.util, "find_spec", lambda name: None if name == package else find(name)
-    )
+    monkeypatch.setitem(sys.modules, package, None)
     line = refused("run", files["ring"], "--backend", backend)
     assert line == (
-        f"gradweave: the backend {backend} needs {package}; pip install 'gradweave[run]'"
+        f"gradweave: the backend {backend} needs {package}: pip install 'gradweave[{backend}]'"
     )
 
 

@@ -81,6 +81,26 @@ def test_a_full_disk_behind_standard_output(arguments, gradweave, here, monkeypa
     assert line.startswith("gradweave: ") and line.endswith("No space left on device")
 
 
+def test_compare_without_matplotlib_writes_all_but_the_chart(gradweave, here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    (here / "out").mkdir()
+    (here / "out/comparison.png").write_bytes(b"an earlier chart")
+    arguments = ["ring:4", "--schedulers", "ring", "--seeds", "1", "--output", "out"]
+    answer = gradweave("compare", *arguments)
+    assert answer.status == 0
+    assert "written to out: comparison.csv, comparison.json\n" in answer.stdout
+    assert {path.name for path in (here / "out").iterdir()} == {
+        "comparison.csv",
+        "comparison.json",
+    }
+    (line,) = [line for line in answer.stderr.splitlines() if " s  " not in line]
+    assert line == (
+        "gradweave: warning: no comparison.png: a chart needs matplotlib: pip install "
+        "'gradweave[plot]'"
+    )
+
+
 def test_without_an_output_nothing_is_written(gradweave, here):
     assert gradweave("schedule", "ring:4", "--json").json["output"] is None
     assert list(here.iterdir()) == []

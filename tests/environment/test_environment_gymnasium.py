@@ -147,5 +147,5 @@ def test_without_gymnasium_the_error_names_the_extra(monkeypatch: pytest.MonkeyP
     monkeypatch.delitem(sys.modules, "gradweave.environment.gymnasium_adapter")
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     importlib.import_module("gradweave.environment")
-    with pytest.raises(ImportError, match=r"needs Gymnasium: pip install 'gradweave\[learn\]'"):
+    with pytest.raises(ImportError, match=r"needs gymnasium: pip install 'gradweave\[learn\]'"):
         importlib.import_module("gradweave.environment.gymnasium_adapter")

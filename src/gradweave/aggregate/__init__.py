@@ -7,10 +7,12 @@ the extra ``train``. The asynchronous parameter server, `asynchronous`, is an en
 Ray (extra ``ray``).
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
+    from gradweave.aggregate import asynchronous
     from gradweave.aggregate.compressors import Compressor, Exact, Grid, MaxNorm, RandomK, TopK
     from gradweave.aggregate.exact import mean, parameter_server, ring, scheduled
     from gradweave.aggregate.gossip import choco_sgd, d_psgd, dcd_psgd, ecd_psgd, naive_psgd
@@ -31,6 +33,7 @@ _HOME = {
     "TopK": "compressors",
     "Validity": "validity",
     "ValidityWarning": "validity",
+    "asynchronous": "",
     "check": "validity",
     "choco_sgd": "gossip",
     "consensus": "replicas",
@@ -60,6 +63,7 @@ __all__ = [
     "TopK",
     "Validity",
     "ValidityWarning",
+    "asynchronous",
     "check",
     "choco_sgd",
     "consensus",
@@ -78,10 +82,4 @@ __all__ = [
     "sent_bytes",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"gradweave.aggregate.{_HOME[name]}"), name)
-    if name == "asynchronous":
-        return importlib.import_module("gradweave.aggregate.asynchronous")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazily(__name__, _HOME, "train")

@@ -2,7 +2,6 @@
 
 import csv
 import functools
-import importlib.util
 import io
 import itertools
 import json
@@ -12,9 +11,16 @@ from pathlib import Path
 import click
 
 from gradweave.atomic import atomic_write
-from gradweave.cli.console import Progress, print_json, print_lines, printable, standard_output
+from gradweave.cli.console import (
+    Progress,
+    print_json,
+    print_lines,
+    printable,
+    standard_output,
+    warn,
+)
 from gradweave.cli.options import json_option, schedulers_of, time_limit_option
-from gradweave.errors import FileError, OptionError
+from gradweave.errors import FileError, MissingExtraError, OptionError
 from gradweave.report import TABLE_2, Case, Row, comparison_chart
 from gradweave.report import compare as run
 from gradweave.report.comparison import LEARNED
@@ -46,7 +52,7 @@ WIDEST = 1 << 20
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Directory for comparison.csv, comparison.json and comparison.png.",
+    help="Directory for comparison.csv, comparison.json and, with the extra plot, comparison.png.",
 )
 @json_option
 def compare(
@@ -93,10 +99,6 @@ def strategies_of(text: str) -> tuple[Scheduler, ...]:
 
 def _prepare(output: Path) -> None:
     """Makes the output directory, and refuses now what would fail after the work."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise OptionError(
-            "--output draws a chart, which needs matplotlib; pip install 'gradweave[plot]'"
-        )
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -114,11 +116,14 @@ def _write(rows: Sequence[Row], output: Path) -> list[str]:
     atomic_write(output / "comparison.csv", text.getvalue().encode())
     atomic_write(output / "comparison.json", json.dumps({"rows": objects}, indent=1).encode())
     drawn = [row for row in objects if row["rounds_mean"] is not None]
-    if not drawn:
-        (output / "comparison.png").unlink(missing_ok=True)
-        return ["comparison.csv", "comparison.json"]
-    comparison_chart(drawn, output / "comparison.png")
-    return ["comparison.csv", "comparison.json", "comparison.png"]
+    try:
+        if drawn:
+            comparison_chart(drawn, output / "comparison.png")
+            return ["comparison.csv", "comparison.json", "comparison.png"]
+    except MissingExtraError as error:
+        warn(f"no comparison.png: {error}")
+    (output / "comparison.png").unlink(missing_ok=True)  # an earlier one's, of other figures
+    return ["comparison.csv", "comparison.json"]
 
 
 def _print_table(rows: Sequence[Row]) -> None:

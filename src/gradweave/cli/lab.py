@@ -1,6 +1,5 @@
 """``gradweave lab``: measure all-reduces on an emulated network, beside the prediction."""
 
-import importlib.util
 import json
 import os
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from gradweave.cli.options import (
     writable,
 )
 from gradweave.errors import OptionError, ScheduleError
+from gradweave.lazy import require
 from gradweave.schedule import Schedule, load
 from gradweave.schedulers import solve
 from gradweave.schedulers.spec import from_spec as scheduler_from_spec
@@ -153,9 +153,7 @@ def _bandwidth(text: str) -> float:
 
 def _require() -> None:
     """Says what is missing, before any work."""
-    missing = [name for name in ("pyroute2", "torch") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise OptionError(f"a lab needs {' and '.join(missing)}; pip install 'gradweave[lab]'")
+    require("a lab", "pyroute2", "torch", extra="lab")
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         raise OptionError("a lab makes network namespaces, which needs root; run it with sudo")
 

@@ -1,7 +1,6 @@
 """Options and arguments that several verbs share."""
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypedDict, TypeVar
@@ -9,6 +8,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 import click
 
 from gradweave.errors import FileError, SpecError
+from gradweave.lazy import is_there as is_there
 from gradweave.schedulers import Scheduler
 from gradweave.schedulers.spec import from_spec, split_specs
 from gradweave.topology import Faults, Topology
@@ -140,11 +140,3 @@ def writable(path: Path | None, *suffixes: str) -> None:
         raise FileError(f"{path}: is a directory; give the name of a file")
     if not path.parent.is_dir():
         raise FileError(f"{path}: there is no directory {path.parent}; make it first")
-
-
-def is_there(module: str) -> bool:
-    """Whether a module that a verb needs is installed, without importing it."""
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ValueError:  # what a module without a specification raises
-        return False

@@ -1,6 +1,5 @@
 """``gradweave run``: the collective on real processes, checked and timed."""
 
-import importlib.util
 import os
 import sys
 import time
@@ -19,6 +18,7 @@ from gradweave.execute.running.launch import Place, launch
 from gradweave.execute.running.memory import check_memory
 from gradweave.execute.running.trial import DTYPES, Report, Timing, Trial, itemsize
 from gradweave.execute.running.worker import Task
+from gradweave.lazy import require
 from gradweave.schedule import Schedule, load
 from gradweave.topology.units import format_size
 
@@ -163,10 +163,7 @@ def _check_options(trial: Trial, place: Place, processes: int | None, devices: s
                 )
     elif not place.pretend_devices and place.processes > 1:
         raise OptionError("--devices found: expected one process; leave --processes out")
-    if importlib.util.find_spec(_PACKAGES[backend]) is None:
-        raise OptionError(
-            f"the backend {backend} needs {_PACKAGES[backend]}; pip install 'gradweave[run]'"
-        )
+    require(f"the backend {backend}", _PACKAGES[backend])
     for other in _PACKAGES:
         if other != backend and rank_given(other) is not None:
             raise OptionError(

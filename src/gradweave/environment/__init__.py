@@ -1,9 +1,26 @@
 """The scheduling problem as a JAX multi-agent environment. Needs the extra ``learn``."""
 
-from gradweave.environment.environment import SchedulingEnvironment, Step, rounds
-from gradweave.environment.problem import Instance, Problem, Size, stack
-from gradweave.environment.rewards import Rewards
-from gradweave.environment.state import State
+from typing import TYPE_CHECKING
+
+from gradweave.lazy import lazily
+
+if TYPE_CHECKING:
+    from gradweave.environment.environment import SchedulingEnvironment, Step, rounds
+    from gradweave.environment.problem import Instance, Problem, Size, stack
+    from gradweave.environment.rewards import Rewards
+    from gradweave.environment.state import State
+
+_HOME = {
+    "Instance": "problem",
+    "Problem": "problem",
+    "Rewards": "rewards",
+    "SchedulingEnvironment": "environment",
+    "Size": "problem",
+    "State": "state",
+    "Step": "environment",
+    "rounds": "environment",
+    "stack": "problem",
+}
 
 __all__ = [
     "Instance",
@@ -16,3 +33,5 @@ __all__ = [
     "rounds",
     "stack",
 ]
+
+__getattr__, __dir__ = lazily(__name__, _HOME, "learn")

@@ -22,15 +22,14 @@ from gradweave.environment.numbered import (
 from gradweave.environment.problem import Instance, Size
 from gradweave.environment.rewards import Rewards
 from gradweave.errors import OptionError
+from gradweave.lazy import missing
 from gradweave.schedule.schedule import Provenance, Schedule
 
 try:
     import gymnasium
     from gymnasium import spaces
-except ImportError as missing:
-    raise ImportError(
-        "gradweave.environment.gymnasium_adapter needs Gymnasium: pip install 'gradweave[learn]'"
-    ) from missing
+except ImportError as error:
+    raise missing(__name__, "gymnasium") from error
 
 
 NAME: Final = "gradweave/Scheduling-v0"

@@ -17,15 +17,14 @@ from gradweave.environment.numbered import (
 )
 from gradweave.environment.problem import Instance, Size
 from gradweave.environment.rewards import Rewards
+from gradweave.lazy import missing
 from gradweave.schedule.schedule import Provenance, Schedule
 
 try:
     from jaxmarl.environments.multi_agent_env import MultiAgentEnv
     from jaxmarl.environments.spaces import Box, Discrete, MultiDiscrete, Space
-except ImportError as missing:
-    raise ImportError(
-        "gradweave.environment.jaxmarl_adapter needs JaxMARL: pip install 'gradweave[marl]'"
-    ) from missing
+except ImportError as error:
+    raise missing(__name__, "jaxmarl") from error
 
 TREES = "flow_tree_selection"
 WORKLOADS = "workload_scheduling"

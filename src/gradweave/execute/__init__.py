@@ -1,17 +1,16 @@
 """Schedules on real processes: what each server does, and backends that do it.
 
 The backends `jax_mesh`, `mpi` and `torch_distributed` are imported on first use, and need JAX,
-mpi4py or PyTorch; the extra ``run`` has all three.
+mpi4py or PyTorch: the extras ``jax``, ``mpi`` and ``torch``, or ``run`` for all three.
 """
 
-import importlib
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.program import Action, Program, same_bits
 from gradweave.execute.reduction import REDUCTIONS, Reduction
 from gradweave.execute.reference import play
+from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.execute import jax_mesh, mpi, torch_distributed
@@ -32,8 +31,4 @@ __all__ = [
     "torch_distributed",
 ]
 
-
-def __getattr__(name: str) -> ModuleType:
-    if name in BACKENDS:
-        return importlib.import_module(f"gradweave.execute.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazily(__name__, dict.fromkeys(BACKENDS, ""))

@@ -1,1 +1,44 @@
-"""An emulated network on this machine, to measure what `gradweave.simulate` predicts."""
+"""An emulated network on this machine, to measure what `gradweave.simulate` predicts.
+
+Needs the extra ``lab``, and root.
+"""
+
+from typing import TYPE_CHECKING
+
+from gradweave.lazy import lazily
+
+if TYPE_CHECKING:
+    from gradweave.lab import measure, network, paths
+    from gradweave.lab.measure import Laboratory, Measurement, emulated, laboratory
+    from gradweave.lab.network import EmulatedNetwork
+    from gradweave.lab.paths import Paths, schedule_paths, shortest_paths
+
+_HOME = {
+    "EmulatedNetwork": "network",
+    "Laboratory": "measure",
+    "Measurement": "measure",
+    "Paths": "paths",
+    "emulated": "measure",
+    "laboratory": "measure",
+    "measure": "",
+    "network": "",
+    "paths": "",
+    "schedule_paths": "paths",
+    "shortest_paths": "paths",
+}
+
+__all__ = [
+    "EmulatedNetwork",
+    "Laboratory",
+    "Measurement",
+    "Paths",
+    "emulated",
+    "laboratory",
+    "measure",
+    "network",
+    "paths",
+    "schedule_paths",
+    "shortest_paths",
+]
+
+__getattr__, __dir__ = lazily(__name__, _HOME, "lab")

@@ -3,11 +3,29 @@
 To use trained weights takes none of this: the scheduler reads their file and plays without JAX.
 """
 
-from gradweave.learning.checkpoint import load_policy, save_policy
-from gradweave.learning.config import Config, Exercise, Group, read_config
-from gradweave.learning.networks import HierarchicalPolicy
-from gradweave.learning.ppo import PPO
-from gradweave.learning.training import Report, train
+from typing import TYPE_CHECKING
+
+from gradweave.lazy import lazily
+
+if TYPE_CHECKING:
+    from gradweave.learning.checkpoint import load_policy, save_policy
+    from gradweave.learning.config import Config, Exercise, Group, read_config
+    from gradweave.learning.networks import HierarchicalPolicy
+    from gradweave.learning.ppo import PPO
+    from gradweave.learning.training import Report, train
+
+_HOME = {
+    "Config": "config",
+    "Exercise": "config",
+    "Group": "config",
+    "HierarchicalPolicy": "networks",
+    "PPO": "ppo",
+    "Report": "training",
+    "load_policy": "checkpoint",
+    "read_config": "config",
+    "save_policy": "checkpoint",
+    "train": "training",
+}
 
 __all__ = [
     "PPO",
@@ -21,3 +39,5 @@ __all__ = [
     "save_policy",
     "train",
 ]
+
+__getattr__, __dir__ = lazily(__name__, _HOME, "learn")

@@ -4,8 +4,9 @@ Gradients, or parameters, of the devices are combined by any aggregation of `gra
 Needs the extra ``marl``.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.marl.config import PPO, Config
@@ -45,8 +46,4 @@ __all__ = [
     "train",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"gradweave.marl.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazily(__name__, _HOME, "marl")

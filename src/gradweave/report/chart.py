@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
+from gradweave.lazy import missing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,13 +35,14 @@ def comparison_chart(rows: Sequence[_Row], path: str | Path) -> None:
         path: where to write the PNG.
 
     Raises:
-        OptionError: no rows, or matplotlib is not installed.
+        OptionError: no rows.
+        MissingExtraError: matplotlib is not installed.
         FileError: the file cannot be written.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise OptionError("charts need matplotlib; pip install 'gradweave[plot]'") from error
+        raise missing("a chart", "matplotlib") from error
     if not rows:
         raise OptionError("nothing to draw: expected at least one row, got none")
     networks = list(dict.fromkeys(_network(row) for row in rows))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradweave.atomic import atomic_write
-from gradweave.errors import OptionError
+from gradweave.lazy import missing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,13 +31,13 @@ def lab_chart(measurements: Sequence["Measurement"], title: str, path: str | Pat
         path: where to write the PNG.
 
     Raises:
-        OptionError: matplotlib is not installed.
+        MissingExtraError: matplotlib is not installed.
         FileError: the file cannot be written.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise OptionError("charts need matplotlib; pip install 'gradweave[plot]'") from error
+        raise missing("a chart", "matplotlib") from error
     height = 1.6 + 0.34 * len(measurements)
     figure = Figure(figsize=(10.5, max(height, 3.6)), dpi=150, layout="constrained")
     times, links = figure.subplots(1, 2, width_ratios=(1.6, 1))

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gradweave.children import Children
-from gradweave.errors import OptionError, RunError
+from gradweave.errors import RunError
+from gradweave.lazy import missing
 from gradweave.schedulers import keeper, loopback
 
 POLL_S = 0.25
@@ -150,13 +151,13 @@ def cluster(address: str | None = None) -> Iterator[Cluster]:
             that this process is connected to, or else this machine, whose processes end afterwards.
 
     Raises:
-        OptionError: where Ray (extra ``ray``) is not installed.
+        MissingExtraError: where Ray is not installed.
         RunError: where Ray cannot start or find the cluster, or ends before its time.
     """
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise OptionError("a cluster needs Ray; pip install 'gradweave[ray]'") from error
+        raise missing("a cluster", "ray") from error
     if _connected:
         with _connected[-1].explained():
             yield _connected[-1]

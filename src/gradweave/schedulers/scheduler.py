@@ -10,6 +10,7 @@ import numpy as np
 from gradweave.errors import OptionError
 from gradweave.schedule.compose import compose, reverse
 from gradweave.schedule.schedule import COLLECTIVES, Collective, Provenance, Schedule
+from gradweave.topology.spec import as_topology
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
 
@@ -28,7 +29,7 @@ class Scheduler(abc.ABC):
 
     def schedule(
         self,
-        topology: Topology,
+        topology: Topology | str,
         *,
         collective: Collective = "all_reduce",
         seed: int = 0,
@@ -37,7 +38,7 @@ class Scheduler(abc.ABC):
         """Makes a schedule and verifies it.
 
         Args:
-            topology: the network.
+            topology: the network, or its specification or file as on the command line.
             collective: a stage, or both.
             seed: every random choice depends on it alone.
             time_limit: seconds after which to return the best found so far; None to let the
@@ -55,7 +56,7 @@ class Scheduler(abc.ABC):
             raise OptionError(
                 f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
             )
-        made = self._make(topology, collective, seed, time_limit).replace(
+        made = self._make(as_topology(topology), collective, seed, time_limit).replace(
             scheduler=Provenance(self.name, self.options(), seed)
         )
         verify(

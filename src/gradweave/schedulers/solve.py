@@ -17,9 +17,10 @@ from gradweave.schedulers.repair import Repair
 from gradweave.schedulers.ring import Ring
 from gradweave.schedulers.scheduler import Scheduler, may_forward
 from gradweave.schedulers.seconds_bound import MOST_TIMED, Timing, has_equal_links, timing_of
-from gradweave.schedulers.spec import to_spec
+from gradweave.schedulers.spec import as_schedulers, to_spec
 from gradweave.schedulers.symmetric import Symmetric
 from gradweave.topology.routes import hop_distances
+from gradweave.topology.spec import as_topology
 from gradweave.topology.topology import Topology
 
 Objective = Literal["rounds", "seconds"]
@@ -99,10 +100,10 @@ class Solution:
 
 
 def solve(
-    topology: Topology,
+    topology: Topology | str,
     *,
     collective: Collective = "all_reduce",
-    schedulers: Sequence[Scheduler] | None = None,
+    schedulers: Sequence[Scheduler | str] | str | None = None,
     objective: Objective = "rounds",
     gradient_bytes: float | None = None,
     start_from: Schedule | None = None,
@@ -117,10 +118,11 @@ def solve(
     seconds it also tries finer pieces and overlapping stages, and has `Solution.timing`.
 
     Args:
-        topology: the network.
+        topology: the network, or its specification or file as on the command line.
         collective: a stage, or both, for the objective rounds with a barrier between them.
-        schedulers: strategies to try, in this order, but rings first where one can meet the bound;
-            if not given, `DEFAULT`, for seconds `gradweave.schedulers.objective.FOR_SECONDS`.
+        schedulers: strategies to try, or their specifications such as ``merged:tries=4``, in this
+            order, but rings first where one can meet the bound; if not given, `DEFAULT`, for
+            seconds `gradweave.schedulers.objective.FOR_SECONDS`.
         objective: ``rounds``; or ``seconds`` in the event model for a gradient's size, which
             counts latencies and bandwidths.
         gradient_bytes: size of the whole gradient: needed for the objective seconds; for rounds,
@@ -142,11 +144,10 @@ def solve(
         NoScheduleError: where no strategy found a schedule.
         OptionError: for an option that is none, or strategies whose pieces differ in size, of which
             rounds do not compare.
+        SpecError: for a specification that is not understood.
 
     >>> import gradweave as gw
-    >>> solution = gw.solve(
-    ...     gw.topology.ring(8), collective="all_gather", schedulers=[gw.schedulers.Merged()]
-    ... )
+    >>> solution = gw.solve("ring:8", collective="all_gather", schedulers=["merged"])
     >>> solution.rounds, solution.bound.rounds, solution.optimal
     (4, 4, True)
     """
@@ -154,7 +155,9 @@ def solve(
         raise OptionError(
             f"solve: objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}"
         )
-    if schedulers is not None and not schedulers:
+    topology = as_topology(topology)
+    strategies = None if schedulers is None else as_schedulers(schedulers)
+    if strategies is not None and not strategies:
         raise OptionError("solve: expected at least one scheduler, got none")
     if time_limit is not None and not time_limit > 0:
         raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
@@ -170,7 +173,7 @@ def solve(
             topology,
             gradient_bytes,
             collective=collective,
-            schedulers=schedulers,
+            schedulers=strategies,
             first=first,
             seed=seed,
             time_limit=time_limit,
@@ -179,7 +182,7 @@ def solve(
     found = _solve_for_rounds(
         topology,
         collective,
-        (*first, *(DEFAULT if schedulers is None else schedulers)),
+        (*first, *(DEFAULT if strategies is None else strategies)),
         seed,
         time_limit,
         progress,

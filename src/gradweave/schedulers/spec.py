@@ -4,6 +4,8 @@ import dataclasses
 import difflib
 import types
 import typing
+from collections.abc import Iterable
+from typing import Any
 
 from gradweave.errors import GradweaveError, OptionError, SpecError
 from gradweave.schedulers.binomial import Binomial
@@ -75,6 +77,30 @@ def from_spec(text: str) -> Scheduler:
         )
     except TypeError as error:
         raise OptionError(f"{name}: {error}") from error
+
+
+def as_schedulers(strategies: Iterable[Scheduler | str] | str) -> tuple[Scheduler, ...]:
+    """Strategies, each given as itself or as a specification; or all as one text with commas.
+
+    Raises:
+        OptionError: for anything else; what `from_spec` raises for text.
+
+    >>> [strategy.name for strategy in as_schedulers(["ring", Merged()])]
+    ['ring', 'merged']
+    """
+    if isinstance(strategies, str):
+        return tuple(map(from_spec, split_specs(strategies)))
+    alone = not isinstance(strategies, Iterable)
+    given: list[Any] = [strategies] if alone else list(strategies)
+    for one in given:
+        if alone or not isinstance(one, Scheduler | str):
+            shown = getattr(one, "__name__", "") if isinstance(one, type) else ""
+            hint = f"the class {shown}; write {shown}()" if shown else type(one).__name__
+            raise OptionError(
+                "expected strategies: a list of schedulers or of specifications such as "
+                f"'merged:tries=4'; got {hint}"
+            )
+    return tuple(from_spec(one) if isinstance(one, str) else one for one in given)
 
 
 def split_specs(text: str) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gradweave.errors import InputWarning, SpecError
+from gradweave.errors import InputWarning, OptionError, SpecError
 from gradweave.topology.bcube import bcube
 from gradweave.topology.complete import complete
 from gradweave.topology.dcell import dcell
@@ -39,6 +39,22 @@ from gradweave.topology.units import doubt_of_bandwidth, parse_bandwidth, parse_
 
 UNNAMED = ""
 """Key under which `parse_spec` gives a value that was written without one, as in ``torus:4x4``."""
+
+
+def as_topology(network: Topology | str | os.PathLike[str]) -> Topology:
+    """The network itself, or the one that a specification or the path of a file describes.
+
+    Raises:
+        OptionError: for anything else; what `from_spec` raises for text.
+    """
+    if isinstance(network, Topology):
+        return network
+    if isinstance(network, str | os.PathLike):
+        return from_spec(os.fspath(network))
+    raise OptionError(
+        "expected a network: a Topology, a specification such as 'ring:4', or the path of a file; "
+        f"got {type(network).__name__}"
+    )
 
 
 def from_spec(text: str) -> Topology:

@@ -1,6 +1,5 @@
 """How an MPI on this machine starts processes."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradweave.errors import OptionError
+from gradweave.lazy import require
 
 _ANSWER_S = 60.0
 _WRAPPER = (
@@ -32,8 +32,7 @@ def mpirun_command(servers: int, worker: Sequence[str], statuses: Path) -> list[
     Raises:
         OptionError: there is no MPI, or Python cannot use it.
     """
-    if importlib.util.find_spec("mpi4py") is None:
-        raise OptionError("the backend mpi needs mpi4py; pip install 'gradweave[run]'")
+    require("the backend mpi", "mpi4py")
     mpirun = _found()
     return [
         *(mpirun, *_options(_version(mpirun)), "-n", str(servers)),

@@ -1,0 +1,95 @@
+"""Names of a package that are imported when they are first used, and what is missing if they fail.
+
+A package that needs an extra, or is slow to import, says where its names are. They are found by
+`dir`, and by type checkers from imports under ``TYPE_CHECKING``.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gradweave.errors import MissingExtraError
+
+EXTRAS = {
+    "brax": "mabrax",
+    "equinox": "learn",
+    "gymnasium": "learn",
+    "jax": "jax",
+    "jaxmarl": "marl",
+    "jaxtyping": "learn",
+    "matplotlib": "plot",
+    "mpi4py": "mpi",
+    "optax": "train",
+    "pyroute2": "lab",
+    "ray": "ray",
+    "tensorboardX": "learn",
+    "torch": "torch",
+}
+"""The smallest extra that installs each module; ``pyproject.toml`` has them all."""
+
+
+def lazily(
+    package: str, homes: Mapping[str, str], extra: str | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The functions ``__getattr__`` and ``__dir__`` of a package.
+
+    Args:
+        package: its name.
+        homes: the submodule that has each name; "" for a submodule's own name.
+        extra: what installs all that the package needs; if not given, `EXTRAS` says it for the
+            module that is missing.
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            module = importlib.import_module(f"{package}.{homes[name] or name}")
+        except ModuleNotFoundError as error:
+            absent = (error.name or "").partition(".")[0]
+            if isinstance(error, MissingExtraError) or absent not in EXTRAS:
+                raise
+            raise missing(f"{package}.{name}", absent, extra=extra) from error
+        return getattr(module, name) if homes[name] else module
+
+    def names() -> list[str]:
+        module = vars(sys.modules[package])
+        own = {name for name in module if name.startswith("__")}
+        return sorted({*own, *homes, *module.get("__all__", ())})
+
+    return find, names
+
+
+def missing(what: str, *modules: str, extra: str | None = None) -> MissingExtraError:
+    """The error that names the extra to install.
+
+    Args:
+        what: needs them.
+        modules: that are not installed.
+        extra: that installs them; that of the first in `EXTRAS` if not given.
+    """
+    extra = extra or EXTRAS[modules[0]]
+    return MissingExtraError(
+        f"{what} needs {' and '.join(modules)}: pip install 'gradweave[{extra}]'"
+    )
+
+
+def require(what: str, *modules: str, extra: str | None = None) -> None:
+    """Refuses to begin without some modules; does not import them.
+
+    Raises:
+        MissingExtraError: where one is not installed.
+    """
+    absent = [name for name in modules if not is_there(name)]
+    if absent:
+        raise missing(what, *absent, extra=extra)
+
+
+def is_there(module: str) -> bool:
+    """Whether a module is installed, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # what a module without a specification raises
+        return False

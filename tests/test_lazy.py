@@ -1,0 +1,98 @@
+"""Names that are imported when first used: listed and found; a missing extra is named."""
+
+import importlib
+import subprocess
+import sys
+from importlib.metadata import metadata, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import gradweave as gw
+from gradweave import lazy
+from gradweave.errors import MissingExtraError, OptionError
+
+LAZY = ("aggregate", "environment", "execute", "lab", "learning", "marl")
+
+
+@pytest.mark.parametrize("name", ["gradweave", *(f"gradweave.{name}" for name in LAZY)])
+def test_dir_lists_all_that_is_there(name):
+    package = importlib.import_module(name)
+    listed = {name for name in dir(package) if not name.startswith("__")} | {"__version__"}
+    assert listed == {*package.__all__, "__version__"}
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_every_home_is_listed(name):
+    package = importlib.import_module(f"gradweave.{name}")
+    assert set(getattr(package, "_HOME", package.__all__)) == set(package.__all__)
+
+
+def test_an_unknown_name_is_no_attribute():
+    for package in (gw, gw.aggregate, gw.execute, gw.marl):
+        with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+            _ = package.nonsense
+
+
+def test_parts_are_found_from_the_package_and_loaded_late():
+    program = (
+        "import sys, gradweave as gw\n"
+        "late = ('environment', 'lab', 'learning', 'marl', 'report')\n"
+        "assert set(late) <= set(dir(gw))\n"
+        "assert not {f'gradweave.{name}' for name in late} & set(sys.modules)\n"
+        "names = [getattr(gw, name).__name__ for name in late]\n"
+        "assert names == [f'gradweave.{name}' for name in late]\n"
+        "assert not {'jax', 'torch', 'matplotlib'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "module", "extra"),
+    [
+        ("execute", "mpi", "mpi4py", "mpi"),
+        ("execute", "torch_distributed", "torch", "torch"),
+        ("execute", "jax_mesh", "jax", "jax"),
+        ("aggregate", "mean", "optax", "train"),
+        ("marl", "train", "jax", "marl"),
+        ("learning", "train", "equinox", "learn"),
+        ("environment", "SchedulingEnvironment", "jax", "learn"),
+    ],
+)
+def test_a_missing_extra_is_named(package, name, module, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    for loaded in [one for one in sys.modules if one.startswith(f"gradweave.{package}.")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    part = getattr(gw, package)
+    monkeypatch.delitem(vars(part), name, raising=False)
+    with pytest.raises(MissingExtraError) as refused:
+        getattr(part, name)
+    wanted = f"gradweave.{package}.{name} needs {module}: pip install 'gradweave[{extra}]'"
+    assert str(refused.value) == wanted
+    assert isinstance(refused.value, ImportError) and isinstance(refused.value, OptionError)
+
+
+def test_a_fault_of_our_own_is_not_called_a_missing_extra(tmp_path: Path, monkeypatch):
+    (tmp_path / "owner").mkdir()
+    (tmp_path / "owner/__init__.py").touch()
+    (tmp_path / "owner/part.py").write_text("import owner.nothing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    find, _ = lazy.lazily("owner", {"part": ""})
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'owner\.nothing'") as failed:
+        find("part")
+    assert not isinstance(failed.value, MissingExtraError)
+
+
+def test_every_extra_exists():
+    assert set(lazy.EXTRAS.values()) <= set(metadata("gradweave").get_all("Provides-Extra") or ())
+
+
+@pytest.mark.parametrize("extra", ["jax", "mpi", "train", "learn", "marl", "ray"])
+def test_without_torch_nobody_downloads_it(extra):
+    asked = [Requirement(line) for line in requires("gradweave") or []]
+    with_it = [one for one in asked if one.marker and one.marker.evaluate({"extra": extra})]
+    names = {one.name for one in with_it}
+    extras = set().union(*(one.extras for one in with_it if one.name == "gradweave"))
+    assert names and "torch" not in names
+    assert not extras & {"torch", "run", "lab", "all"}
