@@ -459,6 +459,15 @@ def test_show_finds_the_schedule_of_a_network(gradweave, here):
     assert answer.stdout == "a.html: 2 rounds; open it in a browser\n"
 
 
+def test_the_page_knows_that_seconds_were_asked_for(gradweave, here):
+    options = ["--scheduler", "ring", "--objective", "seconds"]
+    gradweave("schedule", "ring:4", *options, "--output", "ring.json")
+    gradweave("show", "ring.json")
+    gradweave("show", "ring:4", *options)
+    for name in ("ring.html", "ring-4.html"):
+        assert '"objective":"seconds"' in (here / name).read_text()
+
+
 def test_show_compares_two(gradweave, here):
     gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", "one.json")
     answer = gradweave("show", "one.json", "ring:4", "--scheduler", "merged", "--json")

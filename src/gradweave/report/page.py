@@ -73,7 +73,8 @@ def page(
         title: the page's title; the networks' names if not given.
         names: what to call the schedules, such as their files; their schedulers if not given.
         gradient_bytes: size of the whole gradient, for seconds and bytes.
-        objective: what was asked to be small; the page's badge is about that.
+        objective: what was asked to be small, where the schedule does not tell; the page's badge is
+            about that.
 
     Returns:
         The page.
@@ -159,7 +160,7 @@ def page_data(
         "bound": None
         if schedule.bound is None
         else {"rounds": schedule.bound.rounds, "kind": schedule.bound.kind},
-        "objective": objective,
+        "objective": schedule.scheduler.options.get("objective", objective),
         "equalLinks": has_equal_links(topology),
         "time": _times(schedule, gradient_bytes),
         "bytes": float(traffic(schedule, gradient_bytes).link_bytes.sum()),

@@ -212,6 +212,7 @@ class _Search:
         options = dict(best.scheduler.options())
         options |= {"overlap": True} if best.overlapped else {}
         options |= {"parts": best.parts} if best.parts > 1 else {}
+        options["objective"] = "seconds"
         rounds_bound = self._rounds_bound(best)
         made = best.schedule.replace(
             scheduler=Provenance(best.scheduler.name, options, self.seed),

@@ -19,6 +19,25 @@ function bandWidths(schedule) {
   return Array.from({ length: bands }, (_, band) => (bands < 2 ? 0.75 : 0.5 + (1.7 * band) / (bands - 1)));
 }
 
+/** The least way between two links that end beside each other on a bar. */
+function leastGap(schedule, geometry) {
+  const onBar = new Map();
+  schedule.links.source.forEach((node, link) => {
+    if (!schedule.isBar(node)) return;
+    const along = geometry.high[node] > geometry.wide[node] ? geometry.endY : geometry.endX;
+    /* Links that leave an upright bar's end lie side by side. */
+    const end = Math.abs(geometry.endX[link] - geometry.x[node]) > 1e-3 ? geometry.endX[link] : along[link];
+    if (!onBar.has(node)) onBar.set(node, new Set());
+    onBar.get(node).add(end);
+  });
+  let least = Infinity;
+  for (const ends of onBar.values()) {
+    const sorted = [...ends].sort((a, b) => a - b);
+    for (let i = 1; i < sorted.length; i++) if (sorted[i] - sorted[i - 1] > 0.05) least = Math.min(least, sorted[i] - sorted[i - 1]);
+  }
+  return least;
+}
+
 /** Draws links, one path for each bandwidth, and the bars of switches under them. */
 function drawLinks(schedule, geometry, layer) {
   const { links } = schedule;
@@ -28,9 +47,9 @@ function drawLinks(schedule, geometry, layer) {
     const points = lane(schedule, geometry, links.source[link], links.target[link], 0, 0, 0);
     paths.set(links.band[link], (paths.get(links.band[link]) ?? "") + pathData(points));
   }
-  const share = bandWidths(schedule);
+  const share = bandWidths(schedule), most = Math.max(0.8, 0.6 * leastGap(schedule, geometry));
   for (const [band, d] of [...paths].sort(([a], [b]) => a - b)) {
-    svg("path", { d, class: "link", "stroke-width": (geometry.stroke * share[band] + 0.3).toFixed(2) }, layer);
+    svg("path", { d, class: "link", "stroke-width": Math.min(most, geometry.stroke * share[band] + 0.3).toFixed(2) }, layer);
   }
 }
 

@@ -115,7 +115,7 @@ function showBandwidths(schedule, item) {
   const shown = bands.length <= 4 ? [...bands.keys()] : [0, bands.length - 1];
   for (const band of shown) {
     const line = svg("svg", { viewBox: "0 0 30 16", "aria-hidden": "true" }, item);
-    svg("path", { d: "M1 8h28", class: "link", "stroke-width": 4 * share[band] + 0.3 }, line);
+    svg("path", { d: "M1 8h28", class: "link", "stroke-width": 2.6 * share[band] + 0.3 }, line);
     element("span", bands[band], item);
   }
 }
