@@ -98,6 +98,7 @@ def test_training_with_the_hook_is_training_without(tmp_path: Path):
         (0, "during", "tcp"),
         (3, "between", "tcp"),
         (7, "during", "tcp"),
+        (5, "stopped", "tcp"),
     ],
 )
 def test_a_lost_process_is_named_by_all(rank: int, when: str, store: str, tmp_path: Path):
@@ -105,3 +106,18 @@ def test_a_lost_process_is_named_by_all(rank: int, when: str, store: str, tmp_pa
     write_job(tmp_path, "ring:8", [Case("ring", "all_reduce", "float64", "sum", 1)])
     job(tmp_path, 8, "lost", rank, when, store)
     check_all_name(tmp_path, 8, rank)
+
+
+@pytest.mark.parametrize(
+    ("rank", "when"), [(2, "stopped"), (0, "stopped"), (2, "during"), (0, "during")]
+)
+def test_backward_raises_the_loss_of_a_process(rank: int, when: str, tmp_path: Path):
+    # Of four in a ring, one exchanges no messages with it.
+    write_job(tmp_path, "ring:4", [Case("ring", "all_reduce", "float32", "mean", 1)])
+    job(tmp_path, 4, "ddp_lost", rank, when, "tcp")
+    check_all_name(tmp_path, 4, rank)
+
+
+def test_errors_in_the_hook_reach_the_training_loop(tmp_path: Path):
+    write_job(tmp_path, "complete:4", [Case("portfolio", "all_reduce", "", "", 0)])
+    job(tmp_path, 4, "ddp_errors")

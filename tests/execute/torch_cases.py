@@ -4,7 +4,9 @@
     python -m tests.execute.torch_cases FOLDER 6 checks
     python -m tests.execute.torch_cases FOLDER 6 overlapping
     python -m tests.execute.torch_cases FOLDER 4 ddp
+    python -m tests.execute.torch_cases FOLDER 4 ddp_errors
     python -m tests.execute.torch_cases FOLDER N lost RANK WHEN STORE
+    python -m tests.execute.torch_cases FOLDER N ddp_lost RANK WHEN STORE
 
 Reads FOLDER/job.pickle; each process writes FOLDER/RANK.json.
 """
@@ -40,6 +42,8 @@ check = Checks()
 Schedules = dict[tuple[str, str], Schedule]
 BITS = {"bfloat16": torch.int16}
 """Types that NumPy does not have, by one of the same size."""
+SHORT_S = 4.0
+"""Timeout of a process group whose processes fall silent."""
 
 
 def raised(kind: type[GradweaveError], call: Callable[[], object]) -> str:
@@ -462,13 +466,58 @@ def ddp(schedules: Schedules, rank: int) -> dict:
     return report
 
 
+class Failing:
+    """Stands for a collective that fails in the middle of a run."""
+
+    def __call__(self, tensor: torch.Tensor, **_: object) -> None:
+        tensor.fill_(7)  # what nobody should take for a gradient
+        raise LostServerError(3, 3, "it failed")
+
+
+def ddp_errors(schedules: Schedules, rank: int) -> dict:
+    """What the hook's collective raises, ``backward`` raises, whatever DDP is told to do.
+
+    The same module then trains in a new DDP model.
+    """
+    (schedule,) = schedules.values()
+    for told in ({}, {"static_graph": True}, {"gradient_as_bucket_view": True}):
+        torch.manual_seed(0)
+        module = Model((torch.float32, torch.float32))
+        broken = DistributedDataParallel(module, bucket_cap_mb=0.002, **told)  # type: ignore
+        state = td.state(schedule)
+        state.collective = Failing()  # type: ignore
+        broken.register_comm_hook(state, td.hook)
+        x = torch.full((4, 16), float(rank + 1))
+        try:
+            broken(x).sum().backward()
+        except LostServerError as error:
+            assert error.rank == 3
+        else:
+            raise AssertionError(f"{told}: backward raised nothing")
+        for parameter in module.parameters():
+            assert parameter.grad is None or not (parameter.grad == 7).all(), told
+        del broken
+        module.zero_grad()
+        model = DistributedDataParallel(module, bucket_cap_mb=0.002, **told)  # type: ignore
+        model.register_comm_hook(td.state(schedule), td.hook)
+        model(x).sum().backward()
+        ours = [to_numpy(parameter.grad).copy() for parameter in module.parameters()]  # type: ignore
+        del model
+        module.zero_grad()
+        plain = DistributedDataParallel(module)
+        plain(x).sum().backward()
+        for mine, parameter in zip(ours, module.parameters(), strict=True):
+            np.testing.assert_allclose(mine, parameter.grad, rtol=1e-5, atol=1e-6)
+    return {}
+
+
 def lost(schedule: Schedule, folder: Path, own: int, rank: int, when: str) -> dict:
-    """Runs on until a process is lost, which is one that kills itself."""
+    """Runs on until a process is lost, which is one that kills or stops itself."""
     mine = torch.ones(400_000, dtype=torch.float64)
-    made = td.Collective(schedule)
+    made = td.Collective(schedule, short_of_patience() if when == "stopped" else None)
     made(mine, reduction="max")
-    if own == rank and when == "during":
-        threading.Timer(0.7, die, [folder]).start()
+    if own == rank:
+        in_the_middle(folder, when)
     if when == "idle":  # until it is dead, nobody calls anything
         if own == rank:
             die(folder)
@@ -489,9 +538,40 @@ def lost(schedule: Schedule, folder: Path, own: int, rank: int, when: str) -> di
     return {"kind": "never"}
 
 
-def die(folder: Path) -> None:
+def ddp_lost(schedule: Schedule, folder: Path, own: int, rank: int, when: str) -> dict:
+    """Trains on until a process is lost, and catches what ``backward`` raises."""
+    model = DistributedDataParallel(torch.nn.Linear(300, 300), bucket_cap_mb=0.1)  # type: ignore
+    model.register_comm_hook(td.state(schedule, short_of_patience()), td.hook)
+    model(torch.ones(4, 300)).sum().backward()
+    if own == rank:
+        in_the_middle(folder, when)
+    for _ in range(100_000):
+        loss = model(torch.ones(4, 300)).sum()
+        try:
+            loss.backward()
+        except LostServerError as error:
+            return {"kind": "lost", "rank": error.rank, "server": error.server, "at": time.time()}
+    return {"kind": "never"}
+
+
+def short_of_patience() -> dist.ProcessGroup:
+    """All processes, in a group with a short timeout."""
+    dist.barrier()
+    group = dist.new_group(timeout=datetime.timedelta(seconds=SHORT_S))
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
+def in_the_middle(folder: Path, when: str) -> None:
+    """Has this process kill or stop itself a little later."""
+    if when in ("during", "stopped"):
+        number = signal.SIGKILL if when == "during" else signal.SIGSTOP
+        threading.Timer(0.7, die, [folder, number]).start()
+
+
+def die(folder: Path, number: int = signal.SIGKILL) -> None:
     (folder / "died").write_text(str(time.time()))
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), number)
 
 
 def process(folder: Path, rank: int, servers: int, job: str, *options: str) -> None:
@@ -521,11 +601,14 @@ def process(folder: Path, rank: int, servers: int, job: str, *options: str) -> N
         report = overlapping(schedules, rank)
     elif job == "ddp":
         report = ddp(schedules, rank)
+    elif job == "ddp_errors":
+        report = ddp_errors(schedules, rank)
     else:
         (schedule,) = schedules.values()
-        report = lost(schedule, folder, rank, int(options[0]), options[1])
+        run = {"lost": lost, "ddp_lost": ddp_lost}[job]
+        report = run(schedule, folder, rank, int(options[0]), options[1])
     (folder / f"{rank}.json").write_text(json.dumps(report))
-    if job != "lost":
+    if not job.endswith("lost"):
         dist.barrier()
         dist.destroy_process_group()
 
@@ -546,9 +629,13 @@ def main(folder: Path, servers: int, job: str, *options: str) -> int:
                 sys.stderr.flush()
                 os._exit(status)
         processes.append(child)
-    ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in processes]
-    killed = int(options[0]) if job == "lost" else -1
-    return int(any(status for rank, status in enumerate(ended) if rank != killed))
+    victim = int(options[0]) if job.endswith("lost") else -1
+    left = [rank for rank in range(servers) if rank != victim]
+    ended = [os.waitstatus_to_exitcode(os.waitpid(processes[rank], 0)[1]) for rank in left]
+    if victim >= 0:
+        os.kill(processes[victim], signal.SIGCONT)  # for one that was stopped
+        os.waitpid(processes[victim], 0)
+    return int(any(ended))
 
 
 if __name__ == "__main__":

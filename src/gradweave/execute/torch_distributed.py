@@ -9,11 +9,12 @@ two processes must be queued in the same order at both, run the schedule round b
 """
 
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.autograd import Variable
 
 from gradweave.errors import OptionError
 from gradweave.execute.pieces import piece_offsets
@@ -22,6 +23,7 @@ from gradweave.execute.reduction import Reduction, checked
 from gradweave.execute.signature import digest, mismatch, signature
 from gradweave.execute.torch_messages import Channels, Messages, combine, pair
 from gradweave.execute.torch_rounds import Rounds
+from gradweave.execute.torch_store import group_timeout
 from gradweave.schedule.schedule import Schedule
 
 Group = dist.ProcessGroup
@@ -50,7 +52,8 @@ def all_reduce(
         ScheduleError: the schedule is for another number of servers, or another collective.
         OptionError: the tensor's type has no such reduction.
         RunError: the processes disagree on schedule, length, type or reduction.
-        LostServerError: a process went away.
+        LostServerError: a process went away, or nothing was heard of it for as long as the group's
+            timeout.
     """
     check_all_reduce(schedule)
     made = _collectives.setdefault(group or _world(), {})
@@ -160,7 +163,7 @@ class State:
         check_servers(schedule, len(ranks), what="processes in the group")
         self._backend = dist.get_backend(parent)
         # Of its own, so that its messages never meet those that DDP sends meanwhile.
-        own = dist.new_group(ranks, backend=self._backend)
+        own = dist.new_group(ranks, timeout=group_timeout(parent), backend=self._backend)
         if not isinstance(own, Group):
             raise OptionError("group: this process is not one of it")
         self.collective = Collective(schedule, own)
@@ -175,16 +178,32 @@ class State:
             done.set_result(tensor)
             return done
         done = torch.futures.Future()
-        self._queue.submit(self._run, tensor, done)
+        run = self._queue.submit(self._run, tensor, done)
+        _raise_in_backward(run)
         return done
 
     def _run(self, tensor: torch.Tensor, done: torch.futures.Future) -> None:
         try:
             self.collective(tensor, reduction="mean")
-        except BaseException as error:  # handed to DDP, which raises it in the training loop
-            done.set_exception(error)
-        else:
-            done.set_result(tensor)
+        except BaseException:
+            # DDP takes nothing but a tensor, where the graph is static before backward raises the
+            # error; and the parameters' gradients may be views of this one.
+            done.set_result(tensor.fill_(torch.nan))
+            raise
+        done.set_result(tensor)
+
+
+def _raise_in_backward(run: Future[None]) -> None:
+    """Has the running ``backward`` wait for a run, and raise the error that it ends with.
+
+    The error of a `torch.futures.Future` is taken for its result by DDP, which then cannot cast it
+    to a tensor. What autograd is told to call at the end of backward may raise anything; DDP's own
+    doings there are called after it.
+    """
+    try:
+        Variable._execution_engine.queue_callback(run.result)
+    except RuntimeError:  # outside of backward, in DDP's `join`
+        run.result()
 
 
 def state(schedule: Schedule, group: Group | None = None) -> State:
@@ -192,7 +211,7 @@ def state(schedule: Schedule, group: Group | None = None) -> State:
 
     Args:
         schedule: an all-reduce for as many servers as the group has processes.
-        group: DDP's process group; the default one if not given.
+        group: DDP's process group; the default one if not given. Its timeout holds for the hook.
 
     Raises:
         ScheduleError: the schedule is for another number of servers, or another collective.
@@ -207,6 +226,10 @@ def hook(
     """Communication hook for DDP: the mean of each bucket, by the schedule.
 
     ``ddp_model.register_comm_hook(state=state(schedule), hook=hook)``
+
+    What goes wrong is raised by ``loss.backward()``, as it is: LostServerError where a process went
+    away, or fell silent for as long as the process group's timeout. The DDP model is of no further
+    use then; its module is, in a new one, on a new process group.
 
     Source: https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html
     """

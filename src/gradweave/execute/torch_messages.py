@@ -1,8 +1,10 @@
 """A program's messages over gloo: one thread for each that is under way."""
 
+import functools
 import itertools
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -16,7 +18,8 @@ from torch.distributed import distributed_c10d
 from gradweave.errors import RunError
 from gradweave.execute.program import Action, Program
 from gradweave.execute.reduction import Reduction
-from gradweave.execute.torch_lost import POLL_S, Lost
+from gradweave.execute.torch_lost import Call, Lost
+from gradweave.execute.torch_store import group_store, group_timeout
 from gradweave.execute.tracker import Tracker
 from gradweave.schedule.schedule import Schedule
 
@@ -42,20 +45,19 @@ def pair(group: dist.ProcessGroup) -> Pair:
         RunError: processes went away, or did not reach each other.
     """
     # dist.new_group would name it by how many groups a process is in, which differs among them.
-    store = distributed_c10d._get_process_group_store(group)
+    store, timeout = group_store(group), group_timeout(group)
     number = store.add(f"gradweave twins of {group.rank()}", 1)
-    patience = distributed_c10d.default_pg_timeout
     answers = [f"connected {rank}" for rank in range(group.size())]
     error: RuntimeError | None = None
     for attempt in range(_ATTEMPTS):
         place = distributed_c10d.PrefixStore(f"gradweave twin {number}.{attempt}", store)
         try:
-            twin = dist.ProcessGroupGloo(place, group.rank(), group.size(), patience)
+            twin = dist.ProcessGroupGloo(place, group.rank(), group.size(), timeout)
         except RuntimeError as failure:
             twin, error = None, failure
         place.set(answers[group.rank()], "no" if twin is None else "yes")
         try:
-            place.wait(answers, _CONNECTING)
+            place.wait(answers, min(timeout, _CONNECTING))
         except RuntimeError as failure:  # DistStoreError too
             error = failure
             break
@@ -70,8 +72,15 @@ def pair(group: dist.ProcessGroup) -> Pair:
 _ATTEMPTS = 3
 _CONNECTING = timedelta(seconds=25)
 """How long to wait for others that have not connected."""
+_LONGEST = timedelta(minutes=30)
+"""How long gloo may wait for a message, or for twice the group's timeout if that is longer. `Lost`
+sees to the timeout: gloo itself would break all connections, and the others would take this process
+for the one that was lost."""
 _GATHER = 1 << 24
-"""A tag above those of a schedule's messages."""
+_FAREWELL = _GATHER + 1
+"""Tags above those of a schedule's messages."""
+_FAREWELL_S = 1.0
+"""How long to wait for threads that are told to wait no longer."""
 
 
 class Messages:
@@ -92,14 +101,16 @@ class Messages:
         used = [0] * schedule.num_transfers if channel is None else channel.tolist()
         down = schedule.source > schedule.target
         self._groups = [pairs[used[t]][int(down[t])] for t in self._program.transfer]
+        self._all_groups = list(itertools.chain(*pairs))
         self._lost = Lost(schedule.topology, group)
         self.sent_bytes = np.zeros(dist.get_world_size(group), np.int64)
         self._counting = threading.Lock()
         self._trackers: dict[int, Tracker] = {}
+        self._longest = max(2 * group_timeout(group), _LONGEST)
         self._scratch = torch.empty(0)
         self._error: RunError | None = None
         self._ready: _Queue = queue.SimpleQueue()
-        threads = self._program.at_once
+        threads = max(self._program.at_once, 1)
         for number in range(threads):
             threading.Thread(
                 target=_work, args=(self._ready,), name=f"gradweave-{number}", daemon=True
@@ -114,8 +125,7 @@ class Messages:
             at: [P+1] where its pieces start.
             reduction: how contributions are combined.
         """
-        if self._error is not None:
-            raise RunError(f"this process group is broken: {self._error}")
+        self._check()
         length = flat.numel()
         if length not in self._trackers:
             self._trackers[length] = Tracker(self._program, np.diff(at))
@@ -124,52 +134,84 @@ class Messages:
         if not run.tracker.left:
             return
         for action in ready:
-            self._ready.put((run, action))
-        while not run.over.wait(POLL_S):
-            if lost := self._lost.told():
-                run.error = lost
-                break
-        if run.error is not None:
-            self._error = run.error
-            self._lost.linger()
-            raise run.error
+            self._ready.put(functools.partial(run.follow, action, self._ready))
+        self._finish(run.call)
 
-    def guarded(self, call: Callable[[], object], peer: int | None = None) -> None:
-        """Calls one of the group's own collectives; names the server that it fails for.
-
-        Args:
-            call: what to call.
-            peer: rank of the process that it talks to; None where there are many.
-        """
+    def guarded(self, call: Callable[[], object]) -> None:
+        """Calls one of the group's own collectives; names the server that it fails for."""
         try:
             call()
         except RuntimeError as error:
-            self._error = self._lost.explain(error, peer)
-            self._lost.linger()
-            raise self._error from error
+            raise self._broken(self._lost.explain(error, None)) from error
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise RunError(f"this process group is broken: {self._error}")
+
+    def _finish(self, call: Call) -> None:
+        """Waits for a call, and raises what it ended with."""
+        self._lost.watch(call)
+        if call.error is None:
+            return
+        error = self._broken(call.error)
+        until = time.monotonic() + _FAREWELL_S
+        while call.awaited() and time.monotonic() < until:
+            time.sleep(_FAREWELL_S / 100)
+        raise error
+
+    def _broken(self, error: RunError) -> RunError:
+        """Takes leave of the groups, whose messages will never come.
+
+        Threads that wait in gloo while Python ends have it abort. gloo has no word for waiting no
+        longer, but a message that is not there in time closes all connections of its group.
+        """
+        self._error = error
+        self._lost.linger()
+        for group in self._all_groups:
+            for peer in set(range(group.size())) - {group.rank()}:
+                try:
+                    work = group.recv([torch.empty(1)], peer, _FAREWELL)
+                    work.wait(timedelta(milliseconds=1))
+                except RuntimeError:  # always
+                    continue
+        return error
 
     def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
         """What every process brings, by rank; small, and by way of rank 0.
 
         gloo's own all-gather does not say whom it failed for.
         """
-        rank, size = dist.get_rank(self._group), dist.get_world_size(self._group)
-        every = torch.stack([mine] * size)
-        if rank == 0:
-            for peer in range(1, size):
-                self._receive(every[peer], peer)
-            for peer in range(1, size):
-                self._send(every, peer)
-        else:
-            self._send(mine, 0)
-            self._receive(every, 0)
+        self._check()
+        call, every = Call(), torch.stack([mine] * dist.get_world_size(self._group))
+        job = functools.partial(self._gather, call, mine, every)
+        self._ready.put(functools.partial(call.attempt, job))
+        self._finish(call)
         return list(every)
 
-    def _send(self, part: torch.Tensor, peer: int) -> None:
-        self.guarded(lambda: self._group.send([part], peer, _GATHER).wait(), peer)
+    def _gather(self, call: Call, mine: torch.Tensor, every: torch.Tensor) -> None:
+        def send(part: torch.Tensor, peer: int) -> None:
+            self._exchange(call, peer, lambda: self._group.send([part], peer, _GATHER))
 
-    def _receive(self, part: torch.Tensor, peer: int) -> None:
-        self.guarded(lambda: self._group.recv([part], peer, _GATHER).wait(), peer)
+        def receive(part: torch.Tensor, peer: int) -> None:
+            self._exchange(call, peer, lambda: self._group.recv([part], peer, _GATHER))
+
+        if dist.get_rank(self._group) == 0:
+            for peer in range(1, len(every)):
+                receive(every[peer], peer)
+            for peer in range(1, len(every)):
+                send(every, peer)
+        else:
+            send(mine, 0)
+            receive(every, 0)
+
+    def _exchange(self, call: Call, peer: int, start: Callable[[], dist.Work]) -> None:
+        """Starts a message and waits until it is there."""
+        with call.awaiting(peer):
+            try:
+                start().wait(self._longest)
+            except RuntimeError as error:
+                raise call.error or self._lost.explain(error, peer) from error
+        call.moved()
 
     def scratch(self, like: torch.Tensor, largest: int) -> torch.Tensor:
         """[places, largest] memory for what is received, kept from run to run."""
@@ -191,14 +233,10 @@ class Messages:
         if kind == Action.COPY:
             piece.copy_(into)
             return
-        try:
-            if kind == Action.SEND:
-                work = group.send([piece], peer, tag)
-            else:
-                work = group.recv([into], peer, tag)
-            work.wait()
-        except RuntimeError as error:
-            raise self._lost.explain(error, peer) from error
+        if kind == Action.SEND:
+            self._exchange(run.call, peer, lambda: group.send([piece], peer, tag))
+        else:
+            self._exchange(run.call, peer, lambda: group.recv([into], peer, tag))
         if kind == Action.SEND:
             with self._counting:
                 self.sent_bytes[peer] += piece.numel() * piece.element_size()
@@ -219,41 +257,41 @@ class _Run:
         self.reduction: Reduction = reduction
         self.pieces = [flat[a:b] for a, b in itertools.pairwise(at)]
         self.places = messages.scratch(flat, at[1] - at[0])
-        self.over = threading.Event()
-        self.error: RunError | None = None
+        self.call = Call()
         self._perform = messages.perform
         self._lock = threading.Lock()
 
-    def advance(self, action: int, ready: "_Queue") -> int | None:
+    def follow(self, action: int, ready: "_Queue") -> None:
+        """Does an action, and those that it makes possible and no other thread takes."""
+        following: int | None = action
+        while following is not None and self.call.error is None:
+            following = self._advance(following, ready)
+
+    def _advance(self, action: int, ready: "_Queue") -> int | None:
         """Does an action, hands out what may follow, and returns one of that for the caller."""
         try:
             with torch.no_grad():
                 self._perform(action, self)
         except Exception as error:  # raised to the caller of the all-reduce, who waits
-            if self.error is None:
-                self.error = error if isinstance(error, RunError) else RunError(str(error))
-            self.over.set()
+            self.call.fail(error)
             return None
         with self._lock:
             following = self.tracker.complete(action)
             if not self.tracker.left:
-                self.over.set()
+                self.call.over.set()
         for other in following[1:]:
-            ready.put((self, other))
+            ready.put(functools.partial(self.follow, other, ready))
         return following[0] if following else None
 
 
-_Queue = queue.SimpleQueue[tuple[_Run, int] | None]
+_Queue = queue.SimpleQueue[Callable[[], None] | None]
 
 
 def _work(ready: _Queue) -> None:
     """What a thread does, until it is dismissed."""
-    while (item := ready.get()) is not None:
-        run, action = item
-        following: int | None = action
-        while following is not None and run.error is None:
-            following = run.advance(following, ready)
-        del run, item
+    while (job := ready.get()) is not None:
+        job()
+        del job
 
 
 def _dismiss(ready: _Queue, threads: int) -> None:
