@@ -82,6 +82,19 @@ def short_table_2() -> str:
     return f"{table_2(names)}\n\n{made_with(load('table_2'))}"
 
 
+def results() -> str:
+    """What is at the front: four columns."""
+    result = load("table_2")
+    at = {(row["scheduler"], row["label"]): row for row in result["rows"]}
+    lines = []
+    for label, name in NETWORKS.items():
+        ring, best = at["ring", label], at["portfolio", label]
+        rounds = (ring["rounds_mean"], best["rounds_mean"], best["bound"])
+        lines.append([name, *map(number, rounds)])
+    head = ["network", "ring", "Gradweave", "lower bound"]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
 def full_table_2() -> str:
     names = dict.fromkeys(row["scheduler"] for row in load("table_2")["rows"])
     return f"{table_2({name: f'`{name}`' for name in names})}\n\n{made_with(load('table_2'))}"
@@ -779,6 +792,7 @@ def marl_speed() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "results": results,
     "table_2_short": short_table_2,
     "table_2": full_table_2,
     "scaling": scaling,

@@ -1,5 +1,6 @@
 """Examples run; the figures that the documentation quotes are the recorded ones."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,3 +34,9 @@ def test_figures_in_the_documentation_are_the_recorded_ones():
         [sys.executable, str(render), "--check"], capture_output=True, text=True, timeout=60
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_the_front_page_is_short():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) < 700
+    assert len(re.findall(r"(?<!!)\[[^]]*\]\(", text)) == 5
