@@ -37,7 +37,7 @@ def test_each_block_runs_or_says_why_not(page: Path):
 )
 def test_page_runs(page: Path, tmp_path: Path):
     blocks = list(filter(runs, blocks_of(page)))
-    if any("make " in block.code for block in blocks):
+    if any(block.code.startswith("make ") for block in blocks):
         clone(tmp_path)
     else:
         installed(tmp_path)
