@@ -207,6 +207,24 @@ def test_what_time_alone_ended_is_told(spec, truncated):
     assert (outcome.truncated[outcome.done] == truncated).all()
 
 
+def test_only_who_is_in_the_room_has_a_choice():
+    """What the others say is done by nobody, so a value of it would be learned from noise."""
+    env = environment("switch_riddle")
+    _, ((views, *_), *_) = both("switch_riddle")
+    in_room = views.observation[..., 0] == 1
+    assert (in_room.sum(-1) == 1).all()
+    assert views.available[in_room].all()
+    assert views.available[~in_room].tolist() == [[True, False, False]] * int((~in_room).sum())
+    state, view = env.reset(jax.random.key(0))
+    agent = int(view.observation[:, 0].argmax())
+    for action in range(3):
+        results = [
+            env.step(jax.random.key(1), state, jnp.full(3, others).at[agent].set(action))
+            for others in range(3)
+        ]
+        jax.tree.map(np.testing.assert_array_equal, *zip(results[:2], results[1:], strict=True))
+
+
 def test_sizes_are_the_games():
     def sizes(spec: str) -> tuple[int, int, int, int]:
         env = environment(spec)

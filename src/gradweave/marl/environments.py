@@ -5,7 +5,7 @@ each landmark to the nearest agent) and half of its own (−1 a collision). JaxM
 figures are often the sum over agents: 3 times this.
 ``MPE_simple_tag_v3``, ``MPE_simple_world_comm_v3``: pursuers, who all get +10 for each touch, and
 prey, who get −10; the mean over both sides says little, each agent's own return does.
-``switch_riddle``: the team's +1 or −1 for telling, or 0.
+``switch_riddle``: the team's +1 or −1 for telling, or 0; only the agent in the room has a choice.
 ``coin_game``: 2 agents, +1 for a coin, −2 where the other takes one's own, so that at random both
 get 0 or less; with ``shared_rewards`` each gets the sum of both.
 ``storm``: 2 agents, each one's payoffs of the matrix game.
@@ -53,6 +53,12 @@ def _never(game: Any, state: Any, info: Any, done: Any) -> Any:
 def _fight_goes_on(game: Any, state: Any, info: Any, done: Any) -> Any:
     alive = getattr(state, "state", state).unit_alive
     return alive[: game.num_allies].any() & alive[game.num_allies :].any()
+
+
+def _acts_in_the_room(game: Any, state: Any) -> list[Any]:
+    """JaxMARL asks all agents, and does only what the one in the room says."""
+    nothing = jnp.arange(len(game.game_actions)) == game.game_actions["NOTHING"]
+    return [nothing | (state.agent_in_room == agent) for agent in range(game.num_agents)]
 
 
 def _storm_observations(game: Any, seen: Mapping) -> list[Any]:
@@ -134,7 +140,10 @@ FAMILIES: dict[str, Family] = {
         _mpe,
     ),
     "switch_riddle": Family(
-        ("switch_riddle",), Reading(_each, _each, _never), _TEAM, ("num_agents",)
+        ("switch_riddle",),
+        Reading(_each, _each, _never, available=_acts_in_the_room),
+        _TEAM,
+        ("num_agents",),
     ),
     "coin_game": Family(
         ("coin_game",),
