@@ -696,6 +696,20 @@ def marl_learning() -> str:
     return f"{table(head, lines)}\n\n{made_with(result)}"
 
 
+def marl_lines() -> str:
+    result = load("marl_lines")
+    lines = [
+        [
+            f"`{row['env']}`",
+            row["what"],
+            f"{row['return']:.3g}" + (f" = {row['exactly']}" if "exactly" in row else ""),
+            row["how"],
+        ]
+        for row in result["rows"]
+    ]
+    return f"{table(['', 'agents', 'return', 'known by'], lines)}\n\n{made_with(result)}"
+
+
 def marl_matrix() -> str:
     result = load("marl_matrix")
     names = list(dict.fromkeys(row["algorithm"] for row in result["rows"]))
@@ -822,6 +836,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "stragglers": stragglers,
     "stragglers_price": stragglers_price,
     "marl_learning": marl_learning,
+    "marl_lines": marl_lines,
     "marl_speed": marl_speed,
     "marl_matrix": marl_matrix,
     "rllib": rllib,

@@ -11,6 +11,7 @@ environment steps a second over a minute or so, compilation aside.
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -35,9 +36,10 @@ def init_net(key: jax.Array, out: int, scale: float) -> list[tuple[jax.Array, ja
 
 
 def apply(net: list, x: jax.Array) -> jax.Array:
+    rows = x.reshape(-1, SEEN)  # one matrix: XLA copies arrays of three axes before it multiplies
     for w, b in net[:-1]:
-        x = jnp.tanh(x @ w + b)
-    return x @ net[-1][0] + net[-1][1]
+        rows = jnp.tanh(rows @ w + b)
+    return (rows @ net[-1][0] + net[-1][1]).reshape(*x.shape[:-1], -1)
 
 
 def batch(obs: dict) -> jax.Array:  # [envs, agents, seen]
@@ -124,7 +126,7 @@ def train(carry: tuple, key: jax.Array) -> tuple[Any, jax.Array]:
     return jax.lax.scan(update, carry, jax.random.split(key, UPDATES))
 
 
-def main(calls: int = 6) -> None:
+def report(start: Callable[[], tuple], train: Callable, calls: int = 6) -> None:
     carry, _ = train(start(), jax.random.key(1))
     jax.block_until_ready(carry)
     rates, rewards = [], []
@@ -137,4 +139,4 @@ def main(calls: int = 6) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    report(start, train, *map(int, sys.argv[1:]))

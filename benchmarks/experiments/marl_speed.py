@@ -1,15 +1,17 @@
-"""How fast `gradweave train` trains, beside PPO written by hand in as few lines as it takes.
+"""How fast `gradweave train` trains, beside PPO by hand and PPO as JaxMARL trains it.
 
-    taskset -c 0 python benchmarks/experiments/marl_speed.py
+    taskset -c 0 python benchmarks/experiments/marl_speed.py [NAME ...]
 
-IPPO on simple_spread, one core, one device: the learner of `gradweave.marl` with its defaults, and
-`bare_ppo.py`, with the same networks, batch, epochs, minibatches and optimizer. They take turns; a
-ratio is taken within each turn, by wall time and by the processor's time, and medians count.
-Variants: three seeds side by side, MAPPO, a memory, whose ratio is against the same bare learner.
+IPPO on simple_spread, one core, one device: the learner of `gradweave.marl` with its defaults;
+`bare_ppo.py`, in as few lines as it takes; `jaxmarl_ppo.py`, written after JaxMARL's own script.
+All have the same networks, batch, epochs, minibatches and optimizer. They take turns; a ratio is
+taken within each turn, by wall and by processor time, and medians count. Variants: three seeds
+side by side, MAPPO, a memory, whose ratios are against the same two. Names choose among ours.
 """
 
 import json
 import os
+import shlex
 import statistics
 import sys
 import time
@@ -23,13 +25,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import bare_ppo
 import jax
+import jaxmarl_ppo
 from record import record, versions
 
 from gradweave.marl import algorithms
 from gradweave.marl.environments import make
 from gradweave.marl.program import Program
 
-ENV, TURNS, UPDATES = "MPE_simple_spread_v3", 15, bare_ppo.UPDATES
+ENV, TURNS, UPDATES = "MPE_simple_spread_v3", 9, bare_ppo.UPDATES
+OTHERS = {"bare": bare_ppo, "jaxmarl": jaxmarl_ppo}
 VARIANTS: dict[str, dict[str, Any]] = {
     "ippo": {},
     "ippo, 3 seeds": {"seeds": 3},
@@ -56,11 +60,12 @@ def ours(algorithm: str = "ippo", seeds: int = 1, **given: Any) -> Callable[[], 
     return run
 
 
-def bare() -> Callable[[], int]:
-    held = [bare_ppo.train(bare_ppo.start(), jax.random.key(1))[0]]
+def other(module: Any) -> Callable[[], int]:
+    """The same of a script that is measured beside."""
+    held = [module.train(module.start(), jax.random.key(1))[0]]
 
     def run() -> int:
-        held[0], _ = jax.block_until_ready(bare_ppo.train(held[0], jax.random.key(2)))
+        held[0], _ = jax.block_until_ready(module.train(held[0], jax.random.key(2)))
         return UPDATES * bare_ppo.STEPS * bare_ppo.ENVS
 
     return run
@@ -68,7 +73,9 @@ def bare() -> Callable[[], int]:
 
 def main() -> None:
     load = os.getloadavg()[0]
-    cases = {"bare": bare()} | {name: ours(**given) for name, given in VARIANTS.items()}
+    cases = {name: other(module) for name, module in OTHERS.items()}
+    names = sys.argv[1:] or list(VARIANTS)
+    cases |= {name: ours(**VARIANTS[name]) for name in names}
     wall: dict[str, list[float]] = {name: [] for name in cases}
     processor: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(TURNS):
@@ -78,8 +85,8 @@ def main() -> None:
             wall[name].append(steps / (time.perf_counter() - began))
             processor[name].append(steps / (time.process_time() - spent))
 
-    def ratio(rates: dict[str, list[float]], name: str) -> float:
-        pairs = zip(rates[name], rates["bare"], strict=True)
+    def ratio(rates: dict[str, list[float]], name: str, beside: str) -> float:
+        pairs = zip(rates[name], rates[beside], strict=True)
         return statistics.median(one / other for one, other in pairs)
 
     rows = [
@@ -87,17 +94,22 @@ def main() -> None:
             "learner": name,
             "steps_per_s": statistics.median(wall[name]),
             "steps_per_processor_s": statistics.median(processor[name]),
-            "of_bare": ratio(wall, name),
-            "of_bare_by_processor": ratio(processor, name),
+            **{
+                f"of_{beside}{how}": ratio(rates, name, beside)
+                for beside in OTHERS
+                for how, rates in (("", wall), ("_by_processor", processor))
+            },
         }
         for name in cases
     ]
     for row in rows:
         print(json.dumps(row), flush=True)
-    libraries = {name: version(name) for name in ("jax", "jaxmarl", "equinox", "optax")}
+    libraries = {name: version(name) for name in ("jax", "jaxmarl", "equinox", "flax", "optax")}
     record(
         "marl_speed",
-        "taskset -c 0 python benchmarks/experiments/marl_speed.py",
+        shlex.join(
+            ["taskset", "-c", "0", "python", "benchmarks/experiments/marl_speed.py", *sys.argv[1:]]
+        ),
         versions=versions() | libraries,
         seeds=[0],
         env=ENV,

@@ -14,6 +14,8 @@ pytest.importorskip("equinox")
 pytest.importorskip("jaxtyping")
 pytest.importorskip("jaxmarl")
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 from jaxmarl.environments.multi_agent_env import MultiAgentEnv
@@ -21,7 +23,7 @@ from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 from gradweave.errors import OptionError, SpecError
 from gradweave.marl.environment import Environment
 from gradweave.marl.environments import FAMILIES, MABRAX, family_of, ids, make
-from gradweave.marl.evaluation import random_action
+from gradweave.marl.evaluation import play, random_action
 
 STEPS = 30
 GAMES = {
@@ -222,7 +224,25 @@ def test_only_who_is_in_the_room_has_a_choice():
             env.step(jax.random.key(1), state, jnp.full(3, others).at[agent].set(action))
             for others in range(3)
         ]
-        jax.tree.map(np.testing.assert_array_equal, *zip(results[:2], results[1:], strict=True))
+        jax.tree.map(np.testing.assert_array_equal, *itertools.pairwise(results))
+
+
+def test_what_is_seen_of_the_riddle_is_enough_for_the_best_return():
+    """The light is on while one agent has been in the room; whoever comes third, then, tells."""
+    env = environment("switch_riddle")
+
+    def act(memory: Any, view: Any, keys: Any) -> Any:
+        been, day = memory
+        in_room, light = view.observation[..., 0] == 1, view.observation[..., 1] == 1
+        comes_first = jnp.where(light, 1, 2)
+        action = jnp.where(day == 0, 1, jnp.where(been, 0, comes_first))
+        return (been | in_room, day + 1), jnp.where(in_room, action, 0)
+
+    keys = jax.random.split(jax.random.key(0), 512)
+    memory = jnp.zeros((512, 3), bool), 0
+    returns, lengths = jax.jit(lambda keys: play(env, act, memory, keys))(keys)
+    assert returns.min() == 0 and lengths.max() == 6  # nobody tells what is not so
+    assert abs(returns.mean() - 20 / 27) < 0.06  # three standard errors
 
 
 def test_sizes_are_the_games():

@@ -87,7 +87,21 @@ class QLearning:
 
 Q_DEFAULTS: dict[str, dict[str, Any]] = {
     "spread": {"discount": 0.9, "gradient_norm": 1.0},
-    "switch_riddle": {"recurrent": True, "rollout": 20, "trace": 0.8},
+    # Whoever acts at random says what is not so, and who listens learns that from later returns of
+    # what was played lately: few random actions, returns to the end, and a short memory.
+    "switch_riddle": {
+        "recurrent": True,
+        "hidden": (32,),
+        "rollout": 20,
+        "remembered": 640,
+        "batch": 16,
+        "epochs": 2,
+        "learning_rate": 3e-3,
+        "discount": 1.0,
+        "trace": 1.0,
+        "explore": 0.05,
+        "explore_last": 0.02,
+    },
     "overcooked": {"rollout": 50, "trace": 0.8},
     "hanabi": {"rollout": 40, "hidden": (256, 256), "learning_rate": 5e-4},
     "smax": {"rollout": 50, "trace": 0.6},
