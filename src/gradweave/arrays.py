@@ -1,5 +1,6 @@
 """Trees of JAX's arrays in safetensors files: arrays by name, nothing that executes."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,9 @@ KINDS = (
     *(f"F{bits}" for bits in (16, 32, 64)),
 )
 """The types that NumPy has too, by safetensors' names."""
+_METADATA = "__metadata__"
+_ALIGNMENT = 8
+"""What the header's length, filled up with spaces, is a multiple of."""
 
 
 def save(path: Path, tree: Any, metadata: Mapping[str, str]) -> None:
@@ -31,11 +35,26 @@ def save(path: Path, tree: Any, metadata: Mapping[str, str]) -> None:
     Args:
         path: the file.
         tree: of arrays alone.
-        metadata: text by name. More than one entry is written in no order: the bytes may differ.
+        metadata: text by name.
     """
     names, leaves, _ = _named(tree)
     arrays = {name: on_host(leaf) for name, leaf in zip(names, leaves, strict=True)}
-    atomic_write(path, to_bytes(arrays, dict(metadata)))
+    atomic_write(path, _in_order(to_bytes(arrays, dict(metadata))))
+
+
+def _in_order(content: bytes) -> bytes:
+    """The same file with its metadata by name: the same tree and text are the same bytes.
+
+    safetensors writes them in the order of a hash table, which differs from run to run.
+    """
+    start = 8  # after the header's length
+    end = start + int.from_bytes(content[:start], "little")
+    header = json.loads(content[start:end])
+    if _METADATA in header:
+        header[_METADATA] = dict(sorted(header[_METADATA].items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return len(text).to_bytes(start, "little") + text + content[end:]
 
 
 def metadata(path: Path) -> dict[str, str]:

@@ -3,7 +3,9 @@
 import os
 import secrets
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from gradweave.errors import FileError
 
@@ -31,6 +33,29 @@ def atomic_write(path: str | Path, data: bytes) -> None:
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         reason = getattr(error, "strerror", None) or error
         raise FileError(f"{str(path)!r} cannot be written: {reason}") from error
+
+
+def reopened(path: Path, keep: Callable[[str], bool]) -> TextIO:
+    """Opens a file of lines to write more of them, after those that are to be kept.
+
+    Whenever the process is killed, the lines that are kept are there.
+
+    Args:
+        path: the file; made where there is none.
+        keep: whether a line, without its end, is kept.
+
+    Raises:
+        FileError: where it cannot be written.
+    """
+    if path.exists():
+        there = path.read_text()
+        kept = "".join(f"{line}\n" for line in there.splitlines() if keep(line))
+        if kept != there:
+            atomic_write(path, kept.encode())
+    try:
+        return path.open("a")
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _write_and_rename(target: Path, data: bytes) -> None:

@@ -1,6 +1,8 @@
 """Checks that settings share: each refuses fields, by their names, in one line."""
 
+import difflib
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from gradweave.errors import OptionError
@@ -36,3 +38,30 @@ def check_share(settings: Any, *names: str) -> None:
         value = getattr(settings, name)
         if not 0 <= value <= 1:
             raise OptionError(f"{name}: expected 0 to 1, got {value}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like an unknown one, as a question with a space after it.
+
+    Nothing where none is much like it. Capitals do not count.
+
+    >>> did_you_mean("clib", ["clip", "value_clip"])
+    'did you mean clip? '
+    >>> did_you_mean("speed", ["clip"])
+    ''
+    """
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f"did you mean {by_lower[near[0]]}? " if near else ""
+
+
+def expected_one_of(what: str, known: Iterable[str], name: Any) -> str:
+    """What to say of a name that is none of those known.
+
+    >>> expected_one_of("algorithm", ["ippo", "vdn"], "ipo")
+    "algorithm: expected one of ippo, vdn, got 'ipo'; did you mean ippo?"
+    """
+    names = list(known)
+    hint = did_you_mean(str(name), names)
+    said = f"{what}: expected one of {', '.join(names)}, got {name!r:.60}"
+    return f"{said}; {hint.rstrip()}" if hint else said

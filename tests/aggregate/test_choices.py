@@ -121,7 +121,7 @@ def test_a_schedule_from_a_file(tmp_path):
         ("ring:8", SpecError, "a value without a key is no option of it; it has no options"),
         ("scheduled", SpecError, "expected a schedule's file or a network"),
         ("parameter_server:server=8", OptionError, "server: expected 0 to 7, got 8"),
-        ("dcd_psgd:bit=4", SpecError, "'bit' is no option of it; options are mixing, local_steps"),
+        ("dcd_psgd:bit=4", SpecError, "'bit' is no option of it; did you mean bits\\? options are"),
         ("dcd_psgd:bits=four", OptionError, "bits: expected a whole number, got 'four'"),
         ("dcd_psgd:compressor=zip", OptionError, "compressor: expected exact, max_norm"),
         ("d_psgd:network=ring:4", OptionError, "has 4 servers, but there are 8 workers"),

@@ -157,7 +157,8 @@ def test_durations_are_short(seconds, words):
 
 BAD = {
     "not TOML": ("seed 3", "train.toml: not TOML"),
-    "unknown field": ("speed = 3\n" + TRAINING, "train.toml: speed: unknown; known are groups,"),
+    "unknown field": ("tempo = 3\n" + TRAINING, "train.toml: tempo: unknown; known are groups,"),
+    "misspelt field": ("sead = 3\n" + TRAINING, "sead: unknown; did you mean seed? known are"),
     "out of range": (TRAINING.replace("draws = 2", "draws = 0"), "draws: expected at least 1"),
     "unknown network": (TRAINING.replace("ring:n=4", "nocube:4"), "unknown family of networks"),
     "network that cannot be": (TRAINING.replace("ring:n=4", "ring:n=1"), "n must be at least 2"),
@@ -181,7 +182,7 @@ def test_a_config_that_is_none(refused, here, text, reason):
         (["--output", "train.toml/out"], "cannot be made a directory"),
         (["--devices", "0"], "--devices"),
         (["--devices", "many"], "--devices"),
-        (["--devices", "4096"], "devices: expected at most"),
+        (["--devices", "4096"], "episodes: expected a multiple of the 4096 devices, got 6"),
         (["--aggregation", "rnig"], "no aggregation 'rnig'; did you mean ring?"),
         (["--devices", "1", "--aggregation", "d_psgd"], "take one of mean, ring, parameter_server"),
         (["--fast"], "No such option"),

@@ -93,14 +93,24 @@ def test_it_trains_judges_and_answers_in_json(gradweave, config, here, quick):
     assert lines[0].startswith("mappo on switch_riddle: 90 steps, 0 of 9 updates now, in ")
     assert lines[1].startswith("return: greedy ") and ", at random " in lines[1]
 
+    more = gradweave(*command, "--steps", 100)
+    assert said(more.stderr) == ["resumes from out: 9 of 10 updates are done"]
+    assert (more.json["steps"], more.json["extended_from"]) == (100, [90])
+
+    judged = gradweave("evaluate", "out", "--episodes", 8, "--json", "--render", "again.gif")
+    assert (judged.status, said(judged.stderr)) == (0, [])
+    for name in ("return", "return_is", "episodes", "env", "algorithm", "steps", "extended_from"):
+        assert judged.json[name] == more.json[name], name
+    assert (here / "again.gif").exists()
+
     other = gradweave("train", "--config", config, "--output", "out", "--seed", 5)
     assert (other.status, other.stdout) == (2, "")
-    assert "is of another training: seed 0 there, 5 here; give another folder" in other.stderr
+    assert "is of another training: seed 0 there, 5 here; steps 100 there" in other.stderr
 
 
 BAD = {
     "not TOML": ("seed 3", "train.toml: "),
-    "unknown field": ("speed = 3\n" + TRAINING, "train.toml: speed: unknown; known are env,"),
+    "unknown field": ("tempo = 3\n" + TRAINING, "train.toml: tempo: unknown; known are env,"),
     "unknown setting": (TRAINING + "speed = 3\n", "train.toml: settings: speed: unknown; known"),
     "out of range": (
         TRAINING + "clip = 0\n",
@@ -109,6 +119,10 @@ BAD = {
     "another type": (TRAINING.replace("= 90", '= "many"'), "steps: expected a whole number"),
     "another type of setting": (TRAINING + 'clip = "much"\n', "settings: Expected `float`"),
     "no table": ("settings = 3", "train.toml: settings: expected a table, got 3"),
+    "misspelt field": ("stepz = 3\n" + TRAINING, "stepz: unknown; did you mean steps? known"),
+    "misspelt setting": (TRAINING + "clib = 1\n", "settings: clib: unknown; did you mean clip?"),
+    "misspelt game": (TRAINING.replace("switch_riddle", "switch_ridle"), "did you mean switch_rid"),
+    "misspelt algorithm": (TRAINING.replace("mappo", "mapo"), "'mapo'; did you mean mappo?"),
     "unknown game": (TRAINING.replace("switch_riddle", "chess"), "environment: expected one of"),
     "unknown algorithm": (TRAINING.replace("mappo", "magic"), "algorithm: expected one of ippo"),
 }
@@ -136,6 +150,8 @@ def test_a_config_that_is_none(refused, here, text, reason, quick):
         (["--render", "episode.mp4"], "expected a name ending in .gif"),
         (["--checkpoint-minutes", "0"], "--checkpoint-minutes"),
         (["--fast"], "No such option"),
+        (["--aggregation", "scheduled:ring:8"], "ring:n=8 has 8 servers, but there are 1 workers"),
+        (["--aggregation", "scheduled:rnig:8"], "unknown family of networks; did you mean ring?"),
     ],
 )
 def test_options_that_it_does_not_take(refused, config, arguments, reason, quick):
@@ -144,6 +160,50 @@ def test_options_that_it_does_not_take(refused, config, arguments, reason, quick
     if len(jax.devices()) > 1 and arguments == ["--devices", "2"]:
         pytest.skip("there are more devices than this test knows of")
     assert reason in refused("train", "--config", "train.toml", *arguments)
+
+
+ANSWERED_AT_ONCE = [
+    ["--env", "switch_ridle"],
+    ["--env", "switch_riddle:lamps=2"],
+    ["--env", "gradweave:nocube:4"],
+    ["--algorithm", "ipo"],
+    ["--set", "clib=0.1"],
+    ["--set", "clip=-1"],
+    ["--devices", "3"],
+    ["--aggregation", "rnig"],
+    ["--aggregation", "parameter_server:server=4"],
+    ["--aggregation", "scheduled:ring:8"],
+    ["--aggregation", "scheduled:nocube:4"],
+    ["--output", "train.toml"],
+    ["--render", "episode.mp4"],
+]
+
+
+def test_options_are_checked_before_jax_is_even_imported(tmp_path):
+    (tmp_path / "train.toml").write_text(TRAINING)
+    program = f"""
+import contextlib, io, sys
+from gradweave.cli.main import main
+
+for options in {ANSWERED_AT_ONCE!r}:
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
+        main(["train", "--config", "train.toml", *options])
+    assert said.getvalue().startswith("gradweave: "), options
+    assert "jax" not in sys.modules, options
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["train.toml"]
+
+
+def test_evaluate_refuses_what_is_no_training(refused, here, quick):
+    (here / "out").mkdir()
+    assert "out: there is no policy.safetensors; give the folder" in refused("evaluate", "out")
+    (here / "out" / "policy.safetensors").write_bytes(b"nothing")
+    assert "cannot be read as safetensors" in refused("evaluate", "out", "--json")
+    assert "a name ending in .gif" in refused("evaluate", "out", "--render", "soup.mp4")
 
 
 @pytest.mark.parametrize("module", ["jax", "equinox", "jaxmarl"])

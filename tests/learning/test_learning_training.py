@@ -98,6 +98,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_been(tmp_path):
     for name in (CHECKPOINT, WEIGHTS):
         assert same(arrays(broken / name), arrays(whole / name))
         assert about(broken / name) == about(whole / name)
+        assert (broken / name).read_bytes() == (whole / name).read_bytes()
     assert not same(arrays(whole / WEIGHTS), arrays(trained().folder / WEIGHTS))
 
 

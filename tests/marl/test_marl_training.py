@@ -201,3 +201,81 @@ def test_reports_tell_how_far_it_is(tmp_path):
     assert reports[-1].seconds_left == 0 and reports[-1].steps == 24 * 9
     assert all(made.steps_per_s > 0 for made in reports)
     assert json.dumps([dataclasses.asdict(made) for made in reports])
+
+
+SHORTER = dataclasses.replace(CONFIG, steps=24 * 4)
+
+
+def test_a_training_at_its_end_is_extended(tmp_path):
+    """By the compiled program of `CONFIG` throughout: its end is that of the unbroken training."""
+    assert train(SHORTER, tmp_path, aggregate=alone).extended == ()
+    with pytest.raises(OptionError, match=r"another training: steps 96 there, 211 here, which --s"):
+        train(CONFIG, tmp_path, aggregate=alone)
+    train(CONFIG, tmp_path, aggregate=alone, extend=True, stop_after=6)
+    trained = train(CONFIG, tmp_path, aggregate=alone)  # as any other that was broken off
+    assert (trained.resumed_from, trained.extended) == (6, (96,))
+    for name in (CHECKPOINT, POLICY):
+        assert same(tmp_path / name, unbroken() / name)
+        said = checkpoint.about(tmp_path / name)
+        assert said.pop("extended") == [96]
+        assert said == checkpoint.about(unbroken() / name)
+    assert curves.rows(tmp_path) == curves.rows(unbroken())
+    with pytest.raises(OptionError, match="another training: steps 211 there, 96 here; give"):
+        train(SHORTER, tmp_path, aggregate=alone, extend=True)
+
+
+def test_a_training_that_is_not_at_its_end_is_not_extended(tmp_path):
+    train(SHORTER, tmp_path, aggregate=alone, stop_after=2)
+    reason = r"of 96 steps and not at its end \(2 of 4 updates\): finish it with --steps 96, then"
+    with pytest.raises(OptionError, match=reason):
+        train(CONFIG, tmp_path, aggregate=alone, extend=True)
+
+
+def test_without_decay_the_number_of_steps_does_not_count():
+    """So that an extended training is one that had the larger number from the start."""
+    from gradweave.marl import algorithms
+    from gradweave.marl.program import Program
+
+    settings = dataclasses.replace(SETTINGS, decay=False, recurrent=False)
+    ends = []
+    for updates in (2, 9):
+        config = dataclasses.replace(CONFIG, steps=24 * updates, settings=settings)
+        learner = algorithms.build(config, doors(), alone)
+        program = Program(learner, jax.devices()[:1], 3, 1)
+        state, _ = program.run(program.start(), 2)
+        ends.append([x.tobytes() for x in jax.tree.leaves(program.parameters(state))])
+    assert ends[0] == ends[1]
+
+
+def test_the_schedule_is_kept_beside_the_checkpoint_which_names_it(tmp_path, monkeypatch):
+    import gradweave as gw
+    from gradweave.marl.combining import SCHEDULE, Combining
+    from gradweave.schedule.file import load
+
+    by = Combining(alone, gw.solve(gw.topology.ring(4)).schedule, kept=True)
+    monkeypatch.setattr(training, "combining", lambda *_: by)
+    trained = train(CONFIG, tmp_path, stop_after=1)
+    assert trained.schedule is by.schedule
+    assert checkpoint.about(tmp_path / CHECKPOINT)["schedule"] == by.digest
+    assert Combining(alone, load(tmp_path / SCHEDULE)).digest == by.digest
+
+
+def test_a_training_is_loaded_from_its_folder(tmp_path, monkeypatch):
+    from gradweave.marl import loading
+
+    monkeypatch.setattr(loading, "make", lambda spec, **options: doors())
+    loaded = loading.load(unbroken())
+    assert (loaded.config, loaded.resumed_from) == (CONFIG, CONFIG.updates)
+    held = arrays(unbroken() / POLICY)
+    assert {x.tobytes() for x in jax.tree.leaves(loaded.parameters)} == {
+        x.tobytes() for x in held.values()
+    }
+    with pytest.raises(FileError, match=r"there is no policy\.safetensors; give the folder of a t"):
+        loading.load(tmp_path)
+    shutil.copy(unbroken() / CHECKPOINT, tmp_path)
+    with pytest.raises(FileError, match="the training is not at its end; train again"):
+        loading.load(tmp_path)
+    raw = (unbroken() / POLICY).read_bytes()
+    (tmp_path / POLICY).write_bytes(raw.replace(b"settings.clip", b"settings.klip"))
+    with pytest.raises(FileError, match="settings: klip: unknown; did you mean clip"):
+        loading.load(tmp_path)

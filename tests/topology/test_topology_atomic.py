@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from gradweave.atomic import atomic_write
+from gradweave.atomic import atomic_write, reopened
 from gradweave.errors import FileError
 
 
@@ -82,3 +82,29 @@ def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path):
     assert "\n" not in str(refused.value)
     assert os.listdir(tmp_path) == ["file"]
     assert path.read_bytes() == b"old"
+
+
+def kept(line: str) -> bool:
+    return line in ("1", "2")
+
+
+def test_lines_that_are_kept_are_on_the_disk_all_the_time(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with reopened(path, kept) as log:
+        log.write("1\n2\n3\n")
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write("4 which was cut o")
+    with reopened(path, kept) as log:
+        # Here a training compiles for minutes, and may be killed.
+        assert path.read_text() == "1\n2\n"
+        log.write("3\n")
+    assert path.read_text() == "1\n2\n3\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+def test_a_line_without_its_end_is_given_one(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text("1\n2")
+    with reopened(path, kept) as log:
+        log.write("3\n")
+    assert path.read_text() == "1\n2\n3\n"

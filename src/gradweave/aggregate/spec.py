@@ -1,25 +1,32 @@
-"""Aggregations in words: ``dcd_psgd:bits=4,network=torus:2x4``."""
+"""Aggregations in words: ``dcd_psgd:bits=4,network=torus:2x4``.
+
+Words for an exact aggregation are read and checked without JAX, which is imported where one is put
+in front of an optimizer.
+"""
 
 import dataclasses
-import difflib
+import functools
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import optax
-
-from gradweave.aggregate import exact, gossip
-from gradweave.aggregate.compressors import COMPRESSORS, Compressor
 from gradweave.aggregate.mixing import MixingMatrix
+from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError, ScheduleError, SpecError
-from gradweave.execute.jax_mesh import AXIS, AxisName
+from gradweave.execute.axis import AXIS, AxisName
+from gradweave.execute.program import check_all_reduce
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.solve import solve
 from gradweave.topology.spec import UNNAMED, parse_spec
 from gradweave.topology.spec import from_spec as network_from_spec
 from gradweave.topology.topology import Topology
+
+if TYPE_CHECKING:
+    import optax
+
+    from gradweave.aggregate.compressors import Compressor
 
 EXACT = ("mean", "ring", "parameter_server", "scheduled")
 """Aggregations of gradients: all workers keep the same parameters."""
@@ -34,6 +41,10 @@ _MIXINGS: dict[str, Callable[[Topology], MixingMatrix]] = {
 _NETWORK = "network="
 
 
+Wrap = Callable[["optax.GradientTransformation"], "optax.GradientTransformation"]
+"""One worker's optimizer -> that of one of several."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Aggregation:
     """How workers combine what they learn: makes their optimizer from that of one worker alone."""
@@ -43,11 +54,9 @@ class Aggregation:
     workers: int
     exact: bool
     """Whether all workers keep the same parameters."""
-    wrap: Callable[[optax.GradientTransformation], optax.GradientTransformation] = (
-        dataclasses.field(repr=False, compare=False)
-    )
+    wrap: "Wrap" = dataclasses.field(repr=False, compare=False)
 
-    def __call__(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    def __call__(self, optimizer: "optax.GradientTransformation") -> "optax.GradientTransformation":
         """The optimizer to use inside `jax.shard_map`."""
         return self.wrap(optimizer)
 
@@ -76,59 +85,145 @@ def from_spec(text: str, workers: int, axis_name: AxisName = AXIS) -> Aggregatio
     """
     if workers < 1:
         raise OptionError(f"workers: expected at least 1, got {workers}")
-    name = text.partition(":")[0].strip().lower().replace("-", "_")
+    name = _name(text)
     if name == "scheduled":
-        first = _scheduled(text.partition(":")[2].strip(), workers, axis_name)
-    elif name in EXACT:
-        first = _exact(name, text, workers, axis_name)
-    elif name in GOSSIP:
+        return _scheduled(text, workers, axis_name)
+    if name in EXACT:
+        return Aggregation(text, workers, True, _first(_exact(name, text, workers, axis_name)))
+    if name in GOSSIP:
         return Aggregation(text, workers, False, _gossip(name, text, workers, axis_name))
-    else:
-        known = (*EXACT, *GOSSIP)
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise SpecError(f"no aggregation {name!r:.60}; {hint}there are {', '.join(known)}")
-    return Aggregation(text, workers, True, lambda optimizer: optax.chain(first, optimizer))
+    raise _unknown(name)
 
 
-def _exact(name: str, text: str, workers: int, axis_name: AxisName) -> optax.GradientTransformation:
-    """Mean, ring or parameter server."""
-    options = _Options(name, parse_spec(text)[1])
-    if name == "parameter_server":
-        server = options.take("server", int, 0)
-        options.done()
-        if not 0 <= server < workers:
-            raise OptionError(
-                f"parameter_server: server: expected 0 to {workers - 1}, got {server}"
-            )
-        return exact.parameter_server(axis_name, server=server)
-    options.done()
-    return exact.mean(axis_name) if name == "mean" else exact.ring(axis_name)
+def is_exact(text: str) -> bool:
+    """Whether a specification is of an aggregation that keeps all workers' parameters the same.
+
+    Raises:
+        SpecError: it is of none that there is.
+    """
+    name = _name(text)
+    if name not in (*EXACT, *GOSSIP):
+        raise _unknown(name)
+    return name in EXACT
 
 
-def _scheduled(what: str, workers: int, axis_name: AxisName) -> optax.GradientTransformation:
-    """By a schedule from a file, or one found now."""
-    if not what:
+def _name(text: str) -> str:
+    return text.partition(":")[0].strip().lower().replace("-", "_")
+
+
+def _unknown(name: str) -> SpecError:
+    known = (*EXACT, *GOSSIP)
+    hint = did_you_mean(name, known)
+    return SpecError(f"no aggregation {name!r:.60}; {hint}there are {', '.join(known)}")
+
+
+def by_schedule(
+    schedule: Schedule, workers: int, axis_name: AxisName = AXIS, *, spec: str = "scheduled"
+) -> Aggregation:
+    """The aggregation that `from_spec` makes of ``scheduled:`` and a schedule's file.
+
+    Args:
+        schedule: an all-reduce.
+        workers: N, of which the axis has as many devices.
+        axis_name: of the workers' axis.
+        spec: what it is to be called.
+
+    Raises:
+        ScheduleError: it is for another number of workers, or for one stage alone.
+    """
+    _check_servers(schedule.topology, workers)
+    check_all_reduce(schedule)
+
+    def made() -> "optax.GradientTransformation":
+        from gradweave.aggregate import exact
+
+        return exact.scheduled(schedule, axis_name)
+
+    return Aggregation(spec, workers, True, _first(made))
+
+
+def network_of(text: str) -> Topology | None:
+    """The network of ``scheduled:`` and a network; None of any other specification.
+
+    Raises:
+        SpecError: where neither a network nor a file is named, or the network is not understood.
+    """
+    what = text.partition(":")[2]
+    if _name(text) != "scheduled":
+        return None
+    if not what.strip():
         raise SpecError(
             "scheduled: expected a schedule's file or a network, as in scheduled:bcube4.json or "
             "scheduled:bcube:n=4,k=1"
         )
-    schedule: Schedule = (
-        load(what) if Path(what).is_file() else solve(network_from_spec(what)).schedule
-    )
-    found = schedule.topology.num_servers
+    return None if _file(text).is_file() else network_from_spec(what.strip())
+
+
+def _file(text: str) -> Path:
+    """What ``scheduled:`` is followed by, as a file's name."""
+    return Path(text.partition(":")[2].strip())
+
+
+def _first(made: "Callable[[], optax.GradientTransformation]") -> Wrap:
+    """Puts an average of gradients, made when it is needed, in front of an optimizer."""
+
+    def wrap(optimizer: "optax.GradientTransformation") -> "optax.GradientTransformation":
+        import optax
+
+        return optax.chain(made(), optimizer)
+
+    return wrap
+
+
+def _exact(
+    name: str, text: str, workers: int, axis_name: AxisName
+) -> "Callable[[], optax.GradientTransformation]":
+    """Mean, ring or parameter server."""
+    options = _Options(name, parse_spec(text)[1])
+    more: dict[str, Any] = {}
+    if name == "parameter_server":
+        server = more["server"] = options.take("server", int, 0)
+        if not 0 <= server < workers:
+            raise OptionError(
+                f"parameter_server: server: expected 0 to {workers - 1}, got {server}"
+            )
+    options.done()
+
+    def made() -> "optax.GradientTransformation":
+        from gradweave.aggregate import exact
+
+        return getattr(exact, name)(axis_name, **more)
+
+    return made
+
+
+def _scheduled(text: str, workers: int, axis_name: AxisName) -> Aggregation:
+    """By a schedule from a file; or by one for a network, which is found when it is needed."""
+    network = network_of(text)
+    if network is None:
+        return by_schedule(load(_file(text)), workers, axis_name, spec=text)
+    _check_servers(network, workers)
+
+    @functools.cache
+    def found() -> Aggregation:
+        return by_schedule(solve(network).schedule, workers, axis_name)
+
+    return Aggregation(text, workers, True, lambda optimizer: found()(optimizer))
+
+
+def _check_servers(network: Topology, workers: int) -> None:
+    found = network.num_servers
     if found != workers:
         raise ScheduleError(
-            f"scheduled: {schedule.topology.name} has {found} servers, but there are {workers} "
+            f"scheduled: {network.name} has {found} servers, but there are {workers} "
             f"workers; take {found} workers or another network"
         )
-    return exact.scheduled(schedule, axis_name)
 
 
-def _gossip(
-    name: str, text: str, workers: int, axis_name: AxisName
-) -> Callable[[optax.GradientTransformation], optax.GradientTransformation]:
+def _gossip(name: str, text: str, workers: int, axis_name: AxisName) -> Wrap:
     """A method that mixes parameters."""
+    from gradweave.aggregate import gossip
+
     head, given, network = text.partition(_NETWORK)
     options = _Options(name, parse_spec(head.rstrip().rstrip(",:"))[1])
     mixing = _mixing(options.take("mixing", str, "weights"), network if given else None, workers)
@@ -162,8 +257,10 @@ def _mixing(kind: str, network: str | None, workers: int) -> MixingMatrix:
     return _MIXINGS[kind](topology)
 
 
-def _compressor(options: "_Options") -> Compressor:
+def _compressor(options: "_Options") -> "Compressor":
     """The compressor that options describe."""
+    from gradweave.aggregate.compressors import COMPRESSORS
+
     name = options.take("compressor", str, "max_norm")
     kind = COMPRESSORS.get(name)
     if kind is None:
@@ -210,4 +307,5 @@ class _Options:
         for key in self._values:
             shown = "a value without a key" if key == UNNAMED else f"{key!r:.60}"
             known = f"options are {', '.join(self._known)}" if self._known else "it has no options"
-            raise SpecError(f"{self._name}: {shown} is no option of it; {known}")
+            hint = did_you_mean(key, self._known)
+            raise SpecError(f"{self._name}: {shown} is no option of it; {hint}{known}")

@@ -64,11 +64,14 @@ def learn(
     if output.exists() and not output.is_dir():
         raise FileError(f"{output}: is not a directory; give another name to --output")
     begun = time.monotonic()
+    from gradweave.learning.config import check_aggregation, read_config
+
+    config = read_config(file)
+    check_aggregation(aggregation, devices)
+    _check_groups(config, devices)
     with Progress("starting JAX"):
-        from gradweave.learning.config import read_config
         from gradweave.learning.training import WEIGHTS, train, updates_done
 
-        config = read_config(file)
         before = updates_done(config, output)
         number = _devices(config, devices)
     if before:
@@ -111,6 +114,16 @@ def learn(
             f"weights: {weights}",
             f"use them: gradweave schedule NET --scheduler {shlex.quote(scheduler)}",
         )
+
+
+def _check_groups(config: "Config", devices: int | None) -> None:
+    """Refuses at once what training would refuse once JAX has started."""
+    from gradweave.topology.spec import from_spec
+
+    for group in config.groups:
+        group.check_devices(devices or 1)
+        for exercise in group.exercises:
+            from_spec(exercise.topology)
 
 
 def _devices(config: "Config", asked: int | None) -> int:

@@ -11,6 +11,7 @@ import click
 import gradweave
 from gradweave.cli.compare import compare
 from gradweave.cli.console import printable, spoken_warnings
+from gradweave.cli.evaluate import evaluate
 from gradweave.cli.export import export
 from gradweave.cli.lab import lab
 from gradweave.cli.learn import learn
@@ -30,7 +31,7 @@ def cli() -> None:
     """AllReduce schedules for any network: found, proved, shown."""
 
 
-for verb in (schedule, compare, verify, show, run, lab, export, learn, train):
+for verb in (schedule, compare, verify, show, run, lab, export, learn, train, evaluate):
     cli.add_command(verb)
 
 

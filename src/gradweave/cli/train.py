@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradweave.atomic import atomic_write
+from gradweave.checks import did_you_mean
 from gradweave.cli.console import Progress, duration, note, print_json, print_lines
+from gradweave.cli.evaluate import (
+    NEEDED,
+    about,
+    drawn,
+    episodes_option,
+    judged,
+    render_option,
+    told,
+)
 from gradweave.cli.options import is_there, json_option, positive, writable
 from gradweave.errors import FileError, GradweaveError, Negative, OptionError
 
@@ -22,7 +32,6 @@ if TYPE_CHECKING:
     from gradweave.marl.training import Report, Trained
 
 RESULT = "result.json"
-_NEEDED = ("jax", "equinox", "jaxtyping", "optax", "safetensors", "tensorboardX", "jaxmarl")
 _KEYS = (
     *("env", "options", "algorithm", "aggregation", "devices"),
     *("seed", "seeds", "steps", "settings"),
@@ -51,7 +60,8 @@ _USUAL = {"env": "MPE_simple_spread_v3", "algorithm": "ippo", "steps": 1_000_000
     "--steps",
     type=click.IntRange(1),
     metavar="N",
-    help="Steps of all games together.  [default: 1000000]",
+    help="Steps of all games together; a training at its end goes on where more are asked for.  "
+    "[default: 1000000]",
 )
 @click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Of every random choice."
@@ -77,20 +87,8 @@ _USUAL = {"env": "MPE_simple_spread_v3", "algorithm": "ippo", "steps": 1_000_000
     show_default=True,
     help="Folder for policy, checkpoint and logs; a training that is there is gone on with.",
 )
-@click.option(
-    "--episodes",
-    type=click.IntRange(1),
-    metavar="N",
-    default=128,
-    show_default=True,
-    help="Episodes to judge the policy by at the end.",
-)
-@click.option(
-    "--render",
-    type=click.Path(path_type=Path),
-    metavar="FILE.gif",
-    help="Draw an episode of the policy.",
-)
+@episodes_option
+@render_option
 @click.option(
     "--checkpoint-minutes",
     type=float,
@@ -123,9 +121,9 @@ def train(
     A checkpoint is written every few minutes and on Ctrl-C; the same command then goes on from it
     and ends in the same policy, bit for bit, as it would have without the break.
     """
-    if not all(map(is_there, _NEEDED)):
+    if not all(map(is_there, NEEDED)):
         raise OptionError("gradweave train needs JaxMARL: pip install 'gradweave[marl]'")
-    task = _Task(lambda: _config(file, asked, given), output, episodes, render, checkpoint_minutes)
+    task = _Task(lambda: _asked(file, asked, given), output, episodes, render, checkpoint_minutes)
     begun = time.monotonic()
     status, held = _by_several(task) if distributed else (0, _by_one(task))
     if held is None:
@@ -140,10 +138,20 @@ def train(
 
 
 @dataclasses.dataclass(frozen=True)
+class _Asked:
+    """The training that was asked for."""
+
+    config: "Config"
+    extend: bool
+    """Whether it may go on from the end of one of fewer steps: where steps are asked for, rather
+    than those of the default."""
+
+
+@dataclasses.dataclass(frozen=True)
 class _Task:
     """What was asked for."""
 
-    config: "Callable[[], Config]"
+    asked: Callable[[], _Asked]
     """Raises what is wrong with it."""
     output: Path
     episodes: int
@@ -160,12 +168,22 @@ class _Task:
 def _by_one(task: _Task) -> dict[str, Any] | None:
     """Trains in this process alone."""
     task.check_files()
+    asked = task.asked()
+    _check_before_jax(asked.config)
     with Progress("starting JAX") as progress:
-        config = task.config()
-        _start_jax(config.devices)
+        _start_jax(asked.config.devices)
         from gradweave.marl.processes import Processes
 
-        return _train(task, config, Processes(), progress)
+        return _train(task, asked, Processes(), progress)
+
+
+def _check_before_jax(config: "Config") -> None:
+    """Refuses at once what training would refuse once JAX has started and a game is made."""
+    from gradweave.aggregate.spec import from_spec
+    from gradweave.marl.environments import asked_of
+
+    asked_of(config.env, config.options)
+    from_spec(config.aggregation, config.devices)
 
 
 def _by_several(task: _Task) -> tuple[int, dict[str, Any] | None]:
@@ -184,22 +202,22 @@ def _by_several(task: _Task) -> tuple[int, dict[str, Any] | None]:
         number = joining.join()
         try:
             try:
-                config = task.config()
+                asked = task.asked()
             except GradweaveError as error:
-                config = error  # which the others have to hear of, when JAX has started
-            devices = number if isinstance(config, GradweaveError) else config.devices
+                asked = error  # which the others have to hear of, when JAX has started
+            devices = number if isinstance(asked, GradweaveError) else asked.config.devices
             _start_jax(max(devices // number, 1))
             processes = Processes()
             if not processes.first:
                 shown.close()
-            return 0, _train(task, config, processes, progress)
+            return 0, _train(task, asked, processes, progress)
         except BaseException as error:
             return _ended(processes, error), None
 
 
 def _train(
     task: _Task,
-    found: "Config | GradweaveError",
+    found: _Asked | GradweaveError,
     processes: "Processes",
     progress: Progress,
 ) -> dict[str, Any] | None:
@@ -207,7 +225,7 @@ def _train(
 
     Args:
         task: what was asked for.
-        found: the config; or what is wrong with it.
+        found: the training; or what is wrong with it.
         processes: that train together.
         progress: is told what is being done.
 
@@ -216,7 +234,7 @@ def _train(
     """
     from gradweave.marl import training
 
-    def checked() -> "Config":
+    def checked() -> _Asked:
         if processes.first:
             task.check_files()
         if isinstance(found, GradweaveError):
@@ -225,8 +243,11 @@ def _train(
 
     output = task.output
     with processes.lost_is_an_error():
-        config = processes.together(checked)
-        before = processes.number_of_first(lambda: training.updates_done(config, output))
+        asked = processes.together(checked)
+        config, extend = asked.config, asked.extend
+        before = processes.number_of_first(
+            lambda: training.updates_done(config, output, extend=extend)
+        )
     if before and processes.first:
         note(f"resumes from {output}: {before} of {config.updates} updates are done")
     progress("compiling")
@@ -236,10 +257,12 @@ def _train(
             output,
             report=lambda made: progress(_doing(made)),
             checkpoint_minutes=task.checkpoint_minutes,
+            extend=extend,
             processes=processes,
         )
     except KeyboardInterrupt:
-        done = training.updates_done(config, output) if processes.first else 0
+        first = processes.first
+        done = training.updates_done(config, output, extend=extend) if first else 0
         if done:
             note(f"{output} holds {done} of {config.updates} updates; train again to go on")
         raise
@@ -247,12 +270,13 @@ def _train(
         _part(processes)
     if not processes.first:
         return None
-    progress("judging the policy")
-    held = _held(trained, output, task.episodes) | {"processes": processes.number}
-    if task.render is not None:
-        progress("drawing an episode")
-        _draw(trained, task.render)
-    return held | {"rendered": None if task.render is None else str(task.render)}
+    held = _held(trained, output) | {"processes": processes.number}
+    seed = config.seed
+    return (
+        held
+        | judged(trained, task.episodes, seed, progress)
+        | drawn(trained, task.render, seed, progress)
+    )
 
 
 def _part(processes: "Processes") -> None:
@@ -299,7 +323,7 @@ def _complain(reason: str) -> None:
     note(f"gradweave: {' '.join(reason.split())}")
 
 
-def _config(file: Path | None, asked: Mapping[str, Any], given: tuple[str, ...]) -> "Config":
+def _asked(file: Path | None, asked: Mapping[str, Any], given: tuple[str, ...]) -> _Asked:
     """The training that a file and options describe."""
     from gradweave.marl import algorithms
     from gradweave.marl.config import Config, read_toml
@@ -309,12 +333,14 @@ def _config(file: Path | None, asked: Mapping[str, Any], given: tuple[str, ...])
     try:
         for name in said:
             if name not in _KEYS:
-                raise OptionError(f"{name}: unknown; known are {', '.join(_KEYS)}")
+                hint = did_you_mean(name, _KEYS)
+                raise OptionError(f"{name}: unknown; {hint}known are {', '.join(_KEYS)}")
         for name in ("options", "settings"):
             if not isinstance(said.get(name, {}), dict):
                 raise OptionError(f"{name}: expected a table, got {said[name]!r}")
-        said = _USUAL | said
         said |= {name: value for name, value in asked.items() if value is not None}
+        extend = "steps" in said
+        said = _USUAL | said
         settings = said.pop("settings", {}) | dict(map(_setting, given))
         for name, kind in (("env", str), ("algorithm", str), ("aggregation", str)):
             if not isinstance(said.get(name, ""), kind):
@@ -323,7 +349,7 @@ def _config(file: Path | None, asked: Mapping[str, Any], given: tuple[str, ...])
             if type(said.get(name, 0)) is not int:
                 raise OptionError(f"{name}: expected a whole number, got {said[name]!r}")
         made = algorithms.settings(said["algorithm"], family_of(said["env"]), settings)
-        return Config(settings=made, **said)
+        return _Asked(Config(settings=made, **said), extend)
     except OptionError as error:
         raise OptionError(f"{file}: {error}" if file else str(error)) from error
 
@@ -351,59 +377,15 @@ def _start_jax(devices: int) -> None:
         pass
 
 
-def _held(trained: "Trained", output: Path, episodes: int) -> dict[str, Any]:
-    """What came of a training; its policy judged beside playing at random."""
-    from gradweave.marl.evaluation import evaluate
-
-    config = trained.config
-    judged = {}
-    for how in ("greedy", "sampled", "random"):
-        each = evaluate(
-            trained.learner,
-            trained.environment,
-            trained.parameters,
-            how,
-            episodes=episodes,
-            seed=config.seed,
-        )
-        judged[how] = {
-            "mean": sum(one.mean for one in each) / len(each),
-            "by_seed": [one.mean for one in each],
-            "standard_error": [one.error if episodes > 1 else None for one in each],
-            "by_agent": {
-                agent: [float(one.by_agent[:, i].mean()) for one in each]
-                for i, agent in enumerate(trained.environment.agents)
-            },
-            "length": sum(float(one.lengths.mean()) for one in each) / len(each),
-        }
+def _held(trained: "Trained", output: Path) -> dict[str, Any]:
+    """What came of a training."""
     return {
         "output": str(output),
-        "env": trained.environment.id,
-        "algorithm": config.algorithm,
-        "aggregation": config.aggregation,
-        "devices": config.devices,
-        "seed": config.seed,
-        "seeds": config.seeds,
-        "steps": config.updates * config.settings.steps,
-        "updates": config.updates,
+        **about(trained),
+        "seed": trained.config.seed,
         "resumed_from": trained.resumed_from,
         "steps_per_s": trained.steps_per_s,
-        "episodes": episodes,
-        "return": judged,
-        "return_is": trained.environment.meaning,
     }
-
-
-def _draw(trained: "Trained", path: Path) -> None:
-    """One episode of the first seed's policy, at its best."""
-    import jax
-
-    from gradweave.marl.render import episode, save_gif
-
-    first = jax.tree.map(lambda x: x[0], trained.parameters)
-    environment = trained.environment
-    moments = episode(trained.learner, environment, first, seed=trained.config.seed, greedy=True)
-    save_gif(environment, moments, path)
 
 
 def _doing(made: "Report") -> str:
@@ -418,17 +400,15 @@ def _told(held: dict[str, Any]) -> list[str]:
     now = held["updates"] - held["resumed_from"]
     rate = held["steps_per_s"]
     devices, processes = held["devices"], held["processes"]
-    judged = held["return"]
+    schedule = held["schedule"]
     return [
         f"{held['algorithm']} on {held['env']}: {held['steps']} steps, {now} of "
         f"{held['updates']} updates now, in {duration(held['wall_s'])} on {devices} "
         f"device{'s' * (devices > 1)}"
         + (f" of {processes} processes" if processes > 1 else "")
         + f" by {held['aggregation']}"
+        + (f" ({schedule['topology']}, {schedule['rounds']} rounds)" if schedule else "")
         + (f", {rate:.3g} steps/s" if rate else ""),
-        f"return: greedy {judged['greedy']['mean']:.4g}, sampled {judged['sampled']['mean']:.4g}, "
-        f"at random {judged['random']['mean']:.4g}",
-        f"({held['return_is']}; {held['episodes']} episodes a seed)",
+        *told(held),
         f"in {held['output']}: policy.safetensors, log.jsonl, tensorboard, {RESULT}",
-        *([f"drawn: {held['rendered']}"] if held["rendered"] else []),
     ]

@@ -1,12 +1,13 @@
 """What each agent is rewarded for; every term can be switched off or weighed."""
 
 import dataclasses
+from typing import TYPE_CHECKING
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
 
-from gradweave.environment.problem import Problem
-from gradweave.environment.state import State
+    from gradweave.environment.problem import Problem
+    from gradweave.environment.state import State
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Rewards:
         return Rewards(sent=0, selected=0, done=0, unfinished=0, workload=0, rounds=1)
 
     def flow_tree_selection(
-        self, problem: Problem, before: State, after: State
-    ) -> Float[Array, ""]:
+        self, problem: "Problem", before: "State", after: "State"
+    ) -> "Float[Array, '']":
         """Reward for a step; 0 but for steps that end a round.
 
         Args:
@@ -44,6 +45,8 @@ class Rewards:
             before: the state that either agent acted in.
             after: the state that the step led to.
         """
+        import jax.numpy as jnp
+
         ended = after.round > before.round
         trees, workloads = problem.trees, problem.workloads
         dense = (
@@ -54,12 +57,14 @@ class Rewards:
         return jnp.where(ended, dense + stage, 0.0) + self._rounds(problem, before, after)
 
     def workload_scheduling(
-        self, problem: Problem, before: State, after: State
-    ) -> Float[Array, ""]:
+        self, problem: "Problem", before: "State", after: "State"
+    ) -> "Float[Array, '']":
         """Reward for a step: for the workload that it sent, if any."""
         sent = before.pending.sum() - after.pending.sum()
         return self.workload * sent / problem.workloads + self._rounds(problem, before, after)
 
-    def _rounds(self, problem: Problem, before: State, after: State) -> Float[Array, ""]:
+    def _rounds(self, problem: "Problem", before: "State", after: "State") -> "Float[Array, '']":
+        import jax.numpy as jnp
+
         ended = after.round > before.round
         return jnp.where(ended, -self.rounds / problem.bound.sum(), 0.0)

@@ -20,16 +20,13 @@ from jax import lax
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError, ScheduleError
+from gradweave.execute.axis import AXIS as AXIS
+from gradweave.execute.axis import AxisName as AxisName
 from gradweave.execute.jax_buffers import PyTree, by_dtype, divided, from_rows, joined, to_rows
 from gradweave.execute.jax_steps import IDLE, OP, SEND, TAKE, WRITE, Loop, Steps, steps
 from gradweave.execute.program import check_all_reduce, check_runs, check_servers
 from gradweave.execute.reduction import Reduction, checked
 from gradweave.schedule.schedule import COPY, REDUCE, Schedule
-
-AXIS = "server"
-"""Name of the axis where none is given."""
-AxisName = str | tuple[str, ...]
-"""Name of a mesh axis, or names of several that count as one, the last one running fastest."""
 
 _COMBINE = {"sum": lax.add, "mean": lax.add, "max": lax.max, "min": lax.min}
 _BRANCHES = 16

@@ -9,12 +9,18 @@ from typing import Any, Literal
 
 import msgspec
 
-from gradweave.checks import check_above_zero, check_at_least_one, check_not_below_zero
-from gradweave.environment.problem import Trees
+from gradweave.aggregate.spec import EXACT, from_spec, is_exact
+from gradweave.checks import (
+    check_above_zero,
+    check_at_least_one,
+    check_not_below_zero,
+    did_you_mean,
+)
 from gradweave.environment.rewards import Rewards
 from gradweave.errors import OptionError
-from gradweave.learning.ppo import PPO
+from gradweave.learning.settings import PPO
 from gradweave.schedule.schedule import Collective
+from gradweave.schedulers.instance import Trees
 
 SHIPPED = "shipped.toml"
 """The file that the shipped weights are made by."""
@@ -50,6 +56,17 @@ class Group:
             )
         check_at_least_one(self, "episodes")
         check_above_zero(self, "share")
+
+    def check_devices(self, devices: int) -> None:
+        """Refuses episodes that cannot be divided among devices.
+
+        Raises:
+            OptionError: where they do not come out even.
+        """
+        if self.episodes % devices:
+            raise OptionError(
+                f"episodes: expected a multiple of the {devices} devices, got {self.episodes}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +169,29 @@ def _known(raw: Any, of: type, where: str) -> None:
     names = [field.name for field in dataclasses.fields(of)]
     for name, value in raw.items():
         if name not in names:
-            raise OptionError(f"{where}{name}: unknown; known are {', '.join(names)}")
+            hint = did_you_mean(name, names)
+            raise OptionError(f"{where}{name}: unknown; {hint}known are {', '.join(names)}")
         if name in _PARTS:
             for part in value if isinstance(value, list) else [value]:
                 _known(part, _PARTS[name], f"{where}{name}.")
+
+
+def check_aggregation(spec: str, devices: int | None) -> None:
+    """Refuses a way to average gradients that is none, or leaves devices apart.
+
+    Args:
+        spec: as `gradweave.aggregate.from_spec` understands it.
+        devices: how many; None where that is not known yet.
+
+    Raises:
+        SpecError: the specification is not understood.
+        OptionError: it leaves devices with different parameters, or has a value that is not taken.
+        ScheduleError: it is for another number of devices.
+    """
+    if not is_exact(spec):
+        raise OptionError(
+            f"aggregation: {spec} gives each device parameters of its own, but there is one pair "
+            f"of policies; take one of {', '.join(EXACT)}"
+        )
+    if devices is not None:
+        from_spec(spec, devices)

@@ -16,9 +16,9 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gradweave.aggregate.spec import EXACT, from_spec
+from gradweave.aggregate.spec import from_spec
 from gradweave.environment.problem import Problem
-from gradweave.errors import OptionError
+from gradweave.learning.config import check_aggregation
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.ppo import PPO, Agent, lesson, loss, minibatch
 from gradweave.learning.rollout import Ends, Rollout, RoundLog, record
@@ -48,15 +48,11 @@ def exact_average(spec: str, devices: int, axis: str) -> optax.GradientTransform
 
     Raises:
         SpecError: the specification is not understood.
-        OptionError: it leaves devices with different parameters, or is for another number of them.
+        OptionError: it leaves devices with different parameters.
+        ScheduleError: it is for another number of them.
     """
-    aggregation = from_spec(spec, devices, axis)
-    if not aggregation.exact:
-        raise OptionError(
-            f"aggregation: {spec} gives each device parameters of its own, but there is one pair "
-            f"of policies; take one of {', '.join(EXACT)}"
-        )
-    return aggregation(optax.identity())
+    check_aggregation(spec, devices)
+    return from_spec(spec, devices, axis)(optax.identity())
 
 
 @dataclasses.dataclass(frozen=True)

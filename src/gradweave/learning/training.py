@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.atomic import reopened
 from gradweave.environment.problem import Instance, Problem, Size, stack
 from gradweave.errors import FileError, OptionError
 from gradweave.learning import checkpoint
@@ -79,8 +80,9 @@ def train(
 ) -> HierarchicalPolicy:
     """Trains both agents, resuming from the folder's checkpoint where there is one.
 
-    An update depends on the config, the number of devices and its own number alone, so that a
-    training that was killed and resumed ends in the same weights as one that was not.
+    An update depends on the learners before it, the config, the aggregation, the number of devices
+    and its own number alone, so that a training that was killed and resumed ends in the same files
+    of checkpoint and weights, byte for byte, as one that was not.
 
     Args:
         config: what to do.
@@ -168,10 +170,7 @@ def _ground(group: Group, devices: int) -> _Ground:
         Instance(from_spec(exercise.topology), exercise.collective, exercise.trees)
         for exercise in group.exercises
     ]
-    if group.episodes % devices:
-        raise OptionError(
-            f"episodes: expected a multiple of the {devices} devices, got {group.episodes}"
-        )
+    group.check_devices(devices)
     size = Size.covering([instance.size for instance in instances])
     problems = stack([Problem.of(instance, size) for instance in instances])
     busiest = jnp.array([_busiest(instance) for instance in instances])
@@ -312,9 +311,7 @@ class _Log:
     def __enter__(self) -> "_Log":
         from tensorboardX import SummaryWriter
 
-        kept = [line for line in _lines(self.path) if _update_of(line) <= self.first]
-        self.file = self.path.open("w")
-        self.file.writelines(line + "\n" for line in kept)
+        self.file = reopened(self.path, lambda line: _update_of(line) <= self.first)
         self.board = SummaryWriter(str(self.events), purge_step=self.first)
         return self
 
@@ -352,11 +349,6 @@ class _Log:
             self.board.add_scalar(f"{made.agent}/{name}", value, made.update)
         for name, values in by_problem.items():
             self.board.add_scalar(f"rounds/{name}", values["rounds"], made.update)
-
-
-def _lines(path: Path) -> Iterator[str]:
-    if path.exists():
-        yield from path.read_text().splitlines()
 
 
 def _update_of(line: str) -> float:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gradweave.marl.environments import make
     from gradweave.marl.evaluation import evaluate
     from gradweave.marl.learner import Learner, Metrics
+    from gradweave.marl.loading import load
     from gradweave.marl.training import Report, Trained, train
 
 _HOME = {
@@ -27,6 +28,7 @@ _HOME = {
     "Trained": "training",
     "View": "environment",
     "evaluate": "evaluation",
+    "load": "loading",
     "make": "environments",
     "train": "training",
 }
@@ -42,6 +44,7 @@ __all__ = [
     "Trained",
     "View",
     "evaluate",
+    "load",
     "make",
     "train",
 ]

@@ -1,21 +1,25 @@
-"""The algorithms by their names: one row each, which is all that the training loop knows of one."""
+"""The algorithms by their names: one row each, which is all that the training loop knows of one.
+
+JAX is imported where a learner is made: names and settings are checked without it.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import optax
-
+from gradweave.checks import expected_one_of
 from gradweave.errors import OptionError
-from gradweave.marl.actor_critic import Players
-from gradweave.marl.config import PPO, PPO_DEFAULTS, Config, Settings, settings_of
-from gradweave.marl.environment import Environment
-from gradweave.marl.learner import Learner
-from gradweave.marl.ppo import PPOLearner
-from gradweave.marl.q_learning import Kind, QLearner
+from gradweave.marl.config import PPO, PPO_DEFAULTS, Config, Settings, from_flat, settings_of
 from gradweave.marl.q_settings import Q_DEFAULTS, QLearning
 
-Aggregate = Callable[[optax.GradientTransformation], optax.GradientTransformation]
+if TYPE_CHECKING:
+    import optax
+
+    from gradweave.marl.environment import Environment
+    from gradweave.marl.learner import Learner
+    from gradweave.marl.q_learning import Kind
+
+Aggregate = Callable[["optax.GradientTransformation"], "optax.GradientTransformation"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,14 +30,19 @@ class Algorithm:
     """A dataclass that is a `Settings`."""
     usual: Mapping[str, Mapping[str, Any]]
     """What differs from its defaults, by `Environment.family`."""
-    build: Callable[[Environment, Any, int, int, Aggregate], Learner]
+    build: Callable[["Environment", Any, int, int, Aggregate], "Learner"]
     """(environment, settings, devices, updates of the whole training, aggregation)."""
 
 
-def _ppo(central: bool) -> Callable[[Environment, PPO, int, int, Aggregate], Learner]:
+def _ppo(central: bool) -> Callable[["Environment", PPO, int, int, Aggregate], "Learner"]:
     def build(
-        environment: Environment, settings: PPO, devices: int, updates: int, aggregate: Aggregate
-    ) -> Learner:
+        environment: "Environment", settings: PPO, devices: int, updates: int, aggregate: Aggregate
+    ) -> "Learner":
+        import optax
+
+        from gradweave.marl.actor_critic import Players
+        from gradweave.marl.ppo import PPOLearner
+
         players = Players(
             environment,
             central,
@@ -56,14 +65,20 @@ def _ppo(central: bool) -> Callable[[Environment, PPO, int, int, Aggregate], Lea
     return build
 
 
-def _q_learning(kind: Kind) -> Callable[[Environment, QLearning, int, int, Aggregate], Learner]:
+def _q_learning(
+    kind: "Kind",
+) -> Callable[["Environment", QLearning, int, int, Aggregate], "Learner"]:
     def build(
-        environment: Environment,
+        environment: "Environment",
         settings: QLearning,
         devices: int,
         updates: int,
         aggregate: Aggregate,
-    ) -> Learner:
+    ) -> "Learner":
+        import optax
+
+        from gradweave.marl.q_learning import QLearner
+
         rate, steps = settings.learning_rate, updates * settings.epochs
         optimizer = optax.chain(
             optax.clip_by_global_norm(settings.gradient_norm),
@@ -90,7 +105,7 @@ def algorithm(name: str) -> Algorithm:
         OptionError: where there is none.
     """
     if name not in ALGORITHMS:
-        raise OptionError(f"algorithm: expected one of {', '.join(ALGORITHMS)}, got {name!r}")
+        raise OptionError(expected_one_of("algorithm", ALGORITHMS, name))
     return ALGORITHMS[name]
 
 
@@ -100,7 +115,16 @@ def settings(name: str, family: str, given: Mapping[str, Any]) -> Settings:
     return settings_of(row.settings, row.usual.get(family, {}), given)
 
 
-def build(config: Config, environment: Environment, aggregate: Aggregate) -> Learner:
+def config_of(said: Mapping[str, Any]) -> Config:
+    """The training that `Config.flat` tells of.
+
+    Raises:
+        OptionError: where anything is missing or is not taken.
+    """
+    return from_flat(said, lambda name: algorithm(name).settings)
+
+
+def build(config: Config, environment: "Environment", aggregate: Aggregate) -> "Learner":
     """The learner of a training."""
     row = algorithm(config.algorithm)
     return row.build(environment, config.settings, config.devices, config.updates, aggregate)

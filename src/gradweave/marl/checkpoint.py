@@ -11,7 +11,7 @@ from gradweave.errors import FileError
 T = TypeVar("T")
 FORMAT, VERSION = "gradweave-marl", "1"
 _ENTRY = "gradweave"
-"""One entry alone: safetensors writes several in no order, and the same bits should be the same."""
+"""The one entry of a file's metadata, which holds JSON."""
 
 
 def save(path: Path, tree: Any, about: Mapping[str, Any]) -> None:

@@ -2,9 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -13,11 +13,13 @@ from gradweave.checks import (
     check_at_least_one,
     check_not_below_zero,
     check_share,
+    did_you_mean,
 )
 from gradweave.errors import OptionError
-from gradweave.marl.networks import ACTIVATIONS, Activation
 
 T = TypeVar("T")
+Activation = Literal["tanh", "relu"]
+"""Of the hidden layers."""
 
 
 class Settings(Protocol):
@@ -36,8 +38,9 @@ def check_network(hidden: tuple[int, ...], activation: str) -> None:
     """Refuses networks that cannot be made."""
     if not hidden or min(hidden) < 1:
         raise OptionError(f"hidden: expected at least one width of 1 or more, got {list(hidden)}")
-    if activation not in ACTIVATIONS:
-        raise OptionError(f"activation: expected {', '.join(ACTIVATIONS)}, got {activation!r}")
+    known = get_args(Activation)
+    if activation not in known:
+        raise OptionError(f"activation: expected {', '.join(known)}, got {activation!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +141,10 @@ PPO_DEFAULTS: dict[str, dict[str, Any]] = {
 """What differs from `PPO`'s own defaults, by family of games."""
 
 
+_SETTINGS = "settings."
+"""What the names of settings begin with in `Config.flat`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """A training: the same one ends in the same result, bit for bit, on the same machine."""
@@ -174,7 +181,30 @@ class Config:
         """All that it says, by name, as JSON has it; settings as ``settings.NAME``."""
         said = msgspec.json.decode(msgspec.json.encode(self))
         settings = said.pop("settings")
-        return said | {f"settings.{name}": value for name, value in settings.items()}
+        return said | {f"{_SETTINGS}{name}": value for name, value in settings.items()}
+
+
+def from_flat(said: Mapping[str, Any], kind: Callable[[str], type]) -> Config:
+    """The training that `Config.flat` tells of.
+
+    Args:
+        said: all of it.
+        kind: an algorithm's name -> the class of its settings.
+
+    Raises:
+        OptionError: where anything is missing or is not taken.
+    """
+    settings = {
+        name.removeprefix(_SETTINGS): value
+        for name, value in said.items()
+        if name.startswith(_SETTINGS)
+    }
+    rest = {name: value for name, value in said.items() if not name.startswith(_SETTINGS)}
+    made = settings_of(kind(str(rest.get("algorithm"))), {}, settings)
+    try:
+        return msgspec.convert(rest | {"settings": made}, Config)
+    except msgspec.ValidationError as error:
+        raise OptionError(str(error)) from error
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -216,7 +246,8 @@ def settings_of(kind: type[T], usual: Mapping[str, Any], given: Mapping[str, Any
     names = [field.name for field in dataclasses.fields(kind)]  # pyright: ignore[reportArgumentType]
     for name in given:
         if name not in names:
-            raise OptionError(f"settings: {name}: unknown; known are {', '.join(names)}")
+            hint = did_you_mean(name, names)
+            raise OptionError(f"settings: {name}: unknown; {hint}known are {', '.join(names)}")
     try:
         return msgspec.convert({**usual, **given}, kind)
     except msgspec.ValidationError as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradweave.atomic import reopened
 from gradweave.marl.learner import Metrics
 
 LOG = "log.jsonl"
@@ -60,9 +61,7 @@ class Log:
     def __enter__(self) -> "Log":
         from tensorboardX import SummaryWriter
 
-        kept = [line for line in _lines(self._path) if _update_of(line) <= self._updates]
-        self._file = self._path.open("w")
-        self._file.writelines(line + "\n" for line in kept)
+        self._file = reopened(self._path, lambda line: _update_of(line) <= self._updates)
         self._board = SummaryWriter(str(self._board_path), purge_step=self._steps + 1)
         return self
 

@@ -23,13 +23,16 @@ import io
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
 
+from gradweave.checks import did_you_mean, expected_one_of
 from gradweave.errors import OptionError
-from gradweave.marl.environment import Environment, Game, Reading, wrap
+from gradweave.marl.reading import Game, Reading
+
+if TYPE_CHECKING:
+    from gradweave.marl.environment import Environment
 
 OWN = "gradweave:"
 """What the ids of Gradweave's scheduling begin with; the network in words follows."""
@@ -47,7 +50,7 @@ def _always(game: Any, state: Any, info: Any, done: Any) -> Any:
 
 def _never(game: Any, state: Any, info: Any, done: Any) -> Any:
     """These end by their own rules; a riddle's days are one of them."""
-    return jnp.zeros((), bool)
+    return np.zeros((), bool)
 
 
 def _fight_goes_on(game: Any, state: Any, info: Any, done: Any) -> Any:
@@ -63,6 +66,8 @@ def _acts_in_the_room(game: Any, state: Any) -> list[Any]:
 
 def _storm_observations(game: Any, seen: Mapping) -> list[Any]:
     """JaxMARL gives [A, …] what is seen, and [5, A] what is held."""
+    import jax.numpy as jnp
+
     around, held = seen["observations"], seen["inventory"]
     number = len(game.agents)
     return [jnp.concatenate([around[i].reshape(-1), held[:, i]]) for i in range(number)]
@@ -116,7 +121,7 @@ def _overcooked(options: dict[str, Any]) -> dict[str, Any]:
 
 def _among(table: Mapping[str, Any], what: str, name: Any) -> Any:
     if name not in table:
-        raise OptionError(f"{what}: expected one of {', '.join(table)}, got {name!r}")
+        raise OptionError(expected_one_of(what, table, name))
     return table[name]
 
 
@@ -214,7 +219,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def make(spec: str, **options: Any) -> Environment:
+def make(spec: str, **options: Any) -> "Environment":
     """A game by its name.
 
     Args:
@@ -230,15 +235,11 @@ def make(spec: str, **options: Any) -> Environment:
     >>> env.agents, env.observation, env.actions
     (('agent_0', 'agent_1', 'agent_2'), 2, 3)
     """
-    id, _, written = (OWN, "", "") if spec.startswith(OWN) else spec.partition(":")
-    options = _parsed(spec, written) | options
+    from gradweave.marl.environment import wrap
+
+    id, options = asked_of(spec, options)
     name = family_of(spec)
     family = FAMILIES[name]
-    for option in options:
-        if option not in family.options:
-            raise OptionError(
-                f"{id}: unknown option {option!r}; it takes {', '.join(family.options)}"
-            )
     with _quiet():
         game = _own(spec, options) if id == OWN else _jaxmarl(id, family.given(dict(options)))
     said = ",".join(f"{option}={_written(value)}" for option, value in options.items())
@@ -250,6 +251,29 @@ def make(spec: str, **options: Any) -> Environment:
         family=name,
         meaning=family.meaning,
     )
+
+
+def asked_of(spec: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A game's id without its options, and all of these: checked as far as goes without JAX.
+
+    Raises:
+        OptionError: where the id is unknown or an option's name is.
+        SpecError: where the network is not understood.
+    """
+    from gradweave.topology.spec import from_spec
+
+    id, _, written = (OWN, "", "") if spec.startswith(OWN) else spec.partition(":")
+    family = FAMILIES[family_of(spec)]
+    asked = _parsed(spec, written) | dict(options)
+    for option in asked:
+        if option not in family.options:
+            raise OptionError(
+                f"{id}: unknown option {option!r}; {did_you_mean(option, family.options)}"
+                f"it takes {', '.join(family.options)}"
+            )
+    if id == OWN:
+        from_spec(spec.removeprefix(OWN))
+    return id, asked
 
 
 def ids() -> list[str]:
@@ -267,7 +291,7 @@ def family_of(spec: str) -> str:
     for name, family in FAMILIES.items():
         if id in family.ids:
             return name
-    raise OptionError(f"environment: expected one of {', '.join(ids())}, got {id!r}")
+    raise OptionError(expected_one_of("environment", ids(), id))
 
 
 def _parsed(spec: str, written: str) -> dict[str, Any]:

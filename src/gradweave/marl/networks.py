@@ -5,8 +5,7 @@ one-hot vector beside its observation. A one-hot vector times a matrix is one of
 row is added, and nothing is joined or multiplied.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
@@ -14,8 +13,9 @@ import jax.numpy as jnp
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-Activation = Literal["tanh", "relu"]
-ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
+from gradweave.marl.config import Activation
+
+ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 Memory = Float[Array, "*B A H"] | None
 """What a recurrent network remembers of the episode, for each agent; None of one that does not."""
 

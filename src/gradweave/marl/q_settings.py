@@ -5,8 +5,7 @@ from typing import Any
 
 from gradweave.checks import check_above_zero, check_at_least_one, check_share
 from gradweave.errors import OptionError
-from gradweave.marl.config import check_network
-from gradweave.marl.networks import Activation
+from gradweave.marl.config import Activation, check_network
 
 
 @dataclasses.dataclass(frozen=True)

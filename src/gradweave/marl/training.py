@@ -2,9 +2,8 @@
 
 import contextlib
 import dataclasses
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,17 @@ import numpy as np
 from gradweave.errors import FileError, OptionError
 from gradweave.marl import algorithms, checkpoint, curves
 from gradweave.marl.algorithms import Aggregate
+from gradweave.marl.combining import Combining, combining
 from gradweave.marl.config import Config, differences
 from gradweave.marl.environment import Environment
 from gradweave.marl.environments import make
 from gradweave.marl.learner import Learner
 from gradweave.marl.processes import AgreedInterrupt, Processes
 from gradweave.marl.program import AT_ONCE, Program
+from gradweave.schedule.schedule import Schedule
 
 CHECKPOINT = "checkpoint.safetensors"
 POLICY = "policy.safetensors"
-SCHEDULE = "schedule.json"
 CALL_S = 1.0
 """What a call of the compiled program should take, so that Ctrl-C costs no more."""
 
@@ -57,6 +57,11 @@ class Trained:
     """Updates that were done before."""
     steps_per_s: float | None
     """Of all games of one seed, compilation aside; None where too little was done to tell."""
+    schedule: Schedule | None = None
+    """By which devices averaged gradients; None where by none."""
+    extended: tuple[int, ...] = ()
+    """Steps that it was to have before, where it was extended: in the order in which it came to
+    its end."""
 
 
 def train(
@@ -66,6 +71,7 @@ def train(
     report: Callable[[Report], None] = lambda _: None,
     checkpoint_minutes: float = 2.0,
     stop_after: int | None = None,
+    extend: bool = False,
     aggregate: Aggregate | None = None,
     processes: Processes | None = None,
 ) -> Trained:
@@ -78,12 +84,19 @@ def train(
     An update depends on the config and on the state before it alone, so that a training that was
     killed and resumed ends in the same bits as one that was not.
 
+    A training that is at its end can be extended, by a config that differs from its own in more
+    steps alone. What changes with the share of the training that is done (the learning rate where
+    it decays, exploration, shaping) follows the new number of steps from there on. The result
+    depends on the config and on the numbers of steps that came before, which `Trained.extended`
+    has; where nothing changes so, it is that of a training that had the last one from the start.
+
     Args:
         config: what to do.
         folder: of checkpoint, logs and the policy.
         report: told after each call of the compiled program, about once a second.
         checkpoint_minutes: time between checkpoints.
         stop_after: updates after which to stop early; the checkpoint is written.
+        extend: whether to go on from the end of a training of fewer steps, rather than refuse it.
         aggregate: in place of what the config names.
         processes: which train together, if that is known.
 
@@ -97,24 +110,27 @@ def train(
     processes = processes or Processes()
     with processes.lost_is_an_error(), processes.interruptible():
         processes.check_same(config.flat())
-        before = processes.number_of_first(lambda: updates_done(config, folder))
+        stated = processes.by_first(lambda: _stated(config, folder, extend))
+        before = processes.number_of_first(lambda: 0 if stated is None else stated["updates"])
         environment = processes.together(lambda: make(config.env, **config.options))
         devices = processes.together(lambda: _devices(config.devices))
-        found = aggregate or _aggregate(config, folder, processes)
-        learner = processes.together(lambda: algorithms.build(config, environment, found))
+        by = Combining(aggregate) if aggregate else combining(config, folder, stated, processes)
+        learner = processes.together(lambda: algorithms.build(config, environment, by.aggregate))
         program = Program(learner, devices, config.seed, config.seeds)
         processes.by_first(lambda: _make(folder))
-        held = _Held(program, processes, folder, config, before)
+        held = _Held(program, processes, folder, config, before, by, _extended(config, stated))
         end = config.updates if stop_after is None else min(stop_after, config.updates)
         pace = _updates(held, end, environment, report, checkpoint_minutes)
         parameters = program.parameters(held.state)
         if not processes.alone:
             parameters = jax.tree.map(np.asarray, parameters)
         if held.updates == config.updates:
-            about = {"config": config.flat(), "agents": environment.agents}
+            about = {"config": config.flat(), "agents": environment.agents, **held.history}
             processes.by_first(lambda: checkpoint.save(folder / POLICY, parameters, about))
         processes.agree()
-    return Trained(config, environment, learner, parameters, before, pace.steps_per_s)
+    schedule = None if by is None else by.schedule
+    rate = pace.steps_per_s
+    return Trained(config, environment, learner, parameters, before, rate, schedule, held.extended)
 
 
 def _updates(
@@ -155,32 +171,59 @@ def _updates(
     return pace
 
 
-def updates_done(config: Config, folder: Path) -> int:
+def updates_done(config: Config, folder: Path, *, extend: bool = False) -> int:
     """Updates that the checkpoint of a folder has had; 0 where there is none.
 
     Args:
         config: what the training is to be of.
         folder: where it is kept.
+        extend: whether the checkpoint may be the end of a training of fewer steps.
 
     Raises:
         OptionError: where the checkpoint is of another training; names what differs.
         FileError: where it cannot be read.
     """
+    stated = _stated(config, folder, extend)
+    return 0 if stated is None else stated["updates"]
+
+
+def _stated(config: Config, folder: Path, extend: bool) -> Mapping[str, Any] | None:
+    """What a folder's checkpoint says of itself, if it is one to go on from; None without one."""
     path = folder / CHECKPOINT
     if not path.exists():
-        return 0
+        return None
     said = checkpoint.about(path)
     other, updates = said.get("config"), said.get("updates")
     if not isinstance(other, dict) or not isinstance(updates, int):
         raise FileError(f"{path}: does not say what training it is of")
     differ = differences(other, config.flat())
-    if differ:
-        more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
-        raise OptionError(
-            f"{path} is of another training: {'; '.join(differ[:3])}{more}; "
-            "give another folder, or remove it"
-        )
-    return updates
+    if not differ:
+        return said
+    more_steps = isinstance(other.get("steps"), int) and other["steps"] < config.steps
+    if more_steps and not differences(other | {"steps": config.steps}, config.flat()):
+        had = dataclasses.replace(config, steps=other["steps"]).updates
+        if updates < had:
+            raise OptionError(
+                f"{path} is of {other['steps']} steps and not at its end ({updates} of {had} "
+                f"updates): finish it with --steps {other['steps']}, then extend it"
+            )
+        if extend:
+            return said
+        differ = [f"{differ[0]}, which --steps {config.steps} extends it to"]
+    more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+    raise OptionError(
+        f"{path} is of another training: {'; '.join(differ[:3])}{more}; "
+        "give another folder, or remove it"
+    )
+
+
+def _extended(config: Config, stated: Mapping[str, Any] | None) -> tuple[int, ...]:
+    """`Trained.extended`, of a training that goes on from a checkpoint."""
+    if stated is None:
+        return ()
+    before = tuple(stated.get("extended", ()))
+    steps = stated["config"]["steps"]
+    return before if steps == config.steps else (*before, steps)
 
 
 def load_policy(folder: Path, learner: Learner, config: Config) -> Any:
@@ -204,9 +247,12 @@ class _Held:
         folder: Path,
         config: Config,
         updates: int,
+        by: Combining,
+        extended: tuple[int, ...],
     ) -> None:
         self.program, self.processes = program, processes
         self.path, self.config, self.updates = folder / CHECKPOINT, config, updates
+        self.by, self.extended, self._kept = by, extended, False
         self._saved, self._saved_at = updates, time.monotonic()
         if updates:
             shapes = program.shapes()
@@ -222,11 +268,25 @@ class _Held:
         old = time.monotonic() - self._saved_at > 60 * minutes
         return old and self.updates > self._saved
 
+    @property
+    def history(self) -> dict[str, Any]:
+        """What the state depends on beside the config."""
+        digest = self.by.digest
+        schedule = {} if digest is None else {"schedule": digest}
+        return schedule | ({"extended": list(self.extended)} if self.extended else {})
+
     def save(self) -> None:
-        """Writes the checkpoint."""
-        about = {"config": self.config.flat(), "updates": self.updates}
+        """Writes the checkpoint, and before the first one the schedule that it depends on."""
+        about = {"config": self.config.flat(), "updates": self.updates, **self.history}
         state = self.processes.gather(self.state)
-        self.processes.by_first(lambda: checkpoint.save(self.path, state, about))
+
+        def write() -> None:
+            if not self._kept:
+                self.by.keep(self.path.parent)
+                self._kept = True
+            checkpoint.save(self.path, state, about)
+
+        self.processes.by_first(write)
         self._saved, self._saved_at = self.updates, time.monotonic()
 
     @contextlib.contextmanager
@@ -321,48 +381,6 @@ def _devices(number: int) -> list[Any]:
         among = f", {most} in each process" if len(there) > 1 else ""
         raise OptionError(f"devices: expected at most {most * len(there)}{among}, got {number}")
     return [device for process in sorted(there) for device in there[process][:each]]
-
-
-def _aggregate(config: Config, folder: Path, processes: Processes) -> Aggregate:
-    """What the config names. A schedule that is found for it is kept, for the next time."""
-    from gradweave.aggregate import from_spec
-
-    name, _, what = config.aggregation.partition(":")
-    if name.strip() != "scheduled" or not what:
-        return processes.together(lambda: from_spec(config.aggregation, config.devices))
-    path = processes.by_first(lambda: _schedule(config, folder, what))
-    if processes.alone:
-        return from_spec(f"scheduled:{path}", config.devices)
-
-    def read() -> bytes:
-        assert path is not None  # otherwise its error would have ended this
-        return path.read_bytes()
-
-    raw = processes.bytes_of_first(read)
-    with tempfile.TemporaryDirectory() as temporary:
-        here = path or Path(temporary) / (Path(what).name if raw[:2] == _GZIP else SCHEDULE)
-        if path is None:
-            here.write_bytes(raw)
-        return processes.together(lambda: from_spec(f"scheduled:{here}", config.devices))
-
-
-_GZIP = b"\x1f\x8b"
-"""What a compressed file begins with, which is known as one by its name."""
-
-
-def _schedule(config: Config, folder: Path, what: str) -> Path:
-    """The file of a schedule, which is found for a network where what is given is none."""
-    from gradweave.schedulers.solve import solve
-    from gradweave.topology.spec import from_spec as network
-
-    if Path(what).is_file():
-        return Path(what)
-    path = folder / SCHEDULE
-    if not path.exists():
-        schedule = solve(network(what), seed=config.seed).schedule
-        _make(folder)
-        schedule.save(path)
-    return path
 
 
 def _make(folder: Path) -> None:

@@ -80,6 +80,19 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Schedule:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise FileError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    return from_bytes(content, str(path))
+
+
+def from_bytes(content: bytes, name: str) -> Schedule:
+    """Reads a schedule from an unpacked file's content.
+
+    Args:
+        content: what `to_bytes` gave.
+        name: what messages call it.
+
+    Raises:
+        FileError: where it does not hold a schedule; one line that names the field.
+    """
     collecting = gc.isenabled()
     # A million small lists and nothing to collect: the collector would take longer than the parser.
     gc.disable()
@@ -88,11 +101,11 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Schedule:
         del content
         return _to_schedule(held)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise FileError(f"{path}: not a schedule file: {error}") from error
+        raise FileError(f"{name}: not a schedule file: {error}") from error
     except RecursionError as error:
-        raise FileError(f"{path}: not a schedule file: nested too deeply") from error
+        raise FileError(f"{name}: not a schedule file: nested too deeply") from error
     except GradweaveError as error:
-        raise FileError(f"{path}: {error}") from error
+        raise FileError(f"{name}: {error}") from error
     finally:
         if collecting:
             gc.enable()
@@ -104,10 +117,15 @@ def save(schedule: Schedule, path: str | Path) -> None:
     Raises:
         FileError: where the file cannot be written.
     """
-    content = msgspec.json.encode(_from_schedule(schedule))
+    content = to_bytes(schedule)
     if str(path).endswith(".gz"):
         content = gzip.compress(content, compresslevel=6, mtime=0)
     atomic_write(path, content)
+
+
+def to_bytes(schedule: Schedule) -> bytes:
+    """An unpacked file's content: the same schedule is the same bytes."""
+    return msgspec.json.encode(_from_schedule(schedule))
 
 
 def _read(path: Path, max_bytes: int) -> bytes:

@@ -1,12 +1,12 @@
 """Strategies in words: ``merged:rule=deepest,tries=4``."""
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Iterable
 from typing import Any
 
+from gradweave.checks import did_you_mean
 from gradweave.errors import GradweaveError, OptionError, SpecError
 from gradweave.schedulers.binomial import Binomial
 from gradweave.schedulers.exact import Exact
@@ -59,8 +59,7 @@ def from_spec(text: str) -> Scheduler:
     name, values = parse_spec(text)
     strategy = STRATEGIES.get(name.lower().replace("-", "_"))
     if strategy is None:
-        near = difflib.get_close_matches(name.lower(), STRATEGIES, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        hint = did_you_mean(name, STRATEGIES)
         raise SpecError(
             f"no scheduler {name!r:.60}; {hint}there are {', '.join(sorted(STRATEGIES))}"
         )

@@ -1,0 +1,42 @@
+"""How a game's dictionaries are read: known without JAX, which the games themselves need."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Num, PRNGKeyArray
+
+State = Any
+"""A game's own state: a struct of arrays that only the game reads."""
+
+
+class Game(Protocol):
+    """The part of JaxMARL's `MultiAgentEnv` that is relied on."""
+
+    @property
+    def agents(self) -> Sequence[Any]: ...  # noqa: D102
+
+    def reset(self, key: "PRNGKeyArray") -> tuple[Any, State]: ...  # noqa: D102
+
+    def step_env(  # noqa: D102
+        self, key: "PRNGKeyArray", state: State, actions: Any
+    ) -> tuple[Any, State, Any, Any, Any]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How one family's dictionaries are read. Each function gets the game first."""
+
+    observations: Callable[[Any, Any], Sequence["Num[Array, '...']"]]
+    """(game, observations) -> each agent's own, of any shape."""
+    rewards: Callable[[Any, Any], Sequence["Num[Array, '']"]]
+    """(game, rewards) -> each agent's."""
+    truncated: Callable[[Any, State, Any, "Bool[Array, '']"], "Bool[Array, '']"]
+    """(game, state after, info, done) -> whether time alone ended it."""
+    available: Callable[[Any, State], Sequence["Num[Array, '...']"]] | None = None
+    """(game, state) -> each agent's mask; None where all actions are always available."""
+    world: Callable[[Any, Any], "Num[Array, '...']"] | None = None
+    """(game, observations) -> the state vector; None where the game has none."""
+    shaped: Callable[[Any, Any], Sequence["Num[Array, '']"]] | None = None
+    """(game, info) -> each agent's help; None where there is none."""
