@@ -7,9 +7,17 @@ import click
 
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import Size, json_option, writable
+from gradweave.cli.ranks import rank_lines, rank_map
 from gradweave.errors import OptionError
-from gradweave.export import FORMATS, save_chakra_et, save_msccl_xml, save_mscclpp_json
+from gradweave.export import (
+    FORMATS,
+    save_chakra_et,
+    save_msccl_xml,
+    save_mscclpp_json,
+    save_rankfile,
+)
 from gradweave.export.msccl import DIALECTS
+from gradweave.export.rankfile import parse_hosts
 from gradweave.schedule import Schedule, load
 
 _PLANS = ("name", "instances", "in_place", "min_bytes", "max_bytes")
@@ -17,6 +25,7 @@ _TAKEN = {
     "msccl-xml": (*_PLANS, "protocol", "dialect"),
     "mscclpp-json": _PLANS,
     "chakra-et": ("gradient_bytes", "element_bytes"),
+    "rankfile": ("hosts",),
 }
 """The options of each format."""
 _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.protocols}))
@@ -47,9 +56,15 @@ _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.p
     "--gradient-bytes", type=Size(), help="chakra-et: size of the gradient; must be given."
 )
 @click.option("--element-bytes", type=int, help="chakra-et: size of a number.  [default: 4]")
+@click.option(
+    "--hosts",
+    metavar="HOSTS",
+    help="rankfile: the hosts in the order of ranks, such as node1:8,node2:8.  "
+    "[default: the servers' names]",
+)
 @json_option
 def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any) -> None:
-    """Write the schedule in FILE for MSCCL or RCCL, for MSCCL++, or for ASTRA-sim (Chakra)."""
+    """Write the schedule in FILE for MSCCL or RCCL, MSCCL++, ASTRA-sim (Chakra) or mpirun."""
     given = {name: value for name, value in options.items() if value is not None}
     _check(format_, given)
     writable(None if format_ == "chakra-et" else output)
@@ -69,12 +84,14 @@ def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any
                 "transfers": schedule.num_transfers,
                 "output": [str(path) for path in files],
             }
+            | ({"ranks": rank_map(schedule.topology)} if format_ == "rankfile" else {})
         )
     else:
         more = f" to {files[-1]}" if len(files) > 1 else ""
         print_lines(
             f"{schedule.collective} on {schedule.topology.name}, "
             f"{schedule.topology.num_servers} servers, {schedule.pieces} pieces",
+            *(rank_lines(schedule.topology) if format_ == "rankfile" else ()),
             f"written to {files[0]}{more}",
         )
 
@@ -82,6 +99,10 @@ def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any
 def _save(schedule: Schedule, format_: str, output: Path, given: dict[str, Any]) -> list[Path]:
     if format_ == "chakra-et":
         return save_chakra_et(schedule, output, **given)
+    if format_ == "rankfile":
+        hosts = parse_hosts(given["hosts"]) if "hosts" in given else None
+        save_rankfile(schedule, output, hosts=hosts)
+        return [output]
     (save_msccl_xml if format_ == "msccl-xml" else save_mscclpp_json)(schedule, output, **given)
     return [output]
 

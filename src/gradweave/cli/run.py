@@ -10,6 +10,7 @@ import click
 
 from gradweave.cli.console import Progress, print_json, print_lines, printable, warn
 from gradweave.cli.options import Size, json_option, positive
+from gradweave.cli.ranks import rank_lines, rank_map
 from gradweave.errors import GradweaveError, LostServerError, Negative, OptionError, RunError
 from gradweave.execute.program import check_runs
 from gradweave.execute.reduction import REDUCTIONS, Reduction
@@ -234,6 +235,7 @@ def _summary(schedule: Schedule, report: Report, trial: Trial, file: Path) -> di
         "backend": trial.backend,
         "library": report.library,
         "processes": report.processes,
+        "ranks": rank_map(schedule.topology),
         "cores": os.cpu_count(),
         "gradient_bytes": trial.gradient_bytes,
         "elements": trial.elements,
@@ -284,6 +286,7 @@ def _lines(schedule: Schedule, report: Report, trial: Trial, file: Path) -> list
         f"{schedule.topology.num_servers} servers in {processes} on {os.cpu_count()} cores, "
         f"{report.library}",
         f"{format_size(trial.gradient_bytes)} of {trial.dtype}, {trial.reduction}: {checked}",
+        *rank_lines(schedule.topology),
         *table,
         _sent(report.schedule.sent_bytes or ()),
     ]

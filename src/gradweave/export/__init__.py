@@ -1,10 +1,11 @@
-"""Schedules as files of other programs: MSCCL and RCCL, MSCCL++, and Chakra for ASTRA-sim."""
+"""Schedules as files of MSCCL, RCCL, MSCCL++ and ASTRA-sim (Chakra), and rankfiles of mpirun."""
 
 from gradweave.export.chakra import save_chakra_et, to_chakra_et
 from gradweave.export.msccl import save_msccl_xml, to_msccl_xml
 from gradweave.export.mscclpp import save_mscclpp_json, to_mscclpp_json
+from gradweave.export.rankfile import save_rankfile, to_rankfile
 
-FORMATS = ("msccl-xml", "mscclpp-json", "chakra-et")
+FORMATS = ("msccl-xml", "mscclpp-json", "chakra-et", "rankfile")
 """The formats' names on the command line."""
 
 __all__ = [
@@ -12,7 +13,9 @@ __all__ = [
     "save_chakra_et",
     "save_msccl_xml",
     "save_mscclpp_json",
+    "save_rankfile",
     "to_chakra_et",
     "to_msccl_xml",
     "to_mscclpp_json",
+    "to_rankfile",
 ]

@@ -1,0 +1,97 @@
+"""Rankfiles of Open MPI: which host runs which server."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradweave.atomic import atomic_write
+from gradweave.errors import OptionError
+from gradweave.schedule.schedule import Schedule
+from gradweave.topology.topology import Topology
+
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
+
+
+def to_rankfile(schedule: Schedule, hosts: Sequence[str] | None = None) -> str:
+    """Writes where each rank runs: the process of rank r is the r-th server, in order of id.
+
+    ``mpirun --hostfile … --map-by rankfile:file=FILE`` takes it. Ranks of one host get its cores
+    one after the other, unless mpirun is told ``--bind-to none``.
+
+    Args:
+        schedule: the schedule.
+        hosts: the host of each rank; if not given, the servers' names are their hosts.
+
+    Raises:
+        OptionError: not a host a rank, or what can be no host's name.
+
+    >>> import gradweave as gw
+    >>> made = gw.schedulers.Ring().schedule(gw.topology.ring(2))
+    >>> print(to_rankfile(made, ["node1", "node1"]), end="")
+    # ring:n=2: the r-th server, in order of id, has rank r
+    rank 0=node1 slot=0  # server 0
+    rank 1=node1 slot=1  # server 1
+    """
+    topology = schedule.topology
+    hosts = _names(topology) if hosts is None else list(hosts)
+    if len(hosts) != topology.num_servers:
+        raise OptionError(
+            f"hosts: expected one for each of the {topology.num_servers} servers, got {len(hosts)}"
+        )
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise OptionError(f"hosts: {host!r:.60} is no host's name, such as node1 or 10.0.0.7")
+    used: Counter[str] = Counter()
+    lines = [f"# {_plain(topology.name)}: the r-th server, in order of id, has rank r"]
+    for rank, (host, server) in enumerate(zip(hosts, topology.servers.tolist(), strict=True)):
+        name = _plain(topology.node_name(server))
+        lines.append(f"rank {rank}={host} slot={used[host]}  # {name}")
+        used[host] += 1
+    return "\n".join(lines) + "\n"
+
+
+def save_rankfile(
+    schedule: Schedule, path: str | Path, *, hosts: Sequence[str] | None = None
+) -> None:
+    """Writes `to_rankfile` to a file, whole or not at all.
+
+    Raises:
+        OptionError: as `to_rankfile` does.
+        FileError: the file cannot be written.
+    """
+    atomic_write(path, to_rankfile(schedule, hosts).encode())
+
+
+def parse_hosts(text: str) -> list[str]:
+    """Reads hosts as mpirun takes them: ``node1:8,node2:8`` are eight ranks on each.
+
+    Raises:
+        OptionError: a number of ranks that is none.
+
+    >>> parse_hosts("node1:2,node2")
+    ['node1', 'node1', 'node2']
+    """
+    hosts: list[str] = []
+    for part in text.split(","):
+        host, colon, count = part.strip().partition(":")
+        if colon and not re.fullmatch(r"0*[1-9][0-9]{0,5}", count):
+            raise OptionError(f"hosts: {part!r:.60}: expected a host and a number, as in node1:8")
+        hosts += [host] * (int(count) if colon else 1)
+        if len(hosts) > 1 << 20:
+            raise OptionError(f"hosts: {text!r:.60}: more than {1 << 20:,} ranks")
+    return hosts
+
+
+def _names(topology: Topology) -> list[str]:
+    if not topology.labels:
+        raise OptionError(
+            f"hosts: the nodes of {topology.name!r:.60} have no names to take for hosts; state the "
+            "host of each rank, as in node1:8,node2:8"
+        )
+    return [topology.labels[server] for server in topology.servers.tolist()]
+
+
+def _plain(text: str) -> str:
+    """A name as a comment may have it."""
+    return re.sub(r"[^ -~]", "?", text)
