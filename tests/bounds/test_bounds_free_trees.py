@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import gradweave as gw
 from gradweave.bounds import Bound, Cut, Distance, Ports, free_trees
+from gradweave.bounds.bound import named
+from gradweave.bounds.free_trees import _every_piece_leaves
 from gradweave.errors import GradweaveError
 from gradweave.report.comparison import TABLE_2
 from gradweave.schedule.schedule import COLLECTIVES
@@ -254,6 +256,17 @@ def test_the_text_can_be_read():
         "20 pieces must leave servers 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 8 more and switch "
         "30, 4 a round"
     )
+
+
+@pytest.mark.parametrize(("count", "end"), [(1, ""), (12, ""), (13, " and 1 more")])
+def test_twelve_nodes_are_named_and_the_others_counted(count, end):
+    ids = tuple(range(count))
+    words = "server" if count == 1 else "servers"
+    assert named("server", ids) == f"{words} {', '.join(map(str, ids[:12]))}{end}"
+
+
+def test_of_equal_cuts_the_first_is_the_certificate():
+    assert _every_piece_leaves(from_spec("ring:6"), 1).certificates == (Cut((0,), (), 6, 2),)
 
 
 def test_two_stages_of_different_kinds_say_both():

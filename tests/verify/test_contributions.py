@@ -1,4 +1,9 @@
-"""Counting contributions: exactly, for any number of servers, in any memory, and quickly."""
+"""Counting contributions: exactly, for any number of servers, in any memory, and quickly.
+
+What no test can tell apart: which number stands for nodes that hold nothing (no transfer that is
+counted names one), and in `_write` an exclusive or of the two *at least twice* planes (a bit set in
+both is set in both *at least once* planes too, whose conjunction sets it anyway).
+"""
 
 import dataclasses
 import time
@@ -11,7 +16,7 @@ import gradweave as gw
 from gradweave.schedule import COPY, REDUCE, Schedule
 from gradweave.schedulers import Merged, Ring
 from gradweave.topology import Topology
-from gradweave.verify import verify
+from gradweave.verify import contributions, verify
 from tests.verify.oracle import Draft, end_state
 
 LINE = gw.topology.mesh((1, 3))  # servers 0 – 1 – 2
@@ -145,6 +150,44 @@ def test_the_memory_given_changes_no_verdict(schedule, block_bytes):
         verdict = verify(tried, aggregating_switches=aggregating, block_bytes=block_bytes)
         assert verdict == verify(tried, aggregating_switches=aggregating)
         assert verdict.valid == (lost is None)
+
+
+@pytest.mark.parametrize(("spare", "per_block"), [(0, 7), (1, 7), (-1, 6)])
+def test_blocks_are_as_large_as_the_memory_given(spare, per_block, monkeypatch):
+    schedule = Ring().schedule(gw.topology.ring(65))
+    one_piece = 2 * 2 * 8 * 65  # two planes of two words for each server
+    sizes, real = [], contributions._initial
+
+    def initial(*given):
+        planes = real(*given)
+        sizes.append(sum(plane.nbytes for plane in planes))
+        return planes
+
+    monkeypatch.setattr(contributions, "_initial", initial)
+    assert verify(schedule, block_bytes=7 * one_piece + spare).valid
+    whole, rest = divmod(65, per_block)
+    assert sizes == [per_block * one_piece] * whole + [rest * one_piece]
+    sizes.clear()
+    assert verify(schedule, block_bytes=1).valid
+    assert sizes == [one_piece] * 65
+
+
+def test_what_is_there_once_grows_by_what_comes_twice_and_the_other_way():
+    network = gw.topology.complete(3)
+    twice = [(0, 0, REDUCE, (2, 1)), (1, 0, REDUCE, (2, 1))]
+    grown = [(0, 0, REDUCE, (2, 0)), *twice, (2, 0, REDUCE, (1, 0))]
+    assert verify(to_root(network, grown)).violation.found == 3
+    kept = [(0, 0, REDUCE, (1, 0)), (1, 0, REDUCE, (1, 0)), (2, 0, REDUCE, (2, 0))]
+    assert verify(to_root(network, kept)).violation.found == 2
+
+
+def test_layers_count_the_earlier_writes_of_a_cell_in_its_round():
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        rounds, written = np.sort(draw.integers(0, 4, 20)), draw.integers(0, 4, 20)
+        before = [*zip(rounds.tolist(), written.tolist(), strict=True)]
+        expected = [before[:t].count(pair) for t, pair in enumerate(before)]
+        assert contributions._layers(rounds, written).tolist() == expected
 
 
 @pytest.mark.slow

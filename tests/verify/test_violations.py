@@ -1,4 +1,9 @@
-"""What the verifier says about the first rule that a schedule breaks."""
+"""What the verifier says about the first rule that a schedule breaks.
+
+What no test can tell apart: which routes are too short to be searched for loops (others are only
+searched in vain), from how many rounds and links on loads are counted by sorting (in fewer, both
+ways find the same), and how many forwarded transfers are listed of which the first is named.
+"""
 
 from typing import get_args
 
@@ -8,6 +13,7 @@ import pytest
 import gradweave as gw
 from gradweave.errors import InvalidScheduleError
 from gradweave.schedule import COPY, REDUCE, Schedule
+from gradweave.schedule.schedule import MAX_ROUNDS
 from gradweave.verify import Violation, verify
 from gradweave.verify.verdict import ViolationKind
 
@@ -188,3 +194,32 @@ def test_in_an_all_gather_only_the_root_has_something_to_send(op):
     assert verify(schedule).valid == (op == COPY)
     late = schedule.replace(round=np.array([1, 0]))
     assert verify(late).violation.kind == "result"
+
+
+def test_the_link_that_is_missing_is_named_and_not_the_network_s_first():
+    line = gw.topology.mesh((1, 4))
+    found = violation(line, [(0, 0, REDUCE, (0, 1, 3))])
+    assert (found.kind, found.link) == ("route", (1, 3))
+
+
+def test_a_route_back_to_where_it_began():
+    found = violation(LINE, [(0, 0, REDUCE, (1, 0)), (1, 0, REDUCE, (0, 1, 0))])
+    assert (found.kind, found.transfer) == ("route", 1)
+    assert "passes node 0 twice" in found.message
+
+
+def test_links_are_counted_in_any_round_without_memory_for_all_before():
+    network = gw.topology.complete(64)
+    last = MAX_ROUNDS - 1
+    rows = [(0, 0, REDUCE, (1, 0)), *((last, piece, REDUCE, (7, 5)) for piece in (1, 2))]
+    found = violation(network, rows)
+    assert (found.kind, found.round, found.link) == ("capacity", last, (7, 5))
+    assert (found.found, found.expected, found.transfer) == (2, 1, 2)
+
+
+def test_the_first_of_several_conflicts_is_named_with_its_second_transfer():
+    other = [(7, 0, REDUCE, (0, 3, 2)), (7, 0, COPY, (1, 3, 2))]
+    first = [(5, 1, COPY, (0, 3, 1)), (5, 1, REDUCE, (2, 3, 1)), (5, 0, REDUCE, (1, 3, 0))]
+    found = violation(WIDE, [*other, *first])
+    assert (found.kind, found.round, found.transfer) == ("conflict", 5, 1)
+    assert (found.server, found.piece) == (1, 1)

@@ -31,7 +31,7 @@ class Flows:
             self.arcs = self.solver.add_arcs_with_capacity(
                 self.tail.astype(np.int32),
                 self.head.astype(np.int32),
-                np.zeros(len(self.tail), np.int64),
+                np.zeros(len(self.tail), np.int64),  # any will do: `cut` sets them all
             )
 
     def leaving(self, inside: NDArray[np.bool_]) -> int:
