@@ -33,9 +33,13 @@ def sleeping(**variables: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def kept(log: Path, **watched: Any) -> Children:
+def started(**watched: Any) -> list[str]:
     given = json.dumps({"psutil": str(Path(psutil.__file__).parents[1]), **watched})
-    return Children([([sys.executable, "-I", "-S", keeper.__file__, given], os.environ)], log)
+    return [sys.executable, "-I", "-S", keeper.__file__, given]
+
+
+def kept(log: Path, **watched: Any) -> Children:
+    return Children([(started(**watched), os.environ)], log)
 
 
 def test_a_part_that_ends_is_named_and_the_marked_are_killed(tmp_path):
@@ -56,16 +60,20 @@ def test_a_part_that_ends_is_named_and_the_marked_are_killed(tmp_path):
     assert log.read_text() == "", "who was told says it"
 
 
-def test_it_speaks_where_the_process_that_it_is_beside_cannot(tmp_path):
-    log = tmp_path / "log"
-    with sleeping() as raylet, kept(log, parts={"raylet": raylet.pid}) as beside:
-        beside.tell(0, {"resume": "updates up to 10 are kept"})
-        raylet.kill()
-        assert beside.hear(20) is not None
-        beside.dismiss()
-        assert beside.hear(20) == (0, None)
-    told = f"gradweave: Ray's raylet (process {raylet.pid}) ended; updates up to 10 are kept\n"
-    assert log.read_text() == told
+def test_it_speaks_where_the_process_that_it_is_beside_cannot():
+    with sleeping() as raylet, sleeping(**{MARK[0]: MARK[1]}) as ours:
+        command = started(mark=MARK, parts={"raylet": raylet.pid})
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with subprocess.Popen(command, text=True, **pipes) as beside:
+            assert beside.stdin is not None and beside.stdout is not None
+            beside.stdin.write('{"resume": "updates up to 10 are kept"}\n')
+            beside.stdin.flush()
+            beside.stdout.close()
+            raylet.kill()
+            assert ours.wait(20) == -9
+            _, told = beside.communicate(timeout=20)
+    how = f"Ray's raylet (process {raylet.pid}) ended"
+    assert told == f"gradweave: {how}; updates up to 10 are kept\n"
 
 
 def test_it_tidies_up_after_a_process_that_was_killed(tmp_path):

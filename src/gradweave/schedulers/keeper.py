@@ -69,8 +69,7 @@ class Keeper:
                 self._lost = self._ended()
                 if self._lost:
                     self._clear()
-                    with contextlib.suppress(OSError):
-                        print(json.dumps({"lost": self._lost}), flush=True)
+                    _write(1, json.dumps({"lost": self._lost}))
         if not self._watched.end:
             how = self._lost or self._ended(together=True)
             self._say(how or "the process that used Ray ended")
@@ -152,8 +151,13 @@ class Keeper:
 
     def _say(self, how: str) -> None:
         resume = f"; {self._watched.resume}" if self._watched.resume else ""
-        with contextlib.suppress(OSError):
-            print(f"gradweave: {how}{resume}", file=sys.stderr, flush=True)
+        _write(2, f"gradweave: {how}{resume}")
+
+
+def _write(descriptor: int, line: str) -> None:
+    """Writes a line where somebody may read it, and keeps nothing for later where nobody does."""
+    with contextlib.suppress(OSError):
+        os.write(descriptor, f"{line}\n".encode())
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,11 @@ SYNC = {"workers": 2, "servers": 2, "steps": 30}
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    with cluster() as found:
-        yield found.ray
+    # Logs that an error names stay; here, not after the test.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        with cluster() as found:
+            yield found.ray
 
 
 @pytest.fixture(scope="module")
