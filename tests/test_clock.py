@@ -1,21 +1,22 @@
 """The clock for time limits stands still while the first run prepares itself."""
 
-import time
+import types
 
 import pytest
 
+import gradweave as gw
 from gradweave import clock
 
 
 @pytest.fixture
 def tick(monkeypatch):
     """Moves time on by hand."""
-    moment = [time.monotonic()]
+    moment = [1e6]
 
     def move(seconds: float) -> None:
         moment[0] += seconds
 
-    monkeypatch.setattr(time, "monotonic", lambda: moment[0])
+    monkeypatch.setattr(clock, "time", types.SimpleNamespace(monotonic=lambda: moment[0]))
     return move
 
 
@@ -52,3 +53,24 @@ def test_it_goes_on_after_an_error(tick):
         raise ValueError
     tick(1.0)
     assert clock.now() - begun == pytest.approx(1.0)
+
+
+def test_what_compiles_takes_none_of_a_time_limit(tick):
+    class Compiling(gw.schedulers.Ring):
+        def _make(self, *given):
+            with clock.stopped("compiling"):
+                tick(100.0)
+            return super()._make(*given)
+
+    class Slow(gw.schedulers.Ring):
+        def _make(self, *given):
+            tick(100.0)
+            return super()._make(*given)
+
+    tried = {
+        first: len(
+            gw.solve("ring:4", schedulers=[first(), "merged:tries=1"], time_limit=5).attempts
+        )
+        for first in (Compiling, Slow)
+    }
+    assert tried == {Compiling: 2, Slow: 1}
