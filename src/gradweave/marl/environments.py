@@ -60,6 +60,8 @@ def _fight_goes_on(game: Any, state: Any, info: Any, done: Any) -> Any:
 
 def _acts_in_the_room(game: Any, state: Any) -> list[Any]:
     """JaxMARL asks all agents, and does only what the one in the room says."""
+    import jax.numpy as jnp
+
     nothing = jnp.arange(len(game.game_actions)) == game.game_actions["NOTHING"]
     return [nothing | (state.agent_in_room == agent) for agent in range(game.num_agents)]
 
