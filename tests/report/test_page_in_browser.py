@@ -102,20 +102,20 @@ def test_steps(opened: Opened) -> None:
 
 
 def test_plays_and_pauses(opened: Opened) -> None:
-    browser = opened(page(ring_all_reduce(4)))
+    browser = opened(page(ring_all_reduce(12)))
     browser.execute_script(
         "const speed = document.getElementById('speed'); speed.value = '10';"
         "speed.dispatchEvent(new Event('change'))"
     )
     click(browser, "play")
     assert browser.find_element("id", "play").get_attribute("aria-label") == "Pause"
-    wait_until(browser, "gradweave.round() >= 2")
+    wait_until(browser, "gradweave.round() >= 0")
     click(browser, "play")
     paused = browser.execute_script("return [gradweave.round(), gradweave.progress()]")
     browser.execute_async_script("setTimeout(arguments[0], 400)")
     assert browser.execute_script("return [gradweave.round(), gradweave.progress()]") == paused
     click(browser, "play")
-    wait_until(browser, "gradweave.round() === 5 && !gradweave.playing()")
+    wait_until(browser, "gradweave.round() === 21 && !gradweave.playing()")
     assert browser.find_element("id", "play").get_attribute("aria-label") == "Play"
 
 
