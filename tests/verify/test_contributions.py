@@ -177,6 +177,7 @@ def test_what_is_there_once_grows_by_what_comes_twice_and_the_other_way():
     twice = [(0, 0, REDUCE, (2, 1)), (1, 0, REDUCE, (2, 1))]
     grown = [(0, 0, REDUCE, (2, 0)), *twice, (2, 0, REDUCE, (1, 0))]
     assert verify(to_root(network, grown)).violation.found == 3
+    assert verify(to_root(network, grown[1:])).violation.found == 2
     kept = [(0, 0, REDUCE, (1, 0)), (1, 0, REDUCE, (1, 0)), (2, 0, REDUCE, (2, 0))]
     assert verify(to_root(network, kept)).violation.found == 2
 

@@ -206,11 +206,12 @@ def test_a_route_back_to_where_it_began():
     found = violation(LINE, [(0, 0, REDUCE, (1, 0)), (1, 0, REDUCE, (0, 1, 0))])
     assert (found.kind, found.transfer) == ("route", 1)
     assert "passes node 0 twice" in found.message
+    assert violation(LINE, [(0, 0, REDUCE, (0, 1, 0, 1))]).kind == "route"
 
 
-def test_links_are_counted_in_any_round_without_memory_for_all_before():
+@pytest.mark.parametrize("last", [1 << 23, MAX_ROUNDS - 1])
+def test_links_are_counted_in_any_round_without_memory_for_all_before(last):
     network = gw.topology.complete(64)
-    last = MAX_ROUNDS - 1
     rows = [(0, 0, REDUCE, (1, 0)), *((last, piece, REDUCE, (7, 5)) for piece in (1, 2))]
     found = violation(network, rows)
     assert (found.kind, found.round, found.link) == ("capacity", last, (7, 5))
