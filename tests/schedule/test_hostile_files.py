@@ -188,6 +188,7 @@ WRONG = [
     (("topology", "servers"), [0, 1, 5], "topology.servers, topology.switches: the ids of these 3"),
     (("topology", "servers"), [0, 1, None], "topology.servers[2]: expected an integer, got null"),
     (("topology", "servers"), [True] * 3, "topology.servers[0]: expected an integer, got true"),
+    (("topology", "lables"), ["a", "b", "c"], "unknown attribute 'lables'; did you mean labels?"),
     (("topology", "links", "target", 0), 9, "a link names node 9, but nodes are 0 to 2"),
     (("topology", "links", "target", 0), 0, "link 0→0: joins a node to itself"),
     (("topology", "links", "capacity", 0), 0, "link 0→1: capacity must be at least 1 and finite"),
