@@ -128,6 +128,8 @@ def test_a_schedule_of_another_network_to_start_from(refused, here):
         (["--time-limit", "0"], "--time-limit"),
         (["--schedulers", ""], "schedulers: expected at least one, got none"),
         (["--schedulers", "ring,rung"], "no scheduler 'rung'"),
+        (["--without-link", "0-1"], "faults are of networks that are named"),
+        (["torus:3x3", "--without-link", "0-4"], "no link joins server 0 and server 4"),
         (["torus:3x3,nocube:n=3"], "'nocube': unknown family"),
         (["--fast"], "No such option"),
     ],

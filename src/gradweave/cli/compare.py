@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
 import click
 
@@ -19,7 +20,14 @@ from gradweave.cli.console import (
     standard_output,
     warn,
 )
-from gradweave.cli.options import json_option, schedulers_of, time_limit_option
+from gradweave.cli.options import (
+    Lost,
+    fault_options,
+    faults,
+    json_option,
+    schedulers_of,
+    time_limit_option,
+)
 from gradweave.errors import FileError, MissingExtraError, OptionError
 from gradweave.report import TABLE_2, Case, Row, comparison_chart
 from gradweave.report import compare as run
@@ -48,6 +56,7 @@ WIDEST = 1 << 20
     "the mean of drawn episodes, the best actions, the best of 64.  [default: every one]",
 )
 @click.option("--seeds", type=click.IntRange(1, 100_000), default=20, show_default=True)
+@fault_options
 @time_limit_option
 @click.option(
     "--output",
@@ -62,6 +71,7 @@ def compare(
     time_limit: float | None,
     output: Path | None,
     as_json: bool,
+    **given: Unpack[Lost],
 ) -> None:
     """Compare schedulers on NETWORKS, by default the nine of the paper's Table 2.
 
@@ -71,7 +81,10 @@ def compare(
     strategies = strategies_of(schedulers)
     if not strategies:
         raise OptionError("schedulers: expected at least one, got none")
-    cases = [Case(spec, spec) for text in networks for spec in split_specs(text)]
+    lost = faults(given)
+    if lost and not networks:
+        raise OptionError("faults are of networks that are named; name at least one")
+    cases = [Case(spec, spec, faults=lost) for text in networks for spec in split_specs(text)]
     if networks and not cases:
         raise OptionError("networks: expected at least one, got none")
     cases = cases or list(TABLE_2)

@@ -12,6 +12,7 @@ from gradweave.schedulers.learned import Learned
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve import bound_for
 from gradweave.schedulers.spec import to_spec
+from gradweave.topology.faults_in_words import Faults
 from gradweave.topology.spec import from_spec
 from gradweave.topology.topology import Topology
 
@@ -30,16 +31,20 @@ class Case:
     """Number of networks that the seeds go through: run i is on ``spec`` with ``seed=i``, modulo
     this."""
 
+    faults: Faults = dataclasses.field(default_factory=Faults)
+    """What each network has lost."""
+
     def network(self, seed: int) -> Topology:
         """The network of one run."""
         return _network(
-            self.spec if self.instances == 1 else f"{self.spec},seed={seed % self.instances}"
+            self.spec if self.instances == 1 else f"{self.spec},seed={seed % self.instances}",
+            self.faults,
         )
 
 
 @functools.lru_cache(maxsize=64)
-def _network(spec: str) -> Topology:
-    return from_spec(spec)
+def _network(spec: str, faults: Faults) -> Topology:
+    return faults.left_of(from_spec(spec))
 
 
 TABLE_2: tuple[Case, ...] = (
