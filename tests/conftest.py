@@ -1,6 +1,7 @@
 """What all tests share: how Hypothesis searches, and what a report says about the machine."""
 
 import contextlib
+import ctypes
 import fcntl
 import gc
 import os
@@ -90,13 +91,15 @@ def many_processes_one_file_at_a_time(
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Lets go of a folder's compiled programs, of which a worker would hold gigabytes in the end.
+    """Lets go of a file's compiled programs: a worker that held them all would need gigabytes.
 
-    A folder's tests share theirs; those of two folders have none in common.
+    Files that share some read them again from the compilation cache.
     """
-    if "jax" in sys.modules and (nextitem is None or nextitem.path.parent != item.path.parent):
+    if "jax" in sys.modules and (nextitem is None or nextitem.path != item.path):
         sys.modules["jax"].clear_caches()
         gc.collect()
+        with contextlib.suppress(AttributeError):  # glibc alone keeps what is free, and has this
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def pytest_report_header() -> str:

@@ -27,8 +27,11 @@ class Answer:
 
 
 @pytest.fixture
-def gradweave(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
-    """Runs ``gradweave`` with some arguments."""
+def gradweave(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Answer]:
+    """Runs ``gradweave`` with some arguments; however busy the machine, it says no progress."""
+    monkeypatch.setattr("gradweave.cli.console.PATIENCE_S", 600.0)
 
     def run(*arguments: object) -> Answer:
         capsys.readouterr()
