@@ -16,4 +16,4 @@ print(f"each server sends {traffic.sent_bytes.max() / 1e6:.2f} MB at most")
 
 solution.schedule.save("bcube4.json.gz")
 again = gw.schedule.load("bcube4.json.gz")
-print(f"read back and verified: {gw.verify.verify(again).valid}")
+print(f"read back and verified: {gw.verify(again).valid}")
