@@ -274,7 +274,10 @@ def test_help_for_learning_is_apart_from_the_reward():
     ("spec", "reason"),
     [
         ("chess", r"environment: expected one of MPE_simple_spread_v3, .*, got 'chess'"),
-        ("MPE_simple_spread_v3:num_agent=4", "unknown option 'num_agent'; it takes"),
+        (
+            "MPE_simple_spread_v3:num_agent=4",
+            r"unknown option 'num_agent'; did you mean num_agents\? it takes",
+        ),
         ("MPE_simple_spread_v3:num_agents", "expected name=value once each, got 'num_agents'"),
         ("switch_riddle:num_agents=2", "switch_riddle: refused its options"),
         ("overcooked:layout=diner", "layout: expected one of cramped_room, .* got 'diner'"),
