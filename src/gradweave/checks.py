@@ -40,6 +40,10 @@ def check_share(settings: Any, *names: str) -> None:
             raise OptionError(f"{name}: expected 0 to 1, got {value}")
 
 
+_ALIKE = 0.65
+"""Share of letters in common; at less, other words than those meant are found."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The known name that is most like an unknown one, as a question with a space after it.
 
@@ -51,7 +55,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     ''
     """
     by_lower = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=_ALIKE)
     return f"did you mean {by_lower[near[0]]}? " if near else ""
 
 

@@ -1,7 +1,6 @@
 """Networks and schedulers in words: ``bcube:n=3,k=1``, ``torus:4x4``, or the path of a file."""
 
 import dataclasses
-import difflib
 import functools
 import os
 import re
@@ -10,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gradweave.checks import did_you_mean
 from gradweave.errors import InputWarning, OptionError, SpecError
 from gradweave.topology.bcube import bcube
 from gradweave.topology.complete import complete
@@ -268,9 +268,8 @@ _LINK_KEYS = ("bandwidth", "latency", "capacity")
 def _unknown_family(name: str) -> str:
     families = sorted(_FAMILIES.keys() - _SPELLINGS.keys() - _MACHINES.keys())
     families += sorted(_MACHINES)
-    near = difflib.get_close_matches(name.lower(), families, 1)
-    guess = f"; did you mean {near[0]}?" if near else ";"
-    return f"{_shown(name)}: unknown family of networks{guess} known are {', '.join(families)}"
+    guess = did_you_mean(name, families)
+    return f"{_shown(name)}: unknown family of networks; {guess}known are {', '.join(families)}"
 
 
 def _by_parameter(name: str, family: _Family, values: Mapping[str, str]) -> dict[str, str]:
@@ -282,9 +281,8 @@ def _by_parameter(name: str, family: _Family, values: Mapping[str, str]) -> dict
         if full is None:
             raise SpecError(f"{name}: {_shown(value)} needs a key; write it as in {family.example}")
         if full not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            guess = f"; did you mean {near[0]}?" if near else ";"
-            raise SpecError(f"{name}: unknown parameter {key}{guess} known are {', '.join(known)}")
+            guess = did_you_mean(key, known)
+            raise SpecError(f"{name}: unknown parameter {key}; {guess}known are {', '.join(known)}")
         if full in given:
             raise SpecError(f"{name}: {full} is given twice")
         given[full] = value
