@@ -4,7 +4,7 @@ import dataclasses
 
 from gradweave.errors import SpecError
 from gradweave.topology.faults import degraded
-from gradweave.topology.names import find_link, find_node
+from gradweave.topology.names import Node, find_link, find_node
 from gradweave.topology.topology import Topology
 
 
@@ -36,7 +36,7 @@ class Faults:
         >>> Faults(links=("0-1",), slow=("1-2=0.5",)).left_of(gw.topology.ring(8))
         Topology('ring:n=8 with 1 slow link without 1 link': 8 servers, 0 switches, 7 links)
         """
-        factors: dict[tuple[int, int], str] = {}
+        factors: dict[tuple[Node, Node], str] = {}
         for text in self.slow:
             link, equals, factor = text.rpartition("=")
             if not equals:

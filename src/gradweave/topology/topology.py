@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gradweave.errors import TopologyError
 
@@ -274,7 +274,7 @@ class Topology:
         """[L] the link direction from target to source of each link direction."""
         return self.find_links(self.target, self.source)
 
-    def find_links(self, source: NDArray, target: NDArray) -> NDArray[np.int64]:
+    def find_links(self, source: ArrayLike, target: ArrayLike) -> NDArray[np.int64]:
         """Looks up link directions; −1 where there is no such link.
 
         Args:
