@@ -14,7 +14,6 @@ from gradweave import (
     bounds,
     errors,
     execute,
-    export,
     schedule,
     schedulers,
     simulate,
@@ -27,10 +26,10 @@ from gradweave.schedulers import Solution, solve
 from gradweave.topology import Topology
 
 if TYPE_CHECKING:
-    from gradweave import environment, lab, learning, marl, report
+    from gradweave import environment, export, lab, learning, marl, report
     from gradweave.verify.calling import verify
 
-_LATER = ("environment", "lab", "learning", "marl", "report")
+_LATER = ("environment", "export", "lab", "learning", "marl", "report")
 """What takes an extra or a moment to import, and is imported when it is first used."""
 
 __version__ = "0.1.0"
