@@ -14,6 +14,7 @@ Reads FOLDER/job.pickle; each process writes FOLDER/RANK.json.
 import datetime
 import faulthandler
 import functools
+import importlib
 import json
 import os
 import pickle
@@ -614,6 +615,8 @@ def process(folder: Path, rank: int, servers: int, job: str, *options: str) -> N
 
 
 def main(folder: Path, servers: int, job: str, *options: str) -> int:
+    if job.startswith("ddp"):
+        importlib.import_module("torch.distributed.fsdp")  # DDP does: once, not in each process
     processes = []
     for rank in range(servers):
         child = os.fork()
