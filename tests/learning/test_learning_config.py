@@ -98,7 +98,7 @@ BAD = {
     "no groups": (TEXT.partition("[[groups]]")[0], "missing required field `groups`"),
     "empty groups": ("groups = []\n" + TEXT.partition("[[groups]]")[0], "groups: expected at"),
     "missing field": (TEXT.replace("draws = 3", "").replace("iterations = 8", ""), "`iterations`"),
-    "unknown field": (with_line("speed = 3"), "speed: unknown; known are groups, iterations,"),
+    "unknown field": (with_line("tempo = 3"), "tempo: unknown; known are groups, iterations,"),
     "unknown field of an agent": (
         TEXT.replace("[tree]", "[tree]\nrate = 1"),
         "tree.rate: unknown; known are learning_rate,",
