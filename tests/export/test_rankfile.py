@@ -94,7 +94,7 @@ def test_mpirun_takes_it(tmp_path):
     as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     done = subprocess.run(
         [
-            *(MPIRUN, *as_root, "--host", "localhost:2", "--bind-to", "none"),
+            *(MPIRUN, *as_root, "--host", "localhost:2"),
             *("--map-by", f"rankfile:file={file}", "-n", "2"),
             *("sh", "-c", "echo rank $OMPI_COMM_WORLD_RANK"),
         ],

@@ -16,8 +16,8 @@ _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
 def to_rankfile(schedule: Schedule, hosts: Sequence[str] | None = None) -> str:
     """Writes where each rank runs: the process of rank r is the r-th server, in order of id.
 
-    ``mpirun --hostfile … --map-by rankfile:file=FILE`` takes it. Ranks of one host get its cores
-    one after the other, unless mpirun is told ``--bind-to none``.
+    ``mpirun --hostfile … --map-by rankfile:file=FILE`` takes it and binds each process
+    to one core, the next of its host.
 
     Args:
         schedule: the schedule.
