@@ -84,6 +84,18 @@ def test_a_fault_of_our_own_is_not_called_a_missing_extra(tmp_path: Path, monkey
     assert not isinstance(failed.value, MissingExtraError)
 
 
+def test_a_board_is_written_without_torch(tmp_path: Path):
+    """In a process of its own: here another test may have imported torch."""
+    pytest.importorskip("tensorboardX")
+    program = (
+        "import sys; from gradweave import lazy; board = lazy.summary_writer()(sys.argv[1]); "
+        "board.add_scalar('return', 1.0, 3); board.close(); assert 'torch' not in sys.modules; "
+        "assert not lazy.is_there('torch') or __import__('torch')"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=100)
+    assert any(path.stat().st_size for path in tmp_path.iterdir())
+
+
 def test_every_extra_exists():
     assert set(lazy.EXTRAS.values()) <= set(metadata("gradweave").get_all("Provides-Extra") or ())
 

@@ -8,7 +8,8 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 from gradweave.errors import MissingExtraError
 
@@ -93,3 +94,19 @@ def is_there(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ValueError:  # what a module without a specification raises
         return False
+
+
+def summary_writer() -> Any:
+    """The class ``SummaryWriter`` of tensorboardX, imported without torch.
+
+    It imports torch where that is installed, which takes seconds, to accept tensors, of which
+    there are none here.
+    """
+    loaded = "torch" in sys.modules
+    if not loaded:
+        sys.modules["torch"] = cast(ModuleType, None)  # what is None here cannot be imported
+    try:
+        return importlib.import_module("tensorboardX").SummaryWriter
+    finally:
+        if not loaded:
+            del sys.modules["torch"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -254,12 +255,24 @@ def test_a_schedule_for_another_network_is_refused(tmp_path):
 def start(*arguments: str) -> subprocess.Popen[str]:
     if WHY_NOT is not None and arguments[0] == "lab":
         pytest.skip(str(WHY_NOT))
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "gradweave", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    STARTED.append(process)
+    return process
+
+
+STARTED: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_outlives_a_failed_test() -> Iterator[None]:
+    yield
+    while STARTED:
+        STARTED.pop().kill()
 
 
 def wait_for(condition) -> None:

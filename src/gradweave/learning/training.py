@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gradweave.atomic import reopened
 from gradweave.environment.problem import Instance, Problem, Size, stack
 from gradweave.errors import FileError, OptionError
+from gradweave.lazy import summary_writer
 from gradweave.learning import checkpoint
 from gradweave.learning.config import Config, Group
 from gradweave.learning.hierarchical import Batch, Learner, Trainer, compiled_update, exact_average
@@ -309,10 +310,8 @@ class _Log:
         self.first = first
 
     def __enter__(self) -> "_Log":
-        from tensorboardX import SummaryWriter
-
         self.file = reopened(self.path, lambda line: _update_of(line) <= self.first)
-        self.board = SummaryWriter(str(self.events), purge_step=self.first)
+        self.board = summary_writer()(str(self.events), purge_step=self.first)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradweave.atomic import reopened
+from gradweave.lazy import summary_writer
 from gradweave.marl.learner import Metrics
 
 LOG = "log.jsonl"
@@ -59,10 +60,8 @@ class Log:
         self._updates, self._steps = updates, steps
 
     def __enter__(self) -> "Log":
-        from tensorboardX import SummaryWriter
-
         self._file = reopened(self._path, lambda line: _update_of(line) <= self._updates)
-        self._board = SummaryWriter(str(self._board_path), purge_step=self._steps + 1)
+        self._board = summary_writer()(str(self._board_path), purge_step=self._steps + 1)
         return self
 
     def __exit__(
