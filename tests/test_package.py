@@ -15,8 +15,8 @@ import pytest
 
 import gradweave
 
-IMPORT_BUDGET_S = 0.5
-"""Processor time that `import gradweave` may take, with warm disk caches."""
+IMPORT_BUDGET = 1.6
+"""Processor time that `import gradweave` may take, in that of numpy with networkx."""
 ATTEMPTS = 5
 """Other tests share the machine, so the best of several imports counts."""
 NOT_AT_IMPORT = (
@@ -35,16 +35,17 @@ NOT_AT_IMPORT = (
 _IMPORT = """
 import json, sys, time
 begin = time.process_time()
-import gradweave
+import MODULES
 taken = time.process_time() - begin
 print(json.dumps([taken, sorted({name.partition(".")[0] for name in sys.modules})]))
 """
 
 
-def import_in_fresh_process() -> tuple[float, list[str]]:
-    """Processor time of `import gradweave`, and the top-level modules loaded afterwards."""
+def import_in_fresh_process(modules: str = "gradweave") -> tuple[float, list[str]]:
+    """Processor time of an import, and the top-level modules loaded afterwards."""
+    program = _IMPORT.replace("MODULES", modules)
     run = subprocess.run(
-        [sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     taken, loaded = json.loads(run.stdout)
     return taken, loaded
@@ -62,8 +63,12 @@ def public_packages() -> list[ModuleType]:
 
 
 def test_import_is_quick():
-    best = min(import_in_fresh_process()[0] for _ in range(ATTEMPTS))
-    assert best < IMPORT_BUDGET_S, f"{best:.2f} s at best; the budget is {IMPORT_BUDGET_S} s"
+    pairs = [
+        (import_in_fresh_process()[0], import_in_fresh_process("numpy, networkx")[0])
+        for _ in range(ATTEMPTS)
+    ]
+    ours, theirs = (min(times) for times in zip(*pairs, strict=True))
+    assert ours < IMPORT_BUDGET * theirs, f"{ours:.2f} s at best, numpy with networkx {theirs:.2f}"
 
 
 def test_import_loads_nothing_heavy():

@@ -3,6 +3,7 @@
 import gzip
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -98,18 +99,27 @@ def test_saving_replaces_a_file_and_leaves_nothing_else(tmp_path):
     assert same(load(path), load(GOLDEN))
 
 
+def seconds_of(do: Callable[[], object]) -> float:
+    started = time.process_time()
+    do()
+    return time.process_time() - started
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_million_transfers_are_read_within_a_second(tmp_path, suffix):
+def test_a_million_transfers_are_read_sooner_than_json_loads(tmp_path, suffix):
     schedule = Ring()._make(gw.topology.bcube(32, 1), "reduce_scatter", 0, None)
     assert schedule.num_transfers > 1_000_000
     path = tmp_path / f"million{suffix}"
     save(schedule, path)
-    seconds = []
-    for _ in range(3):
-        started = time.process_time()
-        loaded = load(path)
-        seconds.append(time.process_time() - started)
-    assert same(loaded, schedule)
-    print(f"\n{schedule.num_transfers:,} transfers{suffix}: {min(seconds):.2f} s at best")
-    assert min(seconds) < 1, f"took {min(seconds):.2f} s at best; expected less than 1 s"
+    opened = gzip.open if suffix.endswith(".gz") else open
+
+    def parsed() -> object:
+        with opened(path, "rb") as file:
+            return json.load(file)
+
+    assert same(load(path), schedule)
+    ours, theirs = (
+        min(seconds_of(read) for _ in range(3)) for read in (lambda: load(path), parsed)
+    )
+    assert ours < theirs, f"{ours:.2f} s of processor time at best; json.load: {theirs:.2f}"
