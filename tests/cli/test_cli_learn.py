@@ -214,7 +214,7 @@ def run(*arguments: str, cwd: Path, before: str = "") -> subprocess.CompletedPro
 def test_without_the_extra_it_says_what_to_install(tmp_path, module):
     done = run("learn", cwd=tmp_path, before=f"import sys; sys.modules[{module!r}] = None")
     assert (done.returncode, done.stdout) == (2, "")
-    wanted = "gradweave learn needs JAX: pip install 'gradweave[learn]'"
+    wanted = f"gradweave learn needs {module}: pip install 'gradweave[learn]'"
     assert done.stderr.splitlines() == [f"gradweave: {wanted}"]
     assert list(tmp_path.iterdir()) == []
 

@@ -216,8 +216,8 @@ def test_without_the_extra_it_says_what_to_install(tmp_path, module):
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=60
     )
     assert (done.returncode, done.stdout) == (2, "")
-    wanted = "gradweave: gradweave train needs JaxMARL: pip install 'gradweave[marl]'"
-    assert done.stderr.splitlines() == [wanted]
+    wanted = f"gradweave train needs {module}: pip install 'gradweave[marl]'"
+    assert done.stderr.splitlines() == [f"gradweave: {wanted}"]
     assert list(tmp_path.iterdir()) == []
 
 

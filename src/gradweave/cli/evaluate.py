@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gradweave import lazy
 from gradweave.cli.console import Progress, duration, print_json, print_lines
-from gradweave.cli.options import is_there, json_option, seed_option, writable
-from gradweave.errors import OptionError
+from gradweave.cli.options import json_option, seed_option, writable
 
 if TYPE_CHECKING:
     from gradweave.marl.training import Trained
@@ -43,8 +43,7 @@ def evaluate(folder: Path, episodes: int, seed: int, render: Path | None, as_jso
     FOLDER is what "gradweave train" was given as --output. It says what was played, by which
     algorithm; nothing in it is changed.
     """
-    if not all(map(is_there, NEEDED)):
-        raise OptionError("gradweave evaluate needs JaxMARL: pip install 'gradweave[marl]'")
+    lazy.require("gradweave evaluate", *NEEDED, extra="marl")
     writable(render, ".gif")
     begun = time.monotonic()
     with Progress("reading the policy") as progress:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gradweave import lazy
 from gradweave.cli.console import Progress, duration, note, print_json, print_lines
-from gradweave.cli.options import is_there, json_option
-from gradweave.errors import FileError, OptionError
+from gradweave.cli.options import json_option
+from gradweave.errors import FileError
 
 if TYPE_CHECKING:
     from gradweave.learning.config import Config
@@ -59,8 +60,7 @@ def learn(
     A checkpoint is written every few minutes and on Ctrl-C; the same command then goes on from it
     and, on as many devices, ends in the same weights as it would have without the break.
     """
-    if not all(map(is_there, _NEEDED)):
-        raise OptionError("gradweave learn needs JAX: pip install 'gradweave[learn]'")
+    lazy.require("gradweave learn", *_NEEDED, extra="learn")
     if output.exists() and not output.is_dir():
         raise FileError(f"{output}: is not a directory; give another name to --output")
     begun = time.monotonic()

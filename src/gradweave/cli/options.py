@@ -8,7 +8,6 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 import click
 
 from gradweave.errors import FileError, SpecError
-from gradweave.lazy import is_there as is_there
 from gradweave.schedulers import Scheduler
 from gradweave.schedulers.spec import from_spec, split_specs
 from gradweave.topology import Faults, Topology

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gradweave import lazy
 from gradweave.atomic import atomic_write
 from gradweave.checks import did_you_mean
 from gradweave.cli.console import Progress, duration, note, print_json, print_lines
@@ -23,7 +24,7 @@ from gradweave.cli.evaluate import (
     render_option,
     told,
 )
-from gradweave.cli.options import is_there, json_option, positive, writable
+from gradweave.cli.options import json_option, positive, writable
 from gradweave.errors import FileError, GradweaveError, Negative, OptionError
 
 if TYPE_CHECKING:
@@ -121,8 +122,7 @@ def train(
     A checkpoint is written every few minutes and on Ctrl-C; the same command then goes on from it
     and ends in the same policy, bit for bit, as it would have without the break.
     """
-    if not all(map(is_there, NEEDED)):
-        raise OptionError("gradweave train needs JaxMARL: pip install 'gradweave[marl]'")
+    lazy.require("gradweave train", *NEEDED, extra="marl")
     task = _Task(lambda: _asked(file, asked, given), output, episodes, render, checkpoint_minutes)
     begun = time.monotonic()
     status, held = _by_several(task) if distributed else (0, _by_one(task))

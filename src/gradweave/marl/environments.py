@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gradweave import lazy
 from gradweave.checks import did_you_mean, expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.reading import Game, Reading
@@ -320,12 +321,9 @@ def _written(value: Any) -> str:
 
 
 def _jaxmarl(id: str, options: dict[str, Any]) -> Game:
-    try:
-        import jaxmarl
-    except ImportError as missing:
-        raise OptionError(
-            f"{id} needs JaxMARL: pip install 'gradweave[marl]' ({missing})"
-        ) from missing
+    lazy.require(id, "jaxmarl")
+    import jaxmarl
+
     try:
         return jaxmarl.make(id, **options)
     except ImportError as missing:

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave import lazy
 from gradweave.atomic import atomic_write
-from gradweave.errors import OptionError
 from gradweave.marl.environment import Environment
 from gradweave.marl.learner import Learner, split_each
 
@@ -82,17 +82,14 @@ def save_gif(environment: Environment, moments: list[Moment], path: Path) -> Non
         path: a name ending in .gif.
 
     Raises:
-        OptionError: where Matplotlib or Pillow is missing.
+        MissingExtraError: where Matplotlib or Pillow is missing.
         FileError: where the file cannot be written.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-        from PIL import Image as Pillow
-    except ImportError as missing:
-        raise OptionError(
-            f"a picture needs Matplotlib and Pillow: pip install 'gradweave[marl,plot]' ({missing})"
-        ) from missing
+    lazy.require("a picture", "matplotlib", "PIL", extra="plot")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from PIL import Image as Pillow
+
     paint = PAINTERS.get(environment.family, _paint_numbers)
     frames = []
     for number, moment in enumerate(moments):
