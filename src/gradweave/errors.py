@@ -69,12 +69,15 @@ class InputWarning(UserWarning):
 class LostServerError(RunError):
     """A server that others wait for went away: its process died, or its connection broke."""
 
-    def __init__(self, server: int, rank: int, how: str) -> None:
+    def __init__(self, server: int, rank: int, how: str, label: str = "") -> None:
         super().__init__(
-            f"lost server {server} (rank {rank}): {how}; the all-reduce cannot be completed, "
-            "start the run again without it, or on a schedule for the network that is left"
+            f"lost server {server} ({label and f'{label}, '}rank {rank}): {how}; the all-reduce "
+            "cannot be completed, start the run again without it, or on a schedule for the network "
+            "that is left"
         )
         self.server = server
         """Node id."""
         self.rank = rank
         """Its place among the servers, from 0."""
+        self.label = label
+        """Its name in the network, or empty."""

@@ -16,7 +16,9 @@ from gradweave.execute.running import joined, launch, mpirun, supervise
 from gradweave.execute.running.supervise import Group
 from gradweave.execute.running.trial import Report, Timing, Trial
 
-SCHEDULE = gw.schedulers.Ring().schedule(gw.topology.ring(3))
+SCHEDULE = gw.schedulers.Ring().schedule(
+    dataclasses.replace(gw.topology.ring(3), labels=("a", "b", "c"))
+)
 REPORT = Report("none", 3, 1, 1, Timing((1.0,), (1, 2, 3)), None)
 SAY = "import json, os, signal, sys, time\ndef say(**what): print(json.dumps(what), flush=True)\n"
 WAIT = "\nword = sys.stdin.readline()\n"
@@ -51,15 +53,18 @@ def test_a_report(supervised):
 
 
 def test_a_process_that_ends_by_itself(supervised, tmp_path):
-    with pytest.raises(LostServerError, match=r"lost server 1 .*ended with status 3") as error:
+    with pytest.raises(
+        LostServerError, match=r"lost server 1 \(b, rank 1\): .*ended with status 3"
+    ) as error:
         supervised(HEAR, "sys.exit(3)", HEAR)
     assert error.value.rank == 1
     words = [json.loads(line) for line in (tmp_path / "words").read_text().splitlines()]
-    assert words == [{"server": 1, "rank": 1, "how": "its process ended with status 3"}] * 2
+    how = "its process ended with status 3"
+    assert words == [{"server": 1, "rank": 1, "how": how, "label": "b"}] * 2
 
 
 def test_a_process_that_ends_without_being_done(supervised):
-    with pytest.raises(LostServerError, match=r"lost server 2 .*status 0"):
+    with pytest.raises(LostServerError, match=r"lost server 2 \(c, rank 2\): .*status 0"):
         supervised(HEAR, HEAR, "")
 
 

@@ -18,7 +18,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from gradweave.errors import LostServerError, OptionError, RunError
+from gradweave.errors import OptionError, RunError
+from gradweave.execute.lost import lost_server
 from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.program import Action, Program, check_all_reduce, check_servers
 from gradweave.execute.reduction import Reduction, checked, combine
@@ -254,5 +255,4 @@ def _explained(error: MPI.Exception, comm: MPI.Intracomm, schedule: Schedule) ->
     if not failed.size:
         return RunError("MPI: the communicator was revoked by another process")
     rank = MPI.Group.Translate_ranks(failed, [0], comm.group)[0]
-    server = int(schedule.topology.servers[rank])
-    return LostServerError(server, rank, "its process ended")
+    return lost_server(schedule.topology, rank, "its process ended")

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from gradweave.errors import LostServerError, RunError
+from gradweave.execute.lost import lost_server
 from gradweave.execute.torch_store import Board, group_timeout, store_holder
 from gradweave.topology.topology import Topology
 
@@ -261,4 +262,4 @@ class Lost:
         return RunError(f"torch.distributed: the process that holds the store {how} {error}")
 
     def _named(self, rank: int, how: str) -> LostServerError:
-        return LostServerError(int(self._topology.servers[rank]), rank, how)
+        return lost_server(self._topology, rank, how)

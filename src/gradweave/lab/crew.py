@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gradweave.errors import LostServerError, RunError
+from gradweave.errors import RunError
+from gradweave.execute.lost import lost_server
 from gradweave.lab.network import EmulatedNetwork
 
 ANSWER_S = 300.0
@@ -24,7 +25,8 @@ class Crew:
     """One worker process a server, each in its namespace; ends with the block it is used in."""
 
     def __init__(self, network: EmulatedNetwork) -> None:
-        self._servers = network.topology.servers.tolist()
+        self._topology = network.topology
+        self._servers = self._topology.servers.tolist()
         self.processes = [
             subprocess.Popen(
                 [
@@ -79,7 +81,11 @@ class Crew:
             try:
                 rank, line = self._answers.get(timeout=max(until - time.monotonic(), 0))
             except queue.Empty:
-                late = [self._servers[rank] for rank, got in enumerate(answers) if got is None]
+                late = ", ".join(
+                    self._topology.id_name(server)
+                    for server, got in zip(self._servers, answers, strict=True)
+                    if got is None
+                )
                 raise RunError(f"no answer from servers {late} within {ANSWER_S:g} s") from None
             answers[rank] = json.loads(line) if line else self._died(rank)
             if "error" in (answers[rank] or {}):
@@ -104,7 +110,7 @@ class Crew:
         dead = [answer for answer in errors if "signal" in answer]
         if dead:
             rank = dead[0]["lost"]
-            raise LostServerError(self._servers[rank], rank, dead[0]["error"])
+            raise lost_server(self._topology, rank, dead[0]["error"])
         raise RunError(errors[0]["error"])
 
     def _died(self, rank: int) -> dict[str, Any]:

@@ -303,7 +303,12 @@ class Topology:
 
     def id_name(self, node: int) -> str:
         """The node's id, with its label where it has one: ``3``, ``3 (gpu3)``."""
-        return f"{node}" + (f" ({_in_one_line(self.labels[node])})" if self.labels else "")
+        label = self.label(node)
+        return f"{node} ({label})" if label else f"{node}"
+
+    def label(self, node: int) -> str:
+        """The node's label, in one line; empty where it has none."""
+        return _in_one_line(self.labels[node]) if self.labels else ""
 
     def link_name(self, link: int) -> str:
         """The link direction as a person would name it: ``3→12``."""

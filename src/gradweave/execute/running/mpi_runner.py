@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gradweave.errors import LostServerError, RunError
 from gradweave.execute import mpi
+from gradweave.execute.lost import lost_server
 from gradweave.execute.program import check_servers
 from gradweave.execute.running.trial import Trial
 from gradweave.schedule.schedule import Schedule
@@ -122,8 +123,7 @@ class MpiRunner:
                 return None
             if failed.size:
                 rank = int(MPI.Group.Translate_ranks(failed, [0], self._comm.group)[0])
-                server = int(self._schedule.topology.servers[rank])
-                return LostServerError(server, rank, "its process ended")
+                return lost_server(self._schedule.topology, rank, "its process ended")
             time.sleep(_POLL_S)
         return None
 

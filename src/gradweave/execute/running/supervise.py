@@ -10,9 +10,11 @@ from typing import Any
 from gradweave import errors
 from gradweave.children import Children
 from gradweave.errors import GradweaveError, LostServerError, RunError
+from gradweave.execute.lost import lost_server
 from gradweave.execute.running.mpirun import exit_status
 from gradweave.execute.running.trial import Report
 from gradweave.schedule.schedule import Schedule
+from gradweave.topology.topology import Topology
 
 FAREWELL_S = 10.0
 """How long processes have to say which server they miss, before they are killed."""
@@ -67,7 +69,7 @@ class _Supervisor:
         log: Path,
         progress: Callable[[str], None],
     ) -> None:
-        self._servers: list[int] = schedule.topology.servers.tolist()
+        self._topology = schedule.topology
         self._group, self._children, self._log = group, children, log
         self._progress = progress
         self._report: Report | None = None
@@ -113,36 +115,40 @@ class _Supervisor:
         if not ranks:
             return RunError(f"the process by which the others find each other: {how}")
         if len(ranks) > 1:
-            others = ", ".join(str(self._servers[rank]) for rank in ranks[1:])
+            others = ", ".join(self._name(rank) for rank in ranks[1:])
             how += f", which was also that of {others}"
-        server = self._servers[ranks[0]]
+        lost = lost_server(self._topology, ranks[0], how)
+        word = {"server": lost.server, "rank": lost.rank, "how": how, "label": lost.label}
         left = set(range(len(self._children))) - {number}
         for other in left:
-            self._children.tell(other, {"server": server, "rank": ranks[0], "how": how})
+            self._children.tell(other, word)
         until = time.monotonic() + FAREWELL_S
         while left and (heard := self._children.hear(until - time.monotonic())):
             if heard[1] is None:
                 left.discard(heard[0])
         own = [said for by, said in self._errors if by == number]
-        return _error(own[0], self._servers) if own else LostServerError(server, ranks[0], how)
+        return _error(own[0], self._topology) if own else lost
+
+    def _name(self, rank: int) -> str:
+        return self._topology.id_name(int(self._topology.servers[rank]))
 
     def _lost_under_mpirun(self) -> list[int]:
         """Ranks whose processes did not end well."""
         statuses = self._group.statuses
         if statuses is None:
             return []
-        return [rank for rank in range(len(self._servers)) if exit_status(statuses, rank)]
+        return [rank for rank in range(self._topology.num_servers) if exit_status(statuses, rank)]
 
     def _failure_under_mpirun(self) -> GradweaveError:
         said = [said for _, said in self._errors]
         own = [each for each in said if each["kind"] != "LostServerError"]
         if own:
-            return _error(own[0], self._servers)
+            return _error(own[0], self._topology)
         named = [each["lost"] for each in said]
         for rank in [*named, *self._lost_under_mpirun()][:1]:
             assert self._group.statuses is not None
             how = _how(exit_status(self._group.statuses, rank))
-            return LostServerError(self._servers[rank], rank, how)
+            return lost_server(self._topology, rank, how)
         return RunError(f"mpirun: {_how(self._children.status(0))}: {_last_line(self._log)}")
 
 
@@ -159,11 +165,11 @@ def _how(status: int | None) -> str:
     return f"its process was ended by {name}"
 
 
-def _error(said: dict[str, Any], servers: list[int]) -> GradweaveError:
+def _error(said: dict[str, Any], topology: Topology) -> GradweaveError:
     """The error that a process said it had."""
     text, lost = said["error"], said["lost"]
     if said["kind"] == "LostServerError" and lost is not None:
-        return LostServerError(servers[lost], lost, "its connection broke")
+        return lost_server(topology, lost, "its connection broke")
     kind = getattr(errors, said["kind"], RunError)
     return kind(text) if kind is not LostServerError else RunError(text)
 

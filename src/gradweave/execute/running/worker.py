@@ -164,7 +164,7 @@ class Worker:
         if not line:
             os._exit(0)
         word = json.loads(line)
-        error = LostServerError(word["server"], word["rank"], word["how"])
+        error = LostServerError(word["server"], word["rank"], word["how"], word["label"])
         self._end(str(error), "LostServerError", error.rank)
 
 

@@ -1,0 +1,16 @@
+"""The error that names a server which others wait for in vain."""
+
+from gradweave.errors import LostServerError
+from gradweave.topology.topology import Topology
+
+
+def lost_server(topology: Topology, rank: int, how: str) -> LostServerError:
+    """The server of a rank, by its id and its label.
+
+    Args:
+        topology: the network.
+        rank: its place among the servers, from 0.
+        how: what is known of its end.
+    """
+    server = int(topology.servers[rank])
+    return LostServerError(server, rank, how, topology.label(server))
