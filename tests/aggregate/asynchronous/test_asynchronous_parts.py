@@ -1,5 +1,8 @@
 """Layout and ranges, planned durations, checkpoints."""
 
+import json
+import os
+
 import pytest
 
 pytest.importorskip("optax", reason="the extra learn is not installed")
@@ -10,6 +13,7 @@ import optax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradweave import arrays
 from gradweave.aggregate.asynchronous import Stragglers, checkpoint
 from gradweave.aggregate.asynchronous.checkpoint import Cut
 from gradweave.aggregate.asynchronous.clocks import Gradient, Update
@@ -137,7 +141,7 @@ def test_a_cut_comes_back_and_older_shards_go(tmp_path):
     for updates in (3, 6):
         for server in range(2):
             checkpoint.save_shard(checkpoint.shard_path(tmp_path, server, updates), made)
-    checkpoint.save_cut(tmp_path, cut, given.digest(), 2)
+    checkpoint.save_cut(tmp_path, cut, given.digest())
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "run.safetensors",
         "server-0-update-6.safetensors",
@@ -150,16 +154,92 @@ def test_a_cut_comes_back_and_older_shards_go(tmp_path):
         assert np.array_equal(getattr(found.history, name), getattr(cut.history, name))
 
 
+SERVERS = 2
+
+
+def cuts_saved_as_they_overlap(folder, made):
+    """Three cuts on two servers; the second server is always ahead, the first always late."""
+    given = task(steps=6)
+    for updates in (2, 4, 6, 8):
+        if updates < 8:
+            checkpoint.save_shard(checkpoint.shard_path(folder, 1, updates), made)
+        if updates > 2:
+            checkpoint.save_shard(checkpoint.shard_path(folder, 0, updates - 2), made)
+            checkpoint.save_cut(folder, cut_of(updates - 2), given.digest())
+
+
+def named_shards(folder):
+    """Those of the cut that the file of the run names."""
+    run = json.loads(arrays.metadata(folder / checkpoint.FILE)["run"])
+    paths = [checkpoint.shard_path(folder, server, run["updates"]) for server in range(SERVERS)]
+    return run["updates"], paths
+
+
+def test_a_cut_keeps_the_shards_of_the_next(tmp_path):
+    _, made = shard()
+    cuts_saved_as_they_overlap(tmp_path, made)
+    updates, paths = named_shards(tmp_path)
+    assert updates == 6
+    assert sorted(tmp_path.glob("server-*")) == paths
+
+
+class KilledError(Exception):
+    """In place of SIGKILL."""
+
+
+def test_killed_at_every_step_a_cut_has_its_shards(tmp_path, monkeypatch):
+    """Before and after each renaming and each removal, the run's file names shards that are there.
+
+    Whatever else was left, the next run removes.
+    """
+    optimizer, made = shard()
+    like = fresh(optimizer, np.zeros(10, np.float32))
+    left = 0
+
+    def counted(do):
+        def step(*given, **options):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise KilledError
+            return do(*given, **options)
+
+        return step
+
+    monkeypatch.setattr(os, "replace", counted(os.replace))
+    monkeypatch.setattr(os, "unlink", counted(os.unlink))
+    ended, seen = False, set()
+    for step in range(1, 100):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        left = step
+        try:
+            cuts_saved_as_they_overlap(folder, made)
+            ended = True
+        except KilledError:
+            pass
+        left = -1
+        if (folder / checkpoint.FILE).exists():
+            updates, paths = named_shards(folder)
+            seen.add(updates)
+            assert all(same(checkpoint.load_shard(path, like), made) for path in paths), step
+            checkpoint.remove_others(folder, updates)
+            assert sorted(folder.glob("server-*")) == paths
+        if ended:
+            break
+    assert ended and step > 12 and seen == {2, 4, 6}
+
+
 def test_cuts_that_are_none_are_refused(tmp_path):
     given = task(steps=6)
     assert checkpoint.load_cut(tmp_path, given.digest(), 4) is None
-    checkpoint.save_cut(tmp_path, cut_of(6), given.digest(), 2)
+    checkpoint.save_cut(tmp_path, cut_of(6), given.digest())
     moved = {**params(), "outer": np.ones(3, np.float32)}
     for changes in ({"seed": 4}, {"consistency": "async"}, {"params": moved}, {"servers": 3}):
         with pytest.raises(OptionError, match="is of another task"):
             checkpoint.load_cut(tmp_path, task(steps=6, **changes).digest(), 4)
     assert checkpoint.load_cut(tmp_path, task(steps=9).digest(), 4) is not None, "it may go on"
-    checkpoint.save_cut(tmp_path, cut_of(5), given.digest(), 2)
+    checkpoint.save_cut(tmp_path, cut_of(5), given.digest())
     with pytest.raises(FileError, match="are not those of 5 updates"):
         checkpoint.load_cut(tmp_path, given.digest(), 4)
     path = tmp_path / checkpoint.FILE

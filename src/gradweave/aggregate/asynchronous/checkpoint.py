@@ -1,11 +1,13 @@
 """A run in safetensors files: one of each server's shard, and one that says which belong together.
 
 A shard's file has its number of updates in its name. The file of the run is written when all shards
-of one number are: until then an earlier cut stays whole. Shards that no file names are removed.
+of one number are: until then an earlier cut stays whole. Then the shards of earlier cuts are
+removed, and no others: servers may be writing those of the next cuts already.
 """
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from gradweave.errors import FileError, OptionError
 
 FILE = "run.safetensors"
 FORMAT, SHARD_FORMAT, VERSION = "gradweave-asynchronous", "gradweave-shard", "1"
+_SHARD = re.compile(r"server-\d+-update-(\d+)\.safetensors")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,14 +61,13 @@ def load_shard(path: Path, like: Shard) -> Shard:
     return jax.tree.map(jnp.asarray, read)
 
 
-def save_cut(folder: Path, cut: Cut, digest: str, servers: int) -> None:
+def save_cut(folder: Path, cut: Cut, digest: str) -> None:
     """Makes a cut the one to go on from; its shards must be there already.
 
     Args:
         folder: of the checkpoint.
         cut: where the run is.
         digest: the task's fingerprint.
-        servers: how many shards belong to it.
     """
     columns = {name: getattr(cut.history, name) for name in COLUMNS}
     about = {
@@ -77,10 +79,25 @@ def save_cut(folder: Path, cut: Cut, digest: str, servers: int) -> None:
         ),
     }
     arrays.save(folder / FILE, columns, about)
-    kept = {shard_path(folder, server, cut.updates) for server in range(servers)}
-    for path in folder.glob("server-*-update-*.safetensors"):
-        if path not in kept:
+    for path, updates in _shards(folder):
+        if updates < cut.updates:
             path.unlink(missing_ok=True)
+
+
+def remove_others(folder: Path, updates: int) -> None:
+    """Removes the shards that do not belong to the cut after so many updates.
+
+    Only while no server runs: what a run that was killed left of a later cut.
+    """
+    for path, number in _shards(folder):
+        if number != updates:
+            path.unlink(missing_ok=True)
+
+
+def _shards(folder: Path) -> list[tuple[Path, int]]:
+    """The files of shards, and after how many updates each was written."""
+    found = [(path, _SHARD.fullmatch(path.name)) for path in folder.iterdir()]
+    return [(path, int(match[1])) for path, match in found if match]
 
 
 def load_cut(folder: Path, digest: str, workers: int) -> Cut | None:

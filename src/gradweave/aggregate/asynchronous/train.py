@@ -160,6 +160,8 @@ class _Driver:
         updates = 0 if cut is None else cut.updates
         self.kept = [kept for kept in self.kept if kept.update <= updates]
         self._can_resume(updates)
+        if self.how.folder is not None:
+            checkpoint.remove_others(self.how.folder, updates)
         self.crew = Crew(self.cluster, self.task, folder_of(self.how.folder), updates)
         try:
             self._begin(cut)
@@ -297,7 +299,7 @@ class _Driver:
         cut = Cut(self.saved, protocol.cut(self.clocks), self.log.history(), seconds)
 
         def take(_: list[Any]) -> None:
-            checkpoint.save_cut(folder, cut, self.task.digest(), self.task.servers)
+            checkpoint.save_cut(folder, cut, self.task.digest())
             self._can_resume(cut.updates)
 
         self.later.append((self._all("save"), take))
