@@ -804,8 +804,39 @@ def marl_speed() -> str:
     return f"{table(head, lines)}\n\n{made_with(result)}"
 
 
+def first_result() -> str:
+    result = load("first_result")
+    lines = [
+        [f"`{row['command']}`", *(f"{row['least_cpu_s'][cache]:.1f} s" for cache in CACHES)]
+        for row in result["rows"]
+    ]
+    runs = len(result["rows"][0]["runs"])
+    head = [f"processor time, least of {runs}", "nothing compiled yet", "afterwards"]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+CACHES = ("cold", "warm")
+
+
+def killed() -> str:
+    result = load("killed")
+    lines = [
+        [
+            f"`gradweave {row['verb']}`",
+            str(row["updates"]),
+            str(row["kills"]),
+            "yes" if row["same"] else "**no**",
+        ]
+        for row in result["rows"]
+    ]
+    head = ["", "updates", "kills at random moments", "weights and checkpoint of the unkilled run"]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "results": results,
+    "first_result": first_result,
+    "killed": killed,
     "table_2_short": short_table_2,
     "table_2": full_table_2,
     "scaling": scaling,

@@ -107,8 +107,8 @@ class Run:
             sys.exit(f"{self.verb} ended with {process.returncode}: {said}")
         return time.monotonic() - begun
 
-    def kill(self, draw: random.Random, update: int, starting_s: float) -> dict[str, Any]:
-        """Starts it, and kills it once so many updates are logged, or while it starts."""
+    def kill(self, draw: random.Random, update: int, starting_s: float) -> int:
+        """Starts it, kills it once so many updates are logged or while it starts; those logged."""
         process = self.start()
         before = self.logged()
         early = draw.random() < WHILE_STARTING
@@ -119,8 +119,10 @@ class Run:
                 break
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
-        process.communicate()
-        return {"killed": process.returncode == -signal.SIGKILL, "logged": self.logged()}
+        _, said = process.communicate()
+        if process.returncode != -signal.SIGKILL:
+            sys.exit(f"{self.verb} ended with {process.returncode} before it was killed: {said}")
+        return self.logged()
 
     def end(self) -> dict[str, str]:
         """Digests of what it came to."""
@@ -151,11 +153,8 @@ def measured(verb: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
     moments = sorted(draw.randrange(1, broken.updates - 1) for _ in range(kills))
     made: list[int] = []
     while len(made) < kills:
-        came = broken.kill(draw, moments[len(made)], again_s / 2)
-        if not came["killed"]:
-            sys.exit(f"{verb} ended before its kill {len(made) + 1} of {kills}")
-        made.append(came["logged"])
-        print(f"{verb}: kill {len(made)} with {came['logged']} updates logged", flush=True)
+        made.append(broken.kill(draw, moments[len(made)], again_s / 2))
+        print(f"{verb}: kill {len(made)} with {made[-1]} updates logged", flush=True)
     broken.finish()
     ends = {run.folder.name: run.end() for run in (whole, again, broken)}
     row = {"verb": verb, "updates": broken.updates, "kills": kills, "killed_at": made, **ends}

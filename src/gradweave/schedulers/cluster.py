@@ -23,6 +23,8 @@ POLL_S = 0.25
 """How often somebody who waits for Ray looks whether it is there."""
 WORD_S = 0.5
 """How much later than its consequences Ray's end may become known."""
+STARTS = 3
+"""How often Ray is started, or a cluster asked for, before that counts as failed."""
 _START_AGAIN = "start again"
 _LOGS = "/tmp/ray/session_latest/logs"
 """Of a cluster, unless it was started with another folder."""
@@ -186,7 +188,7 @@ def _started(ray: Any) -> Iterator[Cluster]:
     with _beside(mark=(loopback.MARK, mark), folder=str(top)) as beside:
         try:
             with _starting("on this machine"):
-                loopback.start(ray, top, mark)
+                _tried(ray, lambda: loopback.start(ray, top, mark))
                 children = {child.name(): child.pid for child in _psutil().Process().children()}
                 parts = {"raylet": children["raylet"], "GCS": children["gcs_server"]}
             beside.tell(0, {"parts": parts})
@@ -201,7 +203,7 @@ def _started(ray: Any) -> Iterator[Cluster]:
 def _joined(ray: Any, address: str) -> Iterator[Cluster]:
     """A cluster at an address."""
     with _starting(f"at {address}"):
-        loopback.connect(ray, address)
+        _tried(ray, lambda: loopback.connect(ray, address))
     try:
         with _others(ray) as found:
             loopback.mute(ray)
@@ -221,6 +223,19 @@ def _others(ray: Any) -> Iterator[Cluster]:
         watched["address"] = node.gcs_address
     with _beside(**watched) as beside, _watched(ray, beside, _LOGS) as found:
         yield found
+
+
+def _tried(ray: Any, start: Callable[[], None]) -> None:
+    """Starts or connects; once more where that fails, for instance because a machine is busy."""
+    for left in reversed(range(STARTS)):
+        try:
+            return start()
+        except RunError:
+            raise
+        except Exception:
+            ray.shutdown()
+            if not left:
+                raise
 
 
 @contextlib.contextmanager

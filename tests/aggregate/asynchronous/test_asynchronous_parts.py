@@ -1,7 +1,9 @@
 """Layout and ranges, planned durations, checkpoints."""
 
+import contextlib
 import json
 import os
+import sys
 
 import pytest
 
@@ -14,13 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradweave import arrays
-from gradweave.aggregate.asynchronous import Stragglers, checkpoint
+from gradweave.aggregate.asynchronous import Stragglers, checkpoint, train
 from gradweave.aggregate.asynchronous.checkpoint import Cut
 from gradweave.aggregate.asynchronous.clocks import Gradient, Update
+from gradweave.aggregate.asynchronous.crew import ServerLost
 from gradweave.aggregate.asynchronous.history import Log
 from gradweave.aggregate.asynchronous.layout import host, layout, ranges
 from gradweave.aggregate.asynchronous.shard import applying, fresh
-from gradweave.errors import FileError, OptionError
+from gradweave.errors import FileError, OptionError, RunError
 from tests.aggregate.asynchronous.cases import SIZE, params, same, task
 
 
@@ -228,6 +231,38 @@ def test_killed_at_every_step_a_cut_has_its_shards(tmp_path, monkeypatch):
         if ended:
             break
     assert ended and step > 12 and seen == {2, 4, 6}
+
+
+@pytest.mark.parametrize(("kept", "ended"), [((1, 2, 3, 4, 5), True), ((1, 1, 1, 1), False)])
+def test_recoveries_are_counted_from_the_last_checkpoint(tmp_path, monkeypatch, kept, ended):
+    """A server is lost again and again, after a checkpoint of so many updates each time."""
+    given, left = task(steps=6), list(kept)
+
+    class Driver:
+        recovered = 0
+
+        def __init__(self, *_):
+            pass
+
+        def run(self, cut):
+            if not left:
+                return cut.updates
+            log = Log()
+            for number in range(1, left.pop(0) + 1):
+                log.add(Update(number, (Gradient(0, 0, 0),)), [0.0], 0.1)
+            history = log.history()
+            cut = Cut(history.updates, (0,) * given.workers, history, 1.0)
+            checkpoint.save_cut(tmp_path, cut, given.digest())
+            raise ServerLost(0)
+
+    module = sys.modules[train.__module__]
+    monkeypatch.setattr(module, "_Driver", Driver)
+    monkeypatch.setattr(module, "cluster", contextlib.nullcontext)
+    if ended:
+        assert train(given, folder=tmp_path) == 5
+    else:
+        with pytest.raises(RunError, match="lost 4 times with no checkpoint in between"):
+            train(given, folder=tmp_path)
 
 
 def test_cuts_that_are_none_are_refused(tmp_path):

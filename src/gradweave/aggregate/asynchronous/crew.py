@@ -10,8 +10,6 @@ from gradweave.aggregate.asynchronous.task import Task
 from gradweave.errors import GradweaveError, RunError
 from gradweave.schedulers.cluster import Cluster
 
-ANSWER_S = 30.0
-"""How long a server may take to say that it is there."""
 FAREWELL_S = 0.5
 """How long actors have to be told that they may go."""
 
@@ -31,7 +29,9 @@ class Crew:
     over the machines of a cluster.
     """
 
-    def __init__(self, cluster: Cluster, task: Task, folder: str | None, updates: int) -> None:
+    def __init__(
+        self, cluster: Cluster, task: Task, folder: str | None, updates: int, timeout_s: float
+    ) -> None:
         """Hires everybody.
 
         Args:
@@ -39,10 +39,14 @@ class Crew:
             task: what to train.
             folder: of checkpoints, for the servers.
             updates: of the checkpoint to read; 0 to begin with the task's parameters.
+            timeout_s: how long a server may be silent, since it may be busy or its disk slow.
         """
         self._cluster, ray = cluster, cluster.ray
         self._ray, self._task, self._restores = ray, task, updates > 0
-        self._options = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
+        self._timeout_s = timeout_s
+        # A call whose message or answer was lost is made again for as long as the actor lives.
+        retries = {"max_task_retries": -1}
+        self._options = {"num_cpus": 0, "scheduling_strategy": "SPREAD", **retries}
         start = host(task.params, task.layout())
         server = ray.remote(Server).options(**self._options)
         self.servers = [
@@ -87,7 +91,7 @@ class Crew:
         """Raises `ServerLost` where a server is gone."""
         for number, server in enumerate(self.servers):
             try:
-                self._cluster.get([server.ready.remote()], ANSWER_S)
+                self._cluster.get([server.ready.remote()], self._timeout_s)
             except (
                 self._ray.exceptions.RayActorError,
                 self._ray.exceptions.GetTimeoutError,

@@ -23,7 +23,7 @@ from gradweave.schedulers.cluster import Cluster, cluster
 MOST_DEATHS = 3
 """Deaths of a worker, with no step made in between, after which the run is given up."""
 MOST_RECOVERIES = 3
-"""Deaths of servers after which the run is given up."""
+"""Times that a server is lost, with no checkpoint written in between, that a run goes on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,21 +104,30 @@ def train(
     if cut is not None and cut.history.gradients >= task.gradients:
         return _finished(task, how.folder, cut)
     with cluster(address) as found:
-        driver, last = _Driver(found, task, how), None
-        for _ in range(MOST_RECOVERIES + 1):
+        driver, tried = _Driver(found, task, how), 0
+        while True:
             try:
-                return driver.run(_found(task, how.folder))
+                return driver.run(cut)
             except ServerLost as lost:
                 driver.recovered += 1
-                last = lost
-                if how.folder is None:
+                before, cut = cut, _after(lost, task, how.folder)
+                went_on = cut is not None and cut.updates > (before.updates if before else 0)
+                tried = 1 if went_on else tried + 1
+                if tried > MOST_RECOVERIES:
                     raise RunError(
-                        f"{lost}, and its part of the parameters is lost; give a folder, and "
-                        "the run goes on from its checkpoint"
+                        f"servers were lost {tried} times with no checkpoint in between, at last "
+                        f"{lost}; the checkpoint is in {folder}"
                     ) from lost
+
+
+def _after(lost: ServerLost, task: Task, folder: Path | None) -> Cut | None:
+    """The cut to go on from now that a server is lost."""
+    if folder is None:
         raise RunError(
-            f"servers died {driver.recovered} times, at last {last}; the checkpoint is in {folder}"
-        ) from last
+            f"{lost}, and its part of the parameters is lost; give a folder, and "
+            "the run goes on from its checkpoint"
+        ) from lost
+    return _found(task, folder)
 
 
 def _found(task: Task, folder: Path | None) -> Cut | None:
@@ -162,7 +171,9 @@ class _Driver:
         self._can_resume(updates)
         if self.how.folder is not None:
             checkpoint.remove_others(self.how.folder, updates)
-        self.crew = Crew(self.cluster, self.task, folder_of(self.how.folder), updates)
+        self.crew = Crew(
+            self.cluster, self.task, folder_of(self.how.folder), updates, self.how.timeout_s
+        )
         try:
             self._begin(cut)
             while self.log.gradients < self.task.gradients:
