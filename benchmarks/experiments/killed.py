@@ -2,7 +2,7 @@
 
     python benchmarks/experiments/killed.py [--kills 20] [--seed 0] [--verb learn|train]
 
-One device; 120 updates of `learn`, 400 of `train`, a checkpoint after each. A kill comes at a
+One device; 120 updates of `learn`, 2,000 of `train`, a checkpoint after each. A kill comes at a
 random moment after an update that is random, too, or while the program still starts. Compared are
 the bytes of the weights' file, and the arrays of the checkpoint. JAX keeps what it compiled, in a
 folder that all runs of a verb share.
@@ -47,7 +47,7 @@ exercises = [
 TRAIN = """
 env = "switch_riddle"
 algorithm = "mappo"
-steps = 32000
+steps = 160000
 seed = 3
 
 [settings]
@@ -61,7 +61,7 @@ VERBS: dict[str, tuple[str, list[str], str, int]] = {
         TRAIN,
         ["--checkpoint-minutes", "1e-6", "--episodes", "8"],
         "policy.safetensors",
-        400,
+        2000,
     ),
 }
 """Of each verb its config, its options, the file that it ends with, and the updates that it is."""
@@ -150,7 +150,7 @@ def measured(verb: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
     again = Run(verb, folder / "again")
     again_s = again.finish()
     broken = Run(verb, folder / "broken")
-    moments = sorted(draw.randrange(1, broken.updates - 1) for _ in range(kills))
+    moments = sorted(draw.randrange(1, round(0.9 * broken.updates)) for _ in range(kills))
     made: list[int] = []
     while len(made) < kills:
         made.append(broken.kill(draw, moments[len(made)], again_s / 2))
