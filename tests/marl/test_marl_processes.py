@@ -175,9 +175,10 @@ def whole(tmp_path_factory, cache) -> Place:
 
 @pytest.mark.slow
 def test_killed_and_lost_two_processes_end_in_the_bits_of_one(whole, cache, tmp_path):
-    """First both are killed, then the second alone, then the first."""
+    """First the second is killed, then the first, without which none writes: no more would be
+    there if both were."""
     place = Place(tmp_path, TRAINING, cache)
-    for killed in ([0, 1], [1], [0]):
+    for killed in ([1], [0]):
         before = place.checkpoint.stat().st_mtime_ns if place.checkpoint.exists() else 0
         with place.start(2, "--checkpoint-minutes", "0.0001") as job:
             job.wait_for(place.checkpoint)

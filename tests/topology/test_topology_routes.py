@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gradweave as gw
 from gradweave.errors import TopologyError
-from gradweave.topology import Topology, from_spec
+from gradweave.topology import Topology, breadth_first, from_spec
 from gradweave.topology.routes import (
     follow,
     hop_distances,
@@ -214,3 +214,16 @@ def test_what_has_no_route_is_refused(source, target, reason):
     with pytest.raises(TopologyError) as caught:
         k_shortest_routes(from_spec("star:5"), source, target, 1)
     assert str(caught.value) == reason
+
+
+@pytest.mark.parametrize("network", NAMED)
+def test_what_is_compiled_finds_what_python_does(network, monkeypatch):
+    network = from_spec(network)
+    found = []
+    for few in (-1, 10**9):
+        monkeypatch.setattr(breadth_first, "FEW", few)
+        trees = shortest_path_trees(network, network.servers)
+        found.append((trees, *switch_only_trees(network), hop_distances(network)))
+    for compiled, by_python in zip(*found, strict=True):
+        np.testing.assert_array_equal(compiled, by_python)
+        assert compiled.dtype == by_python.dtype

@@ -107,6 +107,7 @@ class Program:
     def _updates(self, state: Any, number: Int[Array, ""]) -> tuple[Any, Metrics]:
         state = jax.tree.map(lambda x: x[0], state)
 
+        @functools.partial(jax.jit, inline=True)  # traced once, for the shapes and for the loop
         def once(state: Any) -> tuple[Any, Metrics]:
             return self._each_seed(self.learner.update, state)
 

@@ -1,13 +1,39 @@
-"""Breadth-first searches over a topology's arrays, compiled."""
+"""Breadth-first searches over a topology's arrays, compiled where there is much to search.
+
+A small network's are done by Python sooner than numba is imported.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
 from gradweave.topology.topology import Integers
 
+FEW = 4_000
+"""Roots times links that Python passes in milliseconds."""
 
-@kernel
+
+def _compiled_for_many(search: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles a search of (first_link, target, ..., roots) when it has to pass many links."""
+
+    @functools.cache
+    def compiled() -> Callable[..., Any]:
+        from gradweave.compiled import kernel
+
+        return kernel(search)
+
+    @functools.wraps(search)
+    def searched(*given: Any) -> Any:
+        _, target, *_, roots = given
+        return search(*given) if len(roots) * len(target) <= FEW else compiled()(*given)
+
+    return searched
+
+
+@_compiled_for_many
 def breadth_first_parents(
     first_link: Integers, target: Integers, roots: Integers
 ) -> NDArray[np.int32]:
@@ -33,7 +59,7 @@ def breadth_first_parents(
     return parents
 
 
-@kernel
+@_compiled_for_many
 def server_hops(
     first_link: Integers,
     target: Integers,
@@ -79,7 +105,7 @@ def server_hops(
     return hops
 
 
-@kernel
+@_compiled_for_many
 def switch_only_parents(
     first_link: Integers,
     target: Integers,
