@@ -174,19 +174,21 @@ def _ground(group: Group, devices: int) -> _Ground:
     group.check_devices(devices)
     size = Size.covering([instance.size for instance in instances])
     problems = stack([Problem.of(instance, size) for instance in instances])
-    busiest = jnp.array([_busiest(instance) for instance in instances])
+    batch = Batch(problems, jnp.array([_busiest(instance) for instance in instances]))
+    on_host = jax.tree.map(np.asarray, batch)  # which each update takes a few problems of
     names = tuple(
         f"{exercise.topology} {exercise.collective} {exercise.trees}"
         for exercise in group.exercises
     )
     rounds = 2 * max(instance.bound for instance in instances) + 2
-    return _Ground(group, names, Batch(problems, busiest), rounds)
+    return _Ground(group, names, on_host, rounds)
 
 
 def _busiest(instance: Instance) -> int:
     """Transfers that a round can have, at most."""
-    problem = Problem.of(instance)
-    return int(min(problem.intake.sum(), problem.capacity[:-1].sum()))
+    arrays = Problem.of(instance)
+    intake, capacity = np.asarray(arrays.intake), np.asarray(arrays.capacity)
+    return int(min(intake.sum(), capacity[:-1].sum()))
 
 
 class _Updates:
