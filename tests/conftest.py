@@ -37,9 +37,10 @@ COMPILED = {
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     "JAX_COMPILATION_CACHE_MAX_SIZE": str(2**30),  # with a limit, entries are written under a lock
 }
-QUICKLY = "--xla_cpu_use_fusion_emitters=false"
+QUICKLY = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 """XLA writes loops by its older emitters, which takes a fifth off the time that a test of learning
-needs: most of that is compilation. The experiments run with XLA's own choice."""
+needs, and each program in one part, a tenth: most of that time is compilation. The experiments run
+with XLA's own choices."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -166,6 +166,18 @@ def trained(optimizer) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(x).swapaxes(0, 1), np.asarray(sent).swapaxes(0, 1)
 
 
+@functools.cache
+def compressed(compressor):
+    """(vector, time, worker) -> what comes out at the other end, compiled once."""
+
+    def one(vector, time, worker):
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(SEED), time), worker)
+        payload = compressor.compress(jax.random.fold_in(key, 0), vector)
+        return compressor.decompress(payload, vector.size, vector.dtype)
+
+    return jax.jit(one)
+
+
 def by_hand(method, mixing, compressor, local_steps=1, consensus=0.3) -> np.ndarray:
     """The same, told worker by worker, with estimates of every neighbour's parameters."""
     size = TARGETS.shape[1]
@@ -174,10 +186,8 @@ def by_hand(method, mixing, compressor, local_steps=1, consensus=0.3) -> np.ndar
     history = []
 
     def c(vector, time, worker):
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(SEED), time), worker)
-        key = jax.random.fold_in(key, 0)
-        payload = compressor.compress(key, jnp.asarray(vector, jnp.float32))
-        return np.asarray(compressor.decompress(payload, size, jnp.dtype(jnp.float32)), np.float64)
+        got = compressed(compressor)(vector.astype(np.float32), time, worker)
+        return np.asarray(got, np.float64)
 
     def each(vectors, time):
         return np.stack([c(vector, time, worker) for worker, vector in enumerate(vectors)])
