@@ -19,12 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.execute import Action, Program, piece_offsets
-from gradweave.execute.program import LOCAL, meets_others
+from gradweave.execute import program as program_module
+from gradweave.execute.program import meets_others
 from gradweave.execute.reference import Combine
 from gradweave.execute.tracker import Tracker
 from gradweave.schedule import Schedule
 
 RUBBISH = 0xBAD
+# Plain numbers: comparing with members of an enumeration takes most of a machine's time.
+SEND, REDUCE, COPY = int(Action.SEND), int(Action.REDUCE), int(Action.COPY)
+LOCAL = frozenset(map(int, program_module.LOCAL))
 
 Event = tuple[Literal["start", "meet", "end"], int, int]
 """What can happen next, at which server, with which action; "meet" goes by the receiving one."""
@@ -163,23 +167,23 @@ class Machine:
         kind, piece, place = server.kind[action], server.part[action], server.scratch[action]
         if kind in LOCAL:
             assert place is not None
-            result = place.copy() if kind == Action.COPY else piece.copy()
-            if kind == Action.REDUCE:
+            result = place.copy() if kind == COPY else piece.copy()
+            if kind == REDUCE:
                 self._combine(result, place)
             server.taken[action] = result
             piece[:] = RUBBISH
             self._events.append(("end", server.rank, action))
             return
-        if kind == Action.SEND:
+        if kind == SEND:
             server.taken[action] = piece.copy()
         else:
             (piece if place is None else place)[:] = RUBBISH
         server.count(action)
         number = server.number[action]
         ends = self._posted.setdefault(number, {})
-        if (kind == Action.SEND) in ends:
+        if (kind == SEND) in ends:
             raise CaughtError(f"message {number} is there twice")
-        ends[kind == Action.SEND] = action
+        ends[kind == SEND] = action
         if len(ends) == 2:
             self._events.append(("meet", number[1], ends[False]))
 
@@ -211,26 +215,24 @@ class _Server:
     ) -> None:
         sizes = np.diff(at)
         places = np.empty((program.places, int(sizes.max())), held.dtype)
-        actions = range(len(program.kind))
+        facts = _facts(program, ahead)
         self.rank = rank
         self.tracker = Tracker(program, sizes)
-        self.kind = program.kind.tolist()
-        self.transfer = program.transfer.tolist()
-        self.number = [_number(program, action) for action in actions]
-        self.part = [held[at[p] : at[p + 1]] for p in program.piece.tolist()]
+        self.kind, self.transfer, self.number = facts.kind, facts.transfer, facts.number
+        self.part = [held[at[p] : at[p + 1]] for p in facts.piece]
         self.scratch = [
             None if place < 0 else places[place, : len(part)]
-            for place, part in zip(program.place.tolist(), self.part, strict=True)
+            for place, part in zip(facts.place, self.part, strict=True)
         ]
-        ends = itertools.pairwise(program.after_offsets.tolist())
-        self.after = [program.after[a:b].tolist() for a, b in ends]
+        self.after = facts.after
         self.done = (sizes[program.piece] == 0).tolist()  # these are never started
-        self.begun = [False for _ in actions]
+        self.begun = [False] * len(facts.kind)
         self.taken: dict[int, NDArray] = {}
-        self._memories = [_memories(program, action) for action in actions]
+        self._memories = facts.memories
         self._users: dict[Memory, list[tuple[int, bool]]] = collections.defaultdict(list)
-        self._under_way: dict[int, tuple[int, bool]] = {}  # by action: the link at this end
-        self._end_links = _end_links(program, ahead)
+        self._under_way = 0
+        self._on_links = collections.Counter[tuple[int, bool]]()
+        self._end_links = facts.end_links
         self._at_once = program.at_once
 
     def take(self, action: int) -> None:
@@ -248,53 +250,87 @@ class _Server:
 
     def count(self, action: int) -> None:
         """Notes that a message is under way."""
-        under_way = self._under_way
-        under_way[action], most = self._end_links[action]
-        if collections.Counter(under_way.values())[under_way[action]] > most:
+        link, most = self._end_links[action]
+        self._on_links[link] += 1
+        self._under_way += 1
+        if self._on_links[link] > most:
             raise CaughtError(f"server {self.rank} has more than {most} messages on a link")
-        if len(under_way) > self._at_once:
+        if self._under_way > self._at_once:
             raise CaughtError(f"server {self.rank} has more messages under way than it says")
 
     def give_back(self, action: int) -> None:
         """Notes that an action is complete."""
         for use in self._memories[action]:
             self._users[use[0]].remove((action, use[1]))
-        self._under_way.pop(action, None)
+        if self.kind[action] not in LOCAL:
+            self._on_links[self._end_links[action][0]] -= 1
+            self._under_way -= 1
         self.done[action] = True
 
 
-def _memories(program: Program, action: int) -> list[tuple[Memory, bool]]:
-    """What an action reads, or writes (True)."""
-    piece: Memory = ("piece", int(program.piece[action]))
-    place: Memory = ("place", int(program.place[action]))
-    if program.kind[action] == Action.SEND:
-        return [(piece, False)]
-    if program.kind[action] in LOCAL:
-        return [(piece, True), (place, False)]
-    return [(place if place[1] >= 0 else piece, True)]
+@dataclasses.dataclass(frozen=True)
+class _Facts:
+    """A program's columns as lists, and what follows from them, an entry an action."""
+
+    kind: list[int]
+    transfer: list[int]
+    piece: list[int]
+    place: list[int]
+    after: list[list[int]]
+    """Actions that each waits for."""
+    number: list[Number]
+    memories: list[list[tuple[Memory, bool]]]
+    """What it reads, or writes (True)."""
+    end_links: list[tuple[tuple[int, bool], int]]
+    """The link direction at its server's end, and how many it may have there."""
 
 
-def _number(program: Program, action: int) -> Number:
-    """The message of an action."""
-    rank, peer = program.rank, int(program.peer[action])
-    sends = program.kind[action] == Action.SEND
-    return (*((rank, peer) if sends else (peer, rank)), int(program.message[action]))
+@functools.lru_cache(maxsize=128)
+def _facts(program: Program, ahead: int) -> _Facts:
+    """The same for every run of a program, so found once."""
+    kind, piece, place = program.kind.tolist(), program.piece.tolist(), program.place.tolist()
+    transfer = program.transfer.tolist()
+    ends = itertools.pairwise(program.after_offsets.tolist())
+    after = program.after.tolist()
+    return _Facts(
+        kind,
+        transfer,
+        piece,
+        place,
+        [after[a:b] for a, b in ends],
+        _numbers(program),
+        [_memories(*each) for each in zip(kind, piece, place, strict=True)],
+        _end_links(program, kind, transfer, ahead),
+    )
 
 
-def _end_links(program: Program, ahead: int) -> list[tuple[tuple[int, bool], int]]:
-    """For each action the link direction at its server's end, and how many it may have there."""
-    schedule = program.schedule
-    links = _links(schedule)
+def _memories(kind: int, piece: int, place: int) -> list[tuple[Memory, bool]]:
+    if kind == SEND:
+        return [(("piece", piece), False)]
+    if kind in LOCAL:
+        return [(("piece", piece), True), (("place", place), False)]
+    return [(("place", place) if place >= 0 else ("piece", piece), True)]
+
+
+def _numbers(program: Program) -> list[Number]:
+    """The message of each action."""
+    rank = program.rank
+    columns = program.kind.tolist(), program.peer.tolist(), program.message.tolist()
+    return [
+        (rank, peer, message) if kind == SEND else (peer, rank, message)
+        for kind, peer, message in zip(*columns, strict=True)
+    ]
+
+
+def _end_links(
+    program: Program, kinds: list[int], transfers: list[int], ahead: int
+) -> list[tuple[tuple[int, bool], int]]:
+    links, capacity = _links(program.schedule), program.schedule.topology.capacity.tolist()
     found = []
-    for kind, row in zip(program.kind, program.transfer, strict=True):
-        sends = bool(kind == Action.SEND)
+    for kind, row in zip(kinds, transfers, strict=True):
+        sends = kind == SEND
         link = links[row][0 if sends else -1]
-        found.append(
-            (
-                (link, sends),
-                int(schedule.topology.capacity[link]) + (max(ahead, 1) if sends else ahead),
-            )
-        )
+        found.append(((link, sends), capacity[link] + (max(ahead, 1) if sends else ahead)))
     return found
 
 
@@ -341,7 +377,8 @@ def _other_ends(run: list[Program], first: NDArray) -> dict[int, int]:
     """For each action that sends the one that receives, and back."""
     ends: dict[Number, list[int]] = {}
     for s, program in enumerate(run):
-        for action in np.flatnonzero(~np.isin(program.kind, LOCAL)).tolist():
-            ends.setdefault(_number(program, action), []).append(int(first[s]) + action)
+        numbers = _numbers(program)
+        for action in np.flatnonzero(~np.isin(program.kind, [*LOCAL])).tolist():
+            ends.setdefault(numbers[action], []).append(int(first[s]) + action)
     pairs = [tuple(pair) for pair in ends.values()]
     return {a: b for a, b in pairs} | {b: a for a, b in pairs}

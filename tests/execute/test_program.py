@@ -110,8 +110,13 @@ def survives(schedule: Schedule, seeds: Iterable[int], elements: int | None = No
 
 @pytest.mark.parametrize(("name", "strategy"), pairs((*TWELVE, *SMALL)))
 def test_any_order_of_messages_gives_the_bits_of_the_oracle(name: str, strategy: str):
+    """The machine's six tempers (see `Machine`) come in turn: each strategy and each network meets
+    all of them.
+    """
     schedule = made(name, strategy)
-    survives(schedule, range(max(1, min(6, 1000 // schedule.num_transfers))))
+    turn = RUN.index(strategy) + (*TWELVE, *SMALL).index(name)
+    times = max(1, min(2, 1000 // schedule.num_transfers))
+    survives(schedule, [(turn + 3 * i) % 6 for i in range(times)])
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES[1:])
