@@ -43,14 +43,21 @@ def test_every_strategy_has_a_row():
 
 @pytest.mark.parametrize(("name", "strategy"), FOUND)
 def test_every_promise(name, strategy):
-    """Every collective's schedule is made once: making them is most of the time."""
+    """Every collective's schedule is made once, and one of them anew: making is most of the time.
+
+    Which one comes in turn, so that each strategy and each network meets all three: how a strategy
+    draws and numbers is independent of the network.
+    """
     topology = network(name)
     made = {collective: fresh(topology, strategy, collective) for collective in COLLECTIVES}
-    for schedule in made.values():
+    turn = NETWORKS.index(name) + [*STRATEGIES].index(strategy)
+    for number, schedule in enumerate(made.values()):
         bound = is_valid_and_not_better_than_possible(schedule, strategy)
-        is_determined_by_the_seed(schedule, strategy)
-        moves_as_much_with_another_seed(schedule, strategy)
-        does_as_well_under_other_node_ids(schedule, strategy, bound)
+        is_as_large_as_expected(schedule, strategy)
+        if number == turn % len(COLLECTIVES):
+            is_determined_by_the_seed(schedule, strategy)
+            moves_as_much_with_another_seed(schedule, strategy)
+            does_as_well_under_other_node_ids(schedule, strategy, bound)
     is_both_stages(made["all_reduce"], strategy)
     assert np.array_equal(made["all_reduce"].root, made["reduce_scatter"].root)
     for collective, schedule in made.items():
@@ -70,6 +77,13 @@ def is_valid_and_not_better_than_possible(schedule: Schedule, strategy: str) -> 
     return bound
 
 
+def is_as_large_as_expected(schedule: Schedule, strategy: str) -> None:
+    in_stage = STRATEGIES[strategy].transfers_in_stage
+    if in_stage is not None:
+        stages = 2 if schedule.collective == "all_reduce" else 1
+        assert schedule.num_transfers == stages * in_stage(schedule.topology.num_servers)
+
+
 def is_determined_by_the_seed(schedule: Schedule, strategy: str) -> None:
     assert same(fresh(schedule.topology, strategy, schedule.collective), schedule)
 
@@ -78,10 +92,6 @@ def moves_as_much_with_another_seed(schedule: Schedule, strategy: str) -> None:
     other = fresh(schedule.topology, strategy, schedule.collective, seed=1)
     assert strictly(other, strategy).valid
     assert other.num_transfers == schedule.num_transfers
-    in_stage = STRATEGIES[strategy].transfers_in_stage
-    if in_stage is not None:
-        stages = 2 if schedule.collective == "all_reduce" else 1
-        assert schedule.num_transfers == stages * in_stage(schedule.topology.num_servers)
 
 
 def does_as_well_under_other_node_ids(schedule: Schedule, strategy: str, bound: int) -> None:
