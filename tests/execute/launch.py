@@ -32,7 +32,7 @@ PATIENCE_S = 120
 """How long a job may take on a busy machine; the processes end by themselves a little earlier."""
 
 RUN = [strategy for strategy in STRATEGIES if "aggregating" not in strategy]
-MANY, SOME, FEW = 1_000_000, 10_007, 1_009
+MANY, SOME, FEW = 300_000, 10_007, 1_009
 SEVERAL = ("grown", "ring", "merged", "halving and doubling", "recursive doubling", "central")
 
 
@@ -58,23 +58,29 @@ LARGER_NETWORK = "bcube:n=4,k=1"
 
 
 def cases(name: str, dtypes: Sequence[str]) -> list[Case]:
-    """Every strategy, with sizes, types and reductions in turn, so that each meets each.
+    """Every strategy, with few and many elements; which types comes in turn.
+
+    Over all networks each strategy that most of them have meets each type, and so does each
+    network. Every type is reduced in every way, with every collective, in `all_kinds`.
 
     Args:
         name: of the network.
         dtypes: types that the backend knows.
     """
     small = name != LARGER_NETWORK
-    turn = itertools.cycle(kinds(dtypes))
+    at = (*SMALL_NETWORKS, LARGER_NETWORK).index(name)
     found = []
-    for strategy in RUN:
+    for number, strategy in enumerate(RUN):
         if name in STRATEGIES[strategy].none_on:
             continue
-        for elements in (1, SOME, SOME) if small else (1, FEW):
-            found.append(Case(strategy, "all_reduce", *next(turn), elements))
+        sizes = (1, SOME if small else FEW)
         if small and strategy in SEVERAL:
-            found.append(Case(strategy, "all_reduce", *next(turn), MANY))
-        next(turn)  # or the same types would always meet the same strategies
+            sizes += (MANY,)
+        for i, elements in enumerate(sizes):
+            dtype = dtypes[(number + 2 * at + i) % len(dtypes)]
+            possible = [kind for kind in kinds(dtypes) if kind[0] == dtype]
+            kind = possible[(number // len(dtypes) + at + i) % len(possible)]
+            found.append(Case(strategy, "all_reduce", *kind, elements))
     return found
 
 

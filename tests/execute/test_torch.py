@@ -15,6 +15,7 @@ import pytest
 from tests.execute.cases import FLOATS, INTEGERS, Case
 from tests.execute.launch import (
     LARGER_NETWORK,
+    PATIENCE_S,
     SMALL_NETWORKS,
     all_kinds,
     cases,
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 def job(folder: Path, processes: int, *arguments: object) -> str:
     """Runs `torch_cases`; returns what was written to its outputs."""
     module = (sys.executable, "-m", "tests.execute.torch_cases", str(folder), str(processes))
-    status, output = run([*module, *map(str, arguments)], folder)
+    status, output = run([*module, *map(str, arguments)], folder, PATIENCE_S * len(arguments))
     assert status == 0, output
     return output
 
@@ -87,35 +88,49 @@ def test_training_with_the_hook_is_training_without(tmp_path: Path):
             assert sent == 2 * 3 * of_all[0]["gradients"]
 
 
-@pytest.mark.parametrize(
-    ("rank", "when", "store"),
-    [
-        (0, "between", "file"),
-        (3, "during", "file"),
-        (3, "idle", "file"),
-        (3, "comparing", "file"),
-        (0, "between", "tcp"),
-        (0, "during", "tcp"),
-        (3, "between", "tcp"),
-        (7, "during", "tcp"),
-        (5, "stopped", "tcp"),
-    ],
+LOSSES = (
+    "0-between-file",
+    "3-during-file",
+    "3-idle-file",
+    "3-comparing-file",
+    "0-between-tcp",
+    "0-during-tcp",
+    "3-between-tcp",
+    "7-during-tcp",
+    "5-stopped-tcp",
 )
-def test_a_lost_process_is_named_by_all(rank: int, when: str, store: str, tmp_path: Path):
-    # In a ring only two others exchange messages with it.
-    write_job(tmp_path, "ring:8", [Case("ring", "all_reduce", "float64", "sum", 1)])
-    job(tmp_path, 8, "lost", rank, when, store)
-    check_all_name(tmp_path, 8, rank)
+"""Rank, when it is lost, and the kind of store."""
+LOSSES_IN_TRAINING = ("2-stopped-tcp", "0-stopped-tcp", "2-during-tcp", "0-during-tcp")
 
 
-@pytest.mark.parametrize(
-    ("rank", "when"), [(2, "stopped"), (0, "stopped"), (2, "during"), (0, "during")]
-)
-def test_backward_raises_the_loss_of_a_process(rank: int, when: str, tmp_path: Path):
-    # Of four in a ring, one exchanges no messages with it.
-    write_job(tmp_path, "ring:4", [Case("ring", "all_reduce", "float32", "mean", 1)])
-    job(tmp_path, 4, "ddp_lost", rank, when, "tcp")
-    check_all_name(tmp_path, 4, rank)
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs all of them by one process that imports torch; of a ring, where only two others exchange
+    messages with the process that is lost.
+    """
+    folder = tmp_path_factory.mktemp("lost")
+    write_job(folder, "ring:8", [Case("ring", "all_reduce", "float64", "sum", 1)])
+    job(folder, 8, "lost", *LOSSES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def losses_in_training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for DDP; of four in a ring, one exchanges no messages with what is lost."""
+    folder = tmp_path_factory.mktemp("lost-in-training")
+    write_job(folder, "ring:4", [Case("ring", "all_reduce", "float32", "mean", 1)])
+    job(folder, 4, "ddp_lost", *LOSSES_IN_TRAINING)
+    return folder
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_process_is_named_by_all(loss: str, losses: Path):
+    check_all_name(losses / loss, 8, int(loss[0]))
+
+
+@pytest.mark.parametrize("loss", LOSSES_IN_TRAINING)
+def test_backward_raises_the_loss_of_a_process(loss: str, losses_in_training: Path):
+    check_all_name(losses_in_training / loss, 4, int(loss[0]))
 
 
 def test_errors_in_the_hook_reach_the_training_loop(tmp_path: Path):

@@ -5,10 +5,11 @@
     python -m tests.execute.torch_cases FOLDER 6 overlapping
     python -m tests.execute.torch_cases FOLDER 4 ddp
     python -m tests.execute.torch_cases FOLDER 4 ddp_errors
-    python -m tests.execute.torch_cases FOLDER N lost RANK WHEN STORE
-    python -m tests.execute.torch_cases FOLDER N ddp_lost RANK WHEN STORE
+    python -m tests.execute.torch_cases FOLDER N lost RANK-WHEN-STORE...
+    python -m tests.execute.torch_cases FOLDER N ddp_lost RANK-WHEN-STORE...
 
-Reads FOLDER/job.pickle; each process writes FOLDER/RANK.json.
+Reads FOLDER/job.pickle; each process writes FOLDER/RANK.json. Jobs that lose a process are run one
+after the other, each in processes of its own that write to FOLDER/RANK-WHEN-STORE.
 """
 
 import datetime
@@ -567,7 +568,7 @@ def in_the_middle(folder: Path, when: str) -> None:
     """Has this process kill or stop itself a little later."""
     if when in ("during", "stopped"):
         number = signal.SIGKILL if when == "during" else signal.SIGSTOP
-        threading.Timer(0.7, die, [folder, number]).start()
+        threading.Timer(0.3, die, [folder, number]).start()
 
 
 def die(folder: Path, number: int = signal.SIGKILL) -> None:
@@ -575,12 +576,13 @@ def die(folder: Path, number: int = signal.SIGKILL) -> None:
     os.kill(os.getpid(), number)
 
 
-def process(folder: Path, rank: int, servers: int, job: str, *options: str) -> None:
+def process(folder: Path, rank: int, servers: int, job: str, loss: str) -> None:
     faulthandler.dump_traceback_later(15 if job == "overlapping" else 90, exit=True)
     torch.set_num_threads(1)
     schedules, rows = pickle.loads((folder / "job.pickle").read_bytes())
+    folder = folder / loss
     long = datetime.timedelta(seconds=60)
-    if options[2:] == ("tcp",):
+    if loss.endswith("tcp"):
         # The port is free for whoever asks first: rank 0 picks one and says which.
         place = folder / "port"
         if rank == 0:
@@ -607,38 +609,49 @@ def process(folder: Path, rank: int, servers: int, job: str, *options: str) -> N
     else:
         (schedule,) = schedules.values()
         run = {"lost": lost, "ddp_lost": ddp_lost}[job]
-        report = run(schedule, folder, rank, int(options[0]), options[1])
+        report = run(schedule, folder, rank, victim(loss), loss.split("-")[1])
     (folder / f"{rank}.json").write_text(json.dumps(report))
     if not job.endswith("lost"):
         dist.barrier()
         dist.destroy_process_group()
 
 
-def main(folder: Path, servers: int, job: str, *options: str) -> int:
+def victim(loss: str) -> int:
+    return int(loss.split("-")[0])
+
+
+def main(folder: Path, servers: int, job: str, *losses: str) -> int:
     if job.startswith("ddp"):
         importlib.import_module("torch.distributed.fsdp")  # DDP does: once, not in each process
-    processes = []
-    for rank in range(servers):
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                process(folder, rank, servers, job, *options)
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
-        processes.append(child)
-    victim = int(options[0]) if job.endswith("lost") else -1
-    left = [rank for rank in range(servers) if rank != victim]
-    ended = [os.waitstatus_to_exitcode(os.waitpid(processes[rank], 0)[1]) for rank in left]
-    if victim >= 0:
-        os.kill(processes[victim], signal.SIGCONT)  # for one that was stopped
-        os.waitpid(processes[victim], 0)
-    return int(any(ended))
+    failed = False
+    for loss in losses or ("",):
+        (folder / loss).mkdir(exist_ok=True)
+        processes = [start(folder, rank, servers, job, loss) for rank in range(servers)]
+        lost = victim(loss) if loss else -1
+        for rank, child in enumerate(processes):
+            if rank != lost:
+                failed |= bool(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        if loss:
+            os.kill(processes[lost], signal.SIGCONT)  # for one that was stopped
+            os.waitpid(processes[lost], 0)
+    return int(failed)
+
+
+def start(folder: Path, rank: int, servers: int, job: str, loss: str) -> int:
+    """Forks one of a job's processes."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        process(folder, rank, servers, job, loss)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 if __name__ == "__main__":
