@@ -285,6 +285,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 import jax
+import numpy as np
 
 address, processes, number, folder = *sys.argv[1:2], *map(int, sys.argv[2:4]), sys.argv[4]
 jax.config.update("jax_num_cpu_devices", 4 // processes)
@@ -303,7 +304,7 @@ for spec in sys.argv[5:]:
     reports = []
     trained = training.train(config, Path(folder, spec.replace(":", "_")), report=reports.append)
     assert bool(reports) == (number == 0)
-    said.append([float(leaf.sum()) for leaf in jax.tree.leaves(trained.parameters)])
+    said.append([float(np.asarray(leaf).sum()) for leaf in jax.tree.leaves(trained.parameters)])
 print(json.dumps(said))
 """
 EXACTLY = {
