@@ -357,7 +357,7 @@ def lost(schedule: Schedule, comm: MPI.Intracomm, folder: Path, rank: int, when:
     mine = np.ones(400_000)
     plan = mpi.Plan(schedule, mine, comm, reduction="max")
     if comm.rank == rank and when == "during":
-        threading.Timer(0.7, die, [folder]).start()
+        threading.Timer(0.3, die, [folder]).start()
     if when == "idle":  # until it is dead, nobody calls anything
         plan.run()
         if comm.rank == rank:
