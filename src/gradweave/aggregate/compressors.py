@@ -71,7 +71,7 @@ class Exact(Compressor):
 
     def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
         """Payload → [size]."""
-        return payload
+        return payload.astype(dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,9 @@ x are a worker's parameters, u what its optimizer adds to them (−ηg of plain 
 the mixing matrix, C the compressor. Where a method keeps estimates x̂_j of others' parameters, it
 does so as their mixture s = Σ_j W_ij x̂_j, which all that is sent is added to: one more copy of the
 parameters instead of one for each neighbour.
+
+Memories and sums are float32 at least, and what is sent is of the parameters' type: in bfloat16
+the estimates would drift from what they stand for, a rounding each step.
 """
 
 from functools import partial
@@ -230,14 +233,14 @@ def _gossip(
             "who listens only now and then does not know what was sent meanwhile. d_psgd takes it"
         )
 
-    meet = partial(_met, rule, mixing, compressor, axis_name, jax.random.key(seed))
+    meeting = partial(_met, rule, mixing, compressor, axis_name, jax.random.key(seed))
 
     def init(params: PyTree) -> GossipState:
         judged(
             check(rule.name, mixing, compressor if rule.compresses else None, _size(params)),
             strictness,
         )
-        kept = jax.tree.map(jnp.array, params) if rule.remembers else None
+        kept = jax.tree.map(_wide, params) if rule.remembers else None
         step = jnp.zeros((), jnp.int32)
         return GossipState(optimizer.init(params), step, kept, kept, nothing_sent())
 
@@ -251,9 +254,11 @@ def _gossip(
             )
         check_workers(mixing.workers, axis_name, f"{rule.name}'s mixing matrix")
         alone, inner = optimizer.update(updates, state.inner, params)
-        alone = jax.tree.map(lambda u, x: u.astype(x.dtype), alone, params)
         number = (state.step + 1) // local_steps
-        here = Local(params, alone, state.own, state.mixed)
+        wide = jax.tree.map(_wide, params)
+        alone = jax.tree.map(lambda u, x: u.astype(x.dtype), alone, wide)
+        here = Local(wide, alone, state.own, state.mixed)
+        meet = partial(meeting, [leaf.dtype for leaf in jax.tree.leaves(params)])
         turns = [partial(meet, turn, number) for turn in range(mixing.period)]
 
         def talk(here: Local) -> tuple[After, jax.Array]:
@@ -269,7 +274,7 @@ def _gossip(
             after, sent = talk(here)
         else:
             after, sent = lax.cond((state.step + 1) % local_steps == 0, talk, stay, here)
-        moves = jax.tree.map(lambda new, old: new - old, after.x, params)
+        moves = jax.tree.map(lambda new, old: new - old, after.x, wide)
         return moves, GossipState(inner, state.step + 1, after.own, after.mixed, sent)
 
     return optax.GradientTransformation(init, update)
@@ -281,6 +286,7 @@ def _met(
     compressor: Compressor,
     axis_name: AxisName,
     key: jax.Array,
+    dtypes: list[jnp.dtype],
     turn: int,
     number: jax.Array,
     here: Local,
@@ -293,9 +299,10 @@ def _met(
         compressor: of all that is sent.
         axis_name: of the workers' axis.
         key: of all workers' draws in all communications.
+        dtypes: of the parameters, leaf by leaf.
         turn: step of the mixing matrix's period.
         number: of the communication, from 1.
-        here: pytrees, of the parameters' shapes.
+        here: pytrees, of the parameters' shapes; float32 at least.
 
     Returns:
         Pytrees of the same shapes, and the bytes that this worker sent.
@@ -303,33 +310,50 @@ def _met(
     key = jax.random.fold_in(jax.random.fold_in(key, number), lax.axis_index(axis_name))
     kept = of_this_worker(np.diag(mixing.weights[turn]), axis_name)
     sent = np.zeros(mixing.workers, np.int64)
-    vectors = Local(*(_vectors(tree) for tree in here))
+    groups = list(by_dtype([jnp.zeros((), dtype) for dtype in dtypes]).values())
+    vectors = Local(*(_vectors(tree, groups) for tree in here))
     ends = []
     for group, x in enumerate(vectors.x):
+        sent_as = dtypes[groups[group][0]]
         talk = Talk(
             number.astype(x.dtype),
-            partial(compressor.compress, jax.random.fold_in(key, group)),
+            partial(_compressed, compressor, jax.random.fold_in(key, group), sent_as),
             partial(compressor.decompress, size=x.size, dtype=x.dtype),
             partial(_mixed, mixing, compressor, axis_name, turn, kept, x, sent),
+            lambda vector, to=sent_as: vector.astype(to).astype(vector.dtype),
         )
         memory = (vectors.own[group], vectors.mixed[group]) if rule.remembers else (x, x)
         ends.append(rule.communicate(Local(x, vectors.u[group], *memory), talk))
     x, own, mixed = ([getattr(end, name) for end in ends] for name in After._fields)
-    memory = (_tree(own, here.own), _tree(mixed, here.mixed)) if rule.remembers else (None, None)
-    return After(_tree(x, here.x), *memory), of_this_worker(sent, axis_name)
+    x, own, mixed = (_tree(each, here.x, groups) for each in (x, own, mixed))
+    memory = (own, mixed) if rule.remembers else (None, None)
+    return After(x, *memory), of_this_worker(sent, axis_name)
 
 
-def _vectors(tree: PyTree) -> list[jax.Array]:
-    """All elements of a tree, a vector for each type."""
+def _wide(leaf: jax.Array) -> jax.Array:
+    """As float32, unless it is more precise."""
+    leaf = jnp.asarray(leaf)
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+
+
+def _compressed(
+    compressor: Compressor, key: jax.Array, dtype: jnp.dtype, vector: jax.Array
+) -> PyTree:
+    """[size] → payload, of the type's precision."""
+    return compressor.compress(key, vector.astype(dtype))
+
+
+def _vectors(tree: PyTree, groups: list[list[int]]) -> list[jax.Array]:
+    """All elements of a tree, a vector for each group of leaves."""
     leaves = jax.tree.leaves(tree)
-    return [joined([leaves[at] for at in numbers]) for numbers in by_dtype(leaves).values()]
+    return [joined([leaves[at] for at in numbers]) for numbers in groups if leaves]
 
 
-def _tree(vectors: list[jax.Array], like: PyTree) -> PyTree:
+def _tree(vectors: list[jax.Array], like: PyTree, groups: list[list[int]]) -> PyTree:
     """The opposite of `_vectors`."""
     leaves, structure = jax.tree.flatten(like)
     whole = list(leaves)
-    for vector, numbers in zip(vectors, by_dtype(leaves).values(), strict=True):
+    for vector, numbers in zip(vectors, groups, strict=True):
         parts = divided(vector, [leaves[at] for at in numbers])
         for at, part in zip(numbers, parts, strict=True):
             whole[at] = part

@@ -9,12 +9,16 @@ from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from gradweave.execute.jax_buffers import PyTree
 
 
 class Local(NamedTuple):
-    """Where a worker is before it communicates: pytrees, or in a rule vectors [size]."""
+    """Where a worker is before it communicates: pytrees, or in a rule vectors [size].
+
+    All are of float32 at least, whatever the parameters' type.
+    """
 
     x: PyTree
     """Parameters, with earlier local steps in them."""
@@ -41,6 +45,15 @@ class Talk(NamedTuple):
     decompress: Callable[[PyTree], jax.Array]
     mix: Callable[[PyTree], jax.Array]
     """Sends a payload to the neighbours; W_ii times it, plus Σ W_ij times what came."""
+    rounded: Callable[[jax.Array], jax.Array]
+    """To the parameters' type, and back."""
+
+    def progress(self, here: Local) -> jax.Array:
+        """u, and earlier local steps, where `Local.own` are the parameters last communicated.
+
+        Not the rounding with which the parameters were kept since.
+        """
+        return jnp.where(here.x == self.rounded(here.own), 0, here.x - here.own) + here.u
 
 
 class Rule(abc.ABC):
@@ -66,7 +79,7 @@ class Mix(Rule):
 
     def communicate(self, here: Local, talk: Talk) -> After:
         """One communication."""
-        return After(talk.mix(here.x) + here.u, here.own, here.mixed)
+        return After(talk.mix(talk.compress(here.x)) + here.u, here.own, here.mixed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +102,7 @@ class Difference(Rule):
 
     def communicate(self, here: Local, talk: Talk) -> After:
         """One communication."""
-        moved = here.mixed + (here.x + here.u - here.own)
+        moved = here.mixed + talk.progress(here)
         payload = talk.compress(moved - here.own)
         own = here.own + talk.decompress(payload)
         return After(own, own, here.mixed + talk.mix(payload))
@@ -103,7 +116,7 @@ class Extrapolation(Rule):
 
     def communicate(self, here: Local, talk: Talk) -> After:
         """One communication."""
-        moved = here.mixed + (here.x + here.u - here.own)
+        moved = here.mixed + talk.progress(here)
         z = (1 - talk.time / 2) * here.own + (talk.time / 2) * moved
         came = talk.mix(talk.compress(z))
         return After(moved, moved, (1 - 2 / talk.time) * here.mixed + (2 / talk.time) * came)
