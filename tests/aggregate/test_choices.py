@@ -39,6 +39,9 @@ def test_doubtful_choices():
     assert "unbiased" in doubts("dcd_psgd", RING, aggregate.TopK(1.0), 10)
     assert "grows with what is sent" in doubts("ecd_psgd", RING, MaxNorm(), 1000)
     assert "not below 1" in doubts("choco_sgd", RING, aggregate.RandomK(0.25), 1000)
+    assert "random_k_unscaled" in doubts("choco_sgd", RING, aggregate.RandomK(0.05), 1000)
+    assert not check("choco_sgd", RING, aggregate.RandomKUnscaled(0.05), 1000).doubts
+    assert "wants an unbiased" in doubts("dcd_psgd", RING, aggregate.RandomKUnscaled(0.5), 1000)
     assert "not symmetric" in doubts("d_psgd", CYCLE, None, 10)
     assert "stay in the parameters" in doubts("naive_psgd", RING, MaxNorm(), 10)
 

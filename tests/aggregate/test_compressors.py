@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradweave.aggregate import Exact, Grid, MaxNorm, RandomK, TopK
+from gradweave.aggregate import Exact, Grid, MaxNorm, RandomK, RandomKUnscaled, TopK
 from gradweave.aggregate.bits import packed, unpacked
 from gradweave.errors import OptionError
 
@@ -23,6 +23,7 @@ COMPRESSORS = [
     Grid(step=0.05),
     RandomK(share=0.25),
     RandomK(share=1.0),
+    RandomKUnscaled(share=0.25),
     TopK(share=0.1),
     TopK(share=1.0),
 ]
@@ -84,6 +85,7 @@ def worst_for_max_norm(compressor: MaxNorm, size: int) -> np.ndarray:
         (MaxNorm(bits=2, block=None), worst_for_max_norm(MaxNorm(bits=2, block=None), SIZE)),
         (MaxNorm(bits=4, block=None), worst_for_max_norm(MaxNorm(bits=4, block=None), SIZE)),
         (RandomK(share=0.25), np.ones(SIZE)),
+        (RandomKUnscaled(share=0.25), np.ones(SIZE)),
         (TopK(share=0.25), np.ones(SIZE)),
     ],
     ids=str,

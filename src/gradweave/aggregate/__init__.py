@@ -13,7 +13,15 @@ from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.aggregate import asynchronous
-    from gradweave.aggregate.compressors import Compressor, Exact, Grid, MaxNorm, RandomK, TopK
+    from gradweave.aggregate.compressors import (
+        Compressor,
+        Exact,
+        Grid,
+        MaxNorm,
+        RandomK,
+        RandomKUnscaled,
+        TopK,
+    )
     from gradweave.aggregate.exact import mean, parameter_server, ring, scheduled
     from gradweave.aggregate.gossip import choco_sgd, d_psgd, dcd_psgd, ecd_psgd, naive_psgd
     from gradweave.aggregate.messages import sent_bytes
@@ -30,6 +38,7 @@ _HOME = {
     "MaxNorm": "compressors",
     "MixingMatrix": "mixing",
     "RandomK": "compressors",
+    "RandomKUnscaled": "compressors",
     "TopK": "compressors",
     "Validity": "validity",
     "ValidityWarning": "validity",
@@ -60,6 +69,7 @@ __all__ = [
     "MaxNorm",
     "MixingMatrix",
     "RandomK",
+    "RandomKUnscaled",
     "TopK",
     "Validity",
     "ValidityWarning",

@@ -215,17 +215,40 @@ class RandomK(Compressor):
         """[size] → payload."""
         seed = jax.random.bits(key, (2,), jnp.uint32)
         places = self._places(seed, vector.size)
-        scale = vector.size / max(1, _kept(self.share, vector.size))
-        return {"seed": seed, "values": vector[places] * jnp.asarray(scale, vector.dtype)}
+        scale = jnp.asarray(self._scale(vector.size), vector.dtype)
+        return {"seed": seed, "values": vector[places] * scale}
 
     def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
         """Payload → [size]."""
         places = self._places(payload["seed"], size)
         return jnp.zeros(size, dtype).at[places].set(payload["values"].astype(dtype))
 
+    def _scale(self, size: int) -> float:
+        return size / max(1, _kept(self.share, size))
+
     def _places(self, seed: jax.Array, size: int) -> jax.Array:
         key = jax.random.wrap_key_data(seed, impl="threefry2x32")
         return jax.random.permutation(key, size)[: _kept(self.share, size)]
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomKUnscaled(RandomK):
+    """Sends some elements, chosen at random, as they are.
+
+    Biased; α = √(1 − k/d), below 1 for any share, as CHOCO-SGD needs it.
+
+    Source: Stich, Cordonnier and Jaggi 2018; Koloskova, Stich and Jaggi 2019.
+    """
+
+    name: ClassVar[str] = "random_k_unscaled"
+    unbiased: ClassVar[bool] = False
+
+    def relative_error(self, size: int) -> float:
+        """α."""
+        return math.sqrt(1 - _kept(self.share, size) / size) if size else 0.0
+
+    def _scale(self, size: int) -> float:
+        return 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,7 +288,7 @@ class TopK(Compressor):
 
 
 COMPRESSORS: dict[str, type[Compressor]] = {
-    one.name: one for one in (Exact, MaxNorm, Grid, RandomK, TopK)
+    one.name: one for one in (Exact, MaxNorm, Grid, RandomK, RandomKUnscaled, TopK)
 }
 """Every compressor by its name."""
 

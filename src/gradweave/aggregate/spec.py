@@ -68,7 +68,8 @@ def from_spec(text: str, workers: int, axis_name: AxisName = AXIS) -> Aggregatio
         text: ``mean``, ``ring``, ``parameter_server`` (``parameter_server:server=2``);
             ``scheduled:`` and a schedule's file, or a network, for which one is found now;
             ``d_psgd``, ``dcd_psgd``, ``ecd_psgd``, ``choco_sgd`` or ``naive_psgd``, with options:
-            ``compressor`` (max_norm, grid, random_k, top_k, exact) and that one's own (``bits``,
+            ``compressor`` (max_norm, grid, random_k, random_k_unscaled, top_k,
+            exact) and that one's own (``bits``,
             ``block``, ``step``, ``share``), ``mixing`` (weights, matchings, clusters),
             ``local_steps``, ``seed``, ``strictness``, ``consensus``, and last ``network=`` and the
             workers' network, a ring if not given.

@@ -114,7 +114,7 @@ def check(method: str, mixing: MixingMatrix, compressor: Compressor | None, size
         if alpha >= limit:
             doubts.append(
                 f"alpha {_number(alpha)} is not below 1: the compressor may lose more than all; "
-                "more bits or smaller blocks, or top_k"
+                "more bits or smaller blocks, or top_k, or random_k_unscaled"
             )
     if method == "naive_psgd":
         doubts.append("errors of compression stay in the parameters; take dcd_psgd or choco_sgd")

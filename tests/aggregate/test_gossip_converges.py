@@ -1,4 +1,4 @@
-"""Parameters in bfloat16: gossip converges as it does in float32, to the precision of the type."""
+"""Gossip on a quadratic: to the optimum in any type, and with a compressor that fits the method."""
 
 import pytest
 
@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from gradweave import aggregate
-from gradweave.aggregate.compressors import Exact, MaxNorm
+from gradweave.aggregate.compressors import Exact, MaxNorm, RandomK, RandomKUnscaled
 
 N, SIZE = 8, 64
 AIMS = np.random.default_rng(0).standard_normal((N, SIZE)).astype(np.float32)
@@ -42,12 +42,17 @@ def trained(optimizer: optax.GradientTransformation, dtype: str, steps: int = 80
     return params, state
 
 
+def from_the_optimum(params: jax.Array) -> float:
+    """Root mean square."""
+    mean = np.asarray(params, np.float32).mean(0)
+    return float(np.sqrt(((mean - AIMS.mean(0)) ** 2).mean()))
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_the_mean_is_the_optimum(method):
+def test_in_bfloat16_the_mean_is_the_optimum(method):
     params, state = trained(METHODS[method], "bfloat16")
     assert params.dtype == jnp.bfloat16
-    mean = np.asarray(params, np.float32).mean(0)
-    error = np.sqrt(((mean - AIMS.mean(0)) ** 2).mean())
+    error = from_the_optimum(params)
     # Those that remember the parameters in float32 lose nothing to the roundings of single steps.
     assert error < (0.01 if "cd_" in method else 0.06)
     assert all(memory.dtype == jnp.float32 for memory in jax.tree.leaves((state.own, state.mixed)))
@@ -57,3 +62,14 @@ def test_the_mean_is_the_optimum(method):
 def test_what_is_sent_is_of_the_parameters_type(dtype):
     _, state = trained(METHODS["dcd_psgd"], dtype, steps=1)
     assert state.sent_bytes.tolist() == [2 * SIZE * jnp.dtype(dtype).itemsize] * N
+
+
+def test_choco_takes_few_elements_as_they_are():
+    """Scaled up, they are more than was meant, again and again."""
+
+    def ended(compressor: aggregate.Compressor) -> float:
+        method = aggregate.choco_sgd(SGD, RING, compressor, consensus=0.05, strictness="ignore")
+        return from_the_optimum(trained(method, "float32")[0])
+
+    assert ended(RandomKUnscaled(share=0.05)) < 0.01
+    assert not ended(RandomK(share=0.05)) < 1e3
