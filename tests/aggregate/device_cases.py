@@ -56,6 +56,17 @@ EXACT = {
 }
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_the_checks_of_shard_map_find_nothing(steps):
+    method = aggregate.d_psgd(optax.sgd(0.1), aggregate.MixingMatrix.ring(N), local_steps=steps)
+
+    def one(params):
+        return method.update(params, method.init(params), params)[0]
+
+    checked = jax.shard_map(one, mesh=mesh(), in_specs=P(AXIS), out_specs=P(AXIS), check_vma=True)
+    assert jax.jit(checked)(jnp.ones(N)).tolist() == pytest.approx([-0.1] * N)
+
+
 @pytest.mark.parametrize("name", EXACT)
 def test_the_mean_of_all_gradients(name):
     one = EXACT[name]

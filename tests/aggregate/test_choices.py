@@ -70,7 +70,7 @@ def test_strictness():
 
 
 def test_refusals():
-    with pytest.raises(OptionError, match="local_steps: expected at least 1, got 0"):
+    with pytest.raises(OptionError, match="local_steps: expected 1 to 1,000,000, got 0"):
         aggregate.d_psgd(optax.sgd(1.0), RING, local_steps=0)
     with pytest.raises(OptionError, match="consensus: expected above 0"):
         aggregate.choco_sgd(optax.sgd(1.0), RING, MaxNorm(), consensus=0)

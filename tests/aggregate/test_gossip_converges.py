@@ -73,3 +73,18 @@ def test_choco_takes_few_elements_as_they_are():
 
     assert ended(RandomKUnscaled(share=0.05)) < 0.01
     assert not ended(RandomK(share=0.05)) < 1e3
+
+
+def test_the_wrapped_optimizer_is_given_extra_arguments():
+    plateau = optax.chain(SGD, optax.contrib.reduce_on_plateau(factor=0.5, patience=1, rtol=0.1))
+    optimizer = optax.chain(aggregate.d_psgd(plateau, RING), optax.identity())
+    params = jnp.zeros((N, SIZE))
+    state = jax.vmap(optimizer.init)(params)
+    update = jax.vmap(
+        lambda g, s, x, value: optimizer.update(g, s, x, value=value), axis_name="server"
+    )
+    sizes = []
+    for _ in range(5):  # the same loss each time: a plateau
+        updates, state = update(jnp.ones((N, SIZE)), state, params, jnp.ones(N))
+        sizes.append(float(jnp.abs(updates).max()))
+    assert sizes[-1] < sizes[0]

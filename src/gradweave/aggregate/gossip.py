@@ -15,7 +15,7 @@ the estimates would drift from what they stand for, a rounding each step.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,9 @@ from gradweave.errors import OptionError
 from gradweave.execute.jax_buffers import PyTree, by_dtype, divided, joined
 from gradweave.execute.jax_mesh import AXIS, AxisName
 
+MOST_LOCAL_STEPS = 1_000_000
+"""With more, workers would in effect never communicate."""
+
 
 class GossipState(NamedTuple):
     """What a worker remembers between updates."""
@@ -72,7 +75,7 @@ def d_psgd(
     *,
     local_steps: int = 1,
     strictness: Strictness = "warn",
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
     """Decentralized parallel SGD: x_i ← Σ_j W_ij x_j + u_i.
 
     Args:
@@ -99,7 +102,7 @@ def naive_psgd(
     *,
     local_steps: int = 1,
     seed: int = 0,
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
     """D-PSGD that sends compressed parameters, x_i ← Σ_j W_ij C(x_j) + u_i: not to be used.
 
     The error of what is sent stays in the parameters, and does not vanish with the step size. Here
@@ -119,7 +122,7 @@ def dcd_psgd(
     local_steps: int = 1,
     seed: int = 0,
     strictness: Strictness = "warn",
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
     """Difference compression: only C of how parameters change is sent, and is what changes them.
 
     q = C(Σ_j W_ij x̂_j + u_i − x_i), then x_i ← x_i + q at its owner and all its neighbours.
@@ -151,7 +154,7 @@ def ecd_psgd(
     local_steps: int = 1,
     seed: int = 0,
     strictness: Strictness = "warn",
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
     """Extrapolation compression: C(z) is sent, with z ever farther ahead on the parameters' way.
 
     x⁺ = Σ_j W_ij x̂_j + u_i, z = (1 − t/2)·x_i + (t/2)·x⁺, x̂_i ← (1 − 2/t)·x̂_i + (2/t)·C(z),
@@ -186,7 +189,7 @@ def choco_sgd(
     local_steps: int = 1,
     seed: int = 0,
     strictness: Strictness = "warn",
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
     """CHOCO-SGD: what is not sent now is kept and sent later, so that any compressor will do.
 
     y = x_i + u_i, x̂_i ← x̂_i + C(y − x̂_i) at its owner and all its neighbours,
@@ -223,16 +226,17 @@ def _gossip(
     local_steps: int,
     seed: int,
     strictness: Strictness,
-) -> optax.GradientTransformation:
-    """A rule around an optimizer."""
-    if local_steps < 1:
-        raise OptionError(f"local_steps: expected at least 1, got {local_steps}")
+) -> optax.GradientTransformationExtraArgs:
+    """A rule around an optimizer, which is given what `update` is given beyond the parameters."""
+    if not 1 <= local_steps <= MOST_LOCAL_STEPS:
+        raise OptionError(f"local_steps: expected 1 to {MOST_LOCAL_STEPS:,}, got {local_steps}")
     if rule.remembers and mixing.period > 1:
         raise OptionError(
             f"{rule.name}: expected a mixing matrix that is the same in all steps, got {mixing}; "
             "who listens only now and then does not know what was sent meanwhile. d_psgd takes it"
         )
 
+    wrapped = optax.with_extra_args_support(optimizer)
     meeting = partial(_met, rule, mixing, compressor, axis_name, jax.random.key(seed))
 
     def init(params: PyTree) -> GossipState:
@@ -242,10 +246,10 @@ def _gossip(
         )
         kept = jax.tree.map(_wide, params) if rule.remembers else None
         step = jnp.zeros((), jnp.int32)
-        return GossipState(optimizer.init(params), step, kept, kept, nothing_sent())
+        return GossipState(wrapped.init(params), step, kept, kept, nothing_sent())
 
     def update(
-        updates: PyTree, state: optax.OptState, params: PyTree | None = None
+        updates: PyTree, state: optax.OptState, params: PyTree | None = None, **extra: Any
     ) -> tuple[PyTree, GossipState]:
         assert isinstance(state, GossipState)
         if params is None:
@@ -253,7 +257,7 @@ def _gossip(
                 f"{rule.name} mixes parameters: call update(gradients, state, params)"
             )
         check_workers(mixing.workers, axis_name, f"{rule.name}'s mixing matrix")
-        alone, inner = optimizer.update(updates, state.inner, params)
+        alone, inner = wrapped.update(updates, state.inner, params, **extra)
         number = (state.step + 1) // local_steps
         wide = jax.tree.map(_wide, params)
         alone = jax.tree.map(lambda u, x: u.astype(x.dtype), alone, wide)
@@ -268,7 +272,9 @@ def _gossip(
 
         def stay(here: Local) -> tuple[After, jax.Array]:
             x = optax.apply_updates(here.x, here.u)
-            return After(x, here.own, here.mixed), nothing_sent()
+            # A value of this worker, as under the other branch, which `check_vma` wants.
+            nothing = of_this_worker(np.zeros(mixing.workers), axis_name)
+            return After(x, here.own, here.mixed), nothing
 
         if local_steps == 1:
             after, sent = talk(here)
@@ -277,7 +283,7 @@ def _gossip(
         moves = jax.tree.map(lambda new, old: new - old, after.x, wide)
         return moves, GossipState(inner, state.step + 1, after.own, after.mixed, sent)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _met(
