@@ -96,6 +96,17 @@ def test_the_relative_error_is_attained(compressor, z):
     assert error == pytest.approx(compressor.relative_error(SIZE), rel=0.03)
 
 
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_does_not_become_a_number(compressor, bad):
+    """Under the elements that are sent: none is silently made a number."""
+    vector = jnp.full(SIZE, bad, jnp.float32)
+    payload = compressor.compress(jax.random.key(0), vector)
+    came = np.asarray(compressor.decompress(payload, SIZE, jnp.dtype("float32")))
+    assert (came == 0).sum() + (~np.isfinite(came)).sum() == SIZE
+    assert (~np.isfinite(came)).any()
+
+
 def test_the_absolute_error_is_attained():
     grid = Grid(step=0.1)
     (came,) = arrived(grid, np.full(SIZE, 0.05))

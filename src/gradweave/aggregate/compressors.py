@@ -146,7 +146,8 @@ class Grid(Compressor):
     """Rounds at random, up or down, to multiples of a step that is the same for all vectors.
 
     The error is at most step·√d / 2, however small the vector, and so is not relative to it.
-    Numbers beyond ±step·(2^(b−1) − 1) are cut off there, where the bounds no longer hold.
+    Numbers beyond ±step·(2^(b−1) − 1) are cut off there, where the bounds no longer hold. What is
+    not finite arrives as NaN, for which the code is that 2^b − 1 numbers leave.
     """
 
     name: ClassVar[str] = "grid"
@@ -174,14 +175,16 @@ class Grid(Compressor):
         reach = 2 ** (self.bits - 1) - 1
         draws = jax.random.uniform(key, vector.shape, jnp.float32)
         codes = jnp.floor(vector.astype(jnp.float32) / self.step + draws)
-        codes = (jnp.clip(codes, -reach, reach) + reach).astype(jnp.uint32)
+        codes = jnp.clip(codes, -reach, reach) + reach
+        codes = jnp.where(jnp.isfinite(vector), codes, 2 * reach + 1).astype(jnp.uint32)
         return {"codes": packed(codes, self.bits)}
 
     def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
         """Payload → [size]."""
         reach = 2 ** (self.bits - 1) - 1
-        codes = unpacked(payload["codes"], self.bits, size).astype(jnp.float32) - reach
-        return (codes * self.step).astype(dtype)
+        codes = unpacked(payload["codes"], self.bits, size)
+        numbers = (codes.astype(jnp.float32) - reach) * self.step
+        return jnp.where(codes > 2 * reach, jnp.nan, numbers).astype(dtype)
 
 
 @dataclasses.dataclass(frozen=True)
