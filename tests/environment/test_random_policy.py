@@ -1,6 +1,7 @@
 """Random workloads are uniform, and rollouts on packed states play the environment's own rules."""
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def in_the_middle(problem: Problem, sends: int) -> State:
 def test_workloads_are_drawn_uniformly(name: str, setting: str, sends: int):
     problem = Problem.of(instance(name, setting))
     state = in_the_middle(problem, sends)
-    mask = np.asarray(SchedulingEnvironment().workload_mask(problem, state))
+    mask = np.asarray(jax.jit(SchedulingEnvironment().workload_mask)(problem, state))
     bits = jax.random.bits(jax.random.key(1), (300 * int(mask.sum()),), jnp.uint32)
     hop, tree, can = jax.jit(jax.vmap(lambda bits: draw(problem, state, bits)))(bits)
     drawn = np.bincount(np.asarray(hop * len(problem.root) + tree), minlength=mask.size)
@@ -85,7 +86,7 @@ def test_workloads_are_drawn_uniformly(name: str, setting: str, sends: int):
 
 def test_nothing_is_drawn_where_nothing_can_be_sent():
     problem = Problem.of(instance("ring:5"))
-    assert not draw(problem, states.reset(problem), jnp.uint32(7))[2]
+    assert not jax.jit(draw)(problem, states.reset(problem), np.uint32(7))[2]
 
 
 def test_random_bits_scale_to_equal_shares():
@@ -190,20 +191,34 @@ def _stepped(problem: Problem, keys: jax.Array, share: jax.Array, steps: int) ->
     return last.round, last.done
 
 
+FEW = Size(servers=6, trees=12, hops=32, links=24, route=3)
+"""Holds the networks on which rounds are counted."""
+KEYS = 4000
+
+
+@pytest.fixture(scope="module")
+def stepped() -> Callable[..., tuple]:
+    """One program for all cases; with XLA's optimisations, as it runs for long without them."""
+    problem = Problem.of(instance("irregular", "fixed all_reduce"), FEW)
+    keys = jax.random.split(jax.random.key(2), KEYS)
+    compiled = _stepped.lower(problem, keys, jnp.float32(1), 1000).compile()
+    return lambda problem, share: compiled(problem, keys, jnp.float32(share))
+
+
 @QUICK
 @pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize(
     ("name", "setting"),
     [("bcube:n=2,k=1", "grown all_reduce"), ("irregular", "fixed all_reduce")],
 )
-def test_rollouts_take_as_many_rounds_as_the_environment(name: str, setting: str, share: float):
-    problem, count = Problem.of(instance(name, setting)), 4000
-    keys = jax.random.split(jax.random.key(2), count)
-    stepped, done = (np.asarray(x) for x in _stepped(problem, keys, jnp.float32(share), 1000))
+def test_rollouts_take_as_many_rounds_as_the_environment(stepped, name, setting, share: float):
+    tried = instance(name, setting)
+    taken, done = (np.asarray(x) for x in stepped(Problem.of(tried, FEW), share))
     assert done.all()
-    rolled = np.asarray(Rollouts(problem, 1000, episodes=4, share=share)(jax.random.key(3)).rounds)
-    most = max(stepped.max(), rolled.max()) + 1
-    both = np.stack([np.bincount(x.reshape(-1), minlength=most) for x in (stepped, rolled)])
+    play = Rollouts(Problem.of(tried), KEYS // 4, episodes=4, share=share)
+    rolled = np.asarray(play(jax.random.key(3)).rounds)
+    most = max(taken.max(), rolled.max()) + 1
+    both = np.stack([np.bincount(x.reshape(-1), minlength=most) for x in (taken, rolled)])
     both = both[:, both.sum(0) >= 20]
     expected, freedom = both.sum(0) / 2, both.shape[1] - 1
     differ = ((both - expected) ** 2 / expected).sum() - freedom
