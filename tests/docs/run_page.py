@@ -107,6 +107,10 @@ def run_prompts(block: Block, names: dict[str, Any]) -> None:
 
 def run_commands(block: Block) -> None:
     options = block.marks.get("run with", "")
+    for option in shlex.split(options):
+        old, replaced, _ = option.partition("->")
+        if replaced and old not in block.code:
+            raise Failed(f"run with {option}: there is no {old} in the block")
     if block.language == "bash":
         output_of(with_options(block.code, options))
         return
@@ -126,11 +130,22 @@ def with_values(program: str, values: str) -> str:
 
 
 def with_options(script: str, options: str) -> str:
-    """The script with options added to each line that has a command of Gradweave's."""
-    if not options:
+    """The script with options added to each line that has a command of Gradweave's.
+
+    OLD->NEW among them puts something else, such as a smaller network, in place of OLD.
+    """
+    added = []
+    for option in shlex.split(options):
+        old, replaced, new = option.partition("->")
+        if not replaced:
+            added.append(option)
+        else:
+            script = script.replace(old, new)
+    if not added:
         return script
-    added = shlex.join(shlex.split(options))
-    return re.sub(r"^(.*\bgradweave .*?)(\s+#.*)?$", rf"\1 {added}\2", script, flags=re.MULTILINE)
+    return re.sub(
+        r"^(.*\bgradweave .*?)(\s+#.*)?$", rf"\1 {shlex.join(added)}\2", script, flags=re.MULTILINE
+    )
 
 
 def dialogue(text: str) -> list[tuple[str, str]]:

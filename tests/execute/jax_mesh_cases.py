@@ -24,7 +24,7 @@ import gradweave as gw
 from gradweave.execute import jax_mesh, play
 from gradweave.execute.jax_mesh import AXIS
 from gradweave.execute.reference import meaningful
-from gradweave.schedule import Schedule
+from gradweave.schedule import Collective, Schedule
 from tests.conformance.networks import TABLE_2, network
 from tests.conformance.strategies import STRATEGIES
 
@@ -65,7 +65,7 @@ def case(group: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
 
 
 @functools.cache
-def made(name: str, strategy: str, collective: str = "all_reduce") -> Schedule:
+def made(name: str, strategy: str, collective: Collective = "all_reduce") -> Schedule:
     topology = network(name)
     scheduler = STRATEGIES[strategy].make(topology)
     return scheduler.schedule(topology, collective=collective, seed=0)
@@ -125,7 +125,9 @@ def conformance(name: str, strategy: str, turn: int) -> None:
 
 for turn, name in enumerate(NETWORKS):
     several = [*ALWAYS, *(IN_TURN[(2 * turn + i) % len(IN_TURN)] for i in range(2))]
-    for i, strategy in enumerate([*several, *(["central"] if name in SMALL else [])]):
+    if name in SMALL:
+        several.append("central")
+    for i, strategy in enumerate(several):
         group = GROUPS[f"networks {1 + turn % 2}"]
         group[f"{name}, {strategy}"] = functools.partial(conformance, name, strategy, 5 * turn + i)
 
@@ -172,7 +174,7 @@ def wide_types() -> None:
 @case("large")
 def one_stage() -> None:
     # Each with a mean once: it is that of both networks and of both stages.
-    stages = ("reduce_scatter", "all_gather")
+    stages: tuple[Collective, ...] = ("reduce_scatter", "all_gather")
     for network_, strategy, averaged in (
         ("bcube:n=3,k=1", "merged", "reduce_scatter"),
         ("ring:8", "ring", "all_gather"),
@@ -191,6 +193,7 @@ def small_sizes() -> None:
     # Each type is a gradient of its own, so all sizes can be in one program.
     sizes = {"uint16": 0, "float32": 1, "int32": 5, "float16": 6, "bfloat16": 7}
     check(made(*SEVERAL), {dtype: contributions(6, size, dtype) for dtype, size in sizes.items()})
+    check(made(*SEVERAL), {"float32": contributions(6, 0, "float32")})  # nothing else in it
 
 
 @case("large")
