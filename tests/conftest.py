@@ -51,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="gradweave-compiled-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ |= COMPILED | {"JAX_COMPILATION_CACHE_DIR": folder}
+        os.environ["RAY_worker_niceness"] = "0"  # else other tests leave Ray's actors hardly a core
         os.environ["XLA_FLAGS"] = f"{QUICKLY} {os.environ.get('XLA_FLAGS', '')}".strip()
 
 
