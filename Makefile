@@ -6,7 +6,7 @@
 # make clean   remove what these made
 
 PYTHON ?= python3
-JOBS   ?= 3
+JOBS   ?= 2
 SEEDS  ?= 20
 # Networks that the demo compares schedulers on; none: the nine of the paper's Table 2.
 NETWORKS ?=

@@ -69,8 +69,8 @@ MANY_PROCESSES = (
     "cli/test_cli_train.py",
 )
 """Files of tests that start a process per server. They come first, since they take longest, and
-only `AT_ONCE` at a time: twenty processes are enough for two cores."""
-AT_ONCE = 2
+only `AT_ONCE` at a time: ten processes are enough for two cores."""
+AT_ONCE = 1
 
 TESTS = Path(__file__).parent
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import ipaddress
-import json
 import os
 import re
 import signal
@@ -222,40 +221,6 @@ def test_a_killed_command_goes_on_to_the_same_bits(ray, whole, tmp_path):
     assert same(run.params, whole.params)
     assert np.array_equal(run.history.loss, whole.history.loss)
     assert np.all(np.diff(run.history.seconds) >= 0)
-
-
-FAULTS = {"num_failures": 2, "req_failure_prob": 10, "resp_failure_prob": 10}
-"""Calls of each process that are not heard, or not answered: one in five until there were two."""
-UNHEARD = """
-import json, sys
-from gradweave.aggregate.asynchronous import train
-from tests.aggregate.asynchronous.cases import task
-from tests.aggregate.asynchronous.test_asynchronous_ray import SYNC
-
-run = train(task(**SYNC))
-losses = [loss.hex() for loss in run.history.loss.tolist()]
-print(json.dumps([run.recovered, run.replaced, losses]))
-"""
-
-
-def test_calls_that_are_lost_are_made_again(whole):
-    """Ray's own injection of faults, in a Ray that is started for it."""
-    variables = {
-        "RAY_testing_rpc_failure": json.dumps({"CoreWorkerService.grpc_client.PushTask": FAULTS}),
-        "RAY_testing_rpc_failure_avoid_intra_node_failures": "0",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", UNHEARD],
-        cwd=Path(__file__).parents[3],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "rpc_chaos" in done.stdout + done.stderr, "faults were injected"
-    losses = [loss.hex() for loss in whole.history.loss.tolist()]
-    assert json.loads(done.stdout.splitlines()[-1]) == [0, 0, losses]
 
 
 ASK = """

@@ -1,7 +1,5 @@
 """The processes of a run: servers and workers, as classes that Ray makes actors of.
 
-Ray makes a call again when it cannot know whether it was heard. Each may be made twice.
-
 Nothing here decides anything. The driver says when a worker begins a step and when servers apply
 gradients; arrays go between workers and servers directly.
 """
@@ -92,8 +90,6 @@ class Server(_Actor):
             turns: worker and clock of each gradient.
             scale: of the optimizer's step.
         """
-        if number == self.updates:
-            return  # and its answer was lost
         if number != self.updates + 1:
             raise RuntimeError(f"server {self.number}: update {number} after {self.updates}")
         gradients = []

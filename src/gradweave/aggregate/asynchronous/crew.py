@@ -44,9 +44,7 @@ class Crew:
         self._cluster, ray = cluster, cluster.ray
         self._ray, self._task, self._restores = ray, task, updates > 0
         self._timeout_s = timeout_s
-        # A call whose message or answer was lost is made again for as long as the actor lives.
-        retries = {"max_task_retries": -1}
-        self._options = {"num_cpus": 0, "scheduling_strategy": "SPREAD", **retries}
+        self._options = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
         start = host(task.params, task.layout())
         server = ray.remote(Server).options(**self._options)
         self.servers = [
