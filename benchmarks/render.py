@@ -807,15 +807,15 @@ def marl_speed() -> str:
 def first_result() -> str:
     result = load("first_result")
     lines = [
-        [f"`{row['command']}`", *(f"{row['least_cpu_s'][cache]:.1f} s" for cache in CACHES)]
+        [
+            f"`{row['command']}`",
+            *(f"{row['least_cpu_s'][cache]:.1f} s" for cache in ("cold", "warm")),
+        ]
         for row in result["rows"]
     ]
     runs = len(result["rows"][0]["runs"])
     head = [f"processor time, least of {runs}", "nothing compiled yet", "afterwards"]
     return f"{table(head, lines)}\n\n{made_with(result)}"
-
-
-CACHES = ("cold", "warm")
 
 
 def killed() -> str:

@@ -9,11 +9,9 @@ import platform
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO
 
 import hypothesis
 import pytest
@@ -68,9 +66,8 @@ MANY_PROCESSES = (
     "marl/test_marl_processes.py",
     "cli/test_cli_train.py",
 )
-"""Files of tests that start a process per server. They come first, since they take longest, and
-only `AT_ONCE` at a time: ten processes are enough for two cores."""
-AT_ONCE = 1
+"""Files of tests that start a process per server. They come first, so that work stealing leaves
+them to one worker, and one at a time: ten processes are enough for two cores."""
 
 TESTS = Path(__file__).parent
 
@@ -84,30 +81,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_files_of_many_processes_at_once(
+def many_processes_one_file_at_a_time(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Holds one of a few locks that all workers of a run share."""
+    """Holds a lock that all workers of a run share."""
     if not starts_many_processes(request.path):
         yield
         return
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with contextlib.ExitStack() as stack:
-        names = [f"many-processes-{number}.lock" for number in range(AT_ONCE)]
-        files = [stack.enter_context((shared / name).open("w")) for name in names]
-        while not any(locked(file) for file in files):
-            time.sleep(0.1)
+    with (shared / "many-processes.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def locked(file: IO[str]) -> bool:
-    """Locks a file until it is closed, unless another process has."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @pytest.hookimpl(trylast=True)

@@ -107,7 +107,7 @@ def seconds_of(do: Callable[[], object]) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_million_transfers_are_read_sooner_than_json_loads(tmp_path, suffix):
+def test_a_million_transfers_are_read_in_two_thirds_of_json_load(tmp_path, suffix):
     schedule = Ring()._make(gw.topology.bcube(32, 1), "reduce_scatter", 0, None)
     assert schedule.num_transfers > 1_000_000
     path = tmp_path / f"million{suffix}"
@@ -122,4 +122,4 @@ def test_a_million_transfers_are_read_sooner_than_json_loads(tmp_path, suffix):
     ours, theirs = (
         min(seconds_of(read) for _ in range(3)) for read in (lambda: load(path), parsed)
     )
-    assert ours < theirs, f"{ours:.2f} s of processor time at best; json.load: {theirs:.2f}"
+    assert ours < 2 / 3 * theirs, f"{ours:.2f} s of processor time at best; json.load: {theirs:.2f}"

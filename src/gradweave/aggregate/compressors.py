@@ -248,7 +248,7 @@ class RandomKUnscaled(RandomK):
 
     def relative_error(self, size: int) -> float:
         """α."""
-        return math.sqrt(1 - _kept(self.share, size) / size) if size else 0.0
+        return _error_of_leaving_out(self.share, size)
 
     def _scale(self, size: int) -> float:
         return 1.0
@@ -274,7 +274,7 @@ class TopK(Compressor):
 
     def relative_error(self, size: int) -> float:
         """α."""
-        return math.sqrt(1 - _kept(self.share, size) / size) if size else 0.0
+        return _error_of_leaving_out(self.share, size)
 
     def absolute_error(self, size: int) -> float:
         """σ."""
@@ -303,6 +303,11 @@ def _divisor(largest: jax.Array) -> jax.Array:
 
 def _kept(share: float, size: int) -> int:
     return min(size, max(1, round(share * size)))
+
+
+def _error_of_leaving_out(share: float, size: int) -> float:
+    """α where all but a share of the elements are left out."""
+    return math.sqrt(1 - _kept(share, size) / size) if size else 0.0
 
 
 def _whole(name: str, value: int, least: int, most: int) -> None:

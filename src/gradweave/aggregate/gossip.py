@@ -262,7 +262,7 @@ def _gossip(
         wide = jax.tree.map(_wide, params)
         alone = jax.tree.map(lambda u, x: u.astype(x.dtype), alone, wide)
         here = Local(wide, alone, state.own, state.mixed)
-        meet = partial(meeting, [leaf.dtype for leaf in jax.tree.leaves(params)])
+        meet = partial(meeting, by_dtype(jax.tree.leaves(params)))
         turns = [partial(meet, turn, number) for turn in range(mixing.period)]
 
         def talk(here: Local) -> tuple[After, jax.Array]:
@@ -292,7 +292,7 @@ def _met(
     compressor: Compressor,
     axis_name: AxisName,
     key: jax.Array,
-    dtypes: list[jnp.dtype],
+    groups: dict[jnp.dtype, list[int]],
     turn: int,
     number: jax.Array,
     here: Local,
@@ -305,7 +305,7 @@ def _met(
         compressor: of all that is sent.
         axis_name: of the workers' axis.
         key: of all workers' draws in all communications.
-        dtypes: of the parameters, leaf by leaf.
+        groups: numbers of the parameters' leaves, by their type.
         turn: step of the mixing matrix's period.
         number: of the communication, from 1.
         here: pytrees, of the parameters' shapes; float32 at least.
@@ -316,11 +316,10 @@ def _met(
     key = jax.random.fold_in(jax.random.fold_in(key, number), lax.axis_index(axis_name))
     kept = of_this_worker(np.diag(mixing.weights[turn]), axis_name)
     sent = np.zeros(mixing.workers, np.int64)
-    groups = list(by_dtype([jnp.zeros((), dtype) for dtype in dtypes]).values())
-    vectors = Local(*(_vectors(tree, groups) for tree in here))
+    leaves = list(groups.values())
+    vectors = Local(*(_vectors(tree, leaves) for tree in here))
     ends = []
-    for group, x in enumerate(vectors.x):
-        sent_as = dtypes[groups[group][0]]
+    for group, (sent_as, x) in enumerate(zip(groups, vectors.x, strict=True)):
         talk = Talk(
             number.astype(x.dtype),
             partial(_compressed, compressor, jax.random.fold_in(key, group), sent_as),
@@ -331,7 +330,7 @@ def _met(
         memory = (vectors.own[group], vectors.mixed[group]) if rule.remembers else (x, x)
         ends.append(rule.communicate(Local(x, vectors.u[group], *memory), talk))
     x, own, mixed = ([getattr(end, name) for end in ends] for name in After._fields)
-    x, own, mixed = (_tree(each, here.x, groups) for each in (x, own, mixed))
+    x, own, mixed = (_tree(each, here.x, leaves) for each in (x, own, mixed))
     memory = (own, mixed) if rule.remembers else (None, None)
     return After(x, *memory), of_this_worker(sent, axis_name)
 

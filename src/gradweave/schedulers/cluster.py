@@ -188,7 +188,7 @@ def _started(ray: Any) -> Iterator[Cluster]:
     with _beside(mark=(loopback.MARK, mark), folder=str(top)) as beside:
         try:
             with _starting("on this machine"):
-                _tried(ray, lambda: loopback.start(ray, top, mark))
+                _with_retries(ray, lambda: loopback.start(ray, top, mark))
                 children = {child.name(): child.pid for child in _psutil().Process().children()}
                 parts = {"raylet": children["raylet"], "GCS": children["gcs_server"]}
             beside.tell(0, {"parts": parts})
@@ -203,7 +203,7 @@ def _started(ray: Any) -> Iterator[Cluster]:
 def _joined(ray: Any, address: str) -> Iterator[Cluster]:
     """A cluster at an address."""
     with _starting(f"at {address}"):
-        _tried(ray, lambda: loopback.connect(ray, address))
+        _with_retries(ray, lambda: loopback.connect(ray, address))
     try:
         with _others(ray) as found:
             loopback.mute(ray)
@@ -225,8 +225,8 @@ def _others(ray: Any) -> Iterator[Cluster]:
         yield found
 
 
-def _tried(ray: Any, start: Callable[[], None]) -> None:
-    """Starts or connects; once more where that fails, for instance because a machine is busy."""
+def _with_retries(ray: Any, start: Callable[[], None]) -> None:
+    """Starts or connects, up to `STARTS` times: a busy machine may be too slow at first."""
     for left in reversed(range(STARTS)):
         try:
             return start()
