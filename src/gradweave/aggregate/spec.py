@@ -70,8 +70,8 @@ def from_spec(text: str, workers: int, axis_name: AxisName = AXIS) -> Aggregatio
             ``d_psgd``, ``dcd_psgd``, ``ecd_psgd``, ``choco_sgd`` or ``naive_psgd``, with options:
             ``compressor`` (max_norm, grid, random_k, random_k_unscaled, top_k,
             exact) and that one's own (``bits``, ``block``, ``step``, ``share``), ``mixing``
-            (weights, matchings, clusters), ``local_steps``, ``seed``, ``strictness``, ``consensus``, and last ``network=`` and the
-            workers' network, a ring if not given.
+            (weights, matchings, clusters), ``local_steps``, ``seed``, ``strictness``,
+            ``consensus``, and last ``network=`` and the workers' network, a ring if not given.
         workers: N, of which the axis has as many devices.
         axis_name: of the workers' axis.
 
