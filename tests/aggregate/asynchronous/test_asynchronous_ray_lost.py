@@ -15,7 +15,7 @@ pytest.importorskip("ray", reason="the extra ray is not installed")
 
 import psutil
 
-RUNS = """
+RUNS = '''
 import json, os, signal, sys, time
 from gradweave.aggregate.asynchronous import train
 from gradweave.errors import RunError
@@ -24,9 +24,13 @@ from tests.aggregate.asynchronous.cases import task
 killed = 0.0
 
 def killing(name):
+    """Kills at the fourteenth update of the run, whichever number a checkpoint lets it begin at."""
+    reports = 0
     def report(told):
         global killed
-        if told.update == 14:
+        nonlocal reports
+        reports += 1
+        if reports == 14:
             import psutil
             started = psutil.Process().children(recursive=True)
             print(json.dumps([one.pid for one in started]), flush=True)
@@ -40,7 +44,7 @@ try:
 except RunError as error:
     print(json.dumps([str(error), time.monotonic() - killed]), flush=True)
 train(given, folder=sys.argv[1], checkpoint_every=5, report=killing("gcs_server"))
-"""
+'''
 QUICKLY_S = 30.0
 """Three to seven seconds on an idle machine."""
 
