@@ -31,7 +31,8 @@ from tests.marl.doors import doors
 
 # The whole roll-out in one part and advantages as they are: then the mean of the devices'
 # gradients is the gradient of all games.
-settings = PPO(environments=8, rollout=6, hidden=(8,), minibatches=1, epochs=3, normalise=False)
+settings = PPO(environments=8, rollout=6, hidden=(8,), minibatches=1, epochs=3, normalise=False,
+               normalise_values=True)
 answers = {}
 for spec, devices in json.loads(sys.argv[1]):
     aggregate = from_spec(spec, devices) if devices > 1 else (lambda optimizer: optimizer)
@@ -39,11 +40,14 @@ for spec, devices in json.loads(sys.argv[1]):
     program = Program(learner, jax.devices()[:devices], 5, 1)
     state, metrics = program.run(program.start(), 6)
     leaves = [np.asarray(x) for x in jax.tree.leaves(state.parameters)]  # compile nothing for them
+    moments = [np.asarray(x) for x in (state.returns.mean, state.returns.variance)]
     answers[f"{spec} {devices}"] = {
         "parameters": np.concatenate(
             [np.asarray(x).ravel() for x in jax.tree.leaves(program.parameters(state))]
         ).tolist(),
         "same": all(bool((x == x[:1]).all()) for x in leaves),
+        "moments": [x[0].ravel().tolist() for x in moments],
+        "same_moments": all(bool((x == x[:1]).all()) for x in moments),
         "disagreement": float(disagreement(leaves)),
         "axes": sorted({x.shape[:2] for x in leaves}),
         "returns": metrics.returns.tolist(),
@@ -76,7 +80,8 @@ def test_several_devices_learn_what_one_does(answers, spec, devices):
     one, several = answers["mean 1"], answers[f"{spec} {devices}"]
     assert several["axes"] == [[devices, 1]]
     assert several["same"], "every device has the same parameters, bit for bit"
-    assert several["disagreement"] == 0
+    assert several["disagreement"] == 0 and several["same_moments"]
+    np.testing.assert_allclose(several["moments"], one["moments"], rtol=1e-4)
     np.testing.assert_allclose(several["parameters"], one["parameters"], rtol=1e-3, atol=2e-5)
     assert several["episodes"] == one["episodes"]
     np.testing.assert_allclose(several["returns"], one["returns"], atol=1e-4)
@@ -87,5 +92,6 @@ def test_several_devices_learn_what_one_does(answers, spec, devices):
 def test_under_gossip_every_device_has_parameters_of_its_own(answers):
     gossip, mean = answers["d_psgd 4"], answers["mean 4"]
     assert not gossip["same"] and gossip["disagreement"] > 1e-4
+    assert gossip["same_moments"], "so that the critics that are mixed say values on one scale"
     assert np.isfinite(gossip["parameters"]).all()
     assert not np.allclose(gossip["parameters"], mean["parameters"], atol=1e-5)

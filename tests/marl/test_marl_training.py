@@ -26,7 +26,15 @@ from gradweave.marl.config import PPO, Config
 from gradweave.marl.training import CHECKPOINT, POLICY, Report, train, updates_done
 from tests.marl.doors import doors
 
-SETTINGS = PPO(environments=4, rollout=6, hidden=(4,), minibatches=2, epochs=1, recurrent=True)
+SETTINGS = PPO(
+    environments=4,
+    rollout=6,
+    hidden=(4,),
+    minibatches=2,
+    epochs=1,
+    recurrent=True,
+    normalise_values=True,
+)
 CONFIG = Config("doors", "ippo", SETTINGS, steps=24 * 9 - 5, seed=3, seeds=2)
 
 
@@ -192,6 +200,19 @@ def test_what_cannot_be_done_is_refused_before_a_folder_is_made(tmp_path):
         train(CONFIG, folder, aggregate=alone)
     with pytest.raises(OptionError, match="environments: expected a multiple of the 3 devices"):
         dataclasses.replace(CONFIG, devices=3)
+
+
+def test_a_checkpoint_of_before_a_setting_is_of_the_training_without_it(tmp_path):
+    off = dataclasses.replace(
+        CONFIG, settings=dataclasses.replace(SETTINGS, normalise_values=False)
+    )
+    said = off.flat()
+    del said["settings.normalise_values"]
+    about = {"config": said, "updates": 2}
+    checkpoint.save(tmp_path / CHECKPOINT, {"x": np.zeros(1)}, about)
+    assert updates_done(off, tmp_path) == 2
+    with pytest.raises(OptionError, match=r"normalise_values False there, True here; give"):
+        updates_done(CONFIG, tmp_path)
 
 
 def test_reports_tell_how_far_it_is(tmp_path):

@@ -60,7 +60,7 @@ def _ppo(central: bool) -> Callable[["Environment", PPO, int, int, Aggregate], "
             ),
         )
         games = settings.environments // devices
-        return PPOLearner(players, settings, aggregate(optimizer), games, updates)
+        return PPOLearner(players, settings, aggregate(optimizer), devices, games, updates)
 
     return build
 

@@ -73,6 +73,9 @@ class PPO:
     """What gradients are cut off at, after devices have combined them."""
     normalise: bool = True
     """Whether advantages are brought to mean 0 and deviation 1 in each minibatch of a device."""
+    normalise_values: bool = False
+    """Whether the critic learns returns brought to mean 0 and deviation 1, by their running mean
+    and variance over all updates and devices (Yu et al. 2022)."""
     truncation: Literal["end", "bootstrap"] = "end"
     """What follows when time alone ended an episode: nothing, as in JaxMARL's baselines and as a
     return counts; or what the critic expects, at the price of judging every step twice."""
@@ -143,6 +146,8 @@ PPO_DEFAULTS: dict[str, dict[str, Any]] = {
 
 _SETTINGS = "settings."
 """What the names of settings begin with in `Config.flat`."""
+_UNSAID: dict[str, Any] = {f"{_SETTINGS}normalise_values": False}
+"""What trainings did that began before there was a setting for it, and so do not say."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,11 +213,19 @@ def from_flat(said: Mapping[str, Any], kind: Callable[[str], type]) -> Config:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """What two trainings' `Config.flat` do not have in common, in words."""
+    """What two trainings' `Config.flat` do not have in common, in words.
+
+    Where one of them is of before there was a setting, it is what it did without.
+    """
+
+    def both(name: str) -> tuple[Any, Any]:
+        unsaid = _UNSAID.get(name)
+        return one.get(name, unsaid), other.get(name, unsaid)
+
     return [
-        f"{name} {one.get(name)!r} there, {other.get(name)!r} here"
-        for name in sorted({*one, *other})
-        if one.get(name) != other.get(name)
+        f"{name} {there!r} there, {here!r} here"
+        for name, (there, here) in ((name, both(name)) for name in sorted({*one, *other}))
+        if there != here
     ]
 
 

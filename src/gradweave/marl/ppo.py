@@ -20,7 +20,8 @@ from gradweave.advantages import advantages
 from gradweave.marl.actor_critic import ActorCritic, Memories, Played, Players
 from gradweave.marl.config import PPO
 from gradweave.marl.environment import View
-from gradweave.marl.learner import Metrics, Tally, game_keys, norm, sent, split_each
+from gradweave.marl.learner import AXIS, Metrics, Tally, game_keys, norm, sent, split_each
+from gradweave.marl.value_norm import ValueNorm
 
 
 class PPOState(eqx.Module):
@@ -40,6 +41,8 @@ class PPOState(eqx.Module):
     """Orders what is learned from."""
     updates: Int[Array, ""]
     """Done so far."""
+    returns: ValueNorm | None
+    """Moments of what critics learn; None where they learn it as it is."""
 
 
 class Lesson(eqx.Module):
@@ -50,6 +53,7 @@ class Lesson(eqx.Module):
     played: Played
     advantage: Float[Array, "T E A"]
     target: Float[Array, "T E A"]
+    """What the critic is to say."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,6 +64,7 @@ class PPOLearner:
     settings: PPO
     optimizer: optax.GradientTransformation
     """With its aggregation over the devices."""
+    devices: int
     games: int
     """E: on one device."""
     total_updates: int
@@ -87,6 +92,9 @@ class PPOLearner:
             keys=keys,
             key=jax.random.fold_in(learning, first),
             updates=jnp.zeros((), jnp.int32),
+            returns=ValueNorm.zero((0,) * environment.num_agents)
+            if self.settings.normalise_values
+            else None,
         )
 
     def parameters(self, state: PPOState) -> ActorCritic:
@@ -132,7 +140,10 @@ class PPOLearner:
     def _play(self, state: PPOState) -> tuple[PPOState, Lesson, Metrics]:
         """One roll-out, judged."""
         players, settings, parameters = self.players, self.settings, state.parameters
-        bootstrap = settings.truncation == "bootstrap"
+        bootstrap, moments = settings.truncation == "bootstrap", state.returns
+
+        def paid(value: Array) -> Array:
+            return value if moments is None else moments.denormalise(value)
 
         def step(carry: Any, _: None) -> tuple[Any, Any]:
             games, view, memories, keys = carry
@@ -141,7 +152,7 @@ class PPOLearner:
             games, view, outcome = players.environment.steps(playing, games, played.action)
             after = jnp.zeros_like(played.value)
             if bootstrap:
-                after = players.value(parameters, memories, outcome.last)
+                after = paid(players.value(parameters, memories, outcome.last))
                 after = jnp.where(outcome.truncated[:, None], after, 0.0)
             kept = outcome.reward, outcome.shaped, outcome.done, after
             return (games, view, memories, keys), (played, kept)
@@ -150,21 +161,32 @@ class PPOLearner:
         carry, (played, kept) = jax.lax.scan(step, carry, None, settings.rollout)
         games, view, memories, keys = carry
         reward, shaped, done, after = kept
-        last = players.value(parameters, memories, view)
-        following = jnp.concatenate([played.value[1:], last[None]])
+        value = paid(played.value)
+        last = paid(players.value(parameters, memories, view))
+        following = jnp.concatenate([value[1:], last[None]])
         following = jnp.where(done[..., None], after, following)
         advantage = advantages(
             reward + self._help(state.updates) * shaped,
-            played.value,
+            value,
             following,
             done[..., None],
             settings.discount,
             settings.smoothing,
         )
         tally, metrics = state.tally.add(reward, done)
-        lesson = Lesson(state.memories, played, advantage, advantage + played.value)
+        target = advantage + value
+        if moments is not None:
+            moments = moments.add(target, AXIS if self.devices > 1 else None)
+            target = moments.normalise(target)
+        lesson = Lesson(state.memories, played, advantage, target)
         after_play = dataclasses.replace(
-            state, games=games, view=view, memories=memories, tally=tally, keys=keys
+            state,
+            games=games,
+            view=view,
+            memories=memories,
+            tally=tally,
+            keys=keys,
+            returns=moments,
         )
         return after_play, lesson, metrics
 
