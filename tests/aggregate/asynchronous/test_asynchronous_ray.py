@@ -2,6 +2,7 @@
 
 import dataclasses
 import ipaddress
+import json
 import os
 import re
 import signal
@@ -169,7 +170,7 @@ def test_a_killed_server_sends_all_back_to_the_checkpoint(whole, tmp_path):
 
 def test_without_a_folder_a_killed_server_ends_the_run(ray):
     report, _ = killing(3, "servers")
-    with pytest.raises(RunError, match=r"server 0 died.*give a folder"):
+    with pytest.raises(RunError, match=r"server 0 was lost.*give a folder"):
         train(task(workers=1, servers=1, steps=1000), report=report)
 
 
@@ -221,6 +222,42 @@ def test_a_killed_command_goes_on_to_the_same_bits(ray, whole, tmp_path):
     assert same(run.params, whole.params)
     assert np.array_equal(run.history.loss, whole.history.loss)
     assert np.all(np.diff(run.history.seconds) >= 0)
+
+
+FAULTS = {"num_failures": 2, "req_failure_prob": 10, "resp_failure_prob": 10}
+"""Calls of each process that are not heard, or not answered: one in five until there were two."""
+UNHEARD = """
+import json
+from gradweave.aggregate.asynchronous import calls, train
+from tests.aggregate.asynchronous.cases import task
+from tests.aggregate.asynchronous.test_asynchronous_ray import SYNC
+
+again, lost = calls.Call.again, []
+calls.Call.again = lambda call: lost.append(call) or again(call)
+run = train(task(**SYNC))
+losses = [loss.hex() for loss in run.history.loss.tolist()]
+print(json.dumps([len(lost), run.recovered, run.replaced, losses]))
+"""
+
+
+def test_calls_that_are_lost_are_made_again(whole):
+    """Ray's own injection of faults, in a Ray that is started for it."""
+    variables = {
+        "RAY_testing_rpc_failure": json.dumps({"CoreWorkerService.grpc_client.PushTask": FAULTS}),
+        "RAY_testing_rpc_failure_avoid_intra_node_failures": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", UNHEARD],
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    lost, *others = json.loads(done.stdout.splitlines()[-1])
+    assert lost >= 1, "faults were injected"
+    assert others == [0, 0, [loss.hex() for loss in whole.history.loss.tolist()]]
 
 
 ASK = """

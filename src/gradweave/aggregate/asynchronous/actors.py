@@ -8,6 +8,8 @@ import dataclasses
 import math
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 import optax
 from numpy.typing import NDArray
 
+from gradweave.aggregate.asynchronous.calls import Call, answers
 from gradweave.aggregate.asynchronous.checkpoint import load_shard, save_shard, shard_path
 from gradweave.aggregate.asynchronous.layout import Layout
 from gradweave.aggregate.asynchronous.shard import applying, fresh
@@ -64,6 +67,8 @@ class Server(_Actor):
         self.shard = fresh(optimizer, start)
         self._apply = applying(optimizer)
         self.pushed: dict[int, tuple[int, NDArray[Any]]] = {}
+        self.followed = 0
+        self.answers: dict[int, Any] = {}
 
     def ready(self) -> int:
         """Its process id, once it is there."""
@@ -81,6 +86,24 @@ class Server(_Actor):
     def push(self, worker: int, clock: int, gradient: NDArray[Any]) -> None:
         """Takes a worker's gradient [length] and keeps it until told to apply it."""
         self.pushed[worker] = (clock, gradient)
+
+    def follow(self, orders: list[tuple[int, str, tuple[Any, ...]]]) -> Any:
+        """Carries out what the driver orders, each order once, however often it comes.
+
+        Args:
+            orders: number, method and arguments of each: the first that the driver does not know to
+                be carried out, and those after it.
+
+        Returns:
+            The answer to the last one.
+        """
+        for number, what, given in orders:
+            if number > self.followed:
+                self.answers[number] = getattr(self, what)(*given)
+                self.followed = number
+        first, last = orders[0][0], orders[-1][0]
+        self.answers = {number: made for number, made in self.answers.items() if number >= first}
+        return self.answers[last]
 
     def apply(self, number: int, turns: list[tuple[int, int]], scale: float) -> None:
         """Applies gradients that were pushed.
@@ -132,8 +155,10 @@ class Worker(_Actor):
         gradient: Gradient,
         seed: int,
         stragglers: Stragglers,
+        timeout_s: float,
     ) -> None:
         super().__init__()
+        self.timeout_s = timeout_s
         self.number, self.workers, self.servers = number, workers, servers
         self.layout, self.stragglers = layout, stragglers
         self.gradient = flat_gradient(gradient, layout, seed)
@@ -159,17 +184,18 @@ class Worker(_Actor):
         Returns:
             What it did; None where a server was not there.
         """
-        import ray
         from ray.exceptions import RayActorError
 
         try:
-            parts = ray.get([server.pull.remote() for server in self.servers])
+            parts = self._answers([server.pull.remote for server in self.servers])
             vectors = [vector for _, vector in parts]
             loss, gradient = self.lasting(np.concatenate(vectors), clock, epoch_s)
             ends = np.cumsum([len(vector) for vector in vectors])
             pieces = np.split(gradient, ends[:-1])
             each = zip(self.servers, pieces, strict=True)
-            ray.get([server.push.remote(self.number, clock, piece) for server, piece in each])
+            self._answers(
+                [partial(server.push.remote, self.number, clock, piece) for server, piece in each]
+            )
         except RayActorError:
             return None
         return Pushed(
@@ -178,6 +204,12 @@ class Worker(_Actor):
             np.array([vector.nbytes for vector in vectors]),
             np.array([piece.nbytes for piece in pieces]),
         )
+
+    def _answers(self, asked: list[Callable[[], Any]]) -> list[Any]:
+        """What servers answer; what Ray loses is asked again."""
+        import ray
+
+        return answers([Call(make, self.timeout_s) for make in asked], ray.get)
 
     def lasting(
         self, vector: NDArray[Any], clock: int, epoch_s: float

@@ -2,9 +2,11 @@
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 from gradweave.aggregate.asynchronous.actors import Server, Worker
+from gradweave.aggregate.asynchronous.calls import Call, answers
 from gradweave.aggregate.asynchronous.layout import host
 from gradweave.aggregate.asynchronous.task import Task
 from gradweave.errors import GradweaveError, RunError
@@ -15,11 +17,11 @@ FAREWELL_S = 0.5
 
 
 class ServerLost(Exception):
-    """A server is gone, and with it its part of the parameters."""
+    """A server is gone or silent, and with it its part of the parameters."""
 
     def __init__(self, server: int | None, how: str = "") -> None:
         who = "a server" if server is None else f"server {server}"
-        super().__init__(f"{who} died" + (f" ({how})" if how else ""))
+        super().__init__(f"{who} was lost" + (f" ({how})" if how else ""))
 
 
 class Crew:
@@ -39,7 +41,8 @@ class Crew:
             task: what to train.
             folder: of checkpoints, for the servers.
             updates: of the checkpoint to read; 0 to begin with the task's parameters.
-            timeout_s: how long a server may be silent, since it may be busy or its disk slow.
+            timeout_s: how long a server may be silent, since it may be busy or its disk slow, and
+                how long calls that Ray loses are made again.
         """
         self._cluster, ray = cluster, cluster.ray
         self._ray, self._task, self._restores = ray, task, updates > 0
@@ -56,24 +59,34 @@ class Crew:
 
     def processes(self) -> tuple[list[int], list[int]]:
         """The process ids of servers and workers, once all are there and have what they need."""
-        asked = [actor.ready.remote() for actor in (*self.servers, *self.workers)]
-        found = self.answers(asked)
+        found = self.answers(
+            [self.call(actor.ready.remote) for actor in (*self.servers, *self.workers)]
+        )
         if self._restores:
-            self.answers([server.restore.remote() for server in self.servers])
+            self.answers([self.call(server.restore.remote) for server in self.servers])
         return found[: len(self.servers)], found[len(self.servers) :]
 
-    def replace(self, worker: int) -> Any:
+    def replace(self, worker: int) -> Call:
         """Hires another actor in a worker's place.
 
         Returns:
-            The reference of its process id, which is there when it is.
+            The call that answers its process id when it is there.
         """
         self._dismiss(self.workers[worker])
         self.workers[worker] = self._hired(worker)
-        return self.workers[worker].ready.remote()
+        return self.call(self.workers[worker].ready.remote)
 
-    def answers(self, asked: list[Any]) -> list[Any]:
-        """What actors answer.
+    def call(self, make: Callable[[], Any]) -> Call:
+        """Makes a call, which is made again for `timeout_s` when it is lost."""
+        return Call(make, self._timeout_s)
+
+    def answered(self, calls: list[Call]) -> bool:
+        """Whether all answers are there."""
+        asked = [call.reference for call in calls]
+        return len(self._cluster.wait(asked, 0, len(asked))) == len(asked)
+
+    def answers(self, calls: list[Call]) -> list[Any]:
+        """What actors answer; calls that Ray loses are made again.
 
         Raises:
             ServerLost: a server is gone.
@@ -81,7 +94,7 @@ class Crew:
             RunError: something else that an actor raised, or a worker is gone, or Ray is.
         """
         try:
-            return self._cluster.get(asked)
+            return answers(calls, self._cluster.get)
         except self._ray.exceptions.RayError as error:
             raise self.explained(error) from error
 
@@ -89,7 +102,10 @@ class Crew:
         """Raises `ServerLost` where a server is gone."""
         for number, server in enumerate(self.servers):
             try:
-                self._cluster.get([server.ready.remote()], self._timeout_s)
+                answers(
+                    [self.call(server.ready.remote)],
+                    lambda asked: self._cluster.get(asked, self._timeout_s),
+                )
             except (
                 self._ray.exceptions.RayActorError,
                 self._ray.exceptions.GetTimeoutError,
@@ -133,6 +149,7 @@ class Crew:
             task.gradient,
             task.seed,
             task.stragglers,
+            self._timeout_s,
         )
 
     def _dismiss(self, actor: Any) -> None:

@@ -89,7 +89,7 @@ class Run:
     replaced: int = 0
     """Workers that died and were replaced."""
     recovered: int = 0
-    """How often a server died and all went on from the checkpoint."""
+    """How often a server was lost and all went on from the checkpoint."""
 
 
 class Log:

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import numpy as np
 from gradweave.aggregate.asynchronous import checkpoint
 from gradweave.aggregate.asynchronous import clocks as protocol
 from gradweave.aggregate.asynchronous.actors import Pushed, folder_of
+from gradweave.aggregate.asynchronous.calls import Call
 from gradweave.aggregate.asynchronous.checkpoint import Cut
 from gradweave.aggregate.asynchronous.clocks import Clocks, Update
 from gradweave.aggregate.asynchronous.crew import Crew, ServerLost
 from gradweave.aggregate.asynchronous.history import Kept, Log, Run, Traffic
+from gradweave.aggregate.asynchronous.orders import Orders
 from gradweave.aggregate.asynchronous.shard import fresh
 from gradweave.aggregate.asynchronous.task import Task
 from gradweave.errors import FileError, OptionError, RunError
@@ -74,18 +77,21 @@ def train(
     """Trains a task on Ray, and goes on from the folder's checkpoint where there is one.
 
     A worker that dies is replaced, and its step is lost or repeated (`Task.elastic`). When a server
-    dies, all go on from the last checkpoint, or from the beginning where none was written yet.
-    Under `Sync` a run that was killed and goes on ends with the bits of one that was not.
+    is lost, all go on from the last checkpoint, or from the beginning where none was written yet:
+    a server is lost that died, or was silent or unavailable to Ray for `timeout_s`. A call that Ray
+    loses is made again. Under `Sync` a run that was killed and goes on ends with the bits of one
+    that was not.
 
     Args:
         task: what to train.
         address: of a Ray cluster that has Gradweave installed; this machine if not given.
         folder: of checkpoints; on a cluster, one that all machines share. Without it nothing is
-            written, and a server's death ends the run.
+            written, and the loss of a server ends the run.
         checkpoint_every: updates between checkpoints; one more is written at the end.
         keep_every: updates after which the parameters are kept each time, in memory; 0 keeps none.
         report: told of each update.
-        timeout_s: how long nothing may happen before the run is given up.
+        timeout_s: how long nothing may happen before the run is given up, and how long a server
+            may be silent, or an actor unavailable to Ray, before it counts as dead.
 
     Returns:
         The parameters, the history of all gradients applied, and the bytes of this command.
@@ -93,9 +99,9 @@ def train(
     Raises:
         OptionError: Ray is not installed, or the folder holds another task's checkpoint.
         FileError: a checkpoint cannot be read or written.
-        RunError: a server died and there is no folder, workers die again and again, the gradient
-            function raised, nothing happened for `timeout_s`, or Ray itself ended; then no process
-            of the run is left.
+        RunError: a server was lost and there is no folder, servers are lost or workers die again
+            and again, the gradient function raised, nothing happened for `timeout_s`, or Ray itself
+            ended; then no process of the run is left.
     """
     how = _How(
         None if folder is None else Path(folder), checkpoint_every, keep_every, report, timeout_s
@@ -124,7 +130,7 @@ def _after(lost: ServerLost, task: Task, folder: Path | None) -> Cut | None:
     """The cut to go on from now that a server is lost."""
     if folder is None:
         raise RunError(
-            f"{lost}, and its part of the parameters is lost; give a folder, and "
+            f"{lost}, and its part of the parameters with it; give a folder, and "
             "the run goes on from its checkpoint"
         ) from lost
     return _found(task, folder)
@@ -152,6 +158,15 @@ def _finished(task: Task, folder: Path | None, cut: Cut) -> Run:
     nothing = np.zeros((task.workers, task.servers), np.int64)
     traffic = Traffic(nothing, nothing.copy())
     return Run(made.tree(np.concatenate(parts)), cut.history, traffic, ())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """What a worker was asked for."""
+
+    call: Call
+    take: Callable[[Any, int], None]
+    worker: int
 
 
 class _Driver:
@@ -189,11 +204,11 @@ class _Driver:
         )
         self.log = Log(None if cut is None else cut.history)
         self.saved = self.clocks.updates
-        self.pending: dict[Any, tuple[Callable[[Any, int], None], int]] = {}
-        self.later: list[tuple[list[Any], Callable[[list[Any]], None]]] = []
+        self.pending: dict[Any, _Asked] = {}
+        self.orders = Orders(self.crew)
+        self.applied: Callable[[], list[Any]] = list
         self.losses = [0.0] * workers
         self.deaths = [0] * workers
-        self.acks: list[Any] = []
         self.server_pids, self.worker_pids = self.crew.processes()
         before_s = 0.0 if cut is None else cut.seconds
         self.begin_s = time.perf_counter() - before_s
@@ -205,30 +220,45 @@ class _Driver:
             self._start(worker)
         done = self.cluster.wait(list(self.pending), self.how.timeout_s)
         if not done:
-            busy = [str(worker) for _, worker in self.pending.values()]
+            busy = [str(asked.worker) for asked in self.pending.values()]
             raise RunError(
                 f"nothing came from workers {', '.join(busy)} for {self.how.timeout_s:g} s; "
                 "where a step takes that long give a larger timeout_s"
             )
-        take, worker = self.pending.pop(done[0])
+        asked = self.pending.pop(done[0])
         try:
             answer = self.cluster.get(done)[0]
+        except self.ray.exceptions.ActorUnavailableError:
+            self._ask_again(asked)
         except self.ray.exceptions.RayActorError:
             self.crew.check_servers()
-            self._replace(worker)
+            self._replace(asked.worker)
         except self.ray.exceptions.RayError as error:
             raise self.crew.explained(error) from error
         else:
-            take(answer, worker)
-        self._settle(wait=False)
+            asked.take(answer, asked.worker)
+        self.orders.settle(wait=False)
+
+    def _ask(self, call: Call, take: Callable[[Any, int], None], worker: int) -> None:
+        self.pending[call.reference] = _Asked(call, take, worker)
+
+    def _ask_again(self, asked: _Asked) -> None:
+        """Asks a worker once more; of a step that is made twice the second push counts."""
+        # Perhaps it was not the step that was lost, but an answer that it comes after.
+        self.orders.settle(wait=True)
+        if asked.call.again():
+            self._ask(asked.call, asked.take, asked.worker)
+        else:
+            self._replace(asked.worker)
 
     def _start(self, worker: int) -> None:
         self.clocks = protocol.started(self.clocks, worker)
+        step = partial(self._step, worker, self.clocks.clock[worker])
+        self._ask(self.crew.call(step), self._take_step, worker)
+
+    def _step(self, worker: int, clock: int) -> Any:
         # Ray begins the step when the servers' answers are there: it pulls what they then have.
-        step = self.crew.workers[worker].step.remote(
-            self.clocks.clock[worker], self.epoch_s, *self.acks
-        )
-        self.pending[step] = (self._take_step, worker)
+        return self.crew.workers[worker].step.remote(clock, self.epoch_s, *self.applied())
 
     def _take_step(self, answer: Pushed | None, worker: int) -> None:
         if answer is None:
@@ -250,7 +280,7 @@ class _Driver:
             )
         if self.task.elastic:
             self._then(protocol.left(self.clocks, self.task.rule, worker))
-        self.pending[self.crew.replace(worker)] = (self._take_replacement, worker)
+        self._ask(self.crew.replace(worker), self._take_replacement, worker)
 
     def _take_replacement(self, process: int, worker: int) -> None:
         self.worker_pids[worker] = process
@@ -266,7 +296,7 @@ class _Driver:
             return
         turns = [(gradient.worker, gradient.clock) for gradient in update.gradients]
         scale = self.task.scale(update)
-        self.acks = self._all("apply", update.number, turns, scale)
+        self.applied = self.orders.give("apply", update.number, turns, scale)
         seconds = time.perf_counter() - self.begin_s
         losses = [self.losses[worker] for worker, _ in turns]
         self.log.add(update, losses, seconds)
@@ -276,10 +306,6 @@ class _Driver:
             self._save()
         if self.how.report is not None:
             self.how.report(self._report(update, losses, seconds))
-
-    def _all(self, what: str, *given: Any) -> list[Any]:
-        """Asks all servers; each does what the driver asks in the order that it was asked."""
-        return [getattr(server, what).remote(*given) for server in self.crew.servers]
 
     def _report(self, update: Update, losses: list[float], seconds: float) -> Report:
         return Report(
@@ -299,7 +325,7 @@ class _Driver:
         def take(parts: list[Any]) -> None:
             self.kept.append(Kept(update, gradients, seconds, self._params(parts)))
 
-        self.later.append((self._all("pull"), take))
+        self.orders.give("pull", take=take)
 
     def _save(self) -> None:
         """Has all servers write their shards after this update, and names them when all have."""
@@ -313,7 +339,7 @@ class _Driver:
             checkpoint.save_cut(folder, cut, self.task.digest())
             self._can_resume(cut.updates)
 
-        self.later.append((self._all("save"), take))
+        self.orders.give("save", take=take)
 
     def _can_resume(self, updates: int) -> None:
         """Says how to go on should Ray end now, with a checkpoint of so many updates."""
@@ -326,24 +352,15 @@ class _Driver:
             how = f"updates up to {updates} are kept: train again with folder {folder} to go on"
         self.cluster.resume(how)
 
-    def _settle(self, *, wait: bool) -> None:
-        """Takes what servers were asked for and have done by now, in order."""
-        while self.later:
-            asked, take = self.later[0]
-            if not wait:
-                if len(self.cluster.wait(asked, 0, len(asked))) < len(asked):
-                    return
-            take(self.crew.answers(asked))
-            self.later.pop(0)
-
     def _params(self, parts: list[tuple[int, Any]]) -> Any:
         return self.task.layout().tree(np.concatenate([vector for _, vector in parts]))
 
     def _end(self) -> Run:
         if self.how.folder is not None and self.saved < self.clocks.updates:
             self._save()
-        self._settle(wait=True)
-        params = self._params(self.crew.answers(self._all("pull")))
+        params: list[Any] = []
+        self.orders.give("pull", take=lambda parts: params.append(self._params(parts)))
+        self.orders.settle(wait=True)
         traffic = Traffic(self.pulled, self.pushed)
         history, kept = self.log.history(), tuple(self.kept)
-        return Run(params, history, traffic, kept, self.replaced, self.recovered)
+        return Run(params[0], history, traffic, kept, self.replaced, self.recovered)
