@@ -3,9 +3,9 @@
     python benchmarks/experiments/marl_matrix.py
     python benchmarks/experiments/marl_matrix.py --only ant_4x2
 
-The second is for an environment with the extra `mabrax`: it puts its rows into what the first
-recorded. Each cell makes two updates of a small learner and looks whether parameters moved and
-everything stayed finite. Seconds are those of compilation and both updates.
+The second is for some environments, such as one with the extra `mabrax`: it puts their rows into
+what the first recorded. Each cell makes two updates of a small learner and looks whether parameters
+moved and everything stayed finite. Seconds are those of compilation and both updates.
 """
 
 import argparse
@@ -35,10 +35,20 @@ ENVIRONMENTS = (
     "MPE_simple_tag_v3",
     "MPE_simple_world_comm_v3",
     "MPE_simple_world_comm_v3:continuous=true",
+    "MPE_simple_adversary_v3",
+    "MPE_simple_push_v3",
+    "MPE_simple_crypto_v3",
+    "MPE_simple_v3",
+    "MPE_simple_speaker_listener_v4",
+    "MPE_simple_reference_v3",
+    "MPE_simple_facmac_v1",
     "switch_riddle",
     "coin_game",
     "storm",
     "overcooked",
+    "overcooked_v2",
+    "jaxnav",
+    "jaxnav:continuous=true",
     "hanabi",
     "SMAX",
     "HeuristicEnemySMAX",
@@ -80,18 +90,18 @@ def cell(env: str, algorithm: str, recurrent: bool) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=ENVIRONMENTS, metavar="ENV")
+    parser.add_argument("--only", choices=ENVIRONMENTS, metavar="ENV", nargs="+")
     only = parser.parse_args().only
     jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the work
     made = []
-    for env in ENVIRONMENTS if only is None else (only,):
+    for env in only or ENVIRONMENTS:
         for algorithm, recurrent in itertools.product(SMALL, (False, True)):
             made.append(cell(env, algorithm, recurrent))
             print(json.dumps(made[-1]), flush=True)
     rows = made
-    if only is not None:
+    if only:
         known = json.loads((RESULTS / "marl_matrix.json").read_text())["rows"]
-        others = [row for row in known if row["env"] != only]
+        others = [row for row in known if row["env"] not in only]
         rows = sorted([*others, *made], key=lambda row: ENVIRONMENTS.index(row["env"]))
     libraries = {name: version(name) for name in ("jax", "jaxmarl", "equinox", "optax")}
     with contextlib.suppress(PackageNotFoundError):

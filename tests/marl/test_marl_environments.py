@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import sys
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,20 @@ from gradweave.marl.evaluation import play, random_action
 STEPS = 30
 GAMES = {
     "MPE_simple_spread_v3:max_steps=6": "agent_2",
-    "MPE_simple_world_comm_v3:max_steps=6": "leadadversary_0",
     "MPE_simple_world_comm_v3:max_steps=5,continuous=true": "leadadversary_0",
+    "MPE_simple_v3:max_steps=6": "agent_0",
+    "MPE_simple_adversary_v3:max_steps=6": "adversary_0",
+    "MPE_simple_push_v3:max_steps=6": "adversary_0",
+    "MPE_simple_crypto_v3:max_steps=6": "eve_0",
+    "MPE_simple_speaker_listener_v4:max_steps=6": "speaker_0",
+    "MPE_simple_reference_v3:max_steps=6": "agent_1",
+    "MPE_simple_facmac_v1:max_steps=6": "adversary_2",
     "switch_riddle": "agent_0",
     "coin_game:num_inner_steps=3,num_outer_steps=2": "1",
     "storm:num_inner_steps=6": "1",
     "overcooked:max_steps=6,layout=coord_ring": "agent_1",
+    "overcooked_v2:max_steps=6,layout=coord_ring,agent_view_size=1": "agent_1",
+    "jaxnav:max_steps=6,side=5,lidar_num_beams=8,continuous=true": "agent_1",
     "hanabi:num_colors=2,num_ranks=2,hand_size=2": "agent_1",
     "SMAX:scenario=3m,max_steps=6": "enemy_2",
     "HeuristicEnemySMAX:scenario=3m,max_steps=6": "ally_2",
@@ -88,7 +97,13 @@ def both(spec: str) -> tuple[Any, Any]:
         by_agent = {agent: action[i] for i, agent in enumerate(game.agents)}
         if env.continuous:
             parts = {agent: int(env.mask[i].sum()) for i, agent in enumerate(game.agents)}
-            by_agent = {agent: (value[: parts[agent]] + 1) / 2 for agent, value in by_agent.items()}
+            by_agent = {
+                agent: env.low[i, : parts[agent]]
+                + (by_agent[agent][: parts[agent]] + 1)
+                / 2
+                * (env.high - env.low)[i, : parts[agent]]
+                for i, agent in enumerate(game.agents)
+            }
         shared: Any = Shared(game)
         after, view, outcome = dataclasses.replace(env, game=shared).step(play, state, action)
         own_step = MultiAgentEnv.step.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
@@ -198,6 +213,8 @@ def test_masks_and_shapes_hold_at_every_step(spec):
         ("coin_game:num_inner_steps=3,num_outer_steps=2", True),
         ("storm:num_inner_steps=6", True),
         ("overcooked:max_steps=6,layout=coord_ring", True),
+        ("overcooked_v2:max_steps=6,layout=coord_ring,agent_view_size=1", True),
+        ("MPE_simple_facmac_v1:max_steps=6", True),
         ("SMAX:scenario=3m,max_steps=6", True),
         ("switch_riddle", False),
         ("hanabi:num_colors=2,num_ranks=2,hand_size=2", False),
@@ -207,6 +224,72 @@ def test_masks_and_shapes_hold_at_every_step(spec):
 def test_what_time_alone_ended_is_told(spec, truncated):
     _, ((_, outcome, _), *_) = both(spec)
     assert (outcome.truncated[outcome.done] == truncated).all()
+
+
+def test_time_ends_a_way_where_a_robot_was_under_way():
+    spec = "jaxnav:max_steps=6,side=5,lidar_num_beams=8,continuous=true"
+    _, ((_, outcome, _), *_) = both(spec)
+    env = environment(spec)
+    robots = SimpleNamespace(
+        goal_reached=jnp.array([True, False, False]), move_term=jnp.array([False, True, False])
+    )
+    for late, expected in (([True, True, True], True), ([True, True, False], False)):
+        info = {"TimeO": jnp.array(late)}
+        assert env.reading.truncated(env.game, robots, info, True) == expected
+    assert outcome.truncated[outcome.done].any()
+
+
+def test_prey_follow_their_rules_and_are_no_agents():
+    spec = "MPE_simple_facmac_v1:max_steps=6"
+    env = environment(spec)
+    assert env.agents == ("adversary_0", "adversary_1", "adversary_2")
+    _, ((_, outcome, _), _, after, _) = both(spec)
+    moves = np.abs(np.diff(after.p_pos[:, 3], axis=0)).sum(-1)
+    assert moves[~outcome.done[1:]].max() > 0
+    assert (outcome.reward == outcome.reward[:, :1]).all()
+
+
+def test_teams_are_of_those_who_want_the_same():
+    def teams(spec: str) -> list[int]:
+        return list(environment(spec).teams)
+
+    assert teams("MPE_simple_world_comm_v3") == [0, 0, 0, 0, 1, 1]
+    assert teams("MPE_simple_crypto_v3:max_steps=6") == [0, 1, 1]
+    assert teams("MPE_simple_speaker_listener_v4:max_steps=6") == [0, 0]
+    assert teams("MPE_simple_facmac_v1:max_steps=6") == [0, 0, 0]
+    assert teams("SMAX:scenario=3m,max_steps=6") == [0, 0, 0, 1, 1, 1]
+    assert teams("HeuristicEnemySMAX:scenario=3m,max_steps=6") == [0, 0, 0]
+    assert teams("storm:num_inner_steps=6") == [0, 1]
+    assert teams("coin_game:num_inner_steps=3,num_outer_steps=2") == [0, 1]
+    assert teams("coin_game:shared_rewards=true") == [0, 0]
+    assert teams("gradweave:ring:3") == [0, 0]
+
+
+@pytest.mark.parametrize("spec", GAMES)
+def test_every_game_is_drawn(spec, tmp_path):
+    """Its first steps, as they were played."""
+    pytest.importorskip("matplotlib")
+    Image = pytest.importorskip("PIL.Image")
+    from gradweave.marl.render import Moment, save_gif
+
+    env = environment(spec)
+    _, ((views, outcome, action), _, after, _) = both(spec)
+    paid = outcome.reward
+    moments = [
+        Moment(
+            jax.tree.map(lambda x, t=t: x[t], after),
+            views.observation[t],
+            action[t],
+            paid[t],
+            paid[:t].sum(0),
+        )
+        for t in (0, 3)
+    ]
+    save_gif(env, moments, tmp_path / "game.gif")
+    with Image.open(tmp_path / "game.gif") as picture:
+        assert picture.n_frames == 2
+        drawn = np.asarray(picture.convert("L"))[80:]
+    assert len(np.unique(drawn)) > 1, "something below the two lines of text"
 
 
 def test_only_who_is_in_the_room_has_a_choice():
@@ -252,12 +335,25 @@ def test_sizes_are_the_games():
 
     assert sizes("MPE_simple_spread_v3:max_steps=6") == (3, 18, 5, 54)
     assert sizes("MPE_simple_tag_v3") == (4, 16, 5, 16 * 3 + 14)
-    assert sizes("MPE_simple_world_comm_v3:max_steps=6") == (6, 34, 20, 34 * 4 + 28 * 2)
-    comm = environment("MPE_simple_world_comm_v3:max_steps=6")
+    assert sizes("MPE_simple_world_comm_v3") == (6, 34, 20, 34 * 4 + 28 * 2)
+    comm = environment("MPE_simple_world_comm_v3")
     assert comm.mask.sum(1).tolist() == [20, 5, 5, 5, 5, 5]
     moves = environment("MPE_simple_world_comm_v3:max_steps=5,continuous=true")
     assert moves.mask.sum(1).tolist() == [9, 5, 5, 5, 5, 5] and moves.continuous
     assert (moves.low[moves.mask] == 0).all() and (moves.high[moves.mask] == 1).all()
+    assert sizes("MPE_simple_crypto_v3:max_steps=6") == (3, 8, 4, 4 + 8 + 8)
+    assert sizes("MPE_simple_reference_v3:max_steps=6") == (2, 21, 50, 42)
+    assert sizes("MPE_simple_speaker_listener_v4:max_steps=6") == (2, 11, 5, 14)
+    assert environment("MPE_simple_speaker_listener_v4:max_steps=6").mask.sum(1).tolist() == [3, 5]
+    hunts = [make(f"MPE_simple_facmac_{number}a_v1") for number in (3, 6, 9)]
+    assert [hunt.num_agents for hunt in hunts] == [3, 6, 9]
+    assert [hunt.observation for hunt in hunts] == [16, 28, 40]
+    assert all(hunt.continuous for hunt in hunts)
+    robots = make("jaxnav:side=5,lidar_num_beams=8")
+    assert (robots.num_agents, robots.observation, robots.actions) == (2, 8 + 5, 15)
+    steered = environment("jaxnav:max_steps=6,side=5,lidar_num_beams=8,continuous=true")
+    np.testing.assert_allclose(steered.low[0], [0, -np.pi / 6], rtol=1e-6)
+    np.testing.assert_allclose(steered.high[0], [1, np.pi / 6], rtol=1e-6)
     assert environment("overcooked:max_steps=6,layout=coord_ring").observation == 5 * 5 * 26
     assert environment("SMAX:scenario=3m,max_steps=6").num_agents == 6
     assert environment("HeuristicEnemySMAX:scenario=3m,max_steps=6").num_agents == 3
@@ -282,6 +378,10 @@ def test_help_for_learning_is_apart_from_the_reward():
         ("switch_riddle:num_agents=2", "switch_riddle: refused its options"),
         ("overcooked:layout=diner", "layout: expected one of cramped_room, .* got 'diner'"),
         ("SMAX:scenario=1x1", "scenario: expected one of 3m, "),
+        ("overcooked_v2:layout=diner", "layout: expected one of cramped_room, .* got 'diner'"),
+        ("MPE_simple_push_v3:num_obs=3", "unknown option 'num_obs'; .*it takes continuous, max_"),
+        ("MPE_simple_facmac_3a_v1:max_steps=3", "unknown option 'max_steps'; it takes none"),
+        ("MPE_simple_crypto_v3:num_agents=4", "unknown option 'num_agents'"),
     ],
 )
 def test_what_there_is_not_is_refused(spec, reason):
@@ -293,6 +393,16 @@ def test_what_there_is_not_is_refused(spec, reason):
 def test_a_network_that_there_is_not_is_refused():
     with pytest.raises(SpecError, match="unknown family of networks"):
         make("gradweave:nocube:n=3")
+
+
+def test_a_game_that_prints_while_it_is_traced_is_quiet(capsys):
+    game = make("jaxnav:side=5,lidar_num_beams=8").game
+    seen = jax.eval_shape(game.reset, jax.random.key(0))
+    actions = {agent: jnp.int32(0) for agent in game.agents}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        jax.eval_shape(game.step_env, jax.random.key(0), seen[1], actions)
+    assert capsys.readouterr().out == ""
 
 
 def test_without_brax_its_games_say_what_to_install():

@@ -1,7 +1,6 @@
 """Q-learning on a game whose best play is known, and its parts against loops by hand."""
 
 import dataclasses
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -154,10 +153,8 @@ def test_games_that_do_not_fit():
     continuous = dataclasses.replace(doors(), continuous=True)
     with pytest.raises(OptionError, match="iql: expected discrete actions"):
         learner("iql", environment=continuous)
-    opposed = dataclasses.replace(doors(), family="mpe", id="MPE_simple_tag_v3")
+    opposed = dataclasses.replace(doors(), teams=(0, 1))
     with pytest.raises(OptionError, match=r"vdn: adds agents' values up.*are opposed; take iql"):
         learner("vdn", environment=opposed)
     assert learner("iql", environment=opposed).kind == "iql"
-    shared = SimpleNamespace(family="coin_game", id="coin_game:shared_rewards=true")
-    agreed = dataclasses.replace(doors(), family=shared.family, id=shared.id)
-    assert learner("qmix", environment=agreed).kind == "qmix"
+    assert learner("qmix", environment=doors()).kind == "qmix"

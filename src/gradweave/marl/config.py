@@ -129,15 +129,12 @@ class PPO:
             )
 
 
+_SOUPS = {"learning_rate": 1e-3, "rollout": 128, "shaping": 1.0, "activation": "relu"}
 PPO_DEFAULTS: dict[str, dict[str, Any]] = {
     "spread": {"learning_rate": 3e-3, "discount": 0.95},
     "coin_game": {"learning_rate": 2e-3},
-    "overcooked": {
-        "learning_rate": 1e-3,
-        "rollout": 128,
-        "shaping": 1.0,
-        "activation": "relu",
-    },
+    "overcooked": _SOUPS,
+    "overcooked_v2": _SOUPS,
     "switch_riddle": {"recurrent": True, "discount": 1.0},
     "hanabi": {"learning_rate": 5e-4, "hidden": (256, 256), "activation": "relu"},
 }

@@ -60,6 +60,8 @@ class Environment:
     reading: Reading
     agents: tuple[str, ...]
     """[A]."""
+    teams: tuple[int, ...]
+    """[A] each agent's, from 0 on: agents of one team want the same."""
     continuous: bool
     mask: np.ndarray
     """[A, U] what `View.available` is at most: the actions, or components, that each agent has."""
@@ -191,7 +193,15 @@ class Environment:
         )
 
 
-def wrap(game: Any, reading: Reading, *, id: str, family: str, meaning: str) -> Environment:
+def wrap(
+    game: Any,
+    reading: Reading,
+    *,
+    id: str,
+    family: str,
+    meaning: str,
+    teams: Sequence[int] | None = None,
+) -> Environment:
     """An environment of a game, whose arrays are measured.
 
     Some of JaxMARL's spaces say other shapes than its steps give, so that only the number of
@@ -203,6 +213,7 @@ def wrap(game: Any, reading: Reading, *, id: str, family: str, meaning: str) -> 
         id: what to call it.
         family: what an algorithm's defaults go by.
         meaning: what its return says.
+        teams: see `Environment`; where they are not given all agents are of one.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -223,6 +234,7 @@ def wrap(game: Any, reading: Reading, *, id: str, family: str, meaning: str) -> 
         game=game,
         reading=reading,
         agents=tuple(str(agent) for agent in game.agents),
+        teams=tuple(teams or (0 for _ in game.agents)),
         continuous=continuous,
         mask=mask,
         low=low,

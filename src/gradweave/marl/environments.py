@@ -5,11 +5,26 @@ each landmark to the nearest agent) and half of its own (−1 a collision). JaxM
 figures are often the sum over agents: 3 times this.
 ``MPE_simple_tag_v3``, ``MPE_simple_world_comm_v3``: pursuers, who all get +10 for each touch, and
 prey, who get −10; the mean over both sides says little, each agent's own return does.
+``MPE_simple_adversary_v3``: a spy gets minus its distance from a landmark that it has to guess; the
+others get that distance, minus that of the nearest of them. Here too see each agent's own.
+``MPE_simple_push_v3``: one gets minus its distance from a landmark, the other that distance, minus
+its own.
+``MPE_simple_crypto_v3``: Eve guesses what Alice tells Bob. JaxMARL's colours are of 255: a step
+pays Eve about −65,000, and Alice and Bob 510 where Bob alone is right, −510 where Eve alone is.
+``MPE_simple_v3``: one agent, minus its squared distance from the landmark.
+``MPE_simple_speaker_listener_v4``: minus the squared distance of the one that moves from the
+landmark that the other one sees; both get it.
+``MPE_simple_reference_v3``: 2 agents, minus distances from landmarks that the other one knows.
+``MPE_simple_facmac_v1``, ``MPE_simple_facmac_3a_v1``, …: one team of pursuers, who all get +10 for
+each touch; prey follow rules and are no agents here. Actions are continuous.
 ``switch_riddle``: the team's +1 or −1 for telling, or 0; only the agent in the room has a choice.
 ``coin_game``: 2 agents, +1 for a coin, −2 where the other takes one's own, so that at random both
 get 0 or less; with ``shared_rewards`` each gets the sum of both.
 ``storm``: 2 agents, each one's payoffs of the matrix game.
-``overcooked``: 2 agents, the team's 20 for a soup. Help for learning is apart and in no return.
+``overcooked``, ``overcooked_v2``: 2 agents (of v2, as many as the layout has), the team's 20 for a
+soup, in v2 of the recipe that is asked for. Help for learning is apart and in no return.
+``jaxnav``: robots on a map: +4 for the goal, −4 for a crash, and little for each step; half of what
+each gets is the mean over all.
 ``hanabi``: 2 agents, the team's score.
 ``SMAX``: both teams learn, 5 against 5: damage dealt, and 1 for a victory.
 ``HeuristicEnemySMAX``: one team learns, the other follows rules; 2 is the most.
@@ -22,7 +37,7 @@ import dataclasses
 import io
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,7 +91,63 @@ def _storm_observations(game: Any, seen: Mapping) -> list[Any]:
     return [jnp.concatenate([around[i].reshape(-1), held[:, i]]) for i in range(number)]
 
 
+def _some_were_under_way(game: Any, state: Any, info: Any, done: Any) -> Any:
+    """A robot that is neither at its goal nor broken goes on until time is up."""
+    return (info["TimeO"] & ~(state.goal_reached | state.move_term)).any()
+
+
+def _together(game: Any, options: Mapping[str, Any]) -> list[int]:
+    return [0 for _ in game.agents]
+
+
+def _apart(game: Any, options: Mapping[str, Any]) -> list[int]:
+    return list(range(len(game.agents)))
+
+
+def _apart_unless_shared(game: Any, options: Mapping[str, Any]) -> list[int]:
+    return (_together if options.get("shared_rewards") else _apart)(game, options)
+
+
+def _good_and_bad(game: Any, options: Mapping[str, Any]) -> list[int]:
+    return [int(agent in game.good_agents) for agent in game.agents]
+
+
+def _allies_and_enemies(game: Any, options: Mapping[str, Any]) -> list[int]:
+    return [int(agent.startswith("enemy")) for agent in game.agents]
+
+
+class _Changed:
+    """A game with something of it changed."""
+
+    def __init__(self, game: Any) -> None:
+        self._game = game
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._game, name)
+
+
+class _Pursuers(_Changed):
+    """FACMAC's game without its prey, who are moved by rules whatever they are asked to do."""
+
+    @property
+    def agents(self) -> list[str]:
+        return self._game.adversaries
+
+    def step_env(self, key: Any, state: Any, actions: Mapping) -> Any:
+        unheard = {prey: np.zeros(5, np.float32) for prey in self._game.good_agents}
+        return self._game.step_env(key, state, {**actions, **unheard})
+
+
+class _Silent(_Changed):
+    """A game that prints while it is traced."""
+
+    def step_env(self, key: Any, state: Any, actions: Mapping) -> Any:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return self._game.step_env(key, state, actions)
+
+
 PLAIN = Reading(_each, _each, _always)
+HELPED = dataclasses.replace(PLAIN, shaped=lambda game, info: _each(game, info["shaped_reward"]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +161,10 @@ class Family:
     """Names of the options that its games take: JaxMARL passes over others in silence."""
     given: Callable[[dict[str, Any]], dict[str, Any]] = lambda options: options
     """What the game's constructor is called with."""
+    teams: Callable[[Any, Mapping[str, Any]], Sequence[int]] = _together
+    """(game, options) -> each agent's team, from 0 on: those who want the same."""
+    change: Callable[[Any], Any] = lambda game: game
+    """What stands before JaxMARL's game."""
 
 
 def _mpe(options: dict[str, Any]) -> dict[str, Any]:
@@ -122,6 +197,24 @@ def _overcooked(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def _overcooked_v2(options: dict[str, Any]) -> dict[str, Any]:
+    if "layout" in options:
+        from jaxmarl.environments.overcooked_v2.layouts import overcooked_v2_layouts as layouts
+
+        options["layout"] = _among(layouts, "layout", options["layout"])
+    return options
+
+
+def _jaxnav(options: dict[str, Any]) -> dict[str, Any]:
+    # Its own default is continuous, as that of simple_world_comm_v3 is.
+    side, fill = options.pop("side", 11), options.pop("fill", 0.3)
+    continuous = options.pop("continuous", False)
+    return options | {
+        "act_type": "Continuous" if continuous else "Discrete",
+        "map_params": {"map_size": (side, side), "fill": fill},
+    }
+
+
 def _among(table: Mapping[str, Any], what: str, name: Any) -> Any:
     if name not in table:
         raise OptionError(expected_one_of(what, table, name))
@@ -130,6 +223,8 @@ def _among(table: Mapping[str, Any], what: str, name: Any) -> Any:
 
 _MEAN = "mean over agents of an episode's reward"
 _TEAM = "an episode's reward, which all agents share"
+_SIDES = f"{_MEAN}, of both sides, whose interests are opposed: see each agent's own"
+_TOUCHES = f"{_TEAM}: 10 for each touch of the prey"
 _MPE_OPTIONS = ("continuous", "max_steps")
 _SMAX_OPTIONS = ("scenario", "num_allies", "num_enemies", "max_steps", "see_enemy_actions")
 FAMILIES: dict[str, Family] = {
@@ -141,11 +236,58 @@ FAMILIES: dict[str, Family] = {
         _mpe,
     ),
     "mpe": Family(
-        ("MPE_simple_tag_v3", "MPE_simple_world_comm_v3"),
+        ("MPE_simple_tag_v3", "MPE_simple_world_comm_v3", "MPE_simple_adversary_v3"),
         PLAIN,
-        f"{_MEAN}, of both sides, whose interests are opposed: see each agent's own",
+        _SIDES,
         (*_MPE_OPTIONS, "num_good_agents", "num_adversaries", "num_obs"),
         _mpe,
+        _good_and_bad,
+    ),
+    "push": Family(
+        ("MPE_simple_push_v3",),
+        PLAIN,
+        _SIDES,
+        (*_MPE_OPTIONS, "num_good_agents", "num_adversaries"),
+        _mpe,
+        _good_and_bad,
+    ),
+    "crypto": Family(("MPE_simple_crypto_v3",), PLAIN, _SIDES, _MPE_OPTIONS, _mpe, _good_and_bad),
+    "simple": Family(
+        ("MPE_simple_v3",),
+        PLAIN,
+        f"{_MEAN}: minus squared distances from the landmark",
+        (*_MPE_OPTIONS, "num_agents", "num_landmarks"),
+        _mpe,
+    ),
+    "speaker_listener": Family(
+        ("MPE_simple_speaker_listener_v4",),
+        PLAIN,
+        f"{_TEAM}: minus the listener's squared distance from its landmark",
+        _MPE_OPTIONS,
+        _mpe,
+    ),
+    "reference": Family(
+        ("MPE_simple_reference_v3",),
+        PLAIN,
+        f"{_MEAN}: minus distances from their landmarks",
+        (*_MPE_OPTIONS, "local_ratio"),
+        _mpe,
+    ),
+    "facmac": Family(
+        ("MPE_simple_facmac_v1",),
+        PLAIN,
+        _TOUCHES,
+        (
+            *("num_good_agents", "num_adversaries", "num_landmarks", "view_radius"),
+            *("score_function", "max_steps"),
+        ),
+        change=_Pursuers,
+    ),
+    "facmac_of_a_size": Family(
+        tuple(f"MPE_simple_facmac_{number}a_v1" for number in (3, 6, 9)),
+        PLAIN,
+        _TOUCHES,
+        change=_Pursuers,
     ),
     "switch_riddle": Family(
         ("switch_riddle",),
@@ -158,19 +300,43 @@ FAMILIES: dict[str, Family] = {
         PLAIN,
         f"{_MEAN}; with shared_rewards each gets the sum of both",
         ("num_inner_steps", "num_outer_steps", "egocentric", "shared_rewards"),
+        teams=_apart_unless_shared,
     ),
     "storm": Family(
         ("storm",),
         Reading(_storm_observations, lambda game, rewards: list(rewards), _always),
         _MEAN,
         ("num_inner_steps", "num_outer_steps", "fixed_coin_location", "freeze_penalty"),
+        teams=_apart,
     ),
     "overcooked": Family(
         ("overcooked",),
-        dataclasses.replace(PLAIN, shaped=lambda game, info: _each(game, info["shaped_reward"])),
+        HELPED,
         f"{_TEAM}: 20 for each soup delivered",
         ("layout", "max_steps", "random_reset"),
         _overcooked,
+    ),
+    "overcooked_v2": Family(
+        ("overcooked_v2",),
+        HELPED,
+        f"{_TEAM}: 20 for each soup delivered of the recipe that is asked for",
+        (
+            *("layout", "max_steps", "agent_view_size", "random_reset", "random_agent_positions"),
+            *("start_cooking_interaction", "negative_rewards", "sample_recipe_on_delivery"),
+            "indicate_successful_delivery",
+        ),
+        _overcooked_v2,
+    ),
+    "jaxnav": Family(
+        ("jaxnav",),
+        Reading(_each, _each, _some_were_under_way),
+        f"{_MEAN}: 4 for a goal, −4 for a crash, little for each step",
+        (
+            *("continuous", "num_agents", "max_steps", "side", "fill", "lidar_num_beams"),
+            *("rew_lambda", "evaporating"),
+        ),
+        _jaxnav,
+        change=_Silent,
     ),
     "hanabi": Family(
         ("hanabi",),
@@ -196,6 +362,7 @@ FAMILIES: dict[str, Family] = {
         f"{_MEAN}: damage dealt and victories",
         _SMAX_OPTIONS,
         _smax,
+        _allies_and_enemies,
     ),
     "mabrax": Family(
         MABRAX,
@@ -244,7 +411,9 @@ def make(spec: str, **options: Any) -> "Environment":
     name = family_of(spec)
     family = FAMILIES[name]
     with _quiet():
-        game = _own(spec, options) if id == OWN else _jaxmarl(id, family.given(dict(options)))
+        game: Any = _own(spec, dict(options)) if id == OWN else None
+        if game is None:
+            game = family.change(_jaxmarl(id, family.given(dict(options))))
     said = ",".join(f"{option}={_written(value)}" for option, value in options.items())
     full = spec if id == OWN else id
     return wrap(
@@ -253,6 +422,7 @@ def make(spec: str, **options: Any) -> "Environment":
         id=f"{full}:{said}" if said and id != OWN else full,
         family=name,
         meaning=family.meaning,
+        teams=family.teams(game, options),
     )
 
 
@@ -272,7 +442,7 @@ def asked_of(spec: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]
         if option not in family.options:
             raise OptionError(
                 f"{id}: unknown option {option!r}; {did_you_mean(option, family.options)}"
-                f"it takes {', '.join(family.options)}"
+                f"it takes {', '.join(family.options) or 'none'}"
             )
     if id == OWN:
         from_spec(spec.removeprefix(OWN))

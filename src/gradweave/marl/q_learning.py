@@ -25,8 +25,6 @@ from gradweave.marl.networks import Memory, Network
 from gradweave.marl.q_settings import QLearning
 
 Kind = Literal["iql", "vdn", "qmix"]
-_OPPOSED = ("mpe", "storm", "coin_game")
-"""Families whose agents want different things."""
 
 
 class Values(eqx.Module):
@@ -98,8 +96,7 @@ class QLearner:
                 f"{self.kind}: expected discrete actions, which {environment.id} has not; take "
                 "ippo or mappo"
             )
-        opposed = environment.family in _OPPOSED or environment.id.partition(":")[0] == "SMAX"
-        if self.kind != "iql" and opposed and "shared_rewards=true" not in environment.id:
+        if self.kind != "iql" and len(set(environment.teams)) > 1:
             raise OptionError(
                 f"{self.kind}: adds agents' values up, but the interests of those of "
                 f"{environment.id} are opposed; take iql or ippo"

@@ -102,6 +102,7 @@ Q_DEFAULTS: dict[str, dict[str, Any]] = {
         "explore_last": 0.02,
     },
     "overcooked": {"rollout": 50, "trace": 0.8},
+    "overcooked_v2": {"rollout": 50, "trace": 0.8},
     "hanabi": {"rollout": 40, "hidden": (256, 256), "learning_rate": 5e-4},
     "smax": {"rollout": 50, "trace": 0.6},
 }

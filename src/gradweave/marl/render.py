@@ -116,19 +116,24 @@ def save_gif(environment: Environment, moments: list[Moment], path: Path) -> Non
 
 
 def _paint_plane(environment: Environment, moment: Moment, axes: Any) -> None:
-    """MPE: round things on a plane."""
+    """MPE: round things on a plane, a ring around a goal, and what is said."""
     from matplotlib.patches import Circle
 
     game: Any = environment.game
+    goals = np.atleast_1d([] if moment.state.goal is None else moment.state.goal)
     for place in reversed(range(game.num_entities)):
-        colour = np.array(game.colour[place]) / 255
-        solid = place < environment.num_agents
-        centre = moment.state.p_pos[place]
-        axes.add_patch(
-            Circle(centre, float(game.rad[place]), color=colour, alpha=0.9 if solid else 0.5)
-        )
+        colour = np.asarray(game.colour[place], float).ravel()[:3] / 255
+        if len(colour) < 3:  # push's colours of landmarks are no colours
+            colour = np.full(3, 0.25)
+        solid = place < game.num_agents
+        centre, radius = moment.state.p_pos[place], float(game.rad[place])
+        axes.add_patch(Circle(centre, radius, color=colour, alpha=0.9 if solid else 0.5))
         if solid:
-            axes.annotate(str(place), centre, ha="center", va="center", fontsize=8)
+            said = moment.state.c[place]
+            told = f" says {int(said.argmax())}" if said.any() else ""
+            axes.annotate(f"{place}{told}", centre, ha="center", va="center", fontsize=8)
+        elif place - game.num_agents in goals:
+            axes.add_patch(Circle(centre, radius + 0.06, fill=False, color="black"))
     axes.set_xlim(-1.6, 1.6)
     axes.set_ylim(-1.6, 1.6)
     axes.set_aspect("equal")
@@ -151,6 +156,79 @@ def _paint_overcooked(environment: Environment, moment: Moment, axes: Any) -> No
             agent_inv=moment.state.agent_inv,
         ),
     )
+
+
+_INGREDIENTS = ("gold", "darkgreen", "purple", "cyan", "red", "orange", "blue", "pink")
+
+
+def _paint_overcooked_v2(environment: Environment, moment: Moment, axes: Any) -> None:
+    """Counters, pots and piles; cooks as arrows. JaxMARL's own picture asks for imageio."""
+    from jaxmarl.environments.overcooked_v2.common import StaticObject as Thing
+    from matplotlib.colors import to_rgb
+
+    state = moment.state
+    colours: dict[int, str] = {
+        Thing.EMPTY: "black",
+        Thing.WALL: "grey",
+        Thing.GOAL: "limegreen",
+        Thing.POT: "dimgrey",
+        Thing.RECIPE_INDICATOR: "sienna",
+        Thing.BUTTON_RECIPE_INDICATOR: "sienna",
+        Thing.PLATE_PILE: "lightgrey",
+    }
+    grid = state.grid[..., 0]
+    axes.imshow([[to_rgb(colours.get(int(kind), "grey")) for kind in row] for row in grid])
+    for (row, column), kind in np.ndenumerate(grid):
+        at = column, row
+        if kind >= Thing.INGREDIENT_PILE_BASE:
+            axes.scatter(*at, s=260, color=_INGREDIENTS[kind - Thing.INGREDIENT_PILE_BASE])
+        elif kind == Thing.POT:
+            told = f"pot {state.grid[row, column, 2]}"
+            axes.annotate(told, (column, row - 0.3), ha="center", va="center", fontsize=7)
+        asked = kind == Thing.RECIPE_INDICATOR or (
+            kind == Thing.BUTTON_RECIPE_INDICATOR and state.grid[row, column, 2] > 0
+        )
+        _paint_food(axes, at, int(state.recipe if asked else state.grid[row, column, 1]))
+    ways = ((0.0, -1.0), (0.0, 1.0), (1.0, 0.0), (-1.0, 0.0))  # by direction: x, y
+    cooks = state.agents
+    for cook, way in enumerate(cooks.dir):
+        x, y = float(cooks.pos.x[cook]), float(cooks.pos.y[cook])
+        right, down = (0.4 * part for part in ways[int(way)])
+        arrow = {"width": 9, "headwidth": 22, "color": f"C{cook}"}
+        axes.annotate("", (x + right, y + down), (x - right, y - down), arrowprops=arrow)
+        _paint_food(axes, (x, y), int(cooks.inventory[cook]))
+    axes.axis("off")
+
+
+def _paint_food(axes: Any, at: tuple[float, float], held: int) -> None:
+    """What lies somewhere, by overcooked_v2's bits: plate, cooked, two for each ingredient."""
+    if held & 1:
+        axes.scatter(*at, s=150, color="white", edgecolors="red" if held & 2 else "black", zorder=4)
+    counts = [(held >> 2 * kind + 2) & 3 for kind in range(len(_INGREDIENTS))]
+    pieces = [kind for kind, count in enumerate(counts) for _ in range(count)]
+    for number, kind in enumerate(pieces):
+        aside = 0.14 * (number - (len(pieces) - 1) / 2)
+        axes.scatter(at[0] + aside, at[1], s=30, color=_INGREDIENTS[kind], zorder=5)
+
+
+def _paint_robots(environment: Environment, moment: Moment, axes: Any) -> None:
+    """jaxnav: walls, robots with where they look, and goals as stars."""
+    from matplotlib.patches import Circle
+
+    game: Any = environment.game
+    state = moment.state
+    height, width = state.map_data.shape
+    axes.imshow(state.map_data, cmap="binary", origin="lower", extent=(0, width, 0, height))
+    for robot, (place, goal, angle) in enumerate(
+        zip(state.pos, state.goal, state.theta, strict=True)
+    ):
+        colour = "grey" if state.move_term[robot] else f"C{robot % 10}"
+        axes.add_patch(Circle(place, game.rad, color=colour))
+        ahead = place + game.rad * np.array([np.cos(angle), np.sin(angle)])
+        axes.plot([place[0], ahead[0]], [place[1], ahead[1]], color="black")
+        axes.scatter(*goal, marker="*", s=140, color=f"C{robot % 10}", edgecolors="black")
+        axes.annotate(str(robot), place, ha="center", va="center", fontsize=7)
+    axes.axis("off")
 
 
 def _paint_storm(environment: Environment, moment: Moment, axes: Any) -> None:
@@ -251,7 +329,16 @@ Painter = Callable[[Environment, Moment, Any], None]
 PAINTERS: dict[str, Painter] = {
     "spread": _paint_plane,
     "mpe": _paint_plane,
+    "push": _paint_plane,
+    "crypto": _paint_plane,
+    "simple": _paint_plane,
+    "speaker_listener": _paint_plane,
+    "reference": _paint_plane,
+    "facmac": _paint_plane,
+    "facmac_of_a_size": _paint_plane,
     "overcooked": _paint_overcooked,
+    "overcooked_v2": _paint_overcooked_v2,
+    "jaxnav": _paint_robots,
     "storm": _paint_storm,
     "coin_game": _paint_coins,
     "smax": _paint_fight,
