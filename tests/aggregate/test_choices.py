@@ -19,8 +19,8 @@ CYCLE = MixingMatrix.of(np.roll(np.eye(3), 1, 0) / 2 + np.eye(3) / 2)
 PARAMS = {"x": jnp.zeros(100)}
 
 
-def doubts(*arguments) -> str:
-    found = check(*arguments)
+def doubts(*arguments, **more) -> str:
+    found = check(*arguments, **more)
     assert not found.impossible
     return "; ".join(found.doubts)
 
@@ -29,7 +29,15 @@ def test_sound_choices():
     assert doubts("d_psgd", RING, None, 10**6) == ""
     assert doubts("dcd_psgd", RING, MaxNorm(bits=8, block=100), 10**6) == ""
     assert doubts("ecd_psgd", RING, aggregate.Grid(), 10**6) == ""
-    assert doubts("choco_sgd", RING, aggregate.TopK(0.01), 10**6) == ""
+    assert doubts("choco_sgd", RING, aggregate.TopK(0.01), 10**6, consensus=0.007) == ""
+    assert doubts("choco_sgd", RING, MaxNorm(bits=4), 10**6) == ""
+    momentum = optax.chain(
+        optax.add_decayed_weights(0.1), optax.sgd(optax.linear_schedule(1.0, 0.1, 9), 0.9)
+    )
+    assert doubts("d_psgd", RING, None, 10, optimizer=momentum) == ""
+    assert doubts("d_psgd", RING, None, 10, optimizer=optax.adam(1.0), same_data=True) == ""
+    refuses = optax.masked(optax.sgd(1.0), {"a": True})  # parameters other than its own
+    assert doubts("d_psgd", RING, None, 10, optimizer=refuses) == ""
 
 
 def test_doubtful_choices():
@@ -40,7 +48,14 @@ def test_doubtful_choices():
     assert "grows with what is sent" in doubts("ecd_psgd", RING, MaxNorm(), 1000)
     assert "not below 1" in doubts("choco_sgd", RING, aggregate.RandomK(0.25), 1000)
     assert "random_k_unscaled" in doubts("choco_sgd", RING, aggregate.RandomK(0.05), 1000)
-    assert not check("choco_sgd", RING, aggregate.RandomKUnscaled(0.05), 1000).doubts
+    few = aggregate.RandomKUnscaled(0.05)
+    assert not check("choco_sgd", RING, few, 1000, consensus=0.03).doubts
+    said = doubts("choco_sgd", RING, few, 1000)
+    assert said.startswith("consensus 0.3 exceeds 0.03846, up to which errors of such a compressor")
+    assert "not linear" in doubts("d_psgd", RING, None, 10, optimizer=optax.rmsprop(1.0))
+    assert "parameters are bfloat16, and each mixing is rounded to 0.008 of them" in doubts(
+        "d_psgd", RING, None, 10, dtype=jnp.bfloat16
+    )
     assert "wants an unbiased" in doubts("dcd_psgd", RING, aggregate.RandomKUnscaled(0.5), 1000)
     assert "not symmetric" in doubts("d_psgd", CYCLE, None, 10)
     assert "stay in the parameters" in doubts("naive_psgd", RING, MaxNorm(), 10)
@@ -92,13 +107,13 @@ def test_refusals():
         "mean",
         "ring",
         "parameter-server",
-        "scheduled:torus:2x4",
+        "scheduled:ring:8",
         "d_psgd",
         "d_psgd:mixing=matchings",
         "d_psgd:mixing=clusters,network=bcube:n=2,k=2",
         "dcd_psgd:bits=6,block=none,network=hypercube:dimension=3",
         "ecd_psgd:compressor=grid,step=0.01,seed=2",
-        "choco_sgd:compressor=top_k,share=0.1,consensus=0.1,local_steps=4,strictness=refuse",
+        "choco_sgd:compressor=top_k,share=0.1,consensus=0.07,local_steps=4,strictness=refuse",
     ],
 )
 def test_words(text):
@@ -107,7 +122,7 @@ def test_words(text):
         made = aggregate.from_spec(text, 8)
         assert made.spec == text and made.workers == 8
         assert made.exact == (not text.partition(":")[0].endswith("sgd"))
-        made(optax.adam(1e-3)).init(PARAMS)
+        made(optax.sgd(1e-3)).init(PARAMS)
 
 
 def test_a_schedule_from_a_file(tmp_path):

@@ -18,6 +18,7 @@ pytest.importorskip("jaxmarl")
 PROGRAM = """
 import json, sys
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -33,9 +34,19 @@ from tests.marl.doors import doors
 # gradients is the gradient of all games.
 settings = PPO(environments=8, rollout=6, hidden=(8,), minibatches=1, epochs=3, normalise=False,
                normalise_values=True)
+
+def spoilt(optimizer):
+    # The first two gradients of device 2 are NaN.
+    def update(updates, step, params=None):
+        bad = (jax.lax.axis_index("server") == 2) & (step < 2)
+        return jax.tree.map(lambda g: jnp.where(bad, jnp.nan, g), updates), step + 1
+    spoil = optax.GradientTransformation(lambda params: jnp.int32(0), update)
+    return optax.chain(spoil, from_spec("d_psgd", 4, same_data=True)(optimizer))
+
 answers = {}
 for spec, devices in json.loads(sys.argv[1]):
     aggregate = from_spec(spec, devices) if devices > 1 else (lambda optimizer: optimizer)
+    aggregate = spoilt if spec == "d_psgd" else aggregate
     learner = algorithms.ALGORITHMS["mappo"].build(doors(), settings, devices, 20, aggregate)
     program = Program(learner, jax.devices()[:devices], 5, 1)
     state, metrics = program.run(program.start(), 6)
@@ -52,6 +63,7 @@ for spec, devices in json.loads(sys.argv[1]):
         "axes": sorted({x.shape[:2] for x in leaves}),
         "returns": metrics.returns.tolist(),
         "episodes": metrics.episodes.tolist(),
+        "not_finite": program.not_finite(state),
         "figures": {name: x.ravel().tolist() for name, x in metrics.figures.items()},
     }
 print(json.dumps(answers))
@@ -93,5 +105,6 @@ def test_under_gossip_every_device_has_parameters_of_its_own(answers):
     gossip, mean = answers["d_psgd 4"], answers["mean 4"]
     assert not gossip["same"] and gossip["disagreement"] > 1e-4
     assert gossip["same_moments"], "so that the critics that are mixed say values on one scale"
-    assert np.isfinite(gossip["parameters"]).all()
+    assert np.isfinite(gossip["parameters"]).all(), "though device 2 had NaN for gradients"
+    assert gossip["not_finite"] == [0, 0, 2, 0] and mean["not_finite"] == [0] * 4
     assert not np.allclose(gossip["parameters"], mean["parameters"], atol=1e-5)

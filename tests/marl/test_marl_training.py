@@ -218,7 +218,7 @@ def test_a_checkpoint_of_before_a_setting_is_of_the_training_without_it(tmp_path
 def test_reports_tell_how_far_it_is(tmp_path):
     reports: list[Report] = []
     train(CONFIG, tmp_path, aggregate=alone, report=reports.append)
-    assert reports[-1].update == reports[-1].of == 9
+    assert reports[-1].update == reports[-1].of == 9 and reports[-1].not_finite == (0,)
     assert reports[-1].seconds_left == 0 and reports[-1].steps == 24 * 9
     assert all(made.steps_per_s > 0 for made in reports)
     assert json.dumps([dataclasses.asdict(made) for made in reports])

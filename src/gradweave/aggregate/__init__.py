@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from gradweave.aggregate.exact import mean, parameter_server, ring, scheduled
     from gradweave.aggregate.gossip import choco_sgd, d_psgd, dcd_psgd, ecd_psgd, naive_psgd
-    from gradweave.aggregate.messages import sent_bytes
+    from gradweave.aggregate.messages import not_finite, sent_bytes
     from gradweave.aggregate.mixing import MixingMatrix, neighbours
     from gradweave.aggregate.replicas import consensus, disagreement, replicate
     from gradweave.aggregate.spec import Aggregation, from_spec
@@ -54,6 +54,7 @@ _HOME = {
     "mean": "exact",
     "naive_psgd": "gossip",
     "neighbours": "mixing",
+    "not_finite": "messages",
     "parameter_server": "exact",
     "replicate": "replicas",
     "ring": "exact",
@@ -85,6 +86,7 @@ __all__ = [
     "mean",
     "naive_psgd",
     "neighbours",
+    "not_finite",
     "parameter_server",
     "replicate",
     "ring",

@@ -3,6 +3,9 @@
 Each is an `optax.GradientTransformation` for use inside `jax.shard_map`: put it in front of an
 optimizer with `optax.chain`, in place of `jax.lax.pmean`. They differ in what is sent, and agree
 to rounding. ``sent_bytes`` in their state says what this worker sent in the last update.
+
+A worker whose gradients are not finite is left out of the mean, and counted: ``not_finite`` in its
+state. To know of each other they add up one number more, which is not in ``sent_bytes``.
 """
 
 from collections.abc import Callable
@@ -11,8 +14,16 @@ from functools import lru_cache
 import numpy as np
 import optax
 from jax import lax
+from numpy.typing import NDArray
 
-from gradweave.aggregate.messages import Sent, nothing_sent, num_bytes, of_this_worker
+from gradweave.aggregate.finite import check_all_take_part, mean_of_finite
+from gradweave.aggregate.messages import (
+    Sent,
+    none_left_out,
+    nothing_sent,
+    num_bytes,
+    of_this_worker,
+)
 from gradweave.execute import jax_mesh
 from gradweave.execute.jax_buffers import PyTree
 from gradweave.execute.jax_mesh import AXIS, AxisName
@@ -20,6 +31,9 @@ from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.parameter_server import CentralParameterServer
 from gradweave.schedulers.ring import Ring
 from gradweave.topology.complete import complete
+
+Mean = Callable[[PyTree], PyTree]
+"""This worker's gradients -> the mean of all workers'."""
 
 
 def mean(axis_name: AxisName = AXIS) -> optax.GradientTransformation:
@@ -30,14 +44,12 @@ def mean(axis_name: AxisName = AXIS) -> optax.GradientTransformation:
     between processes, sends.
     """
 
-    def update(
-        updates: PyTree, state: optax.OptState, params: PyTree | None = None
-    ) -> tuple[PyTree, Sent]:
+    def send(gradients: PyTree) -> tuple[Mean, NDArray]:
         workers = lax.axis_size(axis_name)
-        sent = np.full(workers, 2 * (workers - 1) / workers * num_bytes(updates))
-        return lax.pmean(updates, axis_name), Sent(of_this_worker(sent, axis_name))
+        sent = np.full(workers, 2 * (workers - 1) / workers * num_bytes(gradients))
+        return (lambda kept: lax.pmean(kept, axis_name)), sent
 
-    return optax.GradientTransformation(_nothing_yet, update)
+    return _averaging(send, axis_name)
 
 
 def ring(axis_name: AxisName = AXIS) -> optax.GradientTransformation:
@@ -88,21 +100,34 @@ def _by(
 ) -> optax.GradientTransformation:
     """By the schedule for a number of workers; one worker alone has nothing to send."""
 
+    def send(gradients: PyTree) -> tuple[Mean, NDArray]:
+        schedule = schedule_for(lax.axis_size(axis_name))
+        if schedule is None:
+            return (lambda kept: kept), np.zeros(1)
+        sent = jax_mesh.sent_bytes(schedule, gradients)
+        return jax_mesh.collective(schedule, axis_name, reduction="mean"), sent
+
+    return _averaging(send, axis_name)
+
+
+def _averaging(
+    send: Callable[[PyTree], tuple[Mean, NDArray]], axis_name: AxisName
+) -> optax.GradientTransformation:
+    """Of gradients like those given: how their mean is made, and [N] the bytes that each sends."""
+
+    def init(params: PyTree) -> Sent:
+        return Sent(nothing_sent(), none_left_out())
+
     def update(
         updates: PyTree, state: optax.OptState, params: PyTree | None = None
     ) -> tuple[PyTree, Sent]:
-        schedule = schedule_for(lax.axis_size(axis_name))
-        if schedule is None:
-            return updates, Sent(nothing_sent())
-        average = jax_mesh.collective(schedule, axis_name, reduction="mean")(updates)
-        sent = jax_mesh.sent_bytes(schedule, updates)
-        return average, Sent(of_this_worker(sent, axis_name))
+        assert isinstance(state, Sent)
+        check_all_take_part()
+        mean, sent = send(updates)
+        average, finite = mean_of_finite(mean, updates, axis_name)
+        return average, Sent(of_this_worker(sent, axis_name), state.not_finite + ~finite)
 
-    return optax.GradientTransformation(_nothing_yet, update)
-
-
-def _nothing_yet(params: PyTree) -> Sent:
-    return Sent(nothing_sent())
+    return optax.GradientTransformation(init, update)
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,10 @@ parameters instead of one for each neighbour.
 
 Memories and sums are float32 at least, and what is sent is of the parameters' type: in bfloat16
 the estimates would drift from what they stand for, a rounding each step.
+
+Where a worker's gradients are not finite, or what its optimizer makes of them, it mixes as if its
+optimizer had not been asked (u = 0, and the optimizer's state of before), and counts it: parameters
+that begin finite stay so.
 """
 
 from functools import partial
@@ -25,9 +29,11 @@ from jax import lax
 from numpy.typing import NDArray
 
 from gradweave.aggregate.compressors import Compressor, Exact
+from gradweave.aggregate.finite import check_all_take_part, is_finite
 from gradweave.aggregate.messages import (
     check_workers,
     exchanged,
+    none_left_out,
     nothing_sent,
     of_this_worker,
 )
@@ -66,6 +72,8 @@ class GossipState(NamedTuple):
     sent_bytes: jax.Array
     """Bytes that this worker sent in the last update; float32, thus exact up to 16 MiB and to one
     part in 16 million above."""
+    not_finite: jax.Array
+    """Updates so far in which this worker's gradients were not finite, and so left out; int32."""
 
 
 def d_psgd(
@@ -75,6 +83,7 @@ def d_psgd(
     *,
     local_steps: int = 1,
     strictness: Strictness = "warn",
+    same_data: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     """Decentralized parallel SGD: x_i ← Σ_j W_ij x_j + u_i.
 
@@ -84,6 +93,7 @@ def d_psgd(
         axis_name: of the workers' axis; worker i is device i along it.
         local_steps: updates between communications; the others send nothing.
         strictness: what to do about a doubtful choice, see `gradweave.aggregate.check`.
+        same_data: whether all workers' data are drawn alike.
 
     Raises:
         OptionError: an argument is out of its range, or, with ``"refuse"``, in doubt.
@@ -91,7 +101,17 @@ def d_psgd(
     Source: Lian et al. 2017, algorithm 1. With `MixingMatrix.complete` and local steps it is local
     SGD (Stich 2019).
     """
-    return _gossip(Mix(), optimizer, mixing, Exact(), axis_name, local_steps, 0, strictness)
+    return _gossip(
+        Mix(),
+        optimizer,
+        mixing,
+        Exact(),
+        axis_name,
+        local_steps,
+        0,
+        strictness,
+        same_data,
+    )
 
 
 def naive_psgd(
@@ -110,7 +130,17 @@ def naive_psgd(
 
     Source: Tang et al. 2018, section 3.
     """
-    return _gossip(Naive(), optimizer, mixing, compressor, axis_name, local_steps, seed, "ignore")
+    return _gossip(
+        Naive(),
+        optimizer,
+        mixing,
+        compressor,
+        axis_name,
+        local_steps,
+        seed,
+        "ignore",
+        True,
+    )
 
 
 def dcd_psgd(
@@ -122,6 +152,7 @@ def dcd_psgd(
     local_steps: int = 1,
     seed: int = 0,
     strictness: Strictness = "warn",
+    same_data: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     """Difference compression: only C of how parameters change is sent, and is what changes them.
 
@@ -135,14 +166,24 @@ def dcd_psgd(
         local_steps: updates between communications.
         seed: of the compressor's draws.
         strictness: what to do about a doubtful choice, see `gradweave.aggregate.check`.
+        same_data: whether all workers' data are drawn alike.
 
     Raises:
         OptionError: an argument is out of its range, or, with ``"refuse"``, in doubt.
 
     Source: Tang et al. 2018, algorithm 1. All workers begin with the same parameters.
     """
-    rule = Difference()
-    return _gossip(rule, optimizer, mixing, compressor, axis_name, local_steps, seed, strictness)
+    return _gossip(
+        Difference(),
+        optimizer,
+        mixing,
+        compressor,
+        axis_name,
+        local_steps,
+        seed,
+        strictness,
+        same_data,
+    )
 
 
 def ecd_psgd(
@@ -154,6 +195,7 @@ def ecd_psgd(
     local_steps: int = 1,
     seed: int = 0,
     strictness: Strictness = "warn",
+    same_data: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     """Extrapolation compression: C(z) is sent, with z ever farther ahead on the parameters' way.
 
@@ -169,14 +211,24 @@ def ecd_psgd(
         local_steps: updates between communications.
         seed: of the compressor's draws.
         strictness: what to do about a doubtful choice, see `gradweave.aggregate.check`.
+        same_data: whether all workers' data are drawn alike.
 
     Raises:
         OptionError: an argument is out of its range, or, with ``"refuse"``, in doubt.
 
     Source: Tang et al. 2018, algorithm 2. All workers begin with the same parameters.
     """
-    rule = Extrapolation()
-    return _gossip(rule, optimizer, mixing, compressor, axis_name, local_steps, seed, strictness)
+    return _gossip(
+        Extrapolation(),
+        optimizer,
+        mixing,
+        compressor,
+        axis_name,
+        local_steps,
+        seed,
+        strictness,
+        same_data,
+    )
 
 
 def choco_sgd(
@@ -189,6 +241,7 @@ def choco_sgd(
     local_steps: int = 1,
     seed: int = 0,
     strictness: Strictness = "warn",
+    same_data: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     """CHOCO-SGD: what is not sent now is kept and sent later, so that any compressor will do.
 
@@ -204,6 +257,7 @@ def choco_sgd(
         local_steps: updates between communications.
         seed: of the compressor's draws.
         strictness: what to do about a doubtful choice, see `gradweave.aggregate.check`.
+        same_data: whether all workers' data are drawn alike.
 
     Raises:
         OptionError: an argument is out of its range, or, with ``"refuse"``, in doubt.
@@ -213,8 +267,17 @@ def choco_sgd(
     """
     if not 0 < consensus <= 1:
         raise OptionError(f"consensus: expected above 0 and at most 1, got {consensus}")
-    rule = Choco(consensus)
-    return _gossip(rule, optimizer, mixing, compressor, axis_name, local_steps, seed, strictness)
+    return _gossip(
+        Choco(consensus),
+        optimizer,
+        mixing,
+        compressor,
+        axis_name,
+        local_steps,
+        seed,
+        strictness,
+        same_data,
+    )
 
 
 def _gossip(
@@ -226,6 +289,7 @@ def _gossip(
     local_steps: int,
     seed: int,
     strictness: Strictness,
+    same_data: bool,
 ) -> optax.GradientTransformationExtraArgs:
     """A rule around an optimizer, which is given what `update` is given beyond the parameters."""
     if not 1 <= local_steps <= MOST_LOCAL_STEPS:
@@ -240,13 +304,21 @@ def _gossip(
     meeting = partial(_met, rule, mixing, compressor, axis_name, jax.random.key(seed))
 
     def init(params: PyTree) -> GossipState:
-        judged(
-            check(rule.name, mixing, compressor if rule.compresses else None, _size(params)),
-            strictness,
+        validity = check(
+            rule.name,
+            mixing,
+            compressor if rule.compresses else None,
+            _size(params),
+            consensus=rule.consensus if isinstance(rule, Choco) else 0.3,
+            optimizer=None if strictness == "ignore" else optimizer,
+            dtype=_coarsest(params),
+            same_data=same_data,
         )
+        judged(validity, strictness)
         kept = jax.tree.map(_wide, params) if rule.remembers else None
         step = jnp.zeros((), jnp.int32)
-        return GossipState(wrapped.init(params), step, kept, kept, nothing_sent())
+        inner = wrapped.init(params)
+        return GossipState(inner, step, kept, kept, nothing_sent(), none_left_out())
 
     def update(
         updates: PyTree, state: optax.OptState, params: PyTree | None = None, **extra: Any
@@ -256,8 +328,12 @@ def _gossip(
             raise OptionError(
                 f"{rule.name} mixes parameters: call update(gradients, state, params)"
             )
+        check_all_take_part()
         check_workers(mixing.workers, axis_name, f"{rule.name}'s mixing matrix")
         alone, inner = wrapped.update(updates, state.inner, params, **extra)
+        finite = is_finite((updates, alone))
+        alone = jax.tree.map(lambda u: jnp.where(finite, u, 0), alone)
+        inner = jax.tree.map(partial(jnp.where, finite), inner, state.inner)
         number = (state.step + 1) // local_steps
         wide = jax.tree.map(_wide, params)
         alone = jax.tree.map(lambda u, x: u.astype(x.dtype), alone, wide)
@@ -281,7 +357,8 @@ def _gossip(
         else:
             after, sent = lax.cond((state.step + 1) % local_steps == 0, talk, stay, here)
         moves = jax.tree.map(lambda new, old: new - old, after.x, wide)
-        return moves, GossipState(inner, state.step + 1, after.own, after.mixed, sent)
+        left_out = state.not_finite + ~finite
+        return moves, GossipState(inner, state.step + 1, after.own, after.mixed, sent, left_out)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -386,6 +463,12 @@ def _mixed(
     for weight, came in arrived:
         total += weight.astype(x.dtype) * read(came)
     return total
+
+
+def _coarsest(params: PyTree) -> jnp.dtype:
+    """The type of the parameters with the fewest bits; float32 without parameters."""
+    types = [jnp.asarray(leaf).dtype for leaf in jax.tree.leaves(params)]
+    return min(types, key=lambda each: jnp.finfo(each).bits, default=jnp.dtype(jnp.float32))
 
 
 def _size(params: PyTree) -> int:

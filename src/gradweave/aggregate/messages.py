@@ -21,11 +21,18 @@ class Sent(NamedTuple):
     sent_bytes: jax.Array
     """Bytes that this worker sent in the last update; float32, thus exact up to 16 MiB and to one
     part in 16 million above."""
+    not_finite: jax.Array
+    """Updates so far in which this worker's gradients were not finite, and so left out; int32."""
 
 
 def nothing_sent() -> jax.Array:
-    """Before the first update."""
+    """Bytes before the first update."""
     return jnp.zeros((), jnp.float32)
+
+
+def none_left_out() -> jax.Array:
+    """`Sent.not_finite` before the first update."""
+    return jnp.zeros((), jnp.int32)
 
 
 def of_this_worker(by_worker: NDArray, axis_name: AxisName) -> jax.Array:
@@ -87,7 +94,23 @@ def sent_bytes(state: optax.OptState) -> jax.Array:
     Raises:
         OptionError: there is none, or more than one.
     """
-    found = [value for _, value in optax.tree_utils.tree_get_all_with_path(state, "sent_bytes")]
+    return _of_aggregation(state, "sent_bytes")
+
+
+def not_finite(state: optax.OptState) -> jax.Array:
+    """Updates so far in which this worker's gradients were not finite, and so were left out.
+
+    Args:
+        state: of an optimizer with one aggregation in it.
+
+    Raises:
+        OptionError: there is none, or more than one.
+    """
+    return _of_aggregation(state, "not_finite")
+
+
+def _of_aggregation(state: optax.OptState, name: str) -> jax.Array:
+    found = [value for _, value in optax.tree_utils.tree_get_all_with_path(state, name)]
     if len(found) != 1:
         raise OptionError(
             f"the optimizer's state: expected one aggregation in it, found {len(found)}"

@@ -61,7 +61,9 @@ class Aggregation:
         return self.wrap(optimizer)
 
 
-def from_spec(text: str, workers: int, axis_name: AxisName = AXIS) -> Aggregation:
+def from_spec(
+    text: str, workers: int, axis_name: AxisName = AXIS, *, same_data: bool = False
+) -> Aggregation:
     """Makes the aggregation that a specification describes.
 
     Args:
@@ -74,6 +76,7 @@ def from_spec(text: str, workers: int, axis_name: AxisName = AXIS) -> Aggregatio
             ``consensus``, and last ``network=`` and the workers' network, a ring if not given.
         workers: N, of which the axis has as many devices.
         axis_name: of the workers' axis.
+        same_data: whether all workers' data are drawn alike, see `gradweave.aggregate.check`.
 
     Raises:
         SpecError: the text is not understood.
@@ -91,7 +94,7 @@ def from_spec(text: str, workers: int, axis_name: AxisName = AXIS) -> Aggregatio
     if name in EXACT:
         return Aggregation(text, workers, True, _first(_exact(name, text, workers, axis_name)))
     if name in GOSSIP:
-        return Aggregation(text, workers, False, _gossip(name, text, workers, axis_name))
+        return Aggregation(text, workers, False, _gossip(name, text, workers, axis_name, same_data))
     raise _unknown(name)
 
 
@@ -220,7 +223,7 @@ def _check_servers(network: Topology, workers: int) -> None:
         )
 
 
-def _gossip(name: str, text: str, workers: int, axis_name: AxisName) -> Wrap:
+def _gossip(name: str, text: str, workers: int, axis_name: AxisName, same_data: bool) -> Wrap:
     """A method that mixes parameters."""
     from gradweave.aggregate import gossip
 
@@ -229,7 +232,7 @@ def _gossip(name: str, text: str, workers: int, axis_name: AxisName) -> Wrap:
     mixing = _mixing(options.take("mixing", str, "weights"), network if given else None, workers)
     more: dict[str, Any] = {"local_steps": options.take("local_steps", int, 1)}
     if name != "naive_psgd":
-        more["strictness"] = options.take("strictness", str, "warn")
+        more |= {"strictness": options.take("strictness", str, "warn"), "same_data": same_data}
     if name == "choco_sgd":
         more["consensus"] = options.take("consensus", float, 0.3)
     make = getattr(gossip, name)

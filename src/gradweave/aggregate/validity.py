@@ -5,8 +5,12 @@ import math
 import warnings
 from typing import Literal
 
+import jax.numpy as jnp
+import optax
+
 from gradweave.aggregate.compressors import Compressor
 from gradweave.aggregate.mixing import MixingMatrix
+from gradweave.aggregate.trial import is_affine
 from gradweave.errors import OptionError
 
 Strictness = Literal["refuse", "warn", "ignore"]
@@ -40,6 +44,11 @@ class Validity:
     """What the method asks of it, infinity if nothing."""
     sigma: float
     """The compressor's absolute error for as many elements as there are parameters."""
+    consensus: float | None
+    """γ of CHOCO-SGD; None of other methods."""
+    consensus_limit: float
+    """Up to which γ the compressor's errors are expected to die out, infinity if nothing is known
+    of it."""
     impossible: tuple[str, ...]
     """Why it cannot work."""
     doubts: tuple[str, ...]
@@ -60,12 +69,24 @@ class Validity:
                 f"{self.compressor}, {'unbiased' if self.unbiased else 'biased'}: alpha "
                 f"{self.alpha:.4g} (limit {self.alpha_limit:.4g}), absolute error {self.sigma:.4g}"
             )
+        if self.consensus is not None:
+            lines.append(f"consensus {self.consensus:.4g} (limit {self.consensus_limit:.4g})")
         lines += [f"cannot work: {reason}" for reason in self.impossible]
         lines += [f"in doubt: {reason}" for reason in self.doubts]
         return "\n".join(lines)
 
 
-def check(method: str, mixing: MixingMatrix, compressor: Compressor | None, size: int) -> Validity:
+def check(
+    method: str,
+    mixing: MixingMatrix,
+    compressor: Compressor | None,
+    size: int,
+    *,
+    consensus: float = 0.3,
+    optimizer: optax.GradientTransformation | None = None,
+    dtype: jnp.dtype | type = jnp.float32,
+    same_data: bool = False,
+) -> Validity:
     """Judges a choice.
 
     Args:
@@ -73,8 +94,14 @@ def check(method: str, mixing: MixingMatrix, compressor: Compressor | None, size
         mixing: the mixing matrix.
         compressor: the compressor, or None where nothing is compressed.
         size: number of parameters.
+        consensus: γ of ``"choco_sgd"``; other methods have none.
+        optimizer: the one that is wrapped, which is tried on a few numbers; None leaves it out.
+        dtype: of the parameters.
+        same_data: whether all workers' data are drawn alike, as where all play one game: then
+            each may have an optimizer that is not linear.
 
-    Source: Tang et al. 2018, theorems 1 and 3; Koloskova, Stich and Jaggi 2019, assumption 1.
+    Source: Tang et al. 2018, theorems 1 and 3; Koloskova, Stich and Jaggi 2019, assumption 1. The
+    limit of γ is that of `consensus_limit`.
 
     >>> from gradweave.aggregate.compressors import MaxNorm
     >>> print(check("dcd_psgd", MixingMatrix.ring(8), MaxNorm(bits=8), 100))
@@ -86,6 +113,7 @@ def check(method: str, mixing: MixingMatrix, compressor: Compressor | None, size
     sigma = compressor.absolute_error(size) if compressor else 0.0
     unbiased = compressor.unbiased if compressor else True
     limit = math.inf
+    most = consensus_limit(mu, alpha) if method == "choco_sgd" else math.inf
     impossible, doubts = [], []
     if rho > 1 - 1e-9:
         impossible.append(
@@ -116,8 +144,24 @@ def check(method: str, mixing: MixingMatrix, compressor: Compressor | None, size
                 f"alpha {_number(alpha)} is not below 1: the compressor may lose more than all; "
                 "more bits or smaller blocks, or top_k, or random_k_unscaled"
             )
+        elif consensus > most:
+            doubts.append(
+                f"consensus {consensus:.4g} exceeds {most:.4g}, up to which errors of such a "
+                "compressor are expected to die out; take a smaller one, or send more"
+            )
     if method == "naive_psgd":
         doubts.append("errors of compression stay in the parameters; take dcd_psgd or choco_sgd")
+    if optimizer is not None and not same_data and not is_affine(optimizer):
+        doubts.append(
+            "the wrapped optimizer is not linear in the gradients, as Adam is not: where workers' "
+            "data differ, they do not end at the optimum of all; take SGD with momentum, or "
+            "average gradients (mean, ring, scheduled)"
+        )
+    if jnp.finfo(dtype).bits < 32:
+        doubts.append(
+            f"parameters are {jnp.dtype(dtype).name}, and each mixing is rounded to "
+            f"{jnp.finfo(dtype).eps:.1g} of them: keep them in float32, and cast for the gradient"
+        )
     return Validity(
         method=method,
         mixing=mixing.name,
@@ -129,9 +173,33 @@ def check(method: str, mixing: MixingMatrix, compressor: Compressor | None, size
         alpha=alpha,
         alpha_limit=limit,
         sigma=sigma,
+        consensus=consensus if method == "choco_sgd" else None,
+        consensus_limit=most,
         impossible=tuple(impossible),
         doubts=tuple(doubts),
     )
+
+
+def consensus_limit(mu: float, alpha: float) -> float:
+    """Up to which γ the errors of CHOCO-SGD's messages are expected to die out.
+
+    Told of one eigenvector of W with 1 − λ = μ, along which workers differ by x, and of a
+    compressor that leaves an element as it is known with probability 1 − δ, where δ = 1 − α²:
+    with a = γμ, x̂ ← x with probability δ, then x ← x − a·x̂. The second moments E[x², x·x̂, x̂²]
+    follow a matrix whose largest eigenvalue passes 1 at a = 2δ/(2 − δ). Workers that draw by
+    themselves, and messages that are smaller than α has them, stand up to some times as much.
+
+    Args:
+        mu: μ of the mixing matrix.
+        alpha: α of the compressor.
+
+    Returns:
+        2δ/((2 − δ)μ), at most 1; 0 where α is not below 1.
+    """
+    if alpha >= 1:
+        return 0.0
+    delta = 1 - alpha**2
+    return min(1.0, 2 * delta / ((2 - delta) * mu)) if mu > 0 else 1.0
 
 
 def judged(validity: Validity, strictness: Strictness) -> None:

@@ -255,7 +255,7 @@ def _train(
         trained = training.train(
             config,
             output,
-            report=lambda made: progress(_doing(made)),
+            report=_reporting(progress),
             checkpoint_minutes=task.checkpoint_minutes,
             extend=extend,
             processes=processes,
@@ -277,6 +277,23 @@ def _train(
         | judged(trained, task.episodes, seed, progress)
         | drawn(trained, task.render, seed, progress)
     )
+
+
+def _reporting(progress: Progress) -> "Callable[[Report], None]":
+    """Shows where the training has got to, and says once of each device what was wrong with it."""
+    named: set[int] = set()
+
+    def report(made: "Report") -> None:
+        progress(_doing(made))
+        for device, number in enumerate(made.not_finite):
+            if number and device not in named:
+                named.add(device)
+                note(
+                    f"device {device}: gradients that are not finite, {number} by update "
+                    f"{made.update}; they are left out"
+                )
+
+    return report
 
 
 def _part(processes: "Processes") -> None:

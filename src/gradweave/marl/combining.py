@@ -75,7 +75,7 @@ def combining(
     spec, devices = config.aggregation, config.devices
     name, _, what = spec.partition(":")
     if name.strip().lower() != "scheduled" or not what.strip():
-        return Combining(processes.together(lambda: from_spec(spec, devices)))
+        return Combining(processes.together(lambda: from_spec(spec, devices, same_data=True)))
     if processes.alone:
         schedule, kept = _schedule(config, folder, stated)
     else:

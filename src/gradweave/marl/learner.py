@@ -132,6 +132,12 @@ def sent(optimizer: Any) -> dict[str, Float[Array, ""]]:
     return {"sent_bytes": jnp.asarray(found[0][1], jnp.float32)}
 
 
+def not_finite(state: Any) -> Int[Array, ""]:
+    """Gradients so far that the aggregation in a state left out as not finite; 0 without one."""
+    found = optax.tree_utils.tree_get_all_with_path(state, "not_finite")
+    return sum((count.sum() for _, count in found), jnp.zeros((), jnp.int32))
+
+
 def norm(tree: Any) -> Float[Array, ""]:
     """Root of the sum of all squares."""
     return jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(tree)))

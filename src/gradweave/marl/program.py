@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from gradweave.marl.learner import AXIS, Learner, Metrics
+from gradweave.marl.learner import AXIS, Learner, Metrics, not_finite
 
 AT_ONCE = 64
 """Updates that one call makes at most: as many metrics have room."""
@@ -44,6 +44,9 @@ class Program:
             mapped(self._updates, in_specs=(P(AXIS), P()), out_specs=(P(AXIS), P()))
         )
 
+        everywhere = NamedSharding(self.mesh, P())
+        self._not_finite = jax.jit(jax.vmap(not_finite), out_shardings=everywhere)
+
     def start(self) -> Any:
         """The states before the first update: [D, S, ...]."""
         return self._start(np.int32(self.seed))
@@ -65,6 +68,10 @@ class Program:
         """
         state, metrics = self._run(state, np.int32(updates))
         return state, jax.tree.map(lambda x: np.asarray(x)[:updates], metrics)
+
+    def not_finite(self, state: Any) -> tuple[int, ...]:
+        """Of each device: its gradients so far, of all seeds, that were left out as not finite."""
+        return tuple(np.asarray(self._not_finite(state)).tolist())
 
     def parameters(self, state: Any) -> Any:
         """Of each seed [S, ...]: the mean of all devices', which may differ."""

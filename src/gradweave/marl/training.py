@@ -42,6 +42,8 @@ class Report:
     steps_per_s: float
     """Lately, of all games of one seed; compilation counts in the first one."""
     seconds_left: float
+    not_finite: tuple[int, ...] = ()
+    """Of each device: its gradients so far that were left out as not finite."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,11 +160,12 @@ def _updates(
             state, metrics = held.program.run(held.state, turn.updates)
             held.state, held.updates = state, done + turn.updates
             pace.took(turn.updates, time.monotonic() - began)
+            not_finite = held.program.not_finite(state)
 
-            def tell(done: int = done, metrics: Any = metrics) -> None:
+            def tell(done: int = done, metrics: Any = metrics, bad: Any = not_finite) -> None:
                 assert log is not None
                 log.write(_rows(metrics, done, per_update, environment.agents))
-                report(_report(config, held.updates, metrics, pace))
+                report(_report(config, held.updates, metrics, bad, pace))
 
             processes.by_first(tell)
         if held.updates > before:
@@ -339,7 +342,9 @@ class _Pace:
         return self._steps / self.seconds_each
 
 
-def _report(config: Config, updates: int, metrics: Any, pace: _Pace) -> Report:
+def _report(
+    config: Config, updates: int, metrics: Any, not_finite: tuple[int, ...], pace: _Pace
+) -> Report:
     episodes = metrics.episodes.sum()
     return Report(
         update=updates,
@@ -348,6 +353,7 @@ def _report(config: Config, updates: int, metrics: Any, pace: _Pace) -> Report:
         mean_return=float(metrics.returns.sum((0, 1)).mean() / episodes) if episodes else None,
         steps_per_s=pace.steps_per_s_lately,
         seconds_left=pace.seconds_each * (config.updates - updates),
+        not_finite=not_finite,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from gradweave.aggregate.asynchronous.layout import Layout, ranges
+from gradweave.aggregate.trial import changes_made
 from gradweave.errors import OptionError
 
 LONGEST = 160
@@ -88,9 +89,9 @@ def check_elementwise(optimizer: optax.GradientTransformation, params_layout: La
     given = [size * draw for size, draw in zip(_GRADIENTS, draws, strict=False)]
     given = [jnp.asarray(gradient.astype(small.dtype)) for gradient in given]
     try:
-        whole = _tried(optimizer, small.tree(start), [small.tree(g) for g in given])
+        whole = changes_made(optimizer, small.tree(start), [small.tree(g) for g in given])
         parts = [
-            _tried(optimizer, start[begin:end], [g[begin:end] for g in given])
+            changes_made(optimizer, start[begin:end], [g[begin:end] for g in given])
             for begin, end in ranges(small.size, 2)
         ]
     except Exception as error:
@@ -106,16 +107,6 @@ def check_elementwise(optimizer: optax.GradientTransformation, params_layout: La
             "whole, as clipping by a global norm, trust ratios and factored moments do; clip "
             "inside the gradient function, or take an elementwise optimizer: sgd, adam"
         )
-
-
-def _tried(optimizer: optax.GradientTransformation, params: Any, gradients: list[Any]) -> list:
-    """The changes that an optimizer makes."""
-    state, changes = optimizer.init(params), []
-    for gradient in gradients:
-        change, state = optimizer.update(gradient, state, params)
-        params = optax.apply_updates(params, change)
-        changes.append(change)
-    return changes
 
 
 def _close(one: jax.Array, other: jax.Array) -> bool:
