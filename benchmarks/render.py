@@ -833,10 +833,47 @@ def killed() -> str:
     return f"{table(head, lines)}\n\n{made_with(result)}"
 
 
+def killed_servers() -> str:
+    result = load("killed_servers")
+    lines = [
+        [
+            f"a server, {row['kills']} times",
+            str(row["inside_a_save"]),
+            f"{row['readable_and_same']} times",
+            str(row["recovered"]),
+            "the same bits" if row["same"] else "**other bits**",
+        ]
+        for row in result["rows"]
+    ]
+    head = [
+        "killed",
+        "inside a save",
+        "readable, with the unkilled run's parameters",
+        "recovered",
+        "end",
+    ]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
+def killed_ray() -> str:
+    result = load("killed_ray")
+    lines = [
+        [name, str(len(seconds)), f"{min(seconds):.1f} to {max(seconds):.1f} s"]
+        for name, seconds in zip(
+            ("the raylet", "the GCS"), result["seconds_to_the_end"].values(), strict=True
+        )
+    ]
+    head = ["killed", "times", "until the command ended"]
+    busy = f"{result['load_at_start']:.0f} processes wanted them"
+    return f"{table(head, lines)}\n\n{made_with(result)} While it ran {busy}."
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "results": results,
     "first_result": first_result,
     "killed": killed,
+    "killed_servers": killed_servers,
+    "killed_ray": killed_ray,
     "table_2_short": short_table_2,
     "table_2": full_table_2,
     "scaling": scaling,

@@ -9,6 +9,8 @@ from typing import TextIO
 
 from gradweave.errors import FileError
 
+_TEMPORARY = ".gradweave-{}.part"
+
 
 def atomic_write(path: str | Path, data: bytes) -> None:
     """Writes a file so that a reader finds the old content or the new, never a part.
@@ -35,6 +37,11 @@ def atomic_write(path: str | Path, data: bytes) -> None:
         raise FileError(f"{str(path)!r} cannot be written: {reason}") from error
 
 
+def unfinished(folder: Path) -> list[Path]:
+    """What processes that write, or that were killed as they wrote, have there for the moment."""
+    return sorted(folder.glob(_TEMPORARY.format("*")))
+
+
 def reopened(path: Path, keep: Callable[[str], bool]) -> TextIO:
     """Opens a file of lines to write more of them, after those that are to be kept.
 
@@ -59,7 +66,7 @@ def reopened(path: Path, keep: Callable[[str], bool]) -> TextIO:
 
 
 def _write_and_rename(target: Path, data: bytes) -> None:
-    temporary = target.with_name(f".gradweave-{secrets.token_hex(8)}.part")
+    temporary = target.with_name(_TEMPORARY.format(secrets.token_hex(8)))
     try:
         # Opened by hand, not with tempfile: the new file gets the permissions that the umask says,
         # not 0600.

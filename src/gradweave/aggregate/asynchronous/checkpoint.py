@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from gradweave import arrays
 from gradweave.aggregate.asynchronous.history import COLUMNS, History
 from gradweave.aggregate.asynchronous.shard import Shard
+from gradweave.atomic import unfinished
 from gradweave.errors import FileError, OptionError
 
 FILE = "run.safetensors"
@@ -79,7 +80,7 @@ def save_cut(folder: Path, cut: Cut, digest: str) -> None:
         ),
     }
     arrays.save(folder / FILE, columns, about)
-    for path, updates in _shards(folder):
+    for path, updates in shards(folder):
         if updates < cut.updates:
             path.unlink(missing_ok=True)
 
@@ -87,14 +88,15 @@ def save_cut(folder: Path, cut: Cut, digest: str) -> None:
 def remove_others(folder: Path, updates: int) -> None:
     """Removes the shards that do not belong to the cut after so many updates.
 
-    Only while no server runs: what a run that was killed left of a later cut.
+    Only while no server runs: what a run that was killed left of a later cut, and what servers that
+    were killed as they wrote left unfinished.
     """
-    for path, number in _shards(folder):
-        if number != updates:
-            path.unlink(missing_ok=True)
+    others = [path for path, number in shards(folder) if number != updates]
+    for path in (*others, *unfinished(folder)):
+        path.unlink(missing_ok=True)
 
 
-def _shards(folder: Path) -> list[tuple[Path, int]]:
+def shards(folder: Path) -> list[tuple[Path, int]]:
     """The files of shards, and after how many updates each was written."""
     found = [(path, _SHARD.fullmatch(path.name)) for path in folder.iterdir()]
     return [(path, int(match[1])) for path, match in found if match]
