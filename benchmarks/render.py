@@ -864,8 +864,8 @@ def killed_ray() -> str:
         )
     ]
     head = ["killed", "times", "until the command ended"]
-    busy = f"{result['load_at_start']:.0f} processes wanted them"
-    return f"{table(head, lines)}\n\n{made_with(result)} While it ran {busy}."
+    load_average = f"Load average at the start: {result['load_at_start']:.1f}."
+    return f"{table(head, lines)}\n\n{made_with(result)} {load_average}"
 
 
 PARTS: dict[str, Callable[[], str]] = {
