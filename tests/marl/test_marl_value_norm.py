@@ -18,30 +18,30 @@ from gradweave.marl.value_norm import DECAY, LEAST_VARIANCE, ValueNorm
 from tests.marl.doors import learner
 
 RNG = np.random.default_rng(0)
-GROUPS = (0, 1, 0)
+SETS = (0, 1, 0)
 
 
 def test_moments_are_debiased_moving_averages():
     """As the paper's program keeps them: sums that decay, over what sums of ones came to."""
     shift, scale = np.array([50.0, -3.0, 48.0]), np.array([4.0, 0.5, 4.0])
     batches = shift + scale * RNG.standard_normal((6, 20, 5, 3)) + np.arange(6)[:, None, None, None]
-    got = ValueNorm.zero(GROUPS)
+    got = ValueNorm.zero(SETS)
     np.testing.assert_array_equal(got.denormalise(jnp.ones((2, 3))), np.ones((2, 3)))
     sums = np.zeros((2, 2))
     ones = 0.0
     for batch in batches:
         got = got.add(jnp.asarray(batch, jnp.float32))
-        for group in range(2):
-            x = batch[..., np.array(GROUPS) == group]
-            sums[0, group] = DECAY * sums[0, group] + (1 - DECAY) * x.mean()
-            sums[1, group] = DECAY * sums[1, group] + (1 - DECAY) * np.square(x).mean()
+        for one in range(2):
+            x = batch[..., np.array(SETS) == one]
+            sums[0, one] = DECAY * sums[0, one] + (1 - DECAY) * x.mean()
+            sums[1, one] = DECAY * sums[1, one] + (1 - DECAY) * np.square(x).mean()
         ones = DECAY * ones + (1 - DECAY)
     mean = sums[0] / ones
     variance = sums[1] / ones - mean**2
     np.testing.assert_allclose(got.mean, mean, rtol=1e-5)
     np.testing.assert_allclose(got.variance, variance, rtol=1e-4)
     last = jnp.asarray(batches[-1], jnp.float32)
-    own = np.array(GROUPS)
+    own = np.array(SETS)
     expected = (batches[-1] - mean[own]) / np.sqrt(variance[own])
     np.testing.assert_allclose(got.normalise(last), expected, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(got.denormalise(got.normalise(last)), last, rtol=1e-5, atol=1e-5)

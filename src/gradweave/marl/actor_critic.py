@@ -1,24 +1,27 @@
-"""Actors and critics of all agents, with shared parameters, and how they look at an environment."""
+"""Actors and critics of all agents, and how they look at an environment."""
 
 import dataclasses
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray
 
 from gradweave.marl import distributions
 from gradweave.marl.environment import Environment, View
-from gradweave.marl.networks import Activation, Memory, Network
+from gradweave.marl.networks import Activation, AnyNetwork, Memory, Network, draw
+from gradweave.marl.sets import Sets, number
 
 
 class ActorCritic(eqx.Module):
     """All parameters."""
 
-    actor: Network
-    critic: Network
-    log_spread: Float[Array, " U"] | None
-    """Of continuous actions, whatever is seen; None for discrete ones."""
+    actor: AnyNetwork
+    critic: AnyNetwork
+    log_spread: Float[Array, "*N U"] | None
+    """Of continuous actions, whatever is seen; None for discrete ones. Of each set of parameters,
+    where there are several."""
 
 
 class Memories(eqx.Module):
@@ -52,30 +55,37 @@ class Players:
     activation: Activation
     log_spread: float
     """Of continuous actions at first."""
+    sets: Sets
+    """[A] which agents have parameters together."""
 
     def draw(self, key: PRNGKeyArray) -> ActorCritic:
         """Draws the parameters."""
         environment = self.environment
         actor, critic = jax.random.split(key)
 
-        def network(inputs: int, outputs: int, key: PRNGKeyArray, scale: float) -> Network:
-            return Network(
-                inputs,
-                outputs,
-                environment.num_agents,
-                key,
-                hidden=self.hidden,
-                recurrent=self.recurrent,
-                activation=self.activation,
-                scale=scale,
-            )
+        def network(inputs: int, outputs: int, key: PRNGKeyArray, scale: float) -> AnyNetwork:
+            def one(key: PRNGKeyArray) -> Network:
+                return Network(
+                    inputs,
+                    outputs,
+                    environment.num_agents,
+                    key,
+                    hidden=self.hidden,
+                    recurrent=self.recurrent,
+                    activation=self.activation,
+                    scale=scale,
+                )
+
+            return draw(self.sets, key, one)
 
         sees = environment.world if self.central else environment.observation
         continuous = environment.continuous
+        several = () if number(self.sets) == 1 else (number(self.sets),)
+        spread = jnp.full((*several, environment.actions), self.log_spread, jnp.float32)
         return ActorCritic(
             network(environment.observation, environment.actions, actor, 0.01),
             network(sees, 1, critic, 1.0),
-            jnp.full(environment.actions, self.log_spread, jnp.float32) if continuous else None,
+            spread if continuous else None,
         )
 
     def memory(self, parameters: ActorCritic, batch: int) -> Memories:
@@ -96,10 +106,10 @@ class Players:
         seen = self._kept(view)
         actor, scores = parameters.actor(memories.actor, view.observation, view.start)
         critic, value = parameters.critic(memories.critic, self._judged(seen), view.start)
-        spread = parameters.log_spread
+        spread = self._spread(parameters)
         if spread is not None:
-            draw = jax.vmap(lambda key, mean: distributions.gaussian_draw(key, mean, spread))
-            action = draw(keys, scores)
+            drawn = jax.vmap(lambda key, mean: distributions.gaussian_draw(key, mean, spread))
+            action = drawn(keys, scores)
         else:
             odds = distributions.log_odds(scores, self._mask(seen))
             action = jax.vmap(distributions.draw)(keys, odds)
@@ -162,6 +172,11 @@ class Players:
         """What critics see, with an axis of agents."""
         return seen.observation if seen.world is None else seen.world[..., None, :]
 
+    def _spread(self, parameters: ActorCritic) -> Float[Array, "*A U"] | None:
+        """Of each agent's actions; without that axis where all have parameters together."""
+        spread = parameters.log_spread
+        return spread if spread is None or spread.ndim == 1 else spread[np.array(self.sets)]
+
     def _mask(self, seen: Played) -> Array | None:
         """What is available; None if all agents always have all actions."""
         if seen.available is None and not self.environment.mask.all():
@@ -176,7 +191,7 @@ class Players:
         action: Num[Array, "..."],
     ) -> tuple[Float[Array, "*B A"], Float[Array, "*B A"]]:
         """Log odds of actions, and the entropy of what they were drawn from."""
-        spread = parameters.log_spread
+        spread = self._spread(parameters)
         if spread is None:
             odds = distributions.log_odds(scores, self._mask(seen))
             return distributions.of_action(odds, action), distributions.entropy(odds)

@@ -34,6 +34,21 @@ class Algorithm:
     """(environment, settings, devices, updates of the whole training, aggregation)."""
 
 
+def _cut_off(norm: float, sets: int) -> "optax.GradientTransformation":
+    """Cuts gradients off at a norm: where all have an axis of sets in front, each set's own."""
+    import jax
+    import optax
+
+    whole = optax.clip_by_global_norm(norm)
+    if sets == 1:
+        return whole
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return jax.vmap(lambda own: whole.update(own, state)[0])(updates), state
+
+    return optax.GradientTransformation(whole.init, update)
+
+
 def _ppo(central: bool) -> Callable[["Environment", PPO, int, int, Aggregate], "Learner"]:
     def build(
         environment: "Environment", settings: PPO, devices: int, updates: int, aggregate: Aggregate
@@ -42,7 +57,9 @@ def _ppo(central: bool) -> Callable[["Environment", PPO, int, int, Aggregate], "
 
         from gradweave.marl.actor_critic import Players
         from gradweave.marl.ppo import PPOLearner
+        from gradweave.marl.sets import number, sets_of
 
+        sets = sets_of(environment, settings.parameters)
         players = Players(
             environment,
             central,
@@ -50,11 +67,12 @@ def _ppo(central: bool) -> Callable[["Environment", PPO, int, int, Aggregate], "
             settings.recurrent,
             settings.activation,
             settings.log_spread,
+            sets,
         )
         steps = updates * settings.epochs * settings.minibatches
         rate = settings.learning_rate
         optimizer = optax.chain(
-            optax.clip_by_global_norm(settings.gradient_norm),
+            _cut_off(settings.gradient_norm, number(sets)),
             optax.adam(
                 optax.linear_schedule(rate, 0.0, steps) if settings.decay else rate, eps=1e-5
             ),
@@ -78,10 +96,12 @@ def _q_learning(
         import optax
 
         from gradweave.marl.q_learning import QLearner
+        from gradweave.marl.sets import number, sets_of
 
+        sets = number(sets_of(environment, settings.parameters)) if kind == "iql" else 1
         rate, steps = settings.learning_rate, updates * settings.epochs
         optimizer = optax.chain(
-            optax.clip_by_global_norm(settings.gradient_norm),
+            _cut_off(settings.gradient_norm, sets),
             optax.adam(optax.linear_schedule(rate, 0.0, steps) if settings.decay else rate),
         )
         return QLearner(environment, kind, settings, aggregate(optimizer), devices, updates)

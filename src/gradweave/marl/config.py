@@ -22,6 +22,10 @@ Activation = Literal["tanh", "relu"]
 """Of the hidden layers."""
 
 
+Sharing = Literal["shared", "team", "agent"]
+"""Who has parameters together: all agents, those of a team, or each agent has its own."""
+
+
 class Settings(Protocol):
     """What every algorithm's settings have."""
 
@@ -34,13 +38,15 @@ class Settings(Protocol):
         ...
 
 
-def check_network(hidden: tuple[int, ...], activation: str) -> None:
+def check_network(hidden: tuple[int, ...], activation: str, sharing: str) -> None:
     """Refuses networks that cannot be made."""
     if not hidden or min(hidden) < 1:
         raise OptionError(f"hidden: expected at least one width of 1 or more, got {list(hidden)}")
     known = get_args(Activation)
     if activation not in known:
         raise OptionError(f"activation: expected {', '.join(known)}, got {activation!r}")
+    if sharing not in get_args(Sharing):
+        raise OptionError(f"parameters: expected shared, team or agent, got {sharing!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +94,8 @@ class PPO:
     recurrent: bool = False
     """Whether a gated recurrent unit as wide as the last hidden layer follows it."""
     activation: Activation = "tanh"
+    parameters: Sharing = "shared"
+    """Whether all agents have one set of parameters, those of a team have, or each agent has."""
     log_spread: float = 0.0
     """Logarithm of the deviation of continuous actions at first."""
 
@@ -96,7 +104,7 @@ class PPO:
         check_at_least_one(self, "environments", "rollout", "epochs", "minibatches")
         check_not_below_zero(self, "entropy", "value", "shaping")
         check_share(self, "discount", "smoothing", "shaping_until")
-        check_network(self.hidden, self.activation)
+        check_network(self.hidden, self.activation, self.parameters)
         if self.value_clip is not None:
             check_above_zero(self, "value_clip")
         if self.truncation not in ("end", "bootstrap"):
@@ -143,7 +151,10 @@ PPO_DEFAULTS: dict[str, dict[str, Any]] = {
 
 _SETTINGS = "settings."
 """What the names of settings begin with in `Config.flat`."""
-_UNSAID: dict[str, Any] = {f"{_SETTINGS}normalise_values": False}
+_UNSAID: dict[str, Any] = {
+    f"{_SETTINGS}normalise_values": False,
+    f"{_SETTINGS}parameters": "shared",
+}
 """What trainings did that began before there was a setting for it, and so do not say."""
 
 

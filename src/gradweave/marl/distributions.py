@@ -39,7 +39,7 @@ def entropy(odds: Float[Array, "*B U"]) -> Float[Array, "*B"]:
 
 
 def gaussian_draw(
-    key: PRNGKeyArray, mean: Float[Array, "*B U"], log_spread: Float[Array, " U"]
+    key: PRNGKeyArray, mean: Float[Array, "*B U"], log_spread: Float[Array, "*#B U"]
 ) -> Float[Array, "*B U"]:
     """A value of each component, independent of the others."""
     return mean + jnp.exp(log_spread) * jax.random.normal(key, mean.shape)
@@ -47,7 +47,7 @@ def gaussian_draw(
 
 def gaussian_of_action(
     mean: Float[Array, "*B U"],
-    log_spread: Float[Array, " U"],
+    log_spread: Float[Array, "*#B U"],
     action: Float[Array, "*B U"],
     real: Bool[Array, "*#B U"],
 ) -> Float[Array, "*B"]:
@@ -57,7 +57,7 @@ def gaussian_of_action(
 
 
 def gaussian_entropy(
-    log_spread: Float[Array, " U"], real: Bool[Array, "*B U"]
+    log_spread: Float[Array, "*#B U"], real: Bool[Array, "*B U"]
 ) -> Float[Array, "*B"]:
     """Differential entropy in nats, over components that exist."""
     return jnp.where(real, log_spread + 0.5 + _HALF_LOG_TAU, 0.0).sum(-1)

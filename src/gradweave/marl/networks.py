@@ -1,19 +1,22 @@
 """The learners' networks: arrays alone, so that a whole learner is carried through `lax.scan`.
 
-One set of parameters serves all agents; who an agent is, is part of what it sees: its number as a
-one-hot vector beside its observation. A one-hot vector times a matrix is one of its rows, so the
-row is added, and nothing is joined or multiplied.
+One set of parameters serves all agents that share it; who an agent is, is part of what it sees: its
+number as a one-hot vector beside its observation. A one-hot vector times a matrix is one of its
+rows, so the row is added, and nothing is joined or multiplied.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gradweave.marl.config import Activation
+from gradweave.marl.sets import Sets, number
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 Memory = Float[Array, "*B A H"] | None
@@ -176,3 +179,68 @@ class Network(eqx.Module):
         for layer in rest:
             x = activation(layer(x))
         return x
+
+
+class Networks(eqx.Module):
+    """Several networks of one shape, each of them some agents' own: seen from without, one."""
+
+    each: Network
+    """[N, …] of each set of parameters."""
+    sets: Sets = eqx.field(static=True)
+
+    def start(self, *batch: int) -> Memory:
+        """See `Network.start`."""
+        if self.each.cell is None:
+            return None
+        return jnp.zeros((*batch, len(self.sets), self.each.head.weight.shape[-2]))
+
+    def __call__(
+        self, memory: Memory, x: Float[Array, "..."], start: Bool[Array, "*B"]
+    ) -> tuple[Memory, Float[Array, "*B A N"]]:
+        """See `Network.__call__`."""
+
+        def one(network: Network, memory: Memory, x: Array) -> tuple[Memory, Array]:
+            memory, answer = network(_with_agent(memory), x[..., None, :], start)
+            return None if memory is None else memory[..., 0, :], answer[..., 0, :]
+
+        return self._by_agent(one, memory, x)
+
+    def along(
+        self, memory: Memory, x: Float[Array, "..."], start: Bool[Array, "T *B"]
+    ) -> Float[Array, "T *B A N"]:
+        """See `Network.along`."""
+
+        def one(network: Network, memory: Memory, x: Array) -> Array:
+            return network.along(_with_agent(memory), x[..., None, :], start)[..., 0, :]
+
+        return self._by_agent(one, memory, x)
+
+    def _by_agent(self, one: Callable[..., Any], memory: Memory, x: Float[Array, "..."]) -> Any:
+        """What each agent's own network makes of it, all at once."""
+        agents = np.arange(len(self.sets))
+        own = jax.tree.map(lambda leaf: leaf[np.array(self.sets)], self.each)
+        # Of the rows that say who an agent is, its own.
+        own = eqx.tree_at(lambda network: network.agent, own, own.agent[agents, agents][:, None])
+        if x.shape[-2] == 1:  # what all agents see
+            return jax.vmap(one, (0, -2, None), -2)(own, memory, x[..., 0, :])
+        return jax.vmap(one, (0, -2, -2), -2)(own, memory, x)
+
+
+AnyNetwork = Network | Networks
+
+
+def draw(sets: Sets, key: PRNGKeyArray, one: Callable[[PRNGKeyArray], Network]) -> AnyNetwork:
+    """Draws as many networks as there are sets of parameters.
+
+    Args:
+        sets: of the agents.
+        key: draws.
+        one: draws one network; where there is one set, by this key itself.
+    """
+    if number(sets) == 1:
+        return one(key)
+    return Networks(jax.vmap(one)(jax.random.split(key, number(sets))), sets)
+
+
+def _with_agent(memory: Memory) -> Memory:
+    return None if memory is None else memory[..., None, :]

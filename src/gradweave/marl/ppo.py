@@ -1,8 +1,9 @@
-"""Proximal policy optimisation for several agents with shared parameters: IPPO and MAPPO.
+"""Proximal policy optimisation for several agents: IPPO and MAPPO.
 
 IPPO's critic sees what its agent sees, MAPPO's the state of the whole game; both tell agents apart
-by their numbers. Either can have a memory. Episodes that reach over an update's end go on in the
-next one.
+by their numbers. Either can have a memory. Where agents do not all have their parameters together,
+each set of parameters learns as if it were alone: the loss is the sum of the sets' own ones.
+Episodes that reach over an update's end go on in the next one.
 
 Source: Schulman et al. 2017; de Witt et al. 2020 (IPPO); Yu et al. 2022 (MAPPO).
 """
@@ -13,6 +14,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
@@ -21,6 +23,7 @@ from gradweave.marl.actor_critic import ActorCritic, Memories, Played, Players
 from gradweave.marl.config import PPO
 from gradweave.marl.environment import View
 from gradweave.marl.learner import AXIS, Metrics, Tally, game_keys, norm, sent, split_each
+from gradweave.marl.sets import mean_of_each, number
 from gradweave.marl.value_norm import ValueNorm
 
 
@@ -92,9 +95,7 @@ class PPOLearner:
             keys=keys,
             key=jax.random.fold_in(learning, first),
             updates=jnp.zeros((), jnp.int32),
-            returns=ValueNorm.zero((0,) * environment.num_agents)
-            if self.settings.normalise_values
-            else None,
+            returns=ValueNorm.zero(self.players.sets) if self.settings.normalise_values else None,
         )
 
     def parameters(self, state: PPOState) -> ActorCritic:
@@ -198,10 +199,10 @@ class PPOLearner:
 
     def _parts(self, lesson: Lesson, key: PRNGKeyArray) -> Lesson:
         """The lesson in random parts, [minibatches, …]: whole games where there is a memory."""
-        number = self.settings.minibatches
+        minibatches = self.settings.minibatches
 
         def parts(x: Array, order: Array) -> Array:
-            return x[order].reshape(number, -1, *x.shape[1:])
+            return x[order].reshape(minibatches, -1, *x.shape[1:])
 
         if not self.settings.recurrent:
             rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), lesson)
@@ -233,23 +234,37 @@ class PPOLearner:
         log_odds, entropy, value = self.players.judge(parameters, part.memories, played)
         advantage = part.advantage
         if settings.normalise:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+            advantage = self._alike(advantage)
         change = log_odds - played.log_odds
         ratio = jnp.exp(change)
         clipped = jnp.clip(ratio, 1.0 - settings.clip, 1.0 + settings.clip)
-        gain = jnp.minimum(ratio * advantage, clipped * advantage).mean()
+        gain = self._mean(jnp.minimum(ratio * advantage, clipped * advantage))
         error = jnp.square(value - part.target)
         if settings.value_clip is not None:
             near = played.value + jnp.clip(
                 value - played.value, -settings.value_clip, settings.value_clip
             )
             error = jnp.maximum(error, jnp.square(near - part.target))
-        error, entropy = 0.5 * error.mean(), entropy.mean()
+        error, entropy = 0.5 * self._mean(error), self._mean(entropy)
         total = -gain + settings.value * error - settings.entropy * entropy
-        return total, {
+        return total * number(self.players.sets), {
             "gain": gain,
             "value_error": error,
             "entropy": entropy,
             "divergence": (ratio - 1.0 - change).mean(),
             "clipped": (jnp.abs(ratio - 1.0) > settings.clip).mean(),
         }
+
+    def _alike(self, advantage: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
+        """Brought to mean 0 and deviation 1, for each set of parameters."""
+        sets = self.players.sets
+        if number(sets) == 1:
+            return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        own = np.array(sets)
+        away = advantage - mean_of_each(advantage, sets)[own]
+        return away / (jnp.sqrt(mean_of_each(jnp.square(away), sets))[own] + 1e-8)
+
+    def _mean(self, x: Float[Array, "*B A"]) -> Float[Array, ""]:
+        """Over all agents; where there are several sets of parameters, over their means."""
+        sets = self.players.sets
+        return x.mean() if number(sets) == 1 else mean_of_each(x, sets).mean()

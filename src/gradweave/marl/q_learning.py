@@ -1,4 +1,4 @@
-"""Q-learning for several agents with shared parameters: independent, VDN and QMIX.
+"""Q-learning for several agents: independent, VDN and QMIX.
 
 What was played is remembered as rows of a few steps, from which later updates learn; with a memory
 in the network, a row keeps what the network remembered when it began. The next action's value is
@@ -21,8 +21,9 @@ from gradweave.errors import OptionError
 from gradweave.marl.environment import Environment, View
 from gradweave.marl.learner import Metrics, Tally, game_keys, norm, sent, split_each
 from gradweave.marl.mixers import Apart, Mixer, Monotone, Sum
-from gradweave.marl.networks import Memory, Network
+from gradweave.marl.networks import AnyNetwork, Memory, Network, draw
 from gradweave.marl.q_settings import QLearning
+from gradweave.marl.sets import Sets, mean_of_each, number, sets_of
 
 Kind = Literal["iql", "vdn", "qmix"]
 
@@ -30,7 +31,7 @@ Kind = Literal["iql", "vdn", "qmix"]
 class Values(eqx.Module):
     """All parameters."""
 
-    agent: Network
+    agent: AnyNetwork
     """From what an agent sees to the values of its actions."""
     mixer: Mixer
 
@@ -113,6 +114,11 @@ class QLearner:
         return self.games * self.settings.rollout
 
     @property
+    def _sets(self) -> Sets:
+        """[A] which agents have parameters together."""
+        return sets_of(self.environment, self.settings.parameters)
+
+    @property
     def _blocks(self) -> int:
         """Updates whose rows are remembered."""
         return max(1, self.settings.remembered // self.settings.steps)
@@ -193,16 +199,20 @@ class QLearner:
     def _draw(self, key: PRNGKeyArray) -> Values:
         environment, settings = self.environment, self.settings
         agent_key, mixer_key = jax.random.split(key)
-        agent = Network(
-            environment.observation,
-            environment.actions,
-            environment.num_agents,
-            agent_key,
-            hidden=settings.hidden,
-            recurrent=settings.recurrent,
-            activation=settings.activation,
-            scale=0.1,
-        )
+
+        def one(key: PRNGKeyArray) -> Network:
+            return Network(
+                environment.observation,
+                environment.actions,
+                environment.num_agents,
+                key,
+                hidden=settings.hidden,
+                recurrent=settings.recurrent,
+                activation=settings.activation,
+                scale=0.1,
+            )
+
+        agent = draw(self._sets, agent_key, one)
         if self.kind == "qmix":
             agents = environment.num_agents
             return Values(agent, Monotone(environment.world, agents, settings.mixing, mixer_key))
@@ -332,7 +342,11 @@ class QLearner:
         goal = jax.lax.stop_gradient(
             traced(reward, following, steps.done, settings.discount, settings.trace)
         )
-        error = 0.5 * jnp.square(value - goal).mean()
+        error = jnp.square(value - goal)
+        if self.kind == "iql" and number(self._sets) > 1:  # each set learns as if it were alone
+            error = 0.5 * mean_of_each(error, self._sets).sum()
+        else:
+            error = 0.5 * error.mean()
         return error, {"value_error": error, "value": value.mean()}
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from gradweave.checks import check_above_zero, check_at_least_one, check_share
 from gradweave.errors import OptionError
-from gradweave.marl.config import Activation, check_network
+from gradweave.marl.config import Activation, Sharing, check_network
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,9 @@ class QLearning:
     recurrent: bool = False
     """Whether a gated recurrent unit as wide as the last hidden layer follows it."""
     activation: Activation = "relu"
+    parameters: Sharing = "shared"
+    """Whether all agents have one set of parameters, those of a team have, or each agent has;
+    QMIX's mixing network is one for all."""
     mixing: int = 32
     """Width of QMIX's mixing network."""
 
@@ -58,7 +61,7 @@ class QLearning:
         check_share(
             self, "discount", "trace", "target_rate", "explore", "explore_last", "explore_until"
         )
-        check_network(self.hidden, self.activation)
+        check_network(self.hidden, self.activation, self.parameters)
         if self.remembered < self.steps:
             raise OptionError(
                 f"remembered: expected at least the {self.steps} steps of an update, got "

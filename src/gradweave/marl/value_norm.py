@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from gradweave.marl.sets import Sets, mean_of_each, number
+
 DECAY = 0.99999
 """β: what is left of an update's weight after another one."""
 LEAST_VARIANCE = 1e-2
@@ -24,20 +26,17 @@ class ValueNorm(eqx.Module):
     """
 
     mean: Float[Array, " N"]
-    """Of each group of agents."""
+    """Of each set of parameters: agents who learn by the same critic have moments together."""
     variance: Float[Array, " N"]
     updates: Int[Array, ""]
     """t: counted so far."""
-    groups: tuple[int, ...] = eqx.field(static=True)
-    """[A] each agent's: those who learn by the same critic have moments together."""
+    sets: Sets = eqx.field(static=True)
 
     @staticmethod
-    def zero(groups: tuple[int, ...]) -> "ValueNorm":
+    def zero(sets: Sets) -> "ValueNorm":
         """Nothing yet: values count as they are."""
-        number = max(groups) + 1
-        return ValueNorm(
-            jnp.zeros(number), jnp.ones(number), jnp.zeros((), jnp.int32), tuple(groups)
-        )
+        sizes = number(sets)
+        return ValueNorm(jnp.zeros(sizes), jnp.ones(sizes), jnp.zeros((), jnp.int32), sets)
 
     def normalise(self, value: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
         """What critics learn, of returns."""
@@ -56,8 +55,9 @@ class ValueNorm(eqx.Module):
             returns: as many on every device.
             axis: of the devices, which all get the moments of all; None for one device.
         """
-        rows = returns.reshape(-1, returns.shape[-1])
-        mean, variance = self._pooled(rows.mean(0), rows.var(0), self._shares())
+        own = np.array(self.sets)
+        mean = mean_of_each(returns, self.sets)
+        variance = mean_of_each(jnp.square(returns - mean[own]), self.sets)
         if axis is not None:
             # Gathered rather than `pmean`: added up in the same order in any number of processes.
             every_mean, every_variance = jax.lax.all_gather((mean, variance), axis)
@@ -71,24 +71,10 @@ class ValueNorm(eqx.Module):
             self.mean + weight * moved,
             (1.0 - weight) * (self.variance + weight * jnp.square(moved)) + weight * variance,
             updates,
-            self.groups,
-        )
-
-    def _shares(self) -> np.ndarray:
-        """[N, A] what each agent counts for in its group."""
-        member = np.array(self.groups) == np.arange(max(self.groups) + 1)[:, None]
-        return (member / member.sum(1, keepdims=True)).astype(np.float32)
-
-    def _pooled(
-        self, mean: Float[Array, " A"], variance: Float[Array, " A"], shares: np.ndarray
-    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        """Moments of groups, of those of agents."""
-        whole = jnp.asarray(shares) @ mean
-        return whole, jnp.asarray(shares) @ (
-            variance + jnp.square(mean - whole[np.array(self.groups)])
+            self.sets,
         )
 
     def _of_agents(self) -> tuple[Float[Array, " A"], Float[Array, " A"]]:
-        groups = np.array(self.groups)
+        own = np.array(self.sets)
         deviation = jnp.sqrt(jnp.maximum(self.variance, LEAST_VARIANCE))
-        return self.mean[groups], deviation[groups]
+        return self.mean[own], deviation[own]
