@@ -28,6 +28,19 @@ def regression() -> Callable[..., Any]:
     return jax.value_and_grad(loss)
 
 
+def broken_at(worker: int, steps: int) -> Callable[..., Any]:
+    """The same, but for one worker's first steps, in which one element of its gradient is NaN."""
+    gradient = regression()
+
+    def broken(params: Any, draw: Draw) -> Any:
+        loss, made = gradient(params, draw)
+        bad = (draw.worker == worker) & (draw.clock < steps)
+        made["outer"] = made["outer"].at[1].set(jnp.where(bad, jnp.nan, made["outer"][1]))
+        return loss, made
+
+    return broken
+
+
 def params() -> dict[str, Any]:
     random = np.random.default_rng(7)
     return {
@@ -64,7 +77,8 @@ def plain_loop(of: Task) -> tuple[Any, list[float]]:
             loss, gradient = of.gradient(now, draw)
             losses.append(float(loss))
             each.append(gradient)
-        mean = jax.tree.map(lambda *g: sum(g) / of.workers, *each)
+        there = [g for g in each if all(np.isfinite(x).all() for x in jax.tree.leaves(g))]
+        mean = jax.tree.map(lambda *g: sum(g[1:], g[0]) / len(g), *there)
         change, state = of.optimizer.update(mean, state, now)
         now = optax.apply_updates(now, change)
     return now, losses

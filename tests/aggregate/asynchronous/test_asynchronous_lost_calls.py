@@ -21,10 +21,10 @@ import ray
 from ray import exceptions
 from ray.exceptions import ActorUnavailableError
 
-from gradweave.aggregate.asynchronous import Run, Task, actors, calls, checkpoint, train
+from gradweave.aggregate.asynchronous import Report, Run, Task, actors, calls, checkpoint, train
 from gradweave.aggregate.asynchronous.shard import fresh
 from gradweave.errors import RunError
-from tests.aggregate.asynchronous.cases import same, task
+from tests.aggregate.asynchronous.cases import SIZE, broken_at, close, plain_loop, same, task
 
 HEARD, REQUEST, ANSWER = None, "request", "answer"
 Losing = Callable[[int, str, int], str | None]
@@ -131,6 +131,18 @@ def check_same(run: Run, whole: Run) -> None:
     assert np.array_equal(run.traffic.pushed_bytes, whole.traffic.pushed_bytes)
     assert [kept.update for kept in run.kept] == [kept.update for kept in whole.kept]
     assert all(same(a.params, b.params) for a, b in zip(run.kept, whole.kept, strict=True))
+
+
+def test_a_gradient_that_is_not_finite_is_left_out_and_its_worker_named(trained, tmp_path):
+    given = task(gradient=broken_at(worker=1, steps=1), **SMALL)
+    reports: list[Report] = []
+    run = trained(given, Here(), folder=tmp_path, report=reports.append, **OFTEN)
+    assert close(run.params, plain_loop(given)[0])
+    assert [made.not_finite for made in reports] == [(1,), ()]
+    assert run.history.finite.tolist() == [True, False, True, True]
+    assert run.traffic.pushed_bytes.sum() == 3 * 4 * SIZE, "nothing of it is sent"
+    cut = checkpoint.load_cut(tmp_path, given.digest(), 2)
+    assert cut is not None and np.array_equal(cut.history.finite, run.history.finite)
 
 
 def check_checkpoint(folder: Path, given: Task, whole: Run) -> None:

@@ -134,7 +134,7 @@ def cut_of(updates):
     log = Log()
     for number in range(1, 7):
         gradients = tuple(Gradient(worker, number - 1, number - 1) for worker in range(4))
-        log.add(Update(number, gradients), [0.5, 0.25, 0.125, number], 0.1 * number)
+        log.add(Update(number, gradients), [0.5, 0.25, 0.125, number], [True] * 4, 0.1 * number)
     return Cut(updates, (updates,) * 4, log.history(), 1.5)
 
 
@@ -250,7 +250,7 @@ def test_recoveries_are_counted_from_the_last_checkpoint(tmp_path, monkeypatch, 
                 return cut.updates
             log = Log()
             for number in range(1, left.pop(0) + 1):
-                log.add(Update(number, (Gradient(0, 0, 0),)), [0.0], 0.1)
+                log.add(Update(number, (Gradient(0, 0, 0),)), [0.0], [True], 0.1)
             history = log.history()
             cut = Cut(history.updates, (0,) * given.workers, history, 1.0)
             checkpoint.save_cut(tmp_path, cut, given.digest())

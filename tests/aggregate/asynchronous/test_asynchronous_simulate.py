@@ -13,7 +13,15 @@ import optax
 
 from gradweave.aggregate.asynchronous import Death, Stragglers, Task, simulate, staleness_bound
 from gradweave.errors import OptionError
-from tests.aggregate.asynchronous.cases import SIZE, close, params, plain_loop, same, task
+from tests.aggregate.asynchronous.cases import (
+    SIZE,
+    broken_at,
+    close,
+    params,
+    plain_loop,
+    same,
+    task,
+)
 
 SLOW = Stragglers(step_s=1.0, slow=((3, 5.0),))
 
@@ -32,6 +40,18 @@ def test_sync_is_the_plain_loop(servers, optimizer):
     assert run.history.staleness.max() == 0
     assert run.history.worker.tolist() == [0, 1, 2, 3] * given.steps
     assert run.history.seconds[-1] == 5.0 * given.steps
+
+
+def test_a_gradient_that_is_not_finite_is_left_out():
+    given = task(gradient=broken_at(worker=2, steps=3))
+    run = simulate(given)
+    expected, _ = plain_loop(given)
+    assert close(run.params, expected)
+    left_out = ~run.history.finite
+    assert run.history.worker[left_out].tolist() == [2, 2, 2]
+    assert run.history.clock[left_out].tolist() == [0, 1, 2]
+    alone = task(gradient=broken_at(worker=0, steps=1), workers=1, steps=1)
+    assert same(simulate(alone).params, alone.params), "nothing is left to apply"
 
 
 def test_one_worker_alone_is_the_plain_loop_under_every_rule():

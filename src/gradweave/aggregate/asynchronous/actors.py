@@ -66,7 +66,7 @@ class Server(_Actor):
         self.number, self.folder, self.updates = number, folder, updates
         self.shard = fresh(optimizer, start)
         self._apply = applying(optimizer)
-        self.pushed: dict[int, tuple[int, NDArray[Any]]] = {}
+        self.pushed: dict[int, tuple[int, NDArray[Any] | None]] = {}
         self.followed = 0
         self.answers: dict[int, Any] = {}
 
@@ -83,8 +83,14 @@ class Server(_Actor):
         """Number of updates, and the parameters [length]."""
         return self.updates, np.asarray(self.shard.parameters)
 
-    def push(self, worker: int, clock: int, gradient: NDArray[Any]) -> None:
-        """Takes a worker's gradient [length] and keeps it until told to apply it."""
+    def push(self, worker: int, clock: int, gradient: NDArray[Any] | None) -> None:
+        """Takes a worker's gradient [length] and keeps it until told to apply it.
+
+        Args:
+            worker: whose it is.
+            clock: of the worker's step.
+            gradient: None where the whole gradient is not finite, and so is left out.
+        """
         self.pushed[worker] = (clock, gradient)
 
     def follow(self, orders: list[tuple[int, str, tuple[Any, ...]]]) -> Any:
@@ -137,6 +143,8 @@ class Pushed:
     version: int
     """The fewest updates that a server had applied when it was pulled from."""
     loss: float
+    finite: bool
+    """Whether the gradient is; if not, nothing of it was sent."""
     pulled_bytes: NDArray[np.int64]
     """[servers]."""
     pushed_bytes: NDArray[np.int64]
@@ -192,7 +200,8 @@ class Worker(_Actor):
             loss, gradient = self.lasting(np.concatenate(vectors), clock, epoch_s)
             ends = np.cumsum([len(vector) for vector in vectors])
             pieces = np.split(gradient, ends[:-1])
-            each = zip(self.servers, pieces, strict=True)
+            finite = bool(np.isfinite(gradient).all())
+            each = zip(self.servers, pieces if finite else [None] * len(pieces), strict=True)
             self._answers(
                 [partial(server.push.remote, self.number, clock, piece) for server, piece in each]
             )
@@ -201,8 +210,9 @@ class Worker(_Actor):
         return Pushed(
             min(version for version, _ in parts),
             loss,
+            finite,
             np.array([vector.nbytes for vector in vectors]),
-            np.array([piece.nbytes for piece in pieces]),
+            np.array([finite * piece.nbytes for piece in pieces]),
         )
 
     def _answers(self, asked: list[Callable[[], Any]]) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gradweave import arrays
 from gradweave.aggregate.asynchronous.history import COLUMNS, History
@@ -127,6 +128,8 @@ def load_cut(folder: Path, digest: str, workers: int) -> Cut | None:
         )
     try:
         run: dict[str, Any] = json.loads(about["run"])
+        if "finite" not in columns:  # written before gradients were left out
+            columns = {**columns, "finite": np.ones_like(columns["update"])}
         history = History(**{name: columns[name].astype(COLUMNS[name]) for name in COLUMNS})
         cut = Cut(
             int(run["updates"]), tuple(map(int, run["clock"])), history, float(run["seconds"])

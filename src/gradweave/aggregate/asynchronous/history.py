@@ -14,6 +14,7 @@ COLUMNS: dict[str, type] = {
     "clock": np.int64,
     "staleness": np.int32,
     "loss": np.float64,
+    "finite": np.bool_,
     "seconds": np.float64,
 }
 
@@ -32,6 +33,8 @@ class History:
     """Updates applied between its parameters' pull and its own update."""
     loss: NDArray[np.float64]
     """That its worker computed together with it, before the update."""
+    finite: NDArray[np.bool_]
+    """Whether it is; if not, it was left out, and the update is the mean of the others."""
     seconds: NDArray[np.float64]
     """When it was applied, since the run began; a resumed run goes on counting."""
 
@@ -105,17 +108,18 @@ class Log:
         """Applied so far."""
         return len(self._columns["update"])
 
-    def add(self, update: Update, losses: list[float], seconds: float) -> None:
+    def add(self, update: Update, losses: list[float], finite: list[bool], seconds: float) -> None:
         """Adds an update's rows.
 
         Args:
             update: which.
             losses: of its gradients.
+            finite: whether they are.
             seconds: when it was applied.
         """
-        each = zip(update.gradients, update.staleness, losses, strict=True)
-        for gradient, staleness, loss in each:
-            row = (update.number, gradient.worker, gradient.clock, staleness, loss, seconds)
+        each = zip(update.gradients, update.staleness, losses, finite, strict=True)
+        for gradient, staleness, *came in each:
+            row = (update.number, gradient.worker, gradient.clock, staleness, *came, seconds)
             for column, value in zip(self._columns.values(), row, strict=True):
                 column.append(value)
 

@@ -28,7 +28,7 @@ class Shard(NamedTuple):
     """Its state for these parameters alone."""
 
 
-Apply = Callable[[Shard, Sequence[Any], float], Shard]
+Apply = Callable[[Shard, Sequence[Any | None], float], Shard]
 
 
 def fresh(optimizer: optax.GradientTransformation, parameters: Any) -> Shard:
@@ -46,7 +46,7 @@ def applying(optimizer: optax.GradientTransformation) -> Apply:
     """Makes the function (shard, gradients, scale) -> shard, compiled.
 
     It applies the mean of the gradients, added up in their order, and multiplies the optimizer's
-    step by the scale.
+    step by the scale. None stands for a gradient that is left out; of nothing else nothing is done.
     """
 
     @jax.jit
@@ -56,8 +56,9 @@ def applying(optimizer: optax.GradientTransformation) -> Apply:
         change = jax.tree.map(lambda c: (c * scale).astype(c.dtype), change)
         return Shard(optax.apply_updates(shard.parameters, change), state)  # pyright: ignore[reportArgumentType]
 
-    def apply(shard: Shard, gradients: Sequence[Any], scale: float) -> Shard:
-        return run(shard, list(gradients), jnp.float32(scale))
+    def apply(shard: Shard, gradients: Sequence[Any | None], scale: float) -> Shard:
+        there = [gradient for gradient in gradients if gradient is not None]
+        return run(shard, there, jnp.float32(scale)) if there else shard
 
     return apply
 

@@ -115,7 +115,8 @@ class _Simulation:
     def push(self, worker: int) -> None:
         version, vector = self.read.pop(worker)
         loss, gradient = self.gradient(vector, worker, self.clocks.clock[worker])
-        self.pushed[worker] = (float(loss), gradient)
+        finite = bool(np.isfinite(gradient).all())
+        self.pushed[worker] = (float(loss), gradient if finite else None)
         self.steps[worker] += 1
         self.then(protocol.pushed(self.clocks, self.task.rule, worker, version))
 
@@ -138,12 +139,13 @@ class _Simulation:
             return
         came = [self.pushed[gradient.worker] for gradient in update.gradients]
         gradients = [gradient for _, gradient in came]
+        finite = [gradient is not None for gradient in gradients]
         scale = self.task.scale(update)
         self.shards = [
-            self.apply(shard, [gradient[b:e] for gradient in gradients], scale)
+            self.apply(shard, [None if g is None else g[b:e] for g in gradients], scale)
             for shard, (b, e) in zip(self.shards, self.task.ranges(), strict=True)
         ]
-        self.log.add(update, [loss for loss, _ in came], self.now_s)
+        self.log.add(update, [loss for loss, _ in came], finite, self.now_s)
         if self.keep_every and update.number % self.keep_every == 0:
             params = self.layout.tree(self.vector())
             kept = Kept(update.number, self.log.gradients, self.now_s, params)

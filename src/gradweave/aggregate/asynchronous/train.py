@@ -45,6 +45,8 @@ class Report:
     servers: tuple[int, ...]
     """Process ids, each on its machine."""
     workers: tuple[int, ...]
+    not_finite: tuple[int, ...] = ()
+    """Workers whose gradients held a NaN or an infinity, and were left out of this update."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +78,12 @@ def train(
 ) -> Run:
     """Trains a task on Ray, and goes on from the folder's checkpoint where there is one.
 
-    A worker that dies is replaced, and its step is lost or repeated (`Task.elastic`). When a server
-    is lost, all go on from the last checkpoint, or from the beginning where none was written yet:
-    a server is lost that died, or was silent or unavailable to Ray for `timeout_s`. A call that Ray
-    loses is made again. Under `Sync` a run that was killed and goes on ends with the bits of one
-    that was not.
+    A gradient that holds a NaN or an infinity is left out of the update, and its worker named in
+    the report and the history. A worker that dies is replaced, and its step is lost or repeated
+    (`Task.elastic`). When a server is lost, all go on from the last checkpoint, or from the
+    beginning where none was written yet: a server is lost that died, or was silent or unavailable
+    to Ray for `timeout_s`. A call that Ray loses is made again. Under `Sync` a run that was killed
+    and goes on ends with the bits of one that was not.
 
     Args:
         task: what to train.
@@ -207,7 +210,7 @@ class _Driver:
         self.pending: dict[Any, _Asked] = {}
         self.orders = Orders(self.crew)
         self.applied: Callable[[], list[Any]] = list
-        self.losses = [0.0] * workers
+        self.losses, self.finite = [0.0] * workers, [True] * workers
         self.deaths = [0] * workers
         self.server_pids, self.worker_pids = self.crew.processes()
         before_s = 0.0 if cut is None else cut.seconds
@@ -265,7 +268,7 @@ class _Driver:
             self.crew.check_servers()
             raise ServerLost(None)
         self.deaths[worker] = 0
-        self.losses[worker] = answer.loss
+        self.losses[worker], self.finite[worker] = answer.loss, answer.finite
         self.pulled[worker] += answer.pulled_bytes
         self.pushed[worker] += answer.pushed_bytes
         self._then(protocol.pushed(self.clocks, self.task.rule, worker, answer.version))
@@ -299,7 +302,8 @@ class _Driver:
         self.applied = self.orders.give("apply", update.number, turns, scale)
         seconds = time.perf_counter() - self.begin_s
         losses = [self.losses[worker] for worker, _ in turns]
-        self.log.add(update, losses, seconds)
+        finite = [self.finite[worker] for worker, _ in turns]
+        self.log.add(update, losses, finite, seconds)
         if self.how.keep_every and update.number % self.how.keep_every == 0:
             self._keep(update.number, seconds)
         if self.how.folder is not None and update.number % self.how.checkpoint_every == 0:
@@ -317,6 +321,7 @@ class _Driver:
             seconds,
             tuple(self.server_pids),
             tuple(self.worker_pids),
+            tuple(one.worker for one in update.gradients if not self.finite[one.worker]),
         )
 
     def _keep(self, update: int, seconds: float) -> None:
