@@ -59,13 +59,22 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"did you mean {by_lower[near[0]]}? " if near else ""
 
 
-def expected_one_of(what: str, known: Iterable[str], name: Any) -> str:
+def expected_one_of(
+    what: str, known: Iterable[str], name: Any, shown: Iterable[str] | None = None
+) -> str:
     """What to say of a name that is none of those known.
+
+    Args:
+        what: the name is of.
+        known: names that there are.
+        name: the one that was given.
+        shown: in place of those known, where they are too many for a line.
 
     >>> expected_one_of("algorithm", ["ippo", "vdn"], "ipo")
     "algorithm: expected one of ippo, vdn, got 'ipo'; did you mean ippo?"
     """
     names = list(known)
     hint = did_you_mean(str(name), names)
-    said = f"{what}: expected one of {', '.join(names)}, got {name!r:.60}"
+    listed = ", ".join(names if shown is None else shown)
+    said = f"{what}: expected one of {listed}, got {name!r:.60}"
     return f"{said}; {hint.rstrip()}" if hint else said

@@ -90,3 +90,16 @@ def test_advantages_are_of_returns_and_the_critic_learns_normalised_ones():
 def test_without_it_there_is_nothing_of_it_in_the_state():
     state = jax.eval_shape(learner("mappo").init, jax.random.key(0), 0)
     assert state.returns is None
+
+
+def test_a_device_whose_returns_are_not_finite_is_left_out():
+    start = ValueNorm.zero((0, 0)).add(jnp.asarray(RNG.standard_normal((5, 2)), jnp.float32))
+    several = jnp.asarray(RNG.standard_normal((3, 5, 2)), jnp.float32)
+    add = jax.vmap(lambda x: start.add(x, "devices"), axis_name="devices")
+    broken = add(several.at[1, 2, 0].set(jnp.nan))
+    whole = add(several[np.array([0, 2])])
+    np.testing.assert_allclose(broken.mean[0], whole.mean[0], rtol=1e-5)
+    np.testing.assert_allclose(broken.variance[1], whole.variance[1], rtol=1e-5)
+    none = add(jnp.full_like(several, jnp.inf))
+    np.testing.assert_array_equal(none.mean[2], start.mean)
+    np.testing.assert_array_equal(none.variance[2], start.variance)

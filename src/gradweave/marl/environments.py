@@ -464,7 +464,10 @@ def family_of(spec: str) -> str:
     for name, family in FAMILIES.items():
         if id in family.ids:
             return name
-    raise OptionError(expected_one_of("environment", ids(), id))
+    mpe = [known for known in ids() if known.startswith("MPE_")]
+    others = [known for known in ids() if known not in mpe]
+    shown = (*mpe[:1], f"{len(mpe) - 1} more of MPE_", *others)
+    raise OptionError(expected_one_of("environment", ids(), id, shown))
 
 
 def _parsed(spec: str, written: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from gradweave.marl.sets import Sets, mean_of_each, number
 
@@ -49,7 +49,9 @@ class ValueNorm(eqx.Module):
         return value * deviation + mean
 
     def add(self, returns: Float[Array, "*B A"], axis: str | None = None) -> "ValueNorm":
-        """Counts the returns of an update.
+        """Counts the returns of an update, but for devices where some are not finite.
+
+        Once an update, where Yu et al. count once a minibatch.
 
         Args:
             returns: as many on every device.
@@ -58,14 +60,16 @@ class ValueNorm(eqx.Module):
         own = np.array(self.sets)
         mean = mean_of_each(returns, self.sets)
         variance = mean_of_each(jnp.square(returns - mean[own]), self.sets)
-        if axis is not None:
-            # Gathered rather than `pmean`: added up in the same order in any number of processes.
-            every_mean, every_variance = jax.lax.all_gather((mean, variance), axis)
-            mean = every_mean.mean(0)
-            variance = (every_variance + jnp.square(every_mean - mean)).mean(0)
+        # Gathered rather than `pmean`: added up in the same order in any number of processes.
+        every = mean[None], variance[None]
+        every = every if axis is None else jax.lax.all_gather((mean, variance), axis)
+        finite = jnp.isfinite(every[0] + every[1])
+        mean = _mean_of(every[0], finite)
+        variance = _mean_of(every[1] + jnp.square(every[0] - mean), finite)
         updates = self.updates + 1
         log_decay = float(np.log(DECAY))
         weight = np.float32(1.0 - DECAY) / -jnp.expm1(updates * log_decay)
+        weight = jnp.where(finite.any(0), weight, 0.0)
         moved = mean - self.mean
         return ValueNorm(
             self.mean + weight * moved,
@@ -78,3 +82,8 @@ class ValueNorm(eqx.Module):
         own = np.array(self.sets)
         deviation = jnp.sqrt(jnp.maximum(self.variance, LEAST_VARIANCE))
         return self.mean[own], deviation[own]
+
+
+def _mean_of(values: Float[Array, "D N"], counted: Bool[Array, "D N"]) -> Float[Array, " N"]:
+    """Over the devices that count; 0 of none."""
+    return jnp.where(counted, values, 0.0).sum(0) / jnp.maximum(counted.sum(0), 1)
