@@ -140,7 +140,12 @@ class PPO:
 _SOUPS = {"learning_rate": 1e-3, "rollout": 128, "shaping": 1.0, "activation": "relu"}
 PPO_DEFAULTS: dict[str, dict[str, Any]] = {
     "spread": {"learning_rate": 3e-3, "discount": 0.95},
-    "coin_game": {"learning_rate": 2e-3},
+    "coin_game": {
+        "learning_rate": 2e-3,
+        "discount": 0.9,
+        "hidden": (128, 128),
+        "activation": "relu",
+    },
     "overcooked": _SOUPS,
     "overcooked_v2": _SOUPS,
     "switch_riddle": {"recurrent": True, "discount": 1.0},
