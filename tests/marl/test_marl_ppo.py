@@ -57,6 +57,18 @@ def test_playing_at_random_earns_what_it_should():
     np.testing.assert_array_equal(judged.by_agent, again.by_agent)
 
 
+@pytest.mark.parametrize("same_episodes", [True, False])
+def test_policies_are_judged_by_the_same_episodes_or_each_by_its_own(same_episodes):
+    one, _ = small()
+    parameters = jax.vmap(lambda key: one.parameters(one.init(key, 0)))(
+        jnp.stack([jax.random.key(0)] * 2)
+    )
+    first, second = evaluate(
+        one, doors(), parameters, "sampled", episodes=32, seed=0, same_episodes=same_episodes
+    )
+    assert (first.by_agent == second.by_agent).all() == same_episodes
+
+
 @functools.cache
 def small(algorithm: str = "ippo", **settings: Any) -> tuple[Any, Any]:
     """A learner, and a roll-out of it that is compiled once."""

@@ -99,8 +99,9 @@ def evaluate(
     *,
     episodes: int,
     seed: int,
+    same_episodes: bool = True,
 ) -> list[Returns]:
-    """What the policies of several seeds earn, all in the same episodes.
+    """What the policies of several seeds earn.
 
     Args:
         learner: whose policies.
@@ -110,14 +111,26 @@ def evaluate(
             agents play at random, for which parameters do not matter and there is one result.
         episodes: of each.
         seed: of the episodes.
+        same_episodes: whether all policies are judged by the same ones; else each has its own, so
+            that what chance gave them does not show in all.
     """
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), _SALT), episodes)
     if how == "random":
         return [_returns(_play_at_random(environment, keys))]
     played = jax.jit(functools.partial(_play_by, learner, environment, how == "greedy"))
     seeds = jax.tree.leaves(parameters)[0].shape[0]
-    each = (jax.tree.map(lambda x, i=i: x[i], parameters) for i in range(seeds))
-    return [_returns(played(own, keys)) for own in each]
+
+    def one(number: int) -> Returns:
+        own = jax.tree.map(lambda x: x[number], parameters)
+        drawn = keys if same_episodes else _others(keys, number)
+        return _returns(played(own, drawn))
+
+    return [one(number) for number in range(seeds)]
+
+
+def _others(keys: PRNGKeyArray, number: int) -> PRNGKeyArray:
+    """As many keys that no other number has."""
+    return jax.vmap(functools.partial(jax.random.fold_in, data=number))(keys)
 
 
 _SALT = 0x65_76_61_6C
