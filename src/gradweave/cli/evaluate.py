@@ -8,6 +8,7 @@ import click
 
 from gradweave import lazy
 from gradweave.cli.console import Progress, duration, print_json, print_lines
+from gradweave.cli.jax_start import start_jax
 from gradweave.cli.options import json_option, seed_option, writable
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def evaluate(folder: Path, episodes: int, seed: int, render: Path | None, as_jso
     lazy.require("gradweave evaluate", *NEEDED, extra="marl")
     writable(render, ".gif")
     begun = time.monotonic()
+    start_jax()
     with Progress("reading the policy") as progress:
         from gradweave.marl.loading import load
 

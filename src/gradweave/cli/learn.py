@@ -10,6 +10,7 @@ import click
 
 from gradweave import lazy
 from gradweave.cli.console import Progress, duration, note, print_json, print_lines
+from gradweave.cli.jax_start import start_jax
 from gradweave.cli.options import json_option
 from gradweave.errors import FileError
 
@@ -134,10 +135,7 @@ def _devices(config: "Config", asked: int | None) -> int:
     import jax
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    try:
-        jax.config.update("jax_num_cpu_devices", asked or cores or 1)
-    except RuntimeError:  # JAX has started, as it has in a test: what it has must do
-        pass
+    start_jax(asked or cores or 1)
     if asked is not None:
         return asked
     return max(

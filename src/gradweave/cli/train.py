@@ -24,6 +24,7 @@ from gradweave.cli.evaluate import (
     render_option,
     told,
 )
+from gradweave.cli.jax_start import start_jax
 from gradweave.cli.options import json_option, positive, writable
 from gradweave.errors import FileError, GradweaveError, Negative, OptionError
 
@@ -171,7 +172,7 @@ def _by_one(task: _Task) -> dict[str, Any] | None:
     asked = task.asked()
     _check_before_jax(asked.config)
     with Progress("starting JAX") as progress:
-        _start_jax(asked.config.devices)
+        start_jax(asked.config.devices)
         from gradweave.marl.processes import Processes
 
         return _train(task, asked, Processes(), progress)
@@ -206,7 +207,7 @@ def _by_several(task: _Task) -> tuple[int, dict[str, Any] | None]:
             except GradweaveError as error:
                 asked = error  # which the others have to hear of, when JAX has started
             devices = number if isinstance(asked, GradweaveError) else asked.config.devices
-            _start_jax(max(devices // number, 1))
+            start_jax(max(devices // number, 1))
             processes = Processes()
             if not processes.first:
                 shown.close()
@@ -382,16 +383,6 @@ def _setting(text: str) -> tuple[str, Any]:
         return name.strip(), msgspec.toml.decode(f"value = {value}")["value"]
     except msgspec.DecodeError:
         return name.strip(), value
-
-
-def _start_jax(devices: int) -> None:
-    """Before JAX starts: it takes a processor for one device unless told otherwise."""
-    import jax
-
-    try:
-        jax.config.update("jax_num_cpu_devices", devices)
-    except RuntimeError:  # JAX has started, as it has in a test: what it has must do
-        pass
 
 
 def _held(trained: "Trained", output: Path) -> dict[str, Any]:

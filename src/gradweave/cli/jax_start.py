@@ -1,0 +1,63 @@
+"""What commands tell JAX before it starts."""
+
+import hashlib
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+MOST_BYTES = 2**30
+"""Of programs that are kept; those that were not used for longest go first."""
+LEAST_S = 0.3
+"""How long a program has to take to compile to be kept."""
+
+
+def start_jax(devices: int | None = None) -> None:
+    """Sets how many devices a processor is, and keeps what is compiled for the next command.
+
+    Args:
+        devices: JAX takes a processor for one unless told otherwise; None leaves that.
+    """
+    import jax
+
+    if devices is not None:
+        with suppress(RuntimeError):  # JAX has started, as it has in a test: what it has must do
+            jax.config.update("jax_num_cpu_devices", devices)
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ or (folder := compiled_folder()) is None:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_S)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def compiled_folder() -> Path | None:
+    """Where programs are kept: a folder of the user's for each kind of processor.
+
+    A home may be shared by machines whose processors cannot run each other's programs.
+
+    Returns:
+        None where it cannot be written, or where nothing can limit its size.
+    """
+    try:
+        import filelock  # noqa: F401  # by which JAX lets several processes keep to the limit
+    except ImportError:
+        return None
+    kind = f"{platform.machine()} {platform.processor()} {_features()}"
+    name = f"jax-{hashlib.sha256(kind.encode()).hexdigest()[:12]}"
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = home / "gradweave" / name
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # RuntimeError where there is no home
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def _features() -> str:
+    """What Linux says of the first processor; the same for all of its kind."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return line
+    return ""
