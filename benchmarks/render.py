@@ -681,7 +681,9 @@ def marl_learning() -> str:
     for row in result["rows"]:
         found = row["return"][row["judged"]]
         plain, best = best_known(row["command"])
-        low, high = found["interval"]
+        within = "–"
+        if "interval" in found:
+            within = " to ".join(f"{value:.3g}" for value in found["interval"])
         lines.append(
             [
                 row["case"],
@@ -689,21 +691,23 @@ def marl_learning() -> str:
                 plain,
                 best,
                 f"{row['target']:.3g}",
-                f"{found['mean']:.3g} ({low:.3g} to {high:.3g})",
+                f"{found['mean']:.3g}",
+                within,
                 ", ".join(f"{value:.3g}" for value in found["by_seed"]),
+                f"{row['episodes']:,}",
                 row["judged"],
                 "yes" if row["reached"] else "**no**",
             ]
         )
     head = ["1 M steps, riddles 0.4 M", "at random", "plain policy", "the best", "target"]
-    head += ["mean (95 %)", "each seed", "actions", "reached"]
+    head += ["mean", "95 %", "each seed", "episodes", "actions", "reached"]
     hidden = [
         f"{row['case']}: {', '.join(f'{value:.3g}' for value in hidden['by_seed'])}"
         for row in result["rows"]
         if (hidden := row["return"].get("hidden"))
     ]
     told = f"With the light hidden, in the order of the seeds: {'; '.join(hidden)}.\n\n"
-    return f"{table(head, lines)}\n\n{told}{made_with(result)}"
+    return f"{table(head, lines)}\n\n{told if hidden else ''}{made_with(result)}"
 
 
 PLAIN = {

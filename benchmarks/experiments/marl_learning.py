@@ -96,7 +96,8 @@ def run(name: str, case: Case, folder: Path) -> dict[str, Any]:
         "judged": case.judged,
         "reached": reached(case, earned),
         "return": earned,
-        **{key: held[key] for key in ("return_is", "steps", "steps_per_s", "wall_s")},
+        "episodes": EPISODES,
+        **{key: held[key] for key in ("return_is", "steps")},
         "curve": curve[::every],
     }
     print(json.dumps({key: row[key] for key in row if key != "curve"}), flush=True)
@@ -213,7 +214,6 @@ def main() -> None:
         "python benchmarks/experiments/marl_learning.py",
         versions=versions() | libraries,
         seeds=list(range(SEEDS)),
-        episodes=EPISODES,
         rows=rows,
     )
 
