@@ -39,6 +39,7 @@ from gradweave.aggregate.messages import (
 )
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.aggregate.rules import (
+    CONSENSUS,
     After,
     Choco,
     Difference,
@@ -237,7 +238,7 @@ def choco_sgd(
     compressor: Compressor,
     axis_name: AxisName = AXIS,
     *,
-    consensus: float = 0.3,
+    consensus: float = CONSENSUS,
     local_steps: int = 1,
     seed: int = 0,
     strictness: Strictness = "warn",
@@ -309,7 +310,7 @@ def _gossip(
             mixing,
             compressor if rule.compresses else None,
             _size(params),
-            consensus=rule.consensus if isinstance(rule, Choco) else 0.3,
+            consensus=rule.consensus if isinstance(rule, Choco) else CONSENSUS,
             optimizer=None if strictness == "ignore" else optimizer,
             dtype=_coarsest(params),
             same_data=same_data,

@@ -13,6 +13,9 @@ import jax.numpy as jnp
 
 from gradweave.execute.jax_buffers import PyTree
 
+CONSENSUS = 0.3
+"""γ of CHOCO-SGD where none is given."""
+
 
 class Local(NamedTuple):
     """Where a worker is before it communicates: pytrees, or in a rule vectors [size].
@@ -127,7 +130,7 @@ class Choco(Rule):
     """Compressed differences from x̂; own: x̂, what others take its parameters for."""
 
     name: ClassVar[str] = "choco_sgd"
-    consensus: float = 0.3
+    consensus: float = CONSENSUS
     """γ."""
 
     def communicate(self, here: Local, talk: Talk) -> After:

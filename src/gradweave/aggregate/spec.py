@@ -226,6 +226,7 @@ def _check_servers(network: Topology, workers: int) -> None:
 def _gossip(name: str, text: str, workers: int, axis_name: AxisName, same_data: bool) -> Wrap:
     """A method that mixes parameters."""
     from gradweave.aggregate import gossip
+    from gradweave.aggregate.rules import CONSENSUS
 
     head, given, network = text.partition(_NETWORK)
     options = _Options(name, parse_spec(head.rstrip().rstrip(",:"))[1])
@@ -234,7 +235,7 @@ def _gossip(name: str, text: str, workers: int, axis_name: AxisName, same_data: 
     if name != "naive_psgd":
         more |= {"strictness": options.take("strictness", str, "warn"), "same_data": same_data}
     if name == "choco_sgd":
-        more["consensus"] = options.take("consensus", float, 0.3)
+        more["consensus"] = options.take("consensus", float, CONSENSUS)
     make = getattr(gossip, name)
     if name == "d_psgd":
         options.done()

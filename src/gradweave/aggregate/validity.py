@@ -10,6 +10,7 @@ import optax
 
 from gradweave.aggregate.compressors import Compressor
 from gradweave.aggregate.mixing import MixingMatrix
+from gradweave.aggregate.rules import CONSENSUS
 from gradweave.aggregate.trial import is_affine
 from gradweave.errors import OptionError
 
@@ -82,7 +83,7 @@ def check(
     compressor: Compressor | None,
     size: int,
     *,
-    consensus: float = 0.3,
+    consensus: float = CONSENSUS,
     optimizer: optax.GradientTransformation | None = None,
     dtype: jnp.dtype | type = jnp.float32,
     same_data: bool = False,

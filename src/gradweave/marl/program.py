@@ -44,8 +44,8 @@ class Program:
             mapped(self._updates, in_specs=(P(AXIS), P()), out_specs=(P(AXIS), P()))
         )
 
-        everywhere = NamedSharding(self.mesh, P())
-        self._not_finite = jax.jit(jax.vmap(not_finite), out_shardings=everywhere)
+        self._everywhere = NamedSharding(self.mesh, P())
+        self._not_finite = jax.jit(jax.vmap(not_finite), out_shardings=self._everywhere)
 
     def start(self) -> Any:
         """The states before the first update: [D, S, ...]."""
@@ -83,8 +83,7 @@ class Program:
         def all_devices(state: Any) -> Any:
             return jax.tree.map(one, jax.vmap(jax.vmap(self.learner.parameters))(state))
 
-        everywhere = NamedSharding(self.mesh, P())
-        return jax.jit(all_devices, out_shardings=everywhere)(state)
+        return jax.jit(all_devices, out_shardings=self._everywhere)(state)
 
     def _keyed(
         self, start: Callable[[PRNGKeyArray], Any]

@@ -21,7 +21,7 @@ COLUMNS: dict[str, type] = {
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """A row for each gradient that was applied, in order."""
+    """A row for each gradient that an update took, in order."""
 
     update: NDArray[np.int64]
     """Number of the update that it was applied by, from 1."""
@@ -34,13 +34,13 @@ class History:
     loss: NDArray[np.float64]
     """That its worker computed together with it, before the update."""
     finite: NDArray[np.bool_]
-    """Whether it is; if not, it was left out, and the update is the mean of the others."""
+    """Whether the gradient is finite; if not, the update is the mean of its other gradients."""
     seconds: NDArray[np.float64]
     """When it was applied, since the run began; a resumed run goes on counting."""
 
     @property
     def gradients(self) -> int:
-        """How many were applied."""
+        """How many updates took, those that are not finite among them."""
         return len(self.update)
 
     @property
