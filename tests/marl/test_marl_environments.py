@@ -137,7 +137,8 @@ def _is_key(x: Any) -> bool:
 def test_the_adapter_plays_the_games_own_steps(spec):
     env = environment(spec)
     begun, ((views, outcome, _), (seen, reward, done, own), after, asked) = both(spec)
-    for first, second in asked:  # `step_env` and `reset`: the same keys, states and actions
+    stepped, reset = asked  # the same keys, states and actions; of steps without chance any key
+    for first, second in ([x if env.stochastic else x[1:] for x in stepped], reset):
         for x, y in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
             np.testing.assert_array_equal(x, y)
     for x, y in zip(jax.tree.leaves(after), jax.tree.leaves(own), strict=True):
@@ -160,6 +161,34 @@ def test_the_adapter_plays_the_games_own_steps(spec):
     # Where none ended, the last view is the next one; where one ended, a new one took its place.
     same = (outcome.last.observation == views.observation).all((1, 2))
     assert same[~done].all()
+
+
+def test_chance_has_no_part_in_steps_of_which_that_is_said():
+    """By whatever key: the same state, to the bit."""
+    specs = [spec for spec in GAMES if not environment(spec).stochastic]
+    assert "MPE_simple_spread_v3:max_steps=6" in specs
+    assert environment("switch_riddle").stochastic
+    for spec in specs[:3]:
+        env = environment(spec)
+
+        def step(key: Any, env: Any = env) -> Any:
+            state, view = env.reset(jax.random.key(0))
+            action = random_action(env, jax.tree.map(lambda x: x[None], view), key[None])[0]
+            by_agent = env._by_agent(action)
+            return env.game.step_env(key, state, by_agent)[1], env.game.step_env(
+                jax.random.key(0), state, by_agent
+            )[1]
+
+        for key in jax.random.split(jax.random.key(1), 3):
+            for x, y in zip(*map(jax.tree.leaves, jax.jit(step)(key)), strict=True):
+                np.testing.assert_array_equal(x, y)
+
+
+def test_noise_in_steps_is_chance():
+    noisy = make("MPE_simple_v3")
+    assert not noisy.stochastic
+    noisy.game.u_noise = np.ones(1)
+    assert noisy.reading.stochastic(noisy.game)
 
 
 @pytest.mark.parametrize("spec", ["switch_riddle", "coin_game:num_inner_steps=3,num_outer_steps=2"])

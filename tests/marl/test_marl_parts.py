@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.advantages import advantages
-from gradweave.marl import distributions
+from gradweave.marl import chance, distributions
 from gradweave.marl.networks import Network
 
 RNG = np.random.default_rng(0)
@@ -53,14 +53,64 @@ def test_what_is_not_available_is_never_drawn_whatever_its_score():
     available = jnp.asarray(RNG.random((50, 6)) < 0.4).at[:, 2].set(True)
     scores = jnp.where(available, 0.0, 50.0) + jnp.asarray(RNG.standard_normal((50, 6)))
     odds = distributions.log_odds(scores, available)
-    keys = jax.random.split(jax.random.key(0), 400)
-    drawn = jax.vmap(lambda key: distributions.draw(key, odds))(keys)
+    uniform = jax.random.uniform(jax.random.key(0), (400, 50))
+    drawn = jax.vmap(lambda number: distributions.draw(number, odds))(uniform)
     assert available[jnp.arange(50)[None], drawn].all()
     np.testing.assert_allclose(jnp.exp(odds).sum(-1), 1.0, rtol=1e-5)
     assert jnp.exp(odds)[~available].max() == 0
     number = available.sum(-1)
     alike = distributions.log_odds(jnp.zeros((50, 6)), available)
     np.testing.assert_allclose(distributions.entropy(alike), jnp.log(number), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", [0.0, 0.5, 1.0 - 2.0**-24])
+def test_no_number_draws_what_is_not_available(number):
+    """At both ends too, where sums of odds are rounded."""
+    available = jnp.asarray(RNG.random((5000, 7)) < 0.5).at[:, 3].set(True)
+    odds = distributions.log_odds(jnp.asarray(RNG.standard_normal((5000, 7)) * 5), available)
+    drawn = distributions.draw(jnp.full(5000, number), odds)
+    assert available[jnp.arange(5000), drawn].all()
+    first, last = available.argmax(-1), 6 - available[:, ::-1].argmax(-1)
+    assert ((first <= drawn) & (drawn <= last)).all()
+
+
+def test_actions_are_drawn_as_often_as_their_odds_say():
+    odds = jnp.log(jnp.array([0.1, 0.0, 0.25, 0.65]))
+    uniform = jax.random.uniform(jax.random.key(0), (40_000,))
+    drawn = distributions.draw(uniform, jnp.broadcast_to(odds, (40_000, 4)))
+    share = np.bincount(drawn, minlength=4) / 40_000
+    np.testing.assert_allclose(share, [0.1, 0.0, 0.25, 0.65], atol=0.01)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 100, 8192, 20_000])
+def test_an_order_has_every_row_once(rows):
+    order = np.asarray(chance.random_order(jax.random.key(0), rows))
+    np.testing.assert_array_equal(np.sort(order), np.arange(rows))
+
+
+def test_all_orders_are_as_likely():
+    keys = jax.random.split(jax.random.key(0), 24_000)
+    orders = np.asarray(jax.vmap(lambda key: chance.random_order(key, 4))(keys))
+    _, counts = np.unique(orders, axis=0, return_counts=True)
+    assert len(counts) == 24
+    assert ((counts - 1000) ** 2 / 1000).sum() < 49.7  # χ² of 23: once in a thousand
+
+
+def test_keys_drawn_ahead_are_each_games_own():
+    """However many games there are beside it, and in every step, and after, another one."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    after, (one, two) = chance.keys_ahead(keys, 5, 2)
+    alone, (first, second) = chance.keys_ahead(keys[1:2], 5, 2)
+    for several, single in ((one, first), (two, second)):
+        assert several.shape == (5, 3)
+        np.testing.assert_array_equal(data(several[:, 1:2]), data(single))
+    np.testing.assert_array_equal(data(after[1:2]), data(alone))
+    every = np.concatenate([data(x).reshape(-1, 2) for x in (keys, after, one, two)])
+    assert len(np.unique(every, axis=0)) == 3 + 3 + 15 + 15
+
+
+def data(keys) -> np.ndarray:
+    return np.asarray(jax.random.key_data(keys))
 
 
 def test_nothing_is_learned_about_what_is_not_available():
@@ -85,9 +135,8 @@ def test_the_gaussians_density_and_entropy_count_components_that_exist():
     entropy = distributions.gaussian_entropy(jnp.asarray(log_spread), jnp.asarray(real))
     whole = 0.5 * np.log(2 * math.pi * math.e * scale**2)
     np.testing.assert_allclose(entropy, (whole * real).sum(-1), rtol=1e-5)
-    keys = jax.random.split(jax.random.key(1), 4000)
-    draw = jax.vmap(distributions.gaussian_draw, (0, None, None))
-    drawn = draw(keys, jnp.asarray(mean[0]), jnp.asarray(log_spread))
+    normal = jax.random.normal(jax.random.key(1), (4000, 2, 3))
+    drawn = distributions.gaussian_draw(normal, jnp.asarray(mean[0]), jnp.asarray(log_spread))
     np.testing.assert_allclose(drawn.mean(0), mean[0], atol=0.15)
     np.testing.assert_allclose(drawn.std(0), np.broadcast_to(scale, (2, 3)), rtol=0.1)
 

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.errors import OptionError
+from gradweave.marl.chance import game_keys
 from gradweave.marl.config import PPO
 from gradweave.marl.evaluation import evaluate
-from gradweave.marl.learner import game_keys
 from gradweave.marl.program import Program
 from tests.marl.doors import DOORS, STEPS, doors, learner
 
@@ -126,10 +126,11 @@ def test_what_is_filled_up_counts_for_nothing(algorithm):
     """The left agent has no fourth number and no fourth door: no weight of theirs matters."""
     one = learner(algorithm)
     state = begun(one)
+    drawn = one.players.chance(state.keys)
 
     @jax.jit
     def looked(parameters):
-        return one.players.look(parameters, state.memories, state.view, state.keys)[1]
+        return one.players.look(parameters, state.memories, state.view, drawn)[1]
 
     before = looked(state.parameters)
     after = looked(

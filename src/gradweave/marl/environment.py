@@ -73,6 +73,8 @@ class Environment:
     """O: numbers in an observation."""
     world: int
     """W: numbers in the state vector."""
+    stochastic: bool
+    """Whether chance has a part in a step; it always has in a reset."""
 
     @property
     def num_agents(self) -> int:
@@ -114,8 +116,8 @@ class Environment:
             action: [A] numbers of discrete actions, or [A, U] components, each in [−1, 1] for the
                 whole of its range; values beyond count as the nearest within.
         """
-        after, last, outcome, fresh = self._go_on(key, state, action)
-        return *self._renewed(outcome.done, fresh, after, last), outcome
+        after, last, outcome = self._go_on(key, state, action)
+        return *self._renewed(outcome.done, key, after, last), outcome
 
     def steps(
         self, keys: PRNGKeyArray, states: State, actions: Num[Array, "B A *U"]
@@ -127,10 +129,10 @@ class Environment:
             states: [B].
             actions: see `step`.
         """
-        after, last, outcome, fresh = jax.vmap(self._go_on)(keys, states, actions)
+        after, last, outcome = jax.vmap(self._go_on)(keys, states, actions)
 
         def renewed() -> tuple[State, View]:
-            return jax.vmap(self._renewed)(outcome.done, fresh, after, last)
+            return jax.vmap(self._renewed)(outcome.done, keys, after, last)
 
         like = jax.eval_shape(renewed)
         states, views = jax.lax.cond(
@@ -140,9 +142,10 @@ class Environment:
 
     def _go_on(
         self, key: PRNGKeyArray, state: State, action: Num[Array, "A *U"]
-    ) -> tuple[State, View, Outcome, PRNGKeyArray]:
-        """A step in the same episode, and the key for the next one."""
-        key, fresh = jax.random.split(key)
+    ) -> tuple[State, View, Outcome]:
+        """A step in the same episode."""
+        # Of a step without chance all keys are as good: by one constant JAX draws nothing anew.
+        key = jax.random.split(key)[0] if self.stochastic else jax.random.key(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             seen, after, rewards, dones, info = self.game.step_env(
@@ -159,13 +162,13 @@ class Environment:
                 truncated=done & truncated,
                 last=last,
             )
-        return after, last, outcome, fresh
+        return after, last, outcome
 
     def _renewed(
         self, done: Bool[Array, ""], key: PRNGKeyArray, state: State, view: View
     ) -> tuple[State, View]:
         """A new episode in place of one that has ended."""
-        begun = self.reset(key)
+        begun = self.reset(jax.random.split(key)[1])
         return jax.tree.map(
             lambda new, old: jnp.where(done, new, _as(old, new)), begun, (state, view)
         )
@@ -241,6 +244,7 @@ def wrap(
         high=high,
         observation=max(lengths),
         world=world,
+        stochastic=reading.stochastic(game),
     )
 
 

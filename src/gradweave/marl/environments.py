@@ -74,6 +74,11 @@ def _fight_goes_on(game: Any, state: Any, info: Any, done: Any) -> Any:
     return alive[: game.num_allies].any() & alive[game.num_allies :].any()
 
 
+def _noisy(game: Any) -> bool:
+    """Steps draw noise for what agents do and say, and multiply it by these, usually all 0."""
+    return bool(np.any(game.u_noise) or np.any(game.c_noise))
+
+
 def _acts_in_the_room(game: Any, state: Any) -> list[Any]:
     """JaxMARL asks all agents, and does only what the one in the room says."""
     import jax.numpy as jnp
@@ -147,6 +152,7 @@ class _Silent(_Changed):
 
 
 PLAIN = Reading(_each, _each, _always)
+MPE = dataclasses.replace(PLAIN, stochastic=_noisy)
 HELPED = dataclasses.replace(PLAIN, shaped=lambda game, info: _each(game, info["shaped_reward"]))
 
 
@@ -230,14 +236,14 @@ _SMAX_OPTIONS = ("scenario", "num_allies", "num_enemies", "max_steps", "see_enem
 FAMILIES: dict[str, Family] = {
     "spread": Family(
         ("MPE_simple_spread_v3",),
-        PLAIN,
+        MPE,
         f"{_MEAN}; JaxMARL's sum over agents is as many times this",
         (*_MPE_OPTIONS, "num_agents", "num_landmarks", "local_ratio"),
         _mpe,
     ),
     "mpe": Family(
         ("MPE_simple_tag_v3", "MPE_simple_world_comm_v3", "MPE_simple_adversary_v3"),
-        PLAIN,
+        MPE,
         _SIDES,
         (*_MPE_OPTIONS, "num_good_agents", "num_adversaries", "num_obs"),
         _mpe,
@@ -245,37 +251,37 @@ FAMILIES: dict[str, Family] = {
     ),
     "push": Family(
         ("MPE_simple_push_v3",),
-        PLAIN,
+        MPE,
         _SIDES,
         (*_MPE_OPTIONS, "num_good_agents", "num_adversaries"),
         _mpe,
         _good_and_bad,
     ),
-    "crypto": Family(("MPE_simple_crypto_v3",), PLAIN, _SIDES, _MPE_OPTIONS, _mpe, _good_and_bad),
+    "crypto": Family(("MPE_simple_crypto_v3",), MPE, _SIDES, _MPE_OPTIONS, _mpe, _good_and_bad),
     "simple": Family(
         ("MPE_simple_v3",),
-        PLAIN,
+        MPE,
         f"{_MEAN}: minus squared distances from the landmark",
         (*_MPE_OPTIONS, "num_agents", "num_landmarks"),
         _mpe,
     ),
     "speaker_listener": Family(
         ("MPE_simple_speaker_listener_v4",),
-        PLAIN,
+        MPE,
         f"{_TEAM}: minus the listener's squared distance from its landmark",
         _MPE_OPTIONS,
         _mpe,
     ),
     "reference": Family(
         ("MPE_simple_reference_v3",),
-        PLAIN,
+        MPE,
         f"{_MEAN}: minus distances from their landmarks",
         (*_MPE_OPTIONS, "local_ratio"),
         _mpe,
     ),
     "facmac": Family(
         ("MPE_simple_facmac_v1",),
-        PLAIN,
+        MPE,
         _TOUCHES,
         (
             *("num_good_agents", "num_adversaries", "num_landmarks", "view_radius"),
@@ -285,7 +291,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "facmac_of_a_size": Family(
         tuple(f"MPE_simple_facmac_{number}a_v1" for number in (3, 6, 9)),
-        PLAIN,
+        MPE,
         _TOUCHES,
         change=_Pursuers,
     ),

@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 from numpy.typing import NDArray
 
+from gradweave.marl.chance import split_each
 from gradweave.marl.environment import Environment, View
-from gradweave.marl.learner import Learner, split_each
+from gradweave.marl.learner import Learner
 
 LIMIT = 10_000
 """Steps after which an episode is broken off, and counts with what it earned so far."""

@@ -5,7 +5,6 @@
 speaks over. A state has arrays alone, random keys among them, so that a checkpoint is all of it.
 """
 
-from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 import equinox as eqx
@@ -141,14 +140,3 @@ def not_finite(state: Any) -> Int[Array, ""]:
 def norm(tree: Any) -> Float[Array, ""]:
     """Root of the sum of all squares."""
     return jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(tree)))
-
-
-def game_keys(shared: PRNGKeyArray, first: Int[Array, ""] | int, games: int) -> PRNGKeyArray:
-    """[games] keys, each from its game's number alone."""
-    return jax.vmap(lambda i: jax.random.fold_in(shared, i))(first + jnp.arange(games))
-
-
-def split_each(keys: PRNGKeyArray, number: int) -> Sequence[PRNGKeyArray]:
-    """`number` times [E] keys from [E] keys."""
-    made = jax.vmap(lambda key: jax.random.split(key, number))(keys)
-    return [made[:, i] for i in range(number)]

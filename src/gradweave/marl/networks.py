@@ -47,8 +47,16 @@ class Dense(eqx.Module):
     def __call__(self, x: Float[Array, "*B I"]) -> Float[Array, "*B O"]:
         """The map."""
         # As one matrix: over several axes XLA copies both factors of a weight's gradient first.
-        rows = x.reshape(-1, x.shape[-1]) @ self.weight + self.bias
-        return rows.reshape(*x.shape[:-1], rows.shape[-1])
+        rows = x.reshape(-1, x.shape[-1])
+        if self.weight.shape[0] > self.weight.shape[1]:
+            # The gradient of few columns is a product with few columns, which takes a processor
+            # four times as long as one with few rows: that of the transposed matrix. XLA would
+            # turn it back but for the barrier.
+            turned = jax.lax.optimization_barrier(self.weight.T)
+            out = jax.lax.dot_general(rows, turned, (((1,), (1,)), ((), ())))
+        else:
+            out = rows @ self.weight
+        return (out + self.bias).reshape(*x.shape[:-1], out.shape[-1])
 
 
 class Cell(eqx.Module):

@@ -20,9 +20,10 @@ from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
 from gradweave.advantages import advantages
 from gradweave.marl.actor_critic import ActorCritic, Memories, Played, Players
+from gradweave.marl.chance import game_keys, keys_ahead, random_order, split_each
 from gradweave.marl.config import PPO
 from gradweave.marl.environment import View
-from gradweave.marl.learner import AXIS, Metrics, Tally, game_keys, norm, sent, split_each
+from gradweave.marl.learner import AXIS, Metrics, Tally, norm, sent
 from gradweave.marl.sets import mean_of_each, number
 from gradweave.marl.value_norm import ValueNorm
 
@@ -146,21 +147,22 @@ class PPOLearner:
         def paid(value: Array) -> Array:
             return value if moments is None else moments.denormalise(value)
 
-        def step(carry: Any, _: None) -> tuple[Any, Any]:
-            games, view, memories, keys = carry
-            keys, drawing, playing = split_each(keys, 3)
-            memories, played = players.look(parameters, memories, view, drawing)
+        def step(carry: Any, now: tuple[Array, PRNGKeyArray]) -> tuple[Any, Any]:
+            games, view, memories = carry
+            chance, playing = now
+            memories, played = players.look(parameters, memories, view, chance)
             games, view, outcome = players.environment.steps(playing, games, played.action)
             after = jnp.zeros_like(played.value)
             if bootstrap:
                 after = paid(players.value(parameters, memories, outcome.last))
                 after = jnp.where(outcome.truncated[:, None], after, 0.0)
             kept = outcome.reward, outcome.shaped, outcome.done, after
-            return (games, view, memories, keys), (played, kept)
+            return (games, view, memories), (played, kept)
 
-        carry = state.games, state.view, state.memories, state.keys
-        carry, (played, kept) = jax.lax.scan(step, carry, None, settings.rollout)
-        games, view, memories, keys = carry
+        keys, (drawing, playing) = keys_ahead(state.keys, settings.rollout, 2)
+        carry = state.games, state.view, state.memories
+        carry, (played, kept) = jax.lax.scan(step, carry, (players.chance(drawing), playing))
+        games, view, memories = carry
         reward, shaped, done, after = kept
         value = paid(played.value)
         last = paid(players.value(parameters, memories, view))
@@ -206,9 +208,9 @@ class PPOLearner:
 
         if not self.settings.recurrent:
             rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), lesson)
-            order = jax.random.permutation(key, rows.advantage.shape[0])
+            order = random_order(key, rows.advantage.shape[0])
             return jax.tree.map(lambda x: parts(x, order), rows)
-        order = jax.random.permutation(key, self.games)
+        order = random_order(key, self.games)
 
         def by_game(x: Array) -> Array:
             return jnp.moveaxis(parts(jnp.moveaxis(x, 1, 0), order), 2, 1)

@@ -18,8 +18,10 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gradweave.errors import OptionError
+from gradweave.marl import distributions
+from gradweave.marl.chance import drawn_by, game_keys, keys_ahead, split_each
 from gradweave.marl.environment import Environment, View
-from gradweave.marl.learner import Metrics, Tally, game_keys, norm, sent, split_each
+from gradweave.marl.learner import Metrics, Tally, norm, sent
 from gradweave.marl.mixers import Apart, Mixer, Monotone, Sum
 from gradweave.marl.networks import AnyNetwork, Memory, Network, draw
 from gradweave.marl.q_settings import QLearning
@@ -164,7 +166,7 @@ class QLearner:
     ) -> tuple[Memory, Int[Array, "B A"]]:
         """See `Learner.act`: actions are drawn as they are at the end of training."""
         explore = jnp.float32(0.0 if greedy else self.settings.explore_last)
-        return self._act(parameters, memory, view, keys, explore)
+        return self._act(parameters, memory, view, self._chance(keys), explore)
 
     def update(self, state: QState) -> tuple[QState, Metrics]:
         """See `Learner.update`."""
@@ -253,35 +255,37 @@ class QLearner:
         parameters: Values,
         memory: Memory,
         view: View,
-        keys: PRNGKeyArray,
+        chance: Float[Array, "E 2 A"],
         explore: Float[Array, ""],
     ) -> tuple[Memory, Int[Array, "E A"]]:
-        """The best action, or any other that is available."""
+        """The best action, or by chance any that is available."""
         memory, values = parameters.agent(memory, view.observation, view.start)
         best = _best(values, view.available)
+        alike = distributions.log_odds(jnp.zeros(values.shape), view.available)
+        other = distributions.draw(chance[:, 0], alike).astype(best.dtype)
+        return memory, jnp.where(chance[:, 1] < explore, other, best)
 
-        def one(key: PRNGKeyArray, best: Array, available: Array) -> Array:
-            choosing, drawing = jax.random.split(key)
-            other = jax.random.categorical(drawing, jnp.where(available, 0.0, -jnp.inf))
-            return jnp.where(jax.random.uniform(choosing, best.shape) < explore, other, best)
-
-        return memory, jax.vmap(one)(keys, best, view.available)
+    def _chance(self, keys: PRNGKeyArray) -> Float[Array, "*B 2 A"]:
+        """What each agent's action is drawn by: which other one, and whether it is that."""
+        shape = 2, self.environment.num_agents
+        return drawn_by(keys, lambda key: jax.random.uniform(key, shape))
 
     def _play(self, state: QState) -> tuple[QState, Rows, Metrics]:
         """The next row of each game."""
         environment, explore = self.environment, self._explore(state.updates)
 
-        def step(carry: Any, _: None) -> tuple[Any, Any]:
-            games, view, memory, keys = carry
-            keys, drawing, playing = split_each(keys, 3)
-            memory, action = self._act(state.parameters, memory, view, drawing, explore)
+        def step(carry: Any, now: tuple[Array, PRNGKeyArray]) -> tuple[Any, Any]:
+            games, view, memory = carry
+            chance, playing = now
+            memory, action = self._act(state.parameters, memory, view, chance, explore)
             games, after, outcome = environment.steps(playing, games, action)
             kept = view, action, outcome.reward, outcome.done
-            return (games, after, memory, keys), kept
+            return (games, after, memory), kept
 
-        carry = state.games, state.view, state.memory, state.keys
-        carry, kept = jax.lax.scan(step, carry, None, self.settings.rollout)
-        games, last, memory, keys = carry
+        keys, (drawing, playing) = keys_ahead(state.keys, self.settings.rollout, 2)
+        carry = state.games, state.view, state.memory
+        carry, kept = jax.lax.scan(step, carry, (self._chance(drawing), playing))
+        games, last, memory = carry
         views, action, reward, done = kept
         views = jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), views, last)
         tally, metrics = state.tally.add(reward, done)

@@ -40,3 +40,5 @@ class Reading:
     """(game, observations) -> the state vector; None where the game has none."""
     shaped: Callable[[Any, Any], Sequence["Num[Array, '']"]] | None = None
     """(game, info) -> each agent's help; None where there is none."""
+    stochastic: Callable[[Any], bool] = lambda game: True
+    """(game) -> whether chance has a part in its steps; resets apart."""
