@@ -198,14 +198,16 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    names = sys.argv[1:] or list(CASES)
-    with tempfile.TemporaryDirectory() as folder:
-        rows = [
-            run(name, CASES[name], Path(folder) / str(number)) for number, name in enumerate(names)
-        ]
+    for name in sys.argv[1:] or CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            keep(run(name, CASES[name], Path(folder)))
+
+
+def keep(row: dict[str, Any]) -> None:
+    """Puts a case in place of what was known of it."""
     path = RESULTS / "marl_learning.json"
     known = json.loads(path.read_text())["rows"] if path.exists() else []
-    found = {row["case"]: row for row in [*known, *rows]}
+    found = {row["case"]: row for row in [*known, row]}
     rows = [found[name] for name in CASES if name in found]
     draw(rows, RESULTS / "marl_learning.png")
     libraries = {name: version(name) for name in ("jax", "jaxmarl", "equinox", "optax")}
