@@ -62,7 +62,7 @@ CASES = {
         "MPE_simple_spread_v3", "qmix", 1_000_000, -23.0, judged="greedy"
     ),
     "simple_spread by VDN": Case("MPE_simple_spread_v3", "vdn", 1_000_000, -23.0, judged="greedy"),
-    "switch_riddle by VDN": Case("switch_riddle", "vdn", 400_000, 0.6, judged="greedy", message=1),
+    "switch_riddle by VDN": Case("switch_riddle", "vdn", 800_000, 0.6, judged="greedy", message=1),
     "switch_riddle by QMIX": Case(
         "switch_riddle", "qmix", 400_000, 0.6, judged="greedy", message=1
     ),

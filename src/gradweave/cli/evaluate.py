@@ -88,11 +88,11 @@ def about(trained: "Trained") -> dict[str, Any]:
 
 def judged(trained: "Trained", episodes: int, seed: int, progress: Progress) -> dict[str, Any]:
     """What the policy earns, beside agents that play at random."""
-    from gradweave.marl.evaluation import evaluate
+    from gradweave.marl.evaluation import HOWS, evaluate
 
     progress("judging the policy")
     found = {}
-    for how in ("greedy", "sampled", "random"):
+    for how in HOWS:
         each = evaluate(
             trained.learner,
             trained.environment,

@@ -18,6 +18,7 @@ from gradweave.marl.learner import Learner
 LIMIT = 10_000
 """Steps after which an episode is broken off, and counts with what it earned so far."""
 How = Literal["greedy", "sampled", "random"]
+HOWS: tuple[How, ...] = ("greedy", "sampled", "random")
 Act = Callable[[Any, View, PRNGKeyArray], tuple[Any, Num[Array, "B A *U"]]]
 """(memory, view, keys) -> (memory, actions) of games side by side."""
 
@@ -109,16 +110,18 @@ def evaluate(
         environment: to play.
         parameters: [S, ...] of each seed.
         how: whether the policies take their best action or draw one; or, for comparison, all
-            agents play at random, for which parameters do not matter and there is one result.
+            agents play at random, for which parameters do not matter, or can be None, and there
+            is one result.
         episodes: of each.
         seed: of the episodes.
         same_episodes: whether all policies are judged by the same ones; else each has its own, so
             that what chance gave them does not show in all.
     """
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), _SALT), episodes)
+    played = functools.partial(_player(learner, environment), np.int32(HOWS.index(how)))
     if how == "random":
-        return [_returns(_play_at_random(environment, keys))]
-    played = jax.jit(functools.partial(_play_by, learner, environment, how == "greedy"))
+        anyone = jax.tree.map(lambda x: x[0], parameters)
+        return [_returns(played(anyone, keys))]
     seeds = jax.tree.leaves(parameters)[0].shape[0]
 
     def one(number: int) -> Returns:
@@ -138,18 +141,28 @@ _SALT = 0x65_76_61_6C
 """Keeps the episodes of evaluation apart from those that were learned from."""
 
 
-def _play_by(
-    learner: Learner, environment: Environment, greedy: bool, parameters: Any, keys: PRNGKeyArray
-) -> tuple[Array, Array]:
-    act = functools.partial(learner.act, parameters, greedy=greedy)
-    return play(environment, act, learner.memory(parameters, keys.shape[0]), keys)
+@functools.lru_cache(maxsize=2)
+def _player(learner: Learner, environment: Environment) -> Callable[..., tuple[Array, Array]]:
+    """(how, parameters or None, keys) -> what `play` gives.
 
+    One program for all ways to act, since most of it, and of its compiling, is the game.
+    """
 
-def _play_at_random(environment: Environment, keys: PRNGKeyArray) -> tuple[Array, Array]:
-    def act(memory: None, view: View, keys: PRNGKeyArray) -> tuple[None, Array]:
+    def at_random(_: Any, memory: Any, view: View, keys: PRNGKeyArray) -> tuple[Any, Array]:
         return memory, random_action(environment, view, keys)
 
-    return jax.jit(lambda keys: play(environment, act, None, keys))(keys)
+    ways = [functools.partial(learner.act, greedy=greedy) for greedy in (True, False)]
+
+    def played(how: Int[Array, ""], parameters: Any, keys: PRNGKeyArray) -> tuple[Array, Array]:
+        def act(memory: Any, view: View, keys: PRNGKeyArray) -> tuple[Any, Array]:
+            if parameters is None:
+                return at_random(parameters, memory, view, keys)
+            return jax.lax.switch(how, [*ways, at_random], parameters, memory, view, keys)
+
+        memory = None if parameters is None else learner.memory(parameters, keys.shape[0])
+        return play(environment, act, memory, keys)
+
+    return jax.jit(played)
 
 
 def _returns(played: tuple[Array, Array]) -> Returns:

@@ -39,7 +39,10 @@ class Program:
         self.sharding = NamedSharding(self.mesh, P(AXIS))
         """How states lie on the devices."""
         mapped = functools.partial(jax.shard_map, mesh=self.mesh, check_vma=False)
-        self._start = jax.jit(self._keyed(mapped(self._init, in_specs=P(), out_specs=P(AXIS))))
+        # Runs once, for a moment: what the compiler would save takes it longer than that.
+        quick = {"xla_backend_optimization_level": 0} if devices[0].platform == "cpu" else None
+        start = self._keyed(mapped(self._init, in_specs=P(), out_specs=P(AXIS)))
+        self._start = jax.jit(start, compiler_options=quick)
         self._run = jax.jit(
             mapped(self._updates, in_specs=(P(AXIS), P()), out_specs=(P(AXIS), P()))
         )
