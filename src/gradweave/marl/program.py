@@ -41,8 +41,8 @@ class Program:
         mapped = functools.partial(jax.shard_map, mesh=self.mesh, check_vma=False)
         # Runs once, for a moment: what the compiler would save takes it longer than that.
         quick = {"xla_backend_optimization_level": 0} if devices[0].platform == "cpu" else None
-        start = self._keyed(mapped(self._init, in_specs=P(), out_specs=P(AXIS)))
-        self._start = jax.jit(start, compiler_options=quick)
+        self._begun = self._keyed(mapped(self._init, in_specs=P(), out_specs=P(AXIS)))
+        self._start = jax.jit(self._begun, compiler_options=quick)
         self._run = jax.jit(
             mapped(self._updates, in_specs=(P(AXIS), P()), out_specs=(P(AXIS), P()))
         )
@@ -56,7 +56,7 @@ class Program:
 
     def shapes(self) -> Any:
         """The states' shapes, without the work."""
-        return jax.eval_shape(self.start)
+        return jax.eval_shape(self._begun, np.int32(self.seed))
 
     def run(self, state: Any, updates: int) -> tuple[Any, Metrics]:
         """Makes updates.
