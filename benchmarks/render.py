@@ -687,6 +687,7 @@ def marl_learning() -> str:
         lines.append(
             [
                 row["case"],
+                f"{int(row['command'].split('--steps ')[1].split()[0]):,}",
                 f"{row['return']['random']['mean']:.3g}",
                 plain,
                 best,
@@ -699,7 +700,7 @@ def marl_learning() -> str:
                 "yes" if row["reached"] else "**no**",
             ]
         )
-    head = ["1 M steps, riddles 0.4 M", "at random", "plain policy", "the best", "target"]
+    head = ["", "steps", "at random", "plain policy", "the best", "target"]
     head += ["mean", "95 %", "each seed", "episodes", "actions", "reached"]
     hidden = [
         f"{row['case']}: {', '.join(f'{value:.3g}' for value in hidden['by_seed'])}"
@@ -842,6 +843,25 @@ def marl_speed() -> str:
     return f"{table(head, lines)}\n\n{made_with(result)}"
 
 
+def marl_commands() -> str:
+    result = load("marl_commands")
+    names = {
+        "jaxmarl": "`python jaxmarl_ppo.py`",
+        "first run": "`gradweave train`, first run",
+        "later run": "`gradweave train`, later runs",
+    }
+    lines = [
+        [
+            names[row["program"]],
+            f"{row['processor_s']['median']:.0f} s",
+            f"{row['processor_s']['times_as_quick_as_jaxmarl']:.2f}",
+        ]
+        for row in result["rows"]
+    ]
+    head = [f"{result['steps']:,} steps, one core", "processor time", "times as quick"]
+    return f"{table(head, lines)}\n\n{made_with(result)}"
+
+
 def first_result() -> str:
     result = load("first_result")
     lines = [
@@ -943,6 +963,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "marl_learning": marl_learning,
     "marl_lines": marl_lines,
     "marl_speed": marl_speed,
+    "marl_commands": marl_commands,
     "marl_matrix": marl_matrix,
     "rllib": rllib,
     "rllib_parity": rllib_parity,
