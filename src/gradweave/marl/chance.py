@@ -54,8 +54,8 @@ def random_order(key: PRNGKeyArray, rows: int) -> Int[Array, " rows"]:
     """The numbers below `rows` in random order.
 
     `jax.random.permutation` sorts pairs twice, for ten times as long as the one sort of numbers
-    here: random above, the row's own number below. Rows whose random bits are the same, about one
-    in a hundred pairs of neighbours of 8,192, keep their order.
+    here: random above, the row's own number below. Neighbours whose random bits are the same, of
+    8,192 rows one pair in sixty, are in rising order.
     """
     if rows > _FEW:
         return jax.random.permutation(key, rows)
