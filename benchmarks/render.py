@@ -687,7 +687,7 @@ def marl_learning() -> str:
         lines.append(
             [
                 row["case"],
-                f"{int(row['command'].split('--steps ')[1].split()[0]):,}",
+                f"{row['steps']:,}",
                 f"{row['return']['random']['mean']:.3g}",
                 plain,
                 best,

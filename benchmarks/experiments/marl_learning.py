@@ -31,7 +31,7 @@ from record import RESULTS, record, versions
 
 from gradweave.marl import load
 from gradweave.marl.environment import View
-from gradweave.marl.evaluation import How, evaluate
+from gradweave.marl.evaluation import HOWS, How, evaluate
 
 SEEDS, EPISODES = 5, 4096
 JUDGE_SEED = 1_000_003
@@ -125,7 +125,7 @@ def judged(case: Case, folder: Path) -> dict[str, Any]:
             "error_by_seed": [one.error for one in each],
         }
 
-    found = {how: earned(how) for how in ("greedy", "sampled", "random")}
+    found = {how: earned(how) for how in HOWS}
     for how in ("greedy", "sampled"):
         found[how]["interval"] = interval(found[how]["by_seed"])
     if case.message is not None:
@@ -204,7 +204,7 @@ def main() -> None:
 
 
 def keep(row: dict[str, Any]) -> None:
-    """Puts a case in place of what was known of it."""
+    """Records a case in place of its earlier result."""
     path = RESULTS / "marl_learning.json"
     known = json.loads(path.read_text())["rows"] if path.exists() else []
     found = {row["case"]: row for row in [*known, row]}

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.advantages import advantages
-from gradweave.marl import chance, distributions
+from gradweave.marl import distributions, randomness
 from gradweave.marl.networks import Network
 
 RNG = np.random.default_rng(0)
@@ -84,13 +84,13 @@ def test_actions_are_drawn_as_often_as_their_odds_say():
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 100, 8192, 20_000])
 def test_an_order_has_every_row_once(rows):
-    order = np.asarray(chance.random_order(jax.random.key(0), rows))
+    order = np.asarray(randomness.permutation(jax.random.key(0), rows))
     np.testing.assert_array_equal(np.sort(order), np.arange(rows))
 
 
 def test_all_orders_are_as_likely():
     keys = jax.random.split(jax.random.key(0), 24_000)
-    orders = np.asarray(jax.vmap(lambda key: chance.random_order(key, 4))(keys))
+    orders = np.asarray(jax.vmap(lambda key: randomness.permutation(key, 4))(keys))
     _, counts = np.unique(orders, axis=0, return_counts=True)
     assert len(counts) == 24
     assert ((counts - 1000) ** 2 / 1000).sum() < 49.7  # χ² of 23: once in a thousand
@@ -99,8 +99,8 @@ def test_all_orders_are_as_likely():
 def test_keys_drawn_ahead_are_each_games_own():
     """However many games there are beside it, and in every step, and after, another one."""
     keys = jax.random.split(jax.random.key(0), 3)
-    after, (one, two) = chance.keys_ahead(keys, 5, 2)
-    alone, (first, second) = chance.keys_ahead(keys[1:2], 5, 2)
+    after, (one, two) = randomness.rollout_keys(keys, 5, 2)
+    alone, (first, second) = randomness.rollout_keys(keys[1:2], 5, 2)
     for several, single in ((one, first), (two, second)):
         assert several.shape == (5, 3)
         np.testing.assert_array_equal(data(several[:, 1:2]), data(single))

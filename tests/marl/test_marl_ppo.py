@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.errors import OptionError
-from gradweave.marl.chance import game_keys
 from gradweave.marl.config import PPO
 from gradweave.marl.evaluation import evaluate
 from gradweave.marl.program import Program
+from gradweave.marl.randomness import game_keys
 from tests.marl.doors import DOORS, STEPS, doors, learner
 
 VARIANTS = [
@@ -126,7 +126,7 @@ def test_what_is_filled_up_counts_for_nothing(algorithm):
     """The left agent has no fourth number and no fourth door: no weight of theirs matters."""
     one = learner(algorithm)
     state = begun(one)
-    drawn = one.players.chance(state.keys)
+    drawn = one.players.noise(state.keys)
 
     @jax.jit
     def looked(parameters):

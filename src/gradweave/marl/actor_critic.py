@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray
 
 from gradweave.marl import distributions
-from gradweave.marl.chance import drawn_by
 from gradweave.marl.environment import Environment, View
 from gradweave.marl.networks import Activation, AnyNetwork, Memory, Network, draw
+from gradweave.marl.randomness import draw_each
 from gradweave.marl.sets import Sets, number
 
 
@@ -93,8 +93,8 @@ class Players:
         """What is remembered at the start of episodes, of games side by side."""
         return Memories(parameters.actor.start(batch), parameters.critic.start(batch))
 
-    def chance(self, keys: PRNGKeyArray) -> Float[Array, "..."]:
-        """What each agent's action is drawn by: normal where actions are continuous, else uniform.
+    def noise(self, keys: PRNGKeyArray) -> Float[Array, "..."]:
+        """Numbers to draw actions by: normal where actions are continuous, else uniform.
 
         Args:
             keys: [*B].
@@ -105,15 +105,15 @@ class Players:
         environment = self.environment
         shape = environment.num_agents, environment.actions
         if environment.continuous:
-            return drawn_by(keys, lambda key: jax.random.normal(key, shape))
-        return drawn_by(keys, lambda key: jax.random.uniform(key, shape[:1]))
+            return draw_each(keys, lambda key: jax.random.normal(key, shape))
+        return draw_each(keys, lambda key: jax.random.uniform(key, shape[:1]))
 
     def look(
         self,
         parameters: ActorCritic,
         memories: Memories,
         view: View,
-        chance: Float[Array, "E A *U"],
+        noise: Float[Array, "E A *U"],
     ) -> tuple[Memories, Played]:
         """Draws an action for what is seen, and judges it.
 
@@ -121,17 +121,17 @@ class Players:
             parameters: of both networks.
             memories: [E, A, H] from the step before.
             view: [E].
-            chance: as `chance` draws it.
+            noise: as `noise` draws it.
         """
         seen = self._kept(view)
         actor, scores = parameters.actor(memories.actor, view.observation, view.start)
         critic, value = parameters.critic(memories.critic, self._judged(seen), view.start)
         spread = self._spread(parameters)
         if spread is not None:
-            action = distributions.gaussian_draw(chance, scores, spread)
+            action = distributions.gaussian_draw(noise, scores, spread)
         else:
             odds = distributions.log_odds(scores, self._mask(seen))
-            action = distributions.draw(chance, odds)
+            action = distributions.draw(noise, odds)
         log_odds = self._log_odds(parameters, scores, seen, action)[0]
         played = dataclasses.replace(seen, action=action, log_odds=log_odds, value=value[..., 0])
         return Memories(actor, critic), played
@@ -167,7 +167,7 @@ class Players:
     ) -> tuple[Memories, Num[Array, "B A *U"]]:
         """See `Learner.act`: the best is the likeliest action, or the mean of continuous ones."""
         if not greedy:
-            memories, played = self.look(parameters, memories, view, self.chance(keys))
+            memories, played = self.look(parameters, memories, view, self.noise(keys))
             return memories, played.action
         actor, scores = parameters.actor(memories.actor, view.observation, view.start)
         if parameters.log_spread is None:

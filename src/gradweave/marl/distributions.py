@@ -23,16 +23,16 @@ def log_odds(
     return jax.nn.log_softmax(scores if available is None else jnp.where(available, scores, NEVER))
 
 
-def draw(chance: Float[Array, "*B"], odds: Float[Array, "*B U"]) -> Int[Array, "*B"]:
+def draw(uniform: Float[Array, "*B"], odds: Float[Array, "*B U"]) -> Int[Array, "*B"]:
     """An action for each row of `log_odds`.
 
     Args:
-        chance: uniform in [0, 1): one number for each action, where Gumbel's way takes U.
+        uniform: in [0, 1), one number for each action, where the Gumbel trick takes U.
         odds: of each action.
     """
     cumulative = jnp.cumsum(jnp.exp(odds), axis=-1)
     # The first sum above the number: what has no odds adds nothing, so it is never the first.
-    return (cumulative > chance[..., None] * cumulative[..., -1:]).argmax(-1)
+    return (cumulative > uniform[..., None] * cumulative[..., -1:]).argmax(-1)
 
 
 def of_action(odds: Float[Array, "*B U"], action: Int[Array, "*B"]) -> Float[Array, "*B"]:
@@ -46,16 +46,16 @@ def entropy(odds: Float[Array, "*B U"]) -> Float[Array, "*B"]:
 
 
 def gaussian_draw(
-    chance: Float[Array, "*B U"], mean: Float[Array, "*B U"], log_spread: Float[Array, "*#B U"]
+    normal: Float[Array, "*B U"], mean: Float[Array, "*B U"], log_spread: Float[Array, "*#B U"]
 ) -> Float[Array, "*B U"]:
     """A value of each component.
 
     Args:
-        chance: of the standard normal distribution.
+        normal: of the standard normal distribution.
         mean: of each component.
         log_spread: logarithm of its standard deviation.
     """
-    return mean + jnp.exp(log_spread) * chance
+    return mean + jnp.exp(log_spread) * normal
 
 
 def gaussian_of_action(

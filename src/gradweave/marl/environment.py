@@ -74,7 +74,7 @@ class Environment:
     world: int
     """W: numbers in the state vector."""
     stochastic: bool
-    """Whether chance has a part in a step; it always has in a reset."""
+    """Whether a step depends on its key; a reset always does."""
 
     @property
     def num_agents(self) -> int:
@@ -144,7 +144,7 @@ class Environment:
         self, key: PRNGKeyArray, state: State, action: Num[Array, "A *U"]
     ) -> tuple[State, View, Outcome]:
         """A step in the same episode."""
-        # Of a step without chance all keys are as good: by one constant JAX draws nothing anew.
+        # A constant key where it does not matter: XLA then draws once, not in each step.
         key = jax.random.split(key)[0] if self.stochastic else jax.random.key(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

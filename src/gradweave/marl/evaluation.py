@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 from numpy.typing import NDArray
 
-from gradweave.marl.chance import split_each
 from gradweave.marl.environment import Environment, View
 from gradweave.marl.learner import Learner
+from gradweave.marl.randomness import split_each
 
 LIMIT = 10_000
 """Steps after which an episode is broken off, and counts with what it earned so far."""
 How = Literal["greedy", "sampled", "random"]
-HOWS: tuple[How, ...] = ("greedy", "sampled", "random")
+HOWS: tuple[How, ...] = get_args(How)
 Act = Callable[[Any, View, PRNGKeyArray], tuple[Any, Num[Array, "B A *U"]]]
 """(memory, view, keys) -> (memory, actions) of games side by side."""
 
@@ -151,13 +151,18 @@ def _player(learner: Learner, environment: Environment) -> Callable[..., tuple[A
     def at_random(_: Any, memory: Any, view: View, keys: PRNGKeyArray) -> tuple[Any, Array]:
         return memory, random_action(environment, view, keys)
 
-    ways = [functools.partial(learner.act, greedy=greedy) for greedy in (True, False)]
+    ways: dict[How, Callable[..., tuple[Any, Array]]] = {
+        "greedy": functools.partial(learner.act, greedy=True),
+        "sampled": functools.partial(learner.act, greedy=False),
+        "random": at_random,
+    }
+    branches = [ways[how] for how in HOWS]
 
     def played(how: Int[Array, ""], parameters: Any, keys: PRNGKeyArray) -> tuple[Array, Array]:
         def act(memory: Any, view: View, keys: PRNGKeyArray) -> tuple[Any, Array]:
             if parameters is None:
-                return at_random(parameters, memory, view, keys)
-            return jax.lax.switch(how, [*ways, at_random], parameters, memory, view, keys)
+                return at_random(None, memory, view, keys)
+            return jax.lax.switch(how, branches, parameters, memory, view, keys)
 
         memory = None if parameters is None else learner.memory(parameters, keys.shape[0])
         return play(environment, act, memory, keys)

@@ -20,10 +20,10 @@ from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
 from gradweave.advantages import advantages
 from gradweave.marl.actor_critic import ActorCritic, Memories, Played, Players
-from gradweave.marl.chance import game_keys, keys_ahead, random_order, split_each
 from gradweave.marl.config import PPO
 from gradweave.marl.environment import View
 from gradweave.marl.learner import AXIS, Metrics, Tally, norm, sent
+from gradweave.marl.randomness import game_keys, permutation, rollout_keys, split_each
 from gradweave.marl.sets import mean_of_each, number
 from gradweave.marl.value_norm import ValueNorm
 
@@ -149,8 +149,8 @@ class PPOLearner:
 
         def step(carry: Any, now: tuple[Array, PRNGKeyArray]) -> tuple[Any, Any]:
             games, view, memories = carry
-            chance, playing = now
-            memories, played = players.look(parameters, memories, view, chance)
+            noise, playing = now
+            memories, played = players.look(parameters, memories, view, noise)
             games, view, outcome = players.environment.steps(playing, games, played.action)
             after = jnp.zeros_like(played.value)
             if bootstrap:
@@ -159,9 +159,9 @@ class PPOLearner:
             kept = outcome.reward, outcome.shaped, outcome.done, after
             return (games, view, memories), (played, kept)
 
-        keys, (drawing, playing) = keys_ahead(state.keys, settings.rollout, 2)
+        keys, (drawing, playing) = rollout_keys(state.keys, settings.rollout, 2)
         carry = state.games, state.view, state.memories
-        carry, (played, kept) = jax.lax.scan(step, carry, (players.chance(drawing), playing))
+        carry, (played, kept) = jax.lax.scan(step, carry, (players.noise(drawing), playing))
         games, view, memories = carry
         reward, shaped, done, after = kept
         value = paid(played.value)
@@ -208,9 +208,9 @@ class PPOLearner:
 
         if not self.settings.recurrent:
             rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), lesson)
-            order = random_order(key, rows.advantage.shape[0])
+            order = permutation(key, rows.advantage.shape[0])
             return jax.tree.map(lambda x: parts(x, order), rows)
-        order = random_order(key, self.games)
+        order = permutation(key, self.games)
 
         def by_game(x: Array) -> Array:
             return jnp.moveaxis(parts(jnp.moveaxis(x, 1, 0), order), 2, 1)

@@ -39,16 +39,16 @@ class Program:
         self.sharding = NamedSharding(self.mesh, P(AXIS))
         """How states lie on the devices."""
         mapped = functools.partial(jax.shard_map, mesh=self.mesh, check_vma=False)
-        # Runs once, for a moment: what the compiler would save takes it longer than that.
+        # Runs once, for a moment: optimizing it would take longer than it saves.
         quick = {"xla_backend_optimization_level": 0} if devices[0].platform == "cpu" else None
-        self._begun = self._keyed(mapped(self._init, in_specs=P(), out_specs=P(AXIS)))
-        self._start = jax.jit(self._begun, compiler_options=quick)
+        self._initial = self._keyed(mapped(self._init, in_specs=P(), out_specs=P(AXIS)))
+        self._start = jax.jit(self._initial, compiler_options=quick)
         self._run = jax.jit(
             mapped(self._updates, in_specs=(P(AXIS), P()), out_specs=(P(AXIS), P()))
         )
 
-        self._everywhere = NamedSharding(self.mesh, P())
-        self._not_finite = jax.jit(jax.vmap(not_finite), out_shardings=self._everywhere)
+        self._replicated = NamedSharding(self.mesh, P())
+        self._not_finite = jax.jit(jax.vmap(not_finite), out_shardings=self._replicated)
 
     def start(self) -> Any:
         """The states before the first update: [D, S, ...]."""
@@ -56,7 +56,7 @@ class Program:
 
     def shapes(self) -> Any:
         """The states' shapes, without the work."""
-        return jax.eval_shape(self._begun, np.int32(self.seed))
+        return jax.eval_shape(self._initial, np.int32(self.seed))
 
     def run(self, state: Any, updates: int) -> tuple[Any, Metrics]:
         """Makes updates.
@@ -86,7 +86,7 @@ class Program:
         def all_devices(state: Any) -> Any:
             return jax.tree.map(one, jax.vmap(jax.vmap(self.learner.parameters))(state))
 
-        return jax.jit(all_devices, out_shardings=self._everywhere)(state)
+        return jax.jit(all_devices, out_shardings=self._replicated)(state)
 
     def _keyed(
         self, start: Callable[[PRNGKeyArray], Any]

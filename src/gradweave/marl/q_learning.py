@@ -19,12 +19,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gradweave.errors import OptionError
 from gradweave.marl import distributions
-from gradweave.marl.chance import drawn_by, game_keys, keys_ahead, split_each
 from gradweave.marl.environment import Environment, View
 from gradweave.marl.learner import Metrics, Tally, norm, sent
 from gradweave.marl.mixers import Apart, Mixer, Monotone, Sum
 from gradweave.marl.networks import AnyNetwork, Memory, Network, draw
 from gradweave.marl.q_settings import QLearning
+from gradweave.marl.randomness import draw_each, game_keys, rollout_keys, split_each
 from gradweave.marl.sets import Sets, mean_of_each, number, sets_of
 
 Kind = Literal["iql", "vdn", "qmix"]
@@ -166,7 +166,7 @@ class QLearner:
     ) -> tuple[Memory, Int[Array, "B A"]]:
         """See `Learner.act`: actions are drawn as they are at the end of training."""
         explore = jnp.float32(0.0 if greedy else self.settings.explore_last)
-        return self._act(parameters, memory, view, self._chance(keys), explore)
+        return self._act(parameters, memory, view, self._noise(keys), explore)
 
     def update(self, state: QState) -> tuple[QState, Metrics]:
         """See `Learner.update`."""
@@ -255,20 +255,20 @@ class QLearner:
         parameters: Values,
         memory: Memory,
         view: View,
-        chance: Float[Array, "E 2 A"],
+        noise: Float[Array, "E 2 A"],
         explore: Float[Array, ""],
     ) -> tuple[Memory, Int[Array, "E A"]]:
-        """The best action, or by chance any that is available."""
+        """ε-greedy: the best action, or with probability `explore` any that is available."""
         memory, values = parameters.agent(memory, view.observation, view.start)
         best = _best(values, view.available)
         alike = distributions.log_odds(jnp.zeros(values.shape), view.available)
-        other = distributions.draw(chance[:, 0], alike).astype(best.dtype)
-        return memory, jnp.where(chance[:, 1] < explore, other, best)
+        other = distributions.draw(noise[:, 0], alike).astype(best.dtype)
+        return memory, jnp.where(noise[:, 1] < explore, other, best)
 
-    def _chance(self, keys: PRNGKeyArray) -> Float[Array, "*B 2 A"]:
-        """What each agent's action is drawn by: which other one, and whether it is that."""
+    def _noise(self, keys: PRNGKeyArray) -> Float[Array, "*B 2 A"]:
+        """Uniform numbers: which random action each agent would take, and whether it does."""
         shape = 2, self.environment.num_agents
-        return drawn_by(keys, lambda key: jax.random.uniform(key, shape))
+        return draw_each(keys, lambda key: jax.random.uniform(key, shape))
 
     def _play(self, state: QState) -> tuple[QState, Rows, Metrics]:
         """The next row of each game."""
@@ -276,15 +276,15 @@ class QLearner:
 
         def step(carry: Any, now: tuple[Array, PRNGKeyArray]) -> tuple[Any, Any]:
             games, view, memory = carry
-            chance, playing = now
-            memory, action = self._act(state.parameters, memory, view, chance, explore)
+            noise, playing = now
+            memory, action = self._act(state.parameters, memory, view, noise, explore)
             games, after, outcome = environment.steps(playing, games, action)
             kept = view, action, outcome.reward, outcome.done
             return (games, after, memory), kept
 
-        keys, (drawing, playing) = keys_ahead(state.keys, self.settings.rollout, 2)
+        keys, (drawing, playing) = rollout_keys(state.keys, self.settings.rollout, 2)
         carry = state.games, state.view, state.memory
-        carry, kept = jax.lax.scan(step, carry, (self._chance(drawing), playing))
+        carry, kept = jax.lax.scan(step, carry, (self._noise(drawing), playing))
         games, last, memory = carry
         views, action, reward, done = kept
         views = jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), views, last)

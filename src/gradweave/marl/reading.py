@@ -41,4 +41,4 @@ class Reading:
     shaped: Callable[[Any, Any], Sequence["Num[Array, '']"]] | None = None
     """(game, info) -> each agent's help; None where there is none."""
     stochastic: Callable[[Any], bool] = lambda game: True
-    """(game) -> whether chance has a part in its steps; resets apart."""
+    """(game) -> whether its steps depend on their keys; resets aside."""

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from gradweave import lazy
 from gradweave.atomic import atomic_write
-from gradweave.marl.chance import split_each
 from gradweave.marl.environment import Environment
 from gradweave.marl.learner import Learner
+from gradweave.marl.randomness import split_each
 
 FRAME_MS = 150
 MOST_FRAMES = 400

@@ -1,4 +1,4 @@
-"""Random keys and what is drawn by them: of many steps and games at once.
+"""Random keys and numbers of many steps and games at once.
 
 JAX draws by a loop of some ten small operations, which on a processor takes as long for one number
 as for a thousand. So a roll-out draws before its first step what all its steps need.
@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
-_FEW = 2**14
-"""Rows up to which an order takes one sort: as many as leave 18 bits to chance."""
+_MOST_ROWS = 2**14
+"""That one sort permutes: their numbers leave 18 random bits."""
 
 
 def game_keys(shared: PRNGKeyArray, first: Int[Array, ""] | int, games: int) -> PRNGKeyArray:
@@ -25,7 +25,7 @@ def split_each(keys: PRNGKeyArray, number: int) -> Sequence[PRNGKeyArray]:
     return [made[:, i] for i in range(number)]
 
 
-def keys_ahead(
+def rollout_keys(
     keys: PRNGKeyArray, steps: int, number: int
 ) -> tuple[PRNGKeyArray, Sequence[PRNGKeyArray]]:
     """The keys of a roll-out's steps, each game's from its own key.
@@ -43,21 +43,21 @@ def keys_ahead(
     return after, [made[i] for i in range(number)]
 
 
-def drawn_by(keys: PRNGKeyArray, draw: Callable[[PRNGKeyArray], Array]) -> Array:
-    """[*B, …] what `draw` makes of each of [*B] keys."""
+def draw_each(keys: PRNGKeyArray, draw: Callable[[PRNGKeyArray], Array]) -> Array:
+    """[*B, …] samples, one by each of [*B] keys."""
     for _ in keys.shape:
         draw = jax.vmap(draw)
     return draw(keys)
 
 
-def random_order(key: PRNGKeyArray, rows: int) -> Int[Array, " rows"]:
-    """The numbers below `rows` in random order.
+def permutation(key: PRNGKeyArray, rows: int) -> Int[Array, " rows"]:
+    """A random permutation of the numbers below `rows`, [rows].
 
-    `jax.random.permutation` sorts pairs twice, for ten times as long as the one sort of numbers
-    here: random above, the row's own number below. Neighbours whose random bits are the same, of
-    8,192 rows one pair in sixty, are in rising order.
+    `jax.random.permutation` sorts pairs twice, which takes ten times as long as the one sort
+    of integers here: random high bits, and the row's number in the low ones. Neighbours whose
+    random bits are the same, of 8,192 rows one pair in sixty, stay in ascending order.
     """
-    if rows > _FEW:
+    if rows > _MOST_ROWS:
         return jax.random.permutation(key, rows)
     low = max(rows - 1, 1).bit_length()
     random = jax.random.bits(key, (rows,)) << low
