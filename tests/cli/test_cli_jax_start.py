@@ -14,10 +14,9 @@ from gradweave.cli.jax_start import MOST_BYTES, compiled_folder
 
 PROGRAM = """
 import json, os
-from gradweave.cli import jax_start
+from gradweave.cli.jax_start import start_jax
 
-jax_start.LEAST_S = 0.0
-jax_start.start_jax(3)
+start_jax(3)
 import jax
 jax.jit(lambda x: x + 1)(1.0)
 place = jax.config.jax_compilation_cache_dir

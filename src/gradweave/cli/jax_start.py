@@ -8,8 +8,6 @@ from pathlib import Path
 
 MOST_BYTES = 2**30
 """Of programs that are kept; those that were not used for longest go first."""
-LEAST_S = 0.3
-"""How long a program has to take to compile to be kept."""
 
 
 def start_jax(devices: int | None = None) -> None:
@@ -27,7 +25,8 @@ def start_jax(devices: int | None = None) -> None:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_S)
+    # Small ones too: importing JaxMARL compiles some 70, which take a second.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
