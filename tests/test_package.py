@@ -118,6 +118,6 @@ def test_the_command_is_installed():
     assert callable(command.load())
 
 
-@pytest.mark.parametrize("path", ["py.typed", "topology/data/jellyfish-reference.json"])
+@pytest.mark.parametrize("path", ["py.typed", "topology/families/data/jellyfish-reference.json"])
 def test_data_ship_with_the_package(path: str):
     assert files("gradweave").joinpath(path).is_file()

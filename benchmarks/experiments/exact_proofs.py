@@ -17,9 +17,9 @@ import numpy as np
 from record import record
 
 import gradweave as gw
-from gradweave.schedulers.exact import Exact
-from gradweave.schedulers.exact_model import Effort, GatherModel
-from gradweave.schedulers.exact_trees import Choice
+from gradweave.schedulers.exact.exact import Exact
+from gradweave.schedulers.exact.model import Effort, GatherModel
+from gradweave.schedulers.exact.trees import Choice
 from gradweave.topology import Topology, from_spec
 
 TIME_LIMIT_S = 120.0

@@ -14,8 +14,8 @@ from record import record
 
 import gradweave as gw
 from gradweave.report import TABLE_2
-from gradweave.schedulers.growing_kernel import Rule, grow
-from gradweave.schedulers.grown import Ground
+from gradweave.schedulers.trees.growing_kernel import Rule, grow
+from gradweave.schedulers.trees.grown import Ground
 
 SEEDS = 100
 RULES = {

@@ -43,7 +43,7 @@ from record import record, versions
 
 import gradweave as gw
 from gradweave.execute import jax_mesh, play
-from gradweave.execute.jax_steps import steps
+from gradweave.execute.jax_mesh.steps import steps
 from gradweave.schedule import Schedule
 from gradweave.schedulers.spec import from_spec
 

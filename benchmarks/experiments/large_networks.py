@@ -23,7 +23,7 @@ from record import record
 import gradweave as gw
 from gradweave.schedulers import scheduler as scheduler_module
 from gradweave.schedulers import solve as solve_function
-from gradweave.schedulers import symmetric as symmetric_module
+from gradweave.schedulers.trees import symmetric as symmetric_module
 
 NETWORKS = ("bcube:n=32,k=1", "torus:32x32", "bcube:n=64,k=1", "torus:64x64")
 SEED = 0

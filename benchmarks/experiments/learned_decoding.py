@@ -21,11 +21,11 @@ from record import record
 import gradweave as gw
 from gradweave.report import TABLE_2
 from gradweave.report.paper import PAPER_LEARNED
-from gradweave.schedulers.growing_kernel import Rule, grow
-from gradweave.schedulers.grown import Ground
 from gradweave.schedulers.instance import Instance
-from gradweave.schedulers.learned import ROUTES, best_of, read_weights
-from gradweave.schedulers.policy import Field, PolicyWeights, play
+from gradweave.schedulers.learned.learned import ROUTES, best_of, read_weights
+from gradweave.schedulers.learned.policy import Field, PolicyWeights, play
+from gradweave.schedulers.trees.growing_kernel import Rule, grow
+from gradweave.schedulers.trees.grown import Ground
 
 DRAWN, BEST_OF = 100, 64
 RULES = {

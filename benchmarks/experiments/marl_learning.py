@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from record import RESULTS, record, versions
 
 from gradweave.marl import load
-from gradweave.marl.environment import View
 from gradweave.marl.evaluation import HOWS, How, evaluate
+from gradweave.marl.games.environment import View
 
 SEEDS, EPISODES = 5, 4096
 JUDGE_SEED = 1_000_003

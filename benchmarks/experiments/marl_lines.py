@@ -24,9 +24,9 @@ import numpy as np
 from ortools.sat.python import cp_model
 from record import record, versions
 
-from gradweave.marl.environment import View
-from gradweave.marl.environments import make
 from gradweave.marl.evaluation import Act, play, random_action
+from gradweave.marl.games.environment import View
+from gradweave.marl.games.environments import make
 
 EPISODES, PARTS, SEED = 1024, 16, 0
 AGENTS, DAYS = 3, 6

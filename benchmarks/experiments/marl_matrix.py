@@ -25,8 +25,8 @@ import numpy as np
 from record import RESULTS, record, versions
 
 from gradweave.errors import OptionError
-from gradweave.marl import algorithms
-from gradweave.marl.environments import make
+from gradweave.marl.games.environments import make
+from gradweave.marl.learners import algorithms
 from gradweave.marl.program import Program
 
 ENVIRONMENTS = (

@@ -28,8 +28,8 @@ import jax
 import jaxmarl_ppo
 from record import record, versions
 
-from gradweave.marl import algorithms
-from gradweave.marl.environments import make
+from gradweave.marl.games.environments import make
+from gradweave.marl.learners import algorithms
 from gradweave.marl.program import Program
 
 ENV, TURNS, UPDATES = "MPE_simple_spread_v3", 9, bare_ppo.UPDATES

@@ -98,7 +98,7 @@ def parity(python: Path, folder: Path) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
 
-    from gradweave.marl.environments import make
+    from gradweave.marl.games.environments import make
 
     path = folder / "play.npz"
     subprocess.run([python, SIDE, "play", path, "0", str(PARITY_EPISODES)], check=True)
@@ -230,8 +230,9 @@ def train(settings: Path) -> None:
     """Gradweave's side: what `gradweave train` does, telling when each update was reported."""
     import jax
 
-    from gradweave.marl import algorithms, curves, training
+    from gradweave.marl import curves, training
     from gradweave.marl.config import Config
+    from gradweave.marl.learners import algorithms
 
     told = json.loads(settings.read_text())
     jax.config.update("jax_num_cpu_devices", told["devices"])

@@ -17,7 +17,7 @@ from gradweave.bounds.free_trees import _every_piece_leaves
 from gradweave.errors import GradweaveError
 from gradweave.report.comparison import TABLE_2
 from gradweave.schedule.schedule import COLLECTIVES
-from gradweave.schedulers.solve import bound_for
+from gradweave.schedulers.solve.solution import bound_for
 from gradweave.topology import Topology, from_spec
 from tests.simulate.random_networks import networks
 

@@ -17,7 +17,8 @@ from gradweave.bounds import Bottleneck, Throughput, free_trees, throughput
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COLLECTIVES
 from gradweave.schedulers import Grown, Merged
-from gradweave.schedulers.solve import bound_for, solve
+from gradweave.schedulers.solve.solution import bound_for
+from gradweave.schedulers.solve.solve import solve
 from gradweave.topology import Link, Topology, from_spec
 from tests.simulate.random_networks import networks
 

@@ -7,7 +7,7 @@ import gradweave as gw
 from gradweave.errors import NoScheduleError
 from gradweave.schedule import COLLECTIVES, Schedule
 from gradweave.schedulers import STRATEGIES as NAMED
-from gradweave.schedulers.solve import bound_for
+from gradweave.schedulers.solve.solution import bound_for
 from gradweave.topology import Topology
 from gradweave.verify import Verdict, verify
 from tests.conformance.networks import NETWORKS, network, relabelled

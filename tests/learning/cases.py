@@ -9,7 +9,7 @@ import numpy as np
 
 from gradweave.environment import Instance, Problem, Size, State
 from gradweave.environment import state as states
-from gradweave.schedulers.policy import Play
+from gradweave.schedulers.learned.policy import Play
 from tests.conformance.networks import network
 
 CASES = {

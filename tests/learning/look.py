@@ -15,7 +15,7 @@ from gradweave.learning import features
 from gradweave.learning.features import Graph, Round, Tally
 from gradweave.learning.networks import HierarchicalPolicy, Views, Weights
 from gradweave.learning.rollout import hop_scores, piece_scores
-from gradweave.schedulers.policy_kernel import ROUNDING
+from gradweave.schedulers.learned.policy_kernel import ROUNDING
 
 
 class Look(NamedTuple):

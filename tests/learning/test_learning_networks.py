@@ -17,8 +17,8 @@ from gradweave.environment import Problem, State
 from gradweave.environment import state as states
 from gradweave.learning.features import Round
 from gradweave.learning.networks import Views, Weights, masked_log_softmax
-from gradweave.schedulers.learned import read_weights
-from gradweave.schedulers.policy import Field, Play
+from gradweave.schedulers.learned.learned import read_weights
+from gradweave.schedulers.learned.policy import Field, Play
 from tests.learning.cases import CASES, blank, instance, problem, size, state_of
 from tests.learning.look import look, scores, select_trees, sendable, sent, some_policy
 

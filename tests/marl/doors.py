@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from gradweave.marl import algorithms
 from gradweave.marl.config import PPO
-from gradweave.marl.environment import Environment, Reading, wrap
-from gradweave.marl.learner import Learner
+from gradweave.marl.games.environment import Environment, Reading, wrap
+from gradweave.marl.learners import algorithms
+from gradweave.marl.learners.learner import Learner
 
 DOORS = {"left": 3, "right": 4}
 STEPS = 5

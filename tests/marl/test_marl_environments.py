@@ -22,9 +22,9 @@ import jax.numpy as jnp
 from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 
 from gradweave.errors import OptionError, SpecError
-from gradweave.marl.environment import Environment
-from gradweave.marl.environments import FAMILIES, MABRAX, family_of, ids, make
 from gradweave.marl.evaluation import play, random_action
+from gradweave.marl.games.environment import Environment
+from gradweave.marl.games.environments import FAMILIES, MABRAX, family_of, ids, make
 
 STEPS = 30
 GAMES = {
@@ -295,7 +295,7 @@ def test_every_game_is_drawn(spec, tmp_path):
     """Its first steps, as they were played."""
     pytest.importorskip("matplotlib")
     Image = pytest.importorskip("PIL.Image")
-    from gradweave.marl.render import Moment, save_gif
+    from gradweave.marl.games.render import Moment, save_gif
 
     env = environment(spec)
     _, ((views, outcome, action), _, after, _) = both(spec)

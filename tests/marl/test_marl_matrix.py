@@ -16,7 +16,7 @@ pytest.importorskip("jaxmarl")
 
 import jax
 
-from gradweave.marl.environments import make
+from gradweave.marl.games.environments import make
 from tests.marl.doors import learner
 
 ENVIRONMENTS = (

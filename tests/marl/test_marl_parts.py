@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.advantages import advantages
-from gradweave.marl import distributions, randomness
-from gradweave.marl.networks import Network
+from gradweave.marl.learners import distributions, randomness
+from gradweave.marl.learners.networks import Network
 
 RNG = np.random.default_rng(0)
 

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from gradweave.errors import OptionError
 from gradweave.marl.config import PPO
 from gradweave.marl.evaluation import evaluate
+from gradweave.marl.learners.randomness import game_keys
 from gradweave.marl.program import Program
-from gradweave.marl.randomness import game_keys
 from tests.marl.doors import DOORS, STEPS, doors, learner
 
 VARIANTS = [

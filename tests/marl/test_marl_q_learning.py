@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.errors import OptionError
-from gradweave.marl import algorithms
 from gradweave.marl.evaluation import evaluate
-from gradweave.marl.mixers import Monotone, Sum
+from gradweave.marl.learners import algorithms
+from gradweave.marl.learners.mixers import Monotone, Sum
+from gradweave.marl.learners.q_learning import traced
+from gradweave.marl.learners.q_settings import QLearning
 from gradweave.marl.program import Program
-from gradweave.marl.q_learning import traced
-from gradweave.marl.q_settings import QLearning
 from tests.marl.doors import STEPS, doors
 
 USUAL = {"environments": 4, "rollout": 8, "hidden": (16,), "batch": 8, "remembered": 320}

@@ -17,14 +17,14 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.errors import OptionError
-from gradweave.marl import algorithms
 from gradweave.marl.config import PPO
-from gradweave.marl.environment import Environment
 from gradweave.marl.evaluation import evaluate
-from gradweave.marl.networks import Network, Networks, draw
+from gradweave.marl.games.environment import Environment
+from gradweave.marl.learners import algorithms
+from gradweave.marl.learners.networks import Network, Networks, draw
+from gradweave.marl.learners.q_settings import QLearning
+from gradweave.marl.learners.sets import mean_of_each, sets_of
 from gradweave.marl.program import Program
-from gradweave.marl.q_settings import QLearning
-from gradweave.marl.sets import mean_of_each, sets_of
 from tests.marl.doors import doors, learner
 
 RNG = np.random.default_rng(0)

@@ -46,7 +46,7 @@ def small_game(monkeypatch):
 
 @functools.cache
 def compiled() -> Any:
-    from gradweave.marl import algorithms
+    from gradweave.marl.learners import algorithms
     from gradweave.marl.program import Program
 
     learner = algorithms.build(CONFIG, doors(), alone)
@@ -254,7 +254,7 @@ def test_a_training_that_is_not_at_its_end_is_not_extended(tmp_path):
 
 def test_without_decay_the_number_of_steps_does_not_count():
     """So that an extended training is one that had the larger number from the start."""
-    from gradweave.marl import algorithms
+    from gradweave.marl.learners import algorithms
     from gradweave.marl.program import Program
 
     settings = dataclasses.replace(SETTINGS, decay=False, recurrent=False)

@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from gradweave.marl.value_norm import DECAY, LEAST_VARIANCE, ValueNorm
+from gradweave.marl.learners.value_norm import DECAY, LEAST_VARIANCE, ValueNorm
 from tests.marl.doors import learner
 
 RNG = np.random.default_rng(0)

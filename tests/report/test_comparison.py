@@ -7,8 +7,8 @@ from gradweave.errors import NoScheduleError
 from gradweave.report.comparison import LEARNED, TABLE_2, Case, compare
 from gradweave.report.paper import NOT_REPRODUCED, PAPER, PAPER_LEARNED
 from gradweave.schedulers import Merged, ParameterServer, Ring
+from gradweave.schedulers.scheduler import to_spec
 from gradweave.schedulers.spec import from_spec as scheduler_from_spec
-from gradweave.schedulers.spec import to_spec
 
 
 def test_the_nine_networks_of_table_2():

@@ -15,7 +15,7 @@ from gradweave.report import page, write_page
 from gradweave.report.page import LIMITS, page_data
 from gradweave.schedule.schedule import COPY, Schedule, StatedBound
 from gradweave.schedulers import Ring, Symmetric
-from gradweave.schedulers.seconds_bound import timing_of
+from gradweave.schedulers.solve.seconds_bound import timing_of
 from gradweave.topology import ring
 from tests.report.small_schedules import ring_all_reduce, ring_topology, star_all_reduce
 

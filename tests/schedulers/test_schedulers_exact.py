@@ -12,8 +12,8 @@ import gradweave as gw
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import COLLECTIVES, COPY
 from gradweave.schedulers import Exact, Merged, ParameterServer, Ring, from_spec, to_spec
-from gradweave.schedulers.exact_model import Effort, GatherModel
-from gradweave.schedulers.exact_trees import TREES, Choice
+from gradweave.schedulers.exact.model import Effort, GatherModel
+from gradweave.schedulers.exact.trees import TREES, Choice
 from gradweave.topology import Topology
 from gradweave.verify import verify
 from tests.simulate.random_networks import networks

@@ -11,8 +11,8 @@ import gradweave as gw
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COLLECTIVES, COPY, REDUCE
 from gradweave.schedulers import Binomial, HalvingDoubling, RecursiveDoubling, from_spec, to_spec
-from gradweave.schedulers.places import Places
-from gradweave.schedulers.variants import split
+from gradweave.schedulers.solve.variants import split
+from gradweave.schedulers.textbook.places import Places
 from gradweave.simulate import event_seconds, seconds, traffic
 from tests.simulate.random_networks import networks
 

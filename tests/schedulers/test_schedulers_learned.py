@@ -11,11 +11,11 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import FileError, OptionError, SpecError
-from gradweave.schedulers import Learned, from_spec, learned, to_spec
+from gradweave.schedulers import Learned, from_spec, to_spec
 from gradweave.schedulers.instance import Instance
-from gradweave.schedulers.learned import best_of, read_weights
-from gradweave.schedulers.policy import Field, play
-from gradweave.schedulers.solve import bound_for
+from gradweave.schedulers.learned.learned import best_of, learned, read_weights
+from gradweave.schedulers.learned.policy import Field, play
+from gradweave.schedulers.solve.solution import bound_for
 from gradweave.verify import verify
 from tests.conformance.networks import network
 from tests.schedule.same import same, same_columns

@@ -22,9 +22,9 @@ from gradweave.schedulers import (
     Symmetric,
     solve,
 )
-from gradweave.schedulers.objective import FOR_SECONDS
-from gradweave.schedulers.seconds_bound import seconds_bound
-from gradweave.schedulers.variants import rated, refitted
+from gradweave.schedulers.solve.seconds import FOR_SECONDS
+from gradweave.schedulers.solve.seconds_bound import seconds_bound
+from gradweave.schedulers.solve.variants import rated, refitted
 from gradweave.simulate import seconds
 from gradweave.topology import Topology
 from gradweave.verify import verify

@@ -22,9 +22,9 @@ from gradweave.learning import checkpoint, rollout
 from gradweave.learning.features import Graph, Round, Tally, of_round
 from gradweave.learning.networks import HierarchicalPolicy, Weights
 from gradweave.learning.rollout import Decode, draw
-from gradweave.schedulers import policy as without_jax
-from gradweave.schedulers.learned import read_weights
-from gradweave.schedulers.policy import (
+from gradweave.schedulers.learned import policy as without_jax
+from gradweave.schedulers.learned.learned import read_weights
+from gradweave.schedulers.learned.policy import (
     HOP_FEATURES,
     PIECE_FEATURES,
     Features,

@@ -11,7 +11,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.report.comparison import TABLE_2
 from gradweave.schedule.schedule import COLLECTIVES, COPY, REDUCE
 from gradweave.schedulers import Ring, solve
-from gradweave.schedulers.hamiltonian import hamiltonian_order
+from gradweave.schedulers.textbook.hamiltonian import hamiltonian_order
 from gradweave.topology import Topology, from_spec
 from gradweave.topology.routes import follow, shortest_route, switch_only_trees
 from gradweave.verify import verify

@@ -11,7 +11,7 @@ import gradweave as gw
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import COLLECTIVES, COPY, REDUCE
 from gradweave.schedulers import Ring, from_spec, to_spec
-from gradweave.schedulers.hamiltonian import hamiltonian_orders
+from gradweave.schedulers.textbook.hamiltonian import hamiltonian_orders
 from gradweave.topology import Topology
 from gradweave.verify import verify
 from tests.simulate.random_networks import networks

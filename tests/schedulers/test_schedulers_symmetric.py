@@ -12,7 +12,7 @@ from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule import COLLECTIVES
 from gradweave.schedulers import Symmetric, from_spec
-from gradweave.schedulers.symmetric import BaseHops
+from gradweave.schedulers.trees.symmetric import BaseHops
 from gradweave.topology import Topology, free_groups
 from gradweave.topology.symmetry import automorphism_generators
 from gradweave.verify import verify

@@ -14,10 +14,10 @@ import gradweave.topology as gt
 from gradweave.errors import FileError, InputWarning, TopologyError
 from gradweave.topology import Link, Topology
 from gradweave.topology.capacity import TOLERANCE, capacities_from_bandwidths
-from gradweave.topology.files import MAX_BYTES
-from gradweave.topology.object import topology_to_object
+from gradweave.topology.formats.files import MAX_BYTES
+from gradweave.topology.formats.object import topology_to_object
+from gradweave.topology.formats.yaml_data import write_yaml
 from gradweave.topology.units import parse_bandwidth
-from gradweave.topology.yaml_data import write_yaml
 
 FORMATS = [".graphml", ".json", ".yaml", ".csv", ".edges"]
 

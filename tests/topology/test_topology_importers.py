@@ -12,8 +12,8 @@ import pytest
 import gradweave.topology as gt
 from gradweave.errors import FileError
 from gradweave.topology import Link
-from gradweave.topology.nccl_xml import topology_from_nccl_xml
-from gradweave.topology.simai import is_simai
+from gradweave.topology.formats.nccl_xml import topology_from_nccl_xml
+from gradweave.topology.formats.simai import is_simai
 
 DATA = Path(__file__).parent / "data"
 SIMAI = DATA / "rail_16g_8gps_400Gbps_H100"

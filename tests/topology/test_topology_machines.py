@@ -10,7 +10,7 @@ import pytest
 import gradweave.topology as gt
 from gradweave.errors import GradweaveError, TopologyError
 from gradweave.topology import Link
-from gradweave.topology.machines import DGX1V_LINK, TPU_LINKS
+from gradweave.topology.families.machines import DGX1V_LINK, TPU_LINKS
 
 SPECS = [
     "dgx1v",

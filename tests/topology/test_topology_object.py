@@ -8,7 +8,7 @@ import pytest
 
 import gradweave.topology as gt
 from gradweave.errors import FileError, GradweaveError, TopologyError
-from gradweave.topology.object import topology_from_object, topology_to_object
+from gradweave.topology.formats.object import topology_from_object, topology_to_object
 
 
 @pytest.mark.parametrize("spec", ["bcube:n=3,k=1", "ring:2", "jellyfish:reference=J20,capacity=3"])

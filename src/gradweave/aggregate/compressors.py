@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from gradweave.aggregate.bits import packed, unpacked
 from gradweave.errors import OptionError
-from gradweave.execute.jax_buffers import PyTree
+from gradweave.execute.jax_mesh.buffers import PyTree
 
 Key = jax.Array
 """A key of `jax.random`."""

@@ -25,12 +25,12 @@ from gradweave.aggregate.messages import (
     of_this_worker,
 )
 from gradweave.execute import jax_mesh
-from gradweave.execute.jax_buffers import PyTree
-from gradweave.execute.jax_mesh import AXIS, AxisName
+from gradweave.execute.axis import AXIS, AxisName
+from gradweave.execute.jax_mesh.buffers import PyTree
 from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.parameter_server import CentralParameterServer
-from gradweave.schedulers.ring import Ring
-from gradweave.topology.complete import complete
+from gradweave.schedulers.textbook.parameter_server import CentralParameterServer
+from gradweave.schedulers.textbook.ring import Ring
+from gradweave.topology.families.complete import complete
 
 Mean = Callable[[PyTree], PyTree]
 """This worker's gradients -> the mean of all workers'."""

@@ -14,8 +14,8 @@ import optax
 from jax import lax
 
 from gradweave.errors import OptionError
-from gradweave.execute.jax_buffers import PyTree
-from gradweave.execute.jax_mesh import AxisName
+from gradweave.execute.axis import AxisName
+from gradweave.execute.jax_mesh.buffers import PyTree
 
 _SKIPPING = f"{optax.apply_if_finite.__name__}.<locals>.update"
 """Qualified name of the function in which optax leaves a worker's update out."""

@@ -52,8 +52,8 @@ from gradweave.aggregate.rules import (
 )
 from gradweave.aggregate.validity import Strictness, check, judged
 from gradweave.errors import OptionError
-from gradweave.execute.jax_buffers import PyTree, by_dtype, divided, joined
-from gradweave.execute.jax_mesh import AXIS, AxisName
+from gradweave.execute.axis import AXIS, AxisName
+from gradweave.execute.jax_mesh.buffers import PyTree, by_dtype, divided, joined
 
 MOST_LOCAL_STEPS = 1_000_000
 """With more, workers would in effect never communicate."""

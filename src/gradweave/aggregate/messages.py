@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.errors import OptionError
-from gradweave.execute.jax_buffers import PyTree
-from gradweave.execute.jax_mesh import AxisName
+from gradweave.execute.axis import AxisName
+from gradweave.execute.jax_mesh.buffers import PyTree
 
 
 class Sent(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradweave.errors import OptionError, TopologyError
-from gradweave.execute.jax_matchings import matchings
+from gradweave.execute.jax_mesh.matchings import matchings
 from gradweave.topology.topology import Topology
 
 _TOLERANCE = 1e-6

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from gradweave.execute.jax_buffers import PyTree
+from gradweave.execute.jax_mesh.buffers import PyTree
 
 
 def replicate(params: PyTree, workers: int) -> PyTree:

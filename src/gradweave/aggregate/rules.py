@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradweave.execute.jax_buffers import PyTree
+from gradweave.execute.jax_mesh.buffers import PyTree
 
 CONSENSUS = 0.3
 """γ of CHOCO-SGD where none is given."""

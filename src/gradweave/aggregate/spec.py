@@ -18,7 +18,7 @@ from gradweave.execute.axis import AXIS, AxisName
 from gradweave.execute.program import check_all_reduce
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.solve import solve
+from gradweave.schedulers.solve.solve import solve
 from gradweave.topology.spec import UNNAMED, parse_spec
 from gradweave.topology.spec import from_spec as network_from_spec
 from gradweave.topology.topology import Topology

@@ -120,7 +120,7 @@ def drawn(trained: "Trained", path: Path | None, seed: int, progress: Progress) 
         return {"rendered": None}
     import jax
 
-    from gradweave.marl.render import episode, save_gif
+    from gradweave.marl.games.render import episode, save_gif
 
     progress("drawing an episode")
     first = jax.tree.map(lambda x: x[0], trained.parameters)

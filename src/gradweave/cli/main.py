@@ -18,11 +18,10 @@ from gradweave.cli.learn import learn
 from gradweave.cli.run import run
 from gradweave.cli.schedule import schedule
 from gradweave.cli.show import show
+from gradweave.cli.status import ANSWER_IS_NO, BAD_INPUT, INTERRUPTED, SUCCESS
 from gradweave.cli.train import train
 from gradweave.cli.verify import verify
 from gradweave.errors import GradweaveError, Negative
-
-SUCCESS, ANSWER_IS_NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

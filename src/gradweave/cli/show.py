@@ -14,7 +14,7 @@ from gradweave.cli.solving import Search, gradient_option, search, solving_optio
 from gradweave.errors import OptionError
 from gradweave.report import write_page
 from gradweave.schedule import Schedule, load
-from gradweave.topology.files import SUFFIXES
+from gradweave.topology.formats.files import SUFFIXES
 from gradweave.verify import verify
 
 _SCHEDULE_SUFFIXES = (".json", ".json.gz")

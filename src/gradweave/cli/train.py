@@ -26,6 +26,7 @@ from gradweave.cli.evaluate import (
 )
 from gradweave.cli.jax_start import start_jax
 from gradweave.cli.options import json_option, positive, writable
+from gradweave.cli.status import ANSWER_IS_NO, BAD_INPUT, INTERRUPTED
 from gradweave.errors import FileError, GradweaveError, Negative, OptionError
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def _by_one(task: _Task) -> dict[str, Any] | None:
 def _check_before_jax(config: "Config") -> None:
     """Refuses at once what training would refuse once JAX has started and a game is made."""
     from gradweave.aggregate.spec import from_spec
-    from gradweave.marl.environments import asked_of
+    from gradweave.marl.games.environments import asked_of
 
     asked_of(config.env, config.options)
     from_spec(config.aggregation, config.devices)
@@ -314,7 +315,6 @@ def _ended(processes: "Processes | None", error: BaseException) -> int:
     Raises:
         BaseException: the error, where all processes know that they end.
     """
-    from gradweave.cli.main import ANSWER_IS_NO, BAD_INPUT, INTERRUPTED
     from gradweave.marl import joining
     from gradweave.marl.processes import EndedElsewhereError
 
@@ -343,9 +343,9 @@ def _complain(reason: str) -> None:
 
 def _asked(file: Path | None, asked: Mapping[str, Any], given: tuple[str, ...]) -> _Asked:
     """The training that a file and options describe."""
-    from gradweave.marl import algorithms
     from gradweave.marl.config import Config, read_toml
-    from gradweave.marl.environments import family_of
+    from gradweave.marl.games.environments import family_of
+    from gradweave.marl.learners import algorithms
 
     said = read_toml(file)
     try:

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import FileStore
 from gradweave.errors import GradweaveError
 from gradweave.execute.pattern import contribution, expected
 from gradweave.execute.torch_distributed import Collective
-from gradweave.execute.torch_messages import Pair, pair
+from gradweave.execute.torch_distributed.messages import Pair, pair
 from gradweave.schedule import load
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from gradweave import arrays
 from gradweave.learning.networks import COMMON, HierarchicalPolicy
-from gradweave.schedulers.learned import FORMAT, VERSION
+from gradweave.schedulers.learned.learned import FORMAT, VERSION
 
 T = TypeVar("T", bound=eqx.Module)
 

@@ -21,7 +21,7 @@ from gradweave.learning.networks import (
     Weights,
     masked_log_softmax,
 )
-from gradweave.schedulers.policy import HOP_FEATURES, PIECE_FEATURES
+from gradweave.schedulers.learned.policy import HOP_FEATURES, PIECE_FEATURES
 
 
 @dataclasses.dataclass(frozen=True)

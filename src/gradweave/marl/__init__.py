@@ -10,10 +10,10 @@ from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.marl.config import PPO, Config
-    from gradweave.marl.environment import Environment, Outcome, View
-    from gradweave.marl.environments import make
     from gradweave.marl.evaluation import evaluate
-    from gradweave.marl.learner import Learner, Metrics
+    from gradweave.marl.games.environment import Environment, Outcome, View
+    from gradweave.marl.games.environments import make
+    from gradweave.marl.learners.learner import Learner, Metrics
     from gradweave.marl.loading import load
     from gradweave.marl.training import Report, Trained, train
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from gradweave.aggregate.spec import by_schedule, from_spec, network_of
 from gradweave.errors import OptionError
-from gradweave.marl.algorithms import Aggregate
 from gradweave.marl.config import Config
+from gradweave.marl.learners.algorithms import Aggregate
 from gradweave.schedule.file import from_bytes, load, to_bytes
 from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.solve import solve
-from gradweave.topology.object import topology_to_object
+from gradweave.schedulers.solve.solve import solve
+from gradweave.topology.formats.object import topology_to_object
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradweave.atomic import reopened
 from gradweave.lazy import summary_writer
-from gradweave.marl.learner import Metrics
+from gradweave.marl.learners.learner import Metrics
 
 LOG = "log.jsonl"
 BOARD = "tensorboard"

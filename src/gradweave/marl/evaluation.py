@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 from numpy.typing import NDArray
 
-from gradweave.marl.environment import Environment, View
-from gradweave.marl.learner import Learner
-from gradweave.marl.randomness import split_each
+from gradweave.marl.games.environment import Environment, View
+from gradweave.marl.learners.learner import Learner
+from gradweave.marl.learners.randomness import split_each
 
 LIMIT = 10_000
 """Steps after which an episode is broken off, and counts with what it earned so far."""

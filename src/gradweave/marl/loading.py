@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from gradweave.errors import FileError, OptionError
-from gradweave.marl import algorithms, checkpoint
-from gradweave.marl.environments import make
+from gradweave.marl import checkpoint
+from gradweave.marl.games.environments import make
+from gradweave.marl.learners import algorithms
 from gradweave.marl.training import CHECKPOINT, POLICY, Trained, load_policy
 
 

@@ -15,7 +15,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from gradweave.marl.learner import AXIS, Learner, Metrics, not_finite
+from gradweave.execute.axis import AXIS
+from gradweave.marl.learners.learner import Learner, Metrics, not_finite
 
 AT_ONCE = 64
 """Updates that one call makes at most: as many metrics have room."""

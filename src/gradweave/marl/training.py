@@ -11,13 +11,14 @@ import jax
 import numpy as np
 
 from gradweave.errors import FileError, OptionError
-from gradweave.marl import algorithms, checkpoint, curves
-from gradweave.marl.algorithms import Aggregate
+from gradweave.marl import checkpoint, curves
 from gradweave.marl.combining import Combining, combining
 from gradweave.marl.config import Config, differences
-from gradweave.marl.environment import Environment
-from gradweave.marl.environments import make
-from gradweave.marl.learner import Learner
+from gradweave.marl.games.environment import Environment
+from gradweave.marl.games.environments import make
+from gradweave.marl.learners import algorithms
+from gradweave.marl.learners.algorithms import Aggregate
+from gradweave.marl.learners.learner import Learner
 from gradweave.marl.processes import AgreedInterrupt, Processes
 from gradweave.marl.program import AT_ONCE, Program
 from gradweave.schedule.schedule import Schedule

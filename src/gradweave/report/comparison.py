@@ -8,10 +8,9 @@ from typing import Any
 from gradweave.errors import NoScheduleError
 from gradweave.report.paper import PAPER
 from gradweave.schedule.schedule import Collective
-from gradweave.schedulers.learned import Learned
-from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solve import bound_for
-from gradweave.schedulers.spec import to_spec
+from gradweave.schedulers.learned.learned import Learned
+from gradweave.schedulers.scheduler import Scheduler, to_spec
+from gradweave.schedulers.solve.solution import bound_for
 from gradweave.topology.faults_in_words import Faults
 from gradweave.topology.spec import from_spec
 from gradweave.topology.topology import Topology

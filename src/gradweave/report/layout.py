@@ -150,7 +150,7 @@ def _family_positions(topology: Topology) -> NDArray | None:
         or _specified_nodes(name) > topology.num_nodes
     ):
         return None
-    from gradweave.topology.files import SUFFIXES
+    from gradweave.topology.formats.files import SUFFIXES
     from gradweave.topology.spec import from_spec
 
     if Path(name).suffix.lower() in SUFFIXES or Path(name).is_file():

@@ -18,8 +18,8 @@ from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
 from gradweave.report.layout import bends, draw, node_radius
 from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.seconds_bound import MOST_TIMED, has_equal_links, timing_of
-from gradweave.schedulers.solve import Objective
+from gradweave.schedulers.solve.seconds_bound import MOST_TIMED, has_equal_links, timing_of
+from gradweave.schedulers.solve.solve import Objective
 from gradweave.schedulers.spec import STRATEGIES
 from gradweave.simulate import round_seconds, seconds, traffic
 from gradweave.topology.units import format_bandwidth

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gradweave.atomic import atomic_write
 from gradweave.errors import FileError, GradweaveError
 from gradweave.schedule.schedule import OPS, Collective, Provenance, Schedule, StatedBound
-from gradweave.topology.object import topology_from_object, topology_to_object
+from gradweave.topology.formats.object import topology_from_object, topology_to_object
 
 MAX_BYTES = 1 << 30
 """Largest schedule file read, unpacked: 1 GiB, about 20 million transfers."""

@@ -1,22 +1,24 @@
 """Topology in, verified schedule out; one strategy a file."""
 
 from gradweave.schedulers import spread
-from gradweave.schedulers.binomial import Binomial
-from gradweave.schedulers.exact import Exact
-from gradweave.schedulers.exact_proof import Proof
-from gradweave.schedulers.grown import Grown
-from gradweave.schedulers.halving_doubling import HalvingDoubling, RecursiveDoubling
-from gradweave.schedulers.learned import Learned
-from gradweave.schedulers.merged import Merged
-from gradweave.schedulers.parameter_server import CentralParameterServer, ParameterServer
-from gradweave.schedulers.portfolio import Portfolio
-from gradweave.schedulers.repair import Repair
-from gradweave.schedulers.ring import Ring
-from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.seconds_bound import SecondsBound, Timing
-from gradweave.schedulers.solve import DEFAULT, OBJECTIVES, Attempt, Objective, Solution, solve
-from gradweave.schedulers.spec import STRATEGIES, from_spec, to_spec
-from gradweave.schedulers.symmetric import Symmetric
+from gradweave.schedulers.exact.exact import Exact
+from gradweave.schedulers.exact.proof import Proof
+from gradweave.schedulers.learned.learned import Learned
+from gradweave.schedulers.scheduler import Scheduler, to_spec
+from gradweave.schedulers.solve.portfolio import Portfolio
+from gradweave.schedulers.solve.repair import Repair
+from gradweave.schedulers.solve.rounds import DEFAULT
+from gradweave.schedulers.solve.seconds_bound import SecondsBound, Timing
+from gradweave.schedulers.solve.solution import Attempt, Solution
+from gradweave.schedulers.solve.solve import OBJECTIVES, Objective, solve
+from gradweave.schedulers.spec import STRATEGIES, from_spec
+from gradweave.schedulers.textbook.binomial import Binomial
+from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
+from gradweave.schedulers.textbook.parameter_server import CentralParameterServer, ParameterServer
+from gradweave.schedulers.textbook.ring import Ring
+from gradweave.schedulers.trees.grown import Grown
+from gradweave.schedulers.trees.merged import Merged
+from gradweave.schedulers.trees.symmetric import Symmetric
 
 __all__ = [
     "DEFAULT",

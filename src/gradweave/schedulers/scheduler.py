@@ -84,6 +84,27 @@ class Scheduler(abc.ABC):
         return bool(getattr(self, "aggregating_switches", False))
 
 
+def to_spec(scheduler: Scheduler) -> str:
+    """The specification of a strategy: its name, and the options that are not at their defaults.
+
+    >>> from gradweave.schedulers import Ring
+    >>> to_spec(Ring(order="hamiltonian"))
+    'ring:order=hamiltonian'
+    """
+    options = [
+        f"{field.name}={_written(value)}"
+        for field in dataclasses.fields(scheduler)
+        if (value := getattr(scheduler, field.name)) != field.default
+    ]
+    return scheduler.name + (":" + ",".join(options) if options else "")
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def may_forward(scheduler: Scheduler) -> bool:
     """Whether a strategy, with its options, may send through servers that do not use what passes.
 

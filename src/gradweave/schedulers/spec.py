@@ -8,17 +8,17 @@ from typing import Any
 
 from gradweave.checks import did_you_mean
 from gradweave.errors import GradweaveError, OptionError, SpecError
-from gradweave.schedulers.binomial import Binomial
-from gradweave.schedulers.exact import Exact
-from gradweave.schedulers.grown import Grown
-from gradweave.schedulers.halving_doubling import HalvingDoubling, RecursiveDoubling
-from gradweave.schedulers.learned import Learned
-from gradweave.schedulers.merged import Merged
-from gradweave.schedulers.parameter_server import CentralParameterServer, ParameterServer
-from gradweave.schedulers.portfolio import Portfolio
-from gradweave.schedulers.ring import Ring
+from gradweave.schedulers.exact.exact import Exact
+from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.symmetric import Symmetric
+from gradweave.schedulers.solve.portfolio import Portfolio
+from gradweave.schedulers.textbook.binomial import Binomial
+from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
+from gradweave.schedulers.textbook.parameter_server import CentralParameterServer, ParameterServer
+from gradweave.schedulers.textbook.ring import Ring
+from gradweave.schedulers.trees.grown import Grown
+from gradweave.schedulers.trees.merged import Merged
+from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.topology.spec import UNNAMED, parse_spec
 
 STRATEGIES: dict[str, type[Scheduler]] = {
@@ -117,26 +117,6 @@ def split_specs(text: str) -> list[str]:
         elif part.strip():
             specs.append(part.strip())
     return specs
-
-
-def to_spec(scheduler: Scheduler) -> str:
-    """The specification of a strategy: its name, and the options that are not at their defaults.
-
-    >>> to_spec(Ring(order="hamiltonian"))
-    'ring:order=hamiltonian'
-    """
-    options = [
-        f"{field.name}={_written(value)}"
-        for field in dataclasses.fields(scheduler)
-        if (value := getattr(scheduler, field.name)) != field.default
-    ]
-    return scheduler.name + (":" + ",".join(options) if options else "")
-
-
-def _written(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _value(what: str, kind: object, text: str) -> object:

@@ -1,10 +1,17 @@
 """What the network is: servers, switches and links, known families, files and routes."""
 
-from gradweave.topology.bcube import bcube
-from gradweave.topology.complete import complete
-from gradweave.topology.dcell import dcell
-from gradweave.topology.dragonfly import dragonfly
-from gradweave.topology.fat_tree import fat_tree
+from gradweave.topology.families.bcube import bcube
+from gradweave.topology.families.complete import complete
+from gradweave.topology.families.dcell import dcell
+from gradweave.topology.families.dragonfly import dragonfly
+from gradweave.topology.families.fat_tree import fat_tree
+from gradweave.topology.families.hypercube import hypercube
+from gradweave.topology.families.jellyfish import jellyfish, jellyfish_reference
+from gradweave.topology.families.leaf_spine import leaf_spine
+from gradweave.topology.families.machines import a100_box, dgx1v, mi250_box, tpu_torus
+from gradweave.topology.families.ring import ring
+from gradweave.topology.families.star import star
+from gradweave.topology.families.torus import mesh, torus
 from gradweave.topology.faults import (
     Degraded,
     degraded,
@@ -14,13 +21,8 @@ from gradweave.topology.faults import (
     without_servers,
 )
 from gradweave.topology.faults_in_words import Faults
-from gradweave.topology.files import load, save
-from gradweave.topology.graph import from_networkx, to_networkx
-from gradweave.topology.hypercube import hypercube
-from gradweave.topology.jellyfish import jellyfish, jellyfish_reference
-from gradweave.topology.leaf_spine import leaf_spine
-from gradweave.topology.machines import a100_box, dgx1v, mi250_box, tpu_torus
-from gradweave.topology.ring import ring
+from gradweave.topology.formats.files import load, save
+from gradweave.topology.formats.graph import from_networkx, to_networkx
 from gradweave.topology.routes import (
     hop_distances,
     k_shortest_routes,
@@ -29,10 +31,8 @@ from gradweave.topology.routes import (
     switch_only_trees,
 )
 from gradweave.topology.spec import from_spec
-from gradweave.topology.star import star
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Link, Topology
-from gradweave.topology.torus import mesh, torus
 
 __all__ = [
     "Degraded",

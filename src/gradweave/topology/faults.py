@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import TopologyError
-from gradweave.topology.family import integer
-from gradweave.topology.graph import to_networkx
+from gradweave.topology.families.family import integer
+from gradweave.topology.formats.graph import to_networkx
 from gradweave.topology.names import Node, find_node
 from gradweave.topology.rated import capacities_from_rates, exact_rate
 from gradweave.topology.serving import serving_nodes

@@ -3,7 +3,7 @@
 import re
 
 from gradweave.errors import TopologyError
-from gradweave.topology.family import integer
+from gradweave.topology.families.family import integer
 from gradweave.topology.topology import Topology
 
 Node = int | str

@@ -11,16 +11,15 @@ from typing import Any
 
 from gradweave.checks import did_you_mean
 from gradweave.errors import InputWarning, OptionError, SpecError
-from gradweave.topology.bcube import bcube
-from gradweave.topology.complete import complete
-from gradweave.topology.dcell import dcell
-from gradweave.topology.dragonfly import dragonfly
-from gradweave.topology.fat_tree import fat_tree
-from gradweave.topology.files import SUFFIXES, load
-from gradweave.topology.hypercube import hypercube
-from gradweave.topology.jellyfish import jellyfish, jellyfish_reference
-from gradweave.topology.leaf_spine import leaf_spine
-from gradweave.topology.machines import (
+from gradweave.topology.families.bcube import bcube
+from gradweave.topology.families.complete import complete
+from gradweave.topology.families.dcell import dcell
+from gradweave.topology.families.dragonfly import dragonfly
+from gradweave.topology.families.fat_tree import fat_tree
+from gradweave.topology.families.hypercube import hypercube
+from gradweave.topology.families.jellyfish import jellyfish, jellyfish_reference
+from gradweave.topology.families.leaf_spine import leaf_spine
+from gradweave.topology.families.machines import (
     A100_LINK,
     A100_NIC_BYTES_PER_S,
     DGX1V_LINK,
@@ -31,10 +30,11 @@ from gradweave.topology.machines import (
     mi250_box,
     tpu_torus,
 )
-from gradweave.topology.ring import ring
-from gradweave.topology.star import star
+from gradweave.topology.families.ring import ring
+from gradweave.topology.families.star import star
+from gradweave.topology.families.torus import mesh, torus
+from gradweave.topology.formats.files import SUFFIXES, load
 from gradweave.topology.topology import Link, Topology
-from gradweave.topology.torus import mesh, torus
 from gradweave.topology.units import doubt_of_bandwidth, parse_bandwidth, parse_latency
 
 UNNAMED = ""

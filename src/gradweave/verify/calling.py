@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     # Type checkers take no module for a function: they see the package as this class. Calling it
     # makes a verdict, and the package's names are found in it.
     class verify:  # noqa: D101
-        from gradweave.verify import Verdict as Verdict
-        from gradweave.verify import Violation as Violation
-        from gradweave.verify import ViolationKind as ViolationKind
-        from gradweave.verify import exact_counts as _exact_counts
-        from gradweave.verify.verdict import Verdict as _Verdict
+        from gradweave.verify.contributions import exact_counts as _exact_counts
+        from gradweave.verify.verdict import Verdict as Verdict
+        from gradweave.verify.verdict import Violation as Violation
+        from gradweave.verify.verdict import ViolationKind as ViolationKind
+
+        _Verdict = Verdict
 
         exact_counts = staticmethod(_exact_counts)
         verify = staticmethod(check)

@@ -1,0 +1,309 @@
+"""Schedules inside JAX programs: an all-reduce in place of `jax.lax.psum` within `jax.shard_map`.
+
+Each round becomes the fewest `jax.lax.ppermute` that carry its transfers. Device i along the axis
+is the server of rank i. Additions are made in the schedule's order, so the bits are those of
+`gradweave.execute.play`, on any number of processes and in every run.
+
+What XLA makes of a `ppermute` is not decided here: the routes, and that a round ends before the
+next one begins, are the schedule's intentions. On devices that share memory a schedule has nothing
+to gain; `jax.lax.psum` is faster there.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from numpy.typing import NDArray
+
+from gradweave.errors import OptionError, ScheduleError
+from gradweave.execute.axis import AXIS, AxisName
+from gradweave.execute.jax_mesh.buffers import PyTree, by_dtype, divided, from_rows, joined, to_rows
+from gradweave.execute.jax_mesh.steps import IDLE, OP, SEND, TAKE, WRITE, Loop, Steps, steps
+from gradweave.execute.program import check_all_reduce, check_runs, check_servers
+from gradweave.execute.reduction import Reduction, checked
+from gradweave.schedule.schedule import COPY, REDUCE, Schedule
+
+_COMBINE = {"sum": lax.add, "mean": lax.add, "max": lax.max, "min": lax.min}
+_BRANCHES = 16
+"""Branches of a conditional. XLA takes time in the cube of them: 9 s for 512 in one conditional,
+0.6 s for the same in a tree of such."""
+
+
+def all_reduce(
+    schedule: Schedule, axis_name: AxisName = AXIS, *, reduction: Reduction = "sum"
+) -> Callable[[PyTree], PyTree]:
+    """An all-reduce that follows a schedule.
+
+    Use what it returns inside `jax.shard_map`, as one would use `jax.lax.psum` or `jax.lax.pmean`.
+    It can be compiled, differentiated in both modes, batched with `jax.vmap` and put into loops.
+    The derivative of a sum, being a sum, runs by the same schedule. `jax.shard_map` cannot
+    know that all servers end with the same values: give it ``check_vma=False``, or out_specs that
+    name the axis.
+
+    Args:
+        schedule: an all-reduce for as many servers as the axis has devices; verified here.
+        axis_name: of the mesh axis; device i along it is the server of rank i.
+        reduction: how contributions are combined. The mean is for floating-point and complex
+            numbers, the sum for all numbers; booleans have maximum (any) and minimum (all).
+
+    Returns:
+        A function from a gradient, a pytree of arrays, to the reduced one. Arrays of each type are
+        put end to end and cut into the schedule's pieces; types are never mixed or converted.
+
+    Raises:
+        ScheduleError: the schedule is for one stage alone, or, when the function is traced, for
+            another number of servers.
+        InvalidScheduleError: the verifier rejects the schedule.
+        OptionError: the reduction is not known, or, when the function is traced, not for a type.
+
+    Here `jax.vmap` stands in for four devices, which it can where all servers send in every round:
+
+    >>> import gradweave as gw
+    >>> schedule = gw.schedulers.Ring().schedule(gw.topology.ring(4))
+    >>> mean = gw.execute.jax_mesh.all_reduce(schedule, reduction="mean")
+    >>> jax.vmap(mean, axis_name="server")(jnp.arange(8.0).reshape(4, 2))
+    Array([[3., 4.],
+           [3., 4.],
+           [3., 4.],
+           [3., 4.]], dtype=float32)
+    """
+    check_all_reduce(schedule)
+    return collective(schedule, axis_name, reduction=reduction)
+
+
+def collective(
+    schedule: Schedule, axis_name: AxisName = AXIS, *, reduction: Reduction = "sum"
+) -> Callable[[PyTree], PyTree]:
+    """The collective of a schedule, whichever it is.
+
+    As `all_reduce`, except that after a reduce-scatter only the pieces at their roots mean
+    anything (`gradweave.execute.piece_offsets` says which elements of each type's arrays a piece
+    is), and that an all-gather reads only those and does not reduce.
+
+    Raises:
+        ScheduleError: when the function is traced: the schedule is for another number of servers.
+        InvalidScheduleError: the verifier rejects the schedule.
+        OptionError: the reduction is not known, or, when the function is traced, not for a type.
+    """
+    checked(reduction, floating=True, dtype=None)
+    check_runs(schedule)
+
+    def run(gradient: PyTree) -> PyTree:
+        check_servers(schedule, lax.axis_size(axis_name), what=f"devices along axis {axis_name!r}")
+        leaves, structure = jax.tree.flatten(gradient)
+        leaves = [jnp.asarray(leaf) for leaf in leaves]
+        reduced = list(leaves)
+        for dtype, numbers in by_dtype(leaves).items():
+            _check_dtype(reduction, dtype)
+            some = [leaves[number] for number in numbers]
+            whole = _reduced(schedule, axis_name, reduction, joined(some))
+            for number, leaf in zip(numbers, divided(whole, some), strict=True):
+                reduced[number] = leaf
+        return structure.unflatten(reduced)
+
+    return run
+
+
+def sent_bytes(schedule: Schedule, gradient: PyTree) -> NDArray[np.int64]:
+    """Bytes that each device sends in the schedule's collective.
+
+    A device hands on rows, of which all are as long as the longest piece; so this exceeds the
+    bytes that the schedule needs by up to an element a transfer.
+
+    Args:
+        schedule: the schedule.
+        gradient: a pytree of arrays, or of what has their shapes and types.
+
+    Returns:
+        [N]
+    """
+    transfers = np.bincount(
+        schedule.topology.rank[schedule.source], minlength=schedule.topology.num_servers
+    )
+    sizes: dict[jnp.dtype, int] = {}
+    for leaf in jax.tree.leaves(gradient):
+        sizes[leaf.dtype] = sizes.get(leaf.dtype, 0) + leaf.size
+    row = sum(-(-size // schedule.pieces) * dtype.itemsize for dtype, size in sizes.items())
+    return transfers.astype(np.int64) * row
+
+
+def mesh(schedule: Schedule, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
+    """A mesh with one axis, ``"server"``, on which a schedule can run.
+
+    Args:
+        schedule: the schedule.
+        devices: at least as many as the schedule has servers, the first of which are taken in the
+            order of the ranks; all devices of all processes if not given.
+
+    Raises:
+        ScheduleError: there are too few.
+    """
+    servers = schedule.topology.num_servers
+    found = jax.devices() if devices is None else list(devices)
+    if len(found) < servers:
+        raise ScheduleError(
+            f"expected {servers} devices, one for each server of {schedule.topology.name}, got "
+            f"{len(found)}; to try it on a processor, set the environment variable "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={servers} before JAX starts"
+        )
+    return jax.sharding.Mesh(np.asarray(found[:servers]), (AXIS,))
+
+
+def _check_dtype(reduction: Reduction, dtype: jnp.dtype) -> None:
+    """Refuses a reduction that there is not for a type."""
+    checked(reduction, floating=jnp.issubdtype(dtype, jnp.inexact), dtype=dtype)
+    if dtype == jnp.bool_ and reduction == "sum":
+        raise OptionError(
+            "reduction: a sum of booleans is not a boolean; take max (any) or min (all), or "
+            "convert to integers first"
+        )
+
+
+def _reduced(
+    schedule: Schedule, axis_name: AxisName, reduction: Reduction, elements: jax.Array
+) -> jax.Array:
+    """[elements] What becomes of one flat array."""
+    if not elements.size:
+        return elements
+    rows = _varying(to_rows(elements, schedule.pieces), axis_name)
+    play = partial(_play, steps(schedule), axis_name, _COMBINE[reduction])
+    adds = reduction in ("sum", "mean") and jnp.issubdtype(elements.dtype, jnp.inexact)
+    if adds and schedule.collective == "all_reduce":
+        # A sum given to all is its own transpose. Nothing is solved: of JAX's ways to say that,
+        # this alone also has batching and forward mode.
+        rows = lax.custom_linear_solve(lambda x: x, rows, lambda _, x: play(x), symmetric=True)
+    else:
+        rows = play(rows)
+    whole = from_rows(rows, elements.size)
+    if reduction == "mean" and schedule.collective != "all_gather":
+        return _divided(whole, schedule.topology.num_servers)
+    return whole
+
+
+def _divided(total: jax.Array, servers: int) -> jax.Array:
+    """A mean from its total, rounded as NumPy does it."""
+    if jnp.issubdtype(total.dtype, jnp.complexfloating):
+        return total * (1 / servers)
+    # XLA turns one divisor for all elements into a factor, which rounds differently. So they get
+    # one each; what is no number may be divided by anything.
+    divisor = jnp.where(jnp.isnan(total), 1, jnp.asarray(servers, total.dtype))
+    return total / divisor
+
+
+def _varying(rows: jax.Array, axis_name: AxisName) -> jax.Array:
+    """The same rows, known to JAX to differ between servers.
+
+    A loop must know so from its first round on, where `jax.shard_map` checks such things. That is
+    said by a slice, which is all of the rows wherever a server would have it start, and of which
+    XLA leaves nothing. `jax.lax.pcast` is not for all versions, nor for a map without checks.
+    """
+    return lax.dynamic_slice_in_dim(rows, lax.axis_index(axis_name), len(rows))
+
+
+Combine = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def _play(plan: Steps, axis_name: AxisName, combine: Combine, rows: jax.Array) -> jax.Array:
+    """[P, L] The pieces after all rounds."""
+    mine = lax.dynamic_index_in_dim(plan.table, lax.axis_index(axis_name), keepdims=False)
+    for loop in plan.loops:
+        rounds = len(loop.form)
+        columns = mine[:, loop.start : loop.start + rounds * loop.slots]
+        table = columns.reshape(4, rounds, loop.slots).swapaxes(0, 1)
+        play_round = partial(_play_round, loop, axis_name, combine)
+        if rounds == 1:
+            rows, _ = play_round(rows, (table[0], jnp.int32(0)))
+        else:
+            rows, _ = lax.scan(play_round, rows, (table, jnp.array(loop.form, jnp.int32)))
+    return rows
+
+
+def _play_round(
+    loop: Loop,
+    axis_name: AxisName,
+    combine: Combine,
+    rows: jax.Array,
+    instruction: tuple[jax.Array, jax.Array],
+) -> tuple[jax.Array, None]:
+    """The pieces after one more round.
+
+    Args:
+        loop: which the round belongs to.
+        axis_name: of the servers' axis.
+        combine: adds, maximises or minimises.
+        rows: [P, L] the pieces.
+        instruction: this server's part of the table [4, slots], and the round's form.
+    """
+    table, form = instruction
+    sent = [_row(rows, table[SEND, slot]) for slot in range(loop.slots)]
+    branches = [partial(_exchange, form.permutations, axis_name) for form in loop.forms]
+    received = _switch(form, branches, sent)
+    if loop.slots > 1:
+        # All writes wait for all sends, as each takes its piece out of this one array. Otherwise
+        # XLA could not tell that no one reads the buffer any more, and would copy all of it.
+        together = jnp.stack(received)
+        received = [_row(together, table[TAKE, write]) for write in range(loop.slots)]
+    for write, (piece, ops) in enumerate(zip(received, loop.ops, strict=True)):
+        rows = _written(rows, piece, table[WRITE, write], table[OP, write], ops, combine)
+    return rows, None
+
+
+def _exchange(
+    permutations: Sequence[Sequence[tuple[int, int]]], axis_name: AxisName, sent: list[jax.Array]
+) -> list[jax.Array]:
+    """What the permutations of one form bring; slots that it does not have stay as they are."""
+    received = [
+        lax.ppermute(piece, axis_name, permutation)
+        for piece, permutation in zip(sent, permutations, strict=False)
+    ]
+    return received + sent[len(permutations) :]
+
+
+def _switch(
+    number: jax.Array, branches: Sequence[Callable[[list[jax.Array]], list]], operand: list
+) -> list[jax.Array]:
+    """As `jax.lax.switch`, by a tree of small ones."""
+    if len(branches) == 1:
+        return branches[0](operand)
+    width = 1
+    while width * _BRANCHES < len(branches):
+        width *= _BRANCHES
+    parts = [branches[first : first + width] for first in range(0, len(branches), width)]
+    subtrees = [partial(_switch, number % width, part) for part in parts]
+    return lax.switch(number // width, subtrees, operand)
+
+
+def _row(rows: jax.Array, number: jax.Array) -> jax.Array:
+    return lax.dynamic_index_in_dim(rows, number, keepdims=False)
+
+
+def _written(
+    rows: jax.Array,
+    piece: jax.Array,
+    number: jax.Array,
+    op: jax.Array,
+    ops: frozenset[int],
+    combine: Combine,
+) -> jax.Array:
+    """The pieces after a received one is written.
+
+    Args:
+        rows: [P, L] the pieces.
+        piece: [L] what came.
+        number: of the piece that it belongs to.
+        op: what this server does: `REDUCE`, `COPY` or `IDLE`.
+        ops: what any server does, so that nothing is computed that all leave out.
+        combine: adds, maximises or minimises.
+    """
+    if ops != {COPY}:
+        held = _row(rows, number)
+        if REDUCE in ops:
+            both = combine(held, piece)
+            piece = jnp.where(op == COPY, piece, both) if COPY in ops else both
+        if IDLE in ops:
+            piece = jnp.where(op == IDLE, held, piece)
+    return lax.dynamic_update_index_in_dim(rows, piece, number, 0)

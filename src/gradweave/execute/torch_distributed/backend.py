@@ -1,0 +1,243 @@
+"""Schedules on torch.distributed: an all-reduce on any process group, and a hook for DDP.
+
+    gradweave.execute.torch_distributed.all_reduce(gradient, schedule)
+
+    ddp_model.register_comm_hook(state=state(schedule), hook=hook)
+
+On gloo each message is sent as soon as its data is there. Other backends, whose messages between
+two processes must be queued in the same order at both, run the schedule round by round.
+"""
+
+import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.autograd import Variable
+
+from gradweave.errors import OptionError
+from gradweave.execute.pieces import piece_offsets
+from gradweave.execute.program import check_all_reduce, check_servers
+from gradweave.execute.reduction import Reduction, checked
+from gradweave.execute.signature import digest, mismatch, signature
+from gradweave.execute.torch_distributed.messages import Channels, Messages, combine, pair
+from gradweave.execute.torch_distributed.rounds import Rounds
+from gradweave.execute.torch_distributed.store import group_timeout
+from gradweave.schedule.schedule import Schedule
+
+Group = dist.ProcessGroup
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    schedule: Schedule,
+    group: Group | None = None,
+    *,
+    reduction: Reduction = "sum",
+) -> None:
+    """Replaces each process's tensor by the reduction of all, in place.
+
+    All processes of the group call it, with tensors of the same number of elements and type. What
+    they bring is compared first. For many calls a `Collective` is cheaper.
+
+    Args:
+        tensor: of any shape and strides.
+        schedule: an all-reduce for as many servers as the group has processes; rank r is the r-th
+            server in order of id.
+        group: the process group; the default one if not given.
+        reduction: sum, mean, max or min.
+
+    Raises:
+        ScheduleError: the schedule is for another number of servers, or another collective.
+        OptionError: the tensor's type has no such reduction.
+        RunError: the processes disagree on schedule, length, type or reduction.
+        LostServerError: a process went away, or nothing was heard of it for as long as the group's
+            timeout.
+    """
+    check_all_reduce(schedule)
+    made = _collectives.setdefault(group or _world(), {})
+    key = digest(schedule)
+    if key not in made:
+        made[key] = Collective(schedule, group)
+    made[key](tensor, reduction=reduction, compare=True)
+
+
+_collectives: weakref.WeakKeyDictionary[Group, dict[int, "Collective"]]
+_collectives = weakref.WeakKeyDictionary()
+"""By group, and by what the schedule says, so that a file read twice is one schedule."""
+
+
+class Collective:
+    """A schedule on a process group, for many calls.
+
+    Any collective's schedule will do: a reduce-scatter leaves each piece at its root, and rubbish
+    elsewhere; an all-gather reads each piece at its root.
+
+    Args:
+        schedule: the schedule.
+        group: the process group; the default one if not given.
+        channels: instead of one group, several pairs of gloo groups of the same processes, whose
+            connections take different routes, and for each transfer which of them carries it.
+
+    Raises:
+        OptionError: torch.distributed has not been initialised, or this process is not in the
+            group.
+        ScheduleError: the schedule is for another number of servers.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        group: Group | None = None,
+        *,
+        channels: Channels | None = None,
+    ) -> None:
+        self._group: Group = channels[0][0][0] if channels else group or _world()
+        self._rank, self._size = dist.get_rank(self._group), dist.get_world_size(self._group)
+        if self._rank < 0:
+            raise OptionError("group: this process is not one of it")
+        check_servers(schedule, self._size, what="processes in the group")
+        self._schedule = schedule
+        self._compared: set[tuple[int, torch.dtype, str]] = set()
+        if dist.get_backend(self._group) == "gloo":
+            self._run = Messages(schedule, channels or ([pair(self._group)], None))
+        elif channels is None:
+            self._run = Rounds(schedule, self._group)
+        else:
+            raise OptionError("channels: only gloo groups can be channels")
+
+    @property
+    def sent_bytes(self) -> np.ndarray:
+        """[N] bytes sent to each rank so far, counted message by message."""
+        return self._run.sent_bytes
+
+    def __call__(
+        self, tensor: torch.Tensor, *, reduction: Reduction = "sum", compare: bool | None = None
+    ) -> None:
+        """Runs the collective on a tensor, in place; all processes of the group call it.
+
+        Args:
+            tensor: of any shape and strides.
+            reduction: sum, mean, max or min.
+            compare: whether to compare what the processes bring; if not given, only where this
+                length, type and reduction are new.
+        """
+        checked(
+            reduction,
+            floating=tensor.dtype.is_floating_point or tensor.dtype.is_complex,
+            dtype=str(tensor.dtype).removeprefix("torch."),
+        )
+        what = (tensor.numel(), tensor.dtype, reduction)
+        if compare or (compare is None and what not in self._compared):
+            self._compare(tensor, reduction)
+            self._compared.add(what)
+        with torch.no_grad():
+            flat = tensor.detach().reshape(-1).contiguous()
+            at = piece_offsets(flat.numel(), self._schedule.pieces).tolist()
+            self._run(flat, at, reduction)
+            if reduction == "mean" and self._schedule.collective != "all_gather":
+                flat /= self._size
+            if flat.data_ptr() != tensor.data_ptr():
+                tensor.copy_(flat.view(tensor.shape))
+
+    def _compare(self, tensor: torch.Tensor, reduction: Reduction) -> None:
+        name = str(tensor.dtype).removeprefix("torch.")
+        try:  # now, since in the middle of a run it would leave the others waiting
+            combine(reduction, *tensor.new_zeros((2, 1)))
+        except RuntimeError as error:
+            raise OptionError(f"tensor: there is no {reduction} of {name}") from error
+        mine = torch.from_numpy(signature(self._schedule, tensor.numel(), name, reduction))
+        every = torch.stack(self._run.gather(mine.to(tensor.device)))
+        if found := mismatch(every.cpu().numpy()):
+            raise found
+
+
+class State:
+    """What `hook` keeps between calls: the schedule on a process group of its own."""
+
+    def __init__(self, schedule: Schedule, group: Group | None = None) -> None:
+        check_all_reduce(schedule)
+        parent = group or _world()
+        ranks = dist.get_process_group_ranks(parent)
+        check_servers(schedule, len(ranks), what="processes in the group")
+        self._backend = dist.get_backend(parent)
+        # Of its own, so that its messages never meet those that DDP sends meanwhile.
+        own = dist.new_group(ranks, timeout=group_timeout(parent), backend=self._backend)
+        if not isinstance(own, Group):
+            raise OptionError("group: this process is not one of it")
+        self.collective = Collective(schedule, own)
+        """Where the bytes sent are counted."""
+        self._queue = ThreadPoolExecutor(1, "gradweave")
+
+    def submit(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Starts the mean of a tensor; buckets run one after the other, in the order of DDP."""
+        if self._backend != "gloo":
+            done = torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else None)
+            self.collective(tensor, reduction="mean")
+            done.set_result(tensor)
+            return done
+        done = torch.futures.Future()
+        run = self._queue.submit(self._run, tensor, done)
+        _raise_in_backward(run)
+        return done
+
+    def _run(self, tensor: torch.Tensor, done: torch.futures.Future) -> None:
+        try:
+            self.collective(tensor, reduction="mean")
+        except BaseException:
+            # DDP takes nothing but a tensor, where the graph is static before backward raises the
+            # error; and the parameters' gradients may be views of this one.
+            done.set_result(tensor.fill_(torch.nan))
+            raise
+        done.set_result(tensor)
+
+
+def _raise_in_backward(run: Future[None]) -> None:
+    """Has the running ``backward`` wait for a run, and raise the error that it ends with.
+
+    The error of a `torch.futures.Future` is taken for its result by DDP, which then cannot cast it
+    to a tensor. What autograd is told to call at the end of backward may raise anything; DDP's own
+    doings there are called after it.
+    """
+    try:
+        Variable._execution_engine.queue_callback(run.result)
+    except RuntimeError:  # outside of backward, in DDP's `join`
+        run.result()
+
+
+def state(schedule: Schedule, group: Group | None = None) -> State:
+    """What to register together with `hook`; collective, since it makes a process group.
+
+    Args:
+        schedule: an all-reduce for as many servers as the group has processes.
+        group: DDP's process group; the default one if not given. Its timeout holds for the hook.
+
+    Raises:
+        ScheduleError: the schedule is for another number of servers, or another collective.
+    """
+    return State(schedule, group)
+
+
+def hook(
+    state: State,
+    bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
+) -> torch.futures.Future[torch.Tensor]:
+    """Communication hook for DDP: the mean of each bucket, by the schedule.
+
+    ``ddp_model.register_comm_hook(state=state(schedule), hook=hook)``
+
+    What goes wrong is raised by ``loss.backward()``, as it is: LostServerError where a process went
+    away, or fell silent for as long as the process group's timeout. The DDP model is of no further
+    use then; its module is, in a new one, on a new process group.
+
+    Source: https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html
+    """
+    return state.submit(bucket.buffer())
+
+
+def _world() -> Group:
+    group = dist.group.WORLD if dist.is_initialized() else None
+    if group is None:
+        raise OptionError("torch.distributed has no process group; call init_process_group first")
+    return group

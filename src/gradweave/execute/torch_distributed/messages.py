@@ -1,0 +1,306 @@
+"""A program's messages over gloo: one thread for each that is under way."""
+
+import functools
+import itertools
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch.distributed import distributed_c10d
+
+from gradweave.errors import RunError
+from gradweave.execute.program import Action, Program
+from gradweave.execute.reduction import Reduction
+from gradweave.execute.torch_distributed.lost import Call, Lost
+from gradweave.execute.torch_distributed.store import group_store, group_timeout
+from gradweave.execute.tracker import Tracker
+from gradweave.schedule.schedule import Schedule
+
+Pair = tuple[dist.ProcessGroup, dist.ProcessGroupGloo]
+"""Two groups of the same processes: for messages to higher ranks, and to lower ones.
+
+gloo sends the announcement "ready to receive" behind the data that already goes the same way over
+the same connection, so that two servers would exchange pieces one after the other. Apart, they go
+at the same time.
+"""
+Channels = tuple[Sequence[Pair], NDArray[np.int64] | None]
+"""Pairs of groups, and [T] which of them carries each transfer; None: the first."""
+
+
+def pair(group: dist.ProcessGroup) -> Pair:
+    """A group and its twin; collective.
+
+    On a busy machine gloo now and then gives one connection up and makes it anew, and the other
+    end takes the first one for broken. So all say whether they are connected, and where one is not
+    all try again.
+
+    Raises:
+        RunError: processes went away, or did not reach each other.
+    """
+    # dist.new_group would name it by how many groups a process is in, which differs among them.
+    store, timeout = group_store(group), group_timeout(group)
+    number = store.add(f"gradweave twins of {group.rank()}", 1)
+    answers = [f"connected {rank}" for rank in range(group.size())]
+    error: RuntimeError | None = None
+    for attempt in range(_ATTEMPTS):
+        place = distributed_c10d.PrefixStore(f"gradweave twin {number}.{attempt}", store)
+        try:
+            twin = dist.ProcessGroupGloo(place, group.rank(), group.size(), timeout)
+        except RuntimeError as failure:
+            twin, error = None, failure
+        place.set(answers[group.rank()], "no" if twin is None else "yes")
+        try:
+            place.wait(answers, min(timeout, _CONNECTING))
+        except RuntimeError as failure:  # DistStoreError too
+            error = failure
+            break
+        if twin is not None and all(place.get(answer) == b"yes" for answer in answers):
+            return group, twin
+    raise RunError(
+        f"torch.distributed: the processes did not all connect: {error or 'another one failed'}; "
+        "start the run again"
+    ) from error
+
+
+_ATTEMPTS = 3
+_CONNECTING = timedelta(seconds=25)
+"""How long to wait for others that have not connected."""
+_LONGEST = timedelta(minutes=30)
+"""How long gloo may wait for a message, or for twice the group's timeout if that is longer. `Lost`
+sees to the timeout: gloo itself would break all connections, and the others would take this process
+for the one that was lost."""
+_GATHER = 1 << 24
+_FAREWELL = _GATHER + 1
+"""Tags above those of a schedule's messages."""
+_FAREWELL_S = 1.0
+"""How long to wait for threads that are told to wait no longer."""
+
+
+class Messages:
+    """Runs a program, each action as soon as those that it waits for are complete.
+
+    gloo can only be asked to wait for one message at a time, so each message that may be under way
+    has a thread that waits for it. The threads live as long as this object.
+
+    Args:
+        schedule: the schedule.
+        channels: gloo process groups of as many processes as the schedule has servers.
+    """
+
+    def __init__(self, schedule: Schedule, channels: Channels) -> None:
+        pairs, channel = channels
+        group = self._group = pairs[0][0]
+        self._program = Program.of(schedule, dist.get_rank(group))
+        used = [0] * schedule.num_transfers if channel is None else channel.tolist()
+        down = schedule.source > schedule.target
+        self._groups = [pairs[used[t]][int(down[t])] for t in self._program.transfer]
+        self._all_groups: list[Any] = list(itertools.chain(*pairs))  # the stubs lack a twin's recv
+        self._lost = Lost(schedule.topology, group)
+        self.sent_bytes = np.zeros(dist.get_world_size(group), np.int64)
+        self._counting = threading.Lock()
+        self._trackers: dict[int, Tracker] = {}
+        self._longest = max(2 * group_timeout(group), _LONGEST)
+        self._scratch = torch.empty(0)
+        self._error: RunError | None = None
+        self._ready: _Queue = queue.SimpleQueue()
+        threads = max(self._program.at_once, 1)
+        for number in range(threads):
+            threading.Thread(
+                target=_work, args=(self._ready,), name=f"gradweave-{number}", daemon=True
+            ).start()
+        weakref.finalize(self, _dismiss, self._ready, threads)
+
+    def __call__(self, flat: torch.Tensor, at: list[int], reduction: Reduction) -> None:
+        """Runs the schedule on a flat tensor.
+
+        Args:
+            flat: the tensor, changed in place.
+            at: [P+1] where its pieces start.
+            reduction: how contributions are combined.
+        """
+        self._check()
+        length = flat.numel()
+        if length not in self._trackers:
+            self._trackers[length] = Tracker(self._program, np.diff(at))
+        run = _Run(self, self._trackers[length], flat, at, reduction)
+        ready = run.tracker.restart()
+        if not run.tracker.left:
+            return
+        for action in ready:
+            self._ready.put(functools.partial(run.follow, action, self._ready))
+        self._finish(run.call)
+
+    def guarded(self, call: Callable[[], object]) -> None:
+        """Calls one of the group's own collectives; names the server that it fails for."""
+        try:
+            call()
+        except RuntimeError as error:
+            raise self._broken(self._lost.explain(error, None)) from error
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise RunError(f"this process group is broken: {self._error}")
+
+    def _finish(self, call: Call) -> None:
+        """Waits for a call, and raises what it ended with."""
+        self._lost.watch(call)
+        if call.error is None:
+            return
+        error = self._broken(call.error)
+        until = time.monotonic() + _FAREWELL_S
+        while call.awaited() and time.monotonic() < until:
+            time.sleep(_FAREWELL_S / 100)
+        raise error
+
+    def _broken(self, error: RunError) -> RunError:
+        """Takes leave of the groups, whose messages will never come.
+
+        Threads that wait in gloo while Python ends have it abort. gloo has no word for waiting no
+        longer, but a message that is not there in time closes all connections of its group.
+        """
+        self._error = error
+        self._lost.linger()
+        for group in self._all_groups:
+            for peer in set(range(group.size())) - {group.rank()}:
+                try:
+                    work = group.recv([torch.empty(1)], peer, _FAREWELL)
+                    work.wait(timedelta(milliseconds=1))
+                except RuntimeError:  # always
+                    continue
+        return error
+
+    def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
+        """What every process brings, by rank; small, and by way of rank 0.
+
+        gloo's own all-gather does not say whom it failed for.
+        """
+        self._check()
+        call, every = Call(), torch.stack([mine] * dist.get_world_size(self._group))
+        job = functools.partial(self._gather, call, mine, every)
+        self._ready.put(functools.partial(call.attempt, job))
+        self._finish(call)
+        return list(every)
+
+    def _gather(self, call: Call, mine: torch.Tensor, every: torch.Tensor) -> None:
+        def send(part: torch.Tensor, peer: int) -> None:
+            self._exchange(call, peer, lambda: self._group.send([part], peer, _GATHER))
+
+        def receive(part: torch.Tensor, peer: int) -> None:
+            self._exchange(call, peer, lambda: self._group.recv([part], peer, _GATHER))
+
+        if dist.get_rank(self._group) == 0:
+            for peer in range(1, len(every)):
+                receive(every[peer], peer)
+            for peer in range(1, len(every)):
+                send(every, peer)
+        else:
+            send(mine, 0)
+            receive(every, 0)
+
+    def _exchange(self, call: Call, peer: int, start: Callable[[], dist.Work]) -> None:
+        """Starts a message and waits until it is there."""
+        with call.awaiting(peer):
+            try:
+                start().wait(self._longest)
+            except RuntimeError as error:
+                raise call.error or self._lost.explain(error, peer) from error
+        call.moved()
+
+    def scratch(self, like: torch.Tensor, largest: int) -> torch.Tensor:
+        """[places, largest] memory for what is received, kept from run to run."""
+        needed = self._program.places * largest
+        if self._scratch.dtype != like.dtype or self._scratch.numel() < needed:
+            self._scratch = like.new_empty(needed)
+        return self._scratch[:needed].view(self._program.places, largest)
+
+    def perform(self, action: int, run: "_Run") -> None:
+        """Does one action, and returns when it is complete."""
+        program = self._program
+        kind, place = program.kind[action], int(program.place[action])
+        peer, tag = int(program.peer[action]), int(program.message[action])
+        piece, group = run.pieces[program.piece[action]], self._groups[action]
+        into = piece if place < 0 else run.places[place, : piece.numel()]
+        if kind == Action.REDUCE:
+            combine(run.reduction, piece, into)
+            return
+        if kind == Action.COPY:
+            piece.copy_(into)
+            return
+        if kind == Action.SEND:
+            self._exchange(run.call, peer, lambda: group.send([piece], peer, tag))
+        else:
+            self._exchange(run.call, peer, lambda: group.recv([into], peer, tag))
+        if kind == Action.SEND:
+            with self._counting:
+                self.sent_bytes[peer] += piece.numel() * piece.element_size()
+
+
+class _Run:
+    """One call: the tensor's parts, and how far it is."""
+
+    def __init__(
+        self,
+        messages: Messages,
+        tracker: Tracker,
+        flat: torch.Tensor,
+        at: list[int],
+        reduction: Reduction,
+    ) -> None:
+        self.tracker = tracker
+        self.reduction: Reduction = reduction
+        self.pieces = [flat[a:b] for a, b in itertools.pairwise(at)]
+        self.places = messages.scratch(flat, at[1] - at[0])
+        self.call = Call()
+        self._perform = messages.perform
+        self._lock = threading.Lock()
+
+    def follow(self, action: int, ready: "_Queue") -> None:
+        """Does an action, and those that it makes possible and no other thread takes."""
+        following: int | None = action
+        while following is not None and self.call.error is None:
+            following = self._advance(following, ready)
+
+    def _advance(self, action: int, ready: "_Queue") -> int | None:
+        """Does an action, hands out what may follow, and returns one of that for the caller."""
+        try:
+            with torch.no_grad():
+                self._perform(action, self)
+        except Exception as error:  # raised to the caller of the all-reduce, who waits
+            self.call.fail(error)
+            return None
+        with self._lock:
+            following = self.tracker.complete(action)
+            if not self.tracker.left:
+                self.call.over.set()
+        for other in following[1:]:
+            ready.put(functools.partial(self.follow, other, ready))
+        return following[0] if following else None
+
+
+_Queue = queue.SimpleQueue[Callable[[], None] | None]
+
+
+def _work(ready: _Queue) -> None:
+    """What a thread does, until it is dismissed."""
+    while (job := ready.get()) is not None:
+        job()
+        del job
+
+
+def _dismiss(ready: _Queue, threads: int) -> None:
+    for _ in range(threads):
+        ready.put(None)
+
+
+def combine(reduction: Reduction, into: torch.Tensor, other: torch.Tensor) -> None:
+    """Adds (or maximises, minimises) `other` into `into`, in place; a mean adds."""
+    function = {"max": torch.maximum, "min": torch.minimum}.get(reduction, torch.add)
+    function(into, other, out=into)

@@ -1,0 +1,1 @@
+"""What is played: one view of every game, and its pictures."""

@@ -1,0 +1,277 @@
+"""What learners see of a game: arrays over agents in a fixed order, whatever the game is like."""
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray
+
+from gradweave.marl.games.reading import Game, State
+from gradweave.marl.games.reading import Reading as Reading
+
+
+class View(eqx.Module):
+    """What can be seen before an action. ``*B`` are axes of games side by side."""
+
+    observation: Float[Array, "*B A O"]
+    """Each agent's own, filled up with zeros to the longest."""
+    available: Bool[Array, "*B A U"]
+    """Discrete actions that may be taken now; components of a continuous action that exist."""
+    world: Float[Array, "*B W"]
+    """For centralised critics and mixers: the game's own state vector where it has one, and all
+    observations one after the other where not."""
+    start: Bool[Array, "*B"]
+    """Whether an episode begins here, so that what was remembered is of no use."""
+
+
+class Outcome(eqx.Module):
+    """What a step led to."""
+
+    reward: Float[Array, "*B A"]
+    shaped: Float[Array, "*B A"]
+    """What the game offers beside the reward to make learning easier; counts in no return."""
+    done: Bool[Array, "*B"]
+    """Whether the episode ended, for all agents; the next view is then of a new one."""
+    truncated: Bool[Array, "*B"]
+    """Whether it ended by a limit of time alone, as far as the game tells."""
+    last: View
+    """The view that the step led to, before a new episode took its place."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Environment:
+    """A game behind the arrays above. `step` starts a new episode by itself, as JaxMARL's does.
+
+    `reset` and `step` are of one game; `jax.vmap` makes them many.
+    """
+
+    id: str
+    """With its options, as `environments.make` read it."""
+    family: str
+    """What its defaults go by."""
+    meaning: str
+    """What the return that is reported says."""
+    game: Game
+    reading: Reading
+    agents: tuple[str, ...]
+    """[A]."""
+    teams: tuple[int, ...]
+    """[A] each agent's, from 0 on: agents of one team want the same."""
+    continuous: bool
+    mask: np.ndarray
+    """[A, U] what `View.available` is at most: the actions, or components, that each agent has."""
+    low: np.ndarray
+    """[A, U] least value of each component of a continuous action."""
+    high: np.ndarray
+    """[A, U] greatest value."""
+    observation: int
+    """O: numbers in an observation."""
+    world: int
+    """W: numbers in the state vector."""
+    stochastic: bool
+    """Whether a step depends on its key; a reset always does."""
+
+    @property
+    def num_agents(self) -> int:
+        """A."""
+        return len(self.agents)
+
+    @property
+    def actions(self) -> int:
+        """U: discrete actions, or components of a continuous one, of the agent that has most."""
+        return self.mask.shape[1]
+
+    @property
+    def masked(self) -> bool:
+        """Whether what is available depends on the state."""
+        return self.reading.available is not None
+
+    def reset(self, key: PRNGKeyArray) -> tuple[State, View]:
+        """A new episode.
+
+        Args:
+            key: draws it.
+        """
+        with warnings.catch_warnings():  # tracing JaxMARL's code warns of dtypes
+            warnings.simplefilter("ignore")
+            seen, state = self.game.reset(key)
+            state = jax.tree.map(_strong, state)
+            return state, self._view(seen, state, jnp.ones((), bool))
+
+    def step(
+        self, key: PRNGKeyArray, state: State, action: Num[Array, "A *U"]
+    ) -> tuple[State, View, Outcome]:
+        """One step of all agents, and a new episode where it ended the old one.
+
+        The keys are divided as `MultiAgentEnv.step` divides them, so that both play the same game.
+
+        Args:
+            key: for the game's own draws, and those of the next episode.
+            state: the game's.
+            action: [A] numbers of discrete actions, or [A, U] components, each in [−1, 1] for the
+                whole of its range; values beyond count as the nearest within.
+        """
+        after, last, outcome = self._go_on(key, state, action)
+        return *self._renewed(outcome.done, key, after, last), outcome
+
+    def steps(
+        self, keys: PRNGKeyArray, states: State, actions: Num[Array, "B A *U"]
+    ) -> tuple[State, View, Outcome]:
+        """The same of games side by side; new episodes are drawn only when any has ended.
+
+        Args:
+            keys: [B] each game's.
+            states: [B].
+            actions: see `step`.
+        """
+        after, last, outcome = jax.vmap(self._go_on)(keys, states, actions)
+
+        def renewed() -> tuple[State, View]:
+            return jax.vmap(self._renewed)(outcome.done, keys, after, last)
+
+        like = jax.eval_shape(renewed)
+        states, views = jax.lax.cond(
+            outcome.done.any(), renewed, lambda: jax.tree.map(_as, (after, last), like)
+        )
+        return states, views, outcome
+
+    def _go_on(
+        self, key: PRNGKeyArray, state: State, action: Num[Array, "A *U"]
+    ) -> tuple[State, View, Outcome]:
+        """A step in the same episode."""
+        # A constant key where it does not matter: XLA then draws once, not in each step.
+        key = jax.random.split(key)[0] if self.stochastic else jax.random.key(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            seen, after, rewards, dones, info = self.game.step_env(
+                key, state, self._by_agent(action)
+            )
+            done = jnp.asarray(dones["__all__"], bool)
+            truncated = jnp.asarray(self.reading.truncated(self.game, after, info, done), bool)
+            last = self._view(seen, after, jnp.zeros((), bool))
+            shaped = self.reading.shaped
+            outcome = Outcome(
+                reward=_stack(self.reading.rewards(self.game, rewards)),
+                shaped=_stack(shaped(self.game, info)) if shaped else jnp.zeros(self.num_agents),
+                done=done,
+                truncated=done & truncated,
+                last=last,
+            )
+        return after, last, outcome
+
+    def _renewed(
+        self, done: Bool[Array, ""], key: PRNGKeyArray, state: State, view: View
+    ) -> tuple[State, View]:
+        """A new episode in place of one that has ended."""
+        begun = self.reset(jax.random.split(key)[1])
+        return jax.tree.map(
+            lambda new, old: jnp.where(done, new, _as(old, new)), begun, (state, view)
+        )
+
+    def _by_agent(self, action: Num[Array, "A *U"]) -> dict[Any, Array]:
+        if not self.continuous:
+            return {agent: action[i] for i, agent in enumerate(self.game.agents)}
+        share = (jnp.clip(action, -1.0, 1.0) + 1.0) / 2.0
+        value = jnp.asarray(self.low) + share * (self.high - self.low)
+        own = self.mask.sum(1)
+        return {agent: value[i, : own[i]] for i, agent in enumerate(self.game.agents)}
+
+    def _view(self, seen: Any, state: State, start: Bool[Array, ""]) -> View:
+        rows, world = _sizes(self.game, self.reading, seen)
+        available = self.reading.available
+        return View(
+            observation=jnp.stack([_filled(row, self.observation) for row in rows]),
+            available=jnp.asarray(self.mask)
+            if available is None
+            else jnp.stack(
+                [_filled(_flat(row), self.actions) > 0 for row in available(self.game, state)]
+            ),
+            world=world,
+            start=start,
+        )
+
+
+def wrap(
+    game: Any,
+    reading: Reading,
+    *,
+    id: str,
+    family: str,
+    meaning: str,
+    teams: Sequence[int] | None = None,
+) -> Environment:
+    """An environment of a game, whose arrays are measured.
+
+    Some of JaxMARL's spaces say other shapes than its steps give, so that only the number of
+    actions is taken from them.
+
+    Args:
+        game: a `MultiAgentEnv`, or what has that interface.
+        reading: how its dictionaries are read.
+        id: what to call it.
+        family: what an algorithm's defaults go by.
+        meaning: what its return says.
+        teams: see `Environment`; where they are not given all agents are of one.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seen = jax.eval_shape(game.reset, jax.random.key(0))[0]
+        sizes = jax.eval_shape(lambda seen: _sizes(game, reading, seen), seen)
+    lengths, world = [row.size for row in sizes[0]], sizes[1].size
+    spaces = [game.action_space(agent) for agent in game.agents]
+    continuous = hasattr(spaces[0], "low")
+    own = [int(space.shape[0]) if continuous else int(space.n) for space in spaces]
+    mask = np.arange(max(own))[None] < np.array(own)[:, None]
+    low, high = np.zeros(mask.shape, np.float32), np.zeros(mask.shape, np.float32)
+    for i, space in enumerate(spaces if continuous else ()):
+        low[i, : own[i]], high[i, : own[i]] = space.low, space.high
+    return Environment(
+        id=id,
+        family=family,
+        meaning=meaning,
+        game=game,
+        reading=reading,
+        agents=tuple(str(agent) for agent in game.agents),
+        teams=tuple(teams or (0 for _ in game.agents)),
+        continuous=continuous,
+        mask=mask,
+        low=low,
+        high=high,
+        observation=max(lengths),
+        world=world,
+        stochastic=reading.stochastic(game),
+    )
+
+
+def _sizes(game: Any, reading: Reading, seen: Any) -> tuple[list[Array], Array]:
+    rows = [_flat(row) for row in reading.observations(game, seen)]
+    world = reading.world
+    return rows, jnp.concatenate(rows) if world is None else _flat(world(game, seen))
+
+
+def _strong(x: Any) -> Array:
+    """An array of the same dtype whatever it is added to: JAX keeps Python's numbers weak."""
+    x = jnp.asarray(x)
+    return jax.lax.convert_element_type(x, x.dtype)
+
+
+def _as(x: Any, like: Any) -> Array:
+    """An array of another's dtype."""
+    return jnp.asarray(x, like.dtype)
+
+
+def _flat(x: Any) -> Float[Array, " N"]:
+    return jnp.asarray(x).astype(jnp.float32).reshape(-1)
+
+
+def _filled(row: Float[Array, " N"], length: int) -> Float[Array, " M"]:
+    return jnp.pad(row, (0, length - row.shape[0]))
+
+
+def _stack(numbers: Sequence[Any]) -> Float[Array, " A"]:
+    return jnp.stack([jnp.asarray(number, jnp.float32).reshape(()) for number in numbers])

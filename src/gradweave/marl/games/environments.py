@@ -1,0 +1,540 @@
+"""Every game by its name: JaxMARL's families and Gradweave's own, and where each is unlike others.
+
+``MPE_simple_spread_v3``: 3 agents, each gets half of what the team gets (minus the distances from
+each landmark to the nearest agent) and half of its own (−1 a collision). JaxMARL's and PettingZoo's
+figures are often the sum over agents: 3 times this.
+``MPE_simple_tag_v3``, ``MPE_simple_world_comm_v3``: pursuers, who all get +10 for each touch, and
+prey, who get −10; the mean over both sides says little, each agent's own return does.
+``MPE_simple_adversary_v3``: a spy gets minus its distance from a landmark that it has to guess; the
+others get that distance, minus that of the nearest of them. Here too see each agent's own.
+``MPE_simple_push_v3``: one gets minus its distance from a landmark, the other that distance, minus
+its own.
+``MPE_simple_crypto_v3``: Eve guesses what Alice tells Bob. JaxMARL's colours are of 255: a step
+pays Eve about −65,000, and Alice and Bob 510 where Bob alone is right, −510 where Eve alone is.
+``MPE_simple_v3``: one agent, minus its squared distance from the landmark.
+``MPE_simple_speaker_listener_v4``: minus the squared distance of the one that moves from the
+landmark that the other one sees; both get it.
+``MPE_simple_reference_v3``: 2 agents, minus distances from landmarks that the other one knows.
+``MPE_simple_facmac_v1``, ``MPE_simple_facmac_3a_v1``, …: one team of pursuers, who all get +10 for
+each touch; prey follow rules and are no agents here. Actions are continuous.
+``switch_riddle``: the team's +1 or −1 for telling, or 0; only the agent in the room has a choice.
+``coin_game``: 2 agents, +1 for a coin, −2 where the other takes one's own, so that at random both
+get 0 or less; with ``shared_rewards`` each gets the sum of both.
+``storm``: 2 agents, each one's payoffs of the matrix game.
+``overcooked``, ``overcooked_v2``: 2 agents (of v2, as many as the layout has), the team's 20 for a
+soup, in v2 of the recipe that is asked for. Help for learning is apart and in no return.
+``jaxnav``: robots on a map: +4 for the goal, −4 for a crash, and little for each step; half of what
+each gets is the mean over all.
+``hanabi``: 2 agents, the team's score.
+``SMAX``: both teams learn, 5 against 5: damage dealt, and 1 for a victory.
+``HeuristicEnemySMAX``: one team learns, the other follows rules; 2 is the most.
+MABrax, ``ant_4x2`` and others: one body, whose reward all limbs get.
+``gradweave:NETWORK``: Gradweave's scheduling; minus the rounds, over the bound on them.
+"""
+
+import contextlib
+import dataclasses
+import io
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gradweave import lazy
+from gradweave.checks import did_you_mean, expected_one_of
+from gradweave.errors import OptionError
+from gradweave.marl.games.reading import Game, Reading
+
+if TYPE_CHECKING:
+    from gradweave.marl.games.environment import Environment
+
+OWN = "gradweave:"
+"""What the ids of Gradweave's scheduling begin with; the network in words follows."""
+MABRAX = ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3")
+
+
+def _each(game: Any, by_agent: Mapping) -> list[Any]:
+    return [by_agent[agent] for agent in game.agents]
+
+
+def _always(game: Any, state: Any, info: Any, done: Any) -> Any:
+    """Time alone ends these games."""
+    return done
+
+
+def _never(game: Any, state: Any, info: Any, done: Any) -> Any:
+    """These end by their own rules; a riddle's days are one of them."""
+    return np.zeros((), bool)
+
+
+def _fight_goes_on(game: Any, state: Any, info: Any, done: Any) -> Any:
+    alive = getattr(state, "state", state).unit_alive
+    return alive[: game.num_allies].any() & alive[game.num_allies :].any()
+
+
+def _noisy(game: Any) -> bool:
+    """Steps draw noise for what agents do and say, and multiply it by these, usually all 0."""
+    return bool(np.any(game.u_noise) or np.any(game.c_noise))
+
+
+def _acts_in_the_room(game: Any, state: Any) -> list[Any]:
+    """JaxMARL asks all agents, and does only what the one in the room says."""
+    import jax.numpy as jnp
+
+    nothing = jnp.arange(len(game.game_actions)) == game.game_actions["NOTHING"]
+    return [nothing | (state.agent_in_room == agent) for agent in range(game.num_agents)]
+
+
+def _storm_observations(game: Any, seen: Mapping) -> list[Any]:
+    """JaxMARL gives [A, …] what is seen, and [5, A] what is held."""
+    import jax.numpy as jnp
+
+    around, held = seen["observations"], seen["inventory"]
+    number = len(game.agents)
+    return [jnp.concatenate([around[i].reshape(-1), held[:, i]]) for i in range(number)]
+
+
+def _some_were_under_way(game: Any, state: Any, info: Any, done: Any) -> Any:
+    """A robot that is neither at its goal nor broken goes on until time is up."""
+    return (info["TimeO"] & ~(state.goal_reached | state.move_term)).any()
+
+
+def _together(game: Any, options: Mapping[str, Any]) -> list[int]:
+    return [0 for _ in game.agents]
+
+
+def _apart(game: Any, options: Mapping[str, Any]) -> list[int]:
+    return list(range(len(game.agents)))
+
+
+def _apart_unless_shared(game: Any, options: Mapping[str, Any]) -> list[int]:
+    return (_together if options.get("shared_rewards") else _apart)(game, options)
+
+
+def _good_and_bad(game: Any, options: Mapping[str, Any]) -> list[int]:
+    return [int(agent in game.good_agents) for agent in game.agents]
+
+
+def _allies_and_enemies(game: Any, options: Mapping[str, Any]) -> list[int]:
+    return [int(agent.startswith("enemy")) for agent in game.agents]
+
+
+class _Changed:
+    """A game with something of it changed."""
+
+    def __init__(self, game: Any) -> None:
+        self._game = game
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._game, name)
+
+
+class _Pursuers(_Changed):
+    """FACMAC's game without its prey, who are moved by rules whatever they are asked to do."""
+
+    @property
+    def agents(self) -> list[str]:
+        return self._game.adversaries
+
+    def step_env(self, key: Any, state: Any, actions: Mapping) -> Any:
+        unheard = {prey: np.zeros(5, np.float32) for prey in self._game.good_agents}
+        return self._game.step_env(key, state, {**actions, **unheard})
+
+
+class _Silent(_Changed):
+    """A game that prints while it is traced."""
+
+    def step_env(self, key: Any, state: Any, actions: Mapping) -> Any:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return self._game.step_env(key, state, actions)
+
+
+PLAIN = Reading(_each, _each, _always)
+MPE = dataclasses.replace(PLAIN, stochastic=_noisy)
+HELPED = dataclasses.replace(PLAIN, shaped=lambda game, info: _each(game, info["shaped_reward"]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Games of one kind."""
+
+    ids: tuple[str, ...]
+    reading: Reading
+    meaning: str
+    options: tuple[str, ...] = ()
+    """Names of the options that its games take: JaxMARL passes over others in silence."""
+    given: Callable[[dict[str, Any]], dict[str, Any]] = lambda options: options
+    """What the game's constructor is called with."""
+    teams: Callable[[Any, Mapping[str, Any]], Sequence[int]] = _together
+    """(game, options) -> each agent's team, from 0 on: those who want the same."""
+    change: Callable[[Any], Any] = lambda game: game
+    """What stands before JaxMARL's game."""
+
+
+def _mpe(options: dict[str, Any]) -> dict[str, Any]:
+    # simple_world_comm_v3 is continuous unless told otherwise; the others are discrete.
+    continuous = options.pop("continuous", False)
+    return options | {"action_type": "Continuous" if continuous else "Discrete"}
+
+
+def _smax(options: dict[str, Any]) -> dict[str, Any]:
+    if "scenario" in options:
+        from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO as maps
+
+        options["scenario"] = _among(maps, "scenario", options["scenario"])
+    return options
+
+
+def _hanabi(options: dict[str, Any]) -> dict[str, Any]:
+    # JaxMARL has the numbers of cards for 5 ranks only: many of the first, one of the last.
+    if "num_ranks" in options:
+        ranks = options["num_ranks"]
+        options["num_cards_of_rank"] = np.array([3] + [2] * (ranks - 2) + [1])[:ranks]
+    return options
+
+
+def _overcooked(options: dict[str, Any]) -> dict[str, Any]:
+    if "layout" in options:
+        from jaxmarl.environments.overcooked import overcooked_layouts as layouts
+
+        options["layout"] = _among(layouts, "layout", options["layout"])
+    return options
+
+
+def _overcooked_v2(options: dict[str, Any]) -> dict[str, Any]:
+    if "layout" in options:
+        from jaxmarl.environments.overcooked_v2.layouts import overcooked_v2_layouts as layouts
+
+        options["layout"] = _among(layouts, "layout", options["layout"])
+    return options
+
+
+def _jaxnav(options: dict[str, Any]) -> dict[str, Any]:
+    # Its own default is continuous, as that of simple_world_comm_v3 is.
+    side, fill = options.pop("side", 11), options.pop("fill", 0.3)
+    continuous = options.pop("continuous", False)
+    return options | {
+        "act_type": "Continuous" if continuous else "Discrete",
+        "map_params": {"map_size": (side, side), "fill": fill},
+    }
+
+
+def _among(table: Mapping[str, Any], what: str, name: Any) -> Any:
+    if name not in table:
+        raise OptionError(expected_one_of(what, table, name))
+    return table[name]
+
+
+_MEAN = "mean over agents of an episode's reward"
+_TEAM = "an episode's reward, which all agents share"
+_SIDES = f"{_MEAN}, of both sides, whose interests are opposed: see each agent's own"
+_TOUCHES = f"{_TEAM}: 10 for each touch of the prey"
+_MPE_OPTIONS = ("continuous", "max_steps")
+_SMAX_OPTIONS = ("scenario", "num_allies", "num_enemies", "max_steps", "see_enemy_actions")
+FAMILIES: dict[str, Family] = {
+    "spread": Family(
+        ("MPE_simple_spread_v3",),
+        MPE,
+        f"{_MEAN}; JaxMARL's sum over agents is as many times this",
+        (*_MPE_OPTIONS, "num_agents", "num_landmarks", "local_ratio"),
+        _mpe,
+    ),
+    "mpe": Family(
+        ("MPE_simple_tag_v3", "MPE_simple_world_comm_v3", "MPE_simple_adversary_v3"),
+        MPE,
+        _SIDES,
+        (*_MPE_OPTIONS, "num_good_agents", "num_adversaries", "num_obs"),
+        _mpe,
+        _good_and_bad,
+    ),
+    "push": Family(
+        ("MPE_simple_push_v3",),
+        MPE,
+        _SIDES,
+        (*_MPE_OPTIONS, "num_good_agents", "num_adversaries"),
+        _mpe,
+        _good_and_bad,
+    ),
+    "crypto": Family(("MPE_simple_crypto_v3",), MPE, _SIDES, _MPE_OPTIONS, _mpe, _good_and_bad),
+    "simple": Family(
+        ("MPE_simple_v3",),
+        MPE,
+        f"{_MEAN}: minus squared distances from the landmark",
+        (*_MPE_OPTIONS, "num_agents", "num_landmarks"),
+        _mpe,
+    ),
+    "speaker_listener": Family(
+        ("MPE_simple_speaker_listener_v4",),
+        MPE,
+        f"{_TEAM}: minus the listener's squared distance from its landmark",
+        _MPE_OPTIONS,
+        _mpe,
+    ),
+    "reference": Family(
+        ("MPE_simple_reference_v3",),
+        MPE,
+        f"{_MEAN}: minus distances from their landmarks",
+        (*_MPE_OPTIONS, "local_ratio"),
+        _mpe,
+    ),
+    "facmac": Family(
+        ("MPE_simple_facmac_v1",),
+        MPE,
+        _TOUCHES,
+        (
+            *("num_good_agents", "num_adversaries", "num_landmarks", "view_radius"),
+            *("score_function", "max_steps"),
+        ),
+        change=_Pursuers,
+    ),
+    "facmac_of_a_size": Family(
+        tuple(f"MPE_simple_facmac_{number}a_v1" for number in (3, 6, 9)),
+        MPE,
+        _TOUCHES,
+        change=_Pursuers,
+    ),
+    "switch_riddle": Family(
+        ("switch_riddle",),
+        Reading(_each, _each, _never, available=_acts_in_the_room),
+        _TEAM,
+        ("num_agents",),
+    ),
+    "coin_game": Family(
+        ("coin_game",),
+        PLAIN,
+        f"{_MEAN}; with shared_rewards each gets the sum of both",
+        ("num_inner_steps", "num_outer_steps", "egocentric", "shared_rewards"),
+        teams=_apart_unless_shared,
+    ),
+    "storm": Family(
+        ("storm",),
+        Reading(_storm_observations, lambda game, rewards: list(rewards), _always),
+        _MEAN,
+        ("num_inner_steps", "num_outer_steps", "fixed_coin_location", "freeze_penalty"),
+        teams=_apart,
+    ),
+    "overcooked": Family(
+        ("overcooked",),
+        HELPED,
+        f"{_TEAM}: 20 for each soup delivered",
+        ("layout", "max_steps", "random_reset"),
+        _overcooked,
+    ),
+    "overcooked_v2": Family(
+        ("overcooked_v2",),
+        HELPED,
+        f"{_TEAM}: 20 for each soup delivered of the recipe that is asked for",
+        (
+            *("layout", "max_steps", "agent_view_size", "random_reset", "random_agent_positions"),
+            *("start_cooking_interaction", "negative_rewards", "sample_recipe_on_delivery"),
+            "indicate_successful_delivery",
+        ),
+        _overcooked_v2,
+    ),
+    "jaxnav": Family(
+        ("jaxnav",),
+        Reading(_each, _each, _some_were_under_way),
+        f"{_MEAN}: 4 for a goal, −4 for a crash, little for each step",
+        (
+            *("continuous", "num_agents", "max_steps", "side", "fill", "lidar_num_beams"),
+            *("rew_lambda", "evaporating"),
+        ),
+        _jaxnav,
+        change=_Silent,
+    ),
+    "hanabi": Family(
+        ("hanabi",),
+        Reading(
+            _each,
+            _each,
+            _never,
+            available=lambda game, state: _each(game, game.get_legal_moves(state)),
+        ),
+        f"{_TEAM}: the score",
+        ("num_agents", "num_colors", "num_ranks", "hand_size", "max_info_tokens"),
+        _hanabi,
+    ),
+    "smax": Family(
+        ("SMAX", "HeuristicEnemySMAX"),
+        Reading(
+            _each,
+            _each,
+            _fight_goes_on,
+            available=lambda game, state: _each(game, game.get_avail_actions(state)),
+            world=lambda game, seen: seen["world_state"],
+        ),
+        f"{_MEAN}: damage dealt and victories",
+        _SMAX_OPTIONS,
+        _smax,
+        _allies_and_enemies,
+    ),
+    "mabrax": Family(
+        MABRAX,
+        Reading(
+            _each,
+            _each,
+            lambda game, state, info, done: info["truncation"] > 0,
+            # Each observation is a part of the body's, which is what the critic should see.
+        ),
+        _TEAM,
+        ("backend", "episode_length"),
+    ),
+    "scheduling": Family(
+        (f"{OWN}NETWORK",),
+        Reading(
+            _each,
+            _each,
+            lambda game, state, info, done: info["truncated"][0],
+            available=lambda game, state: _each(game, game.get_avail_actions(state)),
+        ),
+        f"{_MEAN}: minus the rounds",
+        ("collective", "trees", "team", "paper_rewards"),
+    ),
+}
+
+
+def make(spec: str, **options: Any) -> "Environment":
+    """A game by its name.
+
+    Args:
+        spec: an id of the table above, with options as in ``overcooked:layout=coord_ring``; or
+            ``gradweave:`` and a network, as in ``gradweave:bcube:n=3,k=1``.
+        options: more of them, by name.
+
+    Raises:
+        OptionError: where the id or an option is unknown, or the game's package cannot be used.
+        SpecError: where the network is not understood.
+
+    >>> env = make("switch_riddle")
+    >>> env.agents, env.observation, env.actions
+    (('agent_0', 'agent_1', 'agent_2'), 2, 3)
+    """
+    from gradweave.marl.games.environment import wrap
+
+    id, options = asked_of(spec, options)
+    name = family_of(spec)
+    family = FAMILIES[name]
+    with _quiet():
+        game: Any = _own(spec, dict(options)) if id == OWN else None
+        if game is None:
+            game = family.change(_jaxmarl(id, family.given(dict(options))))
+    said = ",".join(f"{option}={_written(value)}" for option, value in options.items())
+    full = spec if id == OWN else id
+    return wrap(
+        game,
+        family.reading,
+        id=f"{full}:{said}" if said and id != OWN else full,
+        family=name,
+        meaning=family.meaning,
+        teams=family.teams(game, options),
+    )
+
+
+def asked_of(spec: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A game's id without its options, and all of these: checked as far as goes without JAX.
+
+    Raises:
+        OptionError: where the id is unknown or an option's name is.
+        SpecError: where the network is not understood.
+    """
+    from gradweave.topology.spec import from_spec
+
+    id, _, written = (OWN, "", "") if spec.startswith(OWN) else spec.partition(":")
+    family = FAMILIES[family_of(spec)]
+    asked = _parsed(spec, written) | dict(options)
+    for option in asked:
+        if option not in family.options:
+            raise OptionError(
+                f"{id}: unknown option {option!r}; {did_you_mean(option, family.options)}"
+                f"it takes {', '.join(family.options) or 'none'}"
+            )
+    if id == OWN:
+        from_spec(spec.removeprefix(OWN))
+    return id, asked
+
+
+def ids() -> list[str]:
+    """All names that `make` knows."""
+    return [id for family in FAMILIES.values() for id in family.ids]
+
+
+def family_of(spec: str) -> str:
+    """The family of a game, without making it.
+
+    Raises:
+        OptionError: where there is none.
+    """
+    id = f"{OWN}NETWORK" if spec.startswith(OWN) else spec.partition(":")[0]
+    for name, family in FAMILIES.items():
+        if id in family.ids:
+            return name
+    mpe = [known for known in ids() if known.startswith("MPE_")]
+    others = [known for known in ids() if known not in mpe]
+    shown = (*mpe[:1], f"{len(mpe) - 1} more of MPE_", *others)
+    raise OptionError(expected_one_of("environment", ids(), id, shown))
+
+
+def _parsed(spec: str, written: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for part in filter(None, written.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or name in options:
+            raise OptionError(f"environment: expected name=value once each, got {part!r} in {spec}")
+        options[name] = _value(value)
+    return options
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _jaxmarl(id: str, options: dict[str, Any]) -> Game:
+    lazy.require(id, "jaxmarl")
+    import jaxmarl
+
+    try:
+        return jaxmarl.make(id, **options)
+    except ImportError as missing:
+        raise OptionError(f"{id} cannot be used: {missing}") from missing
+    except (TypeError, ValueError, AssertionError) as error:
+        raise OptionError(f"{id}: refused its options {options}: {error}") from error
+
+
+def _own(spec: str, options: dict[str, Any]) -> Game:
+    from gradweave.environment import Instance, Rewards
+    from gradweave.environment.jaxmarl_adapter import JaxMARLScheduling
+    from gradweave.topology.spec import from_spec
+
+    rewards = Rewards() if options.pop("paper_rewards", False) else Rewards.ours()
+    team = bool(options.pop("team", False))
+    instance = Instance(from_spec(spec.removeprefix(OWN)), **options)
+    return JaxMARLScheduling(instance, rewards=rewards, team=team)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what JaxMARL prints and warns of while it is imported and made from the reader.
+
+    Its MABrax part sets `sys.stdout` back to `sys.__stdout__`, so that is turned away as well.
+    """
+    kept = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
+    nowhere = io.StringIO()
+    sys.stdout = sys.stderr = nowhere
+    sys.__stdout__ = sys.__stderr__ = nowhere  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = kept  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,1 @@
+"""What learns: policies, values, losses, and one row an algorithm."""

@@ -1,0 +1,150 @@
+"""The algorithms by their names: one row each, which is all that the training loop knows of one.
+
+JAX is imported where a learner is made: names and settings are checked without it.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gradweave.checks import expected_one_of
+from gradweave.errors import OptionError
+from gradweave.marl.config import PPO, PPO_DEFAULTS, Config, Settings, from_flat, settings_of
+from gradweave.marl.learners.q_settings import Q_DEFAULTS, QLearning
+
+if TYPE_CHECKING:
+    import optax
+
+    from gradweave.marl.games.environment import Environment
+    from gradweave.marl.learners.learner import Learner
+    from gradweave.marl.learners.q_learning import Kind
+
+Aggregate = Callable[["optax.GradientTransformation"], "optax.GradientTransformation"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """How a learner is made."""
+
+    settings: type
+    """A dataclass that is a `Settings`."""
+    usual: Mapping[str, Mapping[str, Any]]
+    """What differs from its defaults, by `Environment.family`."""
+    build: Callable[["Environment", Any, int, int, Aggregate], "Learner"]
+    """(environment, settings, devices, updates of the whole training, aggregation)."""
+
+
+def _cut_off(norm: float, sets: int) -> "optax.GradientTransformation":
+    """Cuts gradients off at a norm: where all have an axis of sets in front, each set's own."""
+    import jax
+    import optax
+
+    whole = optax.clip_by_global_norm(norm)
+    if sets == 1:
+        return whole
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return jax.vmap(lambda own: whole.update(own, state)[0])(updates), state
+
+    return optax.GradientTransformation(whole.init, update)
+
+
+def _ppo(central: bool) -> Callable[["Environment", PPO, int, int, Aggregate], "Learner"]:
+    def build(
+        environment: "Environment", settings: PPO, devices: int, updates: int, aggregate: Aggregate
+    ) -> "Learner":
+        import optax
+
+        from gradweave.marl.learners.actor_critic import Players
+        from gradweave.marl.learners.ppo import PPOLearner
+        from gradweave.marl.learners.sets import number, sets_of
+
+        sets = sets_of(environment, settings.parameters)
+        players = Players(
+            environment,
+            central,
+            settings.hidden,
+            settings.recurrent,
+            settings.activation,
+            settings.log_spread,
+            sets,
+        )
+        steps = updates * settings.epochs * settings.minibatches
+        rate = settings.learning_rate
+        optimizer = optax.chain(
+            _cut_off(settings.gradient_norm, number(sets)),
+            optax.adam(
+                optax.linear_schedule(rate, 0.0, steps) if settings.decay else rate, eps=1e-5
+            ),
+        )
+        games = settings.environments // devices
+        return PPOLearner(players, settings, aggregate(optimizer), devices, games, updates)
+
+    return build
+
+
+def _q_learning(
+    kind: "Kind",
+) -> Callable[["Environment", QLearning, int, int, Aggregate], "Learner"]:
+    def build(
+        environment: "Environment",
+        settings: QLearning,
+        devices: int,
+        updates: int,
+        aggregate: Aggregate,
+    ) -> "Learner":
+        import optax
+
+        from gradweave.marl.learners.q_learning import QLearner
+        from gradweave.marl.learners.sets import number, sets_of
+
+        sets = number(sets_of(environment, settings.parameters)) if kind == "iql" else 1
+        rate, steps = settings.learning_rate, updates * settings.epochs
+        optimizer = optax.chain(
+            _cut_off(settings.gradient_norm, sets),
+            optax.adam(optax.linear_schedule(rate, 0.0, steps) if settings.decay else rate),
+        )
+        return QLearner(environment, kind, settings, aggregate(optimizer), devices, updates)
+
+    return build
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "ippo": Algorithm(PPO, PPO_DEFAULTS, _ppo(central=False)),
+    "mappo": Algorithm(PPO, PPO_DEFAULTS, _ppo(central=True)),
+    "iql": Algorithm(QLearning, Q_DEFAULTS, _q_learning("iql")),
+    "vdn": Algorithm(QLearning, Q_DEFAULTS, _q_learning("vdn")),
+    "qmix": Algorithm(QLearning, Q_DEFAULTS, _q_learning("qmix")),
+}
+
+
+def algorithm(name: str) -> Algorithm:
+    """A row of the table.
+
+    Raises:
+        OptionError: where there is none.
+    """
+    if name not in ALGORITHMS:
+        raise OptionError(expected_one_of("algorithm", ALGORITHMS, name))
+    return ALGORITHMS[name]
+
+
+def settings(name: str, family: str, given: Mapping[str, Any]) -> Settings:
+    """An algorithm's settings for a family of games, with what a user asks for."""
+    row = algorithm(name)
+    return settings_of(row.settings, row.usual.get(family, {}), given)
+
+
+def config_of(said: Mapping[str, Any]) -> Config:
+    """The training that `Config.flat` tells of.
+
+    Raises:
+        OptionError: where anything is missing or is not taken.
+    """
+    return from_flat(said, lambda name: algorithm(name).settings)
+
+
+def build(config: Config, environment: "Environment", aggregate: Aggregate) -> "Learner":
+    """The learner of a training."""
+    row = algorithm(config.algorithm)
+    return row.build(environment, config.settings, config.devices, config.updates, aggregate)

@@ -1,0 +1,141 @@
+"""What every algorithm is to the training loop: a state, an update, and a policy to play by.
+
+`init` and `update` are pure functions of one learner on one device; the loop makes them many: by
+`jax.vmap` over seeds and `jax.shard_map` over devices, whose axis the optimizer's aggregation
+speaks over. A state has arrays alone, random keys among them, so that a checkpoint is all of it.
+"""
+
+from typing import Any, Protocol, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
+
+from gradweave.marl.games.environment import View
+
+Parameters = Any
+Memory = Any
+LearnerState = TypeVar("LearnerState")
+
+
+class Metrics(eqx.Module):
+    """What an update came to. Sums, so that devices' and updates' are added up exactly."""
+
+    episodes: Int[Array, ""]
+    """Episodes that ended."""
+    returns: Float[Array, " A"]
+    """Sum of their returns, by agent."""
+    lengths: Int[Array, ""]
+    """Sum of their steps."""
+    figures: dict[str, Float[Array, ""]]
+    """Anything else by name, means of the update."""
+
+
+class Learner(Protocol[LearnerState]):
+    """An algorithm on an environment, ready to be trained."""
+
+    @property
+    def games(self) -> int:
+        """Games side by side on one device."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Steps that an update makes, of all games on one device together."""
+        ...
+
+    def init(self, shared: PRNGKeyArray, first: Int[Array, ""] | int) -> LearnerState:
+        """The state before the first update.
+
+        Args:
+            shared: the same on all devices; the parameters are drawn from it alone.
+            first: number of the device's first game among all devices' games. A game's own key is
+                `game_keys` of its number, so that all are played the same however many devices
+                there are.
+        """
+        ...
+
+    def update(self, state: LearnerState) -> tuple[LearnerState, Metrics]:
+        """Plays and learns once."""
+        ...
+
+    def parameters(self, state: LearnerState) -> Parameters:
+        """What its policy plays by."""
+        ...
+
+    def memory(self, parameters: Parameters, batch: int) -> Memory:
+        """What the policy remembers before it has seen anything, of games side by side."""
+        ...
+
+    def act(
+        self,
+        parameters: Parameters,
+        memory: Memory,
+        view: View,
+        keys: PRNGKeyArray,
+        *,
+        greedy: bool,
+    ) -> tuple[Memory, Num[Array, "B A *U"]]:
+        """Each agent's action.
+
+        Args:
+            parameters: as `parameters` gave them.
+            memory: as `memory` or the step before gave it; empty it where `View.start`.
+            view: of [B] games.
+            keys: [B] one for each game.
+            greedy: whether to take the best action rather than to draw one.
+        """
+        ...
+
+
+class Tally(eqx.Module):
+    """Returns of the episodes that are being played."""
+
+    returns: Float[Array, "E A"]
+    lengths: Int[Array, " E"]
+
+    @staticmethod
+    def zero(games: int, agents: int) -> "Tally":
+        """Nothing yet."""
+        return Tally(jnp.zeros((games, agents)), jnp.zeros(games, jnp.int32))
+
+    def add(
+        self, reward: Float[Array, "T E A"], done: Bool[Array, "T E"]
+    ) -> tuple["Tally", Metrics]:
+        """Counts steps: what is going on after them, and what ended in them."""
+
+        def step(tally: Tally, now: tuple[Array, Array]) -> tuple[Tally, tuple]:
+            reward, done = now
+            returns, lengths = tally.returns + reward, tally.lengths + 1
+            ended = (
+                done.sum(dtype=jnp.int32),
+                jnp.where(done[:, None], returns, 0.0).sum(0),
+                jnp.where(done, lengths, 0).sum(dtype=jnp.int32),
+            )
+            kept = jnp.where(done[:, None], 0.0, returns), jnp.where(done, 0, lengths)
+            return Tally(*kept), ended
+
+        tally, ended = jax.lax.scan(step, self, (reward, done))
+        episodes, returns, lengths = (x.sum(0) for x in ended)
+        return tally, Metrics(episodes, returns, lengths, {})
+
+
+def sent(optimizer: Any) -> dict[str, Float[Array, ""]]:
+    """What the aggregation in an optimizer's state says it sent, as a figure; nothing without."""
+    found = optax.tree_utils.tree_get_all_with_path(optimizer, "sent_bytes")
+    if not found:
+        return {}
+    return {"sent_bytes": jnp.asarray(found[0][1], jnp.float32)}
+
+
+def not_finite(state: Any) -> Int[Array, ""]:
+    """Gradients so far that the aggregation in a state left out as not finite; 0 without one."""
+    found = optax.tree_utils.tree_get_all_with_path(state, "not_finite")
+    return sum((count.sum() for _, count in found), jnp.zeros((), jnp.int32))
+
+
+def norm(tree: Any) -> Float[Array, ""]:
+    """Root of the sum of all squares."""
+    return jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(tree)))

@@ -1,0 +1,388 @@
+"""Q-learning for several agents: independent, VDN and QMIX.
+
+What was played is remembered as rows of a few steps, from which later updates learn; with a memory
+in the network, a row keeps what the network remembered when it began. The next action's value is
+the target network's, of the action that the learning network likes best.
+
+Source: Mnih et al. 2015; van Hasselt et al. 2016 (double Q-learning); Kapturowski et al. 2019
+(recurrent rows); Sunehag et al. 2018 (VDN); Rashid et al. 2018 (QMIX).
+"""
+
+import dataclasses
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from gradweave.errors import OptionError
+from gradweave.marl.games.environment import Environment, View
+from gradweave.marl.learners import distributions
+from gradweave.marl.learners.learner import Metrics, Tally, norm, sent
+from gradweave.marl.learners.mixers import Apart, Mixer, Monotone, Sum
+from gradweave.marl.learners.networks import AnyNetwork, Memory, Network, draw
+from gradweave.marl.learners.q_settings import QLearning
+from gradweave.marl.learners.randomness import draw_each, game_keys, rollout_keys, split_each
+from gradweave.marl.learners.sets import Sets, mean_of_each, number, sets_of
+
+Kind = Literal["iql", "vdn", "qmix"]
+
+
+class Values(eqx.Module):
+    """All parameters."""
+
+    agent: AnyNetwork
+    """From what an agent sees to the values of its actions."""
+    mixer: Mixer
+
+
+class Rows(eqx.Module):
+    """What was played: [R] rows of T steps. What nobody looks at is None."""
+
+    memory: Float[Array, "R A H"] | None
+    """Before the first step."""
+    observation: Float[Array, "R T+1 A O"]
+    """Of each step and of what followed the last one."""
+    available: Bool[Array, "R T+1 A U"] | None
+    world: Float[Array, "R T+1 W"] | None
+    start: Bool[Array, "R T+1"]
+    action: Int[Array, "R T A"]
+    reward: Float[Array, "R T A"]
+    done: Bool[Array, "R T"]
+
+
+class QState(eqx.Module):
+    """A learner: all that its next update depends on."""
+
+    parameters: Values
+    target: Values
+    optimizer: Any
+    games: Any
+    """[E] games' own states."""
+    view: View
+    """[E]."""
+    memory: Memory
+    tally: Tally
+    keys: PRNGKeyArray
+    """[E] each game's own."""
+    key: PRNGKeyArray
+    """Chooses what is learned from."""
+    rows: Rows
+    updates: Int[Array, ""]
+    """Done so far."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class QLearner:
+    """Independent Q-learning, VDN or QMIX.
+
+    Raises:
+        OptionError: actions are continuous, or values are to be added up of agents whose interests
+            are opposed.
+    """
+
+    environment: Environment
+    kind: Kind
+    settings: QLearning
+    optimizer: optax.GradientTransformation
+    """With its aggregation over the devices."""
+    devices: int
+    total_updates: int
+    """Over which what decays decays."""
+
+    def __post_init__(self) -> None:
+        environment = self.environment
+        if environment.continuous:
+            raise OptionError(
+                f"{self.kind}: expected discrete actions, which {environment.id} has not; take "
+                "ippo or mappo"
+            )
+        if self.kind != "iql" and len(set(environment.teams)) > 1:
+            raise OptionError(
+                f"{self.kind}: adds agents' values up, but the interests of those of "
+                f"{environment.id} are opposed; take iql or ippo"
+            )
+
+    @property
+    def games(self) -> int:
+        """E: on one device."""
+        return self.settings.environments // self.devices
+
+    @property
+    def steps(self) -> int:
+        """Steps that an update makes on one device."""
+        return self.games * self.settings.rollout
+
+    @property
+    def _sets(self) -> Sets:
+        """[A] which agents have parameters together."""
+        return sets_of(self.environment, self.settings.parameters)
+
+    @property
+    def _blocks(self) -> int:
+        """Updates whose rows are remembered."""
+        return max(1, self.settings.remembered // self.settings.steps)
+
+    def init(self, shared: PRNGKeyArray, first: Int[Array, ""] | int) -> QState:
+        """See `Learner.init`."""
+        environment = self.environment
+        drawing, playing, learning = jax.random.split(shared, 3)
+        parameters = self._draw(drawing)
+        keys, beginning = split_each(game_keys(playing, first, self.games), 2)
+        games, view = jax.vmap(environment.reset)(beginning)
+        memory = parameters.agent.start(self.games)
+        return QState(
+            parameters=parameters,
+            target=jax.tree.map(jnp.array, parameters),
+            optimizer=self.optimizer.init(parameters),  # pyright: ignore[reportArgumentType]
+            games=games,
+            view=view,
+            memory=memory,
+            tally=Tally.zero(self.games, environment.num_agents),
+            keys=keys,
+            key=jax.random.fold_in(learning, first),
+            rows=self._no_rows(memory),
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def parameters(self, state: QState) -> Values:
+        """See `Learner.parameters`."""
+        return state.parameters
+
+    def memory(self, parameters: Values, batch: int) -> Memory:
+        """See `Learner.memory`."""
+        return parameters.agent.start(batch)
+
+    def act(
+        self,
+        parameters: Values,
+        memory: Memory,
+        view: View,
+        keys: PRNGKeyArray,
+        *,
+        greedy: bool,
+    ) -> tuple[Memory, Int[Array, "B A"]]:
+        """See `Learner.act`: actions are drawn as they are at the end of training."""
+        explore = jnp.float32(0.0 if greedy else self.settings.explore_last)
+        return self._act(parameters, memory, view, self._noise(keys), explore)
+
+    def update(self, state: QState) -> tuple[QState, Metrics]:
+        """See `Learner.update`."""
+        played, new, metrics = self._play(state)
+        blocks = jnp.minimum(state.updates + 1, self._blocks)
+        at = (state.updates % self._blocks) * self.games
+        rows = jax.tree.map(
+            lambda all, x: jax.lax.dynamic_update_slice_in_dim(all, x, at, 0), state.rows, new
+        )
+        key, learning = jax.random.split(state.key)
+
+        def learn(carry: Any, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
+            batch = self.settings.batch // self.devices
+            chosen = jax.random.randint(key, (batch,), 0, blocks * self.games)
+            return self._learn(carry, jax.tree.map(lambda x: x[chosen], rows))
+
+        carry = state.parameters, state.target, state.optimizer
+        keys = jax.random.split(learning, self.settings.epochs)
+        (parameters, target, optimizer), figures = jax.lax.scan(learn, carry, keys)
+        state = dataclasses.replace(
+            played,
+            parameters=parameters,
+            target=target,
+            optimizer=optimizer,
+            key=key,
+            rows=rows,
+            updates=state.updates + 1,
+        )
+        figures = jax.tree.map(jnp.mean, figures) | {"explore": self._explore(played.updates)}
+        return state, dataclasses.replace(metrics, figures=figures)
+
+    def _draw(self, key: PRNGKeyArray) -> Values:
+        environment, settings = self.environment, self.settings
+        agent_key, mixer_key = jax.random.split(key)
+
+        def one(key: PRNGKeyArray) -> Network:
+            return Network(
+                environment.observation,
+                environment.actions,
+                environment.num_agents,
+                key,
+                hidden=settings.hidden,
+                recurrent=settings.recurrent,
+                activation=settings.activation,
+                scale=0.1,
+            )
+
+        agent = draw(self._sets, agent_key, one)
+        if self.kind == "qmix":
+            agents = environment.num_agents
+            return Values(agent, Monotone(environment.world, agents, settings.mixing, mixer_key))
+        return Values(agent, Sum() if self.kind == "vdn" else Apart())
+
+    def _no_rows(self, memory: Memory) -> Rows:
+        """Room for all rows that are remembered."""
+        environment, steps = self.environment, self.settings.rollout
+        number, agents = self._blocks * self.games, environment.num_agents
+
+        def room(*shape: int, dtype: Any = jnp.float32) -> Array:
+            return jnp.zeros((number, *shape), dtype)
+
+        masked = environment.masked or not environment.mask.all()
+        shape = (steps + 1, agents, environment.actions)
+        return Rows(
+            memory=None if memory is None else room(*memory.shape[1:]),
+            observation=room(steps + 1, agents, environment.observation),
+            available=room(*shape, dtype=bool) if masked else None,
+            world=room(steps + 1, environment.world) if self.kind == "qmix" else None,
+            start=room(steps + 1, dtype=bool),
+            action=room(steps, agents, dtype=jnp.int32),
+            reward=room(steps, agents),
+            done=room(steps, dtype=bool),
+        )
+
+    def _explore(self, updates: Int[Array, ""]) -> Float[Array, ""]:
+        """Share of actions that are taken at random."""
+        settings = self.settings
+        gone = updates / max(settings.explore_until * self.total_updates, 1.0)
+        return jnp.maximum(
+            settings.explore_last,
+            settings.explore + (settings.explore_last - settings.explore) * gone,
+        ).astype(jnp.float32)
+
+    def _act(
+        self,
+        parameters: Values,
+        memory: Memory,
+        view: View,
+        noise: Float[Array, "E 2 A"],
+        explore: Float[Array, ""],
+    ) -> tuple[Memory, Int[Array, "E A"]]:
+        """ε-greedy: the best action, or with probability `explore` any that is available."""
+        memory, values = parameters.agent(memory, view.observation, view.start)
+        best = _best(values, view.available)
+        alike = distributions.log_odds(jnp.zeros(values.shape), view.available)
+        other = distributions.draw(noise[:, 0], alike).astype(best.dtype)
+        return memory, jnp.where(noise[:, 1] < explore, other, best)
+
+    def _noise(self, keys: PRNGKeyArray) -> Float[Array, "*B 2 A"]:
+        """Uniform numbers: which random action each agent would take, and whether it does."""
+        shape = 2, self.environment.num_agents
+        return draw_each(keys, lambda key: jax.random.uniform(key, shape))
+
+    def _play(self, state: QState) -> tuple[QState, Rows, Metrics]:
+        """The next row of each game."""
+        environment, explore = self.environment, self._explore(state.updates)
+
+        def step(carry: Any, now: tuple[Array, PRNGKeyArray]) -> tuple[Any, Any]:
+            games, view, memory = carry
+            noise, playing = now
+            memory, action = self._act(state.parameters, memory, view, noise, explore)
+            games, after, outcome = environment.steps(playing, games, action)
+            kept = view, action, outcome.reward, outcome.done
+            return (games, after, memory), kept
+
+        keys, (drawing, playing) = rollout_keys(state.keys, self.settings.rollout, 2)
+        carry = state.games, state.view, state.memory
+        carry, kept = jax.lax.scan(step, carry, (self._noise(drawing), playing))
+        games, last, memory = carry
+        views, action, reward, done = kept
+        views = jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), views, last)
+        tally, metrics = state.tally.add(reward, done)
+
+        def by_game(x: Array) -> Array:
+            return jnp.moveaxis(x, 1, 0)
+
+        rows = Rows(
+            memory=state.memory,
+            observation=by_game(views.observation),
+            available=None if state.rows.available is None else by_game(views.available),
+            world=None if state.rows.world is None else by_game(views.world),
+            start=by_game(views.start),
+            action=by_game(action).astype(jnp.int32),
+            reward=by_game(reward),
+            done=by_game(done),
+        )
+        played = dataclasses.replace(
+            state, games=games, view=last, memory=memory, tally=tally, keys=keys
+        )
+        return played, rows, metrics
+
+    def _learn(self, carry: Any, rows: Rows) -> tuple[Any, dict[str, Array]]:
+        """One step of the optimizer."""
+        parameters, target, state = carry
+        (_, figures), gradient = jax.value_and_grad(self._loss, has_aux=True)(
+            parameters, target, rows
+        )
+        change, state = self.optimizer.update(gradient, state, parameters)
+        parameters = optax.apply_updates(parameters, change)
+        target = optax.incremental_update(parameters, target, self.settings.target_rate)
+        figures |= {"gradient_norm": norm(gradient)} | sent(state)
+        return (parameters, target, state), figures
+
+    def _loss(
+        self, parameters: Values, target: Values, rows: Rows
+    ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+        """Mean squared error of the values of what was done."""
+        settings = self.settings
+        memory = rows.memory
+        steps = jax.tree.map(
+            lambda x: jnp.moveaxis(x, 1, 0), dataclasses.replace(rows, memory=None)
+        )
+
+        def values(of: Values) -> Float[Array, "T+1 B A U"]:
+            return of.agent.along(memory, steps.observation, steps.start)
+
+        own, others = values(parameters), values(target)
+        mask = jnp.asarray(self.environment.mask) if steps.available is None else steps.available
+        best = _best(own, jnp.broadcast_to(mask, own.shape))
+        world = jnp.zeros(()) if steps.world is None else steps.world
+        now, after = (world, world) if steps.world is None else (world[:-1], world[1:])
+        value = parameters.mixer(_of(own[:-1], steps.action), now)
+        following = target.mixer(_of(others[1:], best[1:]), after)
+        reward = steps.reward * settings.reward_scale
+        if self.kind != "iql":
+            reward = reward.mean(-1, keepdims=True)
+        goal = jax.lax.stop_gradient(
+            traced(reward, following, steps.done, settings.discount, settings.trace)
+        )
+        error = jnp.square(value - goal)
+        if self.kind == "iql" and number(self._sets) > 1:  # each set learns as if it were alone
+            error = 0.5 * mean_of_each(error, self._sets).sum()
+        else:
+            error = 0.5 * error.mean()
+        return error, {"value_error": error, "value": value.mean()}
+
+
+def traced(
+    reward: Float[Array, "T B N"],
+    following: Float[Array, "T B N"],
+    done: Bool[Array, "T B"],
+    discount: float,
+    trace: float,
+) -> Float[Array, "T B N"]:
+    """Returns that are learned: what came, then a mixture of values and later returns.
+
+    Args:
+        reward: of each step.
+        following: value of what each step led to.
+        done: whether an episode ended with the step, after which nothing follows.
+        discount: of what is one step later.
+        trace: λ.
+    """
+
+    def step(later: Array, now: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        reward, following, done = now
+        ahead = (1.0 - trace) * following + trace * later
+        goal = reward + discount * jnp.where(done[..., None], 0.0, ahead)
+        return goal, goal
+
+    return jax.lax.scan(step, following[-1], (reward, following, done), reverse=True)[1]
+
+
+def _best(values: Float[Array, "*B A U"], available: Bool[Array, "*B A U"]) -> Int[Array, "*B A"]:
+    return jnp.where(available, values, -jnp.inf).argmax(-1).astype(jnp.int32)
+
+
+def _of(values: Float[Array, "*B A U"], action: Int[Array, "*B A"]) -> Float[Array, "*B A"]:
+    return jnp.take_along_axis(values, action[..., None], axis=-1)[..., 0]

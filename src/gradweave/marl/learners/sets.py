@@ -1,0 +1,42 @@
+"""Which agents have parameters together, and means over those who have."""
+
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gradweave.marl.config import Sharing
+
+if TYPE_CHECKING:
+    from gradweave.marl.games.environment import Environment
+
+Sets = tuple[int, ...]
+"""[A] the set of parameters that each agent has, from 0 on."""
+
+
+def sets_of(environment: "Environment", sharing: Sharing) -> Sets:
+    """Each agent's set of parameters.
+
+    Args:
+        environment: whose agents and teams.
+        sharing: whether all agents have one set, each team has, or each agent.
+    """
+    agents = environment.num_agents
+    return {
+        "shared": (0,) * agents,
+        "team": environment.teams,
+        "agent": tuple(range(agents)),
+    }[sharing]
+
+
+def number(sets: Sets) -> int:
+    """N: how many sets there are."""
+    return max(sets) + 1
+
+
+def mean_of_each(x: Float[Array, "*B A"], sets: Sets) -> Float[Array, " N"]:
+    """The mean over the agents of each set, and over all that is side by side."""
+    member = np.array(sets) == np.arange(number(sets))[:, None]
+    shares = (member / member.sum(1, keepdims=True)).astype(np.float32)
+    return jnp.asarray(shares) @ x.reshape(-1, x.shape[-1]).mean(0)

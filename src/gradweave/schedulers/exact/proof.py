@@ -1,0 +1,66 @@
+"""What an exact search proved."""
+
+import dataclasses
+from typing import Literal
+
+from gradweave.schedule.schedule import Collective, Schedule
+from gradweave.schedulers.exact.trees import Trees
+
+Kind = Literal["optimal", "feasible", "infeasible", "unknown"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Proof:
+    """What an exact search found and proved, for one kind of trees and a barrier between stages."""
+
+    collective: Collective
+    trees: Trees
+    """What could be chosen. What is impossible for free trees is impossible for all."""
+    schedule: Schedule | None
+    """The best schedule found, verified; None where none has as few rounds as were asked for."""
+    impossible_below: int
+    """Every schedule on such trees has at least this many rounds."""
+    because: str
+    """Why fewer are impossible."""
+    asked: int | None = None
+    """The round count in question; None where the fewest was sought."""
+    wall_s: float = 0.0
+    """Seconds that it took."""
+
+    @property
+    def rounds(self) -> int | None:
+        """Rounds of the best schedule found."""
+        return None if self.schedule is None else self.schedule.rounds
+
+    @property
+    def kind(self) -> Kind:
+        """In one word.
+
+        ``optimal``: the schedule has the fewest rounds possible. ``feasible``: there is a schedule,
+        and perhaps a shorter one. ``infeasible``: as few rounds as were asked for are impossible.
+        ``unknown``: the search ended before it could tell.
+        """
+        if self.rounds is not None:
+            return "optimal" if self.rounds == self.impossible_below else "feasible"
+        infeasible = self.asked is not None and self.asked < self.impossible_below
+        return "infeasible" if infeasible else "unknown"
+
+    def __str__(self) -> str:
+        fewer = f"on {self.trees} trees fewer than {self.impossible_below} are impossible"
+        known = f"{fewer}: {self.because}"
+        if self.rounds is not None:
+            more = "" if self.kind == "optimal" else "perhaps not the fewest; "
+            return f"{self.kind}: {self.rounds} rounds; {more}{known}"
+        asked = "" if self.asked is None else f" in {self.asked} rounds"
+        if self.kind == "infeasible":
+            return f"infeasible: no {self.collective}{asked}; {known}"
+        return f"unknown: gave up on {self.collective}{asked}; {known}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stage:
+    """What a search proved about one stage, as an all-gather."""
+
+    gather: Schedule | None
+    impossible_below: int
+    because: str

@@ -1,0 +1,98 @@
+"""The search for the fewest rounds of an all-gather, one question to CP-SAT after the other."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from gradweave import clock
+from gradweave.errors import NoScheduleError
+from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.exact.model import Effort, GatherModel
+from gradweave.schedulers.exact.proof import Stage
+from gradweave.schedulers.exact.trees import Choice
+
+
+@dataclasses.dataclass
+class Search:
+    """An all-gather's fewest rounds: what is known so far, and how to learn more.
+
+    Rounds below `impossible_below` are impossible; what is in `best` is possible; the questions
+    are asked in between.
+    """
+
+    choice: Choice
+    impossible_below: int
+    because: str
+    effort: Effort
+    """For one question; its seconds are replaced by what is left."""
+    deadline: float | None
+    max_booleans: int
+    best: Schedule | None = None
+    hints: Sequence[Schedule] = ()
+    """All-gathers to look near, where there is no best one."""
+
+    def check_size(self, rounds: int) -> None:
+        """Refuses a question that is too large.
+
+        Raises:
+            NoScheduleError: naming the size.
+        """
+        needed = self.choice.booleans(rounds)
+        if needed > self.max_booleans:
+            raise NoScheduleError(
+                f"exact: {self.choice.topology.name!r} in {rounds} rounds needs {needed:,} "
+                f"booleans, more than max_booleans={self.max_booleans:,}; raise it, or use another "
+                "scheduler"
+            )
+
+    def decide(self, rounds: int) -> Stage:
+        """Whether an all-gather fits a number of rounds."""
+        if self.best is not None and self.best.rounds > rounds:
+            self.best = None
+        if self.best is None and rounds >= self.impossible_below:
+            self.check_size(rounds)
+            self._ask(rounds, share=1.0)
+        return Stage(self.best, self.impossible_below, self.because)
+
+    def fewest(self) -> Stage:
+        """The fewest rounds of an all-gather, as far as the effort goes; needs a `best` to begin.
+
+        From the lower bound on up; once a question was too hard, half-way to the best known.
+        """
+        assert self.best is not None
+        if self.best.rounds > self.impossible_below:
+            self.check_size(self.impossible_below)
+        unanswered = self.impossible_below - 1
+        while self.best.rounds > max(unanswered + 1, self.impossible_below):
+            sure = unanswered < self.impossible_below
+            rounds = self.impossible_below if sure else (unanswered + self.best.rounds) // 2
+            last = rounds + 1 == self.best.rounds
+            if self._ask(rounds, share=1.0 if last else 0.5) is None:
+                unanswered = rounds
+            if self.deadline is not None and clock.now() >= self.deadline:
+                break
+        return Stage(self.best, self.impossible_below, self.because)
+
+    def _ask(self, rounds: int, share: float) -> bool | None:
+        """Whether so many rounds are enough; None where the effort was not enough to tell."""
+        if self._seconds_left() == 0.0 or self.choice.booleans(rounds) > self.max_booleans:
+            return None
+        model = GatherModel(self.choice, rounds)
+        hint = self.best or next(iter(self.hints), None)
+        if hint is not None:
+            model.hint(hint)
+        left = self._seconds_left()
+        seconds = None if left is None else share * left
+        answer = model.solve(dataclasses.replace(self.effort, seconds=seconds))
+        if answer is False:
+            self.impossible_below = rounds + 1
+            self.because = f"CP-SAT proved {rounds} rounds impossible"
+            return False
+        if answer is None:
+            return None
+        self.best = Schedule.from_rows(
+            self.choice.topology, answer, collective="all_gather", root=self.choice.root
+        )
+        return True
+
+    def _seconds_left(self) -> float | None:
+        return None if self.deadline is None else max(0.0, self.deadline - clock.now())

@@ -1,0 +1,95 @@
+"""All-gathers to start an exact search from: what is in a given schedule, and a quick one."""
+
+import numpy as np
+
+from gradweave.errors import OptionError
+from gradweave.schedule.compose import reverse
+from gradweave.schedule.flow_tree import FlowTrees, Workloads
+from gradweave.schedule.schedule import COPY, REDUCE, Provenance, Schedule, take_rows
+from gradweave.schedulers.exact.trees import Choice
+from gradweave.schedulers.list_scheduling import Rule, list_schedule
+from gradweave.simulate.rounds import schedule_from_rounds
+from gradweave.topology.topology import Topology
+from gradweave.verify import verify
+
+
+def quick(choice: Choice, seed: int, least: int) -> Schedule:
+    """An all-gather on the pinned shortest-path trees, by list scheduling.
+
+    Args:
+        choice: the network and the roots.
+        seed: of the orders that are tried.
+        least: rounds to stop at.
+    """
+    trees = FlowTrees.shortest_path(choice.topology, choice.root)
+    workloads = Workloads.of(trees, "all_gather")
+    found = []
+    for attempt in range(4):
+        rounds = list_schedule(
+            workloads, Rule.MOST_LOADED, seed * 4 + attempt, target=least, swap_passes=8
+        )
+        assert rounds is not None
+        found.append(rounds)
+        if rounds.max() < least:
+            break
+    best = min(found, key=lambda rounds: int(rounds.max()))
+    return schedule_from_rounds(workloads, best, Provenance("merged"))
+
+
+def gathers(schedule: Schedule, choice: Choice) -> list[Schedule]:
+    """The all-gathers in a schedule, for the network and the roots of a choice; not verified.
+
+    A reduce-scatter is one reversed, and an all-reduce holds two.
+
+    Args:
+        schedule: any schedule on as many nodes; its network may have other links.
+        choice: what they are for.
+
+    Raises:
+        OptionError: where its nodes or pieces are others.
+    """
+    if schedule.topology.num_nodes != choice.topology.num_nodes:
+        raise OptionError(
+            f"start_from: expected a schedule for {choice.topology.num_nodes} nodes, got one for "
+            f"{schedule.topology.num_nodes}"
+        )
+    by_root = np.argsort(schedule.root, kind="stable")
+    if not np.array_equal(schedule.root[by_root], choice.root):
+        raise OptionError(
+            f"start_from: expected {len(choice.root)} pieces, as many for every server, got "
+            f"{schedule.pieces} pieces rooted elsewhere; set pieces_per_server to match"
+        )
+    number = np.empty(len(by_root), np.int64)
+    number[by_root] = np.arange(len(by_root))
+    stages = []
+    for op in (COPY, REDUCE):
+        rows = np.flatnonzero(schedule.op == op)
+        if rows.size:
+            stage = _rows(schedule, rows, choice.topology).replace(root=choice.root)
+            stages.append(stage.replace(piece=number[stage.piece]))
+    return [stage if stage.op[0] == COPY else reverse(stage) for stage in stages]
+
+
+def _rows(schedule: Schedule, rows: np.ndarray, topology: Topology) -> Schedule:
+    """The stage that some of a schedule's transfers make up."""
+    nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, rows)
+    copies = schedule.op[rows[0]] == COPY
+    return schedule.replace(
+        topology=topology,
+        collective="all_gather" if copies else "reduce_scatter",
+        round=schedule.round[rows] - schedule.round[rows[0]],
+        piece=schedule.piece[rows],
+        source=schedule.source[rows],
+        target=schedule.target[rows],
+        op=schedule.op[rows],
+        route_nodes=nodes,
+        route_offsets=offsets,
+    )
+
+
+def fits(gather: Schedule, choice: Choice) -> bool:
+    """Whether an all-gather is valid, and uses only trees that may be chosen."""
+    links, transfer = gather.route_links
+    if (links < 0).any() or not choice.allowed[gather.piece[transfer], links].all():
+        return False
+    return verify(gather, forwarding_servers=False).valid

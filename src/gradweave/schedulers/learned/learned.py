@@ -1,0 +1,299 @@
+"""The learned scheduler: what two cooperating policies learned, decoded on any network.
+
+The policies were trained with JAX by `gradweave.learning`. To use them takes NumPy and numba alone:
+`policy_kernel` plays an episode in milliseconds, on networks of any size.
+"""
+
+import dataclasses
+import functools
+import importlib.resources
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import clock
+from gradweave.errors import FileError, NoScheduleError, OptionError
+from gradweave.schedule.schedule import Collective, Schedule
+from gradweave.schedulers.instance import Instance, Trees
+from gradweave.schedulers.learned import policy
+from gradweave.schedulers.learned.policy import EncoderWeights, Episode, Field, PolicyWeights, play
+from gradweave.schedulers.scheduler import Scheduler, from_stage
+from gradweave.topology.topology import Topology
+
+FORMAT, VERSION = "gradweave-policy", "1"
+"""What a file of weights says it is."""
+MOST = 1_000_000
+"""Largest number that an option takes."""
+ROUTES = 4
+"""Shortest routes between two servers that are looked for."""
+FEW, NEAREST = 64, 48
+"""Above so many servers each keeps its hops to so many nearest ones: behind large switches the hops
+that share a link are the square of the servers."""
+TEN_SECONDS, A_MINUTE = 10.0, 60.0
+A_TRANSFER_S, A_CHOICE_S, A_WORKLOAD_S = 1e-5, 1.5e-8, 6e-9
+"""What an episode takes on one core, roughly: for each transfer; for each hop and tree that is
+looked at for it; and for each workload in each round."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned(Scheduler):
+    """Flow-tree selection and workload scheduling by trained policies.
+
+    Takes the best action at every step; then, until the bound is met, episodes whose actions are
+    drawn by the policies' odds. The best of all is kept. The other stage is the reversed one.
+
+    Source: sections 4.2 to 4.4 of the paper; docs/concepts/learning.md for what differs.
+    """
+
+    name: ClassVar[str] = "learned"
+
+    samples: int | None = None
+    """Episodes drawn at most, after the one that takes the best actions; 0 for that one alone. If
+    not given, 64, or fewer on networks so large that they would take more than about ten seconds
+    on one core, reckoned from the size and not from the clock; none at all, and no schedule, where
+    one episode would take more than a minute."""
+    greedy: bool = True
+    """Whether the episode that takes the best actions is played at all."""
+    trees: Trees = "grown"
+    """Whether trees grow with the schedule or are the pinned shortest paths, as in the paper."""
+    routes: int = ROUTES
+    """With grown trees: shortest routes to look for between two servers, one by the pinned rule,
+    others at random."""
+    workers: int = 1
+    """Threads that play side by side; the result does not depend on their number."""
+    weights: str | None = None
+    """File of weights made by `gradweave learn`; the shipped ones if not given."""
+
+    def __post_init__(self) -> None:
+        if self.samples is not None and not 0 <= self.samples <= MOST:
+            raise OptionError(f"learned: samples: expected 0 to {MOST:,}, got {self.samples}")
+        if self.samples == 0 and not self.greedy:
+            raise OptionError(
+                "learned: samples=0,greedy=false leaves no episode to play; expected samples of 1 "
+                "or more, or greedy=true"
+            )
+        for field in ("routes", "workers"):
+            if not 1 <= getattr(self, field) <= MOST:
+                raise OptionError(
+                    f"learned: {field}: expected 1 to {MOST:,}, got {getattr(self, field)}"
+                )
+        if self.trees not in ("grown", "fixed"):
+            raise OptionError(f"learned: trees: expected grown or fixed, got {self.trees!r}")
+
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
+        deadline = None if time_limit is None else clock.now() + time_limit
+        weights = read_weights(self.weights)
+        return from_stage(
+            self._own_stage,
+            lambda network: self._stage(network, weights, seed, deadline),
+            topology,
+            collective,
+        )
+
+    @property
+    def _own_stage(self) -> Literal["reduce_scatter", "all_gather"]:
+        """The stage that is played; the other one is it, reversed."""
+        return "all_gather" if self.trees == "grown" else "reduce_scatter"
+
+    def _stage(
+        self, topology: Topology, weights: PolicyWeights, seed: int, deadline: float | None
+    ) -> Schedule:
+        stage = self._own_stage
+        instance = Instance(
+            topology, stage, self.trees, routes=self.routes, nearest=_nearest(topology)
+        )
+        samples = _samples(instance) if self.samples is None else self.samples
+        best = best_of(
+            Field.of(instance),
+            weights,
+            range(0 if self.greedy else 1, samples + 1),
+            seed=seed,
+            workers=self.workers,
+            deadline=deadline,
+        )
+        if best is None:
+            raise NoScheduleError(f"learned: no {stage} of {topology.name!r} came to an end")
+        return instance.schedule(best.sent_round, best.sent_hop)
+
+
+def _nearest(topology: Topology) -> int | None:
+    """Nearest servers to keep hops to; all where there are few enough."""
+    return None if topology.num_servers <= FEW else NEAREST
+
+
+def _samples(instance: Instance) -> int:
+    """As many samples as take about ten seconds, at most 64.
+
+    Raises:
+        NoScheduleError: where one episode alone takes over a minute.
+    """
+    hops, servers = instance.hops, instance.topology.num_servers
+    on_link = np.bincount(hops.links)
+    beside = float(np.square(on_link).sum()) / len(hops.source)  # hops that share a hop's links
+    choices = len(hops.source) + servers + beside
+    transfer_s = A_TRANSFER_S + choices * A_CHOICE_S
+    round_s = len(hops.source) * servers * A_WORKLOAD_S
+    episode_s = servers * (servers - 1) * transfer_s + instance.bound * round_s
+    if episode_s > A_MINUTE:
+        raise NoScheduleError(
+            f"learned: one episode on {servers} servers takes about {episode_s:.0f} s; "
+            "give samples, such as samples=0, to play it all the same"
+        )
+    return int(min(64, TEN_SECONDS // episode_s))
+
+
+def best_of(
+    field: Field,
+    weights: PolicyWeights,
+    numbers: range,
+    *,
+    seed: int = 0,
+    workers: int = 1,
+    deadline: float | None = None,
+) -> Episode | None:
+    """Episodes until one meets the bound; the best of all.
+
+    Args:
+        field: the problem.
+        weights: the policies.
+        numbers: of the episodes; number 0 takes the best actions, all others draw theirs.
+        seed: of every random choice, together with an episode's number.
+        workers: threads that play side by side.
+        deadline: of `clock.now`, in seconds; one episode is always played.
+
+    Returns:
+        The episode; None where none came to an end.
+    """
+    best: Episode | None = None
+
+    def episode(number: int) -> Episode:
+        return play(field, weights, seed=(seed, number), temperature=float(number > 0))
+
+    with ThreadPoolExecutor(workers) as pool:
+        for first in range(0, len(numbers), workers):
+            for made in pool.map(episode, numbers[first : first + workers]):
+                if made.rounds >= 0 and (best is None or made.rounds < best.rounds):
+                    best = made
+            late = deadline is not None and clock.now() > deadline
+            if late or (best is not None and best.rounds <= field.instance.bound):
+                break
+    return best
+
+
+def read_weights(path: str | None = None) -> PolicyWeights:
+    """Reads weights; the shipped ones if no file is given.
+
+    Raises:
+        FileError: where the file is none of trained policies.
+    """
+    if path is not None:
+        return _read(Path(path).expanduser())
+    return _shipped()
+
+
+@functools.cache
+def _shipped() -> PolicyWeights:
+    folder = importlib.resources.files("gradweave.schedulers.learned").joinpath("weights")
+    with importlib.resources.as_file(folder.joinpath("learned.safetensors")) as path:
+        return _read(path)
+
+
+def _read(path: Path) -> PolicyWeights:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            about = file.metadata() or {}
+            if (about.get("format"), about.get("version")) != (FORMAT, VERSION):
+                raise FileError(
+                    f"{path}: expected weights that `gradweave learn` wrote, of format {FORMAT} "
+                    f"{VERSION}, got {about.get('format')!r:.40} {about.get('version')!r:.40}"
+                )
+            for name in file.keys():
+                kind = file.get_slice(name).get_dtype()  # NumPy does not know all that there are
+                if kind != "F32":
+                    raise FileError(f"{path}: array {name!r}: expected float32, got {kind}")
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{path}: cannot be read as safetensors: {error}") from error
+    reader = _Reader(path, arrays)
+    common = np.float32(reader.number(about.get("common", "")))
+    return PolicyWeights(
+        of_trees=reader.encoder("tree.encoder"),
+        tree_score=reader.take("tree.score", ("D",)),
+        tree_bias=reader.take("tree.bias", ()).item(),
+        of_workloads=reader.encoder("workload.encoder"),
+        hop=common * reader.take("workload.hop", ("F",)),
+        hop_of_giver=reader.take("workload.hop_of_giver", ("D", "F")),
+        hop_of_taker=reader.take("workload.hop_of_taker", ("D", "F")),
+        hop_of_links=reader.take("workload.hop_of_links", ("D", "F")),
+        piece=common * reader.take("workload.piece", ("G",)),
+        piece_of_taker=reader.take("workload.piece_of_taker", ("D", "G")),
+        match=reader.take("workload.match", ("D", "D")),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    """Takes arrays out of a file and checks them."""
+
+    path: Path
+    arrays: dict[str, NDArray]
+
+    def number(self, text: str) -> float:
+        """A number in the file's metadata."""
+        try:
+            number = float(text)
+        except ValueError:
+            number = np.nan
+        if not np.isfinite(number):
+            raise FileError(f"{self.path}: metadata: common: expected a number, got {text!r:.40}")
+        return number
+
+    def take(self, name: str, shape: tuple[str, ...]) -> NDArray[np.float32]:
+        """An array by its name, of a shape in the letters of `learning.networks`."""
+        letters: dict[str, int] = {
+            "D": policy.WIDTH,
+            "F": policy.HOP_FEATURES,
+            "G": policy.PIECE_FEATURES,
+            "S": policy.SERVER_FEATURES,
+            "K": policy.LINK_FEATURES,
+            "T": policy.TREE_FEATURES,
+            "W": policy.WHOLE_FEATURES,
+            **{digit: int(digit) for digit in "348"},
+        }
+        wanted = tuple(letters[letter] for letter in shape)
+        array = self.arrays.get(name)
+        got = None if array is None else (array.dtype.name, array.shape)
+        if array is None or got != ("float32", wanted) or not np.isfinite(array).all():
+            raise FileError(
+                f"{self.path}: array {name!r}: expected finite float32 {wanted}, got {got}"
+            )
+        return np.ascontiguousarray(array)
+
+    def encoder(self, name: str) -> EncoderWeights:
+        """One agent's message passing."""
+
+        def layers(part: str, shape: tuple[str, ...]) -> Any:
+            return np.stack(
+                [
+                    self.take(f"{name}.layers.{layer}.{part}", shape)
+                    for layer in range(policy.LAYERS)
+                ]
+            )
+
+        return EncoderWeights(
+            server=self.take(f"{name}.server", ("S", "D")),
+            link=self.take(f"{name}.link", ("K", "D")),
+            tree=self.take(f"{name}.tree", ("T", "D")),
+            whole=self.take(f"{name}.whole", ("W", "3", "D")),
+            server_layers=layers("server", ("8", "D", "D")),
+            link_layers=layers("link", ("4", "D", "D")),
+            tree_layers=layers("tree", ("4", "D", "D")),
+            bias_layers=layers("bias", ("3", "D")),
+        )

@@ -1,0 +1,1 @@
+"""The best schedule of many strategies, in rounds or in seconds, beside its bound."""

@@ -1,0 +1,25 @@
+"""Several strategies, cheap ones first, until the bound is met."""
+
+import dataclasses
+from typing import ClassVar
+
+from gradweave.schedule.schedule import Collective, Schedule
+from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.solve.rounds import DEFAULT, solve_for_rounds
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class Portfolio(Scheduler):
+    """What `solve` tries by default, as one strategy: `gradweave.schedulers.DEFAULT` in turn.
+
+    Stops at the lower bound. With a time limit, each member gets what is left.
+    """
+
+    name: ClassVar[str] = "portfolio"
+
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
+        solution = solve_for_rounds(topology, collective, DEFAULT, seed, time_limit)
+        return solution.schedule

@@ -1,0 +1,214 @@
+"""Re-planning after a fault: what still works of a schedule is kept, the rest grown anew."""
+
+import dataclasses
+import itertools
+from collections import Counter, defaultdict
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import clock
+from gradweave.bounds import free_trees
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule.compose import reverse
+from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
+from gradweave.schedulers.scheduler import Scheduler, from_stage
+from gradweave.schedulers.trees.growing import Search, search
+from gradweave.schedulers.trees.grown import Ground, schedule_from_hops
+from gradweave.topology.topology import Topology
+from gradweave.verify import verify
+
+
+@dataclasses.dataclass(frozen=True)
+class Repair(Scheduler):
+    """Grown trees that try, in each round, what an earlier schedule did in that round first.
+
+    The earlier schedule is of the same network before a fault: nodes are the same by label, or by
+    id where there are no labels. Pieces of servers that are gone go with them. Transfers over lost
+    links find no hop and are left to the search, so most of the other transfers stay as they were.
+    """
+
+    name: ClassVar[str] = "repair"
+
+    start_from: Schedule | None = dataclasses.field(default=None, repr=False, compare=False)
+    """The schedule before the fault, one piece per server."""
+    restarts: int = 200
+    """Runs at most; the search stops at the bound."""
+
+    def __post_init__(self) -> None:
+        if self.start_from is None:
+            raise OptionError("repair: start_from: expected the schedule before the fault")
+        if self.restarts < 1:
+            raise OptionError(f"repair: restarts: expected at least 1, got {self.restarts}")
+
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
+        assert self.start_from is not None
+        check_start(topology, self.start_from.topology)
+        deadline = None if time_limit is None else clock.now() + time_limit
+        carried = self._carried(topology, collective)
+        if carried is not None and carried.rounds <= free_trees(topology, collective).rounds:
+            return carried  # no search can do with fewer
+        repaired = from_stage(
+            "all_gather",
+            lambda network: self._all_gather(network, seed, deadline),
+            topology,
+            collective,
+        )
+        return repaired if carried is None or carried.rounds > repaired.rounds else carried
+
+    def _carried(self, topology: Topology, collective: Collective) -> Schedule | None:
+        """The earlier schedule with new routes where old ones are lost, if that is possible."""
+        old = self.start_from
+        assert old is not None
+        same = np.array_equal(now_ids(topology, old.topology), np.arange(topology.num_nodes))
+        if not same or old.collective != collective or old.pieces != topology.num_servers:
+            return None
+        nodes, offsets = rerouted(old, topology)
+        if nodes is None:
+            return None
+        carried = old.replace(
+            topology=topology, bound=None, route_nodes=nodes, route_offsets=offsets
+        )
+        return carried if verify(carried, forwarding_servers=False).valid else None
+
+    def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
+        assert self.start_from is not None
+        ground = Ground.of(topology, np.arange(topology.num_servers), routes=4)
+        hints = _hints(ground, topology, all_gather_stage(self.start_from))
+        how = Search(seed, self.restarts, deadline=deadline)
+        bound = free_trees(topology, "all_gather")
+        made = search(ground.growth, bound.rounds, how, hints)
+        if made is None:
+            raise NoScheduleError(f"repair: no all-gather of {topology.name!r} came to an end")
+        return schedule_from_hops(topology, ground, made)
+
+
+def rerouted(
+    schedule: Schedule, topology: Topology
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | tuple[None, None]:
+    """Routes on a network that has lost links, as many as possible as they were.
+
+    A transfer whose route is lost takes the shortest one over switches that its round leaves room
+    for, one transfer after the other.
+
+    Args:
+        schedule: on the network as it was.
+        topology: the same nodes with fewer links.
+
+    Returns:
+        The columns `route_nodes` and `route_offsets`, or None twice where a transfer finds none.
+    """
+    import networkx as nx  # here, since it takes half as long to import as all of Gradweave
+
+    ends = zip(topology.source.tolist(), topology.target.tolist(), strict=True)
+    capacity = dict(zip(ends, topology.capacity.tolist(), strict=True))
+    routes = np.split(schedule.route_nodes, schedule.route_offsets[1:-1])
+    hops = [list(itertools.pairwise(route.tolist())) for route in routes]
+    lost = [not all(hop in capacity for hop in each) for each in hops]
+    used: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
+    for at, each, gone in zip(schedule.round.tolist(), hops, lost, strict=True):
+        if not gone:
+            used[at].update(each)
+    for row in np.flatnonzero(lost).tolist():
+        source, target = int(schedule.source[row]), int(schedule.target[row])
+        busy = used[int(schedule.round[row])]
+        free = nx.DiGraph(
+            (a, b)
+            for (a, b), room in capacity.items()
+            if busy[a, b] < room
+            and (a == source or not topology.is_server[a])
+            and (b == target or not topology.is_server[b])
+        )
+        try:
+            route = nx.shortest_path(free, source, target)
+        except (nx.NetworkXNoPath, nx.NodeNotFound):
+            return None, None
+        routes[row] = np.array(route)
+        busy.update(itertools.pairwise(route))
+    lengths = [len(route) for route in routes]
+    return np.concatenate(routes).astype(np.int64), np.cumsum([0, *lengths])
+
+
+def all_gather_stage(schedule: Schedule) -> Schedule:
+    """A schedule's all-gather; of a reduce-scatter, its reverse.
+
+    Args:
+        schedule: any schedule.
+    """
+    if schedule.collective == "reduce_scatter":
+        return reverse(schedule)
+    rows = np.flatnonzero(schedule.op == COPY)
+    nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, rows)
+    first = int(schedule.round[rows[0]]) if len(rows) else 0
+    return schedule.replace(
+        collective="all_gather",
+        round=schedule.round[rows] - first,
+        **{name: getattr(schedule, name)[rows] for name in ("piece", "source", "target", "op")},
+        route_nodes=nodes,
+        route_offsets=offsets,
+        bound=None,
+    )
+
+
+def _hints(ground: Ground, topology: Topology, old: Schedule) -> NDArray[np.int64]:
+    """[M, 3] round, piece and lane of the earlier transfers that the network still has hops for."""
+    now = now_ids(topology, old.topology)
+    rank = np.where(now >= 0, topology.rank[now], -1)
+    lanes: dict[tuple[int, int], list[int]] = {}
+    for lane, hop in enumerate(ground.lanes.tolist()):
+        pair = int(ground.hops.source[hop]), int(ground.hops.target[hop])
+        lanes.setdefault(pair, []).append(lane)
+    taken: dict[tuple[int, int, int], int] = {}
+    hints = []
+    roots = rank[old.root]
+    columns = (old.round, roots[old.piece], rank[old.source], rank[old.target])
+    for at, piece, source, target in np.stack(columns, axis=1).tolist():
+        known = lanes.get((source, target), [])
+        used = taken.get((at, source, target), 0)
+        if piece >= 0 and used < len(known):
+            hints.append((at, piece, known[used]))
+            taken[at, source, target] = used + 1
+    return np.array(hints, np.int64).reshape(-1, 3)
+
+
+def check_start(topology: Topology, old: Topology) -> None:
+    """Refuses to start from a schedule of another network.
+
+    Args:
+        topology: the network now.
+        old: the network of the earlier schedule, which may have more nodes and links; bandwidths
+            and capacities may differ.
+
+    Raises:
+        OptionError: naming a node or link that it did not have.
+    """
+    now = now_ids(topology, old)
+    before = np.full(topology.num_nodes, -1, np.int64)
+    before[now[now >= 0]] = np.flatnonzero(now >= 0)
+    known = before >= 0
+    known[known] = old.is_server[before[known]] == topology.is_server[known]
+    differs = "" if known.all() else f"no {topology.node_name(int(np.argmin(known)))}"
+    if not differs:
+        links = old.find_links(before[topology.source], before[topology.target])
+        if (links < 0).any():
+            differs = f"no link {topology.link_name(int(np.argmax(links < 0)))}"
+    if differs:
+        raise OptionError(
+            f"start_from: is a schedule of {old.name!r:.60}, which has {differs}; expected one of "
+            f"{topology.name!r:.60} before a fault: the same network, with what it lost since"
+        )
+
+
+def now_ids(topology: Topology, old: Topology) -> NDArray[np.int64]:
+    """[V of the old network] id of each node in the new one; −1 for those that are gone.
+
+    Nodes are the same by label, where both have labels; by the old id, where the new one's labels
+    are numbers; and by id, where neither has labels.
+    """
+    names = old.labels or tuple(map(str, range(old.num_nodes)))
+    labels = topology.labels or tuple(map(str, range(topology.num_nodes)))
+    place = {label: node for node, label in enumerate(labels)}
+    return np.array([place.get(name, -1) for name in names], np.int64)

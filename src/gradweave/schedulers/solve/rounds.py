@@ -1,0 +1,145 @@
+"""The schedule of the fewest rounds that the strategies at hand find."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+
+from gradweave import clock
+from gradweave.bounds import Bound, Exhausted
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule.schedule import Collective, Schedule, StatedBound
+from gradweave.schedulers.exact.exact import Exact
+from gradweave.schedulers.learned.learned import Learned
+from gradweave.schedulers.scheduler import Scheduler, may_forward, to_spec
+from gradweave.schedulers.solve.repair import Repair
+from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for, in_one_piece
+from gradweave.schedulers.textbook.ring import Ring
+from gradweave.schedulers.trees.grown import Grown
+from gradweave.schedulers.trees.merged import Merged
+from gradweave.schedulers.trees.symmetric import Symmetric
+from gradweave.topology.topology import Topology
+
+DEFAULT: tuple[Scheduler, ...] = (
+    Symmetric(),
+    Ring(forwarding=False),
+    Learned(),
+    Grown(),
+    Merged(),
+    Exact(effort=3.0),
+)
+"""What `solve` tries where nothing else is asked for, in this order."""
+
+
+def solve_for_rounds(
+    topology: Topology,
+    collective: Collective,
+    schedulers: Sequence[Scheduler],
+    seed: int,
+    time_limit: float | None,
+    progress: Callable[[str], None] = lambda _: None,
+    executor: Executor | None = None,
+) -> Solution:
+    """Does what `gradweave.solve` says for ``objective="rounds"``.
+
+    Raises:
+        OptionError: for strategies whose pieces differ in size.
+        NoScheduleError: where no strategy found a schedule.
+    """
+    if len({_pieces_in_all(scheduler, topology) for scheduler in schedulers}) > 1:
+        raise OptionError(
+            "solve: the strategies cut the gradient into different numbers of pieces, so that "
+            "their rounds do not compare; use objective=seconds"
+        )
+    started = clock.now()
+    progress("finding the lower bound")
+    bound = bound_for(topology, collective, schedulers)
+    schedulers = _rings_first(schedulers, topology, collective, bound)
+    best: Schedule | None = None
+    winner = schedulers[0]
+    attempts: list[Attempt] = []
+    given = (topology, collective, seed)
+    running = (
+        [executor.submit(_attempt, one, *given, time_limit) for one in schedulers]
+        if executor
+        else []
+    )
+    for place, scheduler in enumerate(schedulers):
+        left = None if time_limit is None else max(0.0, time_limit - (clock.now() - started))
+        if left == 0.0 and best is not None and not executor:
+            break
+        progress(f"trying {to_spec(scheduler)}")
+        attempt, schedule, below = (
+            running[place].result() if executor else _attempt(scheduler, *given, left, best)
+        )
+        attempts.append(attempt)
+        if below > bound.rounds and not _freer_than_exact(schedulers):
+            bound = Bound(below, "exact", (Exhausted("CP-SAT", collective, below),))
+        if schedule is not None and (best is None or schedule.rounds < best.rounds):
+            best, winner = schedule, scheduler
+            if best.rounds <= bound.rounds:
+                break
+    for attempt_running in running:
+        attempt_running.cancel()
+    if best is None:
+        reasons = "; ".join(f"{attempt.scheduler.name}: {attempt.reason}" for attempt in attempts)
+        raise NoScheduleError(f"no schedule for {topology.name!r}: {reasons}")
+    stated = best.replace(bound=StatedBound(bound.rounds, bound.kind))
+    return Solution(stated, bound, winner, tuple(attempts), clock.now() - started)
+
+
+def _rings_first(
+    schedulers: Sequence[Scheduler], topology: Topology, collective: Collective, bound: Bound
+) -> Sequence[Scheduler]:
+    """The strategies with rings first, after any repair, where a ring can meet the bound.
+
+    A ring never hands a link from one pair of servers to another. So of schedules with equally few
+    rounds it is the one whose time real networks hold best: docs/design/execution.md.
+    """
+    stages = 2 if collective == "all_reduce" else 1
+    if bound.rounds < stages * (topology.num_servers - 1):
+        return schedulers
+    return sorted(
+        schedulers, key=lambda one: 0 if isinstance(one, Repair) else 2 - isinstance(one, Ring)
+    )
+
+
+def _pieces_in_all(scheduler: Scheduler, topology: Topology) -> int:
+    each = getattr(scheduler, "pieces_per_server", 1)
+    return 1 if in_one_piece(scheduler) else each * topology.num_servers
+
+
+def _freer_than_exact(schedulers: Sequence[Scheduler]) -> bool:
+    """Whether some strategy may do what the exact model leaves out."""
+    options = ("overlap", "aggregating_switches")
+    freer = any(getattr(one, option, False) for one in schedulers for option in options)
+    return freer or any(may_forward(one) for one in schedulers)
+
+
+def _attempt(
+    scheduler: Scheduler,
+    topology: Topology,
+    collective: Collective,
+    seed: int,
+    time_limit: float | None,
+    known: Schedule | None = None,
+) -> tuple[Attempt, Schedule | None, int]:
+    """What a strategy came to, its schedule, and rounds below which it proved there is none."""
+    started = clock.now()
+    below = 0
+    try:
+        if isinstance(scheduler, Exact):
+            start = () if known is None else (known,)
+            proof = scheduler.prove(
+                topology, collective, start_from=start, seed=seed, time_limit=time_limit
+            )
+            schedule = proof.schedule
+            below = proof.impossible_below if scheduler.trees == "free" else 0
+            if schedule is None:
+                raise NoScheduleError(str(proof))
+        else:
+            schedule = scheduler.schedule(
+                topology, collective=collective, seed=seed, time_limit=time_limit
+            )
+    except NoScheduleError as error:
+        reason = str(error).removeprefix(f"{scheduler.name}: ")
+        return Attempt(scheduler, None, clock.now() - started, reason), None, below
+    return Attempt(scheduler, schedule.rounds, clock.now() - started), schedule, below

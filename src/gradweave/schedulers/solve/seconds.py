@@ -1,0 +1,236 @@
+"""The schedule that takes the least time for a gradient's size, latency and bandwidths."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from gradweave import clock
+from gradweave.bounds import Bound
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule.compose import overlap
+from gradweave.schedule.schedule import COPY, REDUCE, Collective, Provenance, Schedule, StatedBound
+from gradweave.schedulers.scheduler import Scheduler, may_forward, to_spec
+from gradweave.schedulers.solve.seconds_bound import timing_of
+from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for, in_one_piece
+from gradweave.schedulers.solve.variants import rated, refitted, split
+from gradweave.schedulers.textbook.binomial import Binomial
+from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
+from gradweave.schedulers.textbook.ring import Ring
+from gradweave.schedulers.trees.grown import Grown
+from gradweave.schedulers.trees.merged import Merged
+from gradweave.schedulers.trees.symmetric import Symmetric
+from gradweave.simulate import seconds
+from gradweave.topology.topology import Topology
+from gradweave.verify import verify
+
+FOR_SECONDS: tuple[Scheduler, ...] = (
+    RecursiveDoubling(),
+    RecursiveDoubling(order="near"),
+    Binomial(),
+    Binomial(order="near"),
+    Symmetric(),
+    HalvingDoubling(),
+    HalvingDoubling(order="near"),
+    Ring(),
+    Merged(tries=1),
+    Grown(restarts=64),
+    Ring(order="hamiltonian"),
+    Ring(order="hamiltonian", directions=2),
+)
+"""What is tried for the objective seconds where nothing else is asked for, in this order."""
+PIECES_PER_SERVER = (2, 4)
+"""Pieces per server that strategies with such an option are tried with, besides their own."""
+MOST_PARTS = 256
+"""Most parts that a piece is cut into."""
+MOST_TRANSFERS = 2_000_000
+"""Schedules with more are not cut further."""
+MOST_OVERLAPPED = 100_000
+"""Schedules with more transfers are not tried with overlapping stages."""
+WORTH = 0.005
+"""Gain of finer parts below which no finer ones are tried: each part has a cost outside the
+model."""
+
+
+def solve_for_seconds(
+    topology: Topology,
+    gradient_bytes: float,
+    *,
+    collective: Collective,
+    schedulers: Sequence[Scheduler] | None,
+    first: Sequence[Scheduler],
+    seed: int,
+    time_limit: float | None,
+    progress: Callable[[str], None],
+) -> Solution:
+    """Does what `gradweave.solve` says for ``objective="seconds"``.
+
+    Each strategy's schedule is tried as it is, with its stages overlapping, and with pieces cut
+    into 2, 4, … parts for as long as that is worth it; strategies that take several pieces per
+    server also with those; and where capacities do not tell the bandwidths, merged trees also with
+    capacities that do. The least time in the event model wins, the first among equals.
+
+    Raises:
+        OptionError: for a gradient without bytes, or strategies that do not compare.
+        NoScheduleError: where no strategy found a schedule.
+    """
+    if not 0 < gradient_bytes < math.inf:
+        raise OptionError(
+            f"solve: gradient_bytes: expected a finite number above 0, got {gradient_bytes}"
+        )
+    started = clock.now()
+    if schedulers is None:
+        whole = collective == "all_reduce"
+        schedulers = [one for one in FOR_SECONDS if whole or not in_one_piece(one)]
+    elif collective != "all_reduce" and len({in_one_piece(one) for one in schedulers}) > 1:
+        raise OptionError(
+            f"solve: a {collective} to one root and to all servers do not compare; give strategies "
+            "of one kind"
+        )
+    schedulers = (*first, *schedulers)
+    deadline = math.inf if time_limit is None else started + time_limit
+    search = _Search(topology, collective, gradient_bytes, seed, deadline)
+    for scheduler in schedulers:
+        if search.best is not None and clock.now() >= deadline:
+            break
+        progress(f"trying {to_spec(scheduler)}")
+        search.attempt(scheduler)
+    progress("finding the least time possible")
+    return search.solution(started)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Candidate:
+    """One schedule, with how it came about."""
+
+    schedule: Schedule
+    scheduler: Scheduler
+    seconds: float
+    parts: int = 1
+    overlapped: bool = False
+
+
+@dataclasses.dataclass(eq=False)
+class _Search:
+    """What has been tried so far, and the best of it."""
+
+    topology: Topology
+    collective: Collective
+    gradient_bytes: float
+    seed: int
+    deadline: float
+
+    def __post_init__(self) -> None:
+        self.attempts: list[Attempt] = []
+        self.best: _Candidate | None = None
+        self.rated = rated(self.topology)
+
+    def attempt(self, scheduler: Scheduler) -> None:
+        """Times a strategy's schedules in all variants."""
+        started = clock.now()
+        best: _Candidate | None = None
+        reason = ""
+        try:
+            for made, maker in self._made(scheduler):
+                for candidate in self._variants(made, maker):
+                    if best is None or candidate.seconds < best.seconds:
+                        best = candidate
+                if self._late():
+                    break
+        except NoScheduleError as error:
+            reason = str(error)
+        wall_s = clock.now() - started
+        if best is None:
+            self.attempts.append(Attempt(scheduler, None, wall_s, reason))
+            return
+        self.attempts.append(
+            Attempt(
+                best.scheduler,
+                best.schedule.rounds,
+                wall_s,
+                seconds=best.seconds,
+                barrier_seconds=seconds(best.schedule, self.gradient_bytes, "rounds"),
+                pieces=best.schedule.pieces,
+                overlapped=best.overlapped,
+            )
+        )
+        if self.best is None or best.seconds < self.best.seconds:
+            self.best = best
+
+    def _late(self) -> bool:
+        return clock.now() >= self.deadline
+
+    def _made(self, scheduler: Scheduler) -> Iterator[tuple[Schedule, Scheduler]]:
+        """A strategy's schedules: its own, with more pieces per server, and by bandwidth."""
+        makers = [scheduler]
+        if any(field.name == "pieces_per_server" for field in dataclasses.fields(scheduler)):
+            own = getattr(scheduler, "pieces_per_server")  # noqa: B009
+            makers += [
+                dataclasses.replace(scheduler, **{"pieces_per_server": count})
+                for count in PIECES_PER_SERVER
+                if count > own
+            ]
+        for maker in makers:
+            yield self._make(maker, self.topology), maker
+        if self.rated is not None and not in_one_piece(scheduler):
+            for maker in makers:
+                yield refitted(self._make(maker, self.rated), self.topology), maker
+
+    def _make(self, scheduler: Scheduler, topology: Topology) -> Schedule:
+        left = self.deadline - clock.now()
+        return scheduler.schedule(
+            topology,
+            collective=self.collective,
+            seed=self.seed,
+            time_limit=None if left == math.inf else max(0.0, left),
+        )
+
+    def _variants(self, made: Schedule, maker: Scheduler) -> Iterator[_Candidate]:
+        """A schedule as it is and with overlapping stages, in ever finer parts."""
+        bases = [made]
+        staged = (made.op == REDUCE).any() and (made.op == COPY).any()
+        if self.collective == "all_reduce" and staged and made.num_transfers <= MOST_OVERLAPPED:
+            bases.append(overlap(made))
+        for base in bases:
+            parts, last = 1, math.inf
+            while parts == 1 or parts * base.num_transfers <= MOST_TRANSFERS:
+                finer = split(base, parts)
+                taken = seconds(finer, self.gradient_bytes, "events")
+                if taken > last * (1 - WORTH):
+                    break
+                yield _Candidate(finer, maker, taken, parts, base is not made)
+                if self._late() or parts == MOST_PARTS:
+                    break
+                parts, last = 2 * parts, taken
+
+    def solution(self, started: float) -> Solution:
+        """The best candidate, verified, beside its bounds."""
+        best = self.best
+        if best is None:
+            reasons = "; ".join(f"{one.scheduler.name}: {one.reason}" for one in self.attempts)
+            raise NoScheduleError(f"no schedule for {self.topology.name!r}: {reasons}")
+        options = dict(best.scheduler.options())
+        options |= {"overlap": True} if best.overlapped else {}
+        options |= {"parts": best.parts} if best.parts > 1 else {}
+        options["objective"] = "seconds"
+        rounds_bound = self._rounds_bound(best)
+        made = best.schedule.replace(
+            scheduler=Provenance(best.scheduler.name, options, self.seed),
+            bound=StatedBound(rounds_bound.rounds, rounds_bound.kind),
+        )
+        verify(
+            made,
+            forwarding_servers=may_forward(best.scheduler),
+            aggregating_switches=getattr(best.scheduler, "aggregating_switches", False),
+        ).raise_if_invalid()
+        timing = timing_of(made, self.gradient_bytes)
+        attempts, wall_s = tuple(self.attempts), clock.now() - started
+        return Solution(made, rounds_bound, best.scheduler, attempts, wall_s, timing)
+
+    def _rounds_bound(self, best: _Candidate) -> Bound:
+        return bound_for(
+            self.topology,
+            self.collective,
+            [best.scheduler],
+            parts=best.parts,
+            overlap=best.overlapped,
+        )

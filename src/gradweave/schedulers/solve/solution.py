@@ -1,0 +1,121 @@
+"""A schedule that was looked for and found: its bound, its time, and what each strategy came to."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from gradweave.bounds import Bound, Distance, free_trees
+from gradweave.schedule.schedule import Collective, Schedule
+from gradweave.schedulers.scheduler import Scheduler, may_forward
+from gradweave.schedulers.solve.seconds_bound import Timing
+from gradweave.topology.routes import hop_distances
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """What one strategy came to."""
+
+    scheduler: Scheduler
+    rounds: int | None
+    """Rounds of its schedule; None where it found none."""
+    wall_s: float
+    """Seconds that it took, without the compiling of loops that a first run does."""
+    reason: str = ""
+    """Why it found none."""
+    seconds: float | None = None
+    """For the objective seconds: time of its best variant, without barriers."""
+    barrier_seconds: float | None = None
+    """The same with a barrier after each round."""
+    pieces: int | None = None
+    """Pieces of that variant."""
+    overlapped: bool = False
+    """Whether that variant's stages were made to overlap."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Solution:
+    """A verified schedule, how good it can be at best, and how it was found."""
+
+    schedule: Schedule
+    bound: Bound
+    scheduler: Scheduler
+    """The strategy that found it."""
+    attempts: tuple[Attempt, ...]
+    wall_s: float
+    """Seconds that all took, without the compiling of loops that a first run does."""
+    timing: Timing | None = None
+    """The schedule's time beside the least possible: for the objective seconds, and wherever
+    bandwidths differ, the gradient's size is known and the network is not too large."""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the schedule."""
+        return self.schedule.rounds
+
+    @property
+    def gap(self) -> float:
+        """How far the schedule may be from the best possible: rounds over the bound, less one."""
+        return self.rounds / self.bound.rounds - 1
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the schedule meets its bound, which proves that none has fewer rounds.
+
+        Of its time that says nothing, above all where links have different bandwidths.
+        """
+        return self.rounds == self.bound.rounds
+
+    @property
+    def optimal_in(self) -> tuple[str, ...]:
+        """What is proved to be the least possible: ``rounds``, ``seconds``, both or neither."""
+        timed = self.timing is not None and self.timing.optimal
+        return ("rounds",) * self.optimal + ("seconds",) * timed
+
+
+def in_one_piece(scheduler: Scheduler) -> bool:
+    """Whether a strategy moves the gradient in one piece, with one root."""
+    return getattr(scheduler, "one_piece", False)
+
+
+def bound_for(
+    topology: Topology,
+    collective: Collective,
+    schedulers: Sequence[Scheduler],
+    *,
+    parts: int = 1,
+    overlap: bool = False,
+) -> Bound:
+    """The bound that holds for all of some strategies, with the freedoms that their options give.
+
+    Args:
+        topology: the network.
+        collective: a stage, or both.
+        schedulers: the strategies. Of one piece with one root, only the distance that it must go
+            bounds the rounds.
+        parts: how many each piece is cut into afterwards.
+        overlap: whether the stages are made to overlap afterwards.
+    """
+    forwarding = any(may_forward(scheduler) for scheduler in schedulers)
+    if any(in_one_piece(scheduler) for scheduler in schedulers):
+        return _distance(topology, forwarding)
+    overlaps, aggregating_switches = (
+        any(getattr(scheduler, option, False) for scheduler in schedulers)
+        for option in ("overlap", "aggregating_switches")
+    )
+    return free_trees(
+        topology,
+        collective,
+        overlap=overlap or overlaps,
+        aggregating_switches=aggregating_switches,
+        forwarding_servers=forwarding,
+        pieces_per_server=parts * min(getattr(one, "pieces_per_server", 1) for one in schedulers),
+    )
+
+
+def _distance(topology: Topology, forwarding_servers: bool) -> Bound:
+    """The most transfers that a contribution needs to reach a server, one a round."""
+    hops = hop_distances(topology)
+    source, target = divmod(int(hops.argmax()), len(hops))
+    transfers = 1 if forwarding_servers else int(hops[source, target])
+    ends = int(topology.servers[source]), int(topology.servers[target])
+    return Bound(transfers, "depth", (Distance(*ends, transfers),))

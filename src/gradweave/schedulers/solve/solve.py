@@ -1,0 +1,115 @@
+"""The best verified schedule that the strategies at hand find, beside its bound."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Literal, get_args
+
+from gradweave.errors import OptionError
+from gradweave.schedule.schedule import Collective, Schedule
+from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.solve.repair import Repair
+from gradweave.schedulers.solve.rounds import DEFAULT, solve_for_rounds
+from gradweave.schedulers.solve.seconds import solve_for_seconds
+from gradweave.schedulers.solve.seconds_bound import MOST_TIMED, has_equal_links, timing_of
+from gradweave.schedulers.solve.solution import Solution
+from gradweave.schedulers.spec import as_schedulers
+from gradweave.topology.spec import as_topology
+from gradweave.topology.topology import Topology
+
+Objective = Literal["rounds", "seconds"]
+"""What `solve` makes small."""
+OBJECTIVES: tuple[str, ...] = get_args(Objective)
+
+
+def solve(
+    topology: Topology | str,
+    *,
+    collective: Collective = "all_reduce",
+    schedulers: Sequence[Scheduler | str] | str | None = None,
+    objective: Objective = "rounds",
+    gradient_bytes: float | None = None,
+    start_from: Schedule | None = None,
+    executor: Executor | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Solution:
+    """Finds a schedule with few rounds or seconds and proves how far from the best it can be.
+
+    Tries each strategy in turn and keeps the best schedule. For rounds it stops at the bound; for
+    seconds it also tries finer pieces and overlapping stages, and has `Solution.timing`.
+
+    Args:
+        topology: the network, or its specification or file as on the command line.
+        collective: a stage, or both, for the objective rounds with a barrier between them.
+        schedulers: strategies to try, or their specifications such as ``merged:tries=4``, in this
+            order, but rings first where one can meet the bound; if not given, `DEFAULT`, for
+            seconds `gradweave.schedulers.solve.seconds.FOR_SECONDS`.
+        objective: ``rounds``; or ``seconds`` in the event model for a gradient's size, which
+            counts latencies and bandwidths.
+        gradient_bytes: size of the whole gradient: needed for the objective seconds; for rounds,
+            on links of different bandwidths, adds `Solution.timing`.
+        start_from: a schedule of this network before a fault, or of one like it: what still works
+            of it is tried first and mostly kept; see `gradweave.schedulers.Repair`.
+        executor: where to run all strategies side by side, such as `spread.local_processes(4)` or
+            `spread.ray_cluster()`; if not given, one after the other in this process. The result is
+            the same, unless time runs out. The objective seconds does not use it.
+        seed: every random choice depends on it alone.
+        time_limit: seconds after which no further strategy is begun, and searches return what they
+            have. A first run on a machine compiles loops; that does not count.
+        progress: told what is about to be done.
+
+    Returns:
+        The solution; its schedule is verified and states its bound.
+
+    Raises:
+        NoScheduleError: where no strategy found a schedule.
+        OptionError: for an option that is none, or strategies whose pieces differ in size, of which
+            rounds do not compare.
+        SpecError: for a specification that is not understood.
+
+    >>> import gradweave as gw
+    >>> solution = gw.solve("ring:8", collective="all_gather", schedulers=["merged"])
+    >>> solution.rounds, solution.bound.rounds, solution.optimal
+    (4, 4, True)
+    """
+    if objective not in OBJECTIVES:
+        raise OptionError(
+            f"solve: objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}"
+        )
+    topology = as_topology(topology)
+    strategies = None if schedulers is None else as_schedulers(schedulers)
+    if strategies is not None and not strategies:
+        raise OptionError("solve: expected at least one scheduler, got none")
+    if time_limit is not None and not time_limit > 0:
+        raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
+    first = () if start_from is None else (Repair(start_from),)
+    if objective == "seconds":
+        if executor is not None:
+            raise OptionError("solve: executor: only objective=rounds runs strategies side by side")
+        if gradient_bytes is None:
+            raise OptionError("solve: objective=seconds needs gradient_bytes, the gradient's size")
+        return solve_for_seconds(
+            topology,
+            gradient_bytes,
+            collective=collective,
+            schedulers=strategies,
+            first=first,
+            seed=seed,
+            time_limit=time_limit,
+            progress=progress,
+        )
+    found = solve_for_rounds(
+        topology,
+        collective,
+        (*first, *(DEFAULT if strategies is None else strategies)),
+        seed,
+        time_limit,
+        progress,
+        executor,
+    )
+    if gradient_bytes is None or has_equal_links(topology) or topology.num_nodes > MOST_TIMED:
+        return found
+    progress("finding the least time possible")
+    return dataclasses.replace(found, timing=timing_of(found.schedule, gradient_bytes))

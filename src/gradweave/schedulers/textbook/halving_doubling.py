@@ -1,0 +1,144 @@
+"""Few rounds: recursive halving and doubling, and recursive doubling of the whole gradient."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule
+from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.textbook.binomial import binomial_steps
+from gradweave.schedulers.textbook.places import Order, Places, check_order
+from gradweave.schedulers.textbook.steps import Step, schedule_steps
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class HalvingDoubling(Scheduler):
+    """Reduce-scatter by recursive halving, all-gather by recursive doubling: 2·log2 N exchanges.
+
+    In each exchange of the halving a server sends its partner the half of the pieces that is the
+    partner's, N/2 pieces first, 1 last; the doubling is the same backward. For N a power of two
+    each server sends 2·(N−1)/N of the gradient, as in a ring. For another N, the servers above the
+    largest power of two are folded: each first sends all its pieces to one that stands for it, and
+    in the end gets all of them back, which costs two exchanges of the whole gradient more.
+
+    An exchange of several pieces takes several rounds, and where partners are not neighbours their
+    flows share links, first fit. The largest exchange is the first, between places that differ in
+    the lowest bit.
+
+    Source: Thakur, Rabenseifner and Gropp 2005, section 4.4; distance doubling, vector halving.
+    """
+
+    name: ClassVar[str] = "halving_doubling"
+    forwards_through_servers: ClassVar[bool] = True
+
+    order: Order = "id"
+    """Who stands at which place: ascending ids; near servers as partners, nearest in the largest
+    exchanges (greedy); or the node ids given."""
+
+    def __post_init__(self) -> None:
+        check_order(self.order, self.name)
+
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
+        places = Places.of(topology, self.order, self.name)
+        pieces = np.arange(topology.num_servers)
+        held = _by_place(topology, places)
+        scatter, gather = _halving(places, held), _halving(places, held, doubling=True)[::-1]
+        folded, stand_in = places.folded, places.stand_in
+        own = topology.rank[folded].astype(np.int64)[:, None]
+        fold = Step.of(folded, stand_in, np.tile(pieces, (len(folded), 1)), REDUCE)
+        if collective == "reduce_scatter":
+            steps = [fold, *scatter, Step.of(stand_in, folded, own, COPY)]
+        else:
+            everything = np.tile(pieces, (len(folded), 1))
+            if collective == "all_gather":
+                everything[np.arange(len(folded)), own[:, 0]] = -1  # Theirs from the start.
+            unfold = Step.of(stand_in, folded, everything, COPY)
+            if collective == "all_gather":
+                steps = [Step.of(folded, stand_in, own, COPY), *gather, unfold]
+            else:
+                steps = [fold, *scatter, *gather, unfold]
+        rng = np.random.default_rng(seed)
+        return schedule_steps(topology, collective, topology.servers, steps, rng)
+
+
+@dataclasses.dataclass(frozen=True)
+class RecursiveDoubling(Scheduler):
+    """The whole gradient in one piece: in each of log2 N exchanges partners add up what they hold.
+
+    Nothing is scattered, so an all-reduce has one stage, in which every server sends log2 N times
+    the gradient: the fewest rounds, and many bytes. Partners reduce into each other in the same
+    round; a program that runs it needs a buffer beside the gradient. Servers above the largest
+    power of two are folded as in `HalvingDoubling`. A reduce-scatter or all-gather of one piece is
+    a reduction to its root or a broadcast, by the binomial tree.
+
+    Source: Thakur, Rabenseifner and Gropp 2005, section 4.3.
+    """
+
+    name: ClassVar[str] = "recursive_doubling"
+    forwards_through_servers: ClassVar[bool] = True
+    one_piece: ClassVar[bool] = True
+
+    order: Order = "id"
+    """As in `HalvingDoubling`."""
+
+    def __post_init__(self) -> None:
+        check_order(self.order, self.name)
+
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
+        places = Places.of(topology, self.order, self.name)
+        if collective == "all_reduce":
+            fold, *_ = reduction = binomial_steps(places, "reduce_scatter")
+            steps = [fold, *_exchanges(places), binomial_steps(places, "all_gather")[-1]]
+            assert len(reduction) == 1 + places.exchanges
+        else:
+            steps = binomial_steps(places, collective)
+        rng = np.random.default_rng(seed)
+        return schedule_steps(topology, collective, places.core[:1], steps, rng)
+
+
+def _by_place(topology: Topology, places: Places) -> NDArray[np.int64]:
+    """[2^k, 1 or 2] the pieces of each place: its server's, and its folded server's or −1."""
+    of_core = topology.rank[places.core].astype(np.int64)
+    of_folded = np.full(topology.num_nodes, -1, np.int64)
+    of_folded[places.stand_in] = topology.rank[places.folded]
+    if not len(places.folded):
+        return of_core[:, None]
+    return np.stack([of_core, of_folded[places.core]], axis=1)
+
+
+def _halving(places: Places, held: NDArray, *, doubling: bool = False) -> list[Step]:
+    """The halving's exchanges; for the doubling, which is the last first, the same reversed.
+
+    In exchange s, a server sends its partner the pieces of all places that agree with the partner's
+    in bits 0 … s.
+    """
+    place = np.arange(len(places.core))
+    steps = []
+    for s in range(places.exchanges):
+        partner = place ^ (1 << s)
+        higher = np.arange(len(place) >> (s + 1)) << (s + 1)
+        low = (place if doubling else partner) & ((2 << s) - 1)
+        pieces = held[low[:, None] | higher].reshape(len(place), -1)
+        op = COPY if doubling else REDUCE
+        steps.append(Step.of(places.core, places.core[partner], pieces, op))
+    return steps
+
+
+def _exchanges(places: Places) -> list[Step]:
+    """All of the gradient between partners, in as many exchanges as there are bits."""
+    place = np.arange(len(places.core))
+    steps = []
+    for s in range(places.exchanges):
+        low = place[place & (1 << s) == 0]
+        ends = places.core[np.concatenate([low, low ^ (1 << s)])]
+        flipped = places.core[np.concatenate([low ^ (1 << s), low])]
+        piece = np.zeros(len(place), np.int64)
+        steps.append(Step(ends, flipped, piece, REDUCE, exchange=True))
+    return steps

@@ -1,0 +1,224 @@
+"""The ring: each server sends to the next, N−1 steps a stage; or to both neighbours, in half."""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule.compose import compose
+from gradweave.schedule.schedule import (
+    COPY,
+    REDUCE,
+    Collective,
+    Schedule,
+    inside_rows,
+    reverse_rows,
+    take_rows,
+)
+from gradweave.schedulers.list_scheduling import first_fit
+from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.textbook.hamiltonian import hamiltonian_orders
+from gradweave.topology.routes import follow, shortest_path_trees, switch_only_trees
+from gradweave.topology.topology import Topology
+
+MOST_CYCLES = 16
+"""Most cycles at once."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ring(Scheduler):
+    """A logical ring of all servers, a barrier after each step, a step's flows first fit.
+
+    In step t of the reduce-scatter, the server at place p sends the piece whose root is at place
+    p−1−t to place p+1; in the all-gather, the piece whose root is at place p−t. Each server sends
+    2·(N−1)/N of the gradient. Flows between servers that are not neighbours pass through others,
+    and may need several rounds a step. With two directions each piece travels both ways round, and
+    half the steps, ⌈(N−1)/2⌉, are enough; the bytes are the same.
+
+    Source: Patarasuk and Yuan 2009; Bandyopadhyay, lecture, 2025.
+    """
+
+    name: ClassVar[str] = "ring"
+    forwards_through_servers: ClassVar[bool] = True
+
+    order: Literal["id", "hamiltonian"] | tuple[int, ...] = "id"
+    """Order of the servers round the ring: ascending ids, a cycle of neighbours that share no link
+    (found by constraint programming), or the node ids given."""
+    steps: Literal["minimal", "paper"] = "minimal"
+    """N−1 steps a stage, or N as the paper counts: the last step of each stage is then a copy that
+    changes nothing."""
+    directions: int = 1
+    """1, or 2: each piece travels both ways round. A Hamiltonian cycle is then one whose routes
+    and reversed routes share no link, so that it leaves a server by another port than it enters."""
+    cycles: int = 1
+    """Hamiltonian cycles used at once, which share no link; each server is the root of one piece
+    for each. A network has at most half as many as its servers have ports."""
+    forwarding: bool = True
+    """Let flows between servers that are no neighbours pass through others; if not, refuse."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.order, str) and self.order not in ("id", "hamiltonian"):
+            raise OptionError(
+                f"ring: order: expected id, hamiltonian or node ids, got {self.order!r}"
+            )
+        if self.steps not in ("minimal", "paper"):
+            raise OptionError(f"ring: steps: expected minimal or paper, got {self.steps!r}")
+        if self.directions not in (1, 2):
+            raise OptionError(f"ring: directions: expected 1 or 2, got {self.directions}")
+        if self.directions == 2 and self.steps == "paper":
+            raise OptionError("ring: steps=paper goes one way round; use directions=1")
+        if not 1 <= self.cycles <= MOST_CYCLES:
+            raise OptionError(f"ring: cycles: expected 1 to {MOST_CYCLES}, got {self.cycles}")
+        if self.cycles > 1 and self.order != "hamiltonian":
+            raise OptionError("ring: cycles: several are found, not given; use order=hamiltonian")
+
+    @property
+    def pieces_per_server(self) -> int:
+        """Pieces that each server is the root of: one for each cycle."""
+        return self.cycles
+
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
+        orders = self._orders(topology, seed, time_limit)
+        flows = _Flows.of(topology, orders, self.directions, extra_step=self.steps == "paper")
+        if not self.forwarding and flows.pass_servers():
+            raise NoScheduleError(
+                "some neighbours on the ring reach each other only through other servers; "
+                "try order=hamiltonian, or allow forwarding"
+            )
+        rng = np.random.default_rng(seed)
+        if collective != "all_reduce":
+            return flows.stage(collective, rng)
+        return compose(flows.stage("reduce_scatter", rng), flows.stage("all_gather", rng))
+
+    def _orders(self, topology: Topology, seed: int, time_limit: float | None) -> NDArray[np.int32]:
+        """[cycles, N] node ids, in order round each cycle."""
+        if self.order == "id":
+            return topology.servers[None]
+        if self.order == "hamiltonian":
+            return hamiltonian_orders(
+                topology,
+                cycles=self.cycles,
+                both_ways=self.directions == 2 and topology.num_servers > 2,
+                seed=seed,
+                time_limit=time_limit,
+            )
+        if sorted(self.order) != topology.servers.tolist():
+            raise OptionError(
+                f"ring: order: expected each of the {topology.num_servers} servers once, "
+                f"got {self.order}"
+            )
+        return np.array([self.order], np.int32)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Flows:
+    """What every step does: each server sends to the next, on each lap.
+
+    A lap is one cycle in one direction. F flows, N to a lap.
+    """
+
+    topology: Topology
+    laps: NDArray[np.int32]
+    """[laps, N] node ids, in the order of travel."""
+    cycles: int
+    reach: NDArray[np.int64]
+    """[F] servers that a piece passes on to on the flow's lap."""
+    steps: NDArray[np.int64]
+    """[F] steps that the flow takes part in."""
+    nodes: NDArray
+    """Routes of the flows, one after the other."""
+    offsets: NDArray
+    """[F+1] where each route starts."""
+
+    @staticmethod
+    def of(topology: Topology, orders: NDArray, directions: int, *, extra_step: bool) -> "_Flows":
+        """The laps of some cycles; those backward take the same routes reversed."""
+        count = topology.num_servers
+        parts, lengths = [], []
+        for order in orders:
+            nodes, offsets = _ring_routes(topology, order, np.roll(order, -1))
+            parts.append(nodes)
+            lengths.append(np.diff(offsets))
+            if directions == 2:
+                # Backward, place i is order[N−1−i]; its flow is the reverse of flow N−2−i.
+                mirrored = (count - 2 - np.arange(count)) % count
+                nodes, offsets = take_rows(reverse_rows(nodes, offsets), offsets, mirrored)
+                parts.append(nodes)
+                lengths.append(np.diff(offsets))
+        laps = [lap for order in orders for lap in (order, order[::-1])[:directions]]
+        reaches = [count // 2, (count - 1) // 2] if directions == 2 else [count - 1]
+        reach = np.repeat(np.tile(reaches, len(orders)), count)
+        return _Flows(
+            topology,
+            np.array(laps),
+            len(orders),
+            reach,
+            reach + extra_step,
+            np.concatenate(parts),
+            np.concatenate([[0], np.cumsum(np.concatenate(lengths))]),
+        )
+
+    def pass_servers(self) -> bool:
+        """Whether some flow's route passes through a server."""
+        return bool(self.topology.is_server[self.nodes[inside_rows(self.offsets)]].any())
+
+    def stage(
+        self, collective: Literal["reduce_scatter", "all_gather"], rng: np.random.Generator
+    ) -> Schedule:
+        """One stage: as many steps as the longest lap has, a barrier after each."""
+        count, scatter = self.topology.num_servers, collective == "reduce_scatter"
+        lap, place = np.divmod(np.arange(len(self.reach)), count)
+        step = np.arange(self.steps.max())[:, None]
+        root_place = (place + (self.reach - step if scatter else -step)) % count
+        # The extra step of the reduce-scatter sends what is complete already: a copy, which changes
+        # no root's result.
+        op = np.where(scatter & (step < self.reach), REDUCE, COPY)
+        # Pieces are numbered by their roots' ranks, then by cycle.
+        cycle = lap // (len(self.laps) // self.cycles)
+        piece = self.topology.rank[self.laps[lap, root_place]] * self.cycles + cycle
+        active = step < self.steps
+        flow = np.nonzero(active)[1]
+        route_nodes, route_offsets = take_rows(self.nodes, self.offsets, flow)
+        return Schedule(
+            topology=self.topology,
+            collective=collective,
+            root=np.repeat(self.topology.servers, self.cycles),
+            round=self._rounds(active, rng)[active],
+            piece=piece[active],
+            source=self.nodes[self.offsets[flow]],
+            target=self.nodes[self.offsets[flow + 1] - 1],
+            op=op[active],
+            route_nodes=route_nodes,
+            route_offsets=route_offsets,
+        )
+
+    def _rounds(self, active: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
+        """[steps, F] round of each flow of each step."""
+        capacity = self.topology.capacity
+        links = self.topology.links_along(self.nodes, self.offsets)
+        first_link = self.offsets - np.arange(len(self.offsets))
+        disjoint = (np.bincount(links) <= capacity[: links.max() + 1]).all()
+        rounds = np.zeros(active.shape, np.int64)
+        begin = 0
+        for step, flows in enumerate(active):
+            going = np.flatnonzero(flows)
+            taken = 0
+            if not disjoint:
+                of_step = take_rows(links, first_link, going)
+                taken = first_fit(*of_step, capacity, rng.permutation(len(going)))
+            rounds[step, going] = begin + taken
+            begin = int(rounds[step, going].max()) + 1
+        return rounds
+
+
+def _ring_routes(topology: Topology, order: NDArray, following: NDArray) -> tuple[NDArray, NDArray]:
+    """Each server's route to the next: switches only where there is one, else through servers."""
+    direct, lengths = switch_only_trees(topology, following)
+    through = shortest_path_trees(topology, following)
+    place = np.arange(len(order))
+    has_direct = lengths[place, order] >= 0
+    return follow(np.where(has_direct[:, None], direct, through), order, following)

@@ -1,0 +1,104 @@
+"""The search over grown all-gathers: restarts of the compiled greedy until the bound is met."""
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import clock
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.trees.growing_kernel import Growth
+
+RULES: tuple[tuple[int, int, int, int, int], ...] = (
+    # near, everywhere, noise, passes, short
+    (1024, 0, 512, 20, 0),
+    (1024, 0, 512, 20, 1),
+    (1024, 50, 512, 8, 0),
+    (1024, 0, 512, 4, 0),
+    (1024, 200, 64, 20, 1),
+)
+"""What the restarts go through in turn; the first is the best on most networks."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Search:
+    """How long to look."""
+
+    seed: int = 0
+    restarts: int = 1000
+    """Runs at most."""
+    workers: int = 1
+    """Threads; the result depends on the seed alone, however many there are, unless time runs
+    out."""
+    deadline: float | None = None
+    """Of `clock.now`, in seconds; one restart is always made."""
+
+
+def growth_of(
+    root: NDArray,
+    source: NDArray,
+    target: NDArray,
+    resources: NDArray,
+    first: NDArray,
+    capacity: NDArray,
+    intake: NDArray,
+) -> "Growth":
+    """The problem in the form that the compiled search takes; see its fields."""
+    from gradweave.schedulers.trees.growing_kernel import Growth
+
+    return Growth(
+        root=np.ascontiguousarray(root, np.int64),
+        source=np.ascontiguousarray(source, np.int64),
+        target=np.ascontiguousarray(target, np.int64),
+        resources=np.ascontiguousarray(resources, np.int64),
+        first=np.ascontiguousarray(first, np.int64),
+        capacity=np.ascontiguousarray(capacity, np.int64),
+        first_slot=np.concatenate([[0], np.cumsum(capacity, dtype=np.int64)]),
+        intake=np.ascontiguousarray(intake, np.int64),
+    )
+
+
+def search(
+    growth: "Growth", target: int, how: Search, hints: NDArray[np.int64] | None = None
+) -> NDArray[np.int64] | None:
+    """Restarts until the target is met; the best all-gather found.
+
+    Args:
+        growth: the problem.
+        target: lower bound on its rounds, at which to stop.
+        how: how long to look.
+        hints: [M, 3] round, piece and hop of what every run tries first, by round.
+
+    Returns:
+        [transfers, 3] round, piece and hop; None where no restart came to an end.
+    """
+    hints = np.zeros((0, 3), np.int64) if hints is None else hints
+    best: NDArray[np.int64] | None = None
+    pieces, servers = len(growth.root), len(growth.intake)
+    fewest = pieces * servers  # an all-gather that makes progress each round takes no more
+    with ThreadPoolExecutor(how.workers) as pool:
+        for first in range(0, how.restarts, how.workers):
+            seeds = range(first, min(first + how.workers, how.restarts))
+            tries = [
+                pool.submit(_restart, growth, hints, fewest - 1, target, how.seed, i) for i in seeds
+            ]
+            for made in (attempt.result() for attempt in tries):
+                if len(made) and int(made[-1, 0]) + 1 < fewest:
+                    best, fewest = made, int(made[-1, 0]) + 1
+            late = how.deadline is not None and clock.now() > how.deadline
+            if fewest <= target or late:
+                break
+    return best
+
+
+def _restart(
+    growth: "Growth", hints: NDArray[np.int64], most: int, target: int, seed: int, restart: int
+) -> NDArray[np.int64]:
+    from gradweave.schedulers.trees.growing_kernel import Rule, grow
+
+    rule = Rule(*RULES[restart % len(RULES)])
+    mixed = np.random.SeedSequence([seed, restart]).generate_state(1)[0]
+    return grow(growth, rule, hints, most, target, int(mixed))

@@ -1,0 +1,151 @@
+"""Grown trees: informed servers push the rarest piece; the trees emerge from the schedule."""
+
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import clock
+from gradweave.bounds import free_trees
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
+from gradweave.schedulers.hops import Hops
+from gradweave.schedulers.scheduler import Scheduler, from_stage
+from gradweave.schedulers.trees.growing import Search, growth_of, search
+from gradweave.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.trees.growing_kernel import Growth
+
+MOST_CHOICES = 200_000_000
+"""Hops times pieces above which a network is thinned to its servers' nearest neighbours."""
+
+
+WORK = 150_000_000
+"""Choices between pieces, over hops and rounds, that the restarts make where none is given."""
+MOST = 1_000_000
+"""Largest number that an option takes."""
+MOST_LANES = 32
+"""Transfers between two servers in one round, at most, however large the capacity."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Grown(Scheduler):
+    """A randomised greedy all-gather on grown trees, restarted until it meets the lower bound.
+
+    Each round, the receivers with the least slack choose first, among the pieces that a neighbour
+    holds the one that the fewest of their neighbours hold; swaps then fill links that idle. The
+    reduce-scatter is the reversed all-gather.
+    """
+
+    name: ClassVar[str] = "grown"
+
+    restarts: int | None = None
+    """Runs at most; the search stops at the bound. If not given, as many as about ten seconds
+    take on one core, reckoned from the network's size and not from the clock."""
+    routes: int = 4
+    """Shortest routes to look for between two servers: one by the pinned rule, others at random."""
+    workers: int = 1
+    """Threads that restart side by side; the result does not depend on their number."""
+    pieces_per_server: int = 1
+    """Pieces that each server is the root of."""
+
+    def __post_init__(self) -> None:
+        for field in ("restarts", "routes", "workers", "pieces_per_server"):
+            value = getattr(self, field)
+            if value is not None and not 1 <= value <= MOST:
+                raise OptionError(f"grown: {field}: expected 1 to {MOST:,}, got {value}")
+
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
+        deadline = None if time_limit is None else clock.now() + time_limit
+        return from_stage(
+            "all_gather",
+            lambda network: self._all_gather(network, seed, deadline),
+            topology,
+            collective,
+        )
+
+    def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
+        root = np.repeat(np.arange(topology.num_servers), self.pieces_per_server)
+        ground = Ground.of(topology, root, routes=self.routes)
+        bound = free_trees(topology, "all_gather", pieces_per_server=self.pieces_per_server)
+        work = len(ground.lanes) * len(root) * bound.rounds
+        restarts = self.restarts or int(np.clip(WORK // work, 8, 5000))
+        made = search(ground.growth, bound.rounds, Search(seed, restarts, self.workers, deadline))
+        if made is None:
+            raise NoScheduleError(f"grown: no all-gather of {topology.name!r} came to an end")
+        return schedule_from_hops(topology, ground, made)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ground:
+    """What trees grow on: a network's hops, a lane for each transfer that one carries at once."""
+
+    hops: Hops
+    lanes: NDArray[np.int64]
+    """[G] hop of each lane."""
+    growth: "Growth"
+    """The problem in the form that the compiled search takes; its hops are lanes."""
+
+    @staticmethod
+    def of(topology: Topology, root: NDArray, *, routes: int) -> "Ground":
+        """Finds the hops, thinned to near servers where there are too many.
+
+        Args:
+            topology: the network.
+            root: [P] rank of each piece's root.
+            routes: shortest routes to look for between two servers.
+        """
+        count = topology.num_servers
+        hops = Hops.of(topology, variants=routes)
+        if len(hops.source) * len(root) > MOST_CHOICES:
+            nearest = max(4, MOST_CHOICES // (len(root) * count))
+            hops = Hops.of(topology, variants=routes, nearest=nearest)
+        lanes = hops.lanes(topology.capacity, min(MOST_LANES, len(root)))
+        links, first = take_rows(hops.links, hops.first_link, lanes)
+        # A link holds no more than all lanes over it, however large its capacity.
+        capacity = np.minimum(topology.capacity, np.bincount(links, minlength=len(topology.source)))
+        growth = growth_of(
+            root,
+            hops.source[lanes],
+            hops.target[lanes],
+            links,
+            first,
+            capacity,
+            intake_of(hops, capacity, count),
+        )
+        return Ground(hops, lanes, growth)
+
+
+def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.int64]:
+    """[N] pieces that each server can take in one round: the capacity of its hops' last links."""
+    last = hops.links[hops.first_link[1:] - 1]
+    pairs = np.unique(np.stack([hops.target, last]), axis=1)
+    return np.bincount(pairs[0], capacity[pairs[1]], minlength=servers).astype(np.int64)
+
+
+def schedule_from_hops(topology: Topology, ground: Ground, made: NDArray[np.int64]) -> Schedule:
+    """The all-gather in which pieces take lanes in rounds.
+
+    Args:
+        topology: the network.
+        ground: its hops.
+        made: [T, 3] round, piece and lane.
+    """
+    hops, hop = ground.hops, ground.lanes[made[:, 2]]
+    nodes, offsets = take_rows(hops.route_nodes, hops.route_offsets, hop)
+    return Schedule(
+        topology=topology,
+        collective="all_gather",
+        root=topology.servers[ground.growth.root],
+        round=made[:, 0],
+        piece=made[:, 1],
+        source=topology.servers[hops.source[hop]],
+        target=topology.servers[hops.target[hop]],
+        op=np.full(len(made), COPY, np.int8),
+        route_nodes=nodes,
+        route_offsets=offsets,
+    )

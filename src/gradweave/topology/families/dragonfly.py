@@ -1,0 +1,119 @@
+"""Dragonfly: groups of routers, fully joined inside and evenly joined to one another."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import TopologyError
+from gradweave.topology.drawing import MAX_DRAWN, circle, rotated
+from gradweave.topology.families.family import check_size, integer, spec_name
+from gradweave.topology.topology import Link, Topology
+
+
+def dragonfly(
+    groups: int,
+    routers_per_group: int,
+    servers_per_router: int,
+    global_links: int = 1,
+    *,
+    link: Link | None = None,
+) -> Topology:
+    """Makes a dragonfly: g groups of a routers with p servers and h global links each.
+
+    The routers of a group are all joined to one another. The a·h global links of a group are
+    divided evenly among the other groups: ⌊a·h/(g−1)⌋ for each, one where g = a·h + 1, the largest
+    network; ports left over stay free. Port k of a group is on its router ⌊k/h⌋ and leads to the
+    (k mod g−1)-th other group. Parallel links between two routers are one link of higher capacity.
+    Servers are numbered router by router, group by group; then come the routers.
+
+    Args:
+        groups: g, at least 1 and at most a·h + 1.
+        routers_per_group: a, at least 1.
+        servers_per_router: p, at least 1; a balanced dragonfly has a = 2p = 2h.
+        global_links: h, at least 1: links of each router to other groups.
+        link: properties of every link; `Link()` if not given.
+
+    Raises:
+        TopologyError: naming the parameter.
+
+    Source: Kim, Dally, Scott and Abts, "Technology-driven, highly-scalable dragonfly topology",
+        ISCA 2008, section 3.
+
+    >>> dragonfly(groups=9, routers_per_group=4, servers_per_router=2, global_links=2)
+    Topology('dragonfly:groups=9,routers_per_group=4,servers_per_router=2,global_links=2':
+     72 servers, 36 switches, 162 links)
+    """
+    groups = integer("dragonfly", "groups", groups, least=1)
+    routers = integer("dragonfly", "routers_per_group", routers_per_group, least=1)
+    per_router = integer("dragonfly", "servers_per_router", servers_per_router, least=1)
+    per_port = integer("dragonfly", "global_links", global_links, least=1)
+    if groups > routers * per_port + 1:
+        raise TopologyError(
+            f"dragonfly: groups must be at most routers_per_group·global_links + 1 = "
+            f"{routers * per_port + 1}, got {groups}"
+        )
+    name = (
+        f"dragonfly:groups={groups},routers_per_group={routers},"
+        f"servers_per_router={per_router},global_links={per_port}"
+    )
+    switches = groups * routers
+    servers = switches * per_router
+    inside = groups * routers * (routers - 1) // 2
+    check_size(name, servers + switches, servers + inside + switches * per_port // 2)
+    server = np.arange(servers)
+    pairs, capacity = _router_links(groups, routers, per_port)
+    return Topology.from_links(
+        spec_name(name, link),
+        servers=servers,
+        switches=switches,
+        links=np.concatenate(
+            [np.stack([server, servers + server // per_router], axis=1), servers + pairs]
+        ),
+        capacity=np.concatenate([np.ones(servers, np.int64), capacity]),
+        link=link,
+        positions=(
+            _positions(groups, routers, per_router) if servers + switches <= MAX_DRAWN else None
+        ),
+    )
+
+
+def _router_links(
+    groups: int, routers: int, per_port: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Links between routers, numbered from 0, and how many parallel ones each stands for."""
+    a, b = np.triu_indices(routers, 1)
+    first = np.arange(groups)[:, None] * routers
+    local = np.stack([(first + a).ravel(), (first + b).ravel()], axis=1)
+    if groups == 1:
+        return local, np.ones(len(local), np.int64)
+    low, high = np.triu_indices(groups, 1)
+    copies = routers * per_port // (groups - 1)
+    offset = np.arange(copies)[:, None] * (groups - 1)
+    # Seen from a group, the others are numbered without itself: high comes one earlier.
+    ends = [
+        (low * routers + (offset + high - 1) // per_port).ravel(),
+        (high * routers + (offset + low) // per_port).ravel(),
+    ]
+    across, parallel = np.unique(np.stack(ends, axis=1), axis=0, return_counts=True)
+    ones = np.ones(len(local), np.int64)
+    return np.concatenate([local, across]), np.concatenate([ones, parallel])
+
+
+def _positions(groups: int, routers: int, per_router: int) -> NDArray[np.float64]:
+    """Groups on a circle, each a circle of routers with its servers around them."""
+    ring = circle(routers) if routers > 1 else np.zeros((1, 2))
+    # Servers stand beyond their router, as a fan.
+    fan = (np.arange(per_router) + 0.5) / per_router - 0.5
+    spread = 2 * np.pi / max(routers, 3) * 0.8
+    outer = [rotated(circle(routers, 1.9), angle) for angle in fan * spread]
+    servers = np.stack(outer, axis=1).reshape(-1, 2)
+    apart = 0.0 if groups == 1 else 2.6 / np.sin(np.pi / max(groups, 2))
+    centres = circle(groups, apart) if groups > 1 else np.zeros((1, 2))
+    # Turned with its place, so that no two groups' links lie along one line.
+    turns = 2 * np.pi * np.arange(groups) / groups + 0.3
+    placed = [
+        np.concatenate(
+            [rotated(part, turn) + centre for turn, centre in zip(turns, centres, strict=True)]
+        )
+        for part in (servers, ring)
+    ]
+    return np.concatenate(placed)

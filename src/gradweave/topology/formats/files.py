@@ -1,0 +1,288 @@
+"""Topology files: GraphML, JSON, YAML, CSV, edge lists, and those of NCCL, msccl-tools, SimAI."""
+
+import functools
+import io
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gradweave.atomic import atomic_write
+from gradweave.errors import FileError, GradweaveError, InputWarning
+from gradweave.topology.formats.attributes import refuse_misspelt
+from gradweave.topology.formats.csv_links import parse_csv, write_csv
+from gradweave.topology.formats.edge_list import parse_edge_list, write_edge_list
+from gradweave.topology.formats.graph import from_networkx, to_networkx
+from gradweave.topology.formats.msccl_json import topology_from_msccl
+from gradweave.topology.formats.nccl_xml import parse_xml, topology_from_nccl_xml
+from gradweave.topology.formats.object import topology_from_object
+from gradweave.topology.formats.simai import is_simai, parse_simai
+from gradweave.topology.formats.yaml_data import parse_yaml, write_yaml
+from gradweave.topology.topology import Topology
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MAX_BYTES = 64 << 20
+"""Largest topology file read: 64 MiB."""
+
+SUFFIXES = {
+    ".graphml": "graphml",
+    ".json": "json",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".csv": "csv",
+    ".edges": "edges",
+    ".edgelist": "edges",
+    ".txt": "edges",
+    ".xml": "xml",
+}
+"""The format of a file by the end of its name; JSON, YAML, edge lists and XML go by what is
+inside."""
+_NODE_LINK = ("directed", "multigraph", "graph", "nodes", "links", "edges", "name")
+
+
+def load(path: str | Path, format: str | None = None) -> Topology:
+    """Reads a network from a file.
+
+    Args:
+        path: the file; the network's name is this path.
+        format: ``"graphml"``, ``"json"`` (networkx node-link, a ``topology`` object, a schedule
+            file, whose network it is, or msccl's), ``"yaml"`` (the same, written in YAML),
+            ``"csv"``, ``"edges"``, ``"nccl_xml"`` (see
+            `topology_from_nccl_xml`), ``"nccl_xml_with_network"`` (network cards too),
+            ``"nccl_xml_nvlink_only"`` (no PCIe), ``"msccl_json"`` or ``"simai"``. If not given, by
+            the end of the path's name and what is inside; SimAI's files may have any name.
+
+    Raises:
+        FileError: the file cannot be read, is larger than 64 MiB or does not describe a network;
+            one line.
+    """
+    path = Path(path)
+    format = _format(path, format or _simai_by_content(path), _READERS)
+    reader = _READERS[format]
+    try:
+        content = _read(path)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{_shown(path)}: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        return reader(content, str(path))
+    except GradweaveError as error:
+        raise FileError(f"{_shown(path)}: {error}") from error
+    except InputWarning:  # where warnings are errors
+        raise
+    except Exception as error:
+        # The parsers below us raise whatever a broken file makes them trip over: KeyError,
+        # TypeError, SyntaxError …
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise FileError(f"{_shown(path)}: not a readable topology file: {reason}") from error
+
+
+def save(topology: Topology, path: str | Path, format: str | None = None) -> None:
+    """Writes a network to a file, whole or not at all.
+
+    Links that are alike in both directions are written once. Drawing positions are kept in
+    GraphML, JSON and YAML.
+
+    Args:
+        topology: the network.
+        path: the file.
+        format: ``"graphml"``, ``"json"`` (networkx node-link), ``"yaml"`` (the same), ``"csv"`` or
+            ``"edges"``; by the end of the path's name if not given.
+
+    Raises:
+        FileError: the file cannot be written, or the format cannot hold a label.
+    """
+    path = Path(path)
+    writer = _WRITERS[_format(path, format, _WRITERS)]
+    graph = to_networkx(topology)
+    if _is_symmetric(topology):
+        graph = graph.to_undirected()
+    try:
+        content = writer(topology, graph)
+    except FileError as error:
+        raise FileError(f"{_shown(path)}: {error}") from error
+    except UnicodeEncodeError as error:
+        raise FileError(f"{_shown(path)}: a label is no valid text: {error.reason}") from error
+    atomic_write(path, content)
+
+
+def _shown(path: Path) -> str:
+    return str(path) if str(path).isprintable() else repr(str(path))
+
+
+def _format(path: Path, format: str | None, known: Iterable[str]) -> str:
+    if format is None:
+        suffixes = {suffix: kind for suffix, kind in SUFFIXES.items() if kind in known}
+        format = suffixes.get(path.suffix.lower())
+        if format is None:
+            raise FileError(
+                f"{_shown(path)}: unknown kind of file; known are {', '.join(suffixes)}, "
+                "or name the format"
+            )
+    if format not in known:
+        raise FileError(
+            f"{_shown(path)}: unknown format {format!r:.40}; known are {', '.join(known)}"
+        )
+    return format
+
+
+def _simai_by_content(path: Path) -> str | None:
+    """SimAI's own files have names without an end: looks at the first line of such a file."""
+    if path.suffix.lower() in SUFFIXES or not path.is_file():
+        return None
+    try:
+        with path.open("rb") as file:
+            return "simai" if is_simai(file.read(256).decode("latin-1")) else None
+    except OSError:
+        return None
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        # Read to one byte beyond: a device or a growing file does not tell its size.
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise FileError(f"larger than {MAX_BYTES >> 20} MiB, the most that is read")
+    return content
+
+
+def _is_symmetric(topology: Topology) -> bool:
+    fields = ("bandwidth_bytes_per_s", "latency_s", "capacity")
+    columns = [getattr(topology, field) for field in fields]
+    return all(np.array_equal(column, column[topology.opposite]) for column in columns)
+
+
+def _read_graphml(content: bytes, name: str) -> Topology:
+    import networkx as nx
+
+    parse_xml(content)  # refuses what networkx would not
+    return from_networkx(nx.read_graphml(io.BytesIO(content)), name)
+
+
+def _read_xml(content: bytes, name: str) -> Topology:
+    is_graphml = str(parse_xml(content).tag).endswith("}graphml")
+    return (_read_graphml if is_graphml else topology_from_nccl_xml)(content, name)
+
+
+def _write_graphml(topology: Topology, graph: "nx.Graph") -> bytes:
+    import networkx as nx
+
+    for text in (topology.name, *topology.labels):
+        if re.search(r"[\x00-\x1f\ufffe\uffff]", text):
+            raise FileError(f"{text!r:.60}: GraphML cannot hold control characters; save as .json")
+    header = '<?xml version="1.0" encoding="utf-8"?>\n'
+    return (header + "\n".join(nx.generate_graphml(graph)) + "\n").encode()
+
+
+def _read_json(content: bytes, name: str) -> Topology:
+    return _from_data(_decoded(content), name)
+
+
+def _read_yaml(content: bytes, name: str) -> Topology:
+    return _from_data(parse_yaml(content), name)
+
+
+def _from_data(data: Any, name: str) -> Topology:
+    import networkx as nx
+
+    if isinstance(data, dict) and isinstance(data.get("topology"), dict):
+        data = data["topology"]
+    if isinstance(data, dict) and "msccl_type" in data:
+        return topology_from_msccl(data, name)
+    if not isinstance(data, dict) or not data.keys() & {"nodes", "servers"}:
+        raise FileError(
+            "expected nodes and links as networkx writes them (node-link), or servers, switches "
+            "and links"
+        )
+    if "servers" in data:
+        return topology_from_object({**data, "name": name})
+    edges = "edges" if "edges" in data else "links"
+    for key in ("nodes", edges):
+        if not isinstance(data.get(key), list):
+            raise FileError(f"{key}: expected a list")
+    refuse_misspelt(data, _NODE_LINK, FileError)
+    return from_networkx(nx.node_link_graph(data, edges=edges), name)
+
+
+def _read_msccl(content: bytes, name: str) -> Topology:
+    data = _decoded(content)
+    if not isinstance(data, dict):
+        raise FileError("expected an object with links, as msccl-tools writes it")
+    return topology_from_msccl(data, name)
+
+
+def _decoded(content: bytes) -> Any:
+    import msgspec
+
+    try:
+        return msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FileError(f"not valid JSON: {error}") from None
+    except RecursionError:
+        raise FileError("not valid JSON: nested too deeply") from None
+
+
+def _write_json(topology: Topology, graph: "nx.Graph") -> bytes:
+    import msgspec
+    import networkx as nx
+
+    return msgspec.json.encode(nx.node_link_data(graph, edges="links")) + b"\n"
+
+
+def _write_yaml(topology: Topology, graph: "nx.Graph") -> bytes:
+    import networkx as nx
+
+    return write_yaml(nx.node_link_data(graph, edges="links"))
+
+
+def _read_csv(content: bytes, name: str) -> Topology:
+    return from_networkx(parse_csv(_text(content)), name)
+
+
+def _write_csv(topology: Topology, graph: "nx.Graph") -> bytes:
+    return write_csv(topology, graph).encode()
+
+
+def _read_edges(content: bytes, name: str) -> Topology:
+    text = _text(content)
+    return parse_simai(text, name) if is_simai(text) else from_networkx(parse_edge_list(text), name)
+
+
+def _read_simai(content: bytes, name: str) -> Topology:
+    return parse_simai(_text(content), name)
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileError(f"not UTF-8 text: {error.reason} at byte {error.start}") from None
+
+
+def _write_edges(topology: Topology, graph: "nx.Graph") -> bytes:
+    return write_edge_list(topology, graph).encode()
+
+
+_READERS: dict[str, Callable[[bytes, str], Topology]] = {
+    "graphml": _read_graphml,
+    "json": _read_json,
+    "yaml": _read_yaml,
+    "csv": _read_csv,
+    "edges": _read_edges,
+    "xml": _read_xml,
+    "nccl_xml": topology_from_nccl_xml,
+    "nccl_xml_with_network": functools.partial(topology_from_nccl_xml, network=True),
+    "nccl_xml_nvlink_only": functools.partial(topology_from_nccl_xml, pcie=False),
+    "msccl_json": _read_msccl,
+    "simai": _read_simai,
+}
+_WRITERS: dict[str, Callable[[Topology, "nx.Graph"], bytes]] = {
+    "graphml": _write_graphml,
+    "json": _write_json,
+    "yaml": _write_yaml,
+    "csv": _write_csv,
+    "edges": _write_edges,
+}

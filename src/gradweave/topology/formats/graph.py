@@ -1,0 +1,223 @@
+"""Networks as networkx graphs, and back."""
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import InputWarning, SpecError, TopologyError
+from gradweave.topology.capacity import capacities_from_bandwidths
+from gradweave.topology.formats.attributes import KIND_KEYS, check_attributes, shown
+from gradweave.topology.topology import Link, Topology
+from gradweave.topology.units import doubt_of_bandwidth, parse_bandwidth, parse_latency
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+def to_networkx(topology: Topology) -> "nx.DiGraph":
+    """Makes a networkx graph of a network, with one edge per link direction.
+
+    Args:
+        topology: the network.
+
+    Returns:
+        A directed graph whose nodes are 0 … V−1 with the attributes ``kind`` (``server`` or
+        ``switch``) and, where the network has them, ``label``, ``x`` and ``y``; its edges have
+        ``bandwidth_bytes_per_s``, ``latency_s`` and ``capacity``. The graph's ``name`` is the
+        network's.
+
+    >>> import gradweave as gw
+    >>> sorted(gw.topology.to_networkx(gw.topology.star(3)).successors(3))
+    [0, 1, 2]
+    """
+    import networkx as nx
+
+    graph = nx.DiGraph(name=topology.name)
+    for node, is_server in enumerate(topology.is_server.tolist()):
+        graph.add_node(node, kind="server" if is_server else "switch")
+    for node, label in enumerate(topology.labels):
+        graph.nodes[node]["label"] = label
+    if topology.positions is not None:
+        for node, (x, y) in enumerate(topology.positions.tolist()):
+            graph.nodes[node].update(x=x, y=y)
+    fields = ("source", "target", "bandwidth_bytes_per_s", "latency_s", "capacity")
+    columns = [getattr(topology, field).tolist() for field in fields]
+    for source, target, bandwidth, latency, capacity in zip(*columns, strict=True):
+        graph.add_edge(
+            source, target, bandwidth_bytes_per_s=bandwidth, latency_s=latency, capacity=capacity
+        )
+    return graph
+
+
+def from_networkx(
+    graph: "nx.Graph", name: str | None = None, *, round_capacities: bool = True
+) -> Topology:
+    """Reads a network from a networkx graph of any kind.
+
+    An undirected edge is a link with the same properties in both directions, a directed edge is one
+    direction. Parallel edges become one link with their bandwidths and capacities added and the
+    larger latency. Nodes are numbered from 0: those named by integers in ascending order, others in
+    the graph's order.
+
+    Args:
+        graph: its nodes may have ``kind`` (or ``type``, ``role``), ``server`` or ``switch``,
+            servers if they have none; its edges ``bandwidth`` (``"10Gbit/s"`` or bytes/s) or
+            ``bandwidth_bytes_per_s``, ``latency`` (``"5us"`` or s) or ``latency_s``, and
+            ``capacity``. What is missing is as in `Link`; where no edge has a capacity, capacities
+            are the bandwidths divided by their greatest common unit. Other attributes mean nothing,
+            and a warning says so.
+        name: the network's name; the graph's if not given.
+        round_capacities: whether bandwidths without a useful common unit, as measured ones are, get
+            small capacities nearly in proportion to them, with a warning.
+
+    Raises:
+        TopologyError: naming the node or link at fault, an attribute that is nearly a known one
+            among them.
+
+    >>> import networkx as nx
+    >>> from_networkx(nx.petersen_graph(), name="petersen")
+    Topology('petersen': 10 servers, 0 switches, 15 links)
+    """
+    name = name or str(graph.graph.get("name") or "network")
+    check_attributes(graph, name)
+    nodes = _ordered(graph.nodes)
+    index = {node: place for place, node in enumerate(nodes)}
+    attributes: list[Mapping[str, Any]] = [graph.nodes[node] for node in nodes]
+    return Topology(
+        name=name,
+        is_server=np.array(
+            [_is_server(n, a) for n, a in zip(nodes, attributes, strict=True)], np.bool_
+        ),
+        labels=_labels(nodes, attributes),
+        positions=_positions(attributes),
+        **_links(graph, index, name, round_capacities),
+    )
+
+
+def integer_named(nodes: Iterable[Any]) -> bool:
+    """Whether every node is named by an integer, in plain decimal digits."""
+    return all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", str(node)) for node in nodes)
+
+
+def _ordered(nodes: Iterable[Any]) -> list[Any]:
+    nodes = list(nodes)
+    return sorted(nodes, key=lambda node: int(str(node))) if integer_named(nodes) else nodes
+
+
+def _is_server(node: Any, attributes: Mapping[str, Any]) -> bool:
+    key = next((key for key in KIND_KEYS if key in attributes), None)
+    if key is None:
+        return True
+    kind = str(attributes[key]).strip().lower()
+    if kind not in ("server", "switch"):
+        raise TopologyError(
+            f"node {shown(node)}: {key} must be server or switch, got {shown(attributes[key])}"
+        )
+    return kind == "server"
+
+
+def _labels(nodes: list[Any], attributes: list[Mapping[str, Any]]) -> tuple[str, ...]:
+    for key in ("label", "name"):
+        if all(isinstance(each.get(key), str) for each in attributes):
+            labels = tuple(each[key] for each in attributes)
+            break
+    else:
+        labels = tuple(map(str, nodes))
+    return () if labels == tuple(map(str, range(len(nodes)))) else labels
+
+
+def _positions(attributes: list[Mapping[str, Any]]) -> NDArray[np.float64] | None:
+    places = [(each.get("x"), each.get("y")) for each in attributes]
+    if not all(isinstance(value, int | float) for place in places for value in place):
+        return None
+    positions = np.array(places, np.float64).reshape(-1, 2)
+    return positions if np.isfinite(positions).all() else None
+
+
+def _links(
+    graph: "nx.Graph", index: Mapping[Any, int], name: str, round_capacities: bool
+) -> dict[str, NDArray]:
+    """The link columns, parallel edges merged."""
+    usual = Link()
+    rows: list[tuple[int, int, float, float, int | None]] = []
+    doubts: list[str] = []
+    for source, target, data in graph.edges(data=True):
+        where = f"link {shown(source)}→{shown(target)}"
+        doubt = doubt_of_bandwidth(data.get("bandwidth"))
+        if doubt:
+            doubts.append(f"{where}: {doubt}")
+        bandwidth = _read(where, data, "bandwidth", "bandwidth_bytes_per_s", parse_bandwidth)
+        latency = _read(where, data, "latency", "latency_s", parse_latency)
+        rows.append(
+            (
+                index[source],
+                index[target],
+                usual.bandwidth_bytes_per_s if bandwidth is None else bandwidth,
+                usual.latency_s if latency is None else latency,
+                _capacity(where, data),
+            )
+        )
+    if doubts:
+        others = f" ({len(doubts)} such links)" if len(doubts) > 1 else ""
+        warnings.warn(f"{name}: {doubts[0]}{others}", InputWarning, stacklevel=3)
+    source, target, bandwidth, latency = (
+        np.array([row[:4] for row in rows], np.float64).reshape(-1, 4).T
+    )
+    given = [row[4] for row in rows]
+    if all(capacity is None for capacity in given):
+        capacity = capacities_from_bandwidths(bandwidth, name, rounded=round_capacities)
+    else:
+        capacity = np.array([usual.capacity if c is None else c for c in given], np.int64)
+    if not graph.is_directed():
+        source, target = np.concatenate([source, target]), np.concatenate([target, source])
+        bandwidth, latency, capacity = (np.tile(c, 2) for c in (bandwidth, latency, capacity))
+    return _merged(source.astype(np.int64), target.astype(np.int64), bandwidth, latency, capacity)
+
+
+def _merged(
+    source: NDArray, target: NDArray, bandwidth: NDArray, latency: NDArray, capacity: NDArray
+) -> dict[str, NDArray]:
+    """One entry per link direction: bandwidths and capacities added, the larger latency."""
+    ends, place = np.unique(np.stack([source, target], axis=1), axis=0, return_inverse=True)
+    place = place.reshape(-1)
+    total_bandwidth, most_latency = np.zeros(len(ends)), np.zeros(len(ends))
+    total_capacity = np.zeros(len(ends), np.int64)
+    np.add.at(total_bandwidth, place, bandwidth)
+    np.maximum.at(most_latency, place, latency)
+    np.add.at(total_capacity, place, capacity)
+    return {
+        "source": ends[:, 0],
+        "target": ends[:, 1],
+        "bandwidth_bytes_per_s": total_bandwidth,
+        "latency_s": most_latency,
+        "capacity": total_capacity,
+    }
+
+
+def _read(
+    where: str, data: Mapping[str, Any], key: str, key_with_unit: str, parse: Any
+) -> float | None:
+    if key in data and key_with_unit in data:
+        raise TopologyError(f"{where}: has both {key} and {key_with_unit}; give one")
+    value = data.get(key, data.get(key_with_unit))
+    if value is None:
+        return None
+    try:
+        return parse(value)
+    except SpecError as error:
+        raise TopologyError(f"{where}: {error}") from None
+
+
+def _capacity(where: str, data: Mapping[str, Any]) -> int | None:
+    value = data.get("capacity")
+    if value is None:
+        return None
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    # At most nine digits: fits the topology's column even when many parallel links are added.
+    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text):
+        raise TopologyError(f"{where}: capacity must be a positive integer, got {shown(value)}")
+    return int(text)

@@ -1,0 +1,243 @@
+"""NCCL's topology XML, as ``NCCL_TOPO_DUMP_FILE`` writes it, and RCCL's.
+
+    <system version="1">
+      <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="79">
+        <pci busid="0000:05:00.0" link_speed="8 GT/s" link_width="16">             a PCIe switch
+          <pci busid="0000:06:00.0" link_speed="8 GT/s" link_width="16">
+            <gpu dev="0" sm="70" rank="0">
+              <nvlink target="0000:07:00.0" count="1" tclass="0x030200"/>          … one a peer
+
+Bandwidths are those that NCCL and RCCL count for each kind of link: lower than the peaks.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from gradweave.errors import FileError
+from gradweave.topology.formats.graph import from_networkx
+from gradweave.topology.formats.nccl_attributes import (
+    attribute,
+    count,
+    cpu_link_mb_per_s,
+    gpu_link_mb_per_s,
+    integer_attribute,
+    net_latency_s,
+    pcie_mb_per_s,
+)
+from gradweave.topology.serving import serving_nodes
+from gradweave.topology.topology import Link, Topology
+
+_MB = 10**6
+MAX_CPUS = 1024
+"""Most processors that a file may show."""
+
+
+def topology_from_nccl_xml(
+    content: bytes, name: str, *, pcie: bool = True, network: bool = False
+) -> Topology:
+    """Reads a topology that NCCL or RCCL dumped.
+
+    GPUs are servers, in the order of their ranks. PCIe switches and processors are switches, and so
+    are all NVSwitches together, as in NCCL: the hardware spreads each transfer over them. Links are
+    NVLink and Infinity Fabric (``count`` times the speed of one, for the kind of GPU), PCIe (speed
+    times width), links between processors of one host, and chip-to-chip links. What serves no pair
+    of GPUs is left out, as are NVLinks to GPUs that the file does not show; ``pcilink`` and the
+    overhead of peer-to-peer transfers through Intel processors are not modelled. Latencies are
+    `Link`'s.
+
+    Args:
+        content: the file's bytes.
+        name: the network's name.
+        pcie: whether to keep PCIe, processors and what hangs on them; without, NVLink, NVSwitch and
+            Infinity Fabric are left.
+        network: whether to keep the network cards, all joined to one outer switch, ``fabric``.
+
+    Raises:
+        FileError: naming the element and the attribute at fault.
+        TopologyError: such a network cannot exist.
+    """
+    system = parse_xml(content)
+    if system.tag != "system":
+        raise FileError(
+            f"expected a system element, as NCCL_TOPO_DUMP_FILE writes it, got {system.tag!r:.40}"
+        )
+    reader = _Reader(pcie=pcie, network=network)
+    for cpu in system.iterfind("cpu"):
+        reader.read_cpu(cpu)
+    reader.join_cpus()
+    reader.add_nvlinks()
+    return reader.topology(name)
+
+
+def parse_xml(content: bytes) -> Any:
+    """The root element of an XML file, which may have no document type and no entities.
+
+    Raises:
+        FileError: it is not well-formed, or has them.
+    """
+    from defusedxml import ElementTree
+    from defusedxml.common import DefusedXmlException
+
+    try:
+        return ElementTree.fromstring(content, forbid_dtd=True)
+    except DefusedXmlException:
+        raise FileError("has a document type or entities, which are refused; remove them") from None
+    except ElementTree.ParseError as error:
+        raise FileError(f"not well-formed XML: {error}") from None
+
+
+class _Reader:
+    """A graph that grows while the file is read."""
+
+    def __init__(self, *, pcie: bool, network: bool) -> None:
+        import networkx as nx
+
+        self.graph: Any = nx.DiGraph()
+        self.pcie, self.network = pcie, network
+        self.gpus: dict[tuple[str, str], Any] = {}
+        """The gpu elements by host and bus id."""
+        self.cpus: dict[tuple[str, str], Any] = {}
+        self.buses: set[tuple[str, str]] = set()
+        self.hosts: dict[str, int] = {}
+
+    def read_cpu(self, cpu: Any) -> None:
+        """Adds a processor and all that hangs on it."""
+        host = cpu.get("host_hash", "")
+        self.hosts.setdefault(host, len(self.hosts))
+        node = self._label(host, f"cpu{attribute(cpu, 'cpu', 'numaid')}")
+        if node in self.graph:
+            raise FileError(f"{node}: numaid is given twice")
+        self.graph.add_node(node, kind="switch")
+        if len(self.cpus) == MAX_CPUS:
+            raise FileError(f"more than {MAX_CPUS} cpu elements, the most that are read")
+        self.cpus[host, node] = cpu
+        # A list in place of recursion, so that no file is nested too deeply.
+        pending = [(child, node) for child in reversed(cpu)]
+        while pending:
+            element, parent = pending.pop()
+            if element.tag == "pci":
+                below = self._read_pci(element, host, node, parent)
+                pending += [(child, below) for child in reversed(element)]
+            elif element.tag == "nic" and parent == node:
+                self._add_nic(element, parent)
+
+    def _read_pci(self, pci: Any, host: str, cpu: str, parent: str) -> str:
+        """Adds a PCIe device with its link to its parent; returns its node."""
+        bus = attribute(pci, "pci", "busid").lower()
+        where = f"pci {bus}"
+        gpus, nic = pci.findall("gpu"), pci.find("nic")
+        node = self._label(host, f"{'gpu' if gpus else 'nic' if nic is not None else 'pci'}-{bus}")
+        if (host, bus) in self.buses:
+            raise FileError(f"{where}: busid is given twice")
+        self.buses.add((host, bus))
+        if len(gpus) > 1:
+            raise FileError(f"{where}: {len(gpus)} gpu elements; one GPU a device is understood")
+        speed = pcie_mb_per_s(pci, where)
+        self.graph.add_node(node, kind="server" if gpus else "switch")
+        if self.pcie:
+            self._join(parent, node, speed)
+        if gpus:
+            self.gpus[host, bus] = gpus[0]
+            self._add_c2c(gpus[0], node, cpu)
+        elif nic is not None:
+            self._add_nic(nic, node)
+        return node
+
+    def _add_c2c(self, gpu: Any, node: str, cpu: str) -> None:
+        for c2c in gpu.iterfind("c2c"):
+            speed = integer_attribute(c2c, f"c2c of {node}", "bw") * count(c2c, f"c2c of {node}")
+            if self.pcie:
+                self._join(cpu, node, speed)
+
+    def _add_nic(self, nic: Any, node: str) -> None:
+        """Joins a network card to the outer switch, by the speeds of its ports together."""
+        for net in nic.iterfind("net") if self.network else ():
+            if net.get("dev") is None or net.get("net") == "0":
+                continue  # as in NCCL: a port that is off, or part of a joined one
+            where = f"net {net.get('name', net.get('dev'))!r:.40} of {node}"
+            mbits = integer_attribute(net, where, "speed", least=-(10**9), default=0)
+            self.graph.add_node("fabric", kind="switch")
+            speed = (mbits if mbits > 0 else 10_000) / 8
+            self._join(node, "fabric", speed, net_latency_s(net, where))
+
+    def join_cpus(self) -> None:
+        """Links every two processors of one host, each way at the speed of the first."""
+        for host, node in self.cpus if self.pcie else ():
+            speed = cpu_link_mb_per_s(self.cpus[host, node], node)
+            for other_host, other in self.cpus:
+                if other_host == host and other != node:
+                    self._add(node, other, speed)
+
+    def add_nvlinks(self) -> None:
+        """Adds what the gpu elements say of their own links."""
+        for (host, bus), gpu in self.gpus.items():
+            node = self._label(host, f"gpu-{bus}")
+            for link in gpu:
+                if link.tag not in ("nvlink", "xgmi"):
+                    continue
+                where = f"{link.tag} of {node}"
+                speed = count(link, where) * gpu_link_mb_per_s(gpu, link.tag, node)
+                kind = attribute(link, where, "tclass").lower()
+                target = attribute(link, where, "target").lower()
+                if kind.startswith("0x03"):
+                    if (host, target) in self.gpus:
+                        self._add(node, self._label(host, f"gpu-{target}"), speed)
+                elif kind == "0x068000":
+                    self.graph.add_node("nvswitch", kind="switch")
+                    self._join(node, "nvswitch", speed)
+                elif kind != "0x068001":  # a processor's own NVLink: not modelled
+                    raise FileError(
+                        f"{where}: tclass must be 0x03… (a GPU) or 0x068000 (an NVSwitch), "
+                        f"got {kind!r:.40}"
+                    )
+
+    def topology(self, name: str) -> Topology:
+        """The network of all that serves, GPUs in the order of their ranks."""
+        import networkx as nx
+
+        if not self.gpus:
+            raise FileError("no gpu element; dump the file with NCCL_TOPO_DUMP_FILE from a run")
+        order = list(self._in_order())
+        number = {node: place for place, (node, _) in enumerate(order)}
+        graph: Any = nx.relabel_nodes(self.graph, number)
+        serving = serving_nodes(graph.to_undirected(), range(len(self.gpus)))
+        network: Any = nx.DiGraph()
+        for place, (node, label) in enumerate(order):
+            if place in serving:
+                network.add_node(place, label=label, **self.graph.nodes[node])
+        network.add_edges_from(
+            edge for edge in graph.edges(data=True) if serving.issuperset(edge[:2])
+        )
+        return from_networkx(network, name, round_capacities=False)  # NCCL's figures, not measured
+
+    def _in_order(self) -> Iterator[tuple[str, str]]:
+        """The nodes with their labels: GPUs first, by rank where every one has one."""
+        gpus = [(self._label(host, f"gpu-{bus}"), gpu) for (host, bus), gpu in self.gpus.items()]
+        if all(gpu.get("rank") is not None for _, gpu in gpus):
+            rank = {node: integer_attribute(gpu, node, "rank") for node, gpu in gpus}
+            if len(set(rank.values())) < len(rank):
+                raise FileError("gpu: two have the same rank")
+            yield from ((node, f"gpu{rank[node]}") for node in sorted(rank, key=rank.__getitem__))
+        else:
+            yield from ((node, node) for node, _ in gpus)
+        servers = {node for node, _ in gpus}
+        yield from ((node, node) for node in self.graph if node not in servers)
+
+    def _label(self, host: str, label: str) -> str:
+        place = self.hosts[host]
+        return f"host{place}/{label}" if place else label
+
+    def _join(self, a: str, b: str, speed: float, latency_s: float = 0.0) -> None:
+        """Adds to a link both ways."""
+        self._add(a, b, speed, latency_s)
+        self._add(b, a, speed, latency_s)
+
+    def _add(self, source: str, target: str, speed: float, latency_s: float = 0.0) -> None:
+        """Adds MB/s to one direction of a link, and the latency beyond the usual one if larger."""
+        link = self.graph.get_edge_data(source, target, {})
+        self.graph.add_edge(
+            source,
+            target,
+            bandwidth_bytes_per_s=link.get("bandwidth_bytes_per_s", 0) + speed * _MB,
+            latency_s=max(link.get("latency_s", 0.0), Link().latency_s + latency_s),
+        )

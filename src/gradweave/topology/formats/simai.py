@@ -1,0 +1,109 @@
+"""SimAI's topology text, and that of the ns-3 simulators that it grew from.
+
+    34 8 2 16 96 H100             nodes, GPUs a server, NVSwitches, switches, links, kind of GPU
+    16 17 18 … 33                 ids of the switches, NVSwitches first
+    0 16 900Gbps 0.000025ms 0     source, target, bandwidth, latency, error rate
+    …
+
+The simulators of ns-3 have three numbers in the first line: nodes, switches, links.
+"""
+
+import re
+from typing import Any
+
+from gradweave.errors import FileError
+from gradweave.topology.formats.graph import from_networkx
+from gradweave.topology.topology import MAX_NODES, Topology
+
+_NUMBER = "[0-9]{1,9}"
+_HEADER = re.compile(rf"({_NUMBER})(?:\s+{_NUMBER}\s+({_NUMBER}))?\s+({_NUMBER})\s+({_NUMBER})")
+_GPU = re.compile(rf"\s+[A-Za-z]\S*(?:\s+{_NUMBER})?")
+
+
+def is_simai(text: str) -> bool:
+    """Whether a text's first line is the first line of a SimAI topology.
+
+    No edge list begins so: its lines have at most five fields.
+
+    >>> is_simai("34 8 2 16 96 H100"), is_simai("a b 100Gbit/s 1us 2")
+    (True, False)
+    """
+    first = text.lstrip("\ufeff").lstrip().partition("\n")[0][:200].strip()
+    match = _HEADER.match(first)
+    return bool(match and match[2] and _GPU.fullmatch(first[match.end() :]))
+
+
+def parse_simai(text: str, name: str) -> Topology:
+    """Reads a SimAI topology, or one of the ns-3 simulators with three numbers in its first line.
+
+    GPUs are servers; NVSwitches and switches are switches; node ids are kept. The number of GPUs a
+    server, their kind and the links' error rates are not used. Links between the same two nodes are
+    one link with their bandwidths added.
+
+    Args:
+        text: the file's text.
+        name: the network's name.
+
+    Raises:
+        FileError: naming the line.
+        TopologyError: the lines are well-formed, but such a network cannot exist.
+    """
+    import networkx as nx
+
+    rows = [(i, line.split()) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+    nodes, switches, links = _sizes(" ".join(rows[0][1]) if rows else "")
+    ids, used = _switch_ids(rows[1:], switches, nodes)
+    given = len(rows) - 1 - used
+    if given != links:
+        raise FileError(f"line 1: announces {links} links, and {given} lines of links follow")
+    graph: Any = nx.MultiGraph()
+    graph.add_nodes_from(range(nodes), kind="server")
+    graph.add_nodes_from(ids, kind="switch")
+    for number, fields in rows[1 + used :]:
+        if len(fields) not in (4, 5):
+            raise FileError(
+                f"line {number}: expected source, target, bandwidth, latency and error rate; "
+                f"got {len(fields)} fields"
+            )
+        ends = [_node(number, field, nodes) for field in fields[:2]]
+        graph.add_edge(*ends, bandwidth=fields[2], latency=fields[3])
+    return from_networkx(graph, name)
+
+
+def _sizes(first: str) -> tuple[int, int, int]:
+    """Nodes, switches of both kinds, and links."""
+    match = _HEADER.match(first[:200])
+    rest = first[match.end() :] if match else ""
+    if not match or (not _GPU.fullmatch(rest) if match[2] else rest):
+        raise FileError(
+            "line 1: expected nodes, GPUs a server, NVSwitches, switches, links and kind of GPU "
+            f"(or nodes, switches and links), got {first!r:.60}"
+        )
+    nodes, links = int(match[1]), int(match[4])
+    if nodes > MAX_NODES:
+        raise FileError(f"line 1: {nodes} nodes; at most {MAX_NODES} are supported")
+    return nodes, int(match[2] or 0) + int(match[3]), links
+
+
+def _switch_ids(
+    rows: list[tuple[int, list[str]]], switches: int, nodes: int
+) -> tuple[list[int], int]:
+    """The switches, which may be on several lines, and how many lines they take."""
+    ids: list[int] = []
+    used = 0
+    while len(ids) < switches and used < len(rows):
+        number, fields = rows[used]
+        ids += [_node(number, field, nodes) for field in fields]
+        used += 1
+    if len(ids) != switches or len(set(ids)) != switches:
+        repeated = "" if len(set(ids)) == len(ids) else ", some of them twice"
+        raise FileError(
+            f"line 2: expected the ids of {switches} switches, got {len(ids)}{repeated}"
+        )
+    return ids, used
+
+
+def _node(line: int, field: str, nodes: int) -> int:
+    if not re.fullmatch(_NUMBER, field) or int(field) >= nodes:
+        raise FileError(f"line {line}: expected a node id from 0 to {nodes - 1}, got {field!r:.40}")
+    return int(field)
