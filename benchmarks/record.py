@@ -35,6 +35,11 @@ def record(name: str, command: str, **content: Any) -> Path:
     return path
 
 
+def load(name: str) -> dict[str, Any]:
+    """Reads benchmarks/results/NAME.json."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
 def hardware() -> dict[str, Any]:
     """The processor, how many cores, how much memory."""
     cpu = platform.processor() or platform.machine()

@@ -11,10 +11,12 @@ first (2 GB; torch's file for processors alone will do). `rllib_side.py` is what
    25: both play 25 here.
 2. Training. Seeds and sides take turns, each training in a new process with both cores: RLlib with
    two env runners and one learner, or two learners (torch's DDP over gloo); Gradweave on one and on
-   two devices. Returns are the mean over agents of an episode's reward, over the episodes that
-   ended in an update, while learning. Time counts from the start of the process: imports, Ray's
-   start, compilation. An update's time is when it is reported, which Gradweave does about once a
-   second. The sustained rate leaves out RLlib's first two updates and Gradweave's first call.
+   two devices, each twice: first with nothing compiled before, then with the programs that the
+   first run kept, as commands keep them. Returns are the mean over agents of an episode's reward,
+   over the episodes that ended in an update, while learning. Time counts from the start of the
+   process: imports, Ray's start, compilation. An update's time is when it is reported, which
+   Gradweave does about once a second. The sustained rate leaves out RLlib's first two updates and
+   Gradweave's first call.
 
 RLlib's loss is brought to Gradweave's by its settings; parameters are drawn and Adam's ε set alike.
 What is left: RLlib normalises advantages over a batch rather than a minibatch, and adds a row to
@@ -73,14 +75,23 @@ class Case:
     name: str
     parts: int
     """RLlib's remote learners, or Gradweave's devices."""
+    again: bool = False
+    """With the programs that the case before it compiled."""
 
 
 CASES = (
     Case("rllib", "RLlib, one learner", 0),
     Case("gradweave", "Gradweave, 1 device", 1),
+    Case("gradweave", "Gradweave, 1 device, later run", 1, again=True),
     Case("rllib", "RLlib, two learners", 2),
     Case("gradweave", "Gradweave, 2 devices", 2),
+    Case("gradweave", "Gradweave, 2 devices, later run", 2, again=True),
 )
+RUNS = {
+    "rllib": [case.name for case in CASES if case.side == "rllib"],
+    "first_run": [case.name for case in CASES if case.side == "gradweave" and not case.again],
+    "later_run": [case.name for case in CASES if case.side == "gradweave" and case.again],
+}
 
 
 def made(folder: Path) -> Path:
@@ -161,14 +172,21 @@ def parity(python: Path, folder: Path) -> dict[str, Any]:
 
 
 def trained(case: Case, seed: int, python: Path, folder: Path) -> dict[str, Any]:
-    """One training in a process of its own."""
+    """One training in a process of its own.
+
+    Args:
+        folder: Also holds what JAX compiled for this seed and number of devices.
+    """
     with tempfile.TemporaryDirectory(dir=folder) as own:
         told = {**SHARED, "seed": seed, "folder": own}
         if case.side == "rllib":
             told |= {**THEIRS, "learners": case.parts, "updates": UPDATES}
             command = [python, SIDE, "train"]
         else:
-            told |= {"devices": case.parts, "updates": OUR_UPDATES}
+            kept = folder / f"compiled-{case.parts}-{seed}"
+            if kept.exists() != case.again:
+                raise SystemExit(f"{case.name}: programs are there or not: {kept}")
+            told |= {"devices": case.parts, "updates": OUR_UPDATES, "compiled": str(kept)}
             command = [sys.executable, __file__, "--train"]
         settings = Path(own) / "settings.json"
         settings.write_text(json.dumps(told))
@@ -228,14 +246,18 @@ def judged(rows: list[dict[str, Any]], warming: int) -> dict[str, Any]:
 
 def train(settings: Path) -> None:
     """Gradweave's side: what `gradweave train` does, telling when each update was reported."""
+    told = json.loads(settings.read_text())
+    os.environ["XDG_CACHE_HOME"] = told["compiled"]
+    from gradweave.cli.jax_start import start_jax
+
+    start_jax(told["devices"])
+
     import jax
 
     from gradweave.marl import curves, training
     from gradweave.marl.config import Config
     from gradweave.marl.learners import algorithms
 
-    told = json.loads(settings.read_text())
-    jax.config.update("jax_num_cpu_devices", told["devices"])
     made = algorithms.settings("ippo", "spread", {**{key: told[key] for key in SHARED}, **OURS})
     config = Config(
         env=ENV,
@@ -279,24 +301,23 @@ def compared(rows: list[dict[str, Any]]) -> dict[str, Any]:
         for case in CASES
     ]
     rate = "sustained_steps_per_s"
-    best = {
-        side: max((m for m in medians if m["side"] == side), key=lambda m: m[rate])["case"]
-        for side in ("gradweave", "rllib")
+    fastest = {
+        run: max((m for m in medians if m["case"] in names), key=lambda m: m[rate])["case"]
+        for run, names in RUNS.items()
     }
     at = {(row["case"], row["seed"]): row for row in rows}
 
-    def ratios(key: str, *, faster_is_more: bool) -> list[float]:
-        pairs = [(at[best["gradweave"], seed][key], at[best["rllib"], seed][key]) for seed in SEEDS]
+    def ratios(run: str, key: str) -> list[float]:
+        pairs = [(at[fastest[run], seed][key], at[fastest["rllib"], seed][key]) for seed in SEEDS]
         known = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
-        return [ours / theirs if faster_is_more else theirs / ours for ours, theirs in known]
+        return [ours / theirs if key == rate else theirs / ours for ours, theirs in known]
 
+    keys = (rate, "wall_s_to_fixed_steps", "wall_s_to_target")
     return {
         "medians": medians,
-        "faster_way": best,
+        "fastest": fastest,
         "times_rllib": {
-            rate: ratios(rate, faster_is_more=True),
-            "wall_s_to_fixed_steps": ratios("wall_s_to_fixed_steps", faster_is_more=False),
-            "wall_s_to_target": ratios("wall_s_to_target", faster_is_more=False),
+            run: {key: ratios(run, key) for key in keys} for run in ("first_run", "later_run")
         },
     }
 
@@ -320,7 +341,7 @@ def draw(rows: list[dict[str, Any]], at_random: float, path: Path) -> None:
     panel.axhline(at_random, color="grey", ls="--", lw=1, label="at random")
     panel.axhline(TARGET, color="black", ls=":", lw=1, label="stated return")
     panel.set_xscale("log")
-    ticks = (10, 15, 20, 30, 40, 60)
+    ticks = (5, 10, 15, 20, 30, 40, 60)
     panel.set_xticks(ticks, [str(tick) for tick in ticks])
     panel.set_xticks([], minor=True)
     panel.set_xlabel("seconds since the process was started")
