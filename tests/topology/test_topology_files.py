@@ -250,8 +250,8 @@ def test_bandwidths_of_a_common_unit_are_left_exact():
     [
         ({"bandwidth": "100"}, "bandwidth 100 has no unit: understood as 100 bytes/s; write 100G"),
         ({"bandwidth": 12.5}, "bandwidth 12.5 has no unit: understood as 12.5 bytes/s"),
-        ({"color": "red", "weight": 3}, "left out: 'color', 'weight'; links may have bandwidth"),
-        ({"bandwidth": 1e9, "bandwidth_used": 1}, "left out: 'bandwidth_used'"),
+        ({"color": "red", "weight": 3}, "ignored: 'color', 'weight'; links may have bandwidth"),
+        ({"bandwidth": 1e9, "bandwidth_used": 1}, "ignored: 'bandwidth_used'"),
     ],
 )
 def test_what_may_not_be_meant_is_told_once(edge, understood):
@@ -298,7 +298,7 @@ def test_a_misspelt_kind_is_refused():
     ):
         gt.from_networkx(graph)
     graph.nodes[0]["kind"] = "switch"
-    with pytest.warns(InputWarning, match="left out: 'knd'"):
+    with pytest.warns(InputWarning, match="ignored: 'knd'"):
         gt.from_networkx(graph)
 
 
@@ -345,7 +345,7 @@ def test_yaml_by_hand(tmp_path):
     assert net.labels == ("gpu0", "no", "1:30", "leaf")
     assert net.bandwidth_bytes_per_s[net.source == 3].tolist() == [12.5e9, 1e9, 2e9]
     held = topology_to_object(gt.bcube(2, 1))
-    (tmp_path / "schedule.yaml").write_bytes(write_yaml({"topology": held}))
+    (tmp_path / "schedule.yaml").write_text(write_yaml({"topology": held}))
     assert gt.load(tmp_path / "schedule.yaml").same_network(gt.bcube(2, 1))
 
 
@@ -525,7 +525,7 @@ GOOD = {"servers": [0, 1], "switches": [], "links": {}}
         (".csv", "source,target\n", "0 servers"),
         (".yaml", "", "expected nodes and links"),
         (".yaml", "nodes: [", "not valid YAML"),
-        (".yaml", "nodes: &a [{id: 0}]\nlinks: *a\n", "line 2: aliases (*a) are refused"),
+        (".yaml", "nodes: &a [{id: 0}]\nlinks: *a\n", "line 2: aliases (*a) are rejected"),
         (".yaml", "a: &a [x]\nb: &b [*a,*a]\nc: [*b,*b]\n", "line 2: aliases"),
         (".yaml", "a: &a {b: *a}\n", "line 1: aliases"),
         (".yaml", "[" * 200_000, "nested too deeply"),

@@ -423,7 +423,7 @@ LINKS = "0 3 8Gbps 1us 0\n1 3 8Gbps 1us 0\n2 3 8Gbps 1us 0\n"
 @pytest.mark.parametrize(
     ("text", "culprit"),
     [
-        ("", "line 1: expected nodes, GPUs a server"),
+        ("", "line 1: expected nodes, GPUs per server"),
         ("4 2 1 0 3\n", "line 1: expected nodes"),
         ("4 2 1 0 3 A100 x\n", "line 1: expected nodes"),
         ("x y z\n", "line 1: expected nodes"),
@@ -432,8 +432,8 @@ LINKS = "0 3 8Gbps 1us 0\n1 3 8Gbps 1us 0\n2 3 8Gbps 1us 0\n"
         (HEAD, "line 2: expected the ids of 1 switches, got 0"),
         (HEAD + "7\n" + LINKS, "line 2: expected a node id from 0 to 3, got '7'"),
         (HEAD + "3 3\n" + LINKS, "line 2: expected the ids of 1 switches, got 2"),
-        (HEAD + "3\n" + LINKS[:-17], "line 1: announces 3 links, and 2 lines of links follow"),
-        (HEAD + "3\n" + LINKS + LINKS, "line 1: announces 3 links, and 6"),
+        (HEAD + "3\n" + LINKS[:-17], "line 1: announces 3 links, but 2 lines of links follow"),
+        (HEAD + "3\n" + LINKS + LINKS, "line 1: announces 3 links, but 6"),
         (HEAD + "3\n" + LINKS.replace("2 3", "2 8"), "line 5: expected a node id from 0 to 3"),
         (HEAD + "3\n" + LINKS.replace("2 3", "2 -1"), "line 5: expected a node id"),
         (HEAD + "3\n" + LINKS.replace("2 3 8Gbps", "2 8Gbps"), "line 5: expected a node id"),

@@ -35,7 +35,7 @@ from gradweave.schedulers.spec import from_spec as scheduler_from_spec
 from gradweave.schedulers.spec import split_specs
 from gradweave.topology import Topology
 from gradweave.topology.units import (
-    doubt_of_bandwidth,
+    ambiguous_bandwidth,
     format_bandwidth,
     parse_bandwidth,
     parse_latency,
@@ -146,7 +146,7 @@ def lab(
 
 def _bandwidth(text: str) -> float:
     bandwidth = parse_bandwidth(text)
-    if doubt := doubt_of_bandwidth(text):
+    if doubt := ambiguous_bandwidth(text):
         warn(f"--bandwidth: {doubt}")
     return bandwidth
 

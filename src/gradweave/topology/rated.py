@@ -12,22 +12,21 @@ from numpy.typing import NDArray
 from gradweave.errors import TopologyError
 from gradweave.topology.capacity import MAX_CAPACITY
 from gradweave.topology.topology import Link, Topology
-from gradweave.topology.units import exact_bandwidth, exact_latency
 
 
 @dataclasses.dataclass(frozen=True)
-class Links:
-    """Alike links of a network whose links are not all alike."""
+class LinkGroup:
+    """The links of one rate in a network of several rates."""
 
     pairs: NDArray[np.integer]
-    """[K, 2] the nodes that each joins."""
+    """[K, 2] the nodes that each link joins."""
     rate: Fraction
     """Their bandwidth in multiples of that of the network's `Link`."""
 
 
 def rated_topology(
     name: str,
-    groups: Sequence[Links],
+    groups: Sequence[LinkGroup],
     *,
     servers: int,
     switches: int,
@@ -46,22 +45,21 @@ def rated_topology(
         positions: [V, 2] where to draw the nodes.
 
     Raises:
-        TopologyError: the rates have no common unit worth the name.
+        TopologyError: the rates have no useful common unit.
     """
     capacities = capacities_from_rates(name, [group.rate for group in groups])
     counts = [len(group.pairs) for group in groups]
     bandwidth = link.bandwidth_bytes_per_s
-    exact = Fraction(bandwidth) if math.isfinite(bandwidth) else Fraction(-1)  # refused below
+    exact = Fraction(bandwidth) if math.isfinite(bandwidth) else Fraction(-1)  # rejected below
     bandwidths = [float(exact * group.rate) for group in groups]
-    pairs = np.concatenate([np.asarray(group.pairs, np.int64) for group in groups])
-    return Topology(
-        name=name,
-        is_server=np.arange(servers + switches) < servers,
-        source=np.concatenate([pairs[:, 0], pairs[:, 1]]),
-        target=np.concatenate([pairs[:, 1], pairs[:, 0]]),
-        bandwidth_bytes_per_s=np.tile(np.repeat(bandwidths, counts), 2),
-        latency_s=np.full(2 * len(pairs), link.latency_s),
-        capacity=np.tile(np.repeat(np.array(capacities, np.int64) * link.capacity, counts), 2),
+    return Topology.from_links(
+        name,
+        servers=servers,
+        switches=switches,
+        links=np.concatenate([group.pairs for group in groups]),
+        link=link,
+        capacity=np.repeat(np.array(capacities, np.int64), counts),
+        bandwidth_bytes_per_s=np.repeat(bandwidths, counts),
         positions=positions,
     )
 
@@ -109,24 +107,3 @@ def exact_rate(family: str, parameter: str, value: float | Fraction | str) -> Fr
             f"got {value!r:.40}"
         )
     return rate
-
-
-def rated_name(body: str, link: Link, usual: Link) -> str:
-    """The canonical specification of a network whose links have their own usual properties.
-
-    Args:
-        body: family and parameters; without a colon where there are no parameters.
-        link: the links' properties.
-        usual: what they are unless stated.
-
-    >>> rated_name("dgx1v", Link(latency_s=2e-6), Link())
-    'dgx1v:latency=2us'
-    """
-    parts = []
-    if link.bandwidth_bytes_per_s != usual.bandwidth_bytes_per_s:
-        parts.append(f"bandwidth={exact_bandwidth(link.bandwidth_bytes_per_s)}")
-    if link.latency_s != usual.latency_s:
-        parts.append(f"latency={exact_latency(link.latency_s)}")
-    if link.capacity != usual.capacity:
-        parts.append(f"capacity={link.capacity}")
-    return body + ("," if ":" in body else ":") * bool(parts) + ",".join(parts)

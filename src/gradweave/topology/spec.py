@@ -35,7 +35,7 @@ from gradweave.topology.families.star import star
 from gradweave.topology.families.torus import mesh, torus
 from gradweave.topology.formats.files import SUFFIXES, load
 from gradweave.topology.topology import Link, Topology
-from gradweave.topology.units import doubt_of_bandwidth, parse_bandwidth, parse_latency
+from gradweave.topology.units import ambiguous_bandwidth, parse_bandwidth, parse_latency
 
 UNNAMED = ""
 """Key under which `parse_spec` gives a value that was written without one, as in ``torus:4x4``."""
@@ -162,7 +162,7 @@ def _bandwidth(what: str, value: str) -> float:
         bandwidth = parse_bandwidth(value)
     except SpecError as error:
         raise SpecError(f"{what}: {error}") from None
-    if doubt := doubt_of_bandwidth(value):
+    if doubt := ambiguous_bandwidth(value):
         warnings.warn(f"{what}: {doubt}", InputWarning, stacklevel=4)
     return bandwidth
 

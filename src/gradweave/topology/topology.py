@@ -11,18 +11,33 @@ from numpy.typing import ArrayLike, NDArray
 from gradweave.errors import TopologyError
 
 Integers = NDArray[np.integer[Any]]
-"""Integers of any width when given; int32 once held, unless said otherwise."""
+"""Integers of any width as arguments; stored as int32 unless stated otherwise."""
 Floats = NDArray[np.floating[Any]]
-"""Numbers of any width when given; float64 once held."""
+"""Numbers of any width as arguments; stored as float64."""
+
+LINK_COLUMNS = ("source", "target", "bandwidth_bytes_per_s", "latency_s", "capacity")
+"""Fields of `Topology` that have one entry per link direction."""
+LINK_PROPERTIES = LINK_COLUMNS[2:]
+"""Those that may differ between the two directions of a link."""
 
 MAX_NODES = 1 << 20
 """Largest number of nodes accepted; a guard against absurd specifications, not a limit of the
 code."""
 
 
+_DTYPES = {
+    "is_server": np.bool_,
+    "source": np.int32,
+    "target": np.int32,
+    "bandwidth_bytes_per_s": np.float64,
+    "latency_s": np.float64,
+    "capacity": np.int32,
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """What a generator gives each link, the same in both directions.
+    """Properties of a generated link, the same in both directions.
 
     The defaults are a 100 Gbit/s link with one microsecond of latency.
     """
@@ -68,54 +83,34 @@ class Topology:
     """[V, 2] where to draw each node, in arbitrary units, or None to let the report choose."""
 
     def __post_init__(self) -> None:
-        def column(field: str, dtype: type) -> NDArray:
-            array = np.array(getattr(self, field))
-            if array.ndim != 1:
-                raise TopologyError(
-                    f"{field}: expected a one-dimensional array, got {array.ndim} dimensions"
-                )
-            if array.size and not np.can_cast(array.dtype, dtype, casting="same_kind"):
-                raise TopologyError(
-                    f"{field}: expected {np.dtype(dtype)} values, got {array.dtype}"
-                )
-            if array.size and array.dtype.kind in "iu" and np.dtype(dtype).kind == "i":
-                limits = np.iinfo(dtype)
-                for value in (int(array.min()), int(array.max())):
-                    if not limits.min <= value <= limits.max:
-                        raise TopologyError(f"{field}: {value} does not fit in {limits.bits} bits")
-            return array.astype(dtype)
-
         columns = {
-            "is_server": column("is_server", np.bool_),
-            "source": column("source", np.int32),
-            "target": column("target", np.int32),
-            "bandwidth_bytes_per_s": column("bandwidth_bytes_per_s", np.float64),
-            "latency_s": column("latency_s", np.float64),
-            "capacity": column("capacity", np.int32),
+            field: _column(field, getattr(self, field), dtype) for field, dtype in _DTYPES.items()
         }
-        lengths = {field: len(columns[field]) for field in columns if field != "is_server"}
+        lengths = {field: len(columns[field]) for field in LINK_COLUMNS}
         if len(set(lengths.values())) > 1:
             raise TopologyError(
                 f"link columns differ in length: {lengths}; give one entry per direction in each"
             )
         order = np.lexsort((columns["target"], columns["source"]))
-        for field in lengths:
+        for field in LINK_COLUMNS:
             columns[field] = columns[field][order]
         if self.positions is not None:
-            positions = np.array(self.positions, np.float64)
-            if positions.shape != (len(columns["is_server"]), 2):
-                raise TopologyError(
-                    f"positions: expected one (x, y) per node, got shape {positions.shape}"
-                )
-            columns["positions"] = positions
+            columns["positions"] = np.array(self.positions, np.float64)
         for field, array in columns.items():
             array.flags.writeable = False
             object.__setattr__(self, field, array)
         object.__setattr__(self, "labels", tuple(self.labels))
-        self._check()
+        self._check_nodes()
+        self._check_links()
+        self._check_link_properties()
+        self._check_connected()
 
-    def _check(self) -> None:
+    def _check_nodes(self) -> None:
         nodes = self.num_nodes
+        if self.positions is not None and self.positions.shape != (nodes, 2):
+            raise TopologyError(
+                f"positions: expected one (x, y) per node, got shape {self.positions.shape}"
+            )
         if nodes > MAX_NODES:
             raise TopologyError(f"{nodes} nodes; at most {MAX_NODES} are supported")
         if self.labels and len(self.labels) != nodes:
@@ -127,48 +122,48 @@ class Topology:
                 f"{self.num_servers} server{'s' * (self.num_servers != 1)} in {self.name!r}; "
                 "an all-reduce needs at least 2"
             )
+
+    def _check_links(self) -> None:
+        nodes = self.num_nodes
         ends = np.concatenate([self.source, self.target])
-        if ends.size and (ends.min() < 0 or ends.max() >= nodes):
-            bad = int(ends[(ends < 0) | (ends >= nodes)][0])
-            raise TopologyError(f"a link names node {bad}, but nodes are 0 to {nodes - 1}")
-
-        def reject(mask: NDArray[np.bool_], what: str) -> None:
-            if mask.any():
-                link = int(np.flatnonzero(mask)[0])
-                raise TopologyError(
-                    f"link {self.link_name(link)}: {what(link) if callable(what) else what}"
-                )
-
-        reject(self.source == self.target, "joins a node to itself; remove it")
+        outside = ends[(ends < 0) | (ends >= nodes)]
+        if outside.size:
+            raise TopologyError(f"a link names node {outside[0]}, but nodes are 0 to {nodes - 1}")
         key = self.source.astype(np.int64) * nodes + self.target
-        reject(
-            np.concatenate([[False], key[1:] == key[:-1]]) if key.size else np.zeros(0, bool),
-            "is given twice; give parallel links as one link of higher capacity",
-        )
-        reject(
-            ~np.isin(self.target.astype(np.int64) * nodes + self.source, key),
-            "has no opposite direction; give both",
-        )
-        for field, least, unit in (
+        opposite = self.target.astype(np.int64) * nodes + self.source
+        for invalid, problem in (
+            (self.source == self.target, "joins a node to itself; remove it"),
+            (
+                np.diff(key, prepend=-1) == 0,
+                "is given twice; give parallel links as one link of higher capacity",
+            ),
+            (~np.isin(opposite, key), "has no opposite direction; give both"),
+        ):
+            if invalid.any():
+                raise TopologyError(f"link {self.link_name(int(np.argmax(invalid)))}: {problem}")
+
+    def _check_link_properties(self) -> None:
+        for field, expected, unit in (
             ("bandwidth_bytes_per_s", "positive", "bytes/s"),
             ("latency_s", "zero or positive", "s"),
             ("capacity", "at least 1", "transfers per round"),
         ):
             values = getattr(self, field)
-            low = values < 0 if field == "latency_s" else values <= 0
-            bad = low | ~np.isfinite(values)
-            if bad.any():
-                link = int(np.flatnonzero(bad)[0])
+            valid = np.isfinite(values) & ((values >= 0) if field == "latency_s" else (values > 0))
+            if not valid.all():
+                link = int(np.argmin(valid))
                 raise TopologyError(
-                    f"link {self.link_name(link)}: {field} must be {least} and finite, "
+                    f"link {self.link_name(link)}: {field} must be {expected} and finite, "
                     f"got {values[link]:g} {unit}"
                 )
+
+    def _check_connected(self) -> None:
         unreached = np.flatnonzero(~self._reached_from_first_server())
         if unreached.size:
             raise TopologyError(
                 f"disconnected: node {self.node_name(int(unreached[0]))} cannot be reached from "
-                f"{self.node_name(int(self.servers[0]))} ({unreached.size} of {nodes} nodes "
-                "cannot); add links or remove it"
+                f"{self.node_name(int(self.servers[0]))} ({unreached.size} of {self.num_nodes} "
+                "nodes cannot); add links or remove it"
             )
 
     def _reached_from_first_server(self) -> NDArray[np.bool_]:
@@ -192,9 +187,10 @@ class Topology:
         links: Iterable[tuple[int, int]] | NDArray,
         link: Link | None = None,
         capacity: Sequence[int] | NDArray | None = None,
+        bandwidth_bytes_per_s: NDArray | None = None,
         positions: NDArray | None = None,
     ) -> "Topology":
-        """Makes a network of alike links from undirected pairs.
+        """Makes a network from undirected pairs, each with the same properties in both directions.
 
         Args:
             name: the network's name.
@@ -202,8 +198,8 @@ class Topology:
             switches: number of switches; they follow the servers.
             links: pairs of nodes, one per link.
             link: bandwidth, latency and capacity of each direction of each link.
-            capacity: transfers per round of each link, in place of ``link.capacity``; the bandwidth
-                grows in proportion.
+            capacity: of each link, in multiples of ``link.capacity``.
+            bandwidth_bytes_per_s: of each link; if not given, in proportion to its capacity.
             positions: [V, 2] where to draw the nodes.
         """
         link = link or Link()
@@ -211,21 +207,20 @@ class Topology:
             raise TopologyError(
                 f"{name}: {servers + switches} nodes; at most {MAX_NODES} are supported"
             )
-        pairs = np.array(links if isinstance(links, np.ndarray) else list(links), np.int64).reshape(
-            -1, 2
-        )
-        multiple = (
-            np.ones(len(pairs), np.int64) if capacity is None else np.asarray(capacity, np.int64)
-        )
-        both = np.concatenate([multiple, multiple])
+        pairs = np.array(links if isinstance(links, np.ndarray) else list(links), np.int64)
+        pairs = pairs.reshape(-1, 2)
+        multiple = np.asarray(1 if capacity is None else capacity, np.int64)
+        multiple = np.broadcast_to(multiple, len(pairs))
+        if bandwidth_bytes_per_s is None:
+            bandwidth_bytes_per_s = link.bandwidth_bytes_per_s * multiple
         return Topology(
             name=name,
             is_server=np.arange(servers + switches) < servers,
             source=np.concatenate([pairs[:, 0], pairs[:, 1]]),
             target=np.concatenate([pairs[:, 1], pairs[:, 0]]),
-            bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * both,
+            bandwidth_bytes_per_s=np.tile(bandwidth_bytes_per_s, 2),
             latency_s=np.full(2 * len(pairs), link.latency_s),
-            capacity=link.capacity * both,
+            capacity=np.tile(link.capacity * multiple, 2),
             positions=positions,
         )
 
@@ -322,23 +317,30 @@ class Topology:
 
     def same_network(self, other: "Topology") -> bool:
         """Whether both have the same nodes and links; names and drawings may differ."""
-        return all(
-            np.array_equal(getattr(self, field), getattr(other, field))
-            for field in (
-                "is_server",
-                "source",
-                "target",
-                "bandwidth_bytes_per_s",
-                "latency_s",
-                "capacity",
-            )
-        )
+        return all(np.array_equal(getattr(self, field), getattr(other, field)) for field in _DTYPES)
 
     def __repr__(self) -> str:
         return (
             f"Topology({self.name!r}: {self.num_servers} servers, {len(self.switches)} switches, "
             f"{self.num_links} links)"
         )
+
+
+def _column(field: str, values: Any, dtype: type) -> NDArray:
+    """A copy of a field's values, of the type that it is stored in."""
+    array = np.array(values)
+    if array.ndim != 1:
+        raise TopologyError(
+            f"{field}: expected a one-dimensional array, got {array.ndim} dimensions"
+        )
+    if array.size and not np.can_cast(array.dtype, dtype, casting="same_kind"):
+        raise TopologyError(f"{field}: expected {np.dtype(dtype)} values, got {array.dtype}")
+    if array.size and array.dtype.kind in "iu" and np.dtype(dtype).kind == "i":
+        limits = np.iinfo(dtype)
+        for value in (int(array.min()), int(array.max())):
+            if not limits.min <= value <= limits.max:
+                raise TopologyError(f"{field}: {value} does not fit in {limits.bits} bits")
+    return array.astype(dtype)
 
 
 def _in_one_line(label: str) -> str:

@@ -1,4 +1,4 @@
-"""Bandwidths, latencies and sizes as people write them."""
+"""Bandwidths, latencies and sizes with units: parsing and formatting."""
 
 import math
 import re
@@ -18,9 +18,9 @@ _PREFIX = {
 }
 
 _LEAST_WITHOUT_UNIT = 1_000_000
-"""Bytes per second from which a bandwidth without a unit is likely to be in those."""
+"""Bytes per second from which a bandwidth without a unit is plausible."""
 
-# Only the letter b tells bits from bytes; the prefix is read in either case, since nobody means
+# Only the case of b matters, for bits or bytes; that of the prefix does not, since nobody means
 # millibits.
 _BANDWIDTH_UNIT = re.compile(
     r"([kKmMgGtT]?i?)(?:(bits?/s|b/s|bps|bits?ps)|(Bytes?/s|bytes?/s|B/s|Bps))"
@@ -29,7 +29,7 @@ _BANDWIDTH_UNIT = re.compile(
 _SIZE_UNIT = re.compile(r"([kKmMgGtT]?i?)(?:B|[Bb]ytes?)")
 _SIZE_UNITS = "B, kB, MB, GB or TB (powers of 1000), or KiB, MiB, GiB or TiB (of 1024), as in 400MB"
 MAX_SIZES = 100
-"""Most sizes that a list or a sweep may come to."""
+"""Most sizes in a list, those of its sweeps included."""
 
 _SECONDS = {
     "": Fraction(1), "s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6),
@@ -48,7 +48,7 @@ def parse_bandwidth(text: str | float) -> float:
         The bandwidth in bytes per second.
 
     Raises:
-        SpecError: the text is no bandwidth, or it is not positive and finite.
+        SpecError: the text is not a bandwidth, or not positive and finite.
 
     >>> parse_bandwidth("10Gbit/s"), parse_bandwidth("1.25e9")
     (1250000000.0, 1250000000.0)
@@ -59,26 +59,26 @@ def parse_bandwidth(text: str | float) -> float:
         match = _BANDWIDTH_UNIT.fullmatch(unit)
         if not match or match[1].lower() not in _PREFIX:
             raise SpecError(
-                f"bandwidth {_shown(text)}: unknown unit {_shown(unit)}; "
+                f"bandwidth {text!r:.40}: unknown unit {unit!r:.40}; "
                 "write bit/s or B/s with k, M, G or T, as in 10Gbit/s"
             )
         factor = Fraction(_PREFIX[match[1].lower()], 8 if match[2] else 1)
     bandwidth = _finite("bandwidth", text, number * factor)
     if bandwidth <= 0:
-        raise SpecError(f"bandwidth {_shown(text)}: expected more than zero")
+        raise SpecError(f"bandwidth {text!r:.40}: expected more than zero")
     return bandwidth
 
 
-def doubt_of_bandwidth(text: object) -> str | None:
-    """What there is to say of a bandwidth without a unit that is too small to be meant as bytes.
+def ambiguous_bandwidth(text: object) -> str | None:
+    """A warning for a bandwidth without a unit that is implausibly small in bytes per second.
 
     Args:
-        text: as it was given, whether it is a bandwidth or not.
+        text: any value; no warning for one that is not a bandwidth.
 
     Returns:
-        What was understood and what to write; None where there is no doubt.
+        How it was understood and what to write; None where there is nothing to warn of.
 
-    >>> doubt_of_bandwidth("100")
+    >>> ambiguous_bandwidth("100")
     'bandwidth 100 has no unit: understood as 100 bytes/s; write 100Gbit/s, or 100B/s for those'
     """
     if not isinstance(text, str | int | float):
@@ -106,7 +106,7 @@ def parse_latency(text: str | float) -> float:
         The latency in seconds.
 
     Raises:
-        SpecError: the text is no latency, or it is negative or not finite.
+        SpecError: the text is not a latency, or negative or not finite.
 
     >>> parse_latency("1.5ms"), parse_latency("1e-6")
     (0.0015, 1e-06)
@@ -114,11 +114,11 @@ def parse_latency(text: str | float) -> float:
     number, unit = _split("latency", text, "5us, 1.5ms or seconds as 1e-6")
     if unit not in _SECONDS:
         raise SpecError(
-            f"latency {_shown(text)}: unknown unit {_shown(unit)}; write s, ms, us or ns, as in 5us"
+            f"latency {text!r:.40}: unknown unit {unit!r:.40}; write s, ms, us or ns, as in 5us"
         )
     latency = _finite("latency", text, number * _SECONDS[unit])
     if latency < 0:
-        raise SpecError(f"latency {_shown(text)}: expected zero or more")
+        raise SpecError(f"latency {text!r:.40}: expected zero or more")
     return latency
 
 
@@ -135,7 +135,7 @@ def parse_size(text: str | float, least: int = 0, most: int = 10**15) -> int:
         The size in bytes.
 
     Raises:
-        SpecError: the text is no size, no whole number of bytes, or out of range.
+        SpecError: the text is not a size, not a whole number of bytes, or out of range.
 
     >>> parse_size("400MB"), parse_size("1GiB"), parse_size("4e8")
     (400000000, 1073741824, 400000000)
@@ -145,26 +145,22 @@ def parse_size(text: str | float, least: int = 0, most: int = 10**15) -> int:
     if unit:
         match = _SIZE_UNIT.fullmatch(unit)
         if not match or match[1].lower() not in _PREFIX:
-            raise SpecError(
-                f"size {_shown(text)}: unknown unit {_shown(unit)}; write {_SIZE_UNITS}"
-            )
+            raise SpecError(f"size {text!r:.40}: unknown unit {unit!r:.40}; write {_SIZE_UNITS}")
         factor = _PREFIX[match[1].lower()]
     size = number * factor
     if size.denominator != 1:
-        raise SpecError(f"size {_shown(text)}: expected a whole number of bytes")
+        raise SpecError(f"size {text!r:.40}: expected a whole number of bytes")
     if not least <= size <= most:
-        raise SpecError(
-            f"size {_shown(text)}: expected {format_size(least)} to {format_size(most)}"
-        )
+        raise SpecError(f"size {text!r:.40}: expected {format_size(least)} to {format_size(most)}")
     return int(size)
 
 
 def parse_sizes(text: str, least: int = 0, most: int = 10**15) -> tuple[int, ...]:
-    """Reads a list of sizes, sweeps among them.
+    """Reads a list of sizes and sweeps.
 
     Args:
-        text: sizes and sweeps joined by commas. ``1MB..8MB`` is 1 MB and each time twice that, up
-            to at most 8 MB; ``1KB..1GB*10`` each time ten times.
+        text: sizes and sweeps separated by commas. ``1MB..8MB`` doubles from 1 MB to at most 8 MB;
+            ``1KB..1GB*10`` grows by factors of ten.
         least: smallest size accepted, in bytes.
         most: largest size accepted.
 
@@ -172,7 +168,7 @@ def parse_sizes(text: str, least: int = 0, most: int = 10**15) -> tuple[int, ...
         The sizes in bytes, in the order given.
 
     Raises:
-        SpecError: a part is no size, a sweep does not rise, or there are more than `MAX_SIZES`.
+        SpecError: a part is not a size, a sweep does not rise, or there are more than `MAX_SIZES`.
 
     >>> parse_sizes("1MB,4MB"), parse_sizes("1MB..8MB"), parse_sizes("1KB..1MB*10")
     ((1000000, 4000000), (1000000, 2000000, 4000000, 8000000), (1000, 10000, 100000, 1000000))
@@ -187,18 +183,18 @@ def parse_sizes(text: str, least: int = 0, most: int = 10**15) -> tuple[int, ...
             factor = int(by) if re.fullmatch(r"\s*0*[1-9][0-9]{0,8}\s*", by) else 0 if star else 2
             if factor < 2 or not 0 < sizes[-1] < end:
                 raise SpecError(
-                    f"sizes {_shown(part)}: expected a smaller and a larger size and a whole "
+                    f"sizes {part!r:.40}: expected a smaller and a larger size and a whole "
                     "factor of at least 2, as in 1MB..64MB or 1KB..1GB*10"
                 )
             while sizes[-1] * factor <= end and len(sizes) <= MAX_SIZES:
                 sizes.append(sizes[-1] * factor)
         if len(sizes) > MAX_SIZES:
-            raise SpecError(f"sizes {_shown(text)}: more than {MAX_SIZES}; leave some out")
+            raise SpecError(f"sizes {text!r:.40}: more than {MAX_SIZES}; leave some out")
     return tuple(sizes)
 
 
 def format_size(size_bytes: float) -> str:
-    """Writes a size for people, to four digits.
+    """Formats a size, to four digits.
 
     >>> format_size(8_000_000), format_size(12)
     ('8 MB', '12 bytes')
@@ -210,7 +206,7 @@ def format_size(size_bytes: float) -> str:
 
 
 def format_bandwidth(bandwidth_bytes_per_s: float) -> str:
-    """Writes a bandwidth for people, to four digits.
+    """Formats a bandwidth, to four digits.
 
     >>> format_bandwidth(12.5e9)
     '100 Gbit/s'
@@ -219,7 +215,7 @@ def format_bandwidth(bandwidth_bytes_per_s: float) -> str:
 
 
 def format_latency(latency_s: float) -> str:
-    """Writes a latency for people, to four digits.
+    """Formats a latency, to four digits.
 
     >>> format_latency(5e-6)
     '5 us'
@@ -228,18 +224,18 @@ def format_latency(latency_s: float) -> str:
 
 
 def exact_bandwidth(bandwidth_bytes_per_s: float) -> str:
-    """Writes a bandwidth without spaces so that `parse_bandwidth` gives the same number back.
+    """Formats a bandwidth without spaces so that `parse_bandwidth` returns the same number.
 
     >>> exact_bandwidth(1.25e9), exact_bandwidth(1e9 / 3)
     ('10Gbit/s', '333333333.3333333B/s')
     """
     text = _format(bandwidth_bytes_per_s * 8, _BITS, 9, "")
-    same = _parses_to(parse_bandwidth, text, bandwidth_bytes_per_s)
-    return text if same else f"{float(bandwidth_bytes_per_s)!r}B/s"
+    exact = _parses_to(parse_bandwidth, text, bandwidth_bytes_per_s)
+    return text if exact else f"{float(bandwidth_bytes_per_s)!r}B/s"
 
 
 def exact_latency(latency_s: float) -> str:
-    """Writes a latency without spaces so that `parse_latency` gives the same number back.
+    """Formats a latency without spaces so that `parse_latency` returns the same number.
 
     >>> exact_latency(5e-6)
     '5us'
@@ -253,15 +249,15 @@ _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
 def _format(value: float, units: tuple[tuple[float, str], ...], digits: int, space: str) -> str:
-    def written(scale: float) -> str:
+    def scaled(scale: float) -> str:
         return f"{value / scale:.{digits}g}"
 
-    # Chosen by what is written, so that 999.99 Mbit/s comes out as 1 Gbit/s.
+    # The unit depends on the rounded number, so that 999.99 Mbit/s becomes 1 Gbit/s.
     scale, unit = next(
-        ((s, u) for s, u in units if abs(float(written(s))) >= 1),
+        ((s, u) for s, u in units if abs(float(scaled(s))) >= 1),
         units[0] if value == 0 else units[-1],
     )
-    return f"{written(scale)}{space}{unit}"
+    return f"{scaled(scale)}{space}{unit}"
 
 
 def _parses_to(parse: Callable[[str], float], text: str, value: float) -> bool:
@@ -271,24 +267,19 @@ def _parses_to(parse: Callable[[str], float], text: str, value: float) -> bool:
         return False
 
 
-def _split(what: str, text: str | float, expected: str) -> tuple[Fraction, str]:
+def _split(quantity: str, text: str | float, expected: str) -> tuple[Fraction, str]:
     if isinstance(text, int | float) and not isinstance(text, bool):
         if not math.isfinite(text):
-            raise SpecError(f"{what} {text}: expected a finite number")
+            raise SpecError(f"{quantity} {text}: expected a finite number")
         return Fraction(text), ""
     match = _NUMBER.fullmatch(text) if isinstance(text, str) and len(text) <= 64 else None
     if not match:
-        raise SpecError(f"{what} {_shown(text)}: expected a number with a unit, {expected}")
+        raise SpecError(f"{quantity} {text!r:.40}: expected a number with a unit, {expected}")
     return Fraction(match[1]), match[2]
 
 
-def _finite(what: str, text: str | float, value: Fraction) -> float:
+def _finite(quantity: str, text: str | float, value: Fraction) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise SpecError(f"{what} {_shown(text)}: too large; expected a finite number") from None
-
-
-def _shown(text: object) -> str:
-    shown = repr(text)
-    return shown if len(shown) <= 40 else f"{shown[:37]}…'"
+        raise SpecError(f"{quantity} {text!r:.40}: too large; expected a finite number") from None

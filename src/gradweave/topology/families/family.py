@@ -1,4 +1,4 @@
-"""What the generators of known families share: checks of their parameters, and canonical names."""
+"""Shared by the generators of families: checks of parameters, and canonical names."""
 
 import operator
 from typing import SupportsIndex
@@ -24,7 +24,7 @@ def integer(
         most: largest value accepted.
 
     Raises:
-        TopologyError: naming the parameter, what was expected and what came.
+        TopologyError: naming the parameter.
     """
     try:
         number = operator.index(value)
@@ -34,38 +34,43 @@ def integer(
         ) from None
     if not least <= number <= most:
         bound = f"at least {least}" if number < least else f"at most {most}"
-        came = str(number) if abs(number) < 10**18 else "a larger number still"
-        raise TopologyError(f"{family}: {parameter} must be {bound}, got {came}")
+        got = str(number) if abs(number) < 10**18 else "a larger number still"
+        raise TopologyError(f"{family}: {parameter} must be {bound}, got {got}")
     return number
 
 
 def check_size(name: str, nodes: int, links: int) -> None:
-    """Refuses a network that is too large, before anything is built.
+    """Rejects a network that is too large, before anything is built.
 
     Raises:
-        TopologyError: with the size asked for and the largest accepted.
+        TopologyError: with the size requested and the largest accepted.
     """
     for what, count, most in (("nodes", nodes, MAX_NODES), ("links", links, MAX_LINKS)):
         if count > most:
             raise TopologyError(f"{name}: {count:,} {what}; at most {most:,} are supported")
 
 
-def spec_name(body: str, link: Link | None) -> str:
-    """The canonical specification of a network: family, parameters, then what its links differ in.
+def spec_name(body: str, link: Link | None, default: Link | None = None) -> str:
+    """The canonical specification of a network: family, parameters, then non-default properties.
 
     Args:
-        body: family and parameters, such as ``bcube:n=3,k=1``.
-        link: the links' properties.
+        body: family and parameters, such as ``bcube:n=3,k=1``; without a colon where there are no
+            parameters.
+        link: properties of its links.
+        default: properties that the specification leaves out; `Link()` if not given.
 
     >>> spec_name("ring:n=8", Link(bandwidth_bytes_per_s=1.25e9, capacity=2))
     'ring:n=8,bandwidth=10Gbit/s,capacity=2'
+    >>> spec_name("dgx1v", Link(latency_s=2e-6))
+    'dgx1v:latency=2us'
     """
-    link, usual = link or Link(), Link()
-    parts = [body]
-    if link.bandwidth_bytes_per_s != usual.bandwidth_bytes_per_s:
+    default = default or Link()
+    link = link or default
+    parts = []
+    if link.bandwidth_bytes_per_s != default.bandwidth_bytes_per_s:
         parts.append(f"bandwidth={exact_bandwidth(link.bandwidth_bytes_per_s)}")
-    if link.latency_s != usual.latency_s:
+    if link.latency_s != default.latency_s:
         parts.append(f"latency={exact_latency(link.latency_s)}")
-    if link.capacity != usual.capacity:
+    if link.capacity != default.capacity:
         parts.append(f"capacity={link.capacity}")
-    return ",".join(parts)
+    return body + ("," if ":" in body else ":") * bool(parts) + ",".join(parts)

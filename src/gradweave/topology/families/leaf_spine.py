@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from gradweave.topology.drawing import MAX_DRAWN, evenly
 from gradweave.topology.families.family import check_size, integer, spec_name
-from gradweave.topology.rated import Links, exact_rate, rated_topology
+from gradweave.topology.rated import LinkGroup, exact_rate, rated_topology
 from gradweave.topology.topology import Link, Topology
 
 
@@ -57,8 +57,8 @@ def leaf_spine(
     return rated_topology(
         spec_name(name, link),
         [
-            Links(np.stack([server, servers + server // per_leaf], axis=1), Fraction(1)),
-            Links(
+            LinkGroup(np.stack([server, servers + server // per_leaf], axis=1), Fraction(1)),
+            LinkGroup(
                 np.stack([servers + leaf, servers + leaves + spine], axis=1),
                 Fraction(per_leaf, spines) / excess,
             ),

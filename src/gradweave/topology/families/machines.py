@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from gradweave.errors import TopologyError
 from gradweave.topology.drawing import MAX_DRAWN, evenly
-from gradweave.topology.families.family import check_size, integer
+from gradweave.topology.families.family import check_size, integer, spec_name
 from gradweave.topology.families.torus import torus
-from gradweave.topology.rated import Links, rated_name, rated_topology
+from gradweave.topology.rated import LinkGroup, rated_topology
 from gradweave.topology.topology import Link, Topology
 from gradweave.topology.units import exact_bandwidth
 
@@ -143,20 +143,20 @@ def a100_box(
     several = boxes > 1
     if not several and (rails > 1 or nic_bytes_per_s != A100_NIC_BYTES_PER_S):
         raise TopologyError("a100: rails and nic join several boxes; give boxes=2 or more")
-    name = rated_name(_a100_name(boxes, nvswitches, rails, nic_bytes_per_s), link, A100_LINK)
+    name = spec_name(_a100_name(boxes, nvswitches, rails, nic_bytes_per_s), link, A100_LINK)
     gpus = boxes * _GPUS
     cards, fabric = (gpus, rails) if several else (0, 0)
     switches = boxes * nvswitches + cards + fabric
     check_size(name, gpus + switches, gpus * nvswitches + 2 * cards)
     gpu, nvswitch = np.divmod(np.arange(gpus * nvswitches), nvswitches)
     nvlinks = np.stack([gpu, gpus + gpu // _GPUS * nvswitches + nvswitch], axis=1)
-    groups = [Links(nvlinks, Fraction(1, nvswitches))]
+    groups = [LinkGroup(nvlinks, Fraction(1, nvswitches))]
     if several:
         card = gpus + boxes * nvswitches + np.arange(cards)
         outer = gpus + boxes * nvswitches + cards + np.arange(cards) % rails
         ends = [np.stack([np.arange(gpus), card], axis=1), np.stack([card, outer], axis=1)]
         rate = Fraction(nic_bytes_per_s) / _positive(link.bandwidth_bytes_per_s)
-        groups.append(Links(np.concatenate(ends), rate))
+        groups.append(LinkGroup(np.concatenate(ends), rate))
     return rated_topology(
         name,
         groups,
@@ -201,7 +201,7 @@ def tpu_torus(
         raise TopologyError(
             f"tpu_{generation}: dimensions must be at most {most} sizes, got {sizes}"
         )
-    name = rated_name(f"tpu_{generation}:{sizes}", link or usual, usual)
+    name = spec_name(f"tpu_{generation}:{sizes}", link or usual, usual)
     return dataclasses.replace(grid, name=name)
 
 
@@ -214,7 +214,7 @@ def _direct(
 ) -> Topology:
     """A box whose servers are linked directly, by one or several links."""
     return Topology.from_links(
-        rated_name(family, link or usual, usual),
+        spec_name(family, link or usual, usual),
         servers=len(positions),
         switches=0,
         links=[pair for pairs in wiring.values() for pair in pairs],

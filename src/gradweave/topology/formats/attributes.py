@@ -1,41 +1,41 @@
-"""Attributes that mean nothing here: misspelt ones are refused, others named once."""
+"""Unknown attributes: likely misspellings are errors, others are listed in one warning."""
 
 import difflib
 import functools
 import warnings
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from gradweave.errors import InputWarning, TopologyError
+from gradweave.errors import FileError, InputWarning, TopologyError
 
 if TYPE_CHECKING:
     import networkx as nx
 
 KIND_KEYS = ("kind", "type", "role")
-"""Node attributes that may say whether a node is a server or a switch."""
-_OF_NODES = frozenset({*KIND_KEYS, "label", "name", "x", "y"})
-_OF_LINKS = {
+"""Node attributes that may hold the node's kind: server or switch."""
+_NODE_KEYS = frozenset({*KIND_KEYS, "label", "name", "x", "y"})
+_PROPERTY_KEYS = {
     "bandwidth": ("bandwidth", "bandwidth_bytes_per_s"),
     "latency": ("latency", "latency_s"),
     "capacity": ("capacity",),
 }
-"""By property of a link: the attributes that state it."""
-_ALL_OF_LINKS = frozenset(key for keys in _OF_LINKS.values() for key in keys) | {"id", "key"}
-_OTHER_WORDS = {
+"""Link attributes by the property that they state."""
+_LINK_KEYS = frozenset(key for keys in _PROPERTY_KEYS.values() for key in keys) | {"id", "key"}
+_SYNONYMS = {
     **dict.fromkeys(("bw", "speed", "rate", "throughput"), "bandwidth"),
     **dict.fromkeys(("delay", "lat", "rtt"), "latency"),
     "lanes": "capacity",
 }
-_ALIKE = 0.75
-"""Ratio of difflib from which a name is taken for a misspelling of another."""
-_MOST_SHOWN = 8
+_SIMILARITY = 0.75
+"""difflib's ratio from which a name counts as a misspelling of another."""
+_MAX_LISTED = 8
 
 
 def check_attributes(graph: "nx.Graph", name: str) -> None:
-    """Refuses attributes that are nearly known ones, and warns of others.
+    """Rejects misspellings of known attributes, and warns of other unknown ones.
 
-    A misspelt attribute would silently be replaced by its default. One that is like a known one is
-    let pass where the known one is there too.
+    A misspelt attribute would silently be replaced by its default. Where the known attribute is
+    present too, one that resembles it only counts as unknown.
 
     Args:
         graph: any graph.
@@ -44,76 +44,77 @@ def check_attributes(graph: "nx.Graph", name: str) -> None:
     Raises:
         TopologyError: naming the node or link, and the attribute that was meant.
     """
-    unused: dict[str, None] = {}
+    unknown: dict[str, None] = {}
     for node, data in graph.nodes(data=True):
-        for key in data.keys() - _OF_NODES:
-            if near(key, KIND_KEYS) and not data.keys() & set(KIND_KEYS):
-                raise TopologyError(
-                    f"node {shown(node)}: {_did_you_mean(key, near(key, KIND_KEYS))}"
-                )
-            unused[str(key)] = None
+        for key in data.keys() - _NODE_KEYS:
+            intended = closest(key, KIND_KEYS)
+            if intended and not data.keys() & set(KIND_KEYS):
+                raise TopologyError(f"node {shown(node)}: {_did_you_mean(key, intended)}")
+            unknown[str(key)] = None
     for source, target, data in graph.edges(data=True):
-        for key in data.keys() - _ALL_OF_LINKS:
-            meant = _property_meant(key)
-            if meant and not data.keys() & set(_OF_LINKS[meant]):
+        for key in data.keys() - _LINK_KEYS:
+            intended = _intended_property(key)
+            if intended and not data.keys() & set(_PROPERTY_KEYS[intended]):
                 raise TopologyError(
-                    f"link {shown(source)}→{shown(target)}: {_did_you_mean(key, meant)}"
+                    f"link {shown(source)}→{shown(target)}: {_did_you_mean(key, intended)}"
                 )
-            unused[str(key)] = None
-    if unused:
-        names = sorted(unused)
-        listed = ", ".join(map(shown, names[:_MOST_SHOWN])) + ", …" * (len(names) > _MOST_SHOWN)
+            unknown[str(key)] = None
+    if unknown:
+        names = sorted(unknown)
+        listed = ", ".join(map(shown, names[:_MAX_LISTED])) + ", …" * (len(names) > _MAX_LISTED)
         warnings.warn(
-            f"{name}: attributes that mean nothing here are left out: {listed}; links may have "
-            f"bandwidth, latency and capacity, nodes {', '.join(sorted(_OF_NODES))}",
+            f"{name}: unknown attributes are ignored: {listed}; links may have "
+            f"bandwidth, latency and capacity, nodes {', '.join(sorted(_NODE_KEYS))}",
             InputWarning,
             stacklevel=3,
         )
 
 
-def refuse_misspelt(data: Mapping[str, Any], known: Iterable[str], error: type[Exception]) -> None:
-    """Refuses a key of a file's object that is nearly a known one which is not there.
+def reject_misspelt(keys: Iterable[str], known: Iterable[str]) -> None:
+    """Rejects a misspelling of a known key that is absent.
 
     Args:
-        data: the object.
-        known: keys that mean something.
-        error: what to raise.
+        keys: the keys of an object in a file.
+        known: keys that have a meaning.
+
+    Raises:
+        FileError: naming both.
     """
-    known = tuple(known)
-    for key in data:
-        meant = None if key in known else near(key, known)
-        if meant and meant not in data:
-            raise error(_did_you_mean(key, meant))
+    known, keys = tuple(known), tuple(keys)
+    for key in keys:
+        intended = None if key in known else closest(key, known)
+        if intended and intended not in keys:
+            raise FileError(_did_you_mean(key, intended))
 
 
 @functools.lru_cache(maxsize=4096)
-def near(word: object, known: tuple[str, ...]) -> str | None:
-    """The known word that one is a misspelling of, in any case; None if there is none."""
+def closest(word: object, known: tuple[str, ...]) -> str | None:
+    """The known word that a word probably misspells, ignoring case; None if there is none."""
     if not isinstance(word, str) or len(word) > 100:
         return None
     plain = word.strip().lower().replace("-", "_").replace(" ", "_")
-    found = difflib.get_close_matches(plain, known, 1, _ALIKE)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(plain, known, 1, _SIMILARITY)
+    return matches[0] if matches else None
 
 
 @functools.lru_cache(maxsize=4096)
-def _property_meant(key: object) -> str | None:
+def _intended_property(key: object) -> str | None:
     if not isinstance(key, str):
         return None
     plain = key.strip().lower()
-    if plain in _OTHER_WORDS:
-        return _OTHER_WORDS[plain]
-    for meant, keys in _OF_LINKS.items():
-        if plain.startswith(meant) or near(key, keys):
-            return meant
+    if plain in _SYNONYMS:
+        return _SYNONYMS[plain]
+    for name, keys in _PROPERTY_KEYS.items():
+        if plain.startswith(name) or closest(key, keys):
+            return name
     return None
 
 
 def shown(value: object) -> str:
-    """A value from a file as a message may show it."""
+    """A value from a file, shortened for a message."""
     text = str(value) if isinstance(value, int) else repr(value)
     return text if len(text) <= 40 else f"{text[:37]}…"
 
 
-def _did_you_mean(key: object, meant: str | None) -> str:
-    return f"unknown attribute {shown(key)}; did you mean {meant}?"
+def _did_you_mean(key: object, intended: str) -> str:
+    return f"unknown attribute {shown(key)}; did you mean {intended}?"

@@ -1,13 +1,13 @@
-"""CSV files: one link a row, as spreadsheets and measurements have them.
+"""CSV files: one link per row, as in spreadsheets and measurements.
 
     # switches: s0
     source,target,bandwidth,latency,capacity
     a,s0,100Gbit/s,1us,
     b,s0,97.3Gbit/s,,
 
-The header is required; ``source`` and ``target`` are all that it must have, in any order. An empty
-cell says nothing. Lines that begin with ``#`` are comments, except the directives of
-`gradweave.topology.formats.directives`.
+The header is required, with at least ``source`` and ``target``; columns may be in any order. An
+empty cell stands for the default. Lines that begin with ``#`` are comments, except the directives
+of `gradweave.topology.formats.directives`.
 """
 
 import csv
@@ -16,8 +16,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gradweave.errors import FileError
-from gradweave.topology.formats.attributes import refuse_misspelt, shown
-from gradweave.topology.formats.directives import Directives, directives, node_names, written
+from gradweave.topology.formats.attributes import reject_misspelt, shown
+from gradweave.topology.formats.directives import (
+    Directives,
+    directive_lines,
+    link_fields,
+    node_names,
+)
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -34,40 +39,29 @@ def parse_csv(text: str) -> "nx.MultiGraph":
         text: the file's text.
 
     Returns:
-        A graph with ``kind`` on its switches and the other columns, as they are written, on its
-        edges.
+        A graph with ``kind`` on its switches and the other columns, as text, on its edges.
 
     Raises:
         FileError: naming the line.
     """
-    said = Directives()
-    reader = csv.reader(_content(text, said), strict=True)
-    rows: list[tuple[str, str, dict[str, Any]]] = []
+    directives = Directives()
+    reader = csv.reader(_without_comments(text, directives), strict=True)
     header: list[str] = []
+    rows: list[tuple[str, str, dict[str, Any]]] = []
     try:
         for cells in reader:
             values = [cell.strip() for cell in cells]
             if not any(values):
                 continue
-            if not header:
+            if header:
+                rows.append(_link(header, values, f"line {reader.line_num}"))
+            else:
                 header = _header(values)
-                continue
-            if len(values) != len(header):
-                raise FileError(
-                    f"line {reader.line_num}: expected {len(header)} cells, as the header has; "
-                    f"got {len(values)}"
-                )
-            data: dict[str, Any] = {
-                column: value for column, value in zip(header, values, strict=True) if value
-            }
-            if not data.keys() >= {*_ENDS}:
-                raise FileError(f"line {reader.line_num}: expected a source and a target")
-            rows.append((data.pop("source"), data.pop("target"), data))
     except csv.Error as error:
         raise FileError(f"line {reader.line_num}: {error}") from None
     if not header:
-        raise FileError(f"expected a header such as {','.join(_COLUMNS)}, then a link a row")
-    return said.graph(rows)
+        raise FileError(f"expected a header such as {','.join(_COLUMNS)}, then one link per row")
+    return directives.graph(rows)
 
 
 def write_csv(topology: Topology, graph: "nx.Graph") -> str:
@@ -82,31 +76,30 @@ def write_csv(topology: Topology, graph: "nx.Graph") -> str:
     """
     names = node_names(topology)
     text = io.StringIO()
-    text.write("\n".join(directives(topology, graph.is_directed())) + "\n")
+    text.write("\n".join(directive_lines(topology, graph.is_directed())) + "\n")
     writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
     writer.writeheader()
     for source, target, data in graph.edges(data=True):
         ends = {"source": names[source], "target": names[target]}
-        writer.writerow(ends | written(data))
+        writer.writerow(ends | link_fields(data))
     return text.getvalue()
 
 
-def _content(text: str, said: Directives) -> Iterator[str]:
+def _without_comments(text: str, directives: Directives) -> Iterator[str]:
     """All lines, comments emptied: the reader counts lines for the messages."""
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         comment = line.lstrip().startswith(("#", '"#'))
         if comment:
-            # A spreadsheet fills the line up with commas, and quotes one that has any.
-            said.take(number, line.strip().rstrip(",").strip('"'))
+            # A spreadsheet pads the line with commas, and quotes a comment that contains any.
+            directives.read(number, line.strip().rstrip(",").strip('"'))
         yield "\n" if comment else line
 
 
 def _header(values: list[str]) -> list[str]:
-    """The columns' names, in small letters."""
+    """The columns' names, in lower case."""
     header = [value.lower() for value in values]
-    known = {column: None for column in header}
-    refuse_misspelt(known, _COLUMNS, FileError)
-    if not known.keys() >= {*_ENDS}:
+    reject_misspelt(header, _COLUMNS)
+    if not {*_ENDS} <= {*header}:
         raise FileError(
             f"expected a header with source and target, such as {','.join(_COLUMNS)}; got "
             f"{shown(','.join(values))}"
@@ -115,3 +108,15 @@ def _header(values: list[str]) -> list[str]:
     if repeated is not None:
         raise FileError(f"the header has {shown(repeated)} twice")
     return header
+
+
+def _link(header: list[str], values: list[str], where: str) -> tuple[str, str, dict[str, Any]]:
+    """The ends of a row's link, and its other cells by column; empty ones are left out."""
+    if len(values) != len(header):
+        raise FileError(
+            f"{where}: expected {len(header)} cells, as the header has; got {len(values)}"
+        )
+    cells = {column: value for column, value in zip(header, values, strict=True) if value}
+    if not cells.keys() >= {*_ENDS}:
+        raise FileError(f"{where}: expected a source and a target")
+    return cells.pop("source"), cells.pop("target"), cells

@@ -1,18 +1,23 @@
-"""Edge lists: one link a line, for networks written by hand.
+"""Edge lists: one link per line, for networks written by hand.
 
     # switches: s0
     a s0 100Gbit/s 1us
     b s0 100Gbit/s 1us
     c s0 25Gbit/s  5us
 
-A line names two nodes, then as much as there is to say of bandwidth, latency and capacity. Text
-after ``#`` is a comment, except the directives of `gradweave.topology.formats.directives`.
+A line names two nodes, then optionally bandwidth, latency and capacity, in this order. Text after
+``#`` is a comment, except the directives of `gradweave.topology.formats.directives`.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from gradweave.errors import FileError
-from gradweave.topology.formats.directives import Directives, directives, node_names, written
+from gradweave.topology.formats.directives import (
+    Directives,
+    directive_lines,
+    link_fields,
+    node_names,
+)
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -28,15 +33,15 @@ def parse_edge_list(text: str) -> "nx.MultiGraph":
         text: the file's text.
 
     Returns:
-        A graph with ``kind`` on its switches and the properties, as they are written, on its edges.
+        A graph with ``kind`` on its switches and the properties, as text, on its edges.
 
     Raises:
         FileError: naming the line.
     """
-    said = Directives()
+    directives = Directives()
     rows: list[tuple[str, str, dict[str, Any]]] = []
     for number, line in enumerate(text.splitlines(), 1):
-        if said.take(number, line):
+        if directives.read(number, line):
             continue
         fields = line.partition("#")[0].split()
         if not 2 <= len(fields) <= 2 + len(_PROPERTIES):
@@ -45,7 +50,7 @@ def parse_edge_list(text: str) -> "nx.MultiGraph":
                 f"capacity; got {len(fields)} fields"
             )
         rows.append((fields[0], fields[1], dict(zip(_PROPERTIES, fields[2:], strict=False))))
-    return said.graph(rows)
+    return directives.graph(rows)
 
 
 def write_edge_list(topology: Topology, graph: "nx.Graph") -> str:
@@ -61,10 +66,10 @@ def write_edge_list(topology: Topology, graph: "nx.Graph") -> str:
     import networkx as nx
 
     names = node_names(topology)
-    properties: Any = list(_PROPERTIES)  # networkx says bool and takes a list as well
-    alike = nx.Graph() if not graph.is_directed() else nx.DiGraph()
-    alike.add_nodes_from(names)  # or networkx would turn some links round
+    properties: Any = list(_PROPERTIES)  # annotated as bool in networkx, which takes a list too
+    named = nx.DiGraph() if graph.is_directed() else nx.Graph()
+    named.add_nodes_from(names)  # or networkx would swap the ends of some links
     for source, target, data in graph.edges(data=True):
-        alike.add_edge(names[source], names[target], **written(data))
-    lines = directives(topology, graph.is_directed())
-    return "\n".join([*lines, *nx.generate_edgelist(alike, data=properties)]) + "\n"
+        named.add_edge(names[source], names[target], **link_fields(data))
+    lines = directive_lines(topology, graph.is_directed())
+    return "\n".join([*lines, *nx.generate_edgelist(named, data=properties)]) + "\n"

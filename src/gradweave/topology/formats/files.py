@@ -11,7 +11,7 @@ import numpy as np
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import FileError, GradweaveError, InputWarning
-from gradweave.topology.formats.attributes import refuse_misspelt
+from gradweave.topology.formats.attributes import reject_misspelt
 from gradweave.topology.formats.csv_links import parse_csv, write_csv
 from gradweave.topology.formats.edge_list import parse_edge_list, write_edge_list
 from gradweave.topology.formats.graph import from_networkx, to_networkx
@@ -20,7 +20,7 @@ from gradweave.topology.formats.nccl_xml import parse_xml, topology_from_nccl_xm
 from gradweave.topology.formats.object import topology_from_object
 from gradweave.topology.formats.simai import is_simai, parse_simai
 from gradweave.topology.formats.yaml_data import parse_yaml, write_yaml
-from gradweave.topology.topology import Topology
+from gradweave.topology.topology import LINK_PROPERTIES, Topology
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -39,8 +39,8 @@ SUFFIXES = {
     ".txt": "edges",
     ".xml": "xml",
 }
-"""The format of a file by the end of its name; JSON, YAML, edge lists and XML go by what is
-inside."""
+"""The format of a file by its suffix; for JSON, YAML, edge lists and XML, content decides
+further."""
 _NODE_LINK = ("directed", "multigraph", "graph", "nodes", "links", "edges", "name")
 
 
@@ -54,7 +54,7 @@ def load(path: str | Path, format: str | None = None) -> Topology:
             ``"csv"``, ``"edges"``, ``"nccl_xml"`` (see
             `topology_from_nccl_xml`), ``"nccl_xml_with_network"`` (network cards too),
             ``"nccl_xml_nvlink_only"`` (no PCIe), ``"msccl_json"`` or ``"simai"``. If not given, by
-            the end of the path's name and what is inside; SimAI's files may have any name.
+            suffix and content; SimAI's files may have any name.
 
     Raises:
         FileError: the file cannot be read, is larger than 64 MiB or does not describe a network;
@@ -74,8 +74,7 @@ def load(path: str | Path, format: str | None = None) -> Topology:
     except InputWarning:  # where warnings are errors
         raise
     except Exception as error:
-        # The parsers below us raise whatever a broken file makes them trip over: KeyError,
-        # TypeError, SyntaxError …
+        # The libraries' parsers raise anything on a broken file: KeyError, TypeError, SyntaxError …
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise FileError(f"{_shown(path)}: not a readable topology file: {reason}") from error
 
@@ -83,14 +82,13 @@ def load(path: str | Path, format: str | None = None) -> Topology:
 def save(topology: Topology, path: str | Path, format: str | None = None) -> None:
     """Writes a network to a file, whole or not at all.
 
-    Links that are alike in both directions are written once. Drawing positions are kept in
-    GraphML, JSON and YAML.
+    If all links are symmetric, each is written once. GraphML, JSON and YAML keep drawing positions.
 
     Args:
         topology: the network.
         path: the file.
         format: ``"graphml"``, ``"json"`` (networkx node-link), ``"yaml"`` (the same), ``"csv"`` or
-            ``"edges"``; by the end of the path's name if not given.
+            ``"edges"``; by the path's suffix if not given.
 
     Raises:
         FileError: the file cannot be written, or the format cannot hold a label.
@@ -101,11 +99,11 @@ def save(topology: Topology, path: str | Path, format: str | None = None) -> Non
     if _is_symmetric(topology):
         graph = graph.to_undirected()
     try:
-        content = writer(topology, graph)
+        content = writer(topology, graph).encode()
     except FileError as error:
         raise FileError(f"{_shown(path)}: {error}") from error
     except UnicodeEncodeError as error:
-        raise FileError(f"{_shown(path)}: a label is no valid text: {error.reason}") from error
+        raise FileError(f"{_shown(path)}: a label is not valid text: {error.reason}") from error
     atomic_write(path, content)
 
 
@@ -130,7 +128,7 @@ def _format(path: Path, format: str | None, known: Iterable[str]) -> str:
 
 
 def _simai_by_content(path: Path) -> str | None:
-    """SimAI's own files have names without an end: looks at the first line of such a file."""
+    """SimAI's own files have no suffix: recognised by their first line."""
     if path.suffix.lower() in SUFFIXES or not path.is_file():
         return None
     try:
@@ -142,7 +140,7 @@ def _simai_by_content(path: Path) -> str | None:
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        # Read to one byte beyond: a device or a growing file does not tell its size.
+        # One byte beyond the limit: the size of a device or a growing file is not known beforehand.
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise FileError(f"larger than {MAX_BYTES >> 20} MiB, the most that is read")
@@ -150,31 +148,20 @@ def _read(path: Path) -> bytes:
 
 
 def _is_symmetric(topology: Topology) -> bool:
-    fields = ("bandwidth_bytes_per_s", "latency_s", "capacity")
-    columns = [getattr(topology, field) for field in fields]
+    columns = [getattr(topology, field) for field in LINK_PROPERTIES]
     return all(np.array_equal(column, column[topology.opposite]) for column in columns)
 
 
 def _read_graphml(content: bytes, name: str) -> Topology:
     import networkx as nx
 
-    parse_xml(content)  # refuses what networkx would not
+    parse_xml(content)  # rejects document types and entities, which networkx does not
     return from_networkx(nx.read_graphml(io.BytesIO(content)), name)
 
 
 def _read_xml(content: bytes, name: str) -> Topology:
     is_graphml = str(parse_xml(content).tag).endswith("}graphml")
     return (_read_graphml if is_graphml else topology_from_nccl_xml)(content, name)
-
-
-def _write_graphml(topology: Topology, graph: "nx.Graph") -> bytes:
-    import networkx as nx
-
-    for text in (topology.name, *topology.labels):
-        if re.search(r"[\x00-\x1f\ufffe\uffff]", text):
-            raise FileError(f"{text!r:.60}: GraphML cannot hold control characters; save as .json")
-    header = '<?xml version="1.0" encoding="utf-8"?>\n'
-    return (header + "\n".join(nx.generate_graphml(graph)) + "\n").encode()
 
 
 def _read_json(content: bytes, name: str) -> Topology:
@@ -203,7 +190,7 @@ def _from_data(data: Any, name: str) -> Topology:
     for key in ("nodes", edges):
         if not isinstance(data.get(key), list):
             raise FileError(f"{key}: expected a list")
-    refuse_misspelt(data, _NODE_LINK, FileError)
+    reject_misspelt(data, _NODE_LINK)
     return from_networkx(nx.node_link_graph(data, edges=edges), name)
 
 
@@ -225,25 +212,8 @@ def _decoded(content: bytes) -> Any:
         raise FileError("not valid JSON: nested too deeply") from None
 
 
-def _write_json(topology: Topology, graph: "nx.Graph") -> bytes:
-    import msgspec
-    import networkx as nx
-
-    return msgspec.json.encode(nx.node_link_data(graph, edges="links")) + b"\n"
-
-
-def _write_yaml(topology: Topology, graph: "nx.Graph") -> bytes:
-    import networkx as nx
-
-    return write_yaml(nx.node_link_data(graph, edges="links"))
-
-
 def _read_csv(content: bytes, name: str) -> Topology:
     return from_networkx(parse_csv(_text(content)), name)
-
-
-def _write_csv(topology: Topology, graph: "nx.Graph") -> bytes:
-    return write_csv(topology, graph).encode()
 
 
 def _read_edges(content: bytes, name: str) -> Topology:
@@ -262,8 +232,30 @@ def _text(content: bytes) -> str:
         raise FileError(f"not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
-def _write_edges(topology: Topology, graph: "nx.Graph") -> bytes:
-    return write_edge_list(topology, graph).encode()
+def _write_graphml(topology: Topology, graph: "nx.Graph") -> str:
+    import networkx as nx
+
+    for text in (topology.name, *topology.labels):
+        if re.search(r"[\x00-\x1f\ufffe\uffff]", text):
+            raise FileError(f"{text!r:.60}: GraphML cannot hold control characters; save as .json")
+    header = '<?xml version="1.0" encoding="utf-8"?>'
+    return "\n".join([header, *nx.generate_graphml(graph)]) + "\n"
+
+
+def _write_json(topology: Topology, graph: "nx.Graph") -> str:
+    import msgspec
+
+    return msgspec.json.encode(_node_link(graph)).decode() + "\n"
+
+
+def _write_yaml(topology: Topology, graph: "nx.Graph") -> str:
+    return write_yaml(_node_link(graph))
+
+
+def _node_link(graph: "nx.Graph") -> dict[str, Any]:
+    import networkx as nx
+
+    return nx.node_link_data(graph, edges="links")
 
 
 _READERS: dict[str, Callable[[bytes, str], Topology]] = {
@@ -279,10 +271,10 @@ _READERS: dict[str, Callable[[bytes, str], Topology]] = {
     "msccl_json": _read_msccl,
     "simai": _read_simai,
 }
-_WRITERS: dict[str, Callable[[Topology, "nx.Graph"], bytes]] = {
+_WRITERS: dict[str, Callable[[Topology, "nx.Graph"], str]] = {
     "graphml": _write_graphml,
     "json": _write_json,
     "yaml": _write_yaml,
-    "csv": _write_csv,
-    "edges": _write_edges,
+    "csv": write_csv,
+    "edges": write_edge_list,
 }

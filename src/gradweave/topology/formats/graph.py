@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from gradweave.errors import InputWarning, SpecError, TopologyError
 from gradweave.topology.capacity import capacities_from_bandwidths
 from gradweave.topology.formats.attributes import KIND_KEYS, check_attributes, shown
-from gradweave.topology.topology import Link, Topology
-from gradweave.topology.units import doubt_of_bandwidth, parse_bandwidth, parse_latency
+from gradweave.topology.topology import LINK_COLUMNS, LINK_PROPERTIES, Link, Topology
+from gradweave.topology.units import ambiguous_bandwidth, parse_bandwidth, parse_latency
 
 if TYPE_CHECKING:
     import networkx as nx
 
 
 def to_networkx(topology: Topology) -> "nx.DiGraph":
-    """Makes a networkx graph of a network, with one edge per link direction.
+    """Converts a network to a networkx graph, with one edge per link direction.
 
     Args:
         topology: the network.
@@ -44,12 +44,9 @@ def to_networkx(topology: Topology) -> "nx.DiGraph":
     if topology.positions is not None:
         for node, (x, y) in enumerate(topology.positions.tolist()):
             graph.nodes[node].update(x=x, y=y)
-    fields = ("source", "target", "bandwidth_bytes_per_s", "latency_s", "capacity")
-    columns = [getattr(topology, field).tolist() for field in fields]
-    for source, target, bandwidth, latency, capacity in zip(*columns, strict=True):
-        graph.add_edge(
-            source, target, bandwidth_bytes_per_s=bandwidth, latency_s=latency, capacity=capacity
-        )
+    columns = [getattr(topology, column).tolist() for column in LINK_COLUMNS]
+    for source, target, *properties in zip(*columns, strict=True):
+        graph.add_edge(source, target, **dict(zip(LINK_PROPERTIES, properties, strict=True)))
     return graph
 
 
@@ -67,16 +64,15 @@ def from_networkx(
         graph: its nodes may have ``kind`` (or ``type``, ``role``), ``server`` or ``switch``,
             servers if they have none; its edges ``bandwidth`` (``"10Gbit/s"`` or bytes/s) or
             ``bandwidth_bytes_per_s``, ``latency`` (``"5us"`` or s) or ``latency_s``, and
-            ``capacity``. What is missing is as in `Link`; where no edge has a capacity, capacities
-            are the bandwidths divided by their greatest common unit. Other attributes mean nothing,
-            and a warning says so.
+            ``capacity``. Defaults are those of `Link`; where no edge has a capacity, capacities
+            are the bandwidths divided by their greatest common unit. Other attributes are ignored
+            with a warning.
         name: the network's name; the graph's if not given.
-        round_capacities: whether bandwidths without a useful common unit, as measured ones are, get
-            small capacities nearly in proportion to them, with a warning.
+        round_capacities: whether bandwidths without a useful common unit, such as measured ones,
+            get small capacities nearly in proportion to them, with a warning.
 
     Raises:
-        TopologyError: naming the node or link at fault, an attribute that is nearly a known one
-            among them.
+        TopologyError: naming the invalid node or link, or the misspelt attribute.
 
     >>> import networkx as nx
     >>> from_networkx(nx.petersen_graph(), name="petersen")
@@ -87,11 +83,10 @@ def from_networkx(
     nodes = _ordered(graph.nodes)
     index = {node: place for place, node in enumerate(nodes)}
     attributes: list[Mapping[str, Any]] = [graph.nodes[node] for node in nodes]
+    is_server = [_is_server(n, a) for n, a in zip(nodes, attributes, strict=True)]
     return Topology(
         name=name,
-        is_server=np.array(
-            [_is_server(n, a) for n, a in zip(nodes, attributes, strict=True)], np.bool_
-        ),
+        is_server=np.array(is_server, np.bool_),
         labels=_labels(nodes, attributes),
         positions=_positions(attributes),
         **_links(graph, index, name, round_capacities),
@@ -142,64 +137,67 @@ def _links(
     graph: "nx.Graph", index: Mapping[Any, int], name: str, round_capacities: bool
 ) -> dict[str, NDArray]:
     """The link columns, parallel edges merged."""
-    usual = Link()
-    rows: list[tuple[int, int, float, float, int | None]] = []
-    doubts: list[str] = []
-    for source, target, data in graph.edges(data=True):
-        where = f"link {shown(source)}→{shown(target)}"
-        doubt = doubt_of_bandwidth(data.get("bandwidth"))
-        if doubt:
-            doubts.append(f"{where}: {doubt}")
-        bandwidth = _read(where, data, "bandwidth", "bandwidth_bytes_per_s", parse_bandwidth)
-        latency = _read(where, data, "latency", "latency_s", parse_latency)
-        rows.append(
-            (
-                index[source],
-                index[target],
-                usual.bandwidth_bytes_per_s if bandwidth is None else bandwidth,
-                usual.latency_s if latency is None else latency,
-                _capacity(where, data),
-            )
-        )
-    if doubts:
-        others = f" ({len(doubts)} such links)" if len(doubts) > 1 else ""
-        warnings.warn(f"{name}: {doubts[0]}{others}", InputWarning, stacklevel=3)
-    source, target, bandwidth, latency = (
-        np.array([row[:4] for row in rows], np.float64).reshape(-1, 4).T
-    )
-    given = [row[4] for row in rows]
-    if all(capacity is None for capacity in given):
+    default = Link()
+    properties = [
+        _properties(f"link {shown(source)}→{shown(target)}", data)
+        for source, target, data in graph.edges(data=True)
+    ]
+    _warn_of_ambiguous_bandwidths(graph, name)
+    ends = np.array([(index[a], index[b]) for a, b in graph.edges()], np.int64).reshape(-1, 2)
+    bandwidth = _column([p[0] for p in properties], default.bandwidth_bytes_per_s, np.float64)
+    latency = _column([p[1] for p in properties], default.latency_s, np.float64)
+    if all(p[2] is None for p in properties):
         capacity = capacities_from_bandwidths(bandwidth, name, rounded=round_capacities)
     else:
-        capacity = np.array([usual.capacity if c is None else c for c in given], np.int64)
+        capacity = _column([p[2] for p in properties], default.capacity, np.int64)
     if not graph.is_directed():
-        source, target = np.concatenate([source, target]), np.concatenate([target, source])
+        ends = np.concatenate([ends, ends[:, ::-1]])
         bandwidth, latency, capacity = (np.tile(c, 2) for c in (bandwidth, latency, capacity))
-    return _merged(source.astype(np.int64), target.astype(np.int64), bandwidth, latency, capacity)
+    return _merged(ends, bandwidth, latency, capacity)
+
+
+def _column(values: Iterable[float | None], default: float, dtype: type) -> NDArray:
+    return np.array([default if value is None else value for value in values], dtype)
+
+
+def _warn_of_ambiguous_bandwidths(graph: "nx.Graph", name: str) -> None:
+    """One warning that names the first of them."""
+    warned = [
+        f"link {shown(source)}→{shown(target)}: {doubt}"
+        for source, target, bandwidth in graph.edges(data="bandwidth")
+        if (doubt := ambiguous_bandwidth(bandwidth))
+    ]
+    if warned:
+        others = f" ({len(warned)} such links)" if len(warned) > 1 else ""
+        warnings.warn(f"{name}: {warned[0]}{others}", InputWarning, stacklevel=4)
 
 
 def _merged(
-    source: NDArray, target: NDArray, bandwidth: NDArray, latency: NDArray, capacity: NDArray
+    ends: NDArray, bandwidth: NDArray, latency: NDArray, capacity: NDArray
 ) -> dict[str, NDArray]:
     """One entry per link direction: bandwidths and capacities added, the larger latency."""
-    ends, place = np.unique(np.stack([source, target], axis=1), axis=0, return_inverse=True)
+    ends, place = np.unique(ends, axis=0, return_inverse=True)
     place = place.reshape(-1)
-    total_bandwidth, most_latency = np.zeros(len(ends)), np.zeros(len(ends))
+    total_bandwidth, max_latency = np.zeros(len(ends)), np.zeros(len(ends))
     total_capacity = np.zeros(len(ends), np.int64)
     np.add.at(total_bandwidth, place, bandwidth)
-    np.maximum.at(most_latency, place, latency)
+    np.maximum.at(max_latency, place, latency)
     np.add.at(total_capacity, place, capacity)
-    return {
-        "source": ends[:, 0],
-        "target": ends[:, 1],
-        "bandwidth_bytes_per_s": total_bandwidth,
-        "latency_s": most_latency,
-        "capacity": total_capacity,
-    }
+    columns = (ends[:, 0], ends[:, 1], total_bandwidth, max_latency, total_capacity)
+    return dict(zip(LINK_COLUMNS, columns, strict=True))
 
 
-def _read(
-    where: str, data: Mapping[str, Any], key: str, key_with_unit: str, parse: Any
+def _properties(
+    where: str, data: Mapping[str, Any]
+) -> tuple[float | None, float | None, int | None]:
+    """Bandwidth, latency and capacity of an edge; None where it has none."""
+    bandwidth = _property(where, data, "bandwidth", "bandwidth_bytes_per_s", parse_bandwidth)
+    latency = _property(where, data, "latency", "latency_s", parse_latency)
+    return bandwidth, latency, _capacity(where, data)
+
+
+def _property(
+    where: str, data: Mapping[str, Any], key: str, key_with_unit: str, parse: Callable[[Any], float]
 ) -> float | None:
     if key in data and key_with_unit in data:
         raise TopologyError(f"{where}: has both {key} and {key_with_unit}; give one")
@@ -217,7 +215,7 @@ def _capacity(where: str, data: Mapping[str, Any]) -> int | None:
     if value is None:
         return None
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-    # At most nine digits: fits the topology's column even when many parallel links are added.
+    # At most nine digits: fits the column even when many parallel links are added up.
     if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text):
         raise TopologyError(f"{where}: capacity must be a positive integer, got {shown(value)}")
     return int(text)

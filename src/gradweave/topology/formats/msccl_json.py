@@ -8,21 +8,21 @@ from gradweave.topology.formats.graph import from_networkx
 from gradweave.topology.topology import Link, Topology
 
 MAX_COUNT = 10_000
-"""Largest number of transfers a round that an entry may state."""
+"""Largest number of transfers per round in an entry."""
 
 
 def topology_from_msccl(data: Mapping[str, Any], name: str) -> Topology:
     """Reads the JSON object that msccl-tools writes for a topology.
 
-    ``links[dst][src]`` is the number of transfers a round from src to dst: the link's capacity,
-    and its bandwidth in multiples of that of `Link`. An entry of ``switches`` limits a sum of links
-    there and is no node. Two kinds have a meaning here, and others are refused: a limit that
-    never binds, which is dropped; and a **hub**, which limits what each of its nodes sends to all
-    others together and what it receives from them. A hub becomes a switch, in place of the direct
-    links between its nodes.
+    ``links[dst][src]`` is the number of transfers per round from src to dst: the link's capacity,
+    and its bandwidth in multiples of that of `Link`. In this format an entry of ``switches`` is not
+    a node but a limit on the sum of some links. Two kinds are supported, others are rejected: a
+    limit that never binds, which is dropped; and a **hub**, which limits what each of its nodes
+    sends to all others together and what it receives from them. A hub becomes a switch, in place of
+    the direct links between its nodes.
 
     Args:
-        data: the decoded object; nothing about it is taken on trust.
+        data: the decoded object, not trusted.
         name: the network's name.
 
     Raises:
@@ -62,7 +62,7 @@ def topology_from_msccl(data: Mapping[str, Any], name: str) -> Topology:
 
 
 class _Limit:
-    """An entry of ``switches``: at most so many transfers from sources to targets together."""
+    """An entry of ``switches``: the most transfers per round from sources to targets together."""
 
     def __init__(self, place: int, entry: Any, nodes: int) -> None:
         where = f"switches[{place}]"
@@ -74,7 +74,7 @@ class _Limit:
         self.where = f"{where} ({entry[3]!r:.40})"
 
     def side(self) -> tuple[int, bool, frozenset[int]]:
-        """The node that it limits, whether outwards, and that node with all the others."""
+        """The limited node, whether its sending is limited, and all nodes of the hub."""
         for alone, others, outward in (
             (self.sources, self.targets, True),
             (self.targets, self.sources, False),
@@ -82,15 +82,15 @@ class _Limit:
             if len(alone) == 1 and not alone & others:
                 return min(alone), outward, alone | others
         raise FileError(
-            f"{self.where}: limits several nodes together, which no switch here does; "
-            "only hubs are understood, with one entry out of each node and one into it"
+            f"{self.where}: limits several nodes together, which is not supported; "
+            "only hubs are, with one entry out of each node and one into it"
         )
 
 
 def _hubs(
     limits: list[_Limit], links: list[list[int]]
 ) -> list[tuple[list[int], dict[int, int], dict[int, int]]]:
-    """The nodes of each hub, and what each of them may send and receive."""
+    """The nodes of each hub, and the limits on what each sends and receives, by node."""
     sides: dict[frozenset[int], tuple[dict[int, int], dict[int, int]]] = {}
     for limit in limits:
         node, outward, members = limit.side()
@@ -102,14 +102,14 @@ def _hubs(
     taken: set[tuple[int, int]] = set()
     for members, (outward, inward) in sides.items():
         nodes = sorted(members)
-        for node in nodes:  # one that no limit binds has its links for a limit
+        for node in nodes:  # without a limit, its links together are one
             outward.setdefault(node, sum(links[other][node] for other in nodes))
             inward.setdefault(node, sum(links[node][other] for other in nodes))
         for src, dst in ((src, dst) for src in nodes for dst in nodes if src != dst):
             least = min(outward[src], inward[dst])
             if (src, dst) in taken or links[dst][src] < least:
                 raise FileError(
-                    f"links[{dst}][{src}]: the switches make nodes {_shown(nodes)} a hub, within "
+                    f"links[{dst}][{src}]: the switches make nodes {_listed(nodes)} a hub, within "
                     f"which it must be at least {least} and in no other hub; got {links[dst][src]}"
                 )
             taken.add((src, dst))
@@ -161,5 +161,5 @@ def _add(graph: Any, source: int, target: int, count: int) -> None:
     graph.add_edge(source, target, capacity=count, bandwidth_bytes_per_s=bandwidth)
 
 
-def _shown(nodes: list[int]) -> str:
+def _listed(nodes: list[int]) -> str:
     return ", ".join(map(str, nodes[:8])) + ", …" * (len(nodes) > 8)

@@ -1,4 +1,4 @@
-"""What NCCL's topology XML says in attributes: numbers, and the speeds that follow from them."""
+"""Attributes of NCCL's topology XML, and the link speeds that follow from them."""
 
 import re
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from gradweave.errors import FileError
 
 _NVLINK = ((107, 31_200), (100, 40_100), (90, 20_600), (87, 20_000), (86, 12_000), (70, 20_000))
-"""Compute capability from which on, and MB/s of one NVLink."""
+"""Least compute capability, and MB/s of one NVLink from there on."""
 _OLDEST_NVLINK = 18_000
 
 _GIGATRANSFERS = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}
@@ -25,7 +25,7 @@ def gpu_link_mb_per_s(gpu: Any, kind: str, node: str) -> int:
 
 
 def pcie_mb_per_s(pci: Any, where: str) -> float:
-    """MB/s of a device's link; as NCCL assumes, 8 GT/s and 16 lanes where these are not known."""
+    """MB/s of a device's link; 8 GT/s and 16 lanes where unknown, as NCCL assumes."""
     text = pci.get("link_speed", "").strip()
     number = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9])?) GT/s(?: PCIe)?", text)
     rate = _GIGATRANSFERS.get(number[1].removesuffix(".0")) if number else None
@@ -55,7 +55,7 @@ def cpu_link_mb_per_s(cpu: Any, where: str) -> int:
 
 
 def net_latency_s(net: Any, where: str) -> float:
-    """The latency that a port states, in seconds; 0 where it is not known."""
+    """A port's latency in seconds; 0 where it is unknown."""
     text = net.get("latency", "0")
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", text):
         raise FileError(f"{where}: latency must be microseconds, got {text!r:.40}")
@@ -63,7 +63,7 @@ def net_latency_s(net: Any, where: str) -> float:
 
 
 def attribute(element: Any, where: str, name: str) -> str:
-    """A word that must be there.
+    """A required word.
 
     Raises:
         FileError: naming the element and the attribute.
@@ -76,15 +76,15 @@ def attribute(element: Any, where: str, name: str) -> str:
     return value
 
 
-def count(element: Any, where: str) -> int:
-    """How many links an element stands for."""
+def link_count(element: Any, where: str) -> int:
+    """The number of links that an element stands for."""
     return integer_attribute(element, where, "count", least=1, most=10_000)
 
 
 def integer_attribute(
     element: Any, where: str, name: str, *, least: int = 0, most: int = 10**9, default: int = -1
 ) -> int:
-    """A whole number that must be there, unless a default that is not negative is given.
+    """A whole number; required unless a non-negative default is given.
 
     Raises:
         FileError: naming the element and the attribute.

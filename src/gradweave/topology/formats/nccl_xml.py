@@ -5,9 +5,9 @@
         <pci busid="0000:05:00.0" link_speed="8 GT/s" link_width="16">             a PCIe switch
           <pci busid="0000:06:00.0" link_speed="8 GT/s" link_width="16">
             <gpu dev="0" sm="70" rank="0">
-              <nvlink target="0000:07:00.0" count="1" tclass="0x030200"/>          … one a peer
+              <nvlink target="0000:07:00.0" count="1" tclass="0x030200"/>          … one per peer
 
-Bandwidths are those that NCCL and RCCL count for each kind of link: lower than the peaks.
+Bandwidths are those that NCCL and RCCL assume for each kind of link: lower than the peaks.
 """
 
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from gradweave.errors import FileError
 from gradweave.topology.formats.graph import from_networkx
 from gradweave.topology.formats.nccl_attributes import (
     attribute,
-    count,
     cpu_link_mb_per_s,
     gpu_link_mb_per_s,
     integer_attribute,
+    link_count,
     net_latency_s,
     pcie_mb_per_s,
 )
@@ -29,7 +29,7 @@ from gradweave.topology.topology import Link, Topology
 
 _MB = 10**6
 MAX_CPUS = 1024
-"""Most processors that a file may show."""
+"""Most processors accepted in a file."""
 
 
 def topology_from_nccl_xml(
@@ -37,23 +37,23 @@ def topology_from_nccl_xml(
 ) -> Topology:
     """Reads a topology that NCCL or RCCL dumped.
 
-    GPUs are servers, in the order of their ranks. PCIe switches and processors are switches, and so
-    are all NVSwitches together, as in NCCL: the hardware spreads each transfer over them. Links are
-    NVLink and Infinity Fabric (``count`` times the speed of one, for the kind of GPU), PCIe (speed
-    times width), links between processors of one host, and chip-to-chip links. What serves no pair
-    of GPUs is left out, as are NVLinks to GPUs that the file does not show; ``pcilink`` and the
+    GPUs are servers, in the order of their ranks. PCIe switches and processors are switches; all
+    NVSwitches together are one, as in NCCL: the hardware spreads each transfer over them. Links are
+    NVLink and Infinity Fabric (``count`` times the speed of one, by GPU type), PCIe (speed times
+    width), links between processors of one host, and chip-to-chip links. Nodes that lie on no path
+    between two GPUs are left out, as are NVLinks to GPUs missing from the file; ``pcilink`` and the
     overhead of peer-to-peer transfers through Intel processors are not modelled. Latencies are
     `Link`'s.
 
     Args:
         content: the file's bytes.
         name: the network's name.
-        pcie: whether to keep PCIe, processors and what hangs on them; without, NVLink, NVSwitch and
-            Infinity Fabric are left.
+        pcie: whether to keep PCIe, processors and the devices behind them; otherwise only NVLink,
+            NVSwitch and Infinity Fabric.
         network: whether to keep the network cards, all joined to one outer switch, ``fabric``.
 
     Raises:
-        FileError: naming the element and the attribute at fault.
+        FileError: naming the invalid element and attribute.
         TopologyError: such a network cannot exist.
     """
     system = parse_xml(content)
@@ -70,10 +70,10 @@ def topology_from_nccl_xml(
 
 
 def parse_xml(content: bytes) -> Any:
-    """The root element of an XML file, which may have no document type and no entities.
+    """The root element of an XML file, which must not have a document type or entities.
 
     Raises:
-        FileError: it is not well-formed, or has them.
+        FileError: it is not well-formed, or has either.
     """
     from defusedxml import ElementTree
     from defusedxml.common import DefusedXmlException
@@ -87,7 +87,7 @@ def parse_xml(content: bytes) -> Any:
 
 
 class _Reader:
-    """A graph that grows while the file is read."""
+    """The graph built while the file is read."""
 
     def __init__(self, *, pcie: bool, network: bool) -> None:
         import networkx as nx
@@ -95,13 +95,13 @@ class _Reader:
         self.graph: Any = nx.DiGraph()
         self.pcie, self.network = pcie, network
         self.gpus: dict[tuple[str, str], Any] = {}
-        """The gpu elements by host and bus id."""
+        """The gpu elements, by host and bus id."""
         self.cpus: dict[tuple[str, str], Any] = {}
         self.buses: set[tuple[str, str]] = set()
         self.hosts: dict[str, int] = {}
 
     def read_cpu(self, cpu: Any) -> None:
-        """Adds a processor and all that hangs on it."""
+        """Adds a processor and all devices behind it."""
         host = cpu.get("host_hash", "")
         self.hosts.setdefault(host, len(self.hosts))
         node = self._label(host, f"cpu{attribute(cpu, 'cpu', 'numaid')}")
@@ -109,9 +109,9 @@ class _Reader:
             raise FileError(f"{node}: numaid is given twice")
         self.graph.add_node(node, kind="switch")
         if len(self.cpus) == MAX_CPUS:
-            raise FileError(f"more than {MAX_CPUS} cpu elements, the most that are read")
+            raise FileError(f"more than {MAX_CPUS} cpu elements, the most accepted")
         self.cpus[host, node] = cpu
-        # A list in place of recursion, so that no file is nested too deeply.
+        # A list in place of recursion, so that no nesting is too deep.
         pending = [(child, node) for child in reversed(cpu)]
         while pending:
             element, parent = pending.pop()
@@ -131,7 +131,7 @@ class _Reader:
             raise FileError(f"{where}: busid is given twice")
         self.buses.add((host, bus))
         if len(gpus) > 1:
-            raise FileError(f"{where}: {len(gpus)} gpu elements; one GPU a device is understood")
+            raise FileError(f"{where}: {len(gpus)} gpu elements; expected one GPU per device")
         speed = pcie_mb_per_s(pci, where)
         self.graph.add_node(node, kind="server" if gpus else "switch")
         if self.pcie:
@@ -145,12 +145,14 @@ class _Reader:
 
     def _add_c2c(self, gpu: Any, node: str, cpu: str) -> None:
         for c2c in gpu.iterfind("c2c"):
-            speed = integer_attribute(c2c, f"c2c of {node}", "bw") * count(c2c, f"c2c of {node}")
+            speed = integer_attribute(c2c, f"c2c of {node}", "bw") * link_count(
+                c2c, f"c2c of {node}"
+            )
             if self.pcie:
                 self._join(cpu, node, speed)
 
     def _add_nic(self, nic: Any, node: str) -> None:
-        """Joins a network card to the outer switch, by the speeds of its ports together."""
+        """Joins a network card to the outer switch, with the speeds of its ports added up."""
         for net in nic.iterfind("net") if self.network else ():
             if net.get("dev") is None or net.get("net") == "0":
                 continue  # as in NCCL: a port that is off, or part of a joined one
@@ -161,7 +163,7 @@ class _Reader:
             self._join(node, "fabric", speed, net_latency_s(net, where))
 
     def join_cpus(self) -> None:
-        """Links every two processors of one host, each way at the speed of the first."""
+        """Links every two processors of one host; each direction has the speed of its source."""
         for host, node in self.cpus if self.pcie else ():
             speed = cpu_link_mb_per_s(self.cpus[host, node], node)
             for other_host, other in self.cpus:
@@ -169,14 +171,14 @@ class _Reader:
                     self._add(node, other, speed)
 
     def add_nvlinks(self) -> None:
-        """Adds what the gpu elements say of their own links."""
+        """Adds the links listed in the gpu elements."""
         for (host, bus), gpu in self.gpus.items():
             node = self._label(host, f"gpu-{bus}")
             for link in gpu:
                 if link.tag not in ("nvlink", "xgmi"):
                     continue
                 where = f"{link.tag} of {node}"
-                speed = count(link, where) * gpu_link_mb_per_s(gpu, link.tag, node)
+                speed = link_count(link, where) * gpu_link_mb_per_s(gpu, link.tag, node)
                 kind = attribute(link, where, "tclass").lower()
                 target = attribute(link, where, "target").lower()
                 if kind.startswith("0x03"):
@@ -192,7 +194,7 @@ class _Reader:
                     )
 
     def topology(self, name: str) -> Topology:
-        """The network of all that serves, GPUs in the order of their ranks."""
+        """The network between the GPUs, which come first, in the order of their ranks."""
         import networkx as nx
 
         if not self.gpus:
@@ -211,7 +213,7 @@ class _Reader:
         return from_networkx(network, name, round_capacities=False)  # NCCL's figures, not measured
 
     def _in_order(self) -> Iterator[tuple[str, str]]:
-        """The nodes with their labels: GPUs first, by rank where every one has one."""
+        """The nodes with their labels: GPUs first, by rank where all have one."""
         gpus = [(self._label(host, f"gpu-{bus}"), gpu) for (host, bus), gpu in self.gpus.items()]
         if all(gpu.get("rank") is not None for _, gpu in gpus):
             rank = {node: integer_attribute(gpu, node, "rank") for node, gpu in gpus}
@@ -228,12 +230,12 @@ class _Reader:
         return f"host{place}/{label}" if place else label
 
     def _join(self, a: str, b: str, speed: float, latency_s: float = 0.0) -> None:
-        """Adds to a link both ways."""
+        """Adds to both directions of a link."""
         self._add(a, b, speed, latency_s)
         self._add(b, a, speed, latency_s)
 
     def _add(self, source: str, target: str, speed: float, latency_s: float = 0.0) -> None:
-        """Adds MB/s to one direction of a link, and the latency beyond the usual one if larger."""
+        """Adds MB/s to one direction of a link, and raises its latency beyond the default."""
         link = self.graph.get_edge_data(source, target, {})
         self.graph.add_edge(
             source,

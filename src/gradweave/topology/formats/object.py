@@ -7,11 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import FileError
-from gradweave.topology.formats.attributes import refuse_misspelt
-from gradweave.topology.topology import Topology
-
-COLUMNS = ("source", "target", "bandwidth_bytes_per_s", "latency_s", "capacity")
-"""Columns of ``links``, one entry per link direction."""
+from gradweave.topology.formats.attributes import reject_misspelt
+from gradweave.topology.topology import LINK_COLUMNS, Topology
 
 
 def topology_to_object(topology: Topology) -> dict[str, Any]:
@@ -31,7 +28,7 @@ def topology_to_object(topology: Topology) -> dict[str, Any]:
         "name": topology.name,
         "servers": topology.servers.tolist(),
         "switches": topology.switches.tolist(),
-        "links": {column: getattr(topology, column).tolist() for column in COLUMNS},
+        "links": {column: getattr(topology, column).tolist() for column in LINK_COLUMNS},
         **labels,
     }
 
@@ -40,7 +37,7 @@ def topology_from_object(data: Mapping[str, Any]) -> Topology:
     """Reads a network from a dictionary such as `topology_to_object` writes.
 
     Args:
-        data: the decoded object; nothing about it is taken on trust.
+        data: the decoded object, not trusted.
 
     Raises:
         FileError: a field is missing, has the wrong type or does not fit the others; the message
@@ -54,7 +51,7 @@ def topology_from_object(data: Mapping[str, Any]) -> Topology:
     """
     if not isinstance(data, Mapping):
         raise FileError(f"topology: expected an object, got {_kind(data)}")
-    refuse_misspelt(data, ("name", "servers", "switches", "links", "labels"), FileError)
+    reject_misspelt(data, ("name", "servers", "switches", "links", "labels"))
     name = _field(data, "name", str)
     servers = _numbers("servers", _field(data, "servers", list), whole=True)
     switches = _numbers("switches", _field(data, "switches", list), whole=True)
@@ -65,7 +62,7 @@ def topology_from_object(data: Mapping[str, Any]) -> Topology:
             _field(links, column, list, "links."),
             whole=column in ("source", "target", "capacity"),
         )
-        for column in COLUMNS
+        for column in LINK_COLUMNS
     }
     return Topology(name=name, is_server=_kinds(servers, switches), labels=_labels(data), **columns)
 
@@ -130,11 +127,11 @@ def _numbers(path: str, values: list[Any], *, whole: bool) -> NDArray:
 
 def _is_number(value: object, whole: bool) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
-        return _fits(value)
+        return _fits_64_bits(value)
     return isinstance(value, float) and not whole
 
 
-def _fits(value: int) -> bool:
+def _fits_64_bits(value: int) -> bool:
     return -(2**63) <= value < 2**63
 
 
@@ -143,7 +140,7 @@ def _kind(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int) and not _fits(value):
+    if isinstance(value, int) and not _fits_64_bits(value):
         return "an integer of more than 64 bits"
     return {str: "a string", list: "a list", dict: "an object"}.get(type(value)) or (
         f"the number {value}" if isinstance(value, int | float) else type(value).__name__

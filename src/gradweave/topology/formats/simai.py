@@ -1,6 +1,6 @@
-"""SimAI's topology text, and that of the ns-3 simulators that it grew from.
+"""SimAI's topology text, and that of the ns-3 simulators that it is based on.
 
-    34 8 2 16 96 H100             nodes, GPUs a server, NVSwitches, switches, links, kind of GPU
+    34 8 2 16 96 H100             nodes, GPUs per server, NVSwitches, switches, links, GPU type
     16 17 18 … 33                 ids of the switches, NVSwitches first
     0 16 900Gbps 0.000025ms 0     source, target, bandwidth, latency, error rate
     …
@@ -23,7 +23,7 @@ _GPU = re.compile(rf"\s+[A-Za-z]\S*(?:\s+{_NUMBER})?")
 def is_simai(text: str) -> bool:
     """Whether a text's first line is the first line of a SimAI topology.
 
-    No edge list begins so: its lines have at most five fields.
+    No edge list begins like this: its lines have at most five fields.
 
     >>> is_simai("34 8 2 16 96 H100"), is_simai("a b 100Gbit/s 1us 2")
     (True, False)
@@ -36,9 +36,9 @@ def is_simai(text: str) -> bool:
 def parse_simai(text: str, name: str) -> Topology:
     """Reads a SimAI topology, or one of the ns-3 simulators with three numbers in its first line.
 
-    GPUs are servers; NVSwitches and switches are switches; node ids are kept. The number of GPUs a
-    server, their kind and the links' error rates are not used. Links between the same two nodes are
-    one link with their bandwidths added.
+    GPUs are servers; NVSwitches and switches are switches; node ids are kept. The number of GPUs
+    per server, their type and the links' error rates are not used. Links between the same two nodes
+    become one link with their bandwidths added.
 
     Args:
         text: the file's text.
@@ -53,9 +53,9 @@ def parse_simai(text: str, name: str) -> Topology:
     rows = [(i, line.split()) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
     nodes, switches, links = _sizes(" ".join(rows[0][1]) if rows else "")
     ids, used = _switch_ids(rows[1:], switches, nodes)
-    given = len(rows) - 1 - used
-    if given != links:
-        raise FileError(f"line 1: announces {links} links, and {given} lines of links follow")
+    remaining = len(rows) - 1 - used
+    if remaining != links:
+        raise FileError(f"line 1: announces {links} links, but {remaining} lines of links follow")
     graph: Any = nx.MultiGraph()
     graph.add_nodes_from(range(nodes), kind="server")
     graph.add_nodes_from(ids, kind="switch")
@@ -76,7 +76,7 @@ def _sizes(first: str) -> tuple[int, int, int]:
     rest = first[match.end() :] if match else ""
     if not match or (not _GPU.fullmatch(rest) if match[2] else rest):
         raise FileError(
-            "line 1: expected nodes, GPUs a server, NVSwitches, switches, links and kind of GPU "
+            "line 1: expected nodes, GPUs per server, NVSwitches, switches, links and GPU type "
             f"(or nodes, switches and links), got {first!r:.60}"
         )
     nodes, links = int(match[1]), int(match[4])
@@ -88,7 +88,7 @@ def _sizes(first: str) -> tuple[int, int, int]:
 def _switch_ids(
     rows: list[tuple[int, list[str]]], switches: int, nodes: int
 ) -> tuple[list[int], int]:
-    """The switches, which may be on several lines, and how many lines they take."""
+    """The ids of the switches, and how many lines they take."""
     ids: list[int] = []
     used = 0
     while len(ids) < switches and used < len(rows):

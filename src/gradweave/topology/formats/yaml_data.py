@@ -1,4 +1,4 @@
-"""YAML as data: plain values and nothing else."""
+"""YAML as data: plain values only."""
 
 import math
 import re
@@ -7,16 +7,16 @@ from typing import Any
 from gradweave.errors import FileError
 
 MAX_YAML_BYTES = 8 << 20
-"""Largest YAML file read: 8 MiB; YAML takes many times longer to read than JSON."""
-_DEEPEST = 50
+"""Largest YAML file read: 8 MiB; reading YAML takes many times longer than JSON."""
+_MAX_DEPTH = 50
 
 
 def parse_yaml(content: bytes) -> Any:
-    """Reads one YAML document into the values that JSON has.
+    """Reads one YAML document into the types of JSON.
 
-    Words are as in YAML 1.2 and JSON: ``no``, ``010`` and ``10:20`` are strings and ``1e9`` is a
-    number. Refused are aliases, with which a small file can stand for a huge one, tags that make
-    anything but plain values, and nesting of more than 50 levels.
+    Scalars are resolved as in YAML 1.2 and JSON: ``no``, ``010`` and ``10:20`` are strings and
+    ``1e9`` is a number. Rejected are aliases, by which a small file can expand to a huge one, tags
+    for other than plain values, and more than 50 levels of nesting.
 
     Args:
         content: the file.
@@ -31,19 +31,19 @@ def parse_yaml(content: bytes) -> Any:
     try:
         text = content.decode("utf-8-sig")
         _check_events(yaml, text)
-        return yaml.load(text, Loader=_loader(yaml))  # a safe one, which makes plain values alone
+        return yaml.load(text, Loader=_loader(yaml))  # a safe one: plain values only
     except UnicodeDecodeError as error:
         raise FileError(f"not UTF-8 text: {error.reason} at byte {error.start}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
         where = "" if mark is None else f" at line {mark.line + 1}"
-        raise FileError(f"not valid YAML: {str(what)[:100]!s}{where}") from None
+        raise FileError(f"not valid YAML: {problem!s:.100}{where}") from None
     except ValueError as error:  # an integer of thousands of digits
         raise FileError(f"not valid YAML: {str(error)[:100]}") from None
 
 
-def write_yaml(data: Any) -> bytes:
+def write_yaml(data: Any) -> str:
     """Writes plain values as YAML.
 
     Args:
@@ -51,32 +51,33 @@ def write_yaml(data: Any) -> bytes:
     """
     import yaml
 
-    return yaml.dump(data, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True).encode()
+    return yaml.dump(data, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True)
 
 
 def _check_events(yaml: Any, text: str) -> None:
-    """Refuses, before anything is made of it, what would take too much to make."""
+    """Rejects aliases and deep nesting before anything is constructed."""
     depth = 0
-    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    for event in yaml.parse(text, Loader=fast):
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         where = f"line {event.start_mark.line + 1}"
         if isinstance(event, yaml.AliasEvent):
-            raise FileError(f"{where}: aliases (*{event.anchor!s:.40}) are refused; write it out")
+            raise FileError(
+                f"{where}: aliases (*{event.anchor!s:.40}) are rejected; write the value out"
+            )
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        if depth > _DEEPEST:
-            raise FileError(f"{where}: nested too deeply, more than {_DEEPEST} levels")
+        if depth > _MAX_DEPTH:
+            raise FileError(f"{where}: nested too deeply, more than {_MAX_DEPTH} levels")
 
 
-_WORDS = (
+_SCALARS = (
     ("null", r"~|null|", ("~", "n", "")),
     ("bool", r"true|false", ("t", "f")),
     ("int", r"-?(?:0|[1-9][0-9]*)", tuple("-0123456789")),
     ("float", r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?", tuple("-0123456789")),
 )
-"""What words without quotes are, with what they may begin; anything else is a string."""
+"""Types of unquoted scalars: tag, pattern and possible first characters; others are strings."""
 
 
 def _loader(yaml: Any) -> type:
@@ -89,8 +90,8 @@ def _loader(yaml: Any) -> type:
                 raise ValueError(f"{node.value[:40]}: too large for a number")
             return value
 
-    for kind, words, first in _WORDS:
+    for tag, words, first in _SCALARS:
         pattern = re.compile(f"(?:{words})\\Z")
-        PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", pattern, first)
+        PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", pattern, first)
     PlainLoader.add_constructor("tag:yaml.org,2002:float", PlainLoader.construct_yaml_float)
     return PlainLoader
