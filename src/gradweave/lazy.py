@@ -63,6 +63,19 @@ def lazily(
     return find, names
 
 
+class LazyModule:
+    """A module that is imported when one of its names is first used.
+
+    For modules of which the greater part can be used without an extra, or before JAX starts.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
+
+
 def missing(what: str, *modules: str, extra: str | None = None) -> MissingExtraError:
     """The error that names the extra to install.
 

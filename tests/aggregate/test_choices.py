@@ -1,7 +1,10 @@
 """Before training: what is refused, what is doubted, and aggregations in words."""
 
+import subprocess
+import sys
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -9,7 +12,8 @@ import pytest
 
 import gradweave as gw
 from gradweave import aggregate
-from gradweave.aggregate import MaxNorm, MixingMatrix, ValidityWarning, check
+from gradweave.aggregate import MaxNorm, MixingMatrix, ValidityWarning, aggregation, check
+from gradweave.aggregate.spec import GossipSpec
 from gradweave.errors import OptionError, ScheduleError, SpecError
 
 RING = MixingMatrix.ring(8)
@@ -125,6 +129,57 @@ def test_words(text):
         made(optax.sgd(1e-3)).init(PARAMS)
 
 
+def test_words_are_parsed_without_jax_and_without_solving():
+    program = """
+import sys
+from gradweave.aggregate.spec import parse
+assert parse("dcd_psgd:bits=4,network=torus:2x4").compressor.bits == 4
+assert parse("choco_sgd:consensus=0.1").rule.consensus == 0.1
+parse("scheduled:bcube:n=4,k=2").check_workers(64)
+assert not {"jax", "optax", "ortools"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_network_is_solved_for_once(monkeypatch):
+    asked = []
+
+    def solve(network, seed):
+        asked.append((network.name, seed))
+        return gw.solve(network, seed=seed)
+
+    monkeypatch.setattr(aggregation, "solve", solve)
+    made = aggregate.resolve(aggregate.parse("scheduled:ring:4"), 4, seed=3)
+    assert made.schedule is not None and made.schedule.topology.name == "ring:n=4"
+    for _ in range(2):
+        made(optax.sgd(1.0)).init(PARAMS)
+    assert asked == [("ring:n=4", 3)]
+    with pytest.raises(ScheduleError, match="ring:n=4 has 4 servers, but there are 8 workers"):
+        aggregate.from_spec("scheduled:ring:4", 8)
+    assert len(asked) == 1, "refused before solving"
+
+
+def test_names_of_earlier_versions():
+    assert aggregate.Exact is aggregate.Uncompressed
+    spec = aggregate.parse("choco_sgd:compressor=exact")
+    assert isinstance(spec, GossipSpec) and spec.compressor == aggregate.Uncompressed()
+
+
+def test_a_rule_of_ones_own():
+    class Silent(aggregate.GossipRule):
+        name = "silent"
+        keeps_estimates = False
+
+        def communicate(self, worker, u, channel):
+            return worker._replace(x=worker.x + u)
+
+    method = aggregate.gossip(Silent(), optax.sgd(1.0), MixingMatrix.ring(4), aggregate.TopK())
+    params = jnp.zeros((4, 3))
+    state = jax.vmap(method.init)(params)
+    updates, state = jax.vmap(method.update, axis_name="server")(params + 1, state, params)
+    assert (updates == -1).all() and not aggregate.sent_bytes(state).any()
+
+
 def test_a_schedule_from_a_file(tmp_path):
     gw.solve(gw.topology.ring(4)).schedule.save(tmp_path / "ring.json")
     assert aggregate.from_spec(f"scheduled:{tmp_path / 'ring.json'}", 4).exact
@@ -141,7 +196,7 @@ def test_a_schedule_from_a_file(tmp_path):
         ("parameter_server:server=8", OptionError, "server: expected 0 to 7, got 8"),
         ("dcd_psgd:bit=4", SpecError, "'bit' is no option of it; did you mean bits\\? options are"),
         ("dcd_psgd:bits=four", OptionError, "bits: expected a whole number, got 'four'"),
-        ("dcd_psgd:compressor=zip", OptionError, "compressor: expected exact, max_norm"),
+        ("dcd_psgd:compressor=zip", OptionError, "compressor: expected uncompressed, max_norm"),
         ("d_psgd:network=ring:4", OptionError, "has 4 servers, but there are 8 workers"),
         ("d_psgd:mixing=all", OptionError, "mixing: expected weights, matchings, clusters"),
         ("d_psgd:bits=4", SpecError, "'bits' is no option of it"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradweave.aggregate import Exact, Grid, MaxNorm, RandomK, RandomKUnscaled, TopK
-from gradweave.aggregate.bits import packed, unpacked
+from gradweave.aggregate.bits import pack, unpack
 from gradweave.errors import OptionError
 
 DRAWS = 4000
@@ -160,9 +160,9 @@ def test_beyond_the_grid():
 @given(st.integers(1, 20), st.lists(st.integers(0, 2**32 - 1), max_size=40))
 def test_bits_come_back(bits, numbers):
     codes = jnp.array([number % 2**bits for number in numbers], jnp.uint32)
-    words = packed(codes, bits)
+    words = pack(codes, bits)
     assert len(words) == -(-len(codes) // (32 // bits))
-    assert unpacked(words, bits, len(codes)).tolist() == codes.tolist()
+    assert unpack(words, bits, len(codes)).tolist() == codes.tolist()
 
 
 @pytest.mark.parametrize(

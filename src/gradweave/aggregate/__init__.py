@@ -1,10 +1,10 @@
 """How workers combine what they learn: a part of the optimizer, exchanged in one line.
 
 `mean`, `ring`, `parameter_server` and `scheduled` average gradients exactly, each by other
-messages. `d_psgd`, `dcd_psgd`, `ecd_psgd` and `choco_sgd` mix parameters with neighbours', the last
-three compressed. All are `optax.GradientTransformation`, for use inside `jax.shard_map`, and need
-the extra ``train``. The asynchronous parameter server, `asynchronous`, is an engine of its own, on
-Ray (extra ``ray``).
+messages. `gossip` mixes parameters with neighbours', by a rule: `d_psgd`, `dcd_psgd`, `ecd_psgd`
+and `choco_sgd` are its forms, the last three compressed. All are `optax.GradientTransformation`,
+for use inside `jax.shard_map`, and need the extra ``train``. The asynchronous parameter server,
+`asynchronous`, is an engine of its own, on Ray (extra ``ray``).
 """
 
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.aggregate import asynchronous
+    from gradweave.aggregate.aggregation import Aggregation, from_spec, resolve
     from gradweave.aggregate.compressors import (
         Compressor,
         Exact,
@@ -21,57 +22,85 @@ if TYPE_CHECKING:
         RandomK,
         RandomKUnscaled,
         TopK,
+        Uncompressed,
+    )
+    from gradweave.aggregate.decentralized import (
+        choco_sgd,
+        d_psgd,
+        dcd_psgd,
+        ecd_psgd,
+        gossip,
+        naive_psgd,
     )
     from gradweave.aggregate.exact import mean, parameter_server, ring, scheduled
-    from gradweave.aggregate.gossip import choco_sgd, d_psgd, dcd_psgd, ecd_psgd, naive_psgd
     from gradweave.aggregate.messages import not_finite, sent_bytes
     from gradweave.aggregate.mixing import MixingMatrix, neighbours
     from gradweave.aggregate.replicas import consensus, disagreement, replicate
-    from gradweave.aggregate.spec import Aggregation, from_spec
+    from gradweave.aggregate.rules import DCDPSGD, DPSGD, ECDPSGD, ChocoSGD, GossipRule, NaivePSGD
+    from gradweave.aggregate.spec import AggregationSpec, parse
     from gradweave.aggregate.validity import Validity, ValidityWarning, check
 
 _HOME = {
-    "Aggregation": "spec",
+    "Aggregation": "aggregation",
+    "AggregationSpec": "spec",
+    "ChocoSGD": "rules",
     "Compressor": "compressors",
+    "DCDPSGD": "rules",
+    "DPSGD": "rules",
+    "ECDPSGD": "rules",
     "Exact": "compressors",
+    "GossipRule": "rules",
     "Grid": "compressors",
     "MaxNorm": "compressors",
     "MixingMatrix": "mixing",
+    "NaivePSGD": "rules",
     "RandomK": "compressors",
     "RandomKUnscaled": "compressors",
     "TopK": "compressors",
+    "Uncompressed": "compressors",
     "Validity": "validity",
     "ValidityWarning": "validity",
     "asynchronous": "",
     "check": "validity",
-    "choco_sgd": "gossip",
+    "choco_sgd": "decentralized",
     "consensus": "replicas",
-    "d_psgd": "gossip",
-    "dcd_psgd": "gossip",
+    "d_psgd": "decentralized",
+    "dcd_psgd": "decentralized",
     "disagreement": "replicas",
-    "ecd_psgd": "gossip",
-    "from_spec": "spec",
+    "ecd_psgd": "decentralized",
+    "from_spec": "aggregation",
+    "gossip": "decentralized",
     "mean": "exact",
-    "naive_psgd": "gossip",
+    "naive_psgd": "decentralized",
     "neighbours": "mixing",
     "not_finite": "messages",
     "parameter_server": "exact",
+    "parse": "spec",
     "replicate": "replicas",
+    "resolve": "aggregation",
     "ring": "exact",
     "scheduled": "exact",
     "sent_bytes": "messages",
 }
 
 __all__ = [
+    "DCDPSGD",
+    "DPSGD",
+    "ECDPSGD",
     "Aggregation",
+    "AggregationSpec",
+    "ChocoSGD",
     "Compressor",
     "Exact",
+    "GossipRule",
     "Grid",
     "MaxNorm",
     "MixingMatrix",
+    "NaivePSGD",
     "RandomK",
     "RandomKUnscaled",
     "TopK",
+    "Uncompressed",
     "Validity",
     "ValidityWarning",
     "asynchronous",
@@ -83,12 +112,15 @@ __all__ = [
     "disagreement",
     "ecd_psgd",
     "from_spec",
+    "gossip",
     "mean",
     "naive_psgd",
     "neighbours",
     "not_finite",
     "parameter_server",
+    "parse",
     "replicate",
+    "resolve",
     "ring",
     "scheduled",
     "sent_bytes",

@@ -1,33 +1,39 @@
 """Lossy messages: fewer bits for a vector, and by how much what arrives differs from it.
 
 A compressor turns a vector into a payload, a pytree of arrays that really are as small as claimed
-(bits are packed into words), and a payload back into a vector. What it loses is stated twice, each
-as a root mean square over its draws that no vector exceeds:
+(bits are packed into words), and a payload back into a vector. Its error is stated twice, each a
+root mean square over its random numbers that no vector exceeds:
 
 - `relative_error`: α, with E‖C(z) − z‖² ≤ α²‖z‖². Difference compression (DCD, CHOCO) needs it.
 - `absolute_error`: σ, with E‖C(z) − z‖² ≤ σ². Extrapolation compression (ECD) needs it.
 
-Infinity says that there is no such number.
+Infinity says that there is no such number. Compressors can be made and checked without JAX, which
+is imported when they compress.
 """
+
+from __future__ import annotations
 
 import abc
 import dataclasses
 import math
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import jax
-import jax.numpy as jnp
-
-from gradweave.aggregate.bits import packed, unpacked
+from gradweave.aggregate.bits import pack, unpack
+from gradweave.checks import check_above_zero
 from gradweave.errors import OptionError
-from gradweave.execute.jax_mesh.buffers import PyTree
+from gradweave.lazy import LazyModule
 
-Key = jax.Array
-"""A key of `jax.random`."""
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+
+    from gradweave.execute.jax_mesh.buffers import PyTree
+else:
+    jax, jnp = LazyModule("jax"), LazyModule("jax.numpy")
 
 
 class Compressor(abc.ABC):
-    """What every compressor does."""
+    """Vectors to payloads and back."""
 
     name: ClassVar[str]
     unbiased: ClassVar[bool]
@@ -35,15 +41,15 @@ class Compressor(abc.ABC):
 
     @abc.abstractmethod
     def relative_error(self, size: int) -> float:
-        """α for vectors of so many elements."""
+        """α for vectors of `size` elements."""
 
     @abc.abstractmethod
     def absolute_error(self, size: int) -> float:
-        """σ for vectors of so many elements, in their unit."""
+        """σ for vectors of `size` elements, in their unit."""
 
     @abc.abstractmethod
-    def compress(self, key: Key, vector: jax.Array) -> PyTree:
-        """[size] → payload. The key decides all draws."""
+    def compress(self, key: jax.Array, vector: jax.Array) -> PyTree:
+        """[size] → payload. All random numbers are of the `jax.random` key."""
 
     @abc.abstractmethod
     def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
@@ -51,10 +57,10 @@ class Compressor(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Exact(Compressor):
+class Uncompressed(Compressor):
     """Sends the vector as it is."""
 
-    name: ClassVar[str] = "exact"
+    name: ClassVar[str] = "uncompressed"
     unbiased: ClassVar[bool] = True
 
     def relative_error(self, size: int) -> float:
@@ -65,7 +71,7 @@ class Exact(Compressor):
         """σ."""
         return 0.0
 
-    def compress(self, key: Key, vector: jax.Array) -> PyTree:
+    def compress(self, key: jax.Array, vector: jax.Array) -> PyTree:
         """[size] → payload."""
         return vector
 
@@ -93,14 +99,14 @@ class MaxNorm(Compressor):
     unbiased: ClassVar[bool] = True
 
     bits: int = 8
-    """Bits an element."""
+    """Bits per element."""
     block: int | None = 128
     """Elements that share an m; all of the vector if None."""
 
     def __post_init__(self) -> None:
-        _whole("bits", self.bits, 2, 16)
+        _check_range("bits", self.bits, 2, 16)
         if self.block is not None:
-            _whole("block", self.block, 1, 1 << 30)
+            _check_range("block", self.block, 1, 1 << 30)
 
     @property
     def levels(self) -> int:
@@ -116,22 +122,22 @@ class MaxNorm(Compressor):
         """σ."""
         return math.inf if self._block(size) > 1 else 0.0
 
-    def compress(self, key: Key, vector: jax.Array) -> PyTree:
+    def compress(self, key: jax.Array, vector: jax.Array) -> PyTree:
         """[size] → payload."""
         block = self._block(vector.size)
         blocks = -(-vector.size // block)
         rows = jnp.pad(vector, (0, blocks * block - vector.size)).reshape(blocks, block)
         largest = jnp.abs(rows).max(1)
-        draws = jax.random.uniform(key, rows.shape, jnp.float32)
-        scaled = rows.astype(jnp.float32) / _divisor(largest)[:, None] * self.levels
-        codes = jnp.clip(jnp.floor(scaled + draws), -self.levels, self.levels)
+        uniform = jax.random.uniform(key, rows.shape, jnp.float32)
+        scaled = rows.astype(jnp.float32) / _nonzero(largest)[:, None] * self.levels
+        codes = jnp.clip(jnp.floor(scaled + uniform), -self.levels, self.levels)
         codes = (codes + self.levels).astype(jnp.uint32).reshape(-1)[: vector.size]
-        return {"largest": largest.astype(jnp.float32), "codes": packed(codes, self.bits)}
+        return {"largest": largest.astype(jnp.float32), "codes": pack(codes, self.bits)}
 
     def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
         """Payload → [size]."""
         block = self._block(size)
-        codes = unpacked(payload["codes"], self.bits, size).astype(jnp.float32) - self.levels
+        codes = unpack(payload["codes"], self.bits, size).astype(jnp.float32) - self.levels
         blocks = len(payload["largest"])
         rows = jnp.pad(codes, (0, blocks * block - size)).reshape(blocks, block)
         rows = rows * (payload["largest"] / self.levels)[:, None]
@@ -146,21 +152,21 @@ class Grid(Compressor):
     """Rounds at random, up or down, to multiples of a step that is the same for all vectors.
 
     The error is at most step·√d / 2, however small the vector, and so is not relative to it.
-    Numbers beyond ±step·(2^(b−1) − 1) are cut off there, where the bounds no longer hold. What is
-    not finite arrives as NaN, for which the code is that 2^b − 1 numbers leave.
+    Numbers beyond ±step·(2^(b−1) − 1) are clipped, and the bounds do not hold of them. What is not
+    finite arrives as NaN, whose code is the one that the 2^b − 1 numbers leave.
     """
 
     name: ClassVar[str] = "grid"
     unbiased: ClassVar[bool] = True
 
     step: float = 1e-3
-    """Distance of neighbouring values, in the parameters' unit."""
+    """Distance between neighbouring values, in the parameters' unit."""
     bits: int = 16
-    """Bits an element, which limit how far the grid reaches."""
+    """Bits per element, which limit how far the grid reaches."""
 
     def __post_init__(self) -> None:
-        _positive("step", self.step)
-        _whole("bits", self.bits, 2, 16)
+        check_above_zero(self, "step")
+        _check_range("bits", self.bits, 2, 16)
 
     def relative_error(self, size: int) -> float:
         """α."""
@@ -170,29 +176,29 @@ class Grid(Compressor):
         """σ."""
         return self.step * math.sqrt(size) / 2
 
-    def compress(self, key: Key, vector: jax.Array) -> PyTree:
+    def compress(self, key: jax.Array, vector: jax.Array) -> PyTree:
         """[size] → payload."""
         reach = 2 ** (self.bits - 1) - 1
-        draws = jax.random.uniform(key, vector.shape, jnp.float32)
-        codes = jnp.floor(vector.astype(jnp.float32) / self.step + draws)
+        uniform = jax.random.uniform(key, vector.shape, jnp.float32)
+        codes = jnp.floor(vector.astype(jnp.float32) / self.step + uniform)
         codes = jnp.clip(codes, -reach, reach) + reach
         codes = jnp.where(jnp.isfinite(vector), codes, 2 * reach + 1).astype(jnp.uint32)
-        return {"codes": packed(codes, self.bits)}
+        return {"codes": pack(codes, self.bits)}
 
     def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
         """Payload → [size]."""
         reach = 2 ** (self.bits - 1) - 1
-        codes = unpacked(payload["codes"], self.bits, size)
+        codes = unpack(payload["codes"], self.bits, size)
         numbers = (codes.astype(jnp.float32) - reach) * self.step
         return jnp.where(codes > 2 * reach, jnp.nan, numbers).astype(dtype)
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomK(Compressor):
-    """Sends some elements, chosen at random; the key goes along, so that places need not.
+    """Sends random elements; a random key is sent along in place of their indices.
 
-    Unbiased: what is sent is scaled by d/k, and α = √(d/k − 1), which exceeds 1 from half of the
-    elements down.
+    Unbiased: what is sent is scaled by d/k, and α = √(d/k − 1), which exceeds 1 where less than
+    half of the elements are sent.
 
     Source: Stich, Cordonnier and Jaggi 2018; Wangni et al. 2018.
     """
@@ -204,39 +210,39 @@ class RandomK(Compressor):
     """k/d, of all elements; at least one is sent."""
 
     def __post_init__(self) -> None:
-        _share(self.share)
+        _check_share(self.share)
 
     def relative_error(self, size: int) -> float:
         """α."""
-        return math.sqrt(size / _kept(self.share, size) - 1) if size else 0.0
+        return math.sqrt(size / _num_sent(self.share, size) - 1) if size else 0.0
 
     def absolute_error(self, size: int) -> float:
         """σ."""
-        return 0.0 if _kept(self.share, size) == size else math.inf
+        return 0.0 if _num_sent(self.share, size) == size else math.inf
 
-    def compress(self, key: Key, vector: jax.Array) -> PyTree:
+    def compress(self, key: jax.Array, vector: jax.Array) -> PyTree:
         """[size] → payload."""
         seed = jax.random.bits(key, (2,), jnp.uint32)
-        places = self._places(seed, vector.size)
+        indices = self._indices(seed, vector.size)
         scale = jnp.asarray(self._scale(vector.size), vector.dtype)
-        return {"seed": seed, "values": vector[places] * scale}
+        return {"seed": seed, "values": vector[indices] * scale}
 
     def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
         """Payload → [size]."""
-        places = self._places(payload["seed"], size)
-        return jnp.zeros(size, dtype).at[places].set(payload["values"].astype(dtype))
+        indices = self._indices(payload["seed"], size)
+        return jnp.zeros(size, dtype).at[indices].set(payload["values"].astype(dtype))
 
     def _scale(self, size: int) -> float:
-        return size / max(1, _kept(self.share, size))
+        return size / max(1, _num_sent(self.share, size))
 
-    def _places(self, seed: jax.Array, size: int) -> jax.Array:
+    def _indices(self, seed: jax.Array, size: int) -> jax.Array:
         key = jax.random.wrap_key_data(seed, impl="threefry2x32")
-        return jax.random.permutation(key, size)[: _kept(self.share, size)]
+        return jax.random.permutation(key, size)[: _num_sent(self.share, size)]
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomKUnscaled(RandomK):
-    """Sends some elements, chosen at random, as they are.
+    """Sends random elements as they are.
 
     Biased; α = √(1 − k/d), below 1 for any share, as CHOCO-SGD needs it.
 
@@ -248,7 +254,7 @@ class RandomKUnscaled(RandomK):
 
     def relative_error(self, size: int) -> float:
         """α."""
-        return _error_of_leaving_out(self.share, size)
+        return _error_of_omission(self.share, size)
 
     def _scale(self, size: int) -> float:
         return 1.0
@@ -256,7 +262,7 @@ class RandomKUnscaled(RandomK):
 
 @dataclasses.dataclass(frozen=True)
 class TopK(Compressor):
-    """Sends the elements of largest magnitude and their places.
+    """Sends the elements of largest magnitude and their indices.
 
     Biased; α = √(1 − k/d), attained where all magnitudes are the same.
 
@@ -270,56 +276,53 @@ class TopK(Compressor):
     """k/d, of all elements; at least one is sent."""
 
     def __post_init__(self) -> None:
-        _share(self.share)
+        _check_share(self.share)
 
     def relative_error(self, size: int) -> float:
         """α."""
-        return _error_of_leaving_out(self.share, size)
+        return _error_of_omission(self.share, size)
 
     def absolute_error(self, size: int) -> float:
         """σ."""
-        return 0.0 if _kept(self.share, size) == size else math.inf
+        return 0.0 if _num_sent(self.share, size) == size else math.inf
 
-    def compress(self, key: Key, vector: jax.Array) -> PyTree:
+    def compress(self, key: jax.Array, vector: jax.Array) -> PyTree:
         """[size] → payload."""
-        _, places = jax.lax.top_k(jnp.abs(vector), _kept(self.share, vector.size))
-        return {"places": places.astype(jnp.uint32), "values": vector[places]}
+        _, indices = jax.lax.top_k(jnp.abs(vector), _num_sent(self.share, vector.size))
+        return {"indices": indices.astype(jnp.uint32), "values": vector[indices]}
 
     def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
         """Payload → [size]."""
-        return jnp.zeros(size, dtype).at[payload["places"]].set(payload["values"].astype(dtype))
+        return jnp.zeros(size, dtype).at[payload["indices"]].set(payload["values"].astype(dtype))
 
 
 COMPRESSORS: dict[str, type[Compressor]] = {
-    one.name: one for one in (Exact, MaxNorm, Grid, RandomK, RandomKUnscaled, TopK)
+    kind.name: kind for kind in (Uncompressed, MaxNorm, Grid, RandomK, RandomKUnscaled, TopK)
 }
 """Every compressor by its name."""
+Exact = Uncompressed
+"""The earlier name of `Uncompressed`."""
 
 
-def _divisor(largest: jax.Array) -> jax.Array:
-    """To divide by, also where all is zero."""
+def _nonzero(largest: jax.Array) -> jax.Array:
+    """The largest magnitudes to divide by: 1 where all elements are zero."""
     return jnp.where(largest > 0, largest, 1).astype(jnp.float32)
 
 
-def _kept(share: float, size: int) -> int:
+def _num_sent(share: float, size: int) -> int:
     return min(size, max(1, round(share * size)))
 
 
-def _error_of_leaving_out(share: float, size: int) -> float:
+def _error_of_omission(share: float, size: int) -> float:
     """α where all but a share of the elements are left out."""
-    return math.sqrt(1 - _kept(share, size) / size) if size else 0.0
+    return math.sqrt(1 - _num_sent(share, size) / size) if size else 0.0
 
 
-def _whole(name: str, value: int, least: int, most: int) -> None:
+def _check_range(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         raise OptionError(f"{name}: expected {least} to {most}, got {value}")
 
 
-def _positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise OptionError(f"{name}: expected a number above 0, got {value}")
-
-
-def _share(value: float) -> None:
+def _check_share(value: float) -> None:
     if not 0 < value <= 1:
         raise OptionError(f"share: expected a number above 0 and at most 1, got {value}")

@@ -5,7 +5,7 @@ optimizer with `optax.chain`, in place of `jax.lax.pmean`. They differ in what i
 to rounding. ``sent_bytes`` in their state says what this worker sent in the last update.
 
 A worker whose gradients are not finite is left out of the mean, and counted: ``not_finite`` in its
-state. To know of each other they add up one number more, which is not in ``sent_bytes``.
+state. For this the workers add up one number more, which is not in ``sent_bytes``.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from gradweave.aggregate.finite import check_all_take_part, mean_of_finite
 from gradweave.aggregate.messages import (
-    Sent,
-    none_left_out,
-    nothing_sent,
+    AveragingState,
+    initial_counts,
     num_bytes,
     of_this_worker,
 )
@@ -39,17 +38,16 @@ Mean = Callable[[PyTree], PyTree]
 def mean(axis_name: AxisName = AXIS) -> optax.GradientTransformation:
     """The runtime's own mean, `jax.lax.pmean`.
 
-    What is sent is up to the runtime. ``sent_bytes`` is what no all-reduce among equals can do
-    with less of, 2(N−1)/N of the gradient, and what a ring, which the processor's runtime uses
-    between processes, sends.
+    What is sent is up to the runtime. ``sent_bytes`` is the lower bound of any all-reduce among
+    equals, 2(N−1)/N of the gradient, which a ring sends, as JAX uses it between processes on CPUs.
     """
 
-    def send(gradients: PyTree) -> tuple[Mean, NDArray]:
+    def plan(gradients: PyTree) -> tuple[Mean, NDArray]:
         workers = lax.axis_size(axis_name)
         sent = np.full(workers, 2 * (workers - 1) / workers * num_bytes(gradients))
-        return (lambda kept: lax.pmean(kept, axis_name)), sent
+        return (lambda finite: lax.pmean(finite, axis_name)), sent
 
-    return _averaging(send, axis_name)
+    return _averaging(plan, axis_name)
 
 
 def ring(axis_name: AxisName = AXIS) -> optax.GradientTransformation:
@@ -59,7 +57,7 @@ def ring(axis_name: AxisName = AXIS) -> optax.GradientTransformation:
 
     Source: Patarasuk and Yuan 2009.
     """
-    return _by(lambda workers: _of_complete(Ring(), workers), axis_name)
+    return _by_schedule(lambda workers: _of_complete(Ring(), workers), axis_name)
 
 
 def parameter_server(
@@ -71,7 +69,9 @@ def parameter_server(
 
     Source: Li et al. 2014, with one server that also works.
     """
-    return _by(lambda workers: _of_complete(CentralParameterServer(server), workers), axis_name)
+    return _by_schedule(
+        lambda workers: _of_complete(CentralParameterServer(server), workers), axis_name
+    )
 
 
 def scheduled(schedule: Schedule, axis_name: AxisName = AXIS) -> optax.GradientTransformation:
@@ -91,41 +91,42 @@ def scheduled(schedule: Schedule, axis_name: AxisName = AXIS) -> optax.GradientT
     >>> step(jnp.arange(8.0).reshape(4, 2), state, params)[0][0].tolist()
     [-3.0, -4.0]
     """
-    jax_mesh.all_reduce(schedule, axis_name)  # refuses now what cannot be used later
-    return _by(lambda _: schedule, axis_name)
+    jax_mesh.all_reduce(schedule, axis_name)  # raises now what the first update would raise
+    return _by_schedule(lambda _: schedule, axis_name)
 
 
-def _by(
+def _by_schedule(
     schedule_for: Callable[[int], Schedule | None], axis_name: AxisName
 ) -> optax.GradientTransformation:
-    """By the schedule for a number of workers; one worker alone has nothing to send."""
+    """By the schedule for each number of workers; one worker alone has nothing to send."""
 
-    def send(gradients: PyTree) -> tuple[Mean, NDArray]:
+    def plan(gradients: PyTree) -> tuple[Mean, NDArray]:
         schedule = schedule_for(lax.axis_size(axis_name))
         if schedule is None:
-            return (lambda kept: kept), np.zeros(1)
+            return (lambda finite: finite), np.zeros(1)
         sent = jax_mesh.sent_bytes(schedule, gradients)
         return jax_mesh.collective(schedule, axis_name, reduction="mean"), sent
 
-    return _averaging(send, axis_name)
+    return _averaging(plan, axis_name)
 
 
 def _averaging(
-    send: Callable[[PyTree], tuple[Mean, NDArray]], axis_name: AxisName
+    plan: Callable[[PyTree], tuple[Mean, NDArray]], axis_name: AxisName
 ) -> optax.GradientTransformation:
-    """Of gradients like those given: how their mean is made, and [N] the bytes that each sends."""
+    """An aggregation by a plan: gradients → the function that averages such ones, and [N] bytes."""
 
-    def init(params: PyTree) -> Sent:
-        return Sent(nothing_sent(), none_left_out())
+    def init(params: PyTree) -> AveragingState:
+        return initial_counts()
 
     def update(
         updates: PyTree, state: optax.OptState, params: PyTree | None = None
-    ) -> tuple[PyTree, Sent]:
-        assert isinstance(state, Sent)
+    ) -> tuple[PyTree, AveragingState]:
+        assert isinstance(state, AveragingState)
         check_all_take_part()
-        mean, sent = send(updates)
+        mean, sent = plan(updates)
         average, finite = mean_of_finite(mean, updates, axis_name)
-        return average, Sent(of_this_worker(sent, axis_name), state.not_finite + ~finite)
+        counts = AveragingState(of_this_worker(sent, axis_name), state.not_finite + ~finite)
+        return average, counts
 
     return optax.GradientTransformation(init, update)
 

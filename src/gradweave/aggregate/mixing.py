@@ -1,7 +1,7 @@
 """Mixing matrices: whose parameters a worker averages with its own, and by which weights."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradweave.errors import OptionError, TopologyError
-from gradweave.execute.jax_mesh.matchings import matchings
+from gradweave.execute.matchings import matchings
 from gradweave.topology.topology import Topology
 
 _TOLERANCE = 1e-6
@@ -180,6 +180,14 @@ class MixingMatrix:
     def __repr__(self) -> str:
         turns = f", {self.period} steps in turns" if self.period > 1 else ""
         return f"MixingMatrix({self.name!r}, {self.workers} workers{turns}, rho={self.rho:.4f})"
+
+
+MIXINGS: dict[str, Callable[[Topology], MixingMatrix]] = {
+    "weights": MixingMatrix.metropolis_hastings,
+    "matchings": MixingMatrix.in_matchings,
+    "clusters": MixingMatrix.in_clusters,
+}
+"""Every way to make a mixing matrix of a network, by its name in specifications."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,142 +1,171 @@
-"""What each decentralized method does when workers communicate: one class a method.
+"""The rules of decentralized training: what workers send each other, and what they make of it.
 
-The signs are those of `gradweave.aggregate.gossip`.
+x are a worker's parameters, u what its optimizer adds to them (−ηg of plain gradient descent), W
+the mixing matrix, C the compressor. A rule that keeps estimates x̂_j of others' parameters keeps
+their mixture s = Σ_j W_ij x̂_j, to which everything sent is added: one more copy of the parameters
+instead of one for each neighbour.
+
+A rule can be made and checked without JAX, which is imported when workers communicate.
 """
+
+from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
+from gradweave.errors import OptionError
+from gradweave.lazy import LazyModule
 
-from gradweave.execute.jax_mesh.buffers import PyTree
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+
+    from gradweave.aggregate.messages import Channel
+    from gradweave.aggregate.mixing import MixingMatrix
+    from gradweave.execute.jax_mesh.buffers import PyTree
+else:
+    jnp = LazyModule("jax.numpy")
 
 CONSENSUS = 0.3
 """γ of CHOCO-SGD where none is given."""
+MAX_LOCAL_STEPS = 1_000_000
+"""With more, workers would in effect never communicate."""
+
+Strictness = Literal["refuse", "warn", "ignore"]
+"""What to do about a doubtful choice. What cannot work at all is always refused."""
 
 
-class Local(NamedTuple):
-    """Where a worker is before it communicates: pytrees, or in a rule vectors [size].
-
-    All are of float32 at least, whatever the parameters' type.
-    """
-
-    x: PyTree
-    """Parameters, with earlier local steps in them."""
-    u: PyTree
-    """What this step adds."""
-    own: PyTree
-    mixed: PyTree
-
-
-class After(NamedTuple):
-    """Where it goes on."""
+class WorkerState(NamedTuple):
+    """One worker's vectors: pytrees, or in a rule [size]; float32 at least."""
 
     x: PyTree
-    own: PyTree
-    mixed: PyTree
+    """Parameters, after earlier local steps."""
+    estimate: PyTree
+    """x̂_i, by which its neighbours know it, or its parameters after the last communication."""
+    mixture: PyTree
+    """s."""
 
 
-class Talk(NamedTuple):
-    """What a rule may do with others."""
-
-    time: jax.Array
-    """Which communication this is, from 1; float32."""
-    compress: Callable[[jax.Array], PyTree]
-    decompress: Callable[[PyTree], jax.Array]
-    mix: Callable[[PyTree], jax.Array]
-    """Sends a payload to the neighbours; W_ii times it, plus Σ W_ij times what came."""
-    rounded: Callable[[jax.Array], jax.Array]
-    """To the parameters' type, and back."""
-
-    def progress(self, here: Local) -> jax.Array:
-        """u, and earlier local steps, where `Local.own` are the parameters last communicated.
-
-        Not the rounding with which the parameters were kept since.
-        """
-        return jnp.where(here.x == self.rounded(here.own), 0, here.x - here.own) + here.u
-
-
-class Rule(abc.ABC):
-    """How a method communicates."""
+class GossipRule(abc.ABC):
+    """How workers communicate."""
 
     name: ClassVar[str]
     compresses: ClassVar[bool] = True
-    remembers: ClassVar[bool] = True
-    """Whether the state holds `own` and `mixed`."""
+    keeps_estimates: ClassVar[bool] = True
+    """Whether `WorkerState.estimate` and `WorkerState.mixture` are kept between updates."""
 
     @abc.abstractmethod
-    def communicate(self, here: Local, talk: Talk) -> After:
-        """From where a worker is to where it goes on."""
+    def communicate(self, worker: WorkerState, u: jax.Array, channel: Channel) -> WorkerState:
+        """One communication, and what follows from it for this worker."""
+
+    def check_mixing(self, mixing: MixingMatrix) -> None:
+        """Refuses a mixing matrix that changes, where estimates are kept.
+
+        Raises:
+            OptionError: naming it.
+        """
+        if self.keeps_estimates and mixing.period > 1:
+            raise OptionError(
+                f"{self.name}: expected a mixing matrix that is the same in all steps, got "
+                f"{mixing}; a neighbour that listens only now and then misses what was sent "
+                "meanwhile. d_psgd takes it"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
-class Mix(Rule):
-    """Parameters as they are."""
+class DPSGD(GossipRule):
+    """Sends parameters as they are: x_i ← Σ_j W_ij x_j + u_i."""
 
     name: ClassVar[str] = "d_psgd"
     compresses: ClassVar[bool] = False
-    remembers: ClassVar[bool] = False
+    keeps_estimates: ClassVar[bool] = False
 
-    def communicate(self, here: Local, talk: Talk) -> After:
+    def communicate(self, worker: WorkerState, u: jax.Array, channel: Channel) -> WorkerState:
         """One communication."""
-        return After(talk.mix(talk.compress(here.x)) + here.u, here.own, here.mixed)
+        return worker._replace(x=channel.mix(channel.compress(worker.x)) + u)
 
 
 @dataclasses.dataclass(frozen=True)
-class Naive(Rule):
-    """Compressed parameters."""
+class NaivePSGD(DPSGD):
+    """The same with compressed parameters: x_i ← Σ_j W_ij C(x_j) + u_i."""
 
     name: ClassVar[str] = "naive_psgd"
-    remembers: ClassVar[bool] = False
-
-    def communicate(self, here: Local, talk: Talk) -> After:
-        """One communication."""
-        return After(talk.mix(talk.compress(here.x)) + here.u, here.own, here.mixed)
+    compresses: ClassVar[bool] = True
 
 
 @dataclasses.dataclass(frozen=True)
-class Difference(Rule):
-    """Compressed differences; own: the parameters, which all know."""
+class DCDPSGD(GossipRule):
+    """Sends compressed differences; the estimate is the parameters, which all neighbours know."""
 
     name: ClassVar[str] = "dcd_psgd"
 
-    def communicate(self, here: Local, talk: Talk) -> After:
+    def communicate(self, worker: WorkerState, u: jax.Array, channel: Channel) -> WorkerState:
         """One communication."""
-        moved = here.mixed + talk.progress(here)
-        payload = talk.compress(moved - here.own)
-        own = here.own + talk.decompress(payload)
-        return After(own, own, here.mixed + talk.mix(payload))
+        ahead = worker.mixture + _progress(worker, u, channel)
+        payload = channel.compress(ahead - worker.estimate)
+        x = worker.estimate + channel.decompress(payload)
+        return WorkerState(x, x, worker.mixture + channel.mix(payload))
 
 
 @dataclasses.dataclass(frozen=True)
-class Extrapolation(Rule):
-    """Compressed extrapolations; own: the parameters after the last communication."""
+class ECDPSGD(GossipRule):
+    """Sends compressed extrapolations; the estimate is the parameters it last communicated."""
 
     name: ClassVar[str] = "ecd_psgd"
 
-    def communicate(self, here: Local, talk: Talk) -> After:
+    def communicate(self, worker: WorkerState, u: jax.Array, channel: Channel) -> WorkerState:
         """One communication."""
-        moved = here.mixed + talk.progress(here)
-        z = (1 - talk.time / 2) * here.own + (talk.time / 2) * moved
-        came = talk.mix(talk.compress(z))
-        return After(moved, moved, (1 - 2 / talk.time) * here.mixed + (2 / talk.time) * came)
+        t = channel.number
+        ahead = worker.mixture + _progress(worker, u, channel)
+        z = (1 - t / 2) * worker.estimate + (t / 2) * ahead
+        mixed = channel.mix(channel.compress(z))
+        return WorkerState(ahead, ahead, (1 - 2 / t) * worker.mixture + (2 / t) * mixed)
 
 
 @dataclasses.dataclass(frozen=True)
-class Choco(Rule):
-    """Compressed differences from x̂; own: x̂, what others take its parameters for."""
+class ChocoSGD(GossipRule):
+    """Sends compressed differences from x̂, and keeps what was not sent for later."""
 
     name: ClassVar[str] = "choco_sgd"
     consensus: float = CONSENSUS
-    """γ."""
+    """γ, above 0 and at most 1."""
 
-    def communicate(self, here: Local, talk: Talk) -> After:
+    def __post_init__(self) -> None:
+        if not 0 < self.consensus <= 1:
+            raise OptionError(f"consensus: expected above 0 and at most 1, got {self.consensus}")
+
+    def communicate(self, worker: WorkerState, u: jax.Array, channel: Channel) -> WorkerState:
         """One communication."""
-        ahead = here.x + here.u
-        payload = talk.compress(ahead - here.own)
-        own = here.own + talk.decompress(payload)
-        mixed = here.mixed + talk.mix(payload)
-        return After(ahead + self.consensus * (mixed - own), own, mixed)
+        ahead = worker.x + u
+        payload = channel.compress(ahead - worker.estimate)
+        estimate = worker.estimate + channel.decompress(payload)
+        mixture = worker.mixture + channel.mix(payload)
+        return WorkerState(ahead + self.consensus * (mixture - estimate), estimate, mixture)
+
+
+RULES: dict[str, type[GossipRule]] = {
+    rule.name: rule for rule in (DPSGD, DCDPSGD, ECDPSGD, ChocoSGD, NaivePSGD)
+}
+"""Every rule by its name."""
+
+
+def _progress(worker: WorkerState, u: jax.Array, channel: Channel) -> jax.Array:
+    """U and earlier local steps, where the estimate is the parameters last communicated.
+
+    Without the rounding with which the parameters have been kept since.
+    """
+    unmoved = worker.x == channel.rounded(worker.estimate)
+    return jnp.where(unmoved, 0, worker.x - worker.estimate) + u
+
+
+def check_gossip_options(local_steps: int, strictness: str) -> None:
+    """Refuses values out of their range.
+
+    Raises:
+        OptionError: naming them.
+    """
+    if not 1 <= local_steps <= MAX_LOCAL_STEPS:
+        raise OptionError(f"local_steps: expected 1 to {MAX_LOCAL_STEPS:,}, got {local_steps}")
+    if strictness not in ("refuse", "warn", "ignore"):
+        raise OptionError(f"strictness: expected refuse, warn or ignore, got {strictness!r}")

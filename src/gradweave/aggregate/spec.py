@@ -1,315 +1,237 @@
-"""Aggregations in words: ``dcd_psgd:bits=4,network=torus:2x4``.
+"""Aggregations in words, parsed: ``dcd_psgd:bits=4,network=torus:2x4``.
 
-Words for an exact aggregation are read and checked without JAX, which is imported where one is put
-in front of an optimizer.
+`parse` describes what was asked for, checked as far as is possible without JAX and without solving.
+`gradweave.aggregate.resolve` makes it ready to use.
 """
 
 import dataclasses
-import functools
 import typing
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from gradweave.aggregate.mixing import MixingMatrix
+from gradweave.aggregate.compressors import COMPRESSORS, Compressor
+from gradweave.aggregate.mixing import MIXINGS, MixingMatrix
+from gradweave.aggregate.rules import RULES, GossipRule, Strictness, check_gossip_options
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError, ScheduleError, SpecError
-from gradweave.execute.axis import AXIS, AxisName
-from gradweave.execute.program import check_all_reduce
 from gradweave.schedule.file import load
-from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.solve.solve import solve
 from gradweave.topology.spec import UNNAMED, parse_spec
 from gradweave.topology.spec import from_spec as network_from_spec
 from gradweave.topology.topology import Topology
 
-if TYPE_CHECKING:
-    import optax
-
-    from gradweave.aggregate.compressors import Compressor
-
 EXACT = ("mean", "ring", "parameter_server", "scheduled")
 """Aggregations of gradients: all workers keep the same parameters."""
-COMPRESSED = ("dcd_psgd", "ecd_psgd", "choco_sgd", "naive_psgd")
-GOSSIP = ("d_psgd", *COMPRESSED)
-"""Mixing of parameters: each worker has its own."""
-_MIXINGS: dict[str, Callable[[Topology], MixingMatrix]] = {
-    "weights": MixingMatrix.metropolis_hastings,
-    "matchings": MixingMatrix.in_matchings,
-    "clusters": MixingMatrix.in_clusters,
-}
+METHODS = (*EXACT, *RULES)
 _NETWORK = "network="
 
 
-Wrap = Callable[["optax.GradientTransformation"], "optax.GradientTransformation"]
-"""One worker's optimizer -> that of one of several."""
+@dataclasses.dataclass(frozen=True)
+class AveragingSpec:
+    """``mean``, ``ring`` or ``parameter_server``."""
+
+    text: str
+    """As it was given."""
+    method: str
+    server: int = 0
+    """Rank of the parameter server."""
+    exact: ClassVar[bool] = True
+
+    def check_workers(self, workers: int) -> None:
+        """Refuses a number of workers that it is not for."""
+        if not 0 <= self.server < workers:
+            raise OptionError(
+                f"parameter_server: server: expected 0 to {workers - 1}, got {self.server}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
-class Aggregation:
-    """How workers combine what they learn: makes their optimizer from that of one worker alone."""
+class ScheduledSpec:
+    """``scheduled:`` and a schedule's file, or a network to solve for."""
 
-    spec: str
-    """As it was given."""
-    workers: int
-    exact: bool
-    """Whether all workers keep the same parameters."""
-    wrap: "Wrap" = dataclasses.field(repr=False, compare=False)
+    text: str
+    file: Path | None
+    network: Topology | None
+    exact: ClassVar[bool] = True
 
-    def __call__(self, optimizer: "optax.GradientTransformation") -> "optax.GradientTransformation":
-        """The optimizer to use inside `jax.shard_map`."""
-        return self.wrap(optimizer)
+    def check_workers(self, workers: int) -> None:
+        """Refuses a number of workers other than the servers of the network, or of the file's."""
+        network = self.network
+        if network is None:
+            assert self.file is not None
+            network = load(self.file).topology
+        check_servers(network, workers)
 
 
-def from_spec(
-    text: str, workers: int, axis_name: AxisName = AXIS, *, same_data: bool = False
-) -> Aggregation:
-    """Makes the aggregation that a specification describes.
+@dataclasses.dataclass(frozen=True)
+class GossipSpec:
+    """A rule by which workers mix parameters with their neighbours'."""
+
+    text: str
+    rule: GossipRule
+    compressor: Compressor | None
+    mixing: str
+    """One of `MIXINGS`."""
+    network: Topology | None
+    """Of the workers; a ring if not given."""
+    local_steps: int = 1
+    seed: int = 0
+    strictness: Strictness = "warn"
+    exact: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_gossip_options(self.local_steps, self.strictness)
+        if self.mixing not in MIXINGS:
+            raise OptionError(f"mixing: expected {', '.join(MIXINGS)}, got {self.mixing!r:.60}")
+
+    def check_workers(self, workers: int) -> None:
+        """Refuses a number of workers other than the network's."""
+        if self.network is not None and self.network.num_servers != workers:
+            raise OptionError(
+                f"network: {self.network.name} has {self.network.num_servers} servers, but there "
+                f"are {workers} workers"
+            )
+
+    def mixing_matrix(self, workers: int) -> MixingMatrix:
+        """The mixing matrix of the network, or of a ring.
+
+        Raises:
+            OptionError: the rule needs one that is the same in all steps.
+            TopologyError: the network has none of this kind.
+        """
+        if self.network is None and (self.mixing == "weights" or workers < 3):
+            matrix = MixingMatrix.ring(workers)
+        else:
+            network = self.network or network_from_spec(f"ring:{workers}")
+            matrix = MIXINGS[self.mixing](network)
+        self.rule.check_mixing(matrix)
+        return matrix
+
+
+AggregationSpec = AveragingSpec | ScheduledSpec | GossipSpec
+
+
+def parse(text: str) -> AggregationSpec:
+    """Parses the specification of an aggregation.
 
     Args:
-        text: ``mean``, ``ring``, ``parameter_server`` (``parameter_server:server=2``);
-            ``scheduled:`` and a schedule's file, or a network, for which one is found now;
-            ``d_psgd``, ``dcd_psgd``, ``ecd_psgd``, ``choco_sgd`` or ``naive_psgd``, with options:
-            ``compressor`` (max_norm, grid, random_k, random_k_unscaled, top_k,
-            exact) and that one's own (``bits``, ``block``, ``step``, ``share``), ``mixing``
-            (weights, matchings, clusters), ``local_steps``, ``seed``, ``strictness``,
-            ``consensus``, and last ``network=`` and the workers' network, a ring if not given.
-        workers: N, of which the axis has as many devices.
-        axis_name: of the workers' axis.
-        same_data: whether all workers' data are drawn alike, see `gradweave.aggregate.check`.
+        text: as `gradweave.aggregate.from_spec` has it.
 
     Raises:
         SpecError: the text is not understood.
-        OptionError: it is understood, but has a value that is not taken, or is for another number
-            of workers.
+        OptionError: it is understood, but has a value out of its range.
 
-    >>> from_spec("dcd_psgd:bits=4,network=torus:2x4", 8)
-    Aggregation(spec='dcd_psgd:bits=4,network=torus:2x4', workers=8, exact=False)
+    >>> parse("parameter-server:server=2")
+    AveragingSpec(text='parameter-server:server=2', method='parameter_server', server=2)
     """
-    if workers < 1:
-        raise OptionError(f"workers: expected at least 1, got {workers}")
-    name = _name(text)
-    if name == "scheduled":
-        return _scheduled(text, workers, axis_name)
-    if name in EXACT:
-        return Aggregation(text, workers, True, _first(_exact(name, text, workers, axis_name)))
-    if name in GOSSIP:
-        return Aggregation(text, workers, False, _gossip(name, text, workers, axis_name, same_data))
-    raise _unknown(name)
+    method = method_of(text)
+    if method == "scheduled":
+        return _parse_scheduled(text)
+    if method in EXACT:
+        kinds = {"server": int} if method == "parameter_server" else {}
+        return AveragingSpec(text, method, **_options(method, parse_spec(text)[1], kinds))
+    if method in RULES:
+        return _parse_gossip(method, text)
+    hint = did_you_mean(method, METHODS)
+    raise SpecError(f"no aggregation {method!r:.60}; {hint}there are {', '.join(METHODS)}")
 
 
-def is_exact(text: str) -> bool:
-    """Whether a specification is of an aggregation that keeps all workers' parameters the same.
-
-    Raises:
-        SpecError: it is of none that there is.
-    """
-    name = _name(text)
-    if name not in (*EXACT, *GOSSIP):
-        raise _unknown(name)
-    return name in EXACT
-
-
-def _name(text: str) -> str:
+def method_of(text: str) -> str:
+    """The name with which a specification begins."""
     return text.partition(":")[0].strip().lower().replace("-", "_")
 
 
-def _unknown(name: str) -> SpecError:
-    known = (*EXACT, *GOSSIP)
-    hint = did_you_mean(name, known)
-    return SpecError(f"no aggregation {name!r:.60}; {hint}there are {', '.join(known)}")
-
-
-def by_schedule(
-    schedule: Schedule, workers: int, axis_name: AxisName = AXIS, *, spec: str = "scheduled"
-) -> Aggregation:
-    """The aggregation that `from_spec` makes of ``scheduled:`` and a schedule's file.
-
-    Args:
-        schedule: an all-reduce.
-        workers: N, of which the axis has as many devices.
-        axis_name: of the workers' axis.
-        spec: what it is to be called.
+def check_servers(network: Topology, workers: int) -> None:
+    """Refuses a schedule's network of another number of servers.
 
     Raises:
-        ScheduleError: it is for another number of workers, or for one stage alone.
+        ScheduleError: naming both numbers.
     """
-    _check_servers(schedule.topology, workers)
-    check_all_reduce(schedule)
-
-    def made() -> "optax.GradientTransformation":
-        from gradweave.aggregate import exact
-
-        return exact.scheduled(schedule, axis_name)
-
-    return Aggregation(spec, workers, True, _first(made))
+    servers = network.num_servers
+    if servers != workers:
+        raise ScheduleError(
+            f"scheduled: {network.name} has {servers} servers, but there are {workers} "
+            f"workers; take {servers} workers or another network"
+        )
 
 
-def network_of(text: str) -> Topology | None:
-    """The network of ``scheduled:`` and a network; None of any other specification.
-
-    Raises:
-        SpecError: where neither a network nor a file is named, or the network is not understood.
-    """
-    what = text.partition(":")[2]
-    if _name(text) != "scheduled":
-        return None
-    if not what.strip():
+def _parse_scheduled(text: str) -> ScheduledSpec:
+    source = text.partition(":")[2].strip()
+    if not source:
         raise SpecError(
             "scheduled: expected a schedule's file or a network, as in scheduled:bcube4.json or "
             "scheduled:bcube:n=4,k=1"
         )
-    return None if _file(text).is_file() else network_from_spec(what.strip())
+    if Path(source).is_file():
+        return ScheduledSpec(text, Path(source), None)
+    return ScheduledSpec(text, None, network_from_spec(source))
 
 
-def _file(text: str) -> Path:
-    """What ``scheduled:`` is followed by, as a file's name."""
-    return Path(text.partition(":")[2].strip())
-
-
-def _first(made: "Callable[[], optax.GradientTransformation]") -> Wrap:
-    """Puts an average of gradients, made when it is needed, in front of an optimizer."""
-
-    def wrap(optimizer: "optax.GradientTransformation") -> "optax.GradientTransformation":
-        import optax
-
-        return optax.chain(made(), optimizer)
-
-    return wrap
-
-
-def _exact(
-    name: str, text: str, workers: int, axis_name: AxisName
-) -> "Callable[[], optax.GradientTransformation]":
-    """Mean, ring or parameter server."""
-    options = _Options(name, parse_spec(text)[1])
-    more: dict[str, Any] = {}
-    if name == "parameter_server":
-        server = more["server"] = options.take("server", int, 0)
-        if not 0 <= server < workers:
-            raise OptionError(
-                f"parameter_server: server: expected 0 to {workers - 1}, got {server}"
-            )
-    options.done()
-
-    def made() -> "optax.GradientTransformation":
-        from gradweave.aggregate import exact
-
-        return getattr(exact, name)(axis_name, **more)
-
-    return made
-
-
-def _scheduled(text: str, workers: int, axis_name: AxisName) -> Aggregation:
-    """By a schedule from a file; or by one for a network, which is found when it is needed."""
-    network = network_of(text)
-    if network is None:
-        return by_schedule(load(_file(text)), workers, axis_name, spec=text)
-    _check_servers(network, workers)
-
-    @functools.cache
-    def found() -> Aggregation:
-        return by_schedule(solve(network).schedule, workers, axis_name)
-
-    return Aggregation(text, workers, True, lambda optimizer: found()(optimizer))
-
-
-def _check_servers(network: Topology, workers: int) -> None:
-    found = network.num_servers
-    if found != workers:
-        raise ScheduleError(
-            f"scheduled: {network.name} has {found} servers, but there are {workers} "
-            f"workers; take {found} workers or another network"
-        )
-
-
-def _gossip(name: str, text: str, workers: int, axis_name: AxisName, same_data: bool) -> Wrap:
-    """A method that mixes parameters."""
-    from gradweave.aggregate import gossip
-    from gradweave.aggregate.rules import CONSENSUS
-
+def _parse_gossip(method: str, text: str) -> GossipSpec:
+    rule = RULES[method]
     head, given, network = text.partition(_NETWORK)
-    options = _Options(name, parse_spec(head.rstrip().rstrip(",:"))[1])
-    mixing = _mixing(options.take("mixing", str, "weights"), network if given else None, workers)
-    more: dict[str, Any] = {"local_steps": options.take("local_steps", int, 1)}
-    if name != "naive_psgd":
-        more |= {"strictness": options.take("strictness", str, "warn"), "same_data": same_data}
-    if name == "choco_sgd":
-        more["consensus"] = options.take("consensus", float, CONSENSUS)
-    make = getattr(gossip, name)
-    if name == "d_psgd":
-        options.done()
-        return lambda optimizer: make(optimizer, mixing, axis_name, **more)
-    more["seed"] = options.take("seed", int, 0)
-    compressor = _compressor(options)
-    options.done()
-    return lambda optimizer: make(optimizer, mixing, compressor, axis_name, **more)
+    values = parse_spec(head.rstrip().rstrip(",:"))[1]
+    kinds: dict[str, Any] = {"mixing": str, "local_steps": int}
+    if method != "naive_psgd":
+        kinds["strictness"] = str
+    rule_kinds = _field_kinds(rule)
+    compressor = _compressor_class(values) if rule.compresses else None
+    compressor_kinds = _field_kinds(compressor) if compressor else {}
+    if compressor:
+        kinds |= {"seed": int, "compressor": str}
+    options = _options(method, values, kinds | rule_kinds | compressor_kinds)
+
+    def taken(names: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: options.pop(name) for name in names if name in options}
+
+    options.pop("compressor", None)
+    if method == "naive_psgd":
+        options["strictness"] = "ignore"
+    return GossipSpec(
+        text,
+        rule(**taken(rule_kinds)),
+        compressor(**taken(compressor_kinds)) if compressor else None,
+        options.pop("mixing", "weights"),
+        network_from_spec(network) if given else None,
+        **options,
+    )
 
 
-def _mixing(kind: str, network: str | None, workers: int) -> MixingMatrix:
-    """The mixing matrix of a network, or of a ring."""
-    if kind not in _MIXINGS:
-        raise OptionError(f"mixing: expected {', '.join(_MIXINGS)}, got {kind!r:.60}")
-    if network is None and (kind == "weights" or workers < 3):
-        return MixingMatrix.ring(workers)
-    topology = network_from_spec(network or f"ring:{workers}")
-    if topology.num_servers != workers:
-        raise OptionError(
-            f"network: {topology.name} has {topology.num_servers} servers, but there are {workers} "
-            "workers"
-        )
-    return _MIXINGS[kind](topology)
-
-
-def _compressor(options: "_Options") -> "Compressor":
-    """The compressor that options describe."""
-    from gradweave.aggregate.compressors import COMPRESSORS
-
-    name = options.take("compressor", str, "max_norm")
-    kind = COMPRESSORS.get(name)
+def _compressor_class(values: Mapping[str, str]) -> type[Compressor]:
+    name = values.get("compressor", "max_norm")
+    kind = COMPRESSORS.get("uncompressed" if name == "exact" else name)  # its earlier name
     if kind is None:
         raise OptionError(f"compressor: expected {', '.join(COMPRESSORS)}, got {name!r:.60}")
-    values = {}
-    types = typing.get_type_hints(kind)
-    for field in dataclasses.fields(kind):  # pyright: ignore[reportArgumentType]
-        if field.name == "block":
-            block = options.take("block", str, str(field.default))
-            values["block"] = None if block.lower() == "none" else options.read("block", int, block)
-        else:
-            values[field.name] = options.take(field.name, types[field.name], field.default)
-    return kind(**values)
+    return kind
 
 
-class _Options:
-    """Values by name, each of which somebody has to ask for."""
+def _field_kinds(of: type) -> dict[str, Any]:
+    """The fields of a dataclass that options give, and their types."""
+    kinds = typing.get_type_hints(of)
+    return {field.name: kinds[field.name] for field in dataclasses.fields(of)}
 
-    def __init__(self, name: str, values: dict[str, str]) -> None:
-        self._name = name
-        self._values = dict(values)
-        self._known: list[str] = []
 
-    def take(self, key: str, kind: type, usual: Any) -> Any:
-        """A value, or what is usual."""
-        self._known.append(key)
-        if key not in self._values:
-            return usual
-        return self.read(key, kind, self._values.pop(key))
+def _options(method: str, values: Mapping[str, str], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads options by their types.
 
-    def read(self, key: str, kind: type, text: str) -> Any:
-        try:
-            return kind(text)
-        except ValueError:
-            words = {int: "a whole number", float: "a number"}[kind]
-            raise OptionError(f"{self._name}: {key}: expected {words}, got {text!r:.60}") from None
-
-    def done(self) -> None:
-        """Refuses what nobody asked for.
-
-        Raises:
-            SpecError: naming it.
-        """
-        for key in self._values:
+    Raises:
+        SpecError: there is no such option.
+        OptionError: a value is not of its type.
+    """
+    for key in values:
+        if key not in kinds:
             shown = "a value without a key" if key == UNNAMED else f"{key!r:.60}"
-            known = f"options are {', '.join(self._known)}" if self._known else "it has no options"
-            hint = did_you_mean(key, self._known)
-            raise SpecError(f"{self._name}: {shown} is no option of it; {hint}{known}")
+            known = f"options are {', '.join(kinds)}" if kinds else "it has no options"
+            hint = did_you_mean(key, kinds)
+            raise SpecError(f"{method}: {shown} is no option of it; {hint}{known}")
+    return {key: _value(f"{method}: {key}", kinds[key], text) for key, text in values.items()}
+
+
+def _value(name: str, kind: Any, text: str) -> Any:
+    if kind not in (int, float, str):  # int | None
+        return None if text.lower() == "none" else _value(name, int, text)
+    try:
+        return kind(text)
+    except ValueError:
+        expected = {int: "a whole number", float: "a number"}[kind]
+        raise OptionError(f"{name}: expected {expected}, got {text!r:.60}") from None

@@ -1,21 +1,18 @@
-"""Whether a decentralized method can be expected to converge, asked before it is run."""
+"""Whether a decentralized method can be expected to converge, checked before training."""
 
 import dataclasses
 import math
 import warnings
-from typing import Literal
+from collections.abc import Iterator
 
 import jax.numpy as jnp
 import optax
 
 from gradweave.aggregate.compressors import Compressor
 from gradweave.aggregate.mixing import MixingMatrix
-from gradweave.aggregate.rules import CONSENSUS
+from gradweave.aggregate.rules import CONSENSUS, Strictness
 from gradweave.aggregate.trial import is_affine
 from gradweave.errors import OptionError
-
-Strictness = Literal["refuse", "warn", "ignore"]
-"""What to do about a doubtful choice. What cannot work at all is always refused."""
 
 
 class ValidityWarning(UserWarning):
@@ -34,7 +31,7 @@ class Validity:
     mixing: str
     workers: int
     rho: float
-    """ρ of the mixing matrix; a step shrinks what workers differ by to this."""
+    """ρ of the mixing matrix; a step shrinks the workers' disagreement by this factor."""
     mu: float
     """μ of the mixing matrix."""
     compressor: str | None
@@ -88,18 +85,18 @@ def check(
     dtype: jnp.dtype | type = jnp.float32,
     same_data: bool = False,
 ) -> Validity:
-    """Judges a choice.
+    """Compares a choice with the conditions under which convergence is proved.
 
     Args:
         method: ``"d_psgd"``, ``"dcd_psgd"``, ``"ecd_psgd"``, ``"choco_sgd"`` or ``"naive_psgd"``.
         mixing: the mixing matrix.
         compressor: the compressor, or None where nothing is compressed.
         size: number of parameters.
-        consensus: γ of ``"choco_sgd"``; other methods have none.
-        optimizer: the one that is wrapped, which is tried on a few numbers; None leaves it out.
+        consensus: γ of ``"choco_sgd"``; not used by other methods.
+        optimizer: the one that is wrapped, which is tried on a few numbers; not checked if None.
         dtype: of the parameters.
-        same_data: whether all workers' data are drawn alike, as where all play one game: then
-            each may have an optimizer that is not linear.
+        same_data: whether all workers' data are of one distribution, as where all play one game:
+            then their optimizers need not be linear.
 
     Source: Tang et al. 2018, theorems 1 and 3; Koloskova, Stich and Jaggi 2019, assumption 1. The
     limit of γ is that of `consensus_limit`.
@@ -109,86 +106,117 @@ def check(
     dcd_psgd on ring:8, 8 workers: rho 0.8047, spectral gap 0.1953, mu 1.3333
     max_norm, unbiased: alpha 0.03914 (limit 0.05178), absolute error inf
     """
-    rho, mu = mixing.rho, mixing.mu
     alpha = compressor.relative_error(size) if compressor else 0.0
     sigma = compressor.absolute_error(size) if compressor else 0.0
-    unbiased = compressor.unbiased if compressor else True
-    limit = math.inf
-    most = consensus_limit(mu, alpha) if method == "choco_sgd" else math.inf
-    impossible, doubts = [], []
-    if rho > 1 - 1e-9:
-        impossible.append(
-            f"rho is {rho:.6f}: what some workers learn never reaches others; connect the network, "
-            "or give workers a share of their own parameters"
+    choco = method == "choco_sgd"
+    validity = Validity(
+        method=method,
+        mixing=mixing.name,
+        workers=mixing.workers,
+        rho=mixing.rho,
+        mu=mixing.mu,
+        compressor=compressor.name if compressor else None,
+        unbiased=compressor.unbiased if compressor else True,
+        alpha=alpha,
+        alpha_limit=_alpha_limit(method, mixing),
+        sigma=sigma,
+        consensus=consensus if choco else None,
+        consensus_limit=consensus_limit(mixing.mu, alpha) if choco else math.inf,
+        impossible=tuple(_impossible(mixing)),
+        doubts=(),
+    )
+    doubts = [
+        *_doubts_of_mixing(mixing),
+        *_doubts_of_method(validity),
+        *_doubts_of_optimizer(optimizer, same_data),
+        *_doubts_of_dtype(dtype),
+    ]
+    return dataclasses.replace(validity, doubts=tuple(doubts))
+
+
+def _alpha_limit(method: str, mixing: MixingMatrix) -> float:
+    """What theory asks of the compressor's relative error; infinity if nothing."""
+    if method == "choco_sgd":
+        return 1.0
+    if method == "dcd_psgd" and mixing.mu > 0:
+        return (1 - mixing.rho) / (2 * math.sqrt(2) * mixing.mu)
+    return math.inf
+
+
+def _impossible(mixing: MixingMatrix) -> Iterator[str]:
+    if mixing.rho > 1 - 1e-9:
+        yield (
+            f"rho is {mixing.rho:.6f}: what some workers learn never reaches others; connect the "
+            "network, or give workers a share of their own parameters"
         )
+
+
+def _doubts_of_mixing(mixing: MixingMatrix) -> Iterator[str]:
     if not mixing.symmetric:
-        doubts.append("the mixing matrix is not symmetric, as the proofs want it")
-    if method in ("dcd_psgd", "ecd_psgd") and not unbiased:
-        doubts.append(f"{method} wants an unbiased compressor; choco_sgd takes any")
-    if method == "dcd_psgd":
-        limit = (1 - rho) / (2 * math.sqrt(2) * mu) if mu > 0 else math.inf
-        if alpha > limit:
-            doubts.append(
-                f"alpha {_number(alpha)} exceeds the limit (1 - rho) / (2 sqrt(2) mu) = "
-                f"{limit:.4g}, which is a sufficient one; more bits, smaller blocks or a larger "
-                "share of elements lower alpha, more links raise the limit"
-            )
-    if method == "ecd_psgd" and math.isinf(sigma):
-        doubts.append(
+        yield "the mixing matrix is not symmetric, as the proofs want it"
+
+
+def _doubts_of_method(of: Validity) -> Iterator[str]:
+    """Where the method and its compressor do not fit."""
+    if of.method in ("dcd_psgd", "ecd_psgd") and not of.unbiased:
+        yield f"{of.method} wants an unbiased compressor; choco_sgd takes any"
+    if of.method == "dcd_psgd" and of.alpha > of.alpha_limit:
+        yield (
+            f"alpha {_number(of.alpha)} exceeds the limit (1 - rho) / (2 sqrt(2) mu) = "
+            f"{of.alpha_limit:.4g}, which is a sufficient one; more bits, smaller blocks or a "
+            "larger share of elements lower alpha, more links raise the limit"
+        )
+    if of.method == "ecd_psgd" and math.isinf(of.sigma):
+        yield (
             "the compressor's error grows with what is sent, and ecd_psgd sends ever larger "
             "vectors: expect divergence; take an absolute grid, or dcd_psgd or choco_sgd"
         )
-    if method == "choco_sgd":
-        limit = 1.0
-        if alpha >= limit:
-            doubts.append(
-                f"alpha {_number(alpha)} is not below 1: the compressor may lose more than all; "
-                "more bits or smaller blocks, or top_k, or random_k_unscaled"
-            )
-        elif consensus > most:
-            doubts.append(
-                f"consensus {consensus:.4g} exceeds {most:.4g}, up to which errors of such a "
-                "compressor are expected to die out; take a smaller one, or send more"
-            )
-    if method == "naive_psgd":
-        doubts.append("errors of compression stay in the parameters; take dcd_psgd or choco_sgd")
+    if of.consensus is not None:
+        yield from _doubts_of_choco(of, of.consensus)
+    if of.method == "naive_psgd":
+        yield "errors of compression stay in the parameters; take dcd_psgd or choco_sgd"
+
+
+def _doubts_of_choco(of: Validity, consensus: float) -> Iterator[str]:
+    if of.alpha >= of.alpha_limit:
+        yield (
+            f"alpha {_number(of.alpha)} is not below 1: the compressor may lose more than all; "
+            "more bits or smaller blocks, or top_k, or random_k_unscaled"
+        )
+    elif consensus > of.consensus_limit:
+        yield (
+            f"consensus {consensus:.4g} exceeds {of.consensus_limit:.4g}, up to which errors of "
+            "such a compressor are expected to die out; take a smaller one, or send more"
+        )
+
+
+def _doubts_of_optimizer(
+    optimizer: optax.GradientTransformation | None, same_data: bool
+) -> Iterator[str]:
     if optimizer is not None and not same_data and not is_affine(optimizer):
-        doubts.append(
+        yield (
             "the wrapped optimizer is not linear in the gradients, as Adam is not: where workers' "
             "data differ, they do not end at the optimum of all; take SGD with momentum, or "
             "average gradients (mean, ring, scheduled)"
         )
+
+
+def _doubts_of_dtype(dtype: jnp.dtype | type) -> Iterator[str]:
     if jnp.finfo(dtype).bits < 32:
-        doubts.append(
+        yield (
             f"parameters are {jnp.dtype(dtype).name}, and each mixing is rounded to "
             f"{jnp.finfo(dtype).eps:.1g} of them: keep them in float32, and cast for the gradient"
         )
-    return Validity(
-        method=method,
-        mixing=mixing.name,
-        workers=mixing.workers,
-        rho=rho,
-        mu=mu,
-        compressor=compressor.name if compressor else None,
-        unbiased=unbiased,
-        alpha=alpha,
-        alpha_limit=limit,
-        sigma=sigma,
-        consensus=consensus if method == "choco_sgd" else None,
-        consensus_limit=most,
-        impossible=tuple(impossible),
-        doubts=tuple(doubts),
-    )
 
 
 def consensus_limit(mu: float, alpha: float) -> float:
     """Up to which γ the errors of CHOCO-SGD's messages are expected to die out.
 
-    Told of one eigenvector of W with 1 − λ = μ, along which workers differ by x, and of a
-    compressor that leaves an element as it is known with probability 1 − δ, where δ = 1 − α²:
-    with a = γμ, x̂ ← x with probability δ, then x ← x − a·x̂. The second moments E[x², x·x̂, x̂²]
-    follow a matrix whose largest eigenvalue passes 1 at a = 2δ/(2 − δ). Workers that draw by
-    themselves, and messages that are smaller than α has them, stand up to some times as much.
+    Derived for one eigenvector of W with 1 − λ = μ, along which workers differ by x, and for a
+    compressor that sends an element with probability δ = 1 − α²: with a = γμ, x̂ ← x with
+    probability δ, then x ← x − a·x̂. The second moments E[x², x·x̂, x̂²] follow a matrix whose
+    largest eigenvalue passes 1 at a = 2δ/(2 − δ). Where workers' random numbers are independent, or
+    the errors smaller than α, a γ some times as large still works.
 
     Args:
         mu: μ of the mixing matrix.
@@ -203,14 +231,12 @@ def consensus_limit(mu: float, alpha: float) -> float:
     return min(1.0, 2 * delta / ((2 - delta) * mu)) if mu > 0 else 1.0
 
 
-def judged(validity: Validity, strictness: Strictness) -> None:
+def enforce(validity: Validity, strictness: Strictness) -> None:
     """Refuses or warns.
 
     Raises:
         OptionError: it cannot work; or it is in doubt, and strictness is ``"refuse"``.
     """
-    if strictness not in ("refuse", "warn", "ignore"):
-        raise OptionError(f"strictness: expected refuse, warn or ignore, got {strictness!r}")
     refused = validity.impossible + (validity.doubts if strictness == "refuse" else ())
     if refused:
         raise OptionError(f"{validity.method} on {validity.mixing}: {'; '.join(refused)}")

@@ -65,10 +65,10 @@ def learn(
     if output.exists() and not output.is_dir():
         raise FileError(f"{output}: is not a directory; give another name to --output")
     begun = time.monotonic()
-    from gradweave.learning.config import check_aggregation, read_config
+    from gradweave.learning.config import parse_aggregation, read_config
 
     config = read_config(file)
-    check_aggregation(aggregation, devices)
+    parse_aggregation(aggregation, devices)
     _check_groups(config, devices)
     with Progress("starting JAX"):
         from gradweave.learning.training import WEIGHTS, train, updates_done
@@ -78,7 +78,7 @@ def learn(
     if before:
         note(f"resumes from {output}: {before} of {config.updates} updates are done")
     last: Report | None = None
-    progress = Progress("compiling")
+    progress = Progress("reading the networks")
 
     def report(made: "Report") -> None:
         nonlocal last
@@ -87,7 +87,14 @@ def learn(
 
     try:
         with progress:
-            train(config, output, report=report, devices=number, aggregation=aggregation)
+            train(
+                config,
+                output,
+                report=report,
+                devices=number,
+                aggregation=aggregation,
+                progress=progress,
+            )
     except KeyboardInterrupt:
         done = updates_done(config, output)
         if done:

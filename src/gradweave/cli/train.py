@@ -181,11 +181,11 @@ def _by_one(task: _Task) -> dict[str, Any] | None:
 
 def _check_before_jax(config: "Config") -> None:
     """Refuses at once what training would refuse once JAX has started and a game is made."""
-    from gradweave.aggregate.spec import from_spec
+    from gradweave.aggregate.spec import parse
     from gradweave.marl.games.environments import asked_of
 
     asked_of(config.env, config.options)
-    from_spec(config.aggregation, config.devices)
+    parse(config.aggregation).check_workers(config.devices)
 
 
 def _by_several(task: _Task) -> tuple[int, dict[str, Any] | None]:
@@ -252,12 +252,12 @@ def _train(
         )
     if before and processes.first:
         note(f"resumes from {output}: {before} of {config.updates} updates are done")
-    progress("compiling")
     try:
         trained = training.train(
             config,
             output,
             report=_reporting(progress),
+            progress=progress,
             checkpoint_minutes=task.checkpoint_minutes,
             extend=extend,
             processes=processes,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gradweave.aggregate.spec import EXACT, from_spec, is_exact
+from gradweave.aggregate.spec import EXACT, AggregationSpec, parse
 from gradweave.checks import (
     check_above_zero,
     check_at_least_one,
@@ -176,22 +176,24 @@ def _known(raw: Any, of: type, where: str) -> None:
                 _known(part, _PARTS[name], f"{where}{name}.")
 
 
-def check_aggregation(spec: str, devices: int | None) -> None:
-    """Refuses a way to average gradients that is none, or leaves devices apart.
+def parse_aggregation(text: str, devices: int | None) -> AggregationSpec:
+    """Parses how devices average gradients; nothing is solved yet.
 
     Args:
-        spec: as `gradweave.aggregate.from_spec` understands it.
+        text: as `gradweave.aggregate.from_spec` understands it.
         devices: how many; None where that is not known yet.
 
     Raises:
         SpecError: the specification is not understood.
-        OptionError: it leaves devices with different parameters, or has a value that is not taken.
+        OptionError: it leaves devices with different parameters, or has a value out of its range.
         ScheduleError: it is for another number of devices.
     """
-    if not is_exact(spec):
+    spec = parse(text)
+    if not spec.exact:
         raise OptionError(
-            f"aggregation: {spec} gives each device parameters of its own, but there is one pair "
+            f"aggregation: {text} gives each device parameters of its own, but there is one pair "
             f"of policies; take one of {', '.join(EXACT)}"
         )
     if devices is not None:
-        from_spec(spec, devices)
+        spec.check_workers(devices)
+    return spec

@@ -16,9 +16,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gradweave.aggregate.spec import from_spec
+from gradweave.aggregate.aggregation import Aggregation
 from gradweave.environment.problem import Problem
-from gradweave.learning.config import check_aggregation
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.ppo import PPO, Agent, lesson, loss, minibatch
 from gradweave.learning.rollout import Ends, Rollout, RoundLog, record
@@ -43,16 +42,8 @@ class Batch(eqx.Module):
     """[G] transfers that a round can have, at most."""
 
 
-def exact_average(spec: str, devices: int, axis: str) -> optax.GradientTransformation:
-    """How devices average gradients.
-
-    Raises:
-        SpecError: the specification is not understood.
-        OptionError: it leaves devices with different parameters.
-        ScheduleError: it is for another number of them.
-    """
-    check_aggregation(spec, devices)
-    return from_spec(spec, devices, axis)(optax.identity())
+AXIS = "device"
+"""Name of the devices' axis."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +57,8 @@ class Trainer:
     """Of each problem and update, over all devices."""
     decay: int
     """Updates over which the learning rate falls to a tenth."""
-    aggregation: str = "mean"
-    """How devices average gradients, as `gradweave.aggregate.from_spec` understands it."""
+    aggregation: Aggregation
+    """How devices average gradients; an exact one, over `AXIS`."""
 
     def ppo(self, agent: Agent) -> PPO:
         """An agent's way to learn."""
@@ -128,7 +119,7 @@ class Trainer:
         rows = lesson(logs, agent, how)
         size = rows.advantage.shape[1] // (2 * how.minibatches)
         optimizer = self.optimizer(agent)
-        average = None if axis is None else exact_average(self.aggregation, devices, axis)
+        average = None if axis is None else self.aggregation(optax.identity())
 
         def step(carry: tuple, key: PRNGKeyArray) -> tuple:
             policy, state = carry
@@ -196,8 +187,8 @@ def compiled_update(trainer: Trainer, agent: Agent, devices: Sequence[Any]) -> A
         agent: who learns.
         devices: at least one.
     """
-    mesh = Mesh(list(devices), ("device",))
-    replicated, split = PartitionSpec(), PartitionSpec("device")
+    mesh = Mesh(list(devices), (AXIS,))
+    replicated, split = PartitionSpec(), PartitionSpec(AXIS)
 
     @functools.partial(
         jax.shard_map,
@@ -210,7 +201,7 @@ def compiled_update(trainer: Trainer, agent: Agent, devices: Sequence[Any]) -> A
         def one_seed(arrays: Any, key: PRNGKeyArray) -> tuple:
             learner = eqx.combine(arrays, shape.value)
             after, figures = trainer.update(
-                learner, batch, key, agent=agent, devices=len(devices), axis="device"
+                learner, batch, key, agent=agent, devices=len(devices), axis=AXIS
             )
             return eqx.filter(after, eqx.is_array), figures
 

@@ -14,13 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.aggregate.aggregation import Aggregation, resolve
 from gradweave.atomic import reopened
 from gradweave.environment.problem import Instance, Problem, Size, stack
 from gradweave.errors import FileError, OptionError
 from gradweave.lazy import summary_writer
 from gradweave.learning import checkpoint
-from gradweave.learning.config import Config, Group
-from gradweave.learning.hierarchical import Batch, Learner, Trainer, compiled_update, exact_average
+from gradweave.learning.config import Config, Group, parse_aggregation
+from gradweave.learning.hierarchical import AXIS, Batch, Learner, Trainer, compiled_update
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.rollout import Decode, Rollout
 from gradweave.topology.spec import from_spec
@@ -77,6 +78,7 @@ def train(
     report: Callable[[Report], None],
     devices: int | None = None,
     aggregation: str = "mean",
+    progress: Callable[[str], None] = lambda _: None,
     stop_after: int | None = None,
 ) -> HierarchicalPolicy:
     """Trains both agents, resuming from the folder's checkpoint where there is one.
@@ -92,6 +94,7 @@ def train(
         devices: how many to divide the episodes among; all if not given.
         aggregation: how they average gradients, as `gradweave.aggregate.from_spec` understands it;
             one that is exact.
+        progress: told in words what is done before the first update, which may take long.
         stop_after: updates after which to stop early, for tests; the checkpoint is written.
 
     Returns:
@@ -106,9 +109,12 @@ def train(
     chosen = jax.devices()[: devices or len(jax.devices())]
     if devices is not None and len(chosen) < devices:
         raise OptionError(f"devices: expected at most {len(jax.devices())}, got {devices}")
-    exact_average(aggregation, len(chosen), "device")  # refuses what is none, before work begins
+    spec = parse_aggregation(aggregation, len(chosen))
+    progress(f"preparing {aggregation}")
+    average = resolve(spec, len(chosen), AXIS)
+    progress("compiling")
     grounds = [_ground(group, len(chosen)) for group in config.groups]
-    updates = _Updates(config, grounds, chosen, aggregation)
+    updates = _Updates(config, grounds, chosen, average)
     path = folder / CHECKPOINT
     held = _resumed(config, updates, path)
     _make(folder)
@@ -195,7 +201,7 @@ class _Updates:
     """The compiled updates, one for each agent and group."""
 
     def __init__(
-        self, config: Config, grounds: list[_Ground], devices: list[Any], aggregation: str
+        self, config: Config, grounds: list[_Ground], devices: list[Any], average: Aggregation
     ) -> None:
         self.config, self.grounds, self.devices = config, grounds, devices
         self.last_names: tuple[str, ...] = ()
@@ -207,7 +213,7 @@ class _Updates:
                 Rollout(ground.rounds, config.draws, config.rewards, decode),
                 ground.group.episodes,
                 max(config.updates, 1),
-                aggregation,
+                average,
             )
             for ground in grounds
         ]

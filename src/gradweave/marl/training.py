@@ -72,6 +72,7 @@ def train(
     folder: Path,
     *,
     report: Callable[[Report], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
     checkpoint_minutes: float = 2.0,
     stop_after: int | None = None,
     extend: bool = False,
@@ -97,6 +98,7 @@ def train(
         config: what to do.
         folder: of checkpoint, logs and the policy.
         report: told after each call of the compiled program, about once a second.
+        progress: told in words what is done before the first update, which may take long.
         checkpoint_minutes: time between checkpoints.
         stop_after: updates after which to stop early; the checkpoint is written.
         extend: whether to go on from the end of a training of fewer steps, rather than refuse it.
@@ -117,7 +119,9 @@ def train(
         before = processes.number_of_first(lambda: 0 if stated is None else stated["updates"])
         environment = processes.together(lambda: make(config.env, **config.options))
         devices = processes.together(lambda: _devices(config.devices))
+        progress(f"preparing {config.aggregation}")
         by = Combining(aggregate) if aggregate else combining(config, folder, stated, processes)
+        progress("compiling")
         learner = processes.together(lambda: algorithms.build(config, environment, by.aggregate))
         program = Program(learner, devices, config.seed, config.seeds)
         processes.by_first(lambda: _make(folder))

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from gradweave.aggregate.asynchronous.layout import Layout, ranges
-from gradweave.aggregate.trial import changes_made
+from gradweave.aggregate.trial import updates_of
 from gradweave.errors import OptionError
 
 LONGEST = 160
@@ -90,9 +90,9 @@ def check_elementwise(optimizer: optax.GradientTransformation, params_layout: La
     given = [size * draw for size, draw in zip(_GRADIENTS, draws, strict=False)]
     given = [jnp.asarray(gradient.astype(small.dtype)) for gradient in given]
     try:
-        whole = changes_made(optimizer, small.tree(start), [small.tree(g) for g in given])
+        whole = updates_of(optimizer, small.tree(start), [small.tree(g) for g in given])
         parts = [
-            changes_made(optimizer, start[begin:end], [g[begin:end] for g in given])
+            updates_of(optimizer, start[begin:end], [g[begin:end] for g in given])
             for begin, end in ranges(small.size, 2)
         ]
     except Exception as error:

@@ -15,7 +15,7 @@ import weakref
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.execute.jax_mesh.matchings import matchings
+from gradweave.execute.matchings import matchings
 from gradweave.schedule.schedule import Schedule
 
 IDLE = 2

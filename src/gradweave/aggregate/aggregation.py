@@ -1,0 +1,190 @@
+"""Aggregations ready to use: the schedule found, the mixing matrix made, the options checked."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gradweave.aggregate.spec import (
+    AggregationSpec,
+    AveragingSpec,
+    GossipSpec,
+    ScheduledSpec,
+    check_servers,
+    parse,
+)
+from gradweave.errors import OptionError
+from gradweave.execute.axis import AXIS, AxisName
+from gradweave.execute.program import check_all_reduce
+from gradweave.schedule.file import load
+from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.solve.solve import solve
+
+if TYPE_CHECKING:
+    import optax
+
+Wrap = Callable[["optax.GradientTransformation"], "optax.GradientTransformation"]
+"""One worker's optimizer -> that of one of several."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregation:
+    """How workers combine what they learn: makes their optimizer from that of one worker alone."""
+
+    spec: str
+    """As it was given."""
+    workers: int
+    exact: bool
+    """Whether all workers keep the same parameters."""
+    wrap: Wrap = dataclasses.field(repr=False, compare=False)
+    schedule: Schedule | None = dataclasses.field(default=None, repr=False, compare=False)
+    """By which gradients are averaged; None of other aggregations than ``scheduled``."""
+
+    def __call__(self, optimizer: "optax.GradientTransformation") -> "optax.GradientTransformation":
+        """The optimizer to use inside `jax.shard_map`; JAX is imported here."""
+        return self.wrap(optimizer)
+
+
+def from_spec(
+    text: str, workers: int, axis_name: AxisName = AXIS, *, same_data: bool = False
+) -> Aggregation:
+    """Makes the aggregation that a specification describes: `parse`, then `resolve`.
+
+    Args:
+        text: ``mean``, ``ring``, ``parameter_server`` (``parameter_server:server=2``);
+            ``scheduled:`` and a schedule's file, or a network to solve for, which may take long;
+            ``d_psgd``, ``dcd_psgd``, ``ecd_psgd``, ``choco_sgd`` or ``naive_psgd``, with options:
+            ``compressor`` (max_norm, grid, random_k, random_k_unscaled, top_k,
+            uncompressed) and its options (``bits``, ``block``, ``step``, ``share``), ``mixing``
+            (weights, matchings, clusters), ``local_steps``, ``seed``, ``strictness``,
+            ``consensus``, and last ``network=`` and the workers' network, a ring if not given.
+        workers: N, of which the axis has as many devices.
+        axis_name: of the workers' axis.
+        same_data: whether all workers' data are drawn alike, see `gradweave.aggregate.check`.
+
+    Raises:
+        SpecError: the text is not understood.
+        OptionError: it is understood, but has a value out of its range, or is for another number
+            of workers.
+        ScheduleError: the schedule is for another number of workers, or for one stage alone.
+        FileError: the schedule's file cannot be read.
+
+    >>> from_spec("dcd_psgd:bits=4,network=torus:2x4", 8)
+    Aggregation(spec='dcd_psgd:bits=4,network=torus:2x4', workers=8, exact=False)
+    """
+    return resolve(parse(text), workers, axis_name, same_data=same_data)
+
+
+def resolve(
+    spec: AggregationSpec,
+    workers: int,
+    axis_name: AxisName = AXIS,
+    *,
+    same_data: bool = False,
+    seed: int = 0,
+) -> Aggregation:
+    """Makes an aggregation ready to use: reads its schedule, or solves for one, which takes long.
+
+    To be called once, before training begins.
+
+    Args:
+        spec: what was asked for.
+        workers: N, of which the axis has as many devices.
+        axis_name: of the workers' axis.
+        same_data: whether all workers' data are drawn alike, see `gradweave.aggregate.check`.
+        seed: of solving.
+
+    Raises:
+        OptionError: it is for another number of workers.
+        ScheduleError: the schedule is for another number of workers, or for one stage alone.
+        FileError: the schedule's file cannot be read.
+    """
+    if workers < 1:
+        raise OptionError(f"workers: expected at least 1, got {workers}")
+    if isinstance(spec, ScheduledSpec):
+        schedule = find_schedule(spec, workers, seed)
+        return by_schedule(schedule, workers, axis_name, spec=spec.text)
+    spec.check_workers(workers)
+    if isinstance(spec, AveragingSpec):
+        wrap = _before_optimizer(lambda: _averaging(spec, axis_name))
+    else:
+        wrap = _gossip(spec, workers, axis_name, same_data)
+    return Aggregation(spec.text, workers, spec.exact, wrap)
+
+
+def find_schedule(spec: ScheduledSpec, workers: int, seed: int = 0) -> Schedule:
+    """Reads the schedule that a specification names, or solves for its network.
+
+    Raises:
+        ScheduleError: the network has another number of servers.
+        FileError: the file cannot be read.
+    """
+    if spec.network is None:
+        assert spec.file is not None
+        return load(spec.file)
+    check_servers(spec.network, workers)
+    return solve(spec.network, seed=seed).schedule
+
+
+def by_schedule(
+    schedule: Schedule, workers: int, axis_name: AxisName = AXIS, *, spec: str = "scheduled"
+) -> Aggregation:
+    """The aggregation by a schedule.
+
+    Args:
+        schedule: an all-reduce.
+        workers: N, of which the axis has as many devices.
+        axis_name: of the workers' axis.
+        spec: the specification that asked for it.
+
+    Raises:
+        ScheduleError: it is for another number of workers, or for one stage alone.
+    """
+    check_servers(schedule.topology, workers)
+    check_all_reduce(schedule)
+
+    def average() -> "optax.GradientTransformation":
+        from gradweave.aggregate import exact
+
+        return exact.scheduled(schedule, axis_name)
+
+    return Aggregation(spec, workers, True, _before_optimizer(average), schedule)
+
+
+def _before_optimizer(average: "Callable[[], optax.GradientTransformation]") -> Wrap:
+    """Averages gradients, then calls the optimizer."""
+
+    def wrap(optimizer: "optax.GradientTransformation") -> "optax.GradientTransformation":
+        import optax
+
+        return optax.chain(average(), optimizer)
+
+    return wrap
+
+
+def _averaging(spec: AveragingSpec, axis_name: AxisName) -> "optax.GradientTransformation":
+    from gradweave.aggregate import exact
+
+    if spec.method == "parameter_server":
+        return exact.parameter_server(axis_name, server=spec.server)
+    return {"mean": exact.mean, "ring": exact.ring}[spec.method](axis_name)
+
+
+def _gossip(spec: GossipSpec, workers: int, axis_name: AxisName, same_data: bool) -> Wrap:
+    mixing = spec.mixing_matrix(workers)
+
+    def wrap(optimizer: "optax.GradientTransformation") -> "optax.GradientTransformation":
+        from gradweave.aggregate.decentralized import gossip
+
+        return gossip(
+            spec.rule,
+            optimizer,
+            mixing,
+            spec.compressor,
+            axis_name,
+            local_steps=spec.local_steps,
+            seed=spec.seed,
+            strictness=spec.strictness,
+            same_data=same_data,
+        )
+
+    return wrap

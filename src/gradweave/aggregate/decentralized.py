@@ -1,0 +1,396 @@
+"""Optimizers in which workers keep parameters of their own and mix them with their neighbours'.
+
+Each wraps an optimizer that says what one worker alone would do, and is itself an
+`optax.GradientTransformation` for use inside `jax.shard_map`; `update` needs the parameters. Unlike
+gradients' aggregations these leave workers with different parameters: give each its own
+(`gradweave.aggregate.replicate`), and read out their mean (`gradweave.aggregate.consensus`).
+
+The notation is that of `gradweave.aggregate.rules`. Estimates and sums are float32 at least, and
+what is sent is of the parameters' type: in bfloat16 the estimates would drift from what they stand
+for, a rounding each step.
+
+Where a worker's gradients are not finite, or what its optimizer makes of them, it mixes as if its
+optimizer had not been called (u = 0, and the optimizer's state of before), and counts it:
+parameters that begin finite stay so.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple, TypedDict, Unpack
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from gradweave.aggregate.compressors import Compressor, Uncompressed
+from gradweave.aggregate.finite import check_all_take_part, is_finite
+from gradweave.aggregate.messages import Channel, check_workers, initial_counts, of_this_worker
+from gradweave.aggregate.mixing import MixingMatrix
+from gradweave.aggregate.rules import (
+    CONSENSUS,
+    DCDPSGD,
+    DPSGD,
+    ECDPSGD,
+    ChocoSGD,
+    GossipRule,
+    NaivePSGD,
+    Strictness,
+    WorkerState,
+    check_gossip_options,
+)
+from gradweave.aggregate.validity import check, enforce
+from gradweave.errors import OptionError
+from gradweave.execute.axis import AXIS, AxisName
+from gradweave.execute.jax_mesh.buffers import PyTree, by_dtype, divided, joined
+
+Groups = dict[jnp.dtype, list[int]]
+"""Numbers of the parameters' leaves, by their type: leaves of one type travel in one message."""
+
+
+class GossipState(NamedTuple):
+    """What a worker remembers between updates; checkpoints have these names."""
+
+    inner: optax.OptState
+    """Of the wrapped optimizer."""
+    step: jax.Array
+    """Updates so far, int32."""
+    own: PyTree
+    """`WorkerState.estimate`; None where the rule keeps none."""
+    mixed: PyTree
+    """`WorkerState.mixture`; None where the rule keeps none."""
+    sent_bytes: jax.Array
+    """Bytes that this worker sent in the last update; float32, thus exact up to 16 MiB and to one
+    part in 16 million above."""
+    not_finite: jax.Array
+    """Updates so far in which this worker's gradients were not finite, and so left out; int32."""
+
+
+class GossipOptions(TypedDict, total=False):
+    """Options of `gossip` that its variants hand on."""
+
+    local_steps: int
+    seed: int
+    strictness: Strictness
+    same_data: bool
+
+
+def gossip(
+    rule: GossipRule,
+    optimizer: optax.GradientTransformation,
+    mixing: MixingMatrix,
+    compressor: Compressor | None = None,
+    axis_name: AxisName = AXIS,
+    *,
+    local_steps: int = 1,
+    seed: int = 0,
+    strictness: Strictness = "warn",
+    same_data: bool = False,
+) -> optax.GradientTransformationExtraArgs:
+    """A rule around an optimizer, which is given what `update` is given beyond the parameters.
+
+    All workers begin with the same parameters, where the rule keeps estimates.
+
+    Args:
+        rule: what workers send, and what they make of it.
+        optimizer: what a worker alone would do.
+        mixing: whose parameters it averages with its own; the same in all steps where the rule
+            keeps estimates.
+        compressor: of all that is sent; nothing is compressed if not given.
+        axis_name: of the workers' axis; worker i is device i along it.
+        local_steps: updates between communications; the others send nothing.
+        seed: of the compressor's random numbers.
+        strictness: what to do about a doubtful choice, see `gradweave.aggregate.check`.
+        same_data: whether all workers' data are drawn alike.
+
+    Raises:
+        OptionError: an argument is out of its range, or, with ``"refuse"``, in doubt.
+    """
+    check_gossip_options(local_steps, strictness)
+    rule.check_mixing(mixing)
+    method = _Gossip(
+        rule,
+        optax.with_extra_args_support(optimizer),
+        mixing,
+        compressor or Uncompressed(),
+        axis_name,
+        local_steps,
+        seed,
+        strictness,
+        same_data,
+    )
+    return optax.GradientTransformationExtraArgs(method.init, method.update)
+
+
+def d_psgd(
+    optimizer: optax.GradientTransformation,
+    mixing: MixingMatrix,
+    axis_name: AxisName = AXIS,
+    **options: Unpack[GossipOptions],
+) -> optax.GradientTransformationExtraArgs:
+    """Decentralized parallel SGD: x_i ← Σ_j W_ij x_j + u_i.
+
+    The mixing matrix may vary in time. With `MixingMatrix.complete` and local steps it is local SGD
+    (Stich 2019). Arguments and errors are those of `gossip`.
+
+    Source: Lian et al. 2017, algorithm 1.
+    """
+    return gossip(DPSGD(), optimizer, mixing, None, axis_name, **options)
+
+
+def naive_psgd(
+    optimizer: optax.GradientTransformation,
+    mixing: MixingMatrix,
+    compressor: Compressor,
+    axis_name: AxisName = AXIS,
+    **options: Unpack[GossipOptions],
+) -> optax.GradientTransformationExtraArgs:
+    """D-PSGD that sends compressed parameters, x_i ← Σ_j W_ij C(x_j) + u_i: not to be used.
+
+    The error of what is sent stays in the parameters, and does not vanish with the step size. Here
+    for comparison; doubts are ignored unless `strictness` is given. Arguments are those of
+    `gossip`.
+
+    Source: Tang et al. 2018, section 3.
+    """
+    options = {"strictness": "ignore", **options}
+    return gossip(NaivePSGD(), optimizer, mixing, compressor, axis_name, **options)
+
+
+def dcd_psgd(
+    optimizer: optax.GradientTransformation,
+    mixing: MixingMatrix,
+    compressor: Compressor,
+    axis_name: AxisName = AXIS,
+    **options: Unpack[GossipOptions],
+) -> optax.GradientTransformationExtraArgs:
+    """Difference compression: only C of how parameters change is sent, and is what changes them.
+
+    q = C(Σ_j W_ij x̂_j + u_i − x_i), then x_i ← x_i + q at its owner and all its neighbours. The
+    compressor has to be unbiased, with a small `Compressor.relative_error`. Arguments and errors
+    are those of `gossip`.
+
+    Source: Tang et al. 2018, algorithm 1.
+    """
+    return gossip(DCDPSGD(), optimizer, mixing, compressor, axis_name, **options)
+
+
+def ecd_psgd(
+    optimizer: optax.GradientTransformation,
+    mixing: MixingMatrix,
+    compressor: Compressor,
+    axis_name: AxisName = AXIS,
+    **options: Unpack[GossipOptions],
+) -> optax.GradientTransformationExtraArgs:
+    """Extrapolation compression: C(z) is sent, with z ever farther ahead on the parameters' way.
+
+    x⁺ = Σ_j W_ij x̂_j + u_i, z = (1 − t/2)·x_i + (t/2)·x⁺, x̂_i ← (1 − 2/t)·x̂_i + (2/t)·C(z),
+    x_i ← x⁺, in communication t = 1, 2, … Errors average out if they do not grow with z: the
+    compressor has to be unbiased, with a bounded `Compressor.absolute_error`. Arguments and errors
+    are those of `gossip`.
+
+    Source: Tang et al. 2018, algorithm 2.
+    """
+    return gossip(ECDPSGD(), optimizer, mixing, compressor, axis_name, **options)
+
+
+def choco_sgd(
+    optimizer: optax.GradientTransformation,
+    mixing: MixingMatrix,
+    compressor: Compressor,
+    axis_name: AxisName = AXIS,
+    *,
+    consensus: float = CONSENSUS,
+    **options: Unpack[GossipOptions],
+) -> optax.GradientTransformationExtraArgs:
+    """CHOCO-SGD: what is not sent now is kept and sent later, so that any compressor will do.
+
+    y = x_i + u_i, x̂_i ← x̂_i + C(y − x̂_i) at its owner and all its neighbours,
+    x_i ← y + γ·(Σ_j W_ij x̂_j − x̂_i). The compressor may be biased, with
+    `Compressor.relative_error` below 1; γ is `consensus`, above 0 and at most 1, and the smaller
+    the stronger the compression. Other arguments and errors are those of `gossip`.
+
+    Source: Koloskova, Stich and Jaggi 2019, algorithm 2.
+    """
+    return gossip(ChocoSGD(consensus), optimizer, mixing, compressor, axis_name, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gossip:
+    """`init` and `update` of `gossip`, with its arguments."""
+
+    rule: GossipRule
+    optimizer: optax.GradientTransformationExtraArgs
+    mixing: MixingMatrix
+    compressor: Compressor
+    axis_name: AxisName
+    local_steps: int
+    seed: int
+    strictness: Strictness
+    same_data: bool
+
+    def init(self, params: PyTree) -> GossipState:
+        self._check_validity(params)
+        estimates = jax.tree.map(_widened, params) if self.rule.keeps_estimates else None
+        step = jnp.zeros((), jnp.int32)
+        return GossipState(
+            self.optimizer.init(params), step, estimates, estimates, *initial_counts()
+        )
+
+    def update(
+        self,
+        updates: PyTree,
+        state: optax.OptState,
+        params: PyTree | None = None,
+        **extra: Any,
+    ) -> tuple[PyTree, GossipState]:
+        assert isinstance(state, GossipState)
+        self._check_call(params)
+        x = jax.tree.map(_widened, params)
+        u, inner, finite = self._local_update(updates, state.inner, params, extra)
+        u = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), u, x)
+        worker = WorkerState(x, state.own, state.mixed)
+        groups = by_dtype(jax.tree.leaves(params))
+        after, sent = self._advance(groups, state.step + 1, worker, u)
+        moves = jax.tree.map(lambda new, old: new - old, after.x, x)
+        left_out = state.not_finite + ~finite
+        return moves, GossipState(inner, state.step + 1, *after[1:], sent, left_out)
+
+    def _check_validity(self, params: PyTree) -> None:
+        """Refuses, or warns of, what may not converge."""
+        validity = check(
+            self.rule.name,
+            self.mixing,
+            self.compressor if self.rule.compresses else None,
+            _size(params),
+            consensus=self.rule.consensus if isinstance(self.rule, ChocoSGD) else CONSENSUS,
+            optimizer=None if self.strictness == "ignore" else self.optimizer,
+            dtype=_coarsest(params),
+            same_data=self.same_data,
+        )
+        enforce(validity, self.strictness)
+
+    def _check_call(self, params: PyTree | None) -> None:
+        name = self.rule.name
+        if params is None:
+            raise OptionError(f"{name} mixes parameters: call update(gradients, state, params)")
+        check_all_take_part()
+        check_workers(self.mixing.workers, self.axis_name, f"{name}'s mixing matrix")
+
+    def _local_update(
+        self, gradients: PyTree, state: optax.OptState, params: PyTree, extra: dict[str, Any]
+    ) -> tuple[PyTree, optax.OptState, jax.Array]:
+        """What the worker alone would do; nothing where that is not finite.
+
+        Returns:
+            u, the optimizer's state, and [] whether all is finite.
+        """
+        u, after = self.optimizer.update(gradients, state, params, **extra)
+        finite = is_finite((gradients, u))
+        u = jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0), u)
+        return u, jax.tree.map(partial(jnp.where, finite), after, state), finite
+
+    def _advance(
+        self, groups: Groups, step: jax.Array, worker: WorkerState, u: PyTree
+    ) -> tuple[WorkerState, jax.Array]:
+        """The worker after a step, from 1, and the bytes that it sent."""
+        communicate = partial(self._communicate, groups, step // self.local_steps)
+        if self.local_steps == 1:
+            return communicate(worker, u)
+        return lax.cond(step % self.local_steps == 0, communicate, self._stay, worker, u)
+
+    def _stay(self, worker: WorkerState, u: PyTree) -> tuple[WorkerState, jax.Array]:
+        """A step without communication."""
+        # A value of this worker, as under the other branch, which `check_vma` wants.
+        nothing = of_this_worker(np.zeros(self.mixing.workers), self.axis_name)
+        return worker._replace(x=optax.apply_updates(worker.x, u)), nothing
+
+    def _communicate(
+        self, groups: Groups, number: jax.Array, worker: WorkerState, u: PyTree
+    ) -> tuple[WorkerState, jax.Array]:
+        """Communication `number`, from 1, with the neighbours whose turn it is."""
+        turns = [
+            partial(self._communicate_with, step, groups, number)
+            for step in range(self.mixing.period)
+        ]
+        if len(turns) == 1:
+            return turns[0](worker, u)
+        return lax.switch((number - 1) % len(turns), turns, worker, u)
+
+    def _communicate_with(
+        self, step: int, groups: Groups, number: jax.Array, worker: WorkerState, u: PyTree
+    ) -> tuple[WorkerState, jax.Array]:
+        """The same with the neighbours of one step of the mixing matrix's period."""
+        key = jax.random.fold_in(jax.random.key(self.seed), number)
+        key = jax.random.fold_in(key, lax.axis_index(self.axis_name))
+        leaves = list(groups.values())
+        before = zip(*(_vectors(tree, worker.x, leaves) for tree in (*worker, u)), strict=True)
+        after, sent = [], np.zeros(self.mixing.workers, np.int64)
+        for group, (dtype, (x, estimate, mixture, change)) in enumerate(
+            zip(groups, before, strict=True)
+        ):
+            channel = Channel(
+                number.astype(x.dtype),
+                self.mixing,
+                step,
+                self.compressor,
+                jax.random.fold_in(key, group),
+                x.size,
+                dtype,
+                self.axis_name,
+            )
+            after.append(self.rule.communicate(WorkerState(x, estimate, mixture), change, channel))
+            sent += channel.sent_bytes
+        state = WorkerState(
+            *(
+                None if tree is None else _tree([vectors[field] for vectors in after], tree, leaves)
+                for field, tree in enumerate(worker)
+            )
+        )
+        return state, of_this_worker(sent, self.axis_name)
+
+
+def _widened(leaf: jax.Array) -> jax.Array:
+    """As float32, unless it is more precise."""
+    leaf = jnp.asarray(leaf)
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+
+
+def _vectors(tree: PyTree | None, like: PyTree, groups: list[list[int]]) -> list[jax.Array]:
+    """All elements of a tree, a vector for each group of leaves; those of another if None."""
+    leaves = jax.tree.leaves(like if tree is None else tree)
+    return [joined([leaves[leaf] for leaf in numbers]) for numbers in groups]
+
+
+def _tree(vectors: list[jax.Array], like: PyTree, groups: list[list[int]]) -> PyTree:
+    """The opposite of `_vectors`."""
+    leaves, structure = jax.tree.flatten(like)
+    whole = list(leaves)
+    for vector, numbers in zip(vectors, groups, strict=True):
+        parts = divided(vector, [leaves[leaf] for leaf in numbers])
+        for leaf, part in zip(numbers, parts, strict=True):
+            whole[leaf] = part
+    return structure.unflatten(whole)
+
+
+def _coarsest(params: PyTree) -> jnp.dtype:
+    """The type of the parameters with the fewest bits; float32 without parameters."""
+    types = [jnp.asarray(leaf).dtype for leaf in jax.tree.leaves(params)]
+    return min(types, key=lambda each: jnp.finfo(each).bits, default=jnp.dtype(jnp.float32))
+
+
+def _size(params: PyTree) -> int:
+    """Elements of the parameters.
+
+    Raises:
+        OptionError: some are no floating-point numbers.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
+            name = jax.tree_util.keystr(path)
+            raise OptionError(
+                f"parameter {name or 'given'}: expected floating-point numbers, which can be "
+                f"mixed, got {jnp.asarray(leaf).dtype}; leave it out, as with optax.masked"
+            )
+    return sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
