@@ -22,8 +22,8 @@ NETWORKS = {
     "negative latency": ("ring:8,latency=-1us", "latency '-1us'"),
     "too many servers": ("ring:99999999999", "ring: n must be at most"),
     "missing file": ("nowhere.graphml", "nowhere.graphml: No such file or directory"),
-    "missing file of no known kind": ("./nowhere", "no such file, and no specification"),
-    "directory": (".", "no such file, and no specification"),
+    "missing file of no known kind": ("./nowhere", "no such file, and not a specification"),
+    "directory": (".", "no such file, and not a specification"),
     "line break": ("ri\nng:8", "expected a name, then parameters"),
     "escape": ("\x1b[31mring:8", "expected a name, then parameters"),
 }

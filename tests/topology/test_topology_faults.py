@@ -212,7 +212,7 @@ def test_what_is_left_can_be_saved(tmp_path, suffix):
         (lambda: gt.without_links(gt.ring(8), [(0, "x")]), "no node is named 'x'"),
         (lambda: gt.without_links(gt.ring(8), [3]), "a link must be given as its two nodes, got 3"),
         (lambda: gt.without_links(gt.ring(8), ["01"]), "as its two nodes, got '01'"),
-        (lambda: gt.without_servers(gt.star(4), [4]), "switch 4 is no server"),
+        (lambda: gt.without_servers(gt.star(4), [4]), "switch 4 is not a server"),
         (lambda: gt.without_servers(gt.star(4), [9]), "node must be at most 4, got 9"),
         (lambda: gt.without_servers(gt.star(4), [0, 1, 2]), "1 server left; at least 2"),
         (lambda: gt.without_servers(gt.star(4), [0, 1, 2, 3]), "0 servers left"),
@@ -272,16 +272,16 @@ def test_nodes_have_names_in_faults():
 
 def test_faults_in_words():
     net = named()
-    left = gt.Faults(servers=("gpu1-leaf-0",), slow=("leaf-0-leaf-1=0.5",)).left_of(net)
+    left = gt.Faults(servers=("gpu1-leaf-0",), slow=("leaf-0-leaf-1=0.5",)).apply_to(net)
     assert left.num_servers == 3
     assert left.bandwidth_bytes_per_s.max() == 12.5e9
-    assert not gt.Faults() and gt.Faults().left_of(net) is net
+    assert not gt.Faults() and gt.Faults().apply_to(net) is net
     with pytest.raises(TopologyError, match="can no longer reach"):
-        gt.Faults(links=("gpu0-leaf-0-leaf-0",)).left_of(net)
+        gt.Faults(links=("gpu0-leaf-0-leaf-0",)).apply_to(net)
     # What numbers name, where labels are numbers: the labels.
     less = gt.without_servers(gt.complete(5), [1]).topology
     assert less.labels == ("0", "2", "3", "4")
-    again = gt.Faults(servers=("2",)).left_of(less)
+    again = gt.Faults(servers=("2",)).apply_to(less)
     assert again.labels == ("0", "3", "4")
 
 
@@ -293,7 +293,7 @@ def test_faults_in_words():
         ({"links": ("",)}, "link ''"),
         ({"links": ("gpu0-leaf-0-leaf-1",)}, "no link joins server 1 (gpu0-leaf-0) and switch"),
         ({"servers": ("gpu9",)}, "server: no node is named 'gpu9' in 'named'; expected a name"),
-        ({"servers": ("leaf-0",)}, "(leaf-0) is no server"),
+        ({"servers": ("leaf-0",)}, "(leaf-0) is not a server"),
         ({"slow": ("leaf-0-leaf-1",)}, "expected a link and what is left of its bandwidth"),
         ({"slow": ("leaf-0-leaf-1=",)}, "must be a positive number"),
         ({"slow": ("leaf-0-leaf-1=2",)}, "must be at most 1"),
@@ -303,7 +303,7 @@ def test_faults_in_words():
 )  # fmt: skip
 def test_faults_in_words_that_cannot_be(given, culprit):
     with pytest.raises(GradweaveError) as caught:
-        gt.Faults(**given).left_of(named())
+        gt.Faults(**given).apply_to(named())
     assert culprit in str(caught.value)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 400
 

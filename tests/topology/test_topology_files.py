@@ -221,7 +221,7 @@ def test_measured_bandwidths_get_few_lanes_and_a_warning(tmp_path, measured, cap
     (warning,) = caught
     said = str(warning.message)
     assert said.startswith(f"{tmp_path / 'net.edges'}: bandwidths ") and "\n" not in said
-    assert "seconds count the bandwidths as they are" in said and f"within {within}" in said
+    assert "seconds use the bandwidths as they are" in said and f"within {within}" in said
     assert net.capacity[net.source == 0].tolist() == capacities
     exact = [parse_bandwidth(bandwidth) for bandwidth in measured]
     assert net.bandwidth_bytes_per_s[net.source == 0].tolist() == exact

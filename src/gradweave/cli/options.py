@@ -117,7 +117,7 @@ def faults(given: Lost) -> Faults:
 
 def network_of(spec: str, given: Lost) -> Topology:
     """The network of a specification or file, less what it has lost."""
-    return faults(given).left_of(network_from_spec(spec))
+    return faults(given).apply_to(network_from_spec(spec))
 
 
 def schedulers_of(text: str) -> tuple[Scheduler, ...]:

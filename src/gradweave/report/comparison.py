@@ -43,7 +43,7 @@ class Case:
 
 @functools.lru_cache(maxsize=64)
 def _network(spec: str, faults: Faults) -> Topology:
-    return faults.left_of(from_spec(spec))
+    return faults.apply_to(from_spec(spec))
 
 
 TABLE_2: tuple[Case, ...] = (

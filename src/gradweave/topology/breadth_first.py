@@ -1,6 +1,6 @@
-"""Breadth-first searches over a topology's arrays, compiled where there is much to search.
+"""Breadth-first searches over a topology's arrays, compiled for large networks only.
 
-A small network's are done by Python sooner than numba is imported.
+On a small network Python finishes before numba would be imported.
 """
 
 import functools
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from gradweave.topology.topology import Integers
 
 FEW = 4_000
-"""Roots times links that Python passes in milliseconds."""
+"""Roots times link directions up to which Python searches, in milliseconds."""
 
 
-def _compiled_for_many(search: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles a search of (first_link, target, ..., roots) when it has to pass many links."""
+def _compiled_if_large(search: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles a search of (first_link, target, ..., roots) when there are many links to visit."""
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
@@ -26,14 +26,14 @@ def _compiled_for_many(search: Callable[..., Any]) -> Callable[..., Any]:
         return kernel(search)
 
     @functools.wraps(search)
-    def searched(*given: Any) -> Any:
-        _, target, *_, roots = given
-        return search(*given) if len(roots) * len(target) <= FEW else compiled()(*given)
+    def dispatched(*arguments: Any) -> Any:
+        _, target, *_, roots = arguments
+        return (search if len(roots) * len(target) <= FEW else compiled())(*arguments)
 
-    return searched
+    return dispatched
 
 
-@_compiled_for_many
+@_compiled_if_large
 def breadth_first_parents(
     first_link: Integers, target: Integers, roots: Integers
 ) -> NDArray[np.int32]:
@@ -59,7 +59,7 @@ def breadth_first_parents(
     return parents
 
 
-@_compiled_for_many
+@_compiled_if_large
 def server_hops(
     first_link: Integers,
     target: Integers,
@@ -68,8 +68,8 @@ def server_hops(
 ) -> NDArray[np.int32]:
     """[N, N] least number of server-to-server transfers between servers, by rank.
 
-    A search in which entering a switch is free and entering a server costs one: nodes of distance d
-    are all expanded before those of d + 1, switches found on the way joining the current distance.
+    A 0-1 breadth-first search: entering a switch is free and entering a server costs one. All nodes
+    at distance d are expanded before those at d + 1; switches join the current distance.
     """
     nodes, count = len(first_link) - 1, len(servers)
     hops = np.empty((count, count), np.int32)
@@ -105,17 +105,17 @@ def server_hops(
     return hops
 
 
-@_compiled_for_many
+@_compiled_if_large
 def switch_only_parents(
     first_link: Integers,
     target: Integers,
     is_server: NDArray[np.bool_],
     roots: Integers,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """As `breadth_first_parents`, but the search does not go on beyond the servers that it meets.
+    """As `breadth_first_parents`, but the search does not continue beyond the servers it reaches.
 
     Returns:
-        [R, V] parents, −1 at the root and where only a way through another server leads; [R, V]
+        [R, V] parents, −1 at the root and where every path passes through another server; [R, V]
         number of links, −1 there.
     """
     nodes = len(first_link) - 1

@@ -1,4 +1,4 @@
-"""Where to draw the nodes of a known family, so that the picture shows how it is built."""
+"""Positions of nodes in drawings, by family, so that the picture shows the structure."""
 
 from collections.abc import Sequence
 
@@ -6,17 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_DRAWN = 2000
-"""Generators give positions up to this many nodes; a drawing of more shows nothing."""
+"""Most nodes for which generators give positions; a drawing of more shows nothing."""
 
 
 def circle(count: int, radius: float = 1.0, start: float = np.pi / 2) -> NDArray[np.float64]:
-    """[count, 2] points evenly on a circle round the origin, counter-clockwise from the top."""
+    """[count, 2] points evenly on a circle around the origin, counter-clockwise from the top."""
     angle = start + 2 * np.pi * np.arange(count) / max(count, 1)
     return radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
 def rotated(points: NDArray, angle: float) -> NDArray[np.float64]:
-    """[…, 2] the points turned counter-clockwise round the origin."""
+    """[…, 2] the points rotated counter-clockwise around the origin."""
     cos, sin = np.cos(angle), np.sin(angle)
     return np.asarray(points) @ np.array([[cos, sin], [-sin, cos]])
 
@@ -30,14 +30,14 @@ def oblique(coordinates: NDArray, sizes: Sequence[int], bow: float = 0.0) -> NDA
     """Projects a grid of any dimension onto the plane.
 
     The last two dimensions span a plane grid with x to the right and y downwards; the third from
-    last recedes, up and to the right; those before it place whole copies side by side, alternately
-    across and upwards.
+    last recedes, up and to the right; earlier ones place copies side by side, alternately to the
+    right and upwards.
 
     Args:
         coordinates: [V, D] each node's place in the grid.
         sizes: [D] extent of each dimension.
-        bow: how far a plane grid's rows and columns bend, so that a link between their ends does
-            not run over the nodes between.
+        bow: how far a plane grid's rows and columns bend, so that links between their ends do not
+            cross the nodes in between.
 
     Returns:
         [V, 2] positions.

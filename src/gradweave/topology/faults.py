@@ -13,41 +13,37 @@ from gradweave.topology.formats.graph import to_networkx
 from gradweave.topology.names import Node, find_node
 from gradweave.topology.rated import capacities_from_rates, exact_rate
 from gradweave.topology.serving import serving_nodes
-from gradweave.topology.topology import Topology
+from gradweave.topology.topology import LINK_PROPERTIES, Topology
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Degraded:
-    """What is left of a network after a fault."""
+    """The network that remains after a fault."""
 
     topology: Topology
-    """The network left. Its nodes are numbered from 0 in the order of the original; where numbers
+    """The remaining network. Its nodes are numbered from 0 in the order of the original; where ids
     changed, its labels are those of the original, or the original ids where it had none."""
     node_map: NDArray[np.int32]
-    """[V of the original] the id now of each node, −1 for one that is gone."""
+    """[V of the original] the new id of each node, −1 for one that was removed."""
 
     @property
     def original(self) -> NDArray[np.int32]:
-        """[V now] the id in the original of each node: `node_map` the other way."""
+        """[V] the original id of each node: the inverse of `node_map`."""
         return np.flatnonzero(self.node_map >= 0).astype(np.int32)
 
 
 def without_links(topology: Topology, links: Iterable[tuple[Node, Node]]) -> Degraded:
-    """Loses links, both directions of each.
+    """Removes links, both directions of each.
 
-    Switches that no longer serve, since no path between two servers leads over them, are dropped
-    with the links that are left of them.
+    Switches that no longer lie on a path between two servers are removed as well, with their
+    remaining links.
 
     Args:
         topology: the network before.
         links: the two nodes of each, by id or name, in any order.
 
-    Returns:
-        What is left, and where the nodes are now.
-
     Raises:
-        TopologyError: there is no such link, or without it the servers cannot all reach one
-            another.
+        TopologyError: there is no such link, or the servers can no longer all reach one another.
 
     >>> import gradweave as gw
     >>> without_links(gw.topology.ring(8), [(0, 1)]).topology
@@ -57,20 +53,17 @@ def without_links(topology: Topology, links: Iterable[tuple[Node, Node]]) -> Deg
 
 
 def without_servers(topology: Topology, servers: Iterable[Node]) -> Degraded:
-    """Loses servers, with all their links.
+    """Removes servers, with all their links.
 
-    Switches that no longer serve are dropped, as in `without_links`.
+    Switches are removed as in `without_links`.
 
     Args:
         topology: the network before.
         servers: their ids or names.
 
-    Returns:
-        What is left, and where the nodes are now.
-
     Raises:
-        TopologyError: one is no server, fewer than two are left, or those left cannot all reach one
-            another.
+        TopologyError: one is not a server, fewer than two remain, or they can no longer all reach
+            one another.
 
     >>> import gradweave as gw
     >>> less = without_servers(gw.topology.complete(4), [1])
@@ -85,14 +78,14 @@ def slowed(
 ) -> Degraded:
     """Slows links, both directions of each.
 
-    Bandwidths are multiplied by the factor. So are capacities, and then all are divided by their
-    greatest common unit: with one link of a network of capacity 1 at half its speed, its capacity
-    stays 1 and that of the others becomes 2. A round then takes half as long.
+    Bandwidths and capacities are multiplied by the factor; all capacities are then divided by their
+    greatest common unit. With all capacities 1 and one link at half its speed, that link's capacity
+    stays 1 and that of the others becomes 2: a round then takes half as long.
 
     Args:
         topology: the network before.
-        factors: by the two nodes of a link, ids or names, what is left of its bandwidth: more than
-            0, at most 1.
+        factors: by the two nodes of a link, ids or names, the share of its bandwidth that remains:
+            above 0, at most 1.
 
     Returns:
         The slower network; its nodes are the same.
@@ -108,31 +101,34 @@ def slowed(
     rate = [Fraction(capacity) for capacity in topology.capacity.tolist()]
     bandwidth = topology.bandwidth_bytes_per_s.copy()
     seen: set[int] = set()
-    slow = 0
-    for ends, given in factors.items():
+    num_slow = 0
+    for ends, value in factors.items():
         directions = _link_directions(topology, [ends]).tolist()
-        where = f"link {ends[0]}–{ends[1]}"
-        factor = exact_rate("slowed", f"the factor of {where}", given)
-        if factor > 1:
-            raise TopologyError(
-                f"slowed: the factor of {where} must be at most 1, got {given!s:.40}"
-            )
+        link = f"link {ends[0]}–{ends[1]}"
+        factor = _slowing_factor(link, value)
         if not seen.isdisjoint(directions):
-            raise TopologyError(f"slowed: {where} is given twice; give one factor")
+            raise TopologyError(f"slowed: {link} is given twice; give one factor")
         seen.update(directions)
         for direction in directions:
             rate[direction] *= factor
             bandwidth[direction] *= float(factor)
-        slow += factor < 1
+        num_slow += factor < 1
     node_map = np.arange(topology.num_nodes, dtype=np.int32)
-    if not slow:
+    if not num_slow:
         return Degraded(topology, node_map)
-    name = f"{topology.name} with {_counted(slow, 'slow link')}"
+    name = f"{topology.name} with {_counted(num_slow, 'slow link')}"
     capacity = np.array(capacities_from_rates(name, rate), np.int64)
     slower = dataclasses.replace(
         topology, name=name, bandwidth_bytes_per_s=bandwidth, capacity=capacity
     )
     return Degraded(slower, node_map)
+
+
+def _slowing_factor(link: str, value: float | Fraction | str) -> Fraction:
+    factor = exact_rate("slowed", f"the factor of {link}", value)
+    if factor > 1:
+        raise TopologyError(f"slowed: the factor of {link} must be at most 1, got {value!s:.40}")
+    return factor
 
 
 def degraded(
@@ -142,16 +138,13 @@ def degraded(
     servers: Iterable[Node] = (),
     slow: Mapping[tuple[Node, Node], float | Fraction | str] | None = None,
 ) -> Degraded:
-    """Slows links, and loses links and servers, all at once.
+    """Slows links, and removes links and servers, all at once.
 
     Args:
         topology: the network before.
-        links: links to lose, as for `without_links`.
-        servers: servers to lose, as for `without_servers`.
+        links: links to remove, as for `without_links`.
+        servers: servers to remove, as for `without_servers`.
         slow: links to slow, as for `slowed`.
-
-    Returns:
-        What is left, and where the nodes are now.
 
     Raises:
         TopologyError: as those three do.
@@ -162,21 +155,18 @@ def degraded(
 
 
 def random_faults(topology: Topology, links: int = 0, servers: int = 0, seed: int = 0) -> Degraded:
-    """Loses random servers, then random links, one after another.
+    """Removes random servers, then random links, one after another.
 
-    Each is drawn from those without which the servers left can still all reach one another.
+    Each is drawn from those without which the remaining servers can still all reach one another.
 
     Args:
         topology: the network before.
-        links: number of links to lose.
-        servers: number of servers to lose.
-        seed: the same seed loses the same ones.
-
-    Returns:
-        What is left, and where the nodes are now.
+        links: number of links to remove.
+        servers: number of servers to remove.
+        seed: of the draws.
 
     Raises:
-        TopologyError: so many cannot be lost.
+        TopologyError: the network does not stay connected without so many.
 
     >>> import gradweave as gw
     >>> random_faults(gw.topology.torus((4, 4)), links=2, servers=1, seed=3).topology
@@ -188,16 +178,16 @@ def random_faults(topology: Topology, links: int = 0, servers: int = 0, seed: in
     lost_servers = np.zeros(0, np.int64)
     lost_links = np.zeros(0, np.int64)
     while len(lost_servers) < servers:
-        # One that could not be lost before can be, once those behind it are.
-        left = random.permutation(np.setdiff1d(topology.servers, lost_servers))
-        drawn = (np.append(lost_servers, candidate) for candidate in left)
+        # A server that could not be removed may be, once those behind it are.
+        remaining = random.permutation(np.setdiff1d(topology.servers, lost_servers))
+        drawn = (np.append(lost_servers, candidate) for candidate in remaining)
         more = next((m for m in drawn if not _cut_off(topology, m, lost_links)), lost_servers)
         if len(more) == len(lost_servers):
             break
         lost_servers = more
     _check_drawn(topology, "servers", len(lost_servers), servers)
-    gone = np.isin(topology.source, lost_servers) | np.isin(topology.target, lost_servers)
-    one_way = np.flatnonzero((topology.source < topology.target) & ~gone)
+    kept = _kept_links(topology, lost_servers, lost_links)
+    one_way = np.flatnonzero((topology.source < topology.target) & kept)
     for candidate in random.permutation(one_way).tolist():
         if len(lost_links) == 2 * links:
             break
@@ -208,11 +198,11 @@ def random_faults(topology: Topology, links: int = 0, servers: int = 0, seed: in
     return _without(topology, np.sort(lost_servers), lost_links)
 
 
-def _check_drawn(topology: Topology, what: str, drawn: int, wanted: int) -> None:
-    if drawn < wanted:
+def _check_drawn(topology: Topology, kind: str, drawn: int, requested: int) -> None:
+    if drawn < requested:
         raise TopologyError(
-            f"random_faults: {topology.name} can lose {drawn} {what} in the order drawn before its "
-            f"servers are cut off from one another; {wanted} were asked for"
+            f"random_faults: {topology.name} can lose {drawn} {kind} in the order drawn before its "
+            f"servers are cut off from one another; {requested} were requested"
         )
 
 
@@ -223,76 +213,77 @@ def _link_directions(topology: Topology, links: Iterable[tuple[Node, Node]]) -> 
         if not isinstance(ends, tuple | list | np.ndarray) or len(ends) != 2:
             raise TopologyError(f"a link must be given as its two nodes, got {ends!r:.40}")
         a, b = (find_node(topology, node, "link") for node in ends)
-        there = int(topology.find_links(np.array(a), np.array(b)))
-        if there < 0:
+        direction = int(topology.find_links(np.array(a), np.array(b)))
+        if direction < 0:
             raise TopologyError(
                 f"no link joins {topology.node_name(a)} and {topology.node_name(b)} in "
                 f"{topology.name!r:.60}"
             )
-        directions += [there, int(topology.opposite[there])]
+        directions += [direction, int(topology.opposite[direction])]
     return np.unique(np.array(directions, np.int64))
 
 
 def _server(topology: Topology, name: Node) -> int:
     node = find_node(topology, name, "server")
     if not topology.is_server[node]:
-        raise TopologyError(f"{topology.node_name(node)} is no server; lose its links instead")
+        raise TopologyError(f"{topology.node_name(node)} is not a server; remove its links instead")
     return node
 
 
 def _kept_links(topology: Topology, nodes: NDArray, links: NDArray) -> NDArray[np.bool_]:
-    """[L] the link directions left when these nodes and link directions are lost."""
+    """[L] whether each link direction remains without these nodes and link directions."""
     kept = ~(np.isin(topology.source, nodes) | np.isin(topology.target, nodes))
     kept[links] = False
     return kept
 
 
 def _cut_off(topology: Topology, servers: NDArray, links: NDArray) -> list[int]:
-    """The servers left that cannot reach the first one; all of them when fewer than two are."""
+    """The remaining servers that cannot reach the first one; all if fewer than two remain."""
     kept = _kept_links(topology, servers, links).tolist()
     targets, first_link = topology.target.tolist(), topology.first_link.tolist()
-    left = np.setdiff1d(topology.servers, servers).tolist()
-    if len(left) < 2:
-        return left
-    reached, frontier = {left[0]}, [left[0]]
+    remaining = np.setdiff1d(topology.servers, servers).tolist()
+    if len(remaining) < 2:
+        return remaining
+    reached, frontier = {remaining[0]}, [remaining[0]]
     while frontier:
         node = frontier.pop()
         for link in range(first_link[node], first_link[node + 1]):
             if kept[link] and targets[link] not in reached:
                 reached.add(targets[link])
                 frontier.append(targets[link])
-    return [server for server in left if server not in reached]
+    return [server for server in remaining if server not in reached]
 
 
 def _without(topology: Topology, servers: NDArray, links: NDArray) -> Degraded:
     parts = [(len(servers), "server"), (len(links) // 2, "link")]
-    lost = " and ".join(_counted(count, what) for count, what in parts if count)
+    lost = " and ".join(_counted(count, noun) for count, noun in parts if count)
     if not lost:
         return Degraded(topology, np.arange(topology.num_nodes, dtype=np.int32))
     name = f"{topology.name} without {lost}"
-    left = topology.num_servers - len(servers)
-    if left < 2:
-        raise TopologyError(f"{name}: {_counted(left, 'server')} left; at least 2 are needed")
+    remaining = np.setdiff1d(topology.servers, servers)
+    if len(remaining) < 2:
+        raise TopologyError(
+            f"{name}: {_counted(len(remaining), 'server')} left; at least 2 are needed"
+        )
     cut_off = _cut_off(topology, servers, links)
     if cut_off:
-        first = int(np.setdiff1d(topology.servers, servers)[0])
         raise TopologyError(
             f"{name}: {topology.node_name(cut_off[0])} can no longer reach "
-            f"{topology.node_name(first)} ({len(cut_off)} of {left} servers cannot); "
-            "lose them as well, or keep a way to them"
+            f"{topology.node_name(int(remaining[0]))} ({len(cut_off)} of {len(remaining)} servers "
+            "cannot); remove them as well, or keep a path to them"
         )
     kept = _kept_links(topology, servers, links)
     graph = to_networkx(topology).to_undirected()
     ends = np.stack([topology.source[~kept], topology.target[~kept]], axis=1)
     graph.remove_edges_from(ends.tolist())
-    serving = serving_nodes(graph, set(topology.servers.tolist()) - set(servers.tolist()))
+    serving = serving_nodes(graph, remaining.tolist())
     stays = np.zeros(topology.num_nodes, np.bool_)
     stays[np.array(sorted(serving), np.int64)] = True
     return _renumbered(topology, name, stays, kept)
 
 
 def _renumbered(topology: Topology, name: str, stays: NDArray, kept: NDArray) -> Degraded:
-    """The network of the nodes that stay and, of the links kept, those between them."""
+    """The network of the nodes that stay and of the kept links between them."""
     node_map = np.where(stays, np.cumsum(stays) - 1, -1).astype(np.int32)
     kept = kept & stays[topology.source] & stays[topology.target]
     original = np.flatnonzero(stays).tolist()
@@ -300,19 +291,17 @@ def _renumbered(topology: Topology, name: str, stays: NDArray, kept: NDArray) ->
     if len(original) < topology.num_nodes:
         labels = tuple(labels[node] if labels else str(node) for node in original)
     positions = topology.positions
-    rest = Topology(
+    remaining = Topology(
         name=name,
         is_server=topology.is_server[stays],
         source=node_map[topology.source[kept]],
         target=node_map[topology.target[kept]],
-        bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s[kept],
-        latency_s=topology.latency_s[kept],
-        capacity=topology.capacity[kept],
         labels=labels,
         positions=None if positions is None else positions[stays],
+        **{field: getattr(topology, field)[kept] for field in LINK_PROPERTIES},
     )
-    return Degraded(rest, node_map)
+    return Degraded(remaining, node_map)
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

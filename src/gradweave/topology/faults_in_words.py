@@ -1,4 +1,4 @@
-"""Faults as people write them: links and servers by name."""
+"""Faults in text: links and servers by name."""
 
 import dataclasses
 
@@ -10,30 +10,30 @@ from gradweave.topology.topology import Topology
 
 @dataclasses.dataclass(frozen=True)
 class Faults:
-    """What a network has lost, in words that wait for a network to mean something."""
+    """Links and servers lost and links slowed, as text that any network can be given."""
 
     links: tuple[str, ...] = ()
     """Links lost: ``0-16``, ``gpu0-leaf-1``."""
     servers: tuple[str, ...] = ()
     """Servers lost, by name or id."""
     slow: tuple[str, ...] = ()
-    """Links slowed: ``0-16=0.5`` has half of its bandwidth left."""
+    """Links slowed: ``0-16=0.5`` halves the bandwidth."""
 
     def __bool__(self) -> bool:
         return bool(self.links or self.servers or self.slow)
 
-    def left_of(self, topology: Topology) -> Topology:
-        """What is left of a network.
+    def apply_to(self, topology: Topology) -> Topology:
+        """The network after these faults.
 
         Args:
             topology: the network before.
 
         Raises:
-            TopologyError: it has no such node or link, or its servers are cut off from one another.
-            SpecError: a slow link without what is left of it.
+            TopologyError: it has no such node or link, or becomes disconnected.
+            SpecError: a slow link without a factor.
 
         >>> import gradweave as gw
-        >>> Faults(links=("0-1",), slow=("1-2=0.5",)).left_of(gw.topology.ring(8))
+        >>> Faults(links=("0-1",), slow=("1-2=0.5",)).apply_to(gw.topology.ring(8))
         Topology('ring:n=8 with 1 slow link without 1 link': 8 servers, 0 switches, 7 links)
         """
         factors: dict[tuple[Node, Node], str] = {}

@@ -1,4 +1,4 @@
-"""Nodes and links by name, as people write them."""
+"""Nodes and links by name."""
 
 import re
 
@@ -7,22 +7,22 @@ from gradweave.topology.families.family import integer
 from gradweave.topology.topology import Topology
 
 Node = int | str
-"""A node's id, or its name: its label where it has one, or else its id in digits."""
+"""A node's id, or its name: its label, or its id in digits where it has none."""
 
 
-def find_node(topology: Topology, node: Node, what: str = "node") -> int:
+def find_node(topology: Topology, node: Node, role: str = "node") -> int:
     """Looks up a node.
 
     Args:
         topology: the network.
-        node: an id, or a name. Where labels are numbers themselves, a name is a label.
-        what: is looked up, for the message.
+        node: an id, or a name. Where labels are numbers, a name is always a label.
+        role: of the node, for the message.
 
     Returns:
         Its id.
 
     Raises:
-        TopologyError: there is none of that name, or several.
+        TopologyError: no node has that name, or several have.
 
     >>> import gradweave as gw
     >>> less = gw.topology.without_servers(gw.topology.complete(4), [1]).topology
@@ -30,15 +30,15 @@ def find_node(topology: Topology, node: Node, what: str = "node") -> int:
     (2, 2)
     """
     if not isinstance(node, str):
-        return integer(what, "node", node, least=0, most=topology.num_nodes - 1)
-    found = _named(topology, node.strip())
-    if len(found) != 1:
-        wrong = f"{len(found)} nodes are" if found else "no node is"
+        return integer(role, "node", node, least=0, most=topology.num_nodes - 1)
+    matches = _named(topology, node.strip())
+    if len(matches) != 1:
+        wrong = f"{len(matches)} nodes are" if matches else "no node is"
         raise TopologyError(
-            f"{what}: {wrong} named {node!r:.60} in {topology.name!r:.60}; "
+            f"{role}: {wrong} named {node!r:.60} in {topology.name!r:.60}; "
             f"expected {_expected(topology)}"
         )
-    return found[0]
+    return matches[0]
 
 
 def find_link(topology: Topology, link: str) -> tuple[int, int]:
@@ -46,31 +46,31 @@ def find_link(topology: Topology, link: str) -> tuple[int, int]:
 
     Args:
         topology: the network.
-        link: two names joined by a hyphen, as in ``0-16`` or ``gpu0-leaf-1``; the names may have
-            hyphens too.
+        link: two names joined by a hyphen, as in ``0-16`` or ``gpu0-leaf-1``; the names may contain
+            hyphens.
 
     Returns:
         Their ids, whether a link joins them or not.
 
     Raises:
-        TopologyError: no two names come out, or several pairs do.
+        TopologyError: no pair of nodes matches, or several do.
     """
     parts = link.split("-")
     pairs = [("-".join(parts[:at]), "-".join(parts[at:])) for at in range(1, len(parts))]
-    found = [
+    matches = [
         (a, b)
         for first, second in pairs
         for a in _named(topology, first.strip())
         for b in _named(topology, second.strip())
     ]
-    if len(found) > 1:  # of several ways to read it, the one that is a link
-        found = [(a, b) for a, b in found if int(topology.find_links([a], [b])[0]) >= 0]
-    if len(found) != 1:
+    if len(matches) > 1:  # ambiguous: only pairs that a link joins
+        matches = [(a, b) for a, b in matches if int(topology.find_links([a], [b])[0]) >= 0]
+    if len(matches) != 1:
         raise TopologyError(
             f"link {link!r:.60}: expected two nodes of {topology.name!r:.60} joined by a hyphen; a "
             f"node is {_expected(topology)}"
         )
-    return found[0]
+    return matches[0]
 
 
 def _named(topology: Topology, name: str) -> list[int]:

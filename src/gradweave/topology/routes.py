@@ -1,9 +1,9 @@
-"""Routes through a network: shortest by links, with ties pinned, and the next-shortest.
+"""Shortest routes by number of links, ties broken by a fixed rule, and k shortest routes.
 
 **The tie rule.** The shortest-path tree of a root is the one that a first-in first-out
-breadth-first search finds when it looks at each node's neighbours in ascending order of id: a
-node's parent is the neighbour that was discovered first. On BCube this gives dimension order
-(highest level first), on every network it depends on nothing but the ids.
+breadth-first search finds when it visits each node's neighbours in ascending order of id: a node's
+parent is the neighbour that was discovered first. On BCube this gives dimension order (highest
+level first); on every network it depends on the ids alone.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def shortest_path_trees(topology: Topology, roots: NDArray | None = None) -> NDA
         roots: [R] node ids; all servers if not given.
 
     Returns:
-        [R, V] the next node on the way from each node to the root; −1 at the root itself.
+        [R, V] the next node from each node towards the root; −1 at the root itself.
 
     >>> import gradweave as gw
     >>> gw.topology.shortest_path_trees(gw.topology.ring(5), roots=[0])
@@ -37,7 +37,9 @@ def shortest_path_trees(topology: Topology, roots: NDArray | None = None) -> NDA
 
 
 def shortest_route(topology: Topology, source: int, target: int) -> tuple[int, ...]:
-    """The pinned shortest route between two nodes, both included; it may pass through servers.
+    """The shortest route of the tie rule between two nodes, both included.
+
+    It may pass through servers.
 
     >>> import gradweave as gw
     >>> gw.topology.shortest_route(gw.topology.star(4), 1, 3)
@@ -53,7 +55,7 @@ def shortest_route(topology: Topology, source: int, target: int) -> tuple[int, .
 def k_shortest_routes(
     topology: Topology, source: int, target: int, k: int
 ) -> list[tuple[int, ...]]:
-    """Up to k routes between two servers with only switches inside, shortest first.
+    """Up to k routes between two servers through switches only, shortest first.
 
     Args:
         topology: the network.
@@ -62,11 +64,11 @@ def k_shortest_routes(
         k: how many routes at most.
 
     Returns:
-        Routes, each a tuple of nodes with both ends; empty where every way passes through another
+        Routes, each a tuple of nodes with both ends; empty where every path passes through another
         server.
 
     Raises:
-        TopologyError: where either end is not a server of the network, or both are one.
+        TopologyError: an end is not a server, or both are the same.
 
     Source: Yen 1971, in networkx's ``shortest_simple_paths``.
     """
@@ -95,7 +97,7 @@ def k_shortest_routes(
 def switch_only_trees(
     topology: Topology, roots: NDArray | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Finds the shortest routes towards each root that have only switches inside.
+    """Finds the shortest routes towards each root that pass through switches only.
 
     Args:
         topology: the network.
@@ -103,8 +105,8 @@ def switch_only_trees(
 
     Returns:
         [R, V] the next node towards each root and [R, V] the number of links to it, by the tie rule
-        of this module; both −1 where every way passes through another server, the first also at the
-        root itself.
+        of this module; both −1 where every path passes through another server, the first also at
+        the root itself.
     """
     from gradweave.topology.breadth_first import switch_only_parents
 
@@ -115,10 +117,10 @@ def switch_only_trees(
 def follow(
     toward_root: NDArray, starts: NDArray, stop: NDArray
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Reads routes off trees.
+    """Follows routes along trees.
 
     Args:
-        toward_root: [M, V] the next node on the way, one row a route.
+        toward_root: [M, V] the next node towards the end, one row per route.
         starts: [M] where each route starts.
         stop: [M] where it ends.
 
@@ -138,9 +140,10 @@ def follow(
 
 
 def hop_distances(topology: Topology) -> NDArray[np.int32]:
-    """[N, N] transfers that a piece needs at least from server to server, by rank.
+    """[N, N] least number of transfers from server to server, by rank.
 
     One transfer may pass any number of switches.
+
     >>> import gradweave as gw
     >>> int(gw.topology.hop_distances(gw.topology.bcube(n=3, k=1)).max())
     2

@@ -1,4 +1,4 @@
-"""Which nodes can serve a transfer between two servers."""
+"""Nodes that can carry a transfer between two servers."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,11 @@ def serving_nodes(graph: "nx.Graph", servers: Iterable[int]) -> set[int]:
     import networkx as nx
 
     serving = set(servers)
-    # With one more node joined to every server, a path between two servers is a cycle through it.
+    # A path between two servers is a cycle through one more node that is joined to all of them.
     hub = -1
     joined = nx.Graph(graph.edges())
     joined.add_edges_from([(hub, server) for server in serving])
-    parts: Any = nx.biconnected_components(joined)  # networkx says lists and gives sets
+    parts: Any = nx.biconnected_components(joined)  # annotated as lists in networkx, but sets
     for nodes in parts:
         if hub in nodes:
             serving |= nodes

@@ -1,4 +1,4 @@
-"""Networks and schedulers in words: ``bcube:n=3,k=1``, ``torus:4x4``, or the path of a file."""
+"""Specifications of networks: ``bcube:n=3,k=1``, ``torus:4x4``, or the path of a file."""
 
 import dataclasses
 import functools
@@ -38,14 +38,14 @@ from gradweave.topology.topology import Link, Topology
 from gradweave.topology.units import ambiguous_bandwidth, parse_bandwidth, parse_latency
 
 UNNAMED = ""
-"""Key under which `parse_spec` gives a value that was written without one, as in ``torus:4x4``."""
+"""`parse_spec`'s key for a value without one, as in ``torus:4x4``."""
 
 
 def as_topology(network: Topology | str | os.PathLike[str]) -> Topology:
-    """The network itself, or the one that a specification or the path of a file describes.
+    """The network itself, or the one that a specification or a file describes.
 
     Raises:
-        OptionError: for anything else; what `from_spec` raises for text.
+        OptionError: for any other type. Text raises as `from_spec` does.
     """
     if isinstance(network, Topology):
         return network
@@ -60,17 +60,16 @@ def as_topology(network: Topology | str | os.PathLike[str]) -> Topology:
 def from_spec(text: str) -> Topology:
     """Makes the network that a specification describes, or reads it from a file.
 
-    Every family takes ``bandwidth=10Gbit/s``, ``latency=5us`` and ``capacity=2`` besides its own
-    parameters.
+    Besides its own parameters, every family accepts ``bandwidth=10Gbit/s``, ``latency=5us`` and
+    ``capacity=2``.
 
     Args:
-        text: a specification, or a path that names an existing file or ends as a topology file
-            does.
+        text: a specification, or the path of an existing file or one with a topology file's suffix.
 
     Raises:
-        SpecError: the text is not understood; the message names what is wrong and what would be
-            right.
-        TopologyError: it is understood, but such a network cannot exist.
+        SpecError: the text is not a valid specification; the message names the error and the
+            remedy.
+        TopologyError: it is valid, but such a network cannot exist.
         FileError: the file cannot be read.
 
     >>> from_spec("bcube:n=3,k=1")
@@ -81,7 +80,7 @@ def from_spec(text: str) -> Topology:
     if os.path.isfile(text) or Path(text).suffix.lower() in SUFFIXES:
         return load(text)
     if re.search(r"[/\\.]", text.partition(":")[0]):
-        raise SpecError(f"{_shown(text)}: no such file, and no specification of a network")
+        raise SpecError(f"{text!r:.60}: no such file, and not a specification of a network")
     name, values = parse_spec(text)
     family = _FAMILIES.get(name.lower().replace("-", "_"))
     if family is None:
@@ -101,9 +100,9 @@ def from_spec(text: str) -> Topology:
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, str]]:
-    """Takes a specification apart, without asking what it means.
+    """Splits a specification into name and values, without interpreting them.
 
-    Schedulers are written in the same way as networks.
+    Schedulers have the same syntax as networks.
 
     Args:
         text: ``name``, or ``name:key=value,key=value``; the first value may stand without a key.
@@ -113,7 +112,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, str]]:
         `UNNAMED`.
 
     Raises:
-        SpecError: the text has not this form, or gives a key twice.
+        SpecError: the text does not have this form, or gives a key twice.
 
     >>> parse_spec("ring:order=hamiltonian,steps=paper")
     ('ring', {'order': 'hamiltonian', 'steps': 'paper'})
@@ -123,68 +122,68 @@ def parse_spec(text: str) -> tuple[str, dict[str, str]]:
     name, colon, rest = text.partition(":")
     name = name.strip()
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
-        raise SpecError(f"{_shown(text)}: expected a name, then parameters, as in bcube:n=3,k=1")
+        raise SpecError(f"{text!r:.60}: expected a name, then parameters, as in bcube:n=3,k=1")
     values: dict[str, str] = {}
     for place, part in enumerate(rest.split(",") if colon else []):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals and place == 0:
             key, value = UNNAMED, key
         elif not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", key):
-            raise SpecError(f"{_shown(text)}: expected key=value, got {_shown(part)}")
+            raise SpecError(f"{text!r:.60}: expected key=value, got {part!r:.60}")
         if not value or "=" in value:
             after = f"{key}=" if key else f"{name}:"
-            raise SpecError(f"{_shown(text)}: expected a value after {after}, got {_shown(value)}")
+            raise SpecError(f"{text!r:.60}: expected a value after {after}, got {value!r:.60}")
         if key in values:
-            raise SpecError(f"{_shown(text)}: {key} is given twice")
+            raise SpecError(f"{text!r:.60}: {key} is given twice")
         values[key] = value
     return name, values
 
 
-def _integer(what: str, value: str) -> int:
+def _integer(parameter: str, value: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
-        raise SpecError(f"{what} must be an integer of at most 18 digits, got {_shown(value)}")
+        raise SpecError(f"{parameter} must be an integer of at most 18 digits, got {value!r:.60}")
     return int(value)
 
 
-def _dimensions(what: str, value: str) -> tuple[int, ...]:
+def _dimensions(parameter: str, value: str) -> tuple[int, ...]:
     sizes = value.split("x")
     if not all(re.fullmatch(r"[0-9]{1,18}", size) for size in sizes):
-        raise SpecError(f"{what} must be sizes joined by x, such as 4x4, got {_shown(value)}")
+        raise SpecError(f"{parameter} must be sizes joined by x, such as 4x4, got {value!r:.60}")
     return tuple(map(int, sizes))
 
 
-def _word(what: str, value: str) -> str:
+def _word(parameter: str, value: str) -> str:
     return value
 
 
-def _bandwidth(what: str, value: str) -> float:
+def _bandwidth(parameter: str, value: str) -> float:
     try:
         bandwidth = parse_bandwidth(value)
     except SpecError as error:
-        raise SpecError(f"{what}: {error}") from None
+        raise SpecError(f"{parameter}: {error}") from None
     if doubt := ambiguous_bandwidth(value):
-        warnings.warn(f"{what}: {doubt}", InputWarning, stacklevel=4)
+        warnings.warn(f"{parameter}: {doubt}", InputWarning, stacklevel=4)
     return bandwidth
 
 
 @dataclasses.dataclass(frozen=True)
 class _Family:
-    """How one family is written."""
+    """The syntax of one family."""
 
     build: Callable[..., Topology]
     example: str
     parameters: Mapping[str, Callable[[str, str], Any]]
-    """What reads the value of each parameter."""
+    """The parser of each parameter's value."""
     required: tuple[str, ...]
     unnamed: str | None = None
-    """The parameter that may stand without its key."""
+    """The parameter whose key may be left out."""
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     link: Link = dataclasses.field(default_factory=Link)
-    """Properties of its links where they are not stated."""
+    """Default properties of its links."""
 
 
-def _counted(build: Callable[..., Topology], example: str, key: str = "n", **rest: Any) -> _Family:
-    """A family with a single number for a parameter."""
+def _sized(build: Callable[..., Topology], example: str, key: str = "n", **rest: Any) -> _Family:
+    """A family whose only parameter is an integer."""
     return _Family(build, example, {key: _integer}, (key,), unnamed=key, **rest)
 
 
@@ -195,7 +194,7 @@ def _grid(build: Callable[..., Topology], example: str, **rest: Any) -> _Family:
 
 _FAMILIES: dict[str, _Family] = {
     "bcube": _Family(bcube, "bcube:n=3,k=1", {"n": _integer, "k": _integer}, ("n", "k")),
-    "complete": _counted(complete, "complete:8"),
+    "complete": _sized(complete, "complete:8"),
     "dcell": _Family(dcell, "dcell:n=4,k=1", {"n": _integer, "k": _integer}, ("n", "k")),
     "dragonfly": _Family(
         dragonfly,
@@ -205,8 +204,8 @@ _FAMILIES: dict[str, _Family] = {
         ),
         ("groups", "routers_per_group", "servers_per_router"),
     ),
-    "fat_tree": _counted(fat_tree, "fat_tree:k=4", "k"),
-    "hypercube": _counted(
+    "fat_tree": _sized(fat_tree, "fat_tree:k=4", "k"),
+    "hypercube": _sized(
         hypercube, "hypercube:3", "dimension", aliases={"d": "dimension", "n": "dimension"}
     ),
     "jellyfish": _Family(
@@ -225,8 +224,8 @@ _FAMILIES: dict[str, _Family] = {
         ("leaves", "spines", "servers_per_leaf"),
     ),
     "mesh": _grid(mesh, "mesh:3x3"),
-    "ring": _counted(ring, "ring:8"),
-    "star": _counted(star, "star:8"),
+    "ring": _sized(ring, "ring:8"),
+    "star": _sized(star, "star:8"),
     "torus": _grid(torus, "torus:4x4"),
 }
 
@@ -260,7 +259,7 @@ _REFERENCE = _Family(
     {"reference": _word, "seed": _integer},
     ("reference",),
 )
-"""Jellyfish where it is one of the reference graphs."""
+"""Jellyfish with one of the reference graphs."""
 
 _LINK_KEYS = ("bandwidth", "latency", "capacity")
 
@@ -269,17 +268,17 @@ def _unknown_family(name: str) -> str:
     families = sorted(_FAMILIES.keys() - _SPELLINGS.keys() - _MACHINES.keys())
     families += sorted(_MACHINES)
     guess = did_you_mean(name, families)
-    return f"{_shown(name)}: unknown family of networks; {guess}known are {', '.join(families)}"
+    return f"{name!r:.60}: unknown family of networks; {guess}known are {', '.join(families)}"
 
 
 def _by_parameter(name: str, family: _Family, values: Mapping[str, str]) -> dict[str, str]:
-    """The values under their parameters' full names."""
+    """The values by their parameters' full names."""
     known = [*family.parameters, *_LINK_KEYS]
     given: dict[str, str] = {}
     for key, value in values.items():
         full = family.unnamed if key == UNNAMED else family.aliases.get(key, key)
         if full is None:
-            raise SpecError(f"{name}: {_shown(value)} needs a key; write it as in {family.example}")
+            raise SpecError(f"{name}: {value!r:.60} needs a key; write it as in {family.example}")
         if full not in known:
             guess = did_you_mean(key, known)
             raise SpecError(f"{name}: unknown parameter {key}; {guess}known are {', '.join(known)}")
@@ -289,7 +288,7 @@ def _by_parameter(name: str, family: _Family, values: Mapping[str, str]) -> dict
     return given
 
 
-def _link(name: str, values: Mapping[str, str], usual: Link) -> Link | None:
+def _link(name: str, values: Mapping[str, str], default: Link) -> Link | None:
     changes: dict[str, Any] = {}
     if "bandwidth" in values:
         changes["bandwidth_bytes_per_s"] = _bandwidth(name, values["bandwidth"])
@@ -297,9 +296,4 @@ def _link(name: str, values: Mapping[str, str], usual: Link) -> Link | None:
         changes["latency_s"] = parse_latency(values["latency"])
     if "capacity" in values:
         changes["capacity"] = _integer("capacity", values["capacity"])
-    return dataclasses.replace(usual, **changes) if changes else None
-
-
-def _shown(text: str) -> str:
-    shown = repr(text)
-    return shown if len(shown) <= 60 else f"{shown[:57]}…'"
+    return dataclasses.replace(default, **changes) if changes else None

@@ -1,10 +1,10 @@
-"""Automorphisms: groups of relabellings that leave a network as it is and move every server.
+"""Automorphisms: groups of relabellings that preserve a network and move every server.
 
-A group acts **freely** on the servers if no relabelling but the identity keeps a server where it
-is; then one server's schedule, moved about by the group, makes everyone's. Known families bring
-their translations; for any other network pynauty (extra `symmetry`), where it is installed, finds
-the automorphisms, and products of them are put together into a free group. Whatever is
-proposed is checked against the links.
+A group acts **freely** on the servers if only the identity fixes any server; the images of one
+server's schedule under the group are then the schedules of all. The translations of known families
+are generated directly; for any other network pynauty (extra `symmetry`), where installed, finds the
+automorphisms, and their products are combined into free groups. Every candidate is checked against
+the links.
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import SpecError
-from gradweave.topology.topology import Topology
+from gradweave.topology.topology import LINK_PROPERTIES, Topology
 
-MOST_POWER = 10_000
-"""Order above which an element's powers are not looked at."""
-MOST_GROUPS = 6
-"""Groups put together from automorphisms that are handed out."""
-PRODUCTS = 250
-"""Random products of automorphisms that are tried, of each kind."""
+MAX_ORDER = 10_000
+"""Order above which an element's powers are not searched."""
+MAX_GROUPS = 6
+"""Most groups returned of those combined from automorphisms."""
+NUM_PRODUCTS = 250
+"""Random products of automorphisms tried, of each kind."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,18 +51,18 @@ def free_groups(topology: Topology) -> Iterator[FreeGroup]:
     >>> next(gw.topology.free_groups(gw.topology.bcube(n=3, k=1))).order
     9
     """
-    for generators in _proposals(topology):
+    for generators in _family_generators(topology):
         extended = [_extended(topology, servers) for servers in generators]
         moves = [moved for moved in extended if moved is not None]
         if len(moves) == len(extended) and all(is_automorphism(topology, p) for p in moves):
             group = _closure(topology, moves)
             if group is not None and group.order > 1:
                 yield group
-    yield from _grown_from(topology, automorphism_generators(topology))
+    yield from _combined(topology, automorphism_generators(topology))
 
 
 def is_automorphism(topology: Topology, permutation: NDArray) -> bool:
-    """Whether a relabelling maps servers to servers and links to links that are alike.
+    """Whether a relabelling maps servers to servers and links to links of the same properties.
 
     Args:
         topology: the network.
@@ -73,11 +73,11 @@ def is_automorphism(topology: Topology, permutation: NDArray) -> bool:
     image = topology.find_links(permutation[topology.source], permutation[topology.target])
     return bool((image >= 0).all()) and all(
         np.array_equal(column[image], column)
-        for column in (topology.capacity, topology.bandwidth_bytes_per_s, topology.latency_s)
+        for column in (getattr(topology, field) for field in LINK_PROPERTIES)
     )
 
 
-def _proposals(topology: Topology) -> Iterator[list[NDArray]]:
+def _family_generators(topology: Topology) -> Iterator[list[NDArray]]:
     """Lists of generators, each a relabelling of the servers by rank."""
     from gradweave.topology.spec import UNNAMED, parse_spec
 
@@ -98,28 +98,28 @@ def _proposals(topology: Topology) -> Iterator[list[NDArray]]:
     elif family in ("ring", "complete", "star"):
         sizes = (count,)
     elif family == "dcell" and k == 1 and n * (n + 1) == count:
-        yield from _cell_moves(n)
-    # A name may say anything: nothing is built before it is known to fit.
+        yield from _cell_relabellings(n)
+    # A name may be anything: nothing is built before the sizes are known to fit.
     if math.prod(sizes) == count:
-        yield _shifts(tuple(size for size in sizes if size > 1))
+        yield _translations(tuple(size for size in sizes if size > 1))
 
 
 def _size(text: str) -> int:
-    """A size in a name; 0 where it is none that a network can have."""
+    """A size in a name; 0 where no network can have it."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def _shifts(sizes: tuple[int, ...]) -> list[NDArray]:
+def _translations(sizes: tuple[int, ...]) -> list[NDArray]:
     """One step along each axis of a grid that wraps round, ranks in row-major order."""
     ranks = np.arange(math.prod(sizes)).reshape(sizes)
     return [np.roll(ranks, -1, axis).ravel() for axis in range(len(sizes))]
 
 
-def _cell_moves(n: int) -> Iterator[list[NDArray]]:
+def _cell_relabellings(n: int) -> Iterator[list[NDArray]]:
     """Relabellings of DCell(n, 1) that come from relabelling its n+1 cells.
 
-    A server is an ordered pair of cells: its own, and the one that it links to. Relabelling cells
-    by x → ax + b modulo a prime moves every pair; adding b alone does so for any number.
+    A server is an ordered pair of cells: its own, and the one that it is linked to. Relabelling
+    cells by x → ax + b modulo a prime moves every pair; adding b alone does so for any number.
     """
     cells = n + 1
     own, link = np.divmod(np.arange(n * cells), n)
@@ -141,7 +141,7 @@ def _cell_moves(n: int) -> Iterator[list[NDArray]]:
 def _extended(topology: Topology, servers: NDArray) -> NDArray[np.int32] | None:
     """A relabelling of the servers, extended to switches: each goes where its neighbours go.
 
-    None where that does not determine it, or where it is no relabelling of these servers.
+    None where that does not determine it, or where it is not a relabelling of these servers.
     """
     if len(servers) != topology.num_servers:
         return None
@@ -150,24 +150,42 @@ def _extended(topology: Topology, servers: NDArray) -> NDArray[np.int32] | None:
     neighbours = np.split(topology.target, topology.first_link[1:-1])
     known = topology.is_server.copy()
     while not known.all():
-        place = {}
-        for switch in topology.switches.tolist():
-            seen = [v for v in neighbours[switch].tolist() if known[v]]
-            place.setdefault(frozenset(seen), []).append(switch)
-        settled = []
-        for switch in np.flatnonzero(~known).tolist():
-            seen = [v for v in neighbours[switch].tolist() if known[v]]
-            found = place.get(frozenset(permutation[seen].tolist()), [])
-            if len(found) == 1 and seen:
-                settled.append((switch, found[0]))
-        if not settled:
+        images = _switch_images(topology, permutation, known, neighbours)
+        if not images:
             return None
-        for switch, image in settled:
+        for switch, image in images.items():
             permutation[switch] = image
             known[switch] = True
     if not np.array_equal(np.sort(permutation), np.arange(topology.num_nodes)):
         return None
     return permutation
+
+
+def _switch_images(
+    topology: Topology, permutation: NDArray, known: NDArray, neighbours: list[NDArray]
+) -> dict[int, int]:
+    """Where unassigned switches go: to the only switch next to the images of their neighbours.
+
+    Args:
+        topology: the network.
+        permutation: [V] where each node goes, as far as `known`.
+        known: [V] whether a node's image is known.
+        neighbours: of each node.
+    """
+    assigned = {
+        switch: [v for v in neighbours[switch].tolist() if known[v]]
+        for switch in topology.switches.tolist()
+    }
+    by_neighbours: dict[frozenset[int], list[int]] = {}
+    for switch, nodes in assigned.items():
+        by_neighbours.setdefault(frozenset(nodes), []).append(switch)
+    images = {}
+    for switch in np.flatnonzero(~known).tolist():
+        nodes = assigned[switch]
+        candidates = by_neighbours.get(frozenset(permutation[nodes].tolist()), [])
+        if len(candidates) == 1 and nodes:
+            images[switch] = candidates[0]
+    return images
 
 
 def _closure(topology: Topology, generators: Iterable[NDArray]) -> FreeGroup | None:
@@ -200,7 +218,7 @@ def automorphism_generators(topology: Topology) -> list[NDArray[np.int32]]:
         topology: the network.
 
     Returns:
-        [V] each; none where pynauty is not installed, or where some link's two directions differ.
+        [V] each; empty where pynauty is not installed, or the two directions of a link differ.
 
     Source: McKay and Piperno, nauty, through pynauty.
     """
@@ -213,48 +231,58 @@ def automorphism_generators(topology: Topology) -> list[NDArray[np.int32]]:
     )
     if not np.array_equal(properties, properties[topology.opposite]):
         return []
-    nodes, links = topology.num_nodes, np.flatnonzero(topology.source < topology.target)
-    _, kind = np.unique(properties[links], axis=0, return_inverse=True)
-    ends = list(zip(topology.source[links].tolist(), topology.target[links].tolist(), strict=True))
-    colours = [set(topology.servers.tolist()), set(topology.switches.tolist())]
-    neighbours: dict[int, list[int]] = {}
-    for number, (one, other) in enumerate(ends):
-        if kind.max() == 0:
-            neighbours.setdefault(one, []).append(other)
-        else:
-            neighbours[nodes + number] = [one, other]
-    if kind.max() > 0:
-        colours += [
-            set((np.flatnonzero(kind == k) + nodes).tolist()) for k in range(int(kind.max()) + 1)
-        ]
+    neighbours, colours = _coloured_graph(topology, properties)
     graph = pynauty.Graph(
         sum(map(len, colours)),
         adjacency_dict=neighbours,
         vertex_coloring=[colour for colour in colours if colour],
     )
     generators = pynauty.autgrp(graph)[0]
-    return [np.array(generator[:nodes], np.int32) for generator in generators]
+    return [np.array(generator[: topology.num_nodes], np.int32) for generator in generators]
 
 
-def _grown_from(topology: Topology, generators: list[NDArray[np.int32]]) -> list[FreeGroup]:
-    """Free groups put together from products of automorphisms, one of each order, largest first.
+def _coloured_graph(
+    topology: Topology, properties: NDArray
+) -> tuple[dict[int, list[int]], list[set[int]]]:
+    """Neighbours by node, and the nodes of each colour: servers, switches, then links by kind.
 
-    A smaller one may serve where the largest keeps links in place, which then carry too little.
+    Links become nodes only where their properties, [L, 3], are not all the same.
     """
-    found: dict[int, FreeGroup] = {}
+    nodes, links = topology.num_nodes, np.flatnonzero(topology.source < topology.target)
+    _, kind = np.unique(properties[links], axis=0, return_inverse=True)
+    ends = zip(topology.source[links].tolist(), topology.target[links].tolist(), strict=True)
+    colours = [set(topology.servers.tolist()), set(topology.switches.tolist())]
+    neighbours: dict[int, list[int]] = {}
+    if kind.max() == 0:
+        for a, b in ends:
+            neighbours.setdefault(a, []).append(b)
+    else:
+        neighbours |= {nodes + number: [a, b] for number, (a, b) in enumerate(ends)}
+        colours += [
+            set((np.flatnonzero(kind == k) + nodes).tolist()) for k in range(kind.max() + 1)
+        ]
+    return neighbours, colours
+
+
+def _combined(topology: Topology, generators: list[NDArray[np.int32]]) -> list[FreeGroup]:
+    """Free groups generated by products of automorphisms, one of each order, largest first.
+
+    A smaller one may be better where the largest fixes links, which then carry too little.
+    """
     if not generators:
         return []
+    by_order: dict[int, FreeGroup] = {}
     chosen: list[NDArray[np.int32]] = []
     for element in _products(topology, generators):
         for free in _free_powers(topology, element):
-            largest = max(found, default=1)
+            largest = max(by_order, default=1)
             for more in ([*chosen, free], [free]):
                 group = _closure(topology, more)
-                if group is not None and found.setdefault(group.order, group).order > largest:
+                if group is not None and by_order.setdefault(group.order, group).order > largest:
                     largest, chosen = group.order, more
-        if topology.num_servers in found:
+        if topology.num_servers in by_order:
             break
-    return [found[order] for order in sorted(found, reverse=True)[:MOST_GROUPS]]
+    return [by_order[order] for order in sorted(by_order, reverse=True)[:MAX_GROUPS]]
 
 
 def _products(
@@ -262,14 +290,15 @@ def _products(
 ) -> Iterator[NDArray[np.int32]]:
     """Products of generators that may act freely, at random.
 
-    In turn: a random walk; all generators, each once; those that keep the switches where they are,
-    each once; and those that move servers which none before them moves. Where servers of one switch
-    are alike, generators swap two of them, and only a product over all switches moves everyone.
+    In turn: a random walk; all generators, each once; those that fix all switches, each once; and
+    those that move only servers which none before them moves. Where the servers of one switch are
+    interchangeable, generators swap two of them, and only a product over all switches moves every
+    server.
     """
     rng = np.random.default_rng(0)
     identity = np.arange(topology.num_nodes, dtype=np.int32)
     walked = identity
-    for _ in range(PRODUCTS):
+    for _ in range(NUM_PRODUCTS):
         walked = generators[rng.integers(len(generators))][walked]
         every, inside, apart = identity, identity, identity
         for number in rng.permutation(len(generators)).tolist():
@@ -284,7 +313,7 @@ def _products(
 
 
 def _free_powers(topology: Topology, element: NDArray[np.int32]) -> Iterator[NDArray[np.int32]]:
-    """The powers of an automorphism under which all servers run through cycles of one length."""
+    """The first power of an automorphism under which all servers are in cycles of one length."""
     lengths = np.zeros(topology.num_servers, np.int64)
     moved, power = element, 1
     while (lengths == 0).any() and power <= topology.num_servers:
@@ -295,7 +324,7 @@ def _free_powers(topology: Topology, element: NDArray[np.int32]) -> Iterator[NDA
         return
     distinct = np.unique(lengths)
     whole = int(np.lcm.reduce(distinct))
-    if whole > MOST_POWER:
+    if whole > MAX_ORDER:
         return
     for divisor in range(1, whole):
         if whole % divisor == 0 and len(np.unique(distinct // np.gcd(distinct, divisor))) == 1:

@@ -1,4 +1,4 @@
-"""BCube: servers with several ports, joined level by level through small switches."""
+"""BCube: servers with several ports, connected level by level through small switches."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ def _positions(n: int, k: int) -> NDArray[np.float64]:
     beside = np.array([[0.0, 0.42], [0.42, 0.0], [0.3, -0.3]])
     levels = []
     for level in range(k + 1):
-        # Servers of one switch, side by side: the axis of digit `level` moved last.
+        # The servers of one switch side by side: the axis of digit `level` moved last.
         groups = np.moveaxis(points.reshape(*[n] * (k + 1), 2), k - level, -2).reshape(-1, n, 2)
         levels.append(groups.mean(axis=1) + beside[level % 3])
     return np.concatenate([points, *levels])
@@ -76,7 +76,7 @@ def _grid_positions(n: int) -> NDArray[np.float64]:
     """
     row, column = np.divmod(np.arange(n * n), n)
     place, inner = np.arange(n), (n - 1) // 2
-    # In the square that both kinds share in the middle, they stand in opposite corners.
+    # In the square in the middle that both kinds share, they are in opposite corners.
     near, far = 0.33, 0.67
     servers = np.stack([column, row], axis=1)
     rows = np.stack([np.full(n, inner + far), place + near], axis=1)

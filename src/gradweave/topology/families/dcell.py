@@ -1,4 +1,4 @@
-"""DCell: cells of servers round a switch, each server linked to one of another cell."""
+"""DCell: cells of servers around a switch, each server linked to one of another cell."""
 
 import itertools
 
@@ -11,13 +11,12 @@ from gradweave.topology.topology import MAX_NODES, Link, Topology
 
 
 def dcell(n: int, k: int, *, link: Link | None = None) -> Topology:
-    """Makes DCell(n, k): cells of n servers on a switch, joined server to server level by level.
+    """Makes DCell(n, k): cells of n servers on a switch, linked server to server level by level.
 
-    A DCell of level 0 is one cell; one of level l is t_(l−1) + 1 DCells of level l−1, each linked
-    to each other one, where t_l is the number of servers of level l. Servers are
-    numbered through (the paper's uid), and the switches follow in order of cell. Between sub-cells
-    i < j of a DCell, the server with uid j−1 in sub-cell i is linked to the server with uid i in
-    sub-cell j.
+    A DCell of level 0 is one cell; one of level l is t_(l−1) + 1 DCells of level l−1, every two of
+    them linked, where t_l is the number of servers of level l. Servers are numbered consecutively
+    (the paper's uid), and the switches follow in order of cell. Between sub-cells i < j of a DCell,
+    the server with uid j−1 in sub-cell i is linked to the server with uid i in sub-cell j.
 
     Args:
         n: servers per cell, at least 2.
@@ -34,7 +33,7 @@ def dcell(n: int, k: int, *, link: Link | None = None) -> Topology:
     Topology('dcell:n=4,k=1': 20 servers, 5 switches, 30 links)
     """
     n = integer("dcell", "n", n, least=2)
-    # t_k grows doubly exponentially: level 5 of n = 2 is too large already.
+    # t_k grows doubly exponentially: level 5 of n = 2 is already too large.
     k = integer("dcell", "k", k, least=0, most=MAX_NODES.bit_length())
     name = f"dcell:n={n},k={k}"
     sizes = [n]
@@ -62,7 +61,7 @@ def dcell(n: int, k: int, *, link: Link | None = None) -> Topology:
 
 
 def _positions(n: int, sizes: list[int]) -> NDArray[np.float64]:
-    """Cells on a circle, circles on a larger circle, each turned to look at the middle."""
+    """Cells on a circle, circles on a larger circle, each rotated to face the centre."""
     servers = circle(n) if len(sizes) == 1 else _cell(n)
     switches = np.zeros((1, 2)) if len(sizes) == 1 else np.array([[0.0, 0.9]])
     reach = 1.0
@@ -73,8 +72,7 @@ def _positions(n: int, sizes: list[int]) -> NDArray[np.float64]:
         centres = circle(cells, radius)
         turns = 2 * np.pi * np.arange(cells) / cells
         places = list(zip(centres, turns, strict=True))
-        # Server m of cell i takes the place of server m − i of cell 0, which looks at as distant a
-        # cell.
+        # Server m of cell i takes the place of server m − i of cell 0: peers are as many cells on.
         shift = [i if within == sizes[0] else 0 for i in range(cells)]
         servers = np.concatenate(
             [
@@ -90,8 +88,8 @@ def _positions(n: int, sizes: list[int]) -> NDArray[np.float64]:
 def _cell(n: int) -> NDArray[np.float64]:
     """[n, 2] servers of the topmost cell of a circle of cells: on an arc towards its middle.
 
-    Server 0 of cell 0 is linked to the next cell round the circle, server 1 to the one after it,
-    and so on.
+    Server 0 of cell 0 is linked to the next cell of the circle, server 1 to the one after it, and
+    so on.
     """
     angle = np.pi + np.pi * np.arange(n) / max(n - 1, 1)
     return 0.9 * np.stack([np.cos(angle), np.sin(angle)], axis=1)

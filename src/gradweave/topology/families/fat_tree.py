@@ -1,4 +1,4 @@
-"""Fat tree: servers under three layers of alike switches, with full bisection bandwidth."""
+"""Fat tree: servers under three layers of identical switches, with full bisection bandwidth."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +56,7 @@ def fat_tree(k: int, *, link: Link | None = None) -> Topology:
 
 
 def _positions(k: int) -> NDArray[np.float64]:
-    """Layers, servers lowest; pods stand side by side with a gap between them."""
+    """Layers, servers lowest; pods side by side with a gap between them."""
     half = k // 2
     pod = np.arange(k) * (half**2 + 0.6 * half)
     pod = pod - pod.mean()

@@ -1,4 +1,4 @@
-"""Hypercube: servers whose ids differ in one bit are joined."""
+"""Hypercube: servers whose ids differ in one bit are linked."""
 
 import numpy as np
 

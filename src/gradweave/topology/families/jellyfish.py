@@ -1,4 +1,4 @@
-"""Jellyfish: switches joined at random, with servers on each."""
+"""Jellyfish: a random regular graph of switches, with servers on each."""
 
 import functools
 import json
@@ -15,7 +15,7 @@ from gradweave.topology.families.random_graph import connected_random_graph
 from gradweave.topology.topology import Link, Topology
 
 MAX_ARRANGED = 300
-"""Most switches that are arranged for a drawing; arranging more takes longer than the rest."""
+"""Most switches for which positions are computed; more would take longer than the rest."""
 
 
 def jellyfish(
@@ -29,7 +29,7 @@ def jellyfish(
     """Makes a Jellyfish: a random regular graph of switches, with equally many servers on each.
 
     Server i is on switch i // servers_per_switch; the switches follow the servers. Every switch has
-    `degree` links to others, save that one port stays free where their sum is odd.
+    `degree` links to others, except that one port stays free where the sum of degrees is odd.
 
     Args:
         switches: number of switches, at least 2.
@@ -39,7 +39,7 @@ def jellyfish(
         link: properties of every link; `Link()` if not given.
 
     Raises:
-        TopologyError: naming the parameter, or where no connected graph was found.
+        TopologyError: naming the parameter, or no connected graph was found.
 
     Source: Singla et al., "Jellyfish: networking data centers randomly", NSDI 2012, section 3.
 
@@ -63,10 +63,10 @@ def jellyfish(
 
 
 def jellyfish_reference(name: str, seed: int = 0, *, link: Link | None = None) -> Topology:
-    """One of the fixed Jellyfish graphs on which results for "J10", "J15" and "J20" are given.
+    """One of the fixed Jellyfish graphs behind results for "J10", "J15" and "J20".
 
     They have 10, 15 and 20 switches of degree 4 with one server each, server i on switch i. Those
-    of J20 are one link short of regular, as the paper's is.
+    of J20 are one link short of regular, as in the paper.
 
     Args:
         name: ``"J10"``, ``"J15"`` or ``"J20"``.
@@ -116,12 +116,12 @@ def _attach_servers(
 
 
 def _positions(switches: int, per_switch: int, pairs: NDArray) -> NDArray[np.float64]:
-    """Switches on a circle, in an order that keeps linked ones close; their servers outside."""
+    """Switches on a circle, ordered so that linked ones are close; their servers outside."""
     place = np.empty(switches, np.int64)
-    place[_round_order(switches, pairs)] = np.arange(switches)
+    place[_circular_order(switches, pairs)] = np.arange(switches)
     rows = -(-per_switch // 4)
     angle = np.pi / 2 + 2 * np.pi * place / switches
-    # Up to four servers side by side on an outer circle, more on circles further out.
+    # Up to four servers side by side on an outer circle, more on circles farther out.
     server = np.arange(switches * per_switch)
     beside, row = server % per_switch % 4, server % per_switch // 4
     abreast = min(per_switch, 4)
@@ -133,7 +133,7 @@ def _positions(switches: int, per_switch: int, pairs: NDArray) -> NDArray[np.flo
     return np.concatenate([around, circle(switches)[place]]).astype(np.float64)
 
 
-def _round_order(switches: int, pairs: NDArray) -> NDArray[np.int64]:
+def _circular_order(switches: int, pairs: NDArray) -> NDArray[np.int64]:
     """The switches by their angle in the plane of the two smoothest eigenvectors of the graph."""
     laplacian = np.zeros((switches, switches))
     laplacian[pairs[:, 0], pairs[:, 1]] = laplacian[pairs[:, 1], pairs[:, 0]] = -1

@@ -1,4 +1,4 @@
-"""Leaf and spine: a fat tree of two levels whose upper links may be oversubscribed."""
+"""Leaf and spine: a two-level fat tree whose upper links may be oversubscribed."""
 
 from fractions import Fraction
 
@@ -21,17 +21,17 @@ def leaf_spine(
 ) -> Topology:
     """Makes a two-level fat tree: servers under leaf switches, each linked to every spine switch.
 
-    A leaf's links to the spines have together the bandwidth of its servers' links divided by the
-    oversubscription: 1 does not block, 3 is the 3:1 of many clusters. Capacities are the bandwidths
-    divided by their greatest common unit. Servers are numbered leaf by leaf; then come the leaves
-    and the spines.
+    A leaf's links to the spines together have the bandwidth of its servers' links divided by the
+    oversubscription: 1 is non-blocking, 3 is the 3:1 of many clusters. Capacities are the
+    bandwidths divided by their greatest common unit. Servers are numbered leaf by leaf; then come
+    the leaves and the spines.
 
     Args:
         leaves: number of leaf switches, at least 2.
         spines: number of spine switches, at least 1.
         servers_per_leaf: servers of each leaf, at least 1.
-        oversubscription: how many times the servers of a leaf can outrun its links to the spines; a
-            number, or a fraction such as ``"3/2"``.
+        oversubscription: ratio of the bandwidth of a leaf's servers to that of its links to the
+            spines; a number, or a fraction such as ``"3/2"``.
         link: properties of a server's link, `Link()` if not given; the latency is that of every
             link, the capacity that of a link at the greatest common unit.
 
@@ -54,21 +54,16 @@ def leaf_spine(
     check_size(name, servers + leaves + spines, servers + leaves * spines)
     server = np.arange(servers)
     leaf, spine = np.divmod(np.arange(leaves * spines), spines)
+    down = np.stack([server, servers + server // per_leaf], axis=1)
+    up = np.stack([servers + leaf, servers + leaves + spine], axis=1)
+    drawn = servers + leaves + spines <= MAX_DRAWN
     return rated_topology(
         spec_name(name, link),
-        [
-            LinkGroup(np.stack([server, servers + server // per_leaf], axis=1), Fraction(1)),
-            LinkGroup(
-                np.stack([servers + leaf, servers + leaves + spine], axis=1),
-                Fraction(per_leaf, spines) / excess,
-            ),
-        ],
+        [LinkGroup(down, Fraction(1)), LinkGroup(up, Fraction(per_leaf, spines) / excess)],
         servers=servers,
         switches=leaves + spines,
         link=link or Link(),
-        positions=(
-            _positions(leaves, spines, per_leaf) if servers + leaves + spines <= MAX_DRAWN else None
-        ),
+        positions=_positions(leaves, spines, per_leaf) if drawn else None,
     )
 
 

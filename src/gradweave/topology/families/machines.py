@@ -1,4 +1,4 @@
-"""Machines that people have: boxes of GPUs with their links, and tori of TPUs."""
+"""Machines: boxes of GPUs with their links, and tori of TPUs."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from gradweave.topology.topology import Link, Topology
 from gradweave.topology.units import exact_bandwidth
 
 DGX1V_LINK = Link(bandwidth_bytes_per_s=20e9)
-"""One NVLink of the second generation at the 20 GB/s that NCCL counts; its peak is 25 GB/s."""
+"""One NVLink of the second generation at the 20 GB/s that NCCL assumes; its peak is 25 GB/s."""
 
 A100_LINK = Link(bandwidth_bytes_per_s=300e9)
 """The twelve NVLinks of an A100 together, at their peak of 25 GB/s each."""
@@ -38,7 +38,7 @@ chip (v5e 1600, v5p 4800, v6e 3200 Gbit/s; v4 six links of 50 GB/s) divided by i
 
 _GPUS = 8
 
-# Numbered as `nvidia-smi topo -m` shows them on a DGX-1V and on the public clouds' alike boxes.
+# Numbered as `nvidia-smi topo -m` shows them on a DGX-1V and on similar boxes of public clouds.
 _DGX1V = {
     1: [(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)],
     2: [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)],
@@ -58,9 +58,8 @@ _MI250 = {
 def dgx1v(*, link: Link | None = None) -> Topology:
     """Makes a DGX-1V: 8 V100 GPUs in a hybrid cube mesh of single and double NVLinks.
 
-    A double link is one of capacity 2; each GPU has six links' worth. PCIe, processors and network
-    cards are left out: they are several times slower, and NCCL does not use them either inside the
-    box.
+    A double link is one of capacity 2; each GPU has six NVLinks. PCIe, processors and network cards
+    are left out: they are several times slower, and NCCL does not use them inside the box either.
 
     Args:
         link: properties of one NVLink; `DGX1V_LINK` if not given.
@@ -71,7 +70,7 @@ def dgx1v(*, link: Link | None = None) -> Topology:
     >>> dgx1v()
     Topology('dgx1v': 8 servers, 0 switches, 16 links)
     """
-    # Two squares, the one behind moved aside: no link passes over a third GPU.
+    # Two squares, the rear one shifted: no link crosses a third GPU.
     square = np.array([(0.0, 1.0), (1.0, 1.0), (0.0, 0.0), (1.0, 0.0)])
     positions = np.concatenate([square, square + np.array([1.9, 0.45])])
     return _direct("dgx1v", _DGX1V, link, DGX1V_LINK, positions)
@@ -80,8 +79,8 @@ def dgx1v(*, link: Link | None = None) -> Topology:
 def mi250_box(*, link: Link | None = None) -> Topology:
     """Makes a box of 8 MI250 cards: 16 dies, each a server, with irregular Infinity Fabric links.
 
-    The two dies of a card have four links, and other pairs one, two or none; each die has seven
-    links' worth. PCIe, processors and network cards are left out.
+    The two dies of a card share four links, other pairs one, two or none; each die has seven links
+    in all. PCIe, processors and network cards are left out.
 
     Args:
         link: properties of one Infinity Fabric link; `MI250_LINK` if not given.
@@ -92,7 +91,7 @@ def mi250_box(*, link: Link | None = None) -> Topology:
     >>> mi250_box()
     Topology('mi250': 16 servers, 0 switches, 28 links)
     """
-    # A quarter of the box in each corner, the dies that join the quarters in the middle.
+    # A quarter of the box in each corner, the dies that connect the quarters in the middle.
     corner = np.array([(0.0, 3.0), (0.75, 2.0), (0.75, 1.0), (0.0, 0.0)])
     inner = np.array([(1.5, 3.8), (1.8, 2.4), (1.8, 0.6), (1.5, -0.8)])
     left = np.concatenate([corner, inner])
@@ -110,12 +109,12 @@ def a100_box(
 ) -> Topology:
     """Makes one or several boxes of 8 A100 GPUs on NVSwitches.
 
-    Several boxes are joined through one network card a GPU, a switch of two ports here, and outer
-    switches that do not limit; card i of every box goes to outer switch i mod `rails`. The box's
-    six NVSwitches are one switch, since the hardware spreads each transfer over them all and a
-    schedule cannot choose. PCIe is left out: a GPU reaches its own card only, at the card's speed.
-    Servers are numbered box by box; then come the NVSwitches box by box, the cards and the outer
-    switches.
+    Several boxes are connected through one network card per GPU, modelled as a switch of two ports,
+    and outer switches without limits of their own; card i of every box is on outer switch
+    i mod `rails`. The box's six NVSwitches are one switch, since the hardware spreads each transfer
+    over them all and a schedule cannot choose. PCIe is left out: a GPU reaches its own card only,
+    at the card's speed. Servers are numbered box by box; then come the NVSwitches box by box, the
+    cards and the outer switches.
 
     Args:
         boxes: number of boxes, at least 1; a single one has no cards.
@@ -148,15 +147,10 @@ def a100_box(
     cards, fabric = (gpus, rails) if several else (0, 0)
     switches = boxes * nvswitches + cards + fabric
     check_size(name, gpus + switches, gpus * nvswitches + 2 * cards)
-    gpu, nvswitch = np.divmod(np.arange(gpus * nvswitches), nvswitches)
-    nvlinks = np.stack([gpu, gpus + gpu // _GPUS * nvswitches + nvswitch], axis=1)
-    groups = [LinkGroup(nvlinks, Fraction(1, nvswitches))]
+    groups = [LinkGroup(_nvlinks(gpus, nvswitches), Fraction(1, nvswitches))]
     if several:
-        card = gpus + boxes * nvswitches + np.arange(cards)
-        outer = gpus + boxes * nvswitches + cards + np.arange(cards) % rails
-        ends = [np.stack([np.arange(gpus), card], axis=1), np.stack([card, outer], axis=1)]
         rate = Fraction(nic_bytes_per_s) / _positive(link.bandwidth_bytes_per_s)
-        groups.append(LinkGroup(np.concatenate(ends), rate))
+        groups.append(LinkGroup(_card_links(boxes, nvswitches, rails), rate))
     return rated_topology(
         name,
         groups,
@@ -167,13 +161,27 @@ def a100_box(
     )
 
 
+def _nvlinks(gpus: int, nvswitches: int) -> NDArray[np.int64]:
+    """Each GPU to all NVSwitches of its box."""
+    gpu, nvswitch = np.divmod(np.arange(gpus * nvswitches), nvswitches)
+    return np.stack([gpu, gpus + gpu // _GPUS * nvswitches + nvswitch], axis=1)
+
+
+def _card_links(boxes: int, nvswitches: int, rails: int) -> NDArray[np.int64]:
+    """Each GPU to its card, each card to its outer switch."""
+    gpu = np.arange(boxes * _GPUS)
+    card = len(gpu) + boxes * nvswitches + gpu
+    outer = len(gpu) + boxes * nvswitches + len(gpu) + gpu % rails
+    return np.concatenate([np.stack([gpu, card], axis=1), np.stack([card, outer], axis=1)])
+
+
 def tpu_torus(
     dimensions: Sequence[int], generation: str = "v4", *, link: Link | None = None
 ) -> Topology:
     """Makes a torus of TPU chips with the link rates of their generation.
 
-    It is a `torus`: every dimension closes, as the full cubes of a pod do; smaller slices of a real
-    pod may be meshes, and twisted tori are left out.
+    It is a `torus`: every dimension wraps around, as in the full cubes of a pod; smaller slices of
+    a real pod may be meshes. Twisted tori are not modelled.
 
     Args:
         dimensions: size of each dimension; at most as many as the generation's torus has.
@@ -194,14 +202,14 @@ def tpu_torus(
         raise TopologyError(
             f"tpu: generation must be one of {', '.join(TPU_LINKS)}, got {generation!r:.40}"
         )
-    most, usual = TPU_LINKS[generation]
-    grid = torus(dimensions, link=link or usual)
+    max_dimensions, default = TPU_LINKS[generation]
+    grid = torus(dimensions, link=link or default)
     sizes = grid.name.partition(":")[2].partition(",")[0]
-    if sizes.count("x") >= most:
+    if sizes.count("x") >= max_dimensions:
         raise TopologyError(
-            f"tpu_{generation}: dimensions must be at most {most} sizes, got {sizes}"
+            f"tpu_{generation}: dimensions must be at most {max_dimensions} sizes, got {sizes}"
         )
-    name = spec_name(f"tpu_{generation}:{sizes}", link or usual, usual)
+    name = spec_name(f"tpu_{generation}:{sizes}", link, default)
     return dataclasses.replace(grid, name=name)
 
 
@@ -209,17 +217,17 @@ def _direct(
     family: str,
     wiring: dict[int, list[tuple[int, int]]],
     link: Link | None,
-    usual: Link,
+    default: Link,
     positions: NDArray,
 ) -> Topology:
-    """A box whose servers are linked directly, by one or several links."""
+    """A box whose servers are linked directly; the wiring is by number of parallel links."""
     return Topology.from_links(
-        spec_name(family, link or usual, usual),
+        spec_name(family, link, default),
         servers=len(positions),
         switches=0,
         links=[pair for pairs in wiring.values() for pair in pairs],
         capacity=[count for count, pairs in wiring.items() for _ in pairs],
-        link=link or usual,
+        link=link or default,
         positions=positions,
     )
 
@@ -253,7 +261,7 @@ def _a100_name(boxes: int, nvswitches: int, rails: int, nic_bytes_per_s: float) 
 
 
 def _box_positions(boxes: int, nvswitches: int, fabric: int) -> NDArray[np.float64]:
-    """GPUs of all boxes in a row, their NVSwitches below, cards and outer switches above."""
+    """GPUs of all boxes in a row, NVSwitches below, cards and outer switches above."""
     width = _GPUS + 1.5
     centre = evenly(boxes, boxes * width)[:, None]
 

@@ -1,4 +1,4 @@
-"""Random regular graphs of switches, as Jellyfish makes them."""
+"""Random regular graphs of switches, as in Jellyfish."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from gradweave.errors import TopologyError
 
 ATTEMPTS = 200
-"""Graphs drawn at most until one is connected; fewer where they are large."""
+"""Most graphs drawn until one is connected; fewer for large graphs."""
 
 
 def connected_random_graph(
@@ -18,7 +18,7 @@ def connected_random_graph(
         name: the network's name, for the message.
         nodes: number of nodes.
         degree: links of each node, less than `nodes`.
-        random: where randomness comes from; it goes on from one attempt to the next.
+        random: random generator, continued from one attempt to the next.
 
     Returns:
         [links, 2] pairs of nodes, the lower first, sorted.
@@ -52,23 +52,21 @@ class _RandomGraph:
         self.open = list(range(nodes))
         """Nodes with free ports."""
         self.place = list(range(nodes))
-        """Where each node stands in `open`."""
+        """Index of each node in `open`."""
         self.random = random
 
     def free(self, node: int) -> int:
-        """Ports of the node that have no link yet."""
+        """Number of ports of the node that have no link yet."""
         return self.degree - len(self.neighbours[node])
 
     def fill(self) -> None:
-        """Joins random pairs, and splices in what is left over when there is no pair to join."""
-        # While nodes with free ports are many times those that one can be adjacent to, most draws
-        # hit.
+        """Links random pairs, then splices in remaining free ports once no pair can be linked."""
+        # While far more nodes have free ports than one can be adjacent to, most draws succeed.
         while len(self.open) > 8 * (self.degree + 1):
             for a, b in self.random.integers(len(self.open), size=(16, 2)).tolist():
                 if max(a, b) < len(self.open):
                     self._join_if_possible(self.open[a], self.open[b])
-        # Joining along a random order of all pairs is the same as drawing each from those then
-        # possible.
+        # Linking in a random order of all pairs equals drawing each from those then possible.
         free = np.array(sorted(self.open), np.int64)
         apart = np.array([[b not in self.neighbours[a] for b in free] for a in free.tolist()])
         pairs = free[np.argwhere(np.triu(apart.reshape(len(free), len(free)), 1))]
@@ -90,10 +88,10 @@ class _RandomGraph:
             self._join(a, b)
 
     def _splice(self) -> bool:
-        """Takes out a random link and joins its ends to free ports; False where that is impossible.
+        """Replaces a random link by links from its ends to free ports; False where impossible.
 
-        The free ports are two of one node or, where no node has two, one each of two nodes: these
-        are adjacent, or they would have been joined.
+        The free ports are two of one node or, where no node has two, one each of two nodes, which
+        are adjacent, or they would have been linked.
         """
         first = max(self.open, key=lambda node: (self.free(node), -node))
         others = [node for node in self.open if node != first]
@@ -133,7 +131,7 @@ class _RandomGraph:
             self.neighbours[node].remove(other)
 
     def _close(self, node: int) -> None:
-        """Takes the node out of `open`, the last one filling its place."""
+        """Removes the node from `open`; the last one fills its place."""
         last = self.open[-1]
         self.open[self.place[node]] = last
         self.place[last] = self.place[node]

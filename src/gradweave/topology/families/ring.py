@@ -1,4 +1,4 @@
-"""Ring: servers joined in a circle."""
+"""Ring: servers linked in a cycle."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from gradweave.topology.topology import Link, Topology
 
 
 def ring(n: int, *, link: Link | None = None) -> Topology:
-    """Makes a ring of n servers, each linked to the one before and the one after it.
+    """Makes a ring of n servers, each linked to its predecessor and successor.
 
     Two servers have one link.
 

@@ -8,7 +8,7 @@ from gradweave.topology.topology import Link, Topology
 
 
 def star(n: int, *, link: Link | None = None) -> Topology:
-    """Makes a star of n servers round one switch, which is node n.
+    """Makes a star of n servers around one switch, which is node n.
 
     Args:
         n: number of servers, at least 2.

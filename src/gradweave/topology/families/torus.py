@@ -1,4 +1,4 @@
-"""Torus and mesh: servers on a grid of any dimensions, joined directly to their neighbours."""
+"""Torus and mesh: servers on a grid of any dimension, linked directly to their neighbours."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from gradweave.topology.topology import Link, Topology
 
 
 def torus(dimensions: Sequence[int], *, link: Link | None = None) -> Topology:
-    """Makes a torus: a grid of servers whose rows, columns and so on close to rings.
+    """Makes a torus: a grid of servers that wraps around in every dimension.
 
     Servers are numbered with the last dimension running fastest. Between the two servers of a
     dimension of size 2 there is one link, not two; a dimension of size 1 adds nothing.
@@ -32,7 +32,7 @@ def torus(dimensions: Sequence[int], *, link: Link | None = None) -> Topology:
 
 
 def mesh(dimensions: Sequence[int], *, link: Link | None = None) -> Topology:
-    """Makes a mesh: a grid of servers, each joined to its neighbours.
+    """Makes a mesh: a grid of servers, each linked to its neighbours.
 
     Servers are numbered with the last dimension running fastest. A dimension of size 1 adds
     nothing.
@@ -54,15 +54,15 @@ def _grid(family: str, dimensions: Sequence[int], link: Link | None, *, wraps: b
     sizes = _sizes(family, dimensions)
     name = f"{family}:{'x'.join(map(str, sizes))}"
     nodes = math.prod(sizes)
-    # Links of a dimension: one per node and its follower, less those that would close a row.
-    closed = [wraps and size > 2 for size in sizes]
-    count = sum(nodes - (not c) * nodes // s for s, c in zip(sizes, closed, strict=True))
+    # Links of a dimension: one per node and its successor, less those that would wrap around.
+    wrapped = [wraps and size > 2 for size in sizes]
+    count = sum(nodes - (not c) * nodes // s for s, c in zip(sizes, wrapped, strict=True))
     check_size(name, nodes, count)
     if nodes < 2:
         raise TopologyError(f"{name}: 1 server; give at least one dimension of size 2 or more")
     ids = np.arange(nodes).reshape(sizes)
     links = []
-    for axis, closes in enumerate(closed):
+    for axis, closes in enumerate(wrapped):
         source = np.moveaxis(ids, axis, 0)
         target = np.roll(source, -1, axis=0)
         end = len(source) if closes else -1
