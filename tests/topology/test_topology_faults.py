@@ -270,7 +270,7 @@ def test_nodes_have_names_in_faults():
     )
 
 
-def test_faults_in_words():
+def test_named_faults():
     net = named()
     left = gt.Faults(servers=("gpu1-leaf-0",), slow=("leaf-0-leaf-1=0.5",)).apply_to(net)
     assert left.num_servers == 3
@@ -301,7 +301,7 @@ def test_faults_in_words():
         ({"links": ("x" * 100_000 + "-" * 50,)}, "expected two nodes"),
     ],
 )  # fmt: skip
-def test_faults_in_words_that_cannot_be(given, culprit):
+def test_named_faults_that_cannot_be(given, culprit):
     with pytest.raises(GradweaveError) as caught:
         gt.Faults(**given).apply_to(named())
     assert culprit in str(caught.value)

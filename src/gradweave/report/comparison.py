@@ -11,7 +11,7 @@ from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.scheduler import Scheduler, to_spec
 from gradweave.schedulers.solve.solution import bound_for
-from gradweave.topology.faults_in_words import Faults
+from gradweave.topology.named_faults import Faults
 from gradweave.topology.spec import from_spec
 from gradweave.topology.topology import Topology
 

@@ -1,4 +1,4 @@
-"""What the network is: servers, switches and links, known families, files and routes."""
+"""Networks: servers, switches and links, known families, files and routes."""
 
 from gradweave.topology.families.bcube import bcube
 from gradweave.topology.families.complete import complete
@@ -20,7 +20,7 @@ from gradweave.topology.faults import (
     without_links,
     without_servers,
 )
-from gradweave.topology.faults_in_words import Faults
+from gradweave.topology.named_faults import Faults
 from gradweave.topology.formats.files import load, save
 from gradweave.topology.formats.graph import from_networkx, to_networkx
 from gradweave.topology.routes import (

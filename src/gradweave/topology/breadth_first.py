@@ -80,7 +80,7 @@ def server_hops(
         current[0] = servers[r]
         size, depth = 1, 0
         while size:
-            found = 0
+            discovered = 0
             place = 0
             while place < size:
                 node = current[place]
@@ -91,14 +91,14 @@ def server_hops(
                         continue
                     if is_server[neighbour]:
                         distance[neighbour] = depth + 1
-                        following[found] = neighbour
-                        found += 1
+                        following[discovered] = neighbour
+                        discovered += 1
                     else:
                         distance[neighbour] = depth
                         current[size] = neighbour
                         size += 1
             current, following = following, current
-            size = found
+            size = discovered
             depth += 1
         for s in range(count):
             hops[r, s] = distance[servers[s]]

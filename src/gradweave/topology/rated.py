@@ -1,4 +1,4 @@
-"""Links of several rates: one transfer a round is the greatest common unit of all of them."""
+"""Networks with links of several rates; capacity 1 is the greatest common unit of all rates."""
 
 import dataclasses
 import math

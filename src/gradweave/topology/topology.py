@@ -63,8 +63,7 @@ class Topology:
     """
 
     name: str
-    """How to make or find this network again: a specification such as ``bcube:n=3,k=1``, or the
-    name of a file."""
+    """A specification that makes this network, such as ``bcube:n=3,k=1``, or the name of a file."""
     is_server: NDArray[np.bool_]
     """[V] True for servers, False for switches."""
     source: Integers
@@ -78,7 +77,7 @@ class Topology:
     capacity: Integers
     """[L] transfers that the link direction carries in one round."""
     labels: tuple[str, ...] = ()
-    """[V] the nodes' names in the file they came from, or empty where ids are all there is."""
+    """[V] the nodes' names, such as those in a file; empty where nodes have ids only."""
     positions: NDArray[np.float64] | None = None
     """[V, 2] where to draw each node, in arbitrary units, or None to let the report choose."""
 

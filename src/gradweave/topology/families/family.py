@@ -19,7 +19,7 @@ def integer(
     Args:
         family: the family's name, for the message.
         parameter: the parameter's name, for the message.
-        value: what was given.
+        value: to check.
         least: smallest value accepted.
         most: largest value accepted.
 
@@ -45,9 +45,9 @@ def check_size(name: str, nodes: int, links: int) -> None:
     Raises:
         TopologyError: with the size requested and the largest accepted.
     """
-    for what, count, most in (("nodes", nodes, MAX_NODES), ("links", links, MAX_LINKS)):
+    for kind, count, most in (("nodes", nodes, MAX_NODES), ("links", links, MAX_LINKS)):
         if count > most:
-            raise TopologyError(f"{name}: {count:,} {what}; at most {most:,} are supported")
+            raise TopologyError(f"{name}: {count:,} {kind}; at most {most:,} are supported")
 
 
 def spec_name(body: str, link: Link | None, default: Link | None = None) -> str:

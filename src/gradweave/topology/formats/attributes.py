@@ -42,7 +42,7 @@ def check_attributes(graph: "nx.Graph", name: str) -> None:
         name: the network's name, for the warning.
 
     Raises:
-        TopologyError: naming the node or link, and the attribute that was meant.
+        TopologyError: naming the node or link, and the attribute probably intended.
     """
     unknown: dict[str, None] = {}
     for node, data in graph.nodes(data=True):
