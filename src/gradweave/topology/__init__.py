@@ -20,9 +20,9 @@ from gradweave.topology.faults import (
     without_links,
     without_servers,
 )
-from gradweave.topology.named_faults import Faults
 from gradweave.topology.formats.files import load, save
 from gradweave.topology.formats.graph import from_networkx, to_networkx
+from gradweave.topology.named_faults import Faults
 from gradweave.topology.routes import (
     hop_distances,
     k_shortest_routes,
