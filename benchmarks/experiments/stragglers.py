@@ -51,7 +51,7 @@ from gradweave.aggregate.asynchronous import (
     staleness_bound,
     train,
 )
-from gradweave.schedulers.cluster import cluster
+from gradweave.processes.ray_cluster import cluster
 
 SEEDS = (0, 1, 2)
 WORKERS, SERVERS, STEPS = 4, 2, 250

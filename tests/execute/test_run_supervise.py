@@ -12,9 +12,10 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import LostServerError, OptionError, RunError, ScheduleError
-from gradweave.execute.running import joined, launch, mpirun, supervise
+from gradweave.execute.running import joined, launch, supervise
 from gradweave.execute.running.supervise import Group
 from gradweave.execute.running.trial import Report, Timing, Trial
+from gradweave.processes import mpirun
 
 SCHEDULE = gw.schedulers.Ring().schedule(
     dataclasses.replace(gw.topology.ring(3), labels=("a", "b", "c"))
@@ -91,7 +92,7 @@ def test_a_connection_that_breaks_while_all_processes_live(supervised):
 
 def test_processes_that_do_not_end_are_ended(supervised, monkeypatch):
     monkeypatch.setattr(supervise, "FAREWELL_S", 0.5)
-    monkeypatch.setattr("gradweave.children.STOP_S", 0.5)
+    monkeypatch.setattr("gradweave.processes.children.STOP_S", 0.5)
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay(doing=str(os.getpid()))\n"
     begun = time.monotonic()
     with pytest.raises(LostServerError, match="lost server 2"):
@@ -139,7 +140,7 @@ def test_a_process_ends_itself(of, timeout_s, reason):
     other = subprocess.Popen([sys.executable, "-c", ""])
     other.wait()
     program = (
-        "import os, sys, time\nfrom gradweave.execute.running.watch import Watch\n"
+        "import os, sys, time\nfrom gradweave.processes.watch import Watch\n"
         f"Watch({timeout_s}, lambda why: (print(why, flush=True), os._exit(3)), of={of})\n"
         "time.sleep(60)"
     )

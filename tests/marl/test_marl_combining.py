@@ -14,7 +14,7 @@ import gradweave as gw
 from gradweave.errors import FileError, OptionError, ScheduleError
 from gradweave.marl.combining import SCHEDULE, Combining, combining
 from gradweave.marl.config import PPO, Config
-from gradweave.marl.processes import Processes
+from gradweave.processes.agreement import Processes
 
 
 def found(aggregation: str, folder: Path, stated: dict[str, Any] | None = None) -> Combining:

@@ -8,8 +8,8 @@ import click
 
 from gradweave import lazy
 from gradweave.cli.console import Progress, duration, print_json, print_lines
-from gradweave.cli.jax_start import start_jax
 from gradweave.cli.options import json_option, seed_option, writable
+from gradweave.processes.jax_start import start_jax
 
 if TYPE_CHECKING:
     from gradweave.marl.training import Trained

@@ -10,9 +10,9 @@ import click
 
 from gradweave import lazy
 from gradweave.cli.console import Progress, duration, note, print_json, print_lines
-from gradweave.cli.jax_start import start_jax
 from gradweave.cli.options import json_option
 from gradweave.errors import FileError
+from gradweave.processes.jax_start import start_jax
 
 if TYPE_CHECKING:
     from gradweave.learning.config import Config

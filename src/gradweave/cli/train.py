@@ -24,15 +24,15 @@ from gradweave.cli.evaluate import (
     render_option,
     told,
 )
-from gradweave.cli.jax_start import start_jax
 from gradweave.cli.options import json_option, positive, writable
 from gradweave.cli.status import ANSWER_IS_NO, BAD_INPUT, INTERRUPTED
 from gradweave.errors import FileError, GradweaveError, Negative, OptionError
+from gradweave.processes.jax_start import start_jax
 
 if TYPE_CHECKING:
     from gradweave.marl.config import Config
-    from gradweave.marl.processes import Processes
     from gradweave.marl.training import Report, Trained
+    from gradweave.processes.agreement import Processes
 
 RESULT = "result.json"
 _KEYS = (
@@ -174,7 +174,7 @@ def _by_one(task: _Task) -> dict[str, Any] | None:
     _check_before_jax(asked.config)
     with Progress("starting JAX") as progress:
         start_jax(asked.config.devices)
-        from gradweave.marl.processes import Processes
+        from gradweave.processes.agreement import Processes
 
         return _train(task, asked, Processes(), progress)
 
@@ -194,8 +194,8 @@ def _by_several(task: _Task) -> tuple[int, dict[str, Any] | None]:
     Returns:
         The exit status; and what came of it, in the first process.
     """
-    from gradweave.marl import joining
-    from gradweave.marl.processes import Processes
+    from gradweave.processes import joining
+    from gradweave.processes.agreement import Processes
 
     joining.speak_alone(_complain)
     processes = None
@@ -300,7 +300,7 @@ def _reporting(progress: Progress) -> "Callable[[Report], None]":
 
 def _part(processes: "Processes") -> None:
     """Parts from the others, which all do."""
-    from gradweave.marl import joining
+    from gradweave.processes import joining
 
     joining.leave()
     processes.ended_together = True
@@ -315,8 +315,8 @@ def _ended(processes: "Processes | None", error: BaseException) -> int:
     Raises:
         BaseException: the error, where all processes know that they end.
     """
-    from gradweave.marl import joining
-    from gradweave.marl.processes import EndedElsewhereError
+    from gradweave.processes import joining
+    from gradweave.processes.agreement import EndedElsewhereError
 
     if processes is not None and processes.ended_together:
         _part(processes)

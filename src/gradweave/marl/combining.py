@@ -21,7 +21,7 @@ from gradweave.topology.formats.object import topology_to_object
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from gradweave.marl.processes import Processes
+    from gradweave.processes.agreement import Processes
 
 SCHEDULE = "schedule.json"
 

@@ -19,8 +19,8 @@ from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
 from gradweave.marl.learners.algorithms import Aggregate
 from gradweave.marl.learners.learner import Learner
-from gradweave.marl.processes import AgreedInterrupt, Processes
 from gradweave.marl.program import AT_ONCE, Program
+from gradweave.processes.agreement import AgreedInterrupt, Processes
 from gradweave.schedule.schedule import Schedule
 
 CHECKPOINT = "checkpoint.safetensors"

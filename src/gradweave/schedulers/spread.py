@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future, InvalidStateError, ProcessPoolE
 from typing import Any
 
 from gradweave.errors import OptionError, RunError
-from gradweave.schedulers.cluster import Cluster, cluster
+from gradweave.processes.ray_cluster import Cluster, cluster
 
 
 @contextlib.contextmanager

@@ -25,8 +25,8 @@ import optax
 
 from gradweave.aggregate.asynchronous import Stragglers, Task, staleness_bound, train
 from gradweave.errors import RunError
-from gradweave.schedulers import loopback
-from gradweave.schedulers.cluster import cluster
+from gradweave.processes import ray_loopback as loopback
+from gradweave.processes.ray_cluster import cluster
 from tests.aggregate.asynchronous.cases import SIZE, close, plain_loop, same, task
 
 SYNC = {"workers": 2, "servers": 2, "steps": 30}

@@ -23,7 +23,7 @@ from gradweave.aggregate.asynchronous.layout import Layout
 from gradweave.aggregate.asynchronous.shard import applying, fresh
 from gradweave.aggregate.asynchronous.stragglers import Stragglers
 from gradweave.aggregate.asynchronous.task import Gradient, flat_gradient
-from gradweave.execute.running.watch import Watch
+from gradweave.processes.watch import Watch
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 

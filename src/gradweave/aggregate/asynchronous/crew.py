@@ -10,7 +10,7 @@ from gradweave.aggregate.asynchronous.calls import Call, answers
 from gradweave.aggregate.asynchronous.layout import host
 from gradweave.aggregate.asynchronous.task import Task
 from gradweave.errors import GradweaveError, RunError
-from gradweave.schedulers.cluster import Cluster
+from gradweave.processes.ray_cluster import Cluster
 
 FAREWELL_S = 0.5
 """How long actors have to be told that they may go."""

@@ -21,7 +21,7 @@ from gradweave.aggregate.asynchronous.orders import Orders
 from gradweave.aggregate.asynchronous.shard import fresh
 from gradweave.aggregate.asynchronous.task import Task
 from gradweave.errors import FileError, OptionError, RunError
-from gradweave.schedulers.cluster import Cluster, cluster
+from gradweave.processes.ray_cluster import Cluster, cluster
 
 MOST_DEATHS = 3
 """Deaths of a worker, with no step made in between, after which the run is given up."""

@@ -8,8 +8,8 @@ from typing import NoReturn
 from gradweave.errors import GradweaveError, RunError
 from gradweave.execute.running.measure import Tell, measure
 from gradweave.execute.running.trial import Report
-from gradweave.execute.running.watch import Watch
 from gradweave.execute.running.worker import RANK_VARIABLES, Task, open_runner
+from gradweave.processes.watch import Watch
 from gradweave.schedule.schedule import Schedule
 
 _SIZE_VARIABLES = {

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gradweave.errors import OptionError
-from gradweave.execute.running.mpirun import mpirun_command, mpirun_environment
 from gradweave.execute.running.supervise import Group, supervise
 from gradweave.execute.running.trial import Report, Trial, itemsize
 from gradweave.execute.running.worker import Task
+from gradweave.processes.mpirun import mpirun_command, mpirun_environment
 from gradweave.schedule.schedule import Schedule
 
 _MEMORY = Path("/dev/shm")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gradweave import errors
-from gradweave.children import Children
 from gradweave.errors import GradweaveError, LostServerError, RunError
 from gradweave.execute.lost import lost_server
-from gradweave.execute.running.mpirun import exit_status
 from gradweave.execute.running.trial import Report
+from gradweave.processes.children import Children
+from gradweave.processes.mpirun import exit_status
 from gradweave.schedule.schedule import Schedule
 from gradweave.topology.topology import Topology
 

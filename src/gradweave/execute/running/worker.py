@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from gradweave.errors import GradweaveError, LostServerError, Negative
 from gradweave.execute.running.measure import Runner, measure
 from gradweave.execute.running.trial import Report, Trial
-from gradweave.execute.running.watch import Watch
+from gradweave.processes.watch import Watch
 from gradweave.schedule import load
 from gradweave.schedule.schedule import Schedule
 

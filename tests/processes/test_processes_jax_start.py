@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("jax")
 pytest.importorskip("filelock")
 
-from gradweave.cli.jax_start import MOST_BYTES, compiled_folder
+from gradweave.processes.jax_start import MOST_BYTES, compiled_folder
 
 PROGRAM = """
 import json, os
-from gradweave.cli.jax_start import start_jax
+from gradweave.processes.jax_start import start_jax
 
 start_jax(3)
 import jax

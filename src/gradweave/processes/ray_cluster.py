@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradweave.children import Children
 from gradweave.errors import RunError
 from gradweave.lazy import missing
-from gradweave.schedulers import keeper, loopback
+from gradweave.processes import ray_keeper, ray_loopback
+from gradweave.processes.children import Children
 
 POLL_S = 0.25
 """How often somebody who waits for Ray looks whether it is there."""
@@ -185,28 +185,28 @@ def _started(ray: Any) -> Iterator[Cluster]:
     # A short path, since those of sockets have to be.
     top = Path(tempfile.mkdtemp(prefix="gradweave-ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp")))
     mark = secrets.token_hex(8)
-    with _beside(mark=(loopback.MARK, mark), folder=str(top)) as beside:
+    with _beside(mark=(ray_loopback.MARK, mark), folder=str(top)) as beside:
         try:
             with _starting("on this machine"):
-                _with_retries(ray, lambda: loopback.start(ray, top, mark))
+                _with_retries(ray, lambda: ray_loopback.start(ray, top, mark))
                 children = {child.name(): child.pid for child in _psutil().Process().children()}
                 parts = {"raylet": children["raylet"], "GCS": children["gcs_server"]}
             beside.tell(0, {"parts": parts})
-            loopback.mute(ray)
+            ray_loopback.mute(ray)
             with _watched(ray, beside, str(top / "ray" / "session_latest" / "logs")) as found:
                 yield found
         finally:
-            loopback.stop(ray)
+            ray_loopback.stop(ray)
 
 
 @contextlib.contextmanager
 def _joined(ray: Any, address: str) -> Iterator[Cluster]:
     """A cluster at an address."""
     with _starting(f"at {address}"):
-        _with_retries(ray, lambda: loopback.connect(ray, address))
+        _with_retries(ray, lambda: ray_loopback.connect(ray, address))
     try:
         with _others(ray) as found:
-            loopback.mute(ray)
+            ray_loopback.mute(ray)
             yield found
     finally:
         ray.shutdown()
@@ -252,7 +252,7 @@ def _starting(where: str) -> Iterator[None]:
 def _beside(**watched: Any) -> Iterator[Children]:
     """Starts the keeper."""
     watched["psutil"] = str(Path(_psutil().__file__).parents[1])
-    command = [sys.executable, "-I", "-S", keeper.__file__, json.dumps(watched)]
+    command = [sys.executable, "-I", "-S", ray_keeper.__file__, json.dumps(watched)]
     with Children([(command, os.environ)], log=None) as beside:
         try:
             yield beside

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import IO, Any, NoReturn
 
 from gradweave.errors import OptionError
-from gradweave.marl.processes import lost
+from gradweave.processes.agreement import lost
 
 VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 HEARTBEAT_S = 20

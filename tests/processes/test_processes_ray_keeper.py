@@ -16,8 +16,8 @@ pytest.importorskip("psutil", reason="comes with the extra ray")
 
 import psutil
 
-from gradweave.children import Children
-from gradweave.schedulers import keeper
+from gradweave.processes import ray_keeper as keeper
+from gradweave.processes.children import Children
 
 MARK = ("GRADWEAVE_RAY", "of-this-test")
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]

@@ -1,0 +1,1 @@
+"""Processes: started, watched, brought together and ended, whatever they compute."""
