@@ -13,9 +13,17 @@
         └── RunError             a run on real processes that did not come to its end
             └── LostServerError  one of its servers went away
 
-The command line turns `Negative` into exit status 1 and every other `GradweaveError` into 2.
-Input that is taken, but perhaps not as it was meant, is told of by an `InputWarning`.
+The command line turns `Negative` into exit status 1 and every other `GradweaveError` into 2
+(`exit_status`). Input that is taken, but perhaps not as it was meant, is told of by an
+`InputWarning`.
 """
+
+SUCCESS = 0
+ANSWER_IS_NO = 1
+"""Exit status after an invalid schedule, or none in the time given; processes that were lost."""
+BAD_INPUT = 2
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
 
 
 class GradweaveError(Exception):
@@ -81,3 +89,8 @@ class LostServerError(RunError):
         """Its place among the servers, from 0."""
         self.label = label
         """Its name in the network, or empty."""
+
+
+def exit_status(error: GradweaveError) -> int:
+    """What a command that ends with an error exits with."""
+    return ANSWER_IS_NO if isinstance(error, Negative) else BAD_INPUT

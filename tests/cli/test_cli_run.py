@@ -202,7 +202,10 @@ OPTIONS = {
         "--devices found: expected one process",
     ),
     "logs nowhere": (["--logs", "nowhere/logs"], "--logs: there is no directory nowhere"),
-    "logs in a file": (["--logs", "ring.json"], "--logs: ring.json is a file"),
+    "logs in a file": (
+        ["--logs", "ring.json"],
+        "ring.json: is not a directory; give another name to --logs",
+    ),
 }
 
 
@@ -243,7 +246,7 @@ def test_devices_that_are_not_found(gradweave, files, monkeypatch):
 
 
 def launched(report: Report) -> Callable[..., Report]:
-    """Stands in for `launch`."""
+    """Stands in for `launch` and `supervise`."""
     return lambda *_: report
 
 
@@ -252,9 +255,9 @@ REPORT = Report("a library", 40, 100, 2_000_000, Timing((0.5, 0.25), (1, 2)), No
 
 def test_more_servers_than_sensible_is_a_warning(gradweave, here, monkeypatch):
     gw.schedulers.Ring().schedule(gw.topology.ring(40)).save(here / "ring.json")
-    monkeypatch.setattr(verb, "launch", launched(REPORT))
+    monkeypatch.setattr("gradweave.execute.running.launch.supervise", launched(REPORT))
     monkeypatch.setattr(verb.os, "cpu_count", lambda: 4)
-    monkeypatch.setattr("gradweave.execute.running.memory.available_bytes", lambda: 5 * 10**9)
+    monkeypatch.setattr("gradweave.execute.running.machine.available_bytes", lambda: 5 * 10**9)
     done = gradweave("run", "ring.json", "--elements", 10**6)
     assert done.status == 0
     assert done.stderr.splitlines() == [
@@ -268,7 +271,7 @@ def test_more_servers_than_sensible_is_a_warning(gradweave, here, monkeypatch):
 def test_what_it_says(gradweave, here, files, monkeypatch):
     own = Timing((0.1, 0.2, 0.4), None)
     report = dataclasses.replace(REPORT, own=own, processes=9)
-    monkeypatch.setattr(verb, "launch", launched(report))
+    monkeypatch.setattr("gradweave.execute.running.run.launch", launched(report))
     monkeypatch.setattr(verb.os, "cpu_count", lambda: 2)
     done = gradweave("run", files["ring"], "--backend", "mpi")
     assert done.stdout.splitlines() == [

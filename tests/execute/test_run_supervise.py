@@ -12,10 +12,11 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import LostServerError, OptionError, RunError, ScheduleError
-from gradweave.execute.running import joined, launch, supervise
+from gradweave.execute.running import launch, supervise
 from gradweave.execute.running.supervise import Group
 from gradweave.execute.running.trial import Report, Timing, Trial
 from gradweave.processes import mpirun
+from gradweave.processes.launchers import rank_given
 
 SCHEDULE = gw.schedulers.Ring().schedule(
     dataclasses.replace(gw.topology.ring(3), labels=("a", "b", "c"))
@@ -164,7 +165,7 @@ def test_no_mpirun(monkeypatch, tmp_path):
 
 def test_the_command_for_other_mpis(monkeypatch, tmp_path):
     pytest.importorskip("mpi4py")
-    monkeypatch.setattr(mpirun, "_found", lambda: "mpiexec")
+    monkeypatch.setattr(mpirun, "_mpirun", lambda: "mpiexec")
     monkeypatch.setattr(mpirun, "_version", lambda _: "HYDRA build details:\n    Version: 4.2")
     command = mpirun.mpirun_command(3, ["worker"], tmp_path)
     assert command[:3] == ["mpiexec", "-n", "3"] and command[-1] == "worker"
@@ -176,14 +177,14 @@ def test_the_command_for_other_mpis(monkeypatch, tmp_path):
 def test_the_rank_that_a_launcher_gave(monkeypatch):
     for name in ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    assert [joined.rank_given(backend) for backend in ("mpi", "torch", "jax")] == [None] * 3
+    assert [rank_given(backend) for backend in ("mpi", "torch", "jax")] == [None] * 3
     monkeypatch.setenv("RANK", "3")
-    assert joined.rank_given("torch") is None
+    assert rank_given("torch") is None
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert (joined.rank_given("torch"), joined.rank_given("mpi")) == (3, None)
+    assert (rank_given("torch"), rank_given("mpi")) == (3, None)
     monkeypatch.setenv("PMI_RANK", "2")
     monkeypatch.setenv("PMI_SIZE", "4")
-    assert joined.rank_given("mpi") == 2
+    assert rank_given("mpi") == 2
 
 
 @pytest.mark.parametrize("processes", [0, 4])

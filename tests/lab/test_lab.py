@@ -131,7 +131,7 @@ def test_a_server_that_dies_is_named_and_nothing_stays():
     schedule = from_spec("ring").schedule(topology)
     with pytest.raises(LostServerError, match=r"server 2 .*SIGKILL") as caught:
         with lab.laboratory(topology) as laboratory:
-            processes = laboratory.crew.processes
+            processes = laboratory.servers.processes
             laboratory.connect(schedule, 5_000_000)
             threading.Timer(0.5, processes[2].kill).start()
             start = time.monotonic()

@@ -49,12 +49,12 @@ def test_a_part_that_ends_is_named_and_the_marked_are_killed(tmp_path):
     marked, others = {MARK[0]: MARK[1]}, {MARK[0]: "of-another"}
     with sleeping() as raylet, sleeping(**marked) as ours, sleeping(**others) as theirs:
         with kept(log, mark=MARK, folder=str(folder)) as beside:
-            beside.tell(0, {"parts": {"raylet": raylet.pid, "GCS": theirs.pid}})
+            beside.send(0, {"parts": {"raylet": raylet.pid, "GCS": theirs.pid}})
             raylet.kill()  # nobody waits for it: it stays as a zombie
-            heard = beside.hear(20)
+            heard = beside.receive(20)
             assert heard == (0, {"lost": f"Ray's raylet (process {raylet.pid}) ended"})
             assert ours.wait(20) == -9
-            beside.tell(0, {"end": True})
+            beside.send(0, {"end": True})
         assert theirs.poll() is None, "others' processes stay"
     assert not folder.exists()
     assert log.read_text() == "", "who was told says it"
@@ -82,7 +82,7 @@ def test_it_tidies_up_after_a_process_that_was_killed(tmp_path):
     with sleeping(**{MARK[0]: MARK[1]}) as ours:
         with kept(log, mark=MARK, folder=str(folder), parts={"raylet": ours.pid}) as beside:
             beside.dismiss()
-            assert beside.hear(20) == (0, None)
+            assert beside.receive(20) == (0, None)
         assert ours.wait(20) == -9
     assert log.read_text() == "gradweave: the process that used Ray ended\n"
     assert not folder.exists()
@@ -91,8 +91,8 @@ def test_it_tidies_up_after_a_process_that_was_killed(tmp_path):
 def test_logs_that_an_error_names_stay(tmp_path):
     with kept(tmp_path / "log", folder=str(tmp_path / "ray")) as beside:
         (tmp_path / "ray").mkdir()
-        beside.tell(0, {"folder": None})
-        beside.tell(0, {"end": True})
+        beside.send(0, {"folder": None})
+        beside.send(0, {"end": True})
     assert (tmp_path / "ray").exists()
 
 

@@ -1,25 +1,17 @@
 """``gradweave compare``: schedulers on networks, beside the paper's Table 2."""
 
 import csv
-import functools
 import io
 import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from gradweave.atomic import atomic_write
-from gradweave.cli.console import (
-    Progress,
-    print_json,
-    print_lines,
-    printable,
-    standard_output,
-    warn,
-)
+from gradweave.cli.console import Progress, print_json, print_lines, print_table, table, warn
 from gradweave.cli.options import (
     Lost,
     fault_options,
@@ -36,14 +28,15 @@ from gradweave.report.paper import NOT_REPRODUCED, PAPER_LEARNED
 from gradweave.schedulers import Scheduler
 from gradweave.schedulers.spec import split_specs
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 SCHEDULERS = (
     "parameter_server,central_parameter_server,ring:steps=paper,ring,ring:order=hamiltonian,"
     "merged:rule=random,swap_passes=0,merged:rule=deepest,swap_passes=0,merged:swap_passes=0,merged,"
     "grown:restarts=1,learned,portfolio"
 )
 """What is compared where nothing else is asked for."""
-WIDEST = 1 << 20
-"""Columns of the widest table; a narrower one would have its names cut short."""
 
 
 @click.command()
@@ -98,7 +91,7 @@ def compare(
     if as_json:
         print_json({"rows": [row.as_object() for row in rows]})
     else:
-        _print_table(rows)
+        print_table(_table(rows), *_notes(rows))
         if output is not None:
             print_lines(f"written to {output}: {', '.join(written)}")
 
@@ -139,50 +132,30 @@ def _write(rows: Sequence[Row], output: Path) -> list[str]:
     return ["comparison.csv", "comparison.json"]
 
 
-def _print_table(rows: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+def _table(rows: Sequence[Row]) -> "Table":
     labels = list(dict.fromkeys(row.label for row in rows))
     names = list(dict.fromkeys(row.scheduler for row in rows))
     at = {(row.scheduler, row.label): row for row in rows}
-    table = Table(box=None, padding=(0, 1), header_style="bold")
-    table.add_column("mean rounds", no_wrap=True)
-    for label in labels:
-        table.add_column(printable(label), justify="right", no_wrap=True)
+    shown = table(["mean rounds", *labels])
     stages = [at[names[0], label].stages for label in labels]
     one = ["both" if stage == "all_reduce" else "one" for stage in stages]
-    table.add_row("stages counted", *one, style="dim")
+    shown.add_row("stages counted", *one, style="dim")
     for name in names:
-        table.add_row(name, *(_cell(at[name, label]) for label in labels))
-        paper = [at[name, label].paper for label in labels]
-        if any(figure is not None for figure in paper):
-            marks = [
-                "" if figure is None else f"{figure:.1f}" + "*" * _differs(name, label)
-                for figure, label in zip(paper, labels, strict=True)
-            ]
-            table.add_row("  the paper's", *marks, style="dim")
-    known = [
+        shown.add_row(name, *(_cell(at[name, label]) for label in labels))
+        if any(at[name, label].paper is not None for label in labels):
+            paper = (_cell_of_paper(at[name, label]) for label in labels)
+            shown.add_row("  the paper's", *paper, style="dim")
+    learned = [
         PAPER_LEARNED.get(label) if at[names[0], label].topology in _TABLE_2 else None
         for label in labels
     ]
-    if any(known):
-        table.add_row(
-            "learned, the paper's",
-            *(f"{figure:.1f}" if figure else "" for figure in known),
-            style="dim",
-        )
+    if any(learned):
+        cells = (f"{figure:.1f}" if figure else "" for figure in learned)
+        shown.add_row("learned, the paper's", *cells, style="dim")
     # Strategies that overlap the stages have a lower bound of their own; the least holds for all.
     bounds = [min(at[name, label].bound for name in names) for label in labels]
-    table.add_row("lower bound", *(f"{bound:g}" for bound in bounds), style="bold")
-    # Paths may have [brackets] and :colons:, which mean something else to Rich.
-    plain = functools.partial(Console, markup=False, emoji=False, highlight=False)
-    width = plain(width=WIDEST).measure(table).maximum
-    console = plain(width=max(100, Console().width, width))
-    with standard_output():
-        console.print(table)
-        for note in _notes(rows):
-            console.print(printable(note), style="dim")
+    shown.add_row("lower bound", *(f"{bound:g}" for bound in bounds), style="bold")
+    return shown
 
 
 _TABLE_2 = {case.spec for case in TABLE_2}
@@ -192,8 +165,12 @@ def _cell(row: Row) -> str:
     return "none" if row.rounds_mean is None else f"{row.rounds_mean:.1f}"
 
 
-def _differs(scheduler: str, label: str) -> bool:
-    return scheduler == "ring:steps=paper" and label in NOT_REPRODUCED
+def _cell_of_paper(row: Row) -> str:
+    return "" if row.paper is None else f"{row.paper:.1f}" + "*" * _differs(row)
+
+
+def _differs(row: Row) -> bool:
+    return row.scheduler == "ring:steps=paper" and row.label in NOT_REPRODUCED
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
@@ -203,7 +180,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
             "the paper's: Wei, Liu, Wu, Table 2; its Jellyfish graphs are unknown, each seed is "
             "another graph"
         )
-    if any(row.paper is not None and _differs(row.scheduler, row.label) for row in rows):
+    if any(row.paper is not None and _differs(row) for row in rows):
         notes.append(
             "*  does not reproduce: the paper's order of servers on the ring, and its graphs, are "
             "unknown"

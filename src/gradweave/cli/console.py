@@ -1,21 +1,29 @@
-"""What all verbs share: results on standard output, progress and errors on standard error."""
+"""Output of all verbs: results on standard output, progress and errors on standard error."""
 
 import contextlib
+import functools
 import json
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gradweave import clock
 from gradweave.errors import FileError, InputWarning
+from gradweave.topology import Topology
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 PATIENCE_S = 2.0
 """Work that takes longer than this shows its progress."""
+_WIDEST = 1 << 20
+"""Columns of the widest table; a narrower one would have its names cut short."""
+_MOST_RANKS = 16
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -28,6 +36,61 @@ def print_lines(*lines: str) -> None:
     """Writes lines to standard output; see `printable`."""
     with standard_output():
         click.echo("\n".join(map(printable, lines)))
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]] = ()) -> "Table":
+    """A table whose first column has names, to the left, and the others figures, to the right.
+
+    Args:
+        heads: of the columns.
+        rows: a cell per column; more are added by `add_row`, with a style if need be.
+    """
+    from rich.table import Table
+
+    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for number, head in enumerate(heads):
+        made.add_column(printable(head), justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        made.add_row(*map(printable, row))
+    return made
+
+
+def print_table(table: "Table", *notes: str) -> None:
+    """Writes a table, and faint lines below; as plain text where standard output is no terminal.
+
+    No cell is cut short, however narrow the terminal is.
+    """
+    from rich.console import Console
+
+    # Paths may have [brackets] and :colons:, which mean something else to Rich.
+    plain = functools.partial(Console, markup=False, emoji=False, highlight=False)
+    width = plain(width=_WIDEST).measure(table).maximum
+    console = plain(width=max(100, Console().width, width))
+    with standard_output():
+        console.print(table)
+        for line in notes:
+            console.print(printable(line), style="dim")
+
+
+def rank_map(topology: Topology) -> list[dict[str, Any]]:
+    """Rank, server and name (None where it has none) of each server, for JSON."""
+    labels = topology.labels
+    return [
+        {"rank": rank, "server": server, "name": labels[server] if labels else None}
+        for rank, server in enumerate(topology.servers.tolist())
+    ]
+
+
+def rank_lines(topology: Topology) -> list[str]:
+    """The same in one line, or none where ranks are ids and there are no names."""
+    servers = topology.servers.tolist()
+    if not topology.labels and servers == list(range(len(servers))):
+        return []
+    shown = [
+        f"{rank} is server {topology.id_name(server)}"
+        for rank, server in enumerate(servers[:_MOST_RANKS])
+    ]
+    return [f"ranks: {', '.join(shown)}{', …' * (len(servers) > _MOST_RANKS)}"]
 
 
 @contextlib.contextmanager
@@ -53,19 +116,24 @@ def printable(text: str) -> str:
 
 
 def note(line: str) -> None:
-    """Says on standard error what is to be known at once, if that can be written."""
+    """Writes a line to standard error, where that can be written."""
     with contextlib.suppress(OSError):
         click.echo(printable(line), err=True)
 
 
+def complain(reason: str) -> None:
+    """Says on standard error, in one line, why a command fails."""
+    note(f"gradweave: {' '.join(reason.split())}")
+
+
 def warn(warning: str) -> None:
     """Warns on standard error, in one line."""
-    note(f"gradweave: warning: {' '.join(warning.split())}")
+    complain(f"warning: {warning}")
 
 
 @contextlib.contextmanager
 def spoken_warnings() -> Iterator[None]:
-    """Says each of Gradweave's own warnings in one line, and once; others appear as ever."""
+    """Shows each of Gradweave's warnings once, in one line; those of others as Python does."""
     said: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", InputWarning)
@@ -92,7 +160,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Says on standard error what is being done, once the work takes longer than `PATIENCE_S`.
+    """Shows the step under way on standard error, once the work takes longer than `PATIENCE_S`.
 
     On a terminal one line is rewritten; elsewhere a line is written at most every five seconds.
     """
@@ -108,12 +176,16 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        self.hide()
 
     def __call__(self, doing: str) -> None:
-        """Changes what is said to be done."""
+        """Changes the text to that of the next step."""
         self._doing = doing
+
+    def hide(self) -> None:
+        """Shows nothing from here on."""
+        self._stop.set()
+        self._thread.join()
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):  # nobody can see it

@@ -1,4 +1,4 @@
-"""``gradweave evaluate``: judge and draw the policy of a training that came to its end."""
+"""``gradweave evaluate``: the returns of a finished training's policy, and a picture of it."""
 
 import time
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gradweave.marl.training import Trained
 
 NEEDED = ("jax", "equinox", "jaxtyping", "optax", "safetensors", "tensorboardX", "jaxmarl")
-"""What training agents and playing by their policies take."""
+"""Packages for training agents and for playing by their policies."""
 episodes_option = click.option(
     "--episodes",
     type=click.IntRange(1),
@@ -41,8 +41,7 @@ render_option = click.option(
 def evaluate(folder: Path, episodes: int, seed: int, render: Path | None, as_json: bool) -> None:
     """Judge the policy that a training ended in, and draw it.
 
-    FOLDER is what "gradweave train" was given as --output. It says what was played, by which
-    algorithm; nothing in it is changed.
+    FOLDER is the --output of "gradweave train"; nothing in it is changed.
     """
     lazy.require("gradweave evaluate", *NEEDED, extra="marl")
     writable(render, ".gif")
@@ -50,92 +49,42 @@ def evaluate(folder: Path, episodes: int, seed: int, render: Path | None, as_jso
     start_jax()
     with Progress("reading the policy") as progress:
         from gradweave.marl.loading import load
+        from gradweave.marl.results import description
 
         trained = load(folder)
-        held = judged(trained, episodes, seed, progress) | drawn(trained, render, seed, progress)
-    held = {"folder": str(folder), **about(trained), "seed": seed, **held}
-    held["wall_s"] = round(time.monotonic() - begun, 2)
+        result = {"folder": str(folder), **description(trained), "seed": seed}
+        result |= judged(trained, episodes, seed, render, progress)
+    result["wall_s"] = round(time.monotonic() - begun, 2)
     if as_json:
-        print_json(held)
+        print_json(result)
         return
     print_lines(
-        f"{held['algorithm']} on {held['env']}, trained for {held['steps']} steps: judged in "
-        f"{duration(held['wall_s'])}",
-        *told(held),
+        f"{result['algorithm']} on {result['env']}, trained for {result['steps']} steps: judged in "
+        f"{duration(result['wall_s'])}",
+        *lines_of(result),
     )
 
 
-def about(trained: "Trained") -> dict[str, Any]:
-    """What was trained, in words."""
-    config, schedule = trained.config, trained.schedule
-    return {
-        "env": trained.environment.id,
-        "algorithm": config.algorithm,
-        "aggregation": config.aggregation,
-        "schedule": schedule
-        and {
-            "topology": schedule.topology.name,
-            "rounds": schedule.rounds,
-            "scheduler": schedule.scheduler.name,
-        },
-        "devices": config.devices,
-        "seeds": config.seeds,
-        "steps": config.updates * config.settings.steps,
-        "extended_from": list(trained.extended),
-        "updates": config.updates,
-    }
-
-
-def judged(trained: "Trained", episodes: int, seed: int, progress: Progress) -> dict[str, Any]:
-    """What the policy earns, beside agents that play at random."""
-    from gradweave.marl.evaluation import HOWS, evaluate
+def judged(
+    trained: "Trained", episodes: int, seed: int, render: Path | None, progress: Progress
+) -> dict[str, Any]:
+    """The policy's returns, and the name of its picture if one is asked for."""
+    from gradweave.marl.results import draw, returns
 
     progress("judging the policy")
-    found = {}
-    for how in HOWS:
-        each = evaluate(
-            trained.learner,
-            trained.environment,
-            trained.parameters,
-            how,
-            episodes=episodes,
-            seed=seed,
-        )
-        found[how] = {
-            "mean": sum(one.mean for one in each) / len(each),
-            "by_seed": [one.mean for one in each],
-            "standard_error": [one.error if episodes > 1 else None for one in each],
-            "by_agent": {
-                agent: [float(one.by_agent[:, i].mean()) for one in each]
-                for i, agent in enumerate(trained.environment.agents)
-            },
-            "length": sum(float(one.lengths.mean()) for one in each) / len(each),
-        }
-    return {"episodes": episodes, "return": found, "return_is": trained.environment.meaning}
+    result = returns(trained, episodes, seed)
+    if render is not None:
+        progress("drawing an episode")
+        draw(trained, render, seed)
+    return result | {"rendered": None if render is None else str(render)}
 
 
-def drawn(trained: "Trained", path: Path | None, seed: int, progress: Progress) -> dict[str, Any]:
-    """One episode of the first seed's policy, at its best, where a file for it is named."""
-    if path is None:
-        return {"rendered": None}
-    import jax
-
-    from gradweave.marl.games.render import episode, save_gif
-
-    progress("drawing an episode")
-    first = jax.tree.map(lambda x: x[0], trained.parameters)
-    environment = trained.environment
-    moments = episode(trained.learner, environment, first, seed=seed, greedy=True)
-    save_gif(environment, moments, path)
-    return {"rendered": str(path)}
-
-
-def told(held: dict[str, Any]) -> list[str]:
-    """What `judged` and `drawn` found, in lines."""
-    returns = held["return"]
+def lines_of(result: dict[str, Any]) -> list[str]:
+    """`judged` in lines."""
+    by_how = result["return"]
     return [
-        f"return: greedy {returns['greedy']['mean']:.4g}, sampled "
-        f"{returns['sampled']['mean']:.4g}, at random {returns['random']['mean']:.4g}",
-        f"({held['return_is']}; {held['episodes']} episodes a seed)",
-        *([f"drawn: {held['rendered']}"] if held["rendered"] else []),
+        f"return: greedy {by_how['greedy']['mean']:.4g}, sampled "
+        f"{by_how['sampled']['mean']:.4g}, at random {by_how['random']['mean']:.4g}",
+        f"({result['return_is']}; {result['episodes']} episodes a seed)",
+        *([f"drawn: {result['rendered']}"] if result["rendered"] else []),
     ]

@@ -5,9 +5,8 @@ from typing import Any
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines
+from gradweave.cli.console import Progress, print_json, print_lines, rank_lines, rank_map
 from gradweave.cli.options import Size, json_option, writable
-from gradweave.cli.ranks import rank_lines, rank_map
 from gradweave.errors import OptionError
 from gradweave.export import (
     FORMATS,

@@ -10,14 +10,7 @@ import click
 import numpy as np
 
 from gradweave.atomic import atomic_write
-from gradweave.cli.console import (
-    Progress,
-    print_json,
-    print_lines,
-    printable,
-    standard_output,
-    warn,
-)
+from gradweave.cli.console import Progress, print_json, print_lines, print_table, table, warn
 from gradweave.cli.options import (
     Lost,
     Sizes,
@@ -42,6 +35,8 @@ from gradweave.topology.units import (
 )
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from gradweave.lab.measure import Measurement
 
 BACKEND = "gloo"
@@ -139,7 +134,7 @@ def lab(
         f"{topology.name}: {topology.num_servers} processes, {topology.num_links} links, the "
         f"slowest {format_bandwidth(float(topology.bandwidth_bytes_per_s.min()))}"
     )
-    _print_table(measurements)
+    print_table(_table(measurements))
     if written:
         print_lines(f"written to {' and '.join(map(str, written))}")
 
@@ -225,30 +220,25 @@ def _write(
     return [figures, chart]
 
 
-def _print_table(measurements: Sequence["Measurement"]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1), header_style="bold")
-    table.add_column("schedule", no_wrap=True)
-    for head in (
-        *("MB", "rounds", "predicted ms", "measured ms", "spread", "ratio"),
+def _table(measurements: Sequence["Measurement"]) -> "Table":
+    heads = (
+        *("schedule", "MB", "rounds", "predicted ms", "measured ms", "spread", "ratio"),
         *("MB sent", "MB on links", "of that not data"),
-    ):
-        table.add_column(head, justify="right", no_wrap=True)
-    for one in measurements:
-        spread = (max(one.runs_s) - min(one.runs_s)) / one.measured_s
-        table.add_row(
-            printable(one.name),
-            f"{one.gradient_bytes / 1e6:g}",
-            "–" if one.schedule is None else str(one.schedule.rounds),
-            "–" if one.predicted_s is None else f"{1e3 * one.predicted_s:.1f}",
-            f"{1e3 * one.measured_s:.1f}",
-            f"{spread:.0%}",
-            "–" if one.ratio is None else f"{one.ratio:.2f}",
-            f"{sum(one.sent_bytes) / 1e6:.2f}" if one.schedule else "–",
-            f"{one.link_bytes.sum() / 1e6:.2f}",
-            "–" if one.overhead is None else f"{one.overhead / (1 + one.overhead):.1%}",
-        )
-    with standard_output():
-        Console(width=1 << 20).print(table)
+    )
+    return table(heads, [_cells(one) for one in measurements])
+
+
+def _cells(one: "Measurement") -> list[str]:
+    spread = (max(one.runs_s) - min(one.runs_s)) / one.measured_s
+    return [
+        one.name,
+        f"{one.gradient_bytes / 1e6:g}",
+        "–" if one.schedule is None else str(one.schedule.rounds),
+        "–" if one.predicted_s is None else f"{1e3 * one.predicted_s:.1f}",
+        f"{1e3 * one.measured_s:.1f}",
+        f"{spread:.0%}",
+        "–" if one.ratio is None else f"{one.ratio:.2f}",
+        f"{sum(one.sent_bytes) / 1e6:.2f}" if one.schedule else "–",
+        f"{one.link_bytes.sum() / 1e6:.2f}",
+        "–" if one.overhead is None else f"{one.overhead / (1 + one.overhead):.1%}",
+    ]

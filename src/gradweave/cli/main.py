@@ -18,10 +18,9 @@ from gradweave.cli.learn import learn
 from gradweave.cli.run import run
 from gradweave.cli.schedule import schedule
 from gradweave.cli.show import show
-from gradweave.cli.status import ANSWER_IS_NO, BAD_INPUT, INTERRUPTED, SUCCESS
 from gradweave.cli.train import train
 from gradweave.cli.verify import verify
-from gradweave.errors import GradweaveError, Negative
+from gradweave.errors import BAD_INPUT, INTERRUPTED, SUCCESS, GradweaveError, exit_status
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -62,10 +61,8 @@ def _status(arguments: list[str] | None) -> int:
         return BAD_INPUT
     except click.ClickException as error:
         return _say(error.format_message(), BAD_INPUT)
-    except Negative as error:
-        return _say(str(error), ANSWER_IS_NO)
     except GradweaveError as error:
-        return _say(str(error), BAD_INPUT)
+        return _say(str(error), exit_status(error))
     except MemoryError:
         return _say("out of memory; try a smaller network or file", BAD_INPUT)
     except (KeyboardInterrupt, click.Abort):

@@ -139,3 +139,13 @@ def writable(path: Path | None, *suffixes: str) -> None:
         raise FileError(f"{path}: is a directory; give the name of a file")
     if not path.parent.is_dir():
         raise FileError(f"{path}: there is no directory {path.parent}; make it first")
+
+
+def writable_folder(path: Path | None, option: str) -> None:
+    """Refuses a folder for results that cannot be made, before the work rather than after it.
+
+    Raises:
+        FileError: there is a file of this name.
+    """
+    if path is not None and path.exists() and not path.is_dir():
+        raise FileError(f"{path}: is not a directory; give another name to {option}")

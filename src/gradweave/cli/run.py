@@ -1,34 +1,35 @@
 """``gradweave run``: the collective on real processes, checked and timed."""
 
 import os
-import sys
-import time
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines, printable, warn
-from gradweave.cli.options import Size, json_option, positive
-from gradweave.cli.ranks import rank_lines, rank_map
-from gradweave.errors import GradweaveError, LostServerError, Negative, OptionError, RunError
-from gradweave.execute.program import check_runs
+from gradweave.cli.console import (
+    Progress,
+    complain,
+    print_json,
+    print_lines,
+    print_table,
+    rank_lines,
+    rank_map,
+    table,
+)
+from gradweave.cli.options import Size, json_option, positive, writable_folder
+from gradweave.errors import OptionError
 from gradweave.execute.reduction import REDUCTIONS, Reduction
-from gradweave.execute.running.joined import abandon, join, rank_given
-from gradweave.execute.running.launch import Place, launch
-from gradweave.execute.running.memory import check_memory
+from gradweave.execute.running.joined import ended_at_once
+from gradweave.execute.running.launch import Place
+from gradweave.execute.running.run import run as run_file
 from gradweave.execute.running.trial import DTYPES, Report, Timing, Trial, itemsize
-from gradweave.execute.running.worker import Task
 from gradweave.lazy import require
-from gradweave.schedule import Schedule, load
+from gradweave.processes.launchers import rank_given
+from gradweave.schedule import Schedule
 from gradweave.topology.units import format_size
 
 _PACKAGES = {"mpi": "mpi4py", "torch": "torch", "jax": "jax"}
 _OWN = {"mpi": "MPI_Allreduce", "torch": "dist.all_reduce", "jax": "jax.lax.psum"}
-_LINGER_S = 2.0
-"""A launcher ends all its processes as soon as one fails: how long the others have to say why."""
-_PER_CORE = 8
-"""Processes a core beyond which their times say nothing about the schedule."""
 
 
 @click.command()
@@ -84,7 +85,7 @@ _PER_CORE = 8
     "--logs",
     type=click.Path(path_type=Path),
     metavar="DIRECTORY",
-    help="Where to leave what each process says.",
+    help="Folder for the processes' logs.",
 )
 @json_option
 def run(
@@ -108,8 +109,7 @@ def run(
     processes are those that were started; otherwise one a server is started on this machine, or,
     with JAX, one process whose devices are the servers.
     """
-    given = rank_given(backend)
-    try:
+    with ended_at_once(complain):
         trial = Trial(
             backend,
             -(-gradient_bytes // itemsize(dtype)) if elements is None else elements,
@@ -120,41 +120,19 @@ def run(
         )
         place = Place(processes or 1, devices != "found", logs, timeout)
         _check_options(trial, place, processes, devices)
-        report = _report(file, trial, place, given)
-    except GradweaveError as error:
-        rank = _rank_given()
-        if rank is None:
-            raise
-        _leave(error, rank)
-    if not given:
-        _print(*report, trial, file, as_json)
-
-
-def _report(file: Path, trial: Trial, place: Place, given: int | None) -> tuple[Schedule, Report]:
-    if given:  # the first process alone shows its progress
-        schedule = _read(file)
-        return schedule, join(schedule, _task(file, trial, place), lambda _: None, _end)
-    with Progress(f"reading {file}") as progress:
-        schedule = _read(file)
-        if given is not None:
-            return schedule, join(schedule, _task(file, trial, place), progress, _end)
-        _check_machine(schedule, trial, place)
-        progress(f"starting {schedule.topology.num_servers} servers")
-        return schedule, launch(schedule, file, trial, place, progress)
-
-
-def _read(file: Path) -> Schedule:
-    schedule = load(file)
-    check_runs(schedule)
-    return schedule
-
-
-def _task(file: Path, trial: Trial, place: Place) -> Task:
-    return Task(str(file), trial, place.timeout_s)
+        first = not rank_given(backend)
+        with Progress(f"reading {file}") as progress:
+            if not first:
+                progress.hide()
+            schedule, report = run_file(file, trial, place, progress, complain)
+    if first and as_json:
+        print_json(_summary(schedule, report, trial, file))
+    elif first:
+        _print(schedule, report, trial, file)
 
 
 def _check_options(trial: Trial, place: Place, processes: int | None, devices: str | None) -> None:
-    """Refuses what does not go together, before anything is started."""
+    """Refuses options that do not go together, before anything is started."""
     backend = trial.backend
     if backend != "jax":
         for name, given in (("--processes", processes), ("--devices", devices)):
@@ -173,55 +151,7 @@ def _check_options(trial: Trial, place: Place, processes: int | None, devices: s
             )
     if place.logs is not None and not place.logs.parent.is_dir():
         raise OptionError(f"--logs: there is no directory {place.logs.parent}; make it first")
-    if place.logs is not None and place.logs.exists() and not place.logs.is_dir():
-        raise OptionError(f"--logs: {place.logs} is a file; give the name of a directory")
-
-
-def _check_machine(schedule: Schedule, trial: Trial, place: Place) -> None:
-    """Refuses what there is no memory for; warns where times or memory may not do."""
-    servers, cores = schedule.topology.num_servers, os.cpu_count() or 1
-    if place.pretend_devices and servers > _PER_CORE * cores:
-        warn(f"{servers} servers share {cores} cores; the times are those of the cores")
-    if place.pretend_devices:  # devices that JAX finds have memory of their own
-        processes = place.processes if trial.backend == "jax" else servers
-        if warning := check_memory(servers, processes, trial.gradient_bytes):
-            warn(warning)
-
-
-def _leave(error: GradweaveError, rank: int) -> NoReturn:
-    """Ends a process that a launcher started.
-
-    All have the same error where the input is bad, so the first alone says it; a server that was
-    lost everybody names. At once: at the usual end of a process, MPI waits for the lost one too.
-    """
-    negative = isinstance(error, Negative)
-    if rank == 0 or negative:
-        text = " ".join(str(error).split())
-        by = f"rank {rank}: " if negative else ""
-        click.echo(f"gradweave: {by}{printable(text)}", err=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    time.sleep(_LINGER_S)
-    if negative and not isinstance(error, LostServerError):
-        abandon()
-    os._exit(1 if negative else 2)
-
-
-def _end(reason: str) -> NoReturn:
-    _leave(RunError(reason), _rank_given() or 0)
-
-
-def _rank_given() -> int | None:
-    """The rank that any launcher gave this process."""
-    ranks = (rank_given(backend) for backend in _PACKAGES)
-    return next((rank for rank in ranks if rank is not None), None)
-
-
-def _print(schedule: Schedule, report: Report, trial: Trial, file: Path, as_json: bool) -> None:
-    if as_json:
-        print_json(_summary(schedule, report, trial, file))
-    else:
-        print_lines(*_lines(schedule, report, trial, file))
+    writable_folder(place.logs, "--logs")
 
 
 def _summary(schedule: Schedule, report: Report, trial: Trial, file: Path) -> dict[str, Any]:
@@ -264,32 +194,23 @@ def _numbers(timing: Timing, trial: Trial) -> dict[str, Any]:
     }
 
 
-def _lines(schedule: Schedule, report: Report, trial: Trial, file: Path) -> list[str]:
-    rows: list[tuple[str, ...]] = [("", "median", "fastest", "quartiles", "bandwidth")]
-    rows.append((file.name, *_cells(report.schedule, trial)))
-    if report.own is not None:
-        rows.append((_OWN[trial.backend], *_cells(report.own, trial)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = [
-        "  ".join(
-            [row[0].ljust(widths[0])]
-            + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        )
-        for row in rows
-    ]
+def _print(schedule: Schedule, report: Report, trial: Trial, file: Path) -> None:
+    servers, name = schedule.topology.num_servers, schedule.topology.name
+    processes = "1 process" if report.processes == 1 else f"{report.processes} processes"
     checked = f"bit for bit as the oracle's, length {report.oracle_elements:,}"
     if report.pattern_elements > report.oracle_elements:
         checked += f"; exact, length {report.pattern_elements:,}"
-    processes = "1 process" if report.processes == 1 else f"{report.processes} processes"
-    return [
-        f"{schedule.collective} on {schedule.topology.name} by {schedule.scheduler.name}: "
-        f"{schedule.topology.num_servers} servers in {processes} on {os.cpu_count()} cores, "
-        f"{report.library}",
+    print_lines(
+        f"{schedule.collective} on {name} by {schedule.scheduler.name}: {servers} servers in "
+        f"{processes} on {os.cpu_count()} cores, {report.library}",
         f"{format_size(trial.gradient_bytes)} of {trial.dtype}, {trial.reduction}: {checked}",
         *rank_lines(schedule.topology),
-        *table,
-        _sent(report.schedule.sent_bytes or ()),
-    ]
+    )
+    rows = [[file.name, *_cells(report.schedule, trial)]]
+    if report.own is not None:
+        rows.append([_OWN[trial.backend], *_cells(report.own, trial)])
+    print_table(table(["", "median", "fastest", "quartiles", "bandwidth"], rows))
+    print_lines(_sent(report.schedule.sent_bytes or ()))
 
 
 def _cells(timing: Timing, trial: Trial) -> list[str]:

@@ -17,9 +17,9 @@ from gradweave import simulate
 from gradweave.errors import InputWarning, OptionError, RunError
 from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.program import check_all_reduce
-from gradweave.lab.crew import ANSWER_S, Crew
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.lab.paths import schedule_paths, shortest_paths
+from gradweave.lab.server_processes import ANSWER_S, ServerProcesses
 from gradweave.schedule.schedule import Schedule
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_size
@@ -185,16 +185,16 @@ def laboratory(
     with (
         tempfile.TemporaryDirectory(prefix="gradweave-lab-") as folder,
         EmulatedNetwork(topology) as network,
-        Crew(network) as crew,
+        ServerProcesses(network, Path(folder, "log")) as servers,
     ):
-        yield Laboratory(network, crew, Path(folder))
+        yield Laboratory(network, servers, Path(folder))
 
 
 class Laboratory:
     """A network and its processes, ready to run schedules."""
 
-    def __init__(self, network: EmulatedNetwork, crew: Crew, folder: Path) -> None:
-        self.network, self.crew = network, crew
+    def __init__(self, network: EmulatedNetwork, servers: ServerProcesses, folder: Path) -> None:
+        self.network, self.servers = network, servers
         self._folder = folder
         self._meetings = 0
 
@@ -220,7 +220,7 @@ class Laboratory:
             runs.append(seconds)
         time.sleep(_SETTLE_S)
         link_bytes = (self.network.sent_bytes() - before) / repetitions
-        self.crew.ask(lambda _: {"do": "finish"})
+        self.servers.ask(lambda _: {"do": "finish"})
         predicted = _prediction(schedule, elements) if schedule is not None else (None,) * 3
         return Measurement(
             name=name,
@@ -254,14 +254,14 @@ class Laboratory:
             file = self._folder / f"schedule{self._meetings}.json"
             schedule.save(file)
             task |= {"file": str(file), "channel": paths.channel.tolist()}
-        answers = self.crew.ask(lambda _: task)
+        answers = self.servers.ask(lambda _: task)
         self.network.forward(paths.forwarders)
         return all(answer["correct"] for answer in answers)
 
     def run(self) -> tuple[float, list[int]]:
         """Runs once; returns the seconds it took, and [N] the bytes that each server sent."""
         at = time.monotonic() + _HEADSTART_S
-        answers = self.crew.ask(lambda _: {"do": "run", "at": at})
+        answers = self.servers.ask(lambda _: {"do": "run", "at": at})
         late = max(answer["start"] for answer in answers)
         end = max(answer["end"] for answer in answers)
         return end - max(at, late), [answer["sent_bytes"] for answer in answers]

@@ -1,14 +1,12 @@
-"""One server of a lab: a process in a network namespace that does what its standard input says.
+"""One server of a lab: a process in a network namespace that does the tasks that it is sent.
 
-Each line is one task as JSON, answered by one line on standard output. The process ends when its
-input does, so it never outlives the lab.
+Each task is a JSON object, answered by one.
 """
 
-import json
+import functools
 import os
 import queue
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,11 +21,13 @@ from gradweave.errors import GradweaveError
 from gradweave.execute.pattern import contribution, expected
 from gradweave.execute.torch_distributed import Collective
 from gradweave.execute.torch_distributed.messages import Pair, pair
+from gradweave.processes.ending import end_at_once
+from gradweave.processes.parent import Parent
 from gradweave.schedule import load
 
 
-class Worker:
-    """What a server keeps between tasks."""
+class LabServer:
+    """A server's state between tasks."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
@@ -86,32 +86,19 @@ class Worker:
 
 
 def main(namespace: str, rank: int, size: int) -> None:
-    """Works until standard input ends."""
+    """Does tasks until the lab ends."""
     netns.setns(namespace)
     torch.set_num_threads(1)
-    worker = Worker(rank, size)
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print must not be taken for an answer
+    server, parent = LabServer(rank, size), Parent()
     tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(tasks,), daemon=True).start()
+    parent.listen(tasks.put)
     while True:
         task = tasks.get()
         try:
-            answer = getattr(worker, task["do"])(task)
+            parent.send(**getattr(server, task["do"])(task))
         except (GradweaveError, RuntimeError) as error:
-            answer = {"error": str(error), "lost": getattr(error, "rank", None)}
-        answers.write(json.dumps(answer) + "\n")
-        if "error" in answer:
             # Threads still wait for messages that will never come.
-            answers.flush()
-            os._exit(1)
-
-
-def _listen(tasks: "queue.SimpleQueue[dict[str, Any]]") -> None:
-    """Passes tasks on; ends the process when there will be no more, whatever it is doing."""
-    for line in sys.stdin:
-        tasks.put(json.loads(line))
-    os._exit(0)
+            end_at_once(1, functools.partial(parent.send, error=str(error)))
 
 
 if __name__ == "__main__":

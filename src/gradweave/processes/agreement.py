@@ -78,6 +78,12 @@ class Processes:
         """Whether this process speaks for all."""
         return self.index == 0
 
+    def leave(self) -> None:
+        """Parts from the others, which all do at the same place: from here on each is alone."""
+        if not self.alone:
+            jax.distributed.shutdown()
+            self.ended_together = True
+
     # What fails, fails for all.
 
     def agree(self, *mine: int) -> NDArray[np.int64]:

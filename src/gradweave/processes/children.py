@@ -1,4 +1,8 @@
-"""Processes that are started together, listened to, and never left behind."""
+"""Processes that are started together, listened to, and never left behind.
+
+Parent and child exchange JSON objects, one a line; `gradweave.processes.parent` is the child's
+side.
+"""
 
 import contextlib
 import json
@@ -14,8 +18,8 @@ from typing import Any
 STOP_S = 3.0
 """How long a process has to end when asked to, before it is killed."""
 
-Heard = tuple[int, dict[str, Any] | None]
-"""Number of a process, and what it said; None: it ended."""
+Message = tuple[int, dict[str, Any] | None]
+"""Number of a child, and the JSON object that it sent; None: it ended."""
 
 
 class Children:
@@ -23,14 +27,14 @@ class Children:
 
     Args:
         starts: of each, its command and its environment.
-        log: file for their standard error; None: it is that of this process.
+        log: file for their standard error; None: they share that of this process.
     """
 
     def __init__(
         self, starts: Sequence[tuple[Sequence[str], Mapping[str, str]]], log: Path | None
     ) -> None:
-        self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
-        self._processes: list[subprocess.Popen[str]] = []
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.processes: list[subprocess.Popen[str]] = []
         with contextlib.nullcontext() if log is None else log.open("ab") as errors:
             try:
                 for command, environment in starts:
@@ -46,32 +50,32 @@ class Children:
         self._stop()
 
     def __len__(self) -> int:
-        return len(self._processes)
+        return len(self.processes)
 
-    def hear(self, timeout_s: float) -> Heard | None:
-        """The next that one of them says; None if nobody says anything for so long."""
+    def receive(self, timeout_s: float) -> Message | None:
+        """The next message of any child; None if none comes in time."""
         try:
-            return self._heard.get(timeout=max(timeout_s, 0.0))
+            return self._messages.get(timeout=max(timeout_s, 0.0))
         except queue.Empty:
             return None
 
     def status(self, number: int) -> int:
-        """Exit status of one that has ended; negative: the signal that ended it."""
-        return self._processes[number].wait()
+        """Exit status of a child that has ended; negative: the signal that ended it."""
+        return self.processes[number].wait()
 
-    def tell(self, number: int, word: Mapping[str, Any]) -> None:
-        """Writes one JSON object to the standard input of one of them."""
-        pipe = self._processes[number].stdin
+    def send(self, number: int, message: Mapping[str, Any]) -> None:
+        """Writes one JSON object to the standard input of a child."""
+        pipe = self.processes[number].stdin
         assert pipe is not None
         try:
-            pipe.write(json.dumps(word) + "\n")
+            pipe.write(json.dumps(message) + "\n")
             pipe.flush()
         except (OSError, ValueError):
-            pass  # it has ended, which is heard
+            pass  # it has ended, which `receive` tells
 
     def dismiss(self) -> None:
-        """Closes the standard input of all, which tells them that they may go."""
-        for process in self._processes:
+        """Closes the standard input of all, upon which they end."""
+        for process in self.processes:
             assert process.stdin is not None
             try:
                 process.stdin.close()
@@ -89,28 +93,28 @@ class Children:
             stderr=errors,
             text=True,
             errors="replace",
-            start_new_session=True,  # Ctrl-C is for the verb, which then ends them
+            start_new_session=True,  # Ctrl-C is for the parent, which then ends them
         )
-        self._processes.append(process)
-        number = len(self._processes) - 1
+        self.processes.append(process)
+        number = len(self.processes) - 1
         threading.Thread(target=self._listen, args=(number, process), daemon=True).start()
 
     def _listen(self, number: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             try:
-                said = json.loads(line)
+                message = json.loads(line)
             except ValueError:
                 continue  # something that mpirun prints
-            if isinstance(said, dict):
-                self._heard.put((number, said))
+            if isinstance(message, dict):
+                self._messages.put((number, message))
         process.wait()
-        self._heard.put((number, None))
+        self._messages.put((number, None))
 
     def _stop(self) -> None:
         """Asks all that are left to end, so that mpirun ends its own, and then kills them."""
         self.dismiss()
-        left = [process for process in self._processes if process.poll() is None]
+        left = [process for process in self.processes if process.poll() is None]
         for process in left:
             process.terminate()
         for process in left:
@@ -119,9 +123,35 @@ class Children:
             except subprocess.TimeoutExpired:
                 _kill_session(process)
                 process.wait()
-        for process in self._processes:
+        for process in self.processes:
             assert process.stdout is not None
             process.stdout.close()
+
+
+def how_ended(status: int | None) -> str:
+    """How a process ended, in words.
+
+    Args:
+        status: as `subprocess` gives it, negative for a signal; None where it is not known.
+
+    >>> how_ended(-9)
+    'its process was ended by SIGKILL'
+    """
+    if status is None:
+        return "its process ended"
+    if status >= 0:
+        return f"its process ended with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"its process was ended by {name}"
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says anything."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip(" -")]
+    return lines[-1].strip() if lines else "no message"
 
 
 def _kill_session(process: subprocess.Popen[str]) -> None:

@@ -1,4 +1,4 @@
-"""How an MPI on this machine starts processes."""
+"""MPI on this machine: how it starts processes, and how a job of its ends."""
 
 import os
 import re
@@ -17,8 +17,8 @@ _WRAPPER = (
     '"$@"; status=$?; echo $status > "$0/status-$rank"; '
     "[ $status -gt 128 ] && kill -$((status - 128)) $$; exit $status"
 )
-"""What is run in place of each process, since mpirun does not say which signal ended which. It ends
-by the same signal, since Open MPI tells the others only of processes that end by one."""
+"""Shell program around each process, since mpirun does not say which signal ended which. It ends by
+the same signal, since Open MPI tells the others only of processes that end by one."""
 
 
 def mpirun_command(servers: int, worker: Sequence[str], statuses: Path) -> list[str]:
@@ -33,7 +33,7 @@ def mpirun_command(servers: int, worker: Sequence[str], statuses: Path) -> list[
         OptionError: there is no MPI, or Python cannot use it.
     """
     require("the backend mpi", "mpi4py")
-    mpirun = _found()
+    mpirun = _mpirun()
     return [
         *(mpirun, *_options(_version(mpirun)), "-n", str(servers)),
         *("sh", "-c", _WRAPPER, str(statuses), *worker),
@@ -45,7 +45,7 @@ def mpirun_environment(temporary: Path) -> dict[str, str]:
     return {"TMPDIR": str(temporary), "OMPI_MCA_btl_sm_backing_directory": str(temporary)}
 
 
-def exit_status(statuses: Path, rank: int) -> int | None:
+def status_of(statuses: Path, rank: int) -> int | None:
     """Exit status of a process, negative for a signal; None while it has not ended."""
     try:
         status = int((statuses / f"status-{rank}").read_text() or "0")
@@ -54,7 +54,14 @@ def exit_status(statuses: Path, rank: int) -> int | None:
     return 128 - status if status > 128 else status
 
 
-def _found() -> str:
+def abort_job() -> None:
+    """Ends all processes of the MPI job that this one is in; nothing where it is in none."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized():
+        mpi.COMM_WORLD.Abort(1)
+
+
+def _mpirun() -> str:
     beside = Path(sys.executable).with_name("mpirun")
     mpirun = str(beside) if beside.exists() else shutil.which("mpirun") or shutil.which("mpiexec")
     if mpirun is None:
@@ -76,7 +83,7 @@ def _version(mpirun: str) -> str:
 
 
 def _options(version: str) -> list[str]:
-    """What Open MPI is told; others need no telling."""
+    """Options for Open MPI; other MPIs need none."""
     release = re.search(r"Open MPI\) (\d+)", version)
     if release is None:
         return []

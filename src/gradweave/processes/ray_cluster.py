@@ -96,7 +96,7 @@ class Cluster:
     def resume(self, how: str) -> None:
         """Notes what is to be said where Ray ends: what became of the work, and how to go on."""
         self._resume = how
-        self._beside.tell(0, {"resume": how})
+        self._beside.send(0, {"resume": how})
 
     def when_lost(self, call: Callable[[RunError], None]) -> None:
         """Has a function called, by another thread, with the error when Ray is gone."""
@@ -104,7 +104,7 @@ class Cluster:
 
     def logs(self) -> str:
         """Where Ray's processes say what they do; it stays there."""
-        self._beside.tell(0, {"folder": None})
+        self._beside.send(0, {"folder": None})
         return self._logs
 
     @contextlib.contextmanager
@@ -125,7 +125,7 @@ class Cluster:
         return RunError(f"{self._how}; {self._resume}")
 
     def _listen(self) -> None:
-        while (heard := self._beside.hear(POLL_S)) is None:
+        while (heard := self._beside.receive(POLL_S)) is None:
             if self._closed:
                 return
         if self._closed:
@@ -191,7 +191,7 @@ def _started(ray: Any) -> Iterator[Cluster]:
                 _with_retries(ray, lambda: ray_loopback.start(ray, top, mark))
                 children = {child.name(): child.pid for child in _psutil().Process().children()}
                 parts = {"raylet": children["raylet"], "GCS": children["gcs_server"]}
-            beside.tell(0, {"parts": parts})
+            beside.send(0, {"parts": parts})
             ray_loopback.mute(ray)
             with _watched(ray, beside, str(top / "ray" / "session_latest" / "logs")) as found:
                 yield found
@@ -257,7 +257,7 @@ def _beside(**watched: Any) -> Iterator[Children]:
         try:
             yield beside
         finally:
-            beside.tell(0, {"end": True})
+            beside.send(0, {"end": True})
 
 
 @contextlib.contextmanager

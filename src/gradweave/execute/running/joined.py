@@ -1,51 +1,44 @@
-"""A run's process that somebody else has started: ``mpirun`` or ``torchrun``."""
+"""A run in a process that a launcher has started: ``mpirun`` or ``torchrun``."""
 
-import os
+import contextlib
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from gradweave.errors import GradweaveError, RunError
+from gradweave.errors import GradweaveError, LostServerError, Negative, RunError, exit_status
 from gradweave.execute.running.measure import Tell, measure
 from gradweave.execute.running.trial import Report
-from gradweave.execute.running.worker import RANK_VARIABLES, Task, open_runner
+from gradweave.execute.running.worker import Task, open_runner
+from gradweave.processes.ending import end_at_once
+from gradweave.processes.launchers import rank_of_any
+from gradweave.processes.mpirun import abort_job
 from gradweave.processes.watch import Watch
 from gradweave.schedule.schedule import Schedule
 
-_SIZE_VARIABLES = {
-    "mpi": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"),
-    "torch": ("WORLD_SIZE",),
-}
-"""Without one of these a process was not started by the backend's launcher."""
+_LINGER_S = 2.0
+"""A launcher ends all its processes as soon as one fails: how long the others have to say why."""
+Say = Callable[[str], None]
+"""Writes a line to standard error."""
 
 
-def rank_given(backend: str) -> int | None:
-    """The rank that a launcher gave this process; None where it was started by itself.
-
-    >>> rank_given("jax") is None
-    True
-    """
-    ranks = [os.environ[name] for name in RANK_VARIABLES.get(backend, ()) if name in os.environ]
-    sized = any(name in os.environ for name in _SIZE_VARIABLES.get(backend, ()))
-    return int(ranks[0]) if ranks and sized and ranks[0].isdecimal() else None
-
-
-def join(schedule: Schedule, task: Task, tell: Tell, end: Callable[[str], NoReturn]) -> Report:
+def join(schedule: Schedule, task: Task, tell: Tell, say: Say) -> Report:
     """Runs a trial together with the processes that were started with this one.
+
+    Where nothing moves for too long, this process ends.
 
     Args:
         schedule: for as many servers as there are processes.
         task: what to run.
-        tell: is told what is being done.
-        end: is called from another thread with the reason where nothing moves for too long; must
-            end the process.
+        tell: called with the step under way.
+        say: writes a line to standard error.
 
     Raises:
         ScheduleError: the schedule is for another number of servers.
         LostServerError: a server went away.
         RunError: a wrong result.
     """
-    watch = Watch(task.timeout_s, end)
+    watch = Watch(task.timeout_s, lambda reason: _leave(RunError(reason), rank_of_any() or 0, say))
 
     def moved(doing: str) -> None:
         watch.moved()
@@ -61,11 +54,32 @@ def join(schedule: Schedule, task: Task, tell: Tell, end: Callable[[str], NoRetu
         raise RunError(f"{type(error).__name__}: {error}") from error
 
 
-def abandon() -> None:
-    """Ends the other processes too, where they wait for this one and MPI would not tell them.
+@contextlib.contextmanager
+def ended_at_once(say: Say) -> Iterator[None]:
+    """Ends this process where the block raises an error, if a launcher started it.
 
-    Under torchrun there is no need: it sees to that itself.
+    At the usual end of a process MPI waits for all others, the lost one too.
     """
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized():
-        mpi.COMM_WORLD.Abort(1)
+    try:
+        yield
+    except GradweaveError as error:
+        rank = rank_of_any()
+        if rank is None:
+            raise
+        _leave(error, rank, say)
+
+
+def _leave(error: GradweaveError, rank: int, say: Say) -> NoReturn:
+    """Ends this process; of bad input, which is that of all, the first alone speaks."""
+    negative = isinstance(error, Negative)
+
+    def last_word() -> None:
+        if rank == 0 or negative:
+            say(f"rank {rank}: {error}" if negative else str(error))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        time.sleep(_LINGER_S)
+        if negative and not isinstance(error, LostServerError):
+            abort_job()  # MPI would not tell the others; torchrun does
+
+    end_at_once(exit_status(error), last_word)

@@ -1,20 +1,20 @@
 """Starts the processes of a run on this machine and supervises them."""
 
-import contextlib
 import dataclasses
 import json
 import os
-import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from gradweave.errors import OptionError
+from gradweave.execute.running.machine import check_machine
 from gradweave.execute.running.supervise import Group, supervise
 from gradweave.execute.running.trial import Report, Trial, itemsize
 from gradweave.execute.running.worker import Task
+from gradweave.processes.ending import termination
 from gradweave.processes.mpirun import mpirun_command, mpirun_environment
 from gradweave.schedule.schedule import Schedule
 
@@ -31,7 +31,7 @@ class Place:
     pretend_devices: bool = True
     """jax: make as many devices of the processor as needed, rather than take those there are."""
     logs: Path | None = None
-    """Directory in which each process leaves what it says; None: nothing is left."""
+    """Directory for the processes' logs; None: they are not kept."""
     timeout_s: float = 300.0
     """How long nothing may move."""
 
@@ -50,14 +50,18 @@ def launch(
         file: where the processes find it.
         trial: what to run.
         place: where and how.
-        progress: is told what is being done.
+        progress: called with the step under way.
 
     Raises:
         LostServerError: a server's process ended; the others have ended too, each naming it.
         RunError: a wrong result, or a run that did not come to its end.
-        OptionError: what is needed to start the processes is not there.
+        OptionError: something needed to start the processes is missing, memory for one.
     """
-    with _termination(), _directory() as name:
+    servers = schedule.topology.num_servers
+    if place.pretend_devices:  # devices that JAX finds have memory of their own
+        processes = place.processes if trial.backend == "jax" else servers
+        check_machine(servers, processes, trial.gradient_bytes)
+    with termination(), _directory() as name:
         temporary = Path(name)
         logs = temporary / "logs" if place.logs is None else place.logs
         logs.mkdir(exist_ok=True)
@@ -114,11 +118,11 @@ def _jax(schedule: Schedule, task: Task, place: Place) -> Group:
 
 
 def _jax_variables(trial: Trial, devices: int | None) -> dict[str, str]:
-    """What JAX must be told before it starts.
+    """Environment variables of a JAX process.
 
     Args:
         trial: what to run.
-        devices: how many to make of the processor; None: none.
+        devices: how many to make of the processor; None: take those that JAX finds.
     """
     variables = {"JAX_ENABLE_X64": "1"} if itemsize(trial.dtype) == 8 else {}
     if devices is not None:
@@ -144,21 +148,3 @@ def _directory() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(
         prefix=f"gradweave-run-{os.getpid()}-", dir=memory, ignore_cleanup_errors=True
     )
-
-
-@contextlib.contextmanager
-def _termination() -> Iterator[None]:
-    """Lets a request to terminate take its way through all that must be cleaned up."""
-
-    def end(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    try:
-        before = signal.signal(signal.SIGTERM, end)
-    except ValueError:  # not the main thread, which alone gets signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -2,9 +2,9 @@
 
     python -m gradweave.execute.running.worker TASK
 
-Standard output has JSON objects, one a line, for the process that launched it: ``doing``, what is
-being done; ``error``; or ``report``, from the one with the first server. On standard input comes at
-most one: ``lost``, a server that went away. Standard error goes to the process's log.
+It sends its parent ``doing``, the step under way; ``error``; ``done``; and from the process with
+the first server, ``report``. It receives one message at most: the server that was lost. Standard
+error goes to the process's log.
 """
 
 import dataclasses
@@ -12,21 +12,24 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
+from pathlib import Path
 from typing import Any, NoReturn
 
 from gradweave.errors import GradweaveError, LostServerError, Negative
 from gradweave.execute.running.measure import Runner, measure
 from gradweave.execute.running.trial import Report, Trial
+from gradweave.processes.ending import end_at_once
+from gradweave.processes.launchers import rank_given
+from gradweave.processes.parent import Parent
 from gradweave.processes.watch import Watch
 from gradweave.schedule import load
 from gradweave.schedule.schedule import Schedule
 
 WORD_S = 3.0
-"""How long a process in which something broke waits to be told that a server was lost."""
-_SAY_EVERY_S = 0.2
+"""How long a process in which something broke waits to hear that a server was lost."""
+_SEND_EVERY_S = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +57,8 @@ class Task:
     @staticmethod
     def read(text: str) -> "Task":
         """The task from what `json.dumps` made of `dataclasses.asdict`."""
-        held = json.loads(text)
-        return Task(**{**held, "trial": Trial(**held["trial"])})
+        fields = json.loads(text)
+        return Task(**{**fields, "trial": Trial(**fields["trial"])})
 
 
 def open_runner(task: Task, schedule: Schedule) -> Runner | None:
@@ -79,25 +82,21 @@ def open_runner(task: Task, schedule: Schedule) -> Runner | None:
 
 
 class Worker:
-    """A launched process, and its line to the one that launched it."""
+    """This process, with its parent and its watch."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._under_mpi = task.trial.backend == "mpi"
-        number = _rank_in_environment() if task.number is None else task.number
+        number = (rank_given("mpi") or 0) if task.number is None else task.number
         self.name = f"process {number}"
-        log = os.open(f"{task.logs}/process-{number}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(log, 2)
-        self._out = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)  # what libraries print must not be taken for ours
+        self._parent = Parent(Path(task.logs, f"process-{number}.log"))
         self._speaks = False
-        self._said = 0.0
+        self._sent_at = 0.0
         self._stage = ""
-        self._lock = threading.Lock()
         self._watch = Watch(task.timeout_s, self._end, of=task.launcher)
         print(f"pid {os.getpid()}", file=sys.stderr, flush=True)
         if not self._under_mpi:
-            threading.Thread(target=self._listen, name="gradweave-listen", daemon=True).start()
+            self._parent.listen(self._lost)
 
     def work(self) -> Report | None:
         """Does the task; returns the report where there is one."""
@@ -114,16 +113,16 @@ class Worker:
         return report if self._speaks else None
 
     def finish(self, report: Report | None) -> None:
-        """Says that it is done, and waits for the others where there is a word to wait for."""
+        """Reports that it is done, and waits until the parent ends it."""
         if report is not None:
-            self._say(report=dataclasses.asdict(report))
+            self._parent.send(report=dataclasses.asdict(report))
         if not self._under_mpi:
-            self._say(done=True)
+            self._parent.send(done=True)
             time.sleep(self._task.timeout_s)
             os._exit(1)
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Says what was wrong and ends; one who knows better has a while to say it first."""
+        """Reports an error and ends; first the parent may say that a server was lost."""
         traceback.print_exception(error, file=sys.stderr)
         bad_input = isinstance(error, GradweaveError) and not isinstance(error, Negative)
         if not self._under_mpi and not bad_input:
@@ -134,13 +133,15 @@ class Worker:
 
     def _end(self, text: str, kind: str = "RunError", lost: int | None = None) -> NoReturn:
         """Ends the process at once: other threads may wait for messages that never come."""
-        with self._lock:
+
+        def say() -> None:
             print(f"{self.name}: {text}", file=sys.stderr, flush=True)
-            self._say(error=text, kind=kind, lost=lost)
+            self._parent.send(error=text, kind=kind, lost=lost)
             if self._under_mpi and kind != "LostServerError":
-                os.kill(os.getpid(), signal.SIGKILL)  # which alone is told to those who wait for us
-            # mpirun may end all others as soon as one fails, before they have said what they know.
-            os._exit(0 if self._under_mpi else 1)
+                os.kill(os.getpid(), signal.SIGKILL)  # MPI tells the others of no other end
+
+        # mpirun may end all others as soon as one fails, before they have said what they know.
+        end_at_once(0 if self._under_mpi else 1, say)
 
     def _tell(self, doing: str) -> None:
         self._watch.moved()
@@ -148,41 +149,20 @@ class Worker:
         if stage != self._stage:
             self._stage = stage
             print(doing, file=sys.stderr, flush=True)
-        if self._speaks and time.monotonic() - self._said > _SAY_EVERY_S:
-            self._said = time.monotonic()
-            self._say(doing=doing)
+        if self._speaks and time.monotonic() - self._sent_at > _SEND_EVERY_S:
+            self._sent_at = time.monotonic()
+            self._parent.send(doing=doing)
 
-    def _say(self, **what: Any) -> None:
-        try:
-            self._out.write(json.dumps(what) + "\n")
-            self._out.flush()
-        except OSError:
-            os._exit(1)  # nobody listens any more
-
-    def _listen(self) -> None:
-        line = sys.stdin.readline()
-        if not line:
-            os._exit(0)
-        word = json.loads(line)
-        error = LostServerError(word["server"], word["rank"], word["how"], word["label"])
+    def _lost(self, message: dict[str, Any]) -> NoReturn:
+        error = LostServerError(
+            message["server"], message["rank"], message["how"], message["label"]
+        )
         self._end(str(error), "LostServerError", error.rank)
 
 
-def _rank_in_environment() -> int:
-    found = (os.environ.get(name) for name in RANK_VARIABLES["mpi"])
-    return int(next((text for text in found if text), "0"))
-
-
-RANK_VARIABLES = {
-    "mpi": ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"),
-    "torch": ("RANK",),
-}
-"""Where a backend's own launcher says which process this is."""
-
-
 def _first_line(error: BaseException) -> str:
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0] if said else 'no message'}"
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
 def main(text: str) -> None:

@@ -1,8 +1,10 @@
-"""Whether the memory of this machine is enough for a run, asked before anything is started."""
+"""Whether this machine has cores and memory enough for a run, asked before anything is started."""
 
+import os
+import warnings
 from pathlib import Path
 
-from gradweave.errors import OptionError
+from gradweave.errors import InputWarning, OptionError
 from gradweave.topology.units import format_size
 
 KEPT, PEAK = 4, 8
@@ -11,12 +13,36 @@ right answer) and has for moments while results are checked: 8.3 were measured w
 5.9 with JAX."""
 PROCESS_BYTES = 100_000_000
 """Of a process without any gradient, at least."""
+SERVERS_PER_CORE = 8
+"""Beyond this, times say nothing about the schedule."""
+
+
+def check_machine(servers: int, processes: int, gradient_bytes: int) -> None:
+    """Refuses a run that this machine has not the memory for; warns of one that strains it.
+
+    Args:
+        servers: each has a gradient of its own.
+        processes: among which the servers are divided.
+        gradient_bytes: size of the gradient.
+
+    Raises:
+        OptionError: as `check_memory`.
+    """
+    cores = os.cpu_count() or 1
+    if servers > SERVERS_PER_CORE * cores:
+        _warn(f"{servers} servers share {cores} cores; the times are those of the cores")
+    if warning := check_memory(servers, processes, gradient_bytes):
+        _warn(warning)
+
+
+def _warn(warning: str) -> None:
+    warnings.warn(warning, InputWarning, stacklevel=4)
 
 
 def available_bytes() -> int | None:
     """Memory that new processes can have without swapping; None where the system does not say."""
-    found = [_available_to_machine(), *(_left_of(*names) for names in _LIMITS)]
-    return min((each for each in found if each is not None), default=None)
+    each = [_available_to_machine(), *(_left_of(*names) for names in _LIMITS)]
+    return min((size for size in each if size is not None), default=None)
 
 
 def check_memory(servers: int, processes: int, gradient_bytes: int) -> str | None:
@@ -24,7 +50,7 @@ def check_memory(servers: int, processes: int, gradient_bytes: int) -> str | Non
 
     Args:
         servers: each has a gradient of its own.
-        processes: among which the servers are.
+        processes: among which the servers are divided.
         gradient_bytes: size of the gradient.
 
     Returns:
@@ -33,20 +59,20 @@ def check_memory(servers: int, processes: int, gradient_bytes: int) -> str | Non
     Raises:
         OptionError: it is not enough, with what is needed and what there is.
     """
-    has = available_bytes()
-    if has is None:
+    available = available_bytes()
+    if available is None:
         return None
     least, peak = (
         servers * gradient_bytes * copies + processes * PROCESS_BYTES for copies in (KEPT, PEAK)
     )
     what = f"{servers} gradients of {format_size(gradient_bytes)} and their copies need"
-    free = f"{format_size(has)} of memory are available"
-    if least > has:
+    free = f"{format_size(available)} of memory are available"
+    if least > available:
         raise OptionError(
             f"{what} at least {format_size(least)}, and {free} here; make the gradient smaller, or "
             "spread the processes over machines with mpirun or torchrun"
         )
-    if peak > has:
+    if peak > available:
         return f"{what} up to {format_size(peak)} while results are checked, and {free}"
     return None
 

@@ -1,0 +1,38 @@
+"""A schedule's file, run: by the processes that a launcher started, or by new ones."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gradweave.execute.program import check_runs
+from gradweave.execute.running.joined import Say, join
+from gradweave.execute.running.launch import Place, launch
+from gradweave.execute.running.trial import Report, Trial
+from gradweave.execute.running.worker import Task
+from gradweave.processes.launchers import rank_given
+from gradweave.schedule import Schedule, load
+
+
+def run(
+    file: Path, trial: Trial, place: Place, progress: Callable[[str], None], say: Say
+) -> tuple[Schedule, Report]:
+    """Runs a trial; under the backend's launcher, all its processes call this.
+
+    Args:
+        file: of the schedule.
+        trial: what to run.
+        place: where, unless a launcher started this process.
+        progress: called with the step under way.
+        say: writes a line to standard error.
+
+    Returns:
+        The schedule, and the report, which is the same in every process.
+
+    Raises:
+        GradweaveError: as for `join` and `launch`; or the file holds no schedule that can run.
+    """
+    schedule = load(file)
+    check_runs(schedule)
+    if rank_given(trial.backend) is not None:
+        return schedule, join(schedule, Task(str(file), trial, place.timeout_s), progress, say)
+    progress(f"starting {schedule.topology.num_servers} servers")
+    return schedule, launch(schedule, file, trial, place, progress)

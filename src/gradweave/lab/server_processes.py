@@ -1,0 +1,99 @@
+"""The processes of a lab, one per server, and their tasks."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gradweave.errors import RunError
+from gradweave.execute.lost import lost_server
+from gradweave.lab.network import EmulatedNetwork
+from gradweave.processes.children import Children, how_ended, last_line
+
+ANSWER_S = 300.0
+"""How long a task may take."""
+FAREWELL_S = 30.0
+"""How long processes have to notice that one of them was lost, before they are killed."""
+_Answers = dict[int, dict[str, Any]]
+"""By rank."""
+
+
+class ServerProcesses:
+    """One process per server, each in its namespace; ends with the block that it is used in.
+
+    Args:
+        network: the namespaces.
+        log: file for the processes' standard error.
+    """
+
+    def __init__(self, network: EmulatedNetwork, log: Path) -> None:
+        self._topology, self._log = network.topology, log
+        self._servers = self._topology.servers.tolist()
+        command = [sys.executable, "-m", "gradweave.lab.worker"]
+        starts = [
+            ([*command, network.name(server), str(rank), str(len(self._servers))], os.environ)
+            for rank, server in enumerate(self._servers)
+        ]
+        self._children = Children(starts, log)
+        self.processes = self._children.processes
+        """By rank."""
+
+    def __enter__(self) -> "ServerProcesses":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._children.__exit__(*error)
+
+    def ask(self, task: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
+        """Gives each process its task; returns their answers, by rank.
+
+        Args:
+            task: from the rank.
+
+        Raises:
+            LostServerError: a process died; all others have ended too, each naming it.
+            RunError: a process failed.
+        """
+        for rank in range(len(self._servers)):
+            self._children.send(rank, task(rank))
+        answers: _Answers = {}
+        until = time.monotonic() + ANSWER_S
+        while len(answers) < len(self._servers):
+            received = self._children.receive(until - time.monotonic())
+            if received is None:
+                late = [s for rank, s in enumerate(self._servers) if rank not in answers]
+                names = ", ".join(map(self._topology.id_name, late))
+                raise RunError(f"no answer from servers {names} within {ANSWER_S:g} s")
+            rank, answer = received
+            answers[rank] = self._died(rank) if answer is None else answer
+            if "error" in answers[rank]:
+                raise self._failure(answers)
+        return [answers[rank] for rank in range(len(self._servers))]
+
+    def _failure(self, answers: _Answers) -> RunError:
+        """The first error, once the other processes have answered too or their time is over."""
+        until = time.monotonic() + FAREWELL_S
+        while len(answers) < len(self._servers):
+            received = self._children.receive(until - time.monotonic())
+            if received is None:
+                break
+            rank, answer = received
+            if rank not in answers:  # and not the end of one that has answered
+                answers[rank] = self._died(rank) if answer is None else answer
+        errors = {rank: answers[rank] for rank in sorted(answers) if "error" in answers[rank]}
+        for rank in errors:  # such a process ends by itself
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.processes[rank].wait(max(until - time.monotonic(), 0))
+        for rank, answer in errors.items():
+            if "died" in answer:
+                return lost_server(self._topology, rank, answer["error"])
+        return RunError(next(iter(errors.values()))["error"])
+
+    def _died(self, rank: int) -> dict[str, Any]:
+        status = self._children.status(rank)
+        how = how_ended(status)
+        return {"error": how if status < 0 else f"{how}: {last_line(self._log)}", "died": True}

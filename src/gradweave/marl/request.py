@@ -1,0 +1,96 @@
+"""A training as it is asked for: by a TOML file, and by options that count more."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gradweave.aggregate.spec import parse
+from gradweave.checks import did_you_mean
+from gradweave.errors import OptionError
+from gradweave.marl.config import Config, read_toml
+from gradweave.marl.games.environments import asked_of, family_of
+from gradweave.marl.learners import algorithms
+
+_KINDS = {
+    "env": str,
+    "options": dict,
+    "algorithm": str,
+    "aggregation": str,
+    "devices": int,
+    "seed": int,
+    "seeds": int,
+    "steps": int,
+    "settings": dict,
+}
+"""By the name of a field."""
+_WORDS = {str: "text", int: "a whole number", dict: "a table"}
+_DEFAULTS = {"env": "MPE_simple_spread_v3", "algorithm": "ippo", "steps": 1_000_000}
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A training that was asked for."""
+
+    config: Config
+    extend: bool
+    """Whether it may extend a training of fewer steps: where steps are asked for, rather than
+    those of the default."""
+
+    def check(self) -> None:
+        """Refuses at once what training would refuse once JAX has started and a game is made."""
+        asked_of(self.config.env, self.config.options)
+        parse(self.config.aggregation).check_workers(self.config.devices)
+
+
+def read_request(file: Path | None, options: Mapping[str, Any], settings: Sequence[str]) -> Request:
+    """The training that a file and options describe.
+
+    Args:
+        file: TOML; None for none.
+        options: fields of `Config` that count more than the file's, where they are not None.
+        settings: of the algorithm, as ``NAME=VALUE``.
+
+    Raises:
+        OptionError: a field is unknown or has a value that it cannot have.
+    """
+    fields = read_toml(file)
+    try:
+        _check_names(fields)
+        fields |= {name: value for name, value in options.items() if value is not None}
+        _check_kinds(fields)
+        extend = "steps" in fields
+        fields = _DEFAULTS | fields
+        given = fields.pop("settings", {}) | dict(map(_setting, settings))
+        family = family_of(fields["env"])
+        made = algorithms.settings(fields["algorithm"], family, given)
+        return Request(Config(settings=made, **fields), extend)
+    except OptionError as error:
+        raise OptionError(f"{file}: {error}" if file else str(error)) from error
+
+
+def _check_names(fields: Mapping[str, Any]) -> None:
+    for name in fields:
+        if name not in _KINDS:
+            hint = did_you_mean(name, _KINDS)
+            raise OptionError(f"{name}: unknown; {hint}known are {', '.join(_KINDS)}")
+
+
+def _check_kinds(fields: Mapping[str, Any]) -> None:
+    for name, value in fields.items():
+        kind = _KINDS[name]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise OptionError(f"{name}: expected {_WORDS[kind]}, got {value!r}")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """A name and a value, which is written as in TOML."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise OptionError(f"--set: expected NAME=VALUE, got {text!r}")
+    try:
+        return name.strip(), msgspec.toml.decode(f"value = {value}")["value"]
+    except msgspec.DecodeError:
+        return name.strip(), value

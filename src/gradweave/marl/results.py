@@ -1,0 +1,77 @@
+"""A training's result as JSON: what was trained, what its policy earns, and a picture of it."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from gradweave.marl.evaluation import HOWS, Returns, evaluate
+from gradweave.marl.games.render import episode, save_gif
+from gradweave.marl.training import Trained
+
+
+def description(trained: Trained) -> dict[str, Any]:
+    """What was trained."""
+    config, schedule = trained.config, trained.schedule
+    return {
+        "env": trained.environment.id,
+        "algorithm": config.algorithm,
+        "aggregation": config.aggregation,
+        "schedule": schedule
+        and {
+            "topology": schedule.topology.name,
+            "rounds": schedule.rounds,
+            "scheduler": schedule.scheduler.name,
+        },
+        "devices": config.devices,
+        "seeds": config.seeds,
+        "steps": config.updates * config.settings.steps,
+        "extended_from": list(trained.extended),
+        "updates": config.updates,
+    }
+
+
+def returns(trained: Trained, episodes: int, seed: int) -> dict[str, Any]:
+    """What the policy earns, beside agents that play at random.
+
+    Args:
+        trained: whose policy.
+        episodes: per seed of the training.
+        seed: of the episodes.
+    """
+    learner, environment = trained.learner, trained.environment
+    by_how = {
+        how: _summary(
+            evaluate(learner, environment, trained.parameters, how, episodes=episodes, seed=seed),
+            environment.agents,
+        )
+        for how in HOWS
+    }
+    return {"episodes": episodes, "return": by_how, "return_is": environment.meaning}
+
+
+def _summary(by_seed: list[Returns], agents: tuple[str, ...]) -> dict[str, Any]:
+    episodes = len(by_seed[0].lengths)
+    return {
+        "mean": sum(one.mean for one in by_seed) / len(by_seed),
+        "by_seed": [one.mean for one in by_seed],
+        "standard_error": [one.error if episodes > 1 else None for one in by_seed],
+        "by_agent": {
+            agent: [float(one.by_agent[:, i].mean()) for one in by_seed]
+            for i, agent in enumerate(agents)
+        },
+        "length": sum(float(one.lengths.mean()) for one in by_seed) / len(by_seed),
+    }
+
+
+def draw(trained: Trained, path: Path, seed: int) -> None:
+    """Draws one episode of the first seed's policy, which takes its best actions.
+
+    Args:
+        trained: whose policy.
+        path: of the picture, a GIF.
+        seed: of the episode.
+    """
+    first = jax.tree.map(lambda x: x[0], trained.parameters)
+    moments = episode(trained.learner, trained.environment, first, seed=seed, greedy=True)
+    save_gif(trained.environment, moments, path)

@@ -1,0 +1,120 @@
+"""A training as a command: refused, joined, resumed and interrupted as a user expects."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradweave.errors import GradweaveError
+from gradweave.marl.request import Request
+from gradweave.processes.jax_start import start_jax
+
+if TYPE_CHECKING:  # they import JAX, for which it is too early
+    from gradweave.marl.training import Report, Trained
+    from gradweave.processes.agreement import Processes
+
+Say = Callable[[str], None]
+"""Writes a line to standard error."""
+
+
+@contextlib.contextmanager
+def session(
+    ask: Callable[[], Request], check_files: Callable[[], None], *, distributed: bool, complain: Say
+) -> Iterator[tuple[Request, "Processes"]]:
+    """A training's request and its processes, JAX started, for as long as the block lasts.
+
+    Args:
+        ask: gives the request, or raises what is wrong with it.
+        check_files: raises where an output cannot be written; called where they are written.
+        distributed: whether other processes were started with this one. Then an error of any of
+            them ends all; see `gradweave.processes.jax_distributed.joined`.
+        complain: says why this process ends.
+
+    Raises:
+        GradweaveError: that `ask` or `check_files` raised, as far as possible before JAX is
+            imported; or that the other processes are not found.
+    """
+    if not distributed:
+        check_files()
+        request = ask()
+        request.check()
+        start_jax(request.config.devices)
+        from gradweave.processes.agreement import Processes
+
+        yield request, Processes()
+        return
+    from gradweave.processes.jax_distributed import joined
+
+    asked = _caught(ask)
+    devices = None if isinstance(asked, GradweaveError) else asked.config.devices
+    with joined(devices, complain) as processes:
+
+        def checked() -> Request:
+            if processes.first:
+                check_files()
+            if isinstance(asked, GradweaveError):
+                raise asked
+            return asked
+
+        with processes.lost_is_an_error():
+            request = processes.together(checked)
+        yield request, processes
+
+
+def _caught(ask: Callable[[], Request]) -> Request | GradweaveError:
+    """A request; or the error, of which the other processes have to hear once they have joined."""
+    try:
+        return ask()
+    except GradweaveError as error:
+        return error
+
+
+def train(
+    request: Request,
+    output: Path,
+    processes: "Processes",
+    *,
+    report: "Callable[[Report], None]",
+    progress: Callable[[str], None],
+    checkpoint_minutes: float,
+    note: Say,
+) -> "Trained":
+    """Trains, and says what it resumes from and what is kept after Ctrl-C.
+
+    Args:
+        request: what to do.
+        output: folder of checkpoint, logs and the policy.
+        processes: that train together.
+        report: as of `training.train`; so are `progress` and `checkpoint_minutes`.
+        progress: called with the step under way before the first update.
+        checkpoint_minutes: between checkpoints.
+        note: writes a line to standard error.
+
+    Raises:
+        GradweaveError: as `training.train`.
+    """
+    from gradweave.marl import training
+
+    config, extend = request.config, request.extend
+
+    def done() -> int:
+        return training.updates_done(config, output, extend=extend)
+
+    with processes.lost_is_an_error():
+        before = processes.number_of_first(done)
+    if before and processes.first:
+        note(f"resumes from {output}: {before} of {config.updates} updates are done")
+    try:
+        return training.train(
+            config,
+            output,
+            report=report,
+            progress=progress,
+            checkpoint_minutes=checkpoint_minutes,
+            extend=extend,
+            processes=processes,
+        )
+    except KeyboardInterrupt:
+        if processes.first and (now := done()):
+            note(f"{output} holds {now} of {config.updates} updates; train again to go on")
+        raise

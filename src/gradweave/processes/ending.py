@@ -1,0 +1,51 @@
+"""How a process ends: at once, or by way of all that must be cleaned up."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+_last_word = threading.Lock()
+_LAST_WORD_S = 10.0
+
+
+def end_at_once(status: int, say: Callable[[], None]) -> NoReturn:
+    """Ends this process without waiting for other threads and processes, as Python would.
+
+    Of several threads that call it, the first one has the last word.
+
+    Args:
+        status: to exit with.
+        say: the last word.
+    """
+    if _last_word.acquire(blocking=False):
+        try:
+            say()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+    time.sleep(_LAST_WORD_S)
+    os._exit(status)
+
+
+@contextlib.contextmanager
+def termination() -> Iterator[None]:
+    """Turns SIGTERM into `SystemExit`, so that all that is open is cleaned up."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not the main thread, which alone gets signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,75 @@
+"""What launchers say in the environment of the processes that they start.
+
+mpirun (Open MPI; MPICH and its kin by PMI; PMIx), torchrun, Slurm, and JAX's own three variables.
+"""
+
+import os
+from typing import Any
+
+from gradweave.errors import OptionError
+
+_RANK = {
+    "mpi": ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"),
+    "torch": ("RANK",),
+}
+_SIZE = {
+    "mpi": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"),
+    "torch": ("WORLD_SIZE",),
+}
+"""Without one of these a process was not started by the backend's launcher."""
+JAX_VARIABLES = {
+    "coordinator_address": "JAX_COORDINATOR_ADDRESS",
+    "num_processes": "JAX_NUM_PROCESSES",
+    "process_id": "JAX_PROCESS_ID",
+}
+"""By the argument of `jax.distributed.initialize` that each stands for."""
+_SEEN_BY_JAX = ("OMPI_MCA_orte_hnp_uri", "SLURM_JOB_ID")
+"""Older Open MPI, and Slurm; of other launchers of MPI JAX learns through mpi4py alone."""
+
+
+def rank_given(backend: str) -> int | None:
+    """The rank that a launcher gave this process; None where it was started by itself.
+
+    Args:
+        backend: ``mpi`` for mpirun, ``torch`` for torchrun; others have no launcher.
+
+    >>> rank_given("jax") is None
+    True
+    """
+    ranks = [os.environ[name] for name in _RANK.get(backend, ()) if name in os.environ]
+    sized = any(name in os.environ for name in _SIZE.get(backend, ()))
+    return int(ranks[0]) if ranks and sized and ranks[0].isdecimal() else None
+
+
+def rank_of_any() -> int | None:
+    """The rank that any launcher gave this process."""
+    ranks = (rank_given(backend) for backend in _RANK)
+    return next((rank for rank in ranks if rank is not None), None)
+
+
+def jax_arguments() -> dict[str, Any]:
+    """What JAX's variables say, as arguments of `jax.distributed.initialize`.
+
+    Raises:
+        OptionError: one of them makes no sense.
+    """
+    given: dict[str, Any] = {}
+    for name, variable in JAX_VARIABLES.items():
+        if variable not in os.environ:
+            continue
+        value = os.environ[variable]
+        if name == "coordinator_address":
+            if not value.rpartition(":")[2].isdecimal():
+                raise OptionError(f"{variable}: expected HOST:PORT, got {value!r}")
+            given[name] = value
+        elif not value.isdecimal():
+            raise OptionError(f"{variable}: expected a number, got {value!r}")
+        else:
+            given[name] = int(value)
+    return given
+
+
+def only_through_mpi4py() -> bool:
+    """Whether a launcher of MPI started this process that JAX does not know by itself."""
+    seen = any(name in os.environ for name in _SEEN_BY_JAX)
+    return rank_given("mpi") is not None and not seen

@@ -1,0 +1,47 @@
+"""A child's side of `gradweave.processes.children`: messages to its parent, and from it."""
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Parent:
+    """The process that started this one, at the other end of standard input and output.
+
+    From here on, standard output is the parent's alone: what anything else prints goes to standard
+    error.
+
+    Args:
+        log: file for standard error; None leaves it where it is.
+    """
+
+    def __init__(self, log: Path | None = None) -> None:
+        if log is not None:
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+        self._out = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)
+
+    def send(self, **message: Any) -> None:
+        """Sends one JSON object; ends this process where the parent is gone."""
+        try:
+            self._out.write(json.dumps(message) + "\n")
+            self._out.flush()
+        except OSError:
+            os._exit(1)
+
+    def listen(self, receive: Callable[[dict[str, Any]], None]) -> None:
+        """Passes on each message by a thread of its own.
+
+        Where the parent has closed the pipe, or is gone, this process ends, whatever it is doing.
+        """
+
+        def passes() -> None:
+            for line in sys.stdin:
+                receive(json.loads(line))
+            os._exit(0)
+
+        threading.Thread(target=passes, name="gradweave-parent", daemon=True).start()
