@@ -23,9 +23,9 @@ from gradweave.report import TABLE_2
 from gradweave.report.paper import PAPER_LEARNED
 from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned.learned import ROUTES, best_of, read_weights
-from gradweave.schedulers.learned.policy import Field, PolicyWeights, play
+from gradweave.schedulers.learned.policy import CompiledInstance, PolicyWeights, play
 from gradweave.schedulers.trees.growing_kernel import Rule, grow
-from gradweave.schedulers.trees.grown import Ground
+from gradweave.schedulers.trees.grown import Lanes
 
 DRAWN, BEST_OF = 100, 64
 RULES = {
@@ -75,7 +75,7 @@ def no_weights(weights: PolicyWeights) -> PolicyWeights:
 
 def rule_player(network: gw.Topology, rule: Rule, bound: int) -> Callable[[int], int]:
     """Rounds of one pass of a rule, by its seed."""
-    growth = Ground.of(network, np.arange(network.num_servers), routes=ROUTES).growth
+    growth = Lanes.of(network, np.arange(network.num_servers), routes=ROUTES).growth
     none = np.zeros((0, 3), np.int64)
     return lambda seed: int(grow(growth, rule, none, 100_000, bound, seed)[-1, 0]) + 1
 
@@ -94,18 +94,18 @@ def grown_row(
 ) -> dict[str, Any]:
     """One network on grown trees."""
     instance = Instance(network, routes=ROUTES)
-    bound, field = instance.bound, Field.of(instance)
-    play(field, weights, seed=0)
+    bound, problem = instance.bound, CompiledInstance.of(instance)
+    play(problem, weights, seed=0)
     start = time.perf_counter()
-    greedy = best_of(field, weights, range(1))
+    greedy = best_of(problem, weights, range(1))
     greedy_s = time.perf_counter() - start
     start = time.perf_counter()
-    best = best_of(field, weights, range(BEST_OF + 1))
+    best = best_of(problem, weights, range(BEST_OF + 1))
     best_s = time.perf_counter() - start
     assert greedy is not None and best is not None
-    rounds = [play(field, weights, seed=(1, seed)).rounds for seed in range(drawn)]
+    rounds = [play(problem, weights, seed=(1, seed)).rounds for seed in range(drawn)]
     nothing = no_weights(weights)
-    at_random = [play(field, nothing, seed=(1, seed)).rounds for seed in range(min(drawn, 20))]
+    at_random = [play(problem, nothing, seed=(1, seed)).rounds for seed in range(min(drawn, 20))]
     row = {
         "group": group,
         "label": label,
@@ -133,9 +133,12 @@ def grown_row(
 def fixed_row(label: str, network: gw.Topology, weights: PolicyWeights) -> dict[str, Any]:
     """One network on its shortest-path trees: a reduce-scatter."""
     instance = Instance(network, "reduce_scatter", "fixed")
-    field = Field.of(instance)
-    rounds = [play(field, weights, seed=(1, seed)).rounds for seed in range(DRAWN)]
-    greedy, best = best_of(field, weights, range(1)), best_of(field, weights, range(BEST_OF + 1))
+    problem = CompiledInstance.of(instance)
+    rounds = [play(problem, weights, seed=(1, seed)).rounds for seed in range(DRAWN)]
+    greedy, best = (
+        best_of(problem, weights, range(1)),
+        best_of(problem, weights, range(BEST_OF + 1)),
+    )
     assert greedy is not None and best is not None
     return {
         "group": "table 2",

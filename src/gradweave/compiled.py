@@ -20,7 +20,11 @@ class NotKeptWarning(RuntimeWarning):
 
 
 def kernel(
-    function: Callable[..., Any] | None = None, *, inner: bool = False, fastmath: bool = False
+    function: Callable[..., Any] | None = None,
+    *,
+    inner: bool = False,
+    inlined: bool = False,
+    fastmath: bool = False,
 ) -> Any:
     """Compiles a function when it is first called with arguments of some types.
 
@@ -32,16 +36,19 @@ def kernel(
     Args:
         function: what to compile: integers, floats, arrays and named tuples of these.
         inner: whether only kernels call it, and Python never does: that compiles sooner.
+        inlined: whether it is such a function and part of its caller's loop: a call that passes
+            named tuples copies every array's descriptor, which costs more than a short step.
         fastmath: whether sums of floats may be taken in another order.
     """
     if function is None:
-        return lambda function: _compile(function, inner, fastmath)
-    return _compile(function, inner, fastmath)
+        return lambda function: _compile(function, inner or inlined, inlined, fastmath)
+    return _compile(function, inner or inlined, inlined, fastmath)
 
 
-def _compile(function: Callable[..., Any], inner: bool, fastmath: bool) -> Any:
+def _compile(function: Callable[..., Any], inner: bool, inlined: bool, fastmath: bool) -> Any:
     options: dict[str, Any] = {
         "nogil": True,
+        "forceinline": inlined,
         "fastmath": fastmath,
         "no_cpython_wrapper": inner,
         "no_cfunc_wrapper": True,

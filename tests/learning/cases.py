@@ -9,7 +9,7 @@ import numpy as np
 
 from gradweave.environment import Instance, Problem, Size, State
 from gradweave.environment import state as states
-from gradweave.schedulers.learned.policy import Play
+from gradweave.schedulers.learned.policy import OngoingEpisode
 from tests.conformance.networks import network
 
 CASES = {
@@ -58,7 +58,7 @@ def padded(array: np.ndarray, like: jax.Array) -> jax.Array:
     return jnp.asarray(whole)
 
 
-def state_of(play: Play, start: State) -> State:
+def state_of(play: OngoingEpisode, start: State) -> State:
     """The environment's state where an episode is.
 
     Args:

@@ -18,7 +18,7 @@ from gradweave.environment import state as states
 from gradweave.learning.features import Round
 from gradweave.learning.networks import Views, Weights, masked_log_softmax
 from gradweave.schedulers.learned.learned import read_weights
-from gradweave.schedulers.learned.policy import Field, Play
+from gradweave.schedulers.learned.policy import CompiledInstance, OngoingEpisode
 from tests.learning.cases import CASES, blank, instance, problem, size, state_of
 from tests.learning.look import look, scores, select_trees, sendable, sent, some_policy
 
@@ -93,7 +93,7 @@ def state_in(order: Order, state: State) -> State:
 
 def middle(case: str, start: State) -> State:
     """The state after some rounds that the shipped policies played."""
-    play, rng = Play(Field.of(instance(case))), np.random.default_rng(0)
+    play, rng = OngoingEpisode(CompiledInstance.of(instance(case))), np.random.default_rng(0)
     for _ in range(ROUNDS):
         play.play_round(read_weights(), rng, 1.0, True)
     assert play.left

@@ -14,7 +14,7 @@ from gradweave.errors import FileError, OptionError, SpecError
 from gradweave.schedulers import Learned, from_spec, to_spec
 from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned.learned import best_of, learned, read_weights
-from gradweave.schedulers.learned.policy import Field, play
+from gradweave.schedulers.learned.policy import CompiledInstance, play
 from gradweave.schedulers.solve.solution import bound_for
 from gradweave.verify import verify
 from tests.conformance.networks import network
@@ -54,20 +54,23 @@ def test_the_result_hangs_on_the_seed_and_not_on_the_threads(trees):
 def test_no_samples_leave_the_best_actions_alone():
     instance = Instance(network(DCELL), "all_gather", "grown")
     made = Learned(samples=0).schedule(network(DCELL), collective="all_gather", seed=7)
-    best = play(Field.of(instance), read_weights(), seed=(7, 0), temperature=0.0)
+    best = play(CompiledInstance.of(instance), read_weights(), seed=(7, 0), temperature=0.0)
     assert same_columns(made, instance.schedule(best.sent_round, best.sent_hop))
 
 
 def test_more_samples_are_never_worse_and_the_first_of_the_best_is_kept():
-    field, weights = Field.of(Instance(network(DCELL), "all_gather", "grown")), read_weights()
+    problem, weights = (
+        CompiledInstance.of(Instance(network(DCELL), "all_gather", "grown")),
+        read_weights(),
+    )
     rounds = [
-        play(field, weights, seed=(0, number), temperature=float(number > 0)).rounds
+        play(problem, weights, seed=(0, number), temperature=float(number > 0)).rounds
         for number in range(8)
     ]
     for samples in range(8):
-        best = best_of(field, weights, range(samples + 1))
+        best = best_of(problem, weights, range(samples + 1))
         first = play(
-            field,
+            problem,
             weights,
             seed=(0, place := int(np.argmin(rounds[: samples + 1]))),
             temperature=float(place > 0),

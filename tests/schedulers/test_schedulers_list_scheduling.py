@@ -149,8 +149,8 @@ def test_swaps_help(rule):
 def test_it_gives_up_where_told_to():
     workloads = workloads_of(from_spec("star:5"))
     needed = int(list_schedule(workloads, Rule.RANDOM, 0).max()) + 1
-    assert list_schedule(workloads, Rule.RANDOM, 0, give_up=needed - 1) is None
-    assert list_schedule(workloads, Rule.RANDOM, 0, give_up=needed) is not None
+    assert list_schedule(workloads, Rule.RANDOM, 0, max_rounds=needed - 1) is None
+    assert list_schedule(workloads, Rule.RANDOM, 0, max_rounds=needed) is not None
 
 
 @given(network=networks(max_capacity=3), seed=st.integers(0, 99))

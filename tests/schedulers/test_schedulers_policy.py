@@ -27,9 +27,9 @@ from gradweave.schedulers.learned.learned import read_weights
 from gradweave.schedulers.learned.policy import (
     HOP_FEATURES,
     PIECE_FEATURES,
+    CompiledInstance,
     Features,
-    Field,
-    Play,
+    OngoingEpisode,
     PolicyWeights,
     Views,
 )
@@ -84,8 +84,8 @@ def same_views(got: Views, wanted) -> None:
 @each
 def test_every_number_of_a_round_is_the_same(case):
     policy, weights = both()
-    field, rng = Field.of(instance(case)), np.random.default_rng(0)
-    play, start = Play(field), blank(case)
+    compiled, rng = CompiledInstance.of(instance(case)), np.random.default_rng(0)
+    play, start = OngoingEpisode(compiled), blank(case)
     compared = 0
     while play.left:
         features = play.features()
@@ -132,10 +132,14 @@ def test_the_best_actions_are_the_same_round_after_round(case, seed):
 
     What features count for is drawn here for each place, so that no two scores are alike.
     """
-    field, rng, start = Field.of(instance(case)), np.random.default_rng(seed), blank(case)
-    play = Play(field)
-    servers, trees = field.waiting.shape
-    shapes = ((len(field.giver), HOP_FEATURES), (servers, PIECE_FEATURES), (servers, trees))
+    compiled, rng, start = (
+        CompiledInstance.of(instance(case)),
+        np.random.default_rng(seed),
+        blank(case),
+    )
+    play = OngoingEpisode(compiled)
+    servers, trees = compiled.waiting.shape
+    shapes = ((len(compiled.hops.giver), HOP_FEATURES), (servers, PIECE_FEATURES), (servers, trees))
     whole = ((size().hops, HOP_FEATURES), (size().servers, PIECE_FEATURES), start.waiting.shape)
     while play.left:
         candidates = play.features().candidates
@@ -154,7 +158,7 @@ def test_the_best_actions_are_the_same_round_after_round(case, seed):
         agrees("hops", play.sent_hop, wanted.sent_hop)
         agrees("waiting", play.waiting, wanted.waiting)
         assert play.round == wanted.round
-        assert play.stage == wanted.stage or not field.barrier
+        assert play.stage == wanted.stage or not compiled.barrier
 
 
 @functools.cache
@@ -167,7 +171,7 @@ def _step():
 def test_an_episode_is_one_of_the_environments(case):
     """What each round sends can be sent there, and nothing that could be is left out."""
     tried, its = instance(case), problem(case)
-    made = without_jax.play(Field.of(tried), both()[1], seed=5)
+    made = without_jax.play(CompiledInstance.of(tried), both()[1], seed=5)
     step, mask = _step()
     state = states.reset(its)
     for at in range(made.rounds):
@@ -196,8 +200,10 @@ def test_draws_have_the_same_odds():
     decode = Decode(temperature=1.0, select=False)
     own = Problem.of(tried)
     trained = np.asarray(play(policy, own, keys, 40, decode).rounds)
-    field = Field.of(tried)
-    ours = [without_jax.play(field, weights, seed=(0, i), select=False).rounds for i in range(256)]
+    compiled = CompiledInstance.of(tried)
+    ours = [
+        without_jax.play(compiled, weights, seed=(0, i), select=False).rounds for i in range(256)
+    ]
     # An untrained policy differs by far more than what is tolerated.
     untrained = play(HierarchicalPolicy(jax.random.key(0)), own, keys, 40, decode).rounds
     spread = np.hypot(np.std(trained), np.std(ours)) / 16

@@ -18,7 +18,7 @@ from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
 from gradweave.report.layout import bends, draw, node_radius
 from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.solve.seconds_bound import MOST_TIMED, has_equal_links, timing_of
+from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
 from gradweave.schedulers.solve.solve import Objective
 from gradweave.schedulers.spec import STRATEGIES
 from gradweave.simulate import round_seconds, seconds, traffic
@@ -219,7 +219,7 @@ def _plain(value: object) -> object:
 
 def _times(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:
     """Predicted seconds with and without barriers, and the least where it is found quickly."""
-    if schedule.topology.num_nodes <= MOST_TIMED:
+    if schedule.topology.num_nodes <= MAX_TIMED:
         timing = timing_of(schedule, gradient_bytes)
         return {
             "events": timing.seconds,

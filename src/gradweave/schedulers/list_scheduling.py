@@ -30,7 +30,7 @@ def list_schedule(
     seed: int,
     *,
     barrier: bool = True,
-    give_up: int | None = None,
+    max_rounds: int | None = None,
     target: int = 0,
     swap_passes: int = 0,
 ) -> NDArray[np.int32] | None:
@@ -41,7 +41,7 @@ def list_schedule(
         rule: what comes first.
         seed: of the random order.
         barrier: for an all-reduce, whether copies wait for all reduces.
-        give_up: stop when this many rounds are not enough.
+        max_rounds: after which to give up.
         target: rounds hoped for; swaps count a link's slack from it.
         swap_passes: how often to improve each round by swaps; 0 is plain list scheduling.
 
@@ -63,7 +63,7 @@ def list_schedule(
         is_copy=workloads.op == COPY,
         waiting_for=waiting_for,
         barrier=barrier and workloads.collective == "all_reduce",
-        give_up=_NEVER if give_up is None else give_up,
+        max_rounds=_NEVER if max_rounds is None else max_rounds,
         target=target,
         passes=swap_passes,
         seed=seed,
@@ -101,7 +101,7 @@ def _run(
     is_copy: NDArray | None = None,
     waiting_for: NDArray | None = None,
     barrier: bool = False,
-    give_up: int = _NEVER,
+    max_rounds: int = _NEVER,
     target: int = 0,
     passes: int = 0,
     seed: int = 0,
@@ -136,7 +136,7 @@ def _run(
         is_copy=np.zeros(count, np.bool_) if is_copy is None else is_copy,
     )
     return run(
-        problem, int(rule), integers(waiting_for, count), barrier, give_up, target, passes, seed
+        problem, int(rule), integers(waiting_for, count), barrier, max_rounds, target, passes, seed
     )
 
 

@@ -82,19 +82,19 @@ def run(
     rule: int,
     waiting_for: NDArray[np.int64],
     barrier: bool,
-    give_up: int,
+    max_rounds: int,
     target: int,
     passes: int,
     seed: int,
 ) -> NDArray[np.int32]:
-    """[W] round of each workload; an empty array where `give_up` rounds were not enough.
+    """[W] round of each workload; an empty array where `max_rounds` were not enough.
 
     Args:
         problem: what must move.
         rule: `RANDOM`, `DEEPEST` or `MOST_LOADED`.
         waiting_for: [W] number of prefixes; consumed.
         barrier: whether copies wait for all reduces.
-        give_up: most rounds.
+        max_rounds: after which to give up.
         target: rounds hoped for, from which the slack of links is counted.
         passes: how often the swaps go through all lanes, each round.
         seed: of the swaps' order.
@@ -110,7 +110,7 @@ def run(
     lanes = np.empty(0, np.int64)
     left = count
     while left:
-        if at >= give_up:
+        if at >= max_rounds:
             return np.empty(0, np.int32)
         lanes = _sorted_lanes(problem, state, lanes)
         candidates = _fill(problem, state, lanes, rule)
@@ -208,7 +208,8 @@ def _best(problem: Problem, state: State, lane: int) -> Any:
 def _sorted_lanes(problem: Problem, state: State, lanes: NDArray[np.int64]) -> NDArray[np.int64]:
     """The lanes with something ready, by the tie order of their best workloads.
 
-    Those touched since the last time are merged in anew.
+    Lanes touched since the last round are sorted and merged into the rest, which is in order still:
+    time in all lanes with something ready, and a sort of the touched ones alone.
     """
     touched = np.flatnonzero(state.touched)
     state.touched[touched] = False
@@ -312,6 +313,7 @@ def _fits(problem: Problem, state: State, lane: int) -> bool:
 
 @kernel(inner=True)
 def _put(problem: Problem, state: State, lane: int) -> None:
+    """Adds a lane to the round; it must fit."""
     for i in range(problem.first_link[lane], problem.first_link[lane + 1]):
         link = problem.links[i]
         state.holder[problem.first_slot[link] + state.used[link]] = lane
@@ -321,6 +323,7 @@ def _put(problem: Problem, state: State, lane: int) -> None:
 
 @kernel(inner=True)
 def _remove(problem: Problem, state: State, lane: int) -> None:
+    """Takes a lane out of the round; the last slot moves up, so that taken slots stay first."""
     for i in range(problem.first_link[lane], problem.first_link[lane + 1]):
         link = problem.links[i]
         last = problem.first_slot[link] + state.used[link] - 1

@@ -105,6 +105,26 @@ def _written(value: object) -> str:
     return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+MAX_COUNT = 1_000_000
+"""Largest value of an option that counts something, unless a strategy has a reason for another."""
+
+
+def check_counts(
+    scheduler: Scheduler, *options: str, least: int = 1, most: int = MAX_COUNT
+) -> None:
+    """Refuses options that count something and are out of range; None is allowed.
+
+    Raises:
+        OptionError: names the strategy, the option and its range.
+    """
+    for option in options:
+        value = getattr(scheduler, option)
+        if value is not None and not least <= value <= most:
+            raise OptionError(
+                f"{scheduler.name}: {option}: expected {least:,} to {most:,}, got {value}"
+            )
+
+
 def may_forward(scheduler: Scheduler) -> bool:
     """Whether a strategy, with its options, may send through servers that do not use what passes.
 

@@ -17,11 +17,11 @@ from gradweave.schedulers.exact.proof import Proof, Stage
 from gradweave.schedulers.exact.search import Search
 from gradweave.schedulers.exact.start import fits, gathers, quick
 from gradweave.schedulers.exact.trees import TREES, Choice, Trees
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.scheduler import Scheduler, check_counts
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
 
-MOST = {"pieces_per_server": 64, "workers": 256, "max_booleans": 10**8}
+LARGEST = {"pieces_per_server": 64, "workers": 256, "max_booleans": 10**8}
 """Largest values of the options that count something; the smallest is 1."""
 
 
@@ -59,11 +59,8 @@ class Exact(Scheduler):
             raise OptionError(
                 f"exact: trees: expected one of {', '.join(TREES)}, got {self.trees!r}"
             )
-        for field, most in MOST.items():
-            if not 1 <= getattr(self, field) <= most:
-                raise OptionError(
-                    f"exact: {field}: expected 1 to {most:,}, got {getattr(self, field)}"
-                )
+        for option, most in LARGEST.items():
+            check_counts(self, option, most=most)
         if not 0 < self.effort <= 1e9:
             raise OptionError(f"exact: effort: expected more than 0 units, got {self.effort:g}")
 

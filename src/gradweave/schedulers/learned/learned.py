@@ -19,14 +19,18 @@ from gradweave.errors import FileError, NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.instance import Instance, Trees
 from gradweave.schedulers.learned import policy
-from gradweave.schedulers.learned.policy import EncoderWeights, Episode, Field, PolicyWeights, play
-from gradweave.schedulers.scheduler import Scheduler, from_stage
+from gradweave.schedulers.learned.policy import (
+    CompiledInstance,
+    EncoderWeights,
+    Episode,
+    PolicyWeights,
+    play,
+)
+from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
 from gradweave.topology.topology import Topology
 
 FORMAT, VERSION = "gradweave-policy", "1"
 """What a file of weights says it is."""
-MOST = 1_000_000
-"""Largest number that an option takes."""
 ROUTES = 4
 """Shortest routes between two servers that are looked for."""
 FEW, NEAREST = 64, 48
@@ -68,18 +72,13 @@ class Learned(Scheduler):
     """File of weights made by `gradweave learn`; the shipped ones if not given."""
 
     def __post_init__(self) -> None:
-        if self.samples is not None and not 0 <= self.samples <= MOST:
-            raise OptionError(f"learned: samples: expected 0 to {MOST:,}, got {self.samples}")
+        check_counts(self, "samples", least=0)
+        check_counts(self, "routes", "workers")
         if self.samples == 0 and not self.greedy:
             raise OptionError(
                 "learned: samples=0,greedy=false leaves no episode to play; expected samples of 1 "
                 "or more, or greedy=true"
             )
-        for field in ("routes", "workers"):
-            if not 1 <= getattr(self, field) <= MOST:
-                raise OptionError(
-                    f"learned: {field}: expected 1 to {MOST:,}, got {getattr(self, field)}"
-                )
         if self.trees not in ("grown", "fixed"):
             raise OptionError(f"learned: trees: expected grown or fixed, got {self.trees!r}")
 
@@ -109,7 +108,7 @@ class Learned(Scheduler):
         )
         samples = _samples(instance) if self.samples is None else self.samples
         best = best_of(
-            Field.of(instance),
+            CompiledInstance.of(instance),
             weights,
             range(0 if self.greedy else 1, samples + 1),
             seed=seed,
@@ -117,7 +116,7 @@ class Learned(Scheduler):
             deadline=deadline,
         )
         if best is None:
-            raise NoScheduleError(f"learned: no {stage} of {topology.name!r} came to an end")
+            raise NoScheduleError(f"learned: no {stage} of {topology.name!r} was completed")
         return instance.schedule(best.sent_round, best.sent_hop)
 
 
@@ -148,7 +147,7 @@ def _samples(instance: Instance) -> int:
 
 
 def best_of(
-    field: Field,
+    problem: CompiledInstance,
     weights: PolicyWeights,
     numbers: range,
     *,
@@ -159,7 +158,7 @@ def best_of(
     """Episodes until one meets the bound; the best of all.
 
     Args:
-        field: the problem.
+        problem: what to schedule.
         weights: the policies.
         numbers: of the episodes; number 0 takes the best actions, all others draw theirs.
         seed: of every random choice, together with an episode's number.
@@ -167,12 +166,12 @@ def best_of(
         deadline: of `clock.now`, in seconds; one episode is always played.
 
     Returns:
-        The episode; None where none came to an end.
+        The episode; None where none was completed.
     """
     best: Episode | None = None
 
     def episode(number: int) -> Episode:
-        return play(field, weights, seed=(seed, number), temperature=float(number > 0))
+        return play(problem, weights, seed=(seed, number), temperature=float(number > 0))
 
     with ThreadPoolExecutor(workers) as pool:
         for first in range(0, len(numbers), workers):
@@ -180,7 +179,7 @@ def best_of(
                 if made.rounds >= 0 and (best is None or made.rounds < best.rounds):
                     best = made
             late = deadline is not None and clock.now() > deadline
-            if late or (best is not None and best.rounds <= field.instance.bound):
+            if late or (best is not None and best.rounds <= problem.instance.bound):
                 break
     return best
 
@@ -189,7 +188,7 @@ def read_weights(path: str | None = None) -> PolicyWeights:
     """Reads weights; the shipped ones if no file is given.
 
     Raises:
-        FileError: where the file is none of trained policies.
+        FileError: where the file does not hold trained policies.
     """
     if path is not None:
         return _read(Path(path).expanduser())

@@ -4,12 +4,15 @@ The numbers are those of `learning.features` and `learning.networks`, which say 
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.instance import NEVER, Instance
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.learned.policy_kernel import Hops, Workloads
 
 WIDTH, LAYERS = 16, 2
 """Numbers that each server, link and tree is described by, and rounds of message passing."""
@@ -100,73 +103,69 @@ class Views(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Field:
-    """A problem, laid out for the compiled round."""
+class CompiledInstance:
+    """A scheduling problem as the compiled round takes it."""
 
     instance: Instance
-    giver: NDArray[np.int64]
-    taker: NDArray[np.int64]
-    giver_link: NDArray[np.int64]
-    taker_link: NDArray[np.int64]
-    links: NDArray[np.int64]
-    first_link: NDArray[np.int64]
-    hops_on: NDArray[np.int64]
-    first_on: NDArray[np.int64]
-    hops_from: NDArray[np.int64]
-    first_from: NDArray[np.int64]
-    hops_into: NDArray[np.int64]
-    first_into: NDArray[np.int64]
-    capacity: NDArray[np.int64]
-    allowed: NDArray[np.bool_]
+    hops: "Hops"
+    workloads: "Workloads"
     waiting: NDArray[np.int64]
     pending: NDArray[np.bool_]
-    at_giver: NDArray[np.bool_]
     root: NDArray[np.int64]
     stage: NDArray[np.int64]
     then: NDArray[np.int64]
-    height: NDArray[np.int64]
-    intake: NDArray[np.int64]
     bound: NDArray[np.int64]
     hop_of_link: NDArray[np.int64]
-    """Hop of each entry of `links`."""
-    grown: bool
+    """Hop of each entry of `Hops.links`."""
     barrier: bool
 
     @staticmethod
-    def of(instance: Instance) -> "Field":
+    def of(instance: Instance) -> "CompiledInstance":
         """Lays an instance out."""
-        arrays, hops = instance.arrays, instance.hops
-        lengths = np.diff(hops.first_link)
+        from gradweave.schedulers.learned.policy_kernel import Workloads
+
+        arrays, lengths = instance.arrays, np.diff(instance.hops.first_link)
         hop_of_link = np.repeat(np.arange(len(lengths)), lengths)
-        on, first_on = _rows(hops.links, len(arrays["capacity"]))
-        servers = len(arrays["intake"])
-        hops_from, first_from = _rows(arrays["giver"], servers)
-        hops_into, first_into = _rows(arrays["taker"], servers)
-        integers = {
-            name: np.ascontiguousarray(arrays[name], np.int64)
-            for name in (
-                *("giver", "taker", "giver_link", "taker_link", "capacity", "waiting"),
-                *("root", "stage", "then", "height", "intake", "bound"),
-            )
-        }
-        return Field(
-            instance,
-            **integers,
-            links=np.ascontiguousarray(hops.links, np.int64),
-            first_link=np.ascontiguousarray(hops.first_link, np.int64),
-            hop_of_link=hop_of_link,
-            hops_on=np.ascontiguousarray(hop_of_link[on], np.int64),
-            first_on=first_on,
-            hops_from=hops_from,
-            first_from=first_from,
-            hops_into=hops_into,
-            first_into=first_into,
+        workloads = Workloads(
+            capacity=_integers(arrays["capacity"]),
+            intake=_integers(arrays["intake"]),
             allowed=np.ascontiguousarray(arrays["allowed"]),
-            pending=np.ascontiguousarray(arrays["pending"]),
             at_giver=arrays["at_giver"],
+            height=_integers(arrays["height"]),
             grown=bool(arrays["grown"]),
-            barrier=bool(arrays["barrier"]),
         )
+        return CompiledInstance(
+            instance,
+            _hops(instance, hop_of_link),
+            workloads,
+            pending=np.ascontiguousarray(arrays["pending"]),
+            hop_of_link=hop_of_link,
+            barrier=bool(arrays["barrier"]),
+            **{
+                name: _integers(arrays[name])
+                for name in ("waiting", "root", "stage", "then", "bound")
+            },
+        )
+
+
+def _hops(instance: Instance, hop_of_link: NDArray[np.int64]) -> "Hops":
+    from gradweave.schedulers.learned.policy_kernel import Hops
+
+    arrays, routes = instance.arrays, instance.hops
+    servers = len(arrays["intake"])
+    on, first_on = _rows(routes.links, len(arrays["capacity"]))
+    hops_from, first_from = _rows(arrays["giver"], servers)
+    hops_into, first_into = _rows(arrays["taker"], servers)
+    return Hops(
+        *(_integers(arrays[name]) for name in ("giver", "taker", "giver_link", "taker_link")),
+        *(_integers(routes.links), _integers(routes.first_link)),
+        *(_integers(hop_of_link[on]), first_on),
+        *(hops_from, first_from, hops_into, first_into),
+    )
+
+
+def _integers(array: NDArray) -> NDArray[np.int64]:
+    return np.ascontiguousarray(array, np.int64)
 
 
 def _rows(keys: NDArray, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -175,101 +174,65 @@ def _rows(keys: NDArray, number: int) -> tuple[NDArray[np.int64], NDArray[np.int
     return order, np.searchsorted(keys[order], np.arange(number + 1))
 
 
-class Play:
+class OngoingEpisode:
     """An episode in the middle."""
 
-    def __init__(self, field: Field) -> None:
-        self.field = field
-        shape = field.waiting.shape
+    def __init__(self, problem: CompiledInstance) -> None:
+        self.problem = problem
+        shape = problem.waiting.shape
         self.round, self.stage_start = 0, 0
-        self.waiting, self.pending = field.waiting.copy(), field.pending.copy()
+        self.waiting, self.pending = problem.waiting.copy(), problem.pending.copy()
         self.sent_round, self.sent_hop = np.full(shape, NEVER), np.full(shape, NEVER)
         self.near, self.lack = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         self.held = np.zeros(shape[1], np.int64)
         self.selected_before = np.zeros(shape[1], bool)
-        self.left = int(field.pending.sum())
+        self.left = int(problem.pending.sum())
         self._enter(0)
 
     def _enter(self, stage: int) -> None:
         from gradweave.schedulers.learned.policy_kernel import enter_stage
 
-        field = self.field
+        problem = self.problem
         self.stage, self.stage_start = stage, self.round
-        self.under_way = (field.stage == stage) | (not field.barrier)
-        self.there = (field.allowed & self.under_way).any(1)
+        self.under_way = (problem.stage == stage) | (not problem.barrier)
+        self.there = (problem.workloads.allowed & self.under_way).any(1)
         enter_stage(
-            *(field.giver, field.taker, self.there, self.under_way, self.pending),
+            *(problem.hops, self.there, self.under_way, self.pending),
             *(self.near, self.lack, self.held),
         )
 
     @property
     def bound(self) -> int:
         """Lower bound on the stage's rounds, or on all with overlap."""
-        return int(self.field.bound[self.stage] if self.field.barrier else self.field.bound.sum())
+        bound = self.problem.bound
+        return int(bound[self.stage] if self.problem.barrier else bound.sum())
 
     def features(self) -> Features:
         """The features of the round that begins."""
-        from gradweave.schedulers.learned.policy_kernel import (
-            hop_counts,
-            link_features,
-            neighbours_want,
-        )
+        from gradweave.schedulers.learned.policy_kernel import hop_counts, link_features
 
-        field, exists, there = self.field, self.under_way, self.there
-        spent = self.round - (self.stage_start if field.barrier else 0)
+        problem, there = self.problem, self.there
+        hops, workloads = problem.hops, problem.workloads
+        spent = self.round - (self.stage_start if problem.barrier else 0)
         rounds_left = float(max(self.bound - spent, 1))
         left, ready, chain, cells, candidates = hop_counts(
-            *(field.giver, field.taker, there, field.allowed, field.at_giver, field.height),
-            *(exists, self.waiting, self.pending),
+            hops, workloads, there, self.under_way, self.waiting, self.pending
         )
-        wait = np.where(exists, self.waiting, 0)
-        holds, lacks = exists & (wait == 0), exists & (wait > 0)
+        wait = np.where(self.under_way, self.waiting, 0)
+        to_send = np.where(self.under_way, self.pending, False)
+        holds, lacks = self.under_way & (wait == 0), self.under_way & (wait > 0)
         to_come = wait.sum(1).astype(np.float64)
-        into = np.bincount(field.taker[there], minlength=len(to_come))
+        into = np.bincount(hops.taker[there], minlength=len(to_come))
         share = to_come / np.maximum(into, 1)
-        wanted = share[field.taker] * there if field.grown else left.astype(np.float64)
+        wanted = share[hops.taker] * there if workloads.grown else left.astype(np.float64)
         link, link_slack = link_features(
-            *(field.links, field.first_link, field.capacity, there, wanted, ready, rounds_left)
+            hops, workloads.capacity, there, wanted, ready, rounds_left
         )
-        want = neighbours_want(field.giver, field.taker, there, lacks)
-        number, intake, has = max(int(exists.sum()), 1), field.intake, holds.sum(1)
-        can_take = rounds_left * np.maximum(intake, 1)
-        server = np.stack(
-            [
-                np.minimum(to_come / can_take, 2.0),
-                np.clip(rounds_left * intake - to_come, -4.0, 8.0) / 4.0,
-                has / number,
-                lacks.sum(1) / number,
-                np.log1p(intake) / 2.0,
-                (holds & want).sum(1) / np.maximum(has, 1),
-            ],
-            1,
-        )
-        to_send, total = np.where(exists, self.pending, False), field.pending.sum(0)
-        remaining = to_send.sum(0) / np.maximum(total, 1)
-        tallest = np.where(to_send, field.height, 0).max(0)
-        tree = np.stack(
-            [
-                1.0 - remaining,
-                cells.sum(0) / np.maximum(total, 1),
-                remaining,
-                self.selected_before,
-                np.minimum(tallest / rounds_left, 2.0),
-            ],
-            1,
-        )
-        whole = [
-            field.grown,
-            min(rounds_left / max(self.bound, 1), 1.0),
-            to_send.sum() / max(np.where(exists, total, 0).sum(), 1),
-            (field.at_giver & exists).any(),
-            np.log(len(intake)) / 4.0,
-        ]
         return Features(
-            server.astype(np.float32),
+            self._of_servers(holds, lacks, to_come, rounds_left),
             link,
-            np.where(exists[:, None], tree, 0.0).astype(np.float32),
-            np.array(whole, np.float32),
+            self._of_trees(cells, to_send, rounds_left),
+            self._of_whole(to_send, rounds_left),
             holds,
             lacks,
             candidates,
@@ -279,62 +242,122 @@ class Play:
             to_come,
         )
 
+    def _of_servers(
+        self,
+        holds: NDArray[np.bool_],
+        lacks: NDArray[np.bool_],
+        to_come: NDArray[np.float64],
+        rounds_left: float,
+    ) -> Numbers:
+        """[N, 6]."""
+        from gradweave.schedulers.learned.policy_kernel import neighbours_want
+
+        want = neighbours_want(self.problem.hops, self.there, lacks)
+        trees = max(int(self.under_way.sum()), 1)
+        intake, has = self.problem.workloads.intake, holds.sum(1)
+        features = [
+            np.minimum(to_come / (rounds_left * np.maximum(intake, 1)), 2.0),
+            np.clip(rounds_left * intake - to_come, -4.0, 8.0) / 4.0,
+            has / trees,
+            lacks.sum(1) / trees,
+            np.log1p(intake) / 2.0,
+            (holds & want).sum(1) / np.maximum(has, 1),
+        ]
+        return np.stack(features, 1).astype(np.float32)
+
+    def _of_trees(
+        self, cells: NDArray[np.bool_], to_send: NDArray[np.bool_], rounds_left: float
+    ) -> Numbers:
+        """[Q, 5]; 0 for trees of another stage."""
+        total = self.problem.pending.sum(0)
+        remaining = to_send.sum(0) / np.maximum(total, 1)
+        tallest = np.where(to_send, self.problem.workloads.height, 0).max(0)
+        features = [
+            1.0 - remaining,
+            cells.sum(0) / np.maximum(total, 1),
+            remaining,
+            self.selected_before,
+            np.minimum(tallest / rounds_left, 2.0),
+        ]
+        return np.where(self.under_way[:, None], np.stack(features, 1), 0.0).astype(np.float32)
+
+    def _of_whole(self, to_send: NDArray[np.bool_], rounds_left: float) -> Numbers:
+        """[5]."""
+        workloads, total = self.problem.workloads, self.problem.pending.sum(0)
+        features = [
+            workloads.grown,
+            min(rounds_left / max(self.bound, 1), 1.0),
+            to_send.sum() / max(np.where(self.under_way, total, 0).sum(), 1),
+            (workloads.at_giver & self.under_way).any(),
+            np.log(len(workloads.intake)) / 4.0,
+        ]
+        return np.array(features, np.float32)
+
     def encode(self, weights: EncoderWeights, features: Features) -> Views:
         """Message passing over servers, links and trees."""
-        from gradweave.schedulers.learned.policy_kernel import (
-            add_told,
-            mean_over_hops,
-            mean_where,
-            times,
-        )
+        from gradweave.schedulers.learned.policy_kernel import add_messages, times
 
-        field, there = self.field, self.there
-        servers = len(features.holds)
-        on_hop = there[field.hop_of_link]
-        link_giver, link_taker = field.giver[field.hop_of_link], field.taker[field.hop_of_link]
-        is_server: NDArray[np.bool_] = np.greater(field.intake, 0)
-        is_link: NDArray[np.bool_] = np.greater(features.link[:, 2], 0)
-        is_tree = np.logical_or.reduce(features.holds | features.lacks)
-        own = np.einsum("w,wkd->kd", features.whole, weights.whole)
-        server = _begin(times(features.server, weights.server) + own[0], is_server)
-        link = _begin(times(features.link, weights.link) + own[1], is_link)
-        tree = _begin(times(features.tree, weights.tree) + own[2], is_tree)
         holds, lacks = features.holds, features.lacks
-        held_by, lacked_by = np.ascontiguousarray(holds.T), np.ascontiguousarray(lacks.T)
+        is_server: NDArray[np.bool_] = np.greater(self.problem.workloads.intake, 0)
+        is_link: NDArray[np.bool_] = np.greater(features.link[:, 2], 0)
+        is_tree = np.logical_or.reduce(holds | lacks)
+        whole = np.einsum("w,wkd->kd", features.whole, weights.whole)
+        server = _begin(times(features.server, weights.server) + whole[0], is_server)
+        link = _begin(times(features.link, weights.link) + whole[1], is_link)
+        tree = _begin(times(features.tree, weights.tree) + whole[2], is_tree)
+        by_tree = np.ascontiguousarray(holds.T), np.ascontiguousarray(lacks.T)
         for layer in range(LAYERS):
-            heard_by_server = np.stack(
-                [
-                    server,
-                    mean_over_hops(server, field.giver, field.taker, there, servers),
-                    mean_over_hops(server, field.taker, field.giver, there, servers),
-                    mean_over_hops(link, field.links, link_taker, on_hop, servers),
-                    mean_over_hops(link, field.links, link_giver, on_hop, servers),
-                    mean_where(holds, tree),
-                    mean_where(lacks, tree),
-                    _mean_of_all(server, is_server),
-                ]
-            )
-            heard_by_link = np.stack(
-                [
-                    link,
-                    mean_over_hops(server, link_giver, field.links, on_hop, len(link)),
-                    mean_over_hops(server, link_taker, field.links, on_hop, len(link)),
-                    _mean_of_all(link, is_link),
-                ]
-            )
-            heard_by_tree = np.stack(
-                [
-                    tree,
-                    mean_where(held_by, server),
-                    mean_where(lacked_by, server),
-                    _mean_of_all(tree, is_tree),
-                ]
-            )
+            views = Views(server, link, tree)
+            to_servers = self._messages_to_servers(views, holds, lacks, is_server)
+            to_links = self._messages_to_links(views, is_link)
+            to_trees = _messages_to_trees(views, *by_tree, is_tree)
             bias = weights.bias_layers[layer]
-            add_told(server, heard_by_server, weights.server_layers[layer], bias[0], is_server)
-            add_told(link, heard_by_link, weights.link_layers[layer], bias[1], is_link)
-            add_told(tree, heard_by_tree, weights.tree_layers[layer], bias[2], is_tree)
+            add_messages(server, to_servers, weights.server_layers[layer], bias[0], is_server)
+            add_messages(link, to_links, weights.link_layers[layer], bias[1], is_link)
+            add_messages(tree, to_trees, weights.tree_layers[layer], bias[2], is_tree)
         return Views(server, link, tree)
+
+    def _messages_to_servers(
+        self,
+        views: Views,
+        holds: NDArray[np.bool_],
+        lacks: NDArray[np.bool_],
+        is_server: NDArray[np.bool_],
+    ) -> Numbers:
+        """[8, N, D]."""
+        from gradweave.schedulers.learned.policy_kernel import mean_over_hops, mean_where
+
+        hops, hop_of_link = self.problem.hops, self.problem.hop_of_link
+        server, number = views.server, len(views.server)
+        on_hop = self.there[hop_of_link]
+        giver, taker = hops.giver[hop_of_link], hops.taker[hop_of_link]
+        messages = [
+            server,
+            mean_over_hops(server, hops.giver, hops.taker, self.there, number),
+            mean_over_hops(server, hops.taker, hops.giver, self.there, number),
+            mean_over_hops(views.link, hops.links, taker, on_hop, number),
+            mean_over_hops(views.link, hops.links, giver, on_hop, number),
+            mean_where(holds, views.tree),
+            mean_where(lacks, views.tree),
+            _mean_of_all(server, is_server),
+        ]
+        return _stacked(messages)
+
+    def _messages_to_links(self, views: Views, is_link: NDArray[np.bool_]) -> Numbers:
+        """[4, L, D]."""
+        from gradweave.schedulers.learned.policy_kernel import mean_over_hops
+
+        hops, hop_of_link = self.problem.hops, self.problem.hop_of_link
+        server, number = views.server, len(views.link)
+        on_hop = self.there[hop_of_link]
+        giver, taker = hops.giver[hop_of_link], hops.taker[hop_of_link]
+        messages = [
+            views.link,
+            mean_over_hops(server, giver, hops.links, on_hop, number),
+            mean_over_hops(server, taker, hops.links, on_hop, number),
+            _mean_of_all(views.link, is_link),
+        ]
+        return _stacked(messages)
 
     def select(
         self,
@@ -358,12 +381,12 @@ class Play:
         """What the features of the round's workloads count for: by hop, by taker; the match."""
         from gradweave.schedulers.learned.policy_kernel import times
 
-        field, views = self.field, self.encode(weights.of_workloads, features)
-        links = np.add.reduceat(views.link[field.links], field.first_link[:-1])
-        links /= np.diff(field.first_link)[:, None]
+        hops, views = self.problem.hops, self.encode(weights.of_workloads, features)
+        links = np.add.reduceat(views.link[hops.links], hops.first_link[:-1])
+        links /= np.diff(hops.first_link)[:, None]
         hop = weights.hop + times(links, weights.hop_of_links)
-        hop += times(views.server, weights.hop_of_giver)[field.giver]
-        hop += times(views.server, weights.hop_of_taker)[field.taker]
+        hop += times(views.server, weights.hop_of_giver)[hops.giver]
+        hop += times(views.server, weights.hop_of_taker)[hops.taker]
         piece = weights.piece + times(views.server, weights.piece_of_taker)
         match = times(times(views.server, weights.match), np.ascontiguousarray(views.tree.T))
         return hop, piece, match
@@ -376,42 +399,57 @@ class Play:
         select: bool,
     ) -> int:
         """One round; how many transfers it has."""
-        from gradweave.schedulers.learned.policy_kernel import draw_round
+        from gradweave.schedulers.learned.policy_kernel import Progress, Scores, draw_round
 
-        field, features = self.field, self.features()
+        features = self.features()
         selected = features.candidates
         if select:
             selected = self.select(weights, features, rng, temperature)
-        hop_weights, piece_weights, match = self.scores(weights, features)
+        scores = Scores(*self.scores(weights, features), features.link_slack, features.chain)
         arriving = np.zeros_like(self.waiting)
-        made = draw_round(
-            *(field.giver, field.taker, field.giver_link, field.taker_link),
-            *(field.links, field.first_link, field.hops_on, field.first_on),
-            *(field.hops_from, field.first_from, field.hops_into, field.first_into),
-            *(field.capacity, field.intake, field.allowed, field.at_giver, field.height),
-            *(field.grown, self.there, selected & self.under_way),
+        progress = Progress(
             *(self.waiting, self.pending, arriving, features.to_come),
-            *(self.near, self.lack, self.held, hop_weights, piece_weights, match),
-            *(features.link_slack, features.chain, features.rounds_left),
+            *(self.near, self.lack, self.held, self.sent_round, self.sent_hop),
+        )
+        sent = draw_round(
+            *(self.problem.hops, self.problem.workloads, progress, scores),
+            *(self.there, selected & self.under_way, features.rounds_left),
             *(float(temperature), int(rng.integers(2**32)), self.round),
-            *(self.sent_round, self.sent_hop),
         )
         self._arrive(arriving, selected)
-        self.left -= made
-        return made
+        self.left -= sent
+        return sent
 
     def _arrive(self, arriving: NDArray[np.int64], selected: NDArray[np.bool_]) -> None:
         """The round's end: what was on the way has arrived."""
-        field = self.field
-        columns = np.flatnonzero(field.then >= 0)
-        roots = field.root[columns]
-        self.waiting[roots, field.then[columns]] -= arriving[roots, columns]
+        problem = self.problem
+        columns = np.flatnonzero(problem.then >= 0)
+        roots = problem.root[columns]
+        self.waiting[roots, problem.then[columns]] -= arriving[roots, columns]
         self.waiting -= arriving
         self.selected_before = selected
         self.round += 1
         left = self.pending.any(0)
-        if field.barrier and left.any() and field.stage[left].min() > self.stage:
-            self._enter(int(field.stage[left].min()))
+        if problem.barrier and left.any() and problem.stage[left].min() > self.stage:
+            self._enter(int(problem.stage[left].min()))
+
+
+def _messages_to_trees(
+    views: Views,
+    held_by: NDArray[np.bool_],
+    lacked_by: NDArray[np.bool_],
+    is_tree: NDArray[np.bool_],
+) -> Numbers:
+    """[4, Q, D]."""
+    from gradweave.schedulers.learned.policy_kernel import mean_where
+
+    messages = [
+        views.tree,
+        mean_where(held_by, views.server),
+        mean_where(lacked_by, views.server),
+        _mean_of_all(views.tree, is_tree),
+    ]
+    return _stacked(messages)
 
 
 def _begin(view: NDArray, mask: NDArray[np.bool_]) -> Numbers:
@@ -419,33 +457,42 @@ def _begin(view: NDArray, mask: NDArray[np.bool_]) -> Numbers:
 
 
 def _mean_of_all(view: Numbers, mask: NDArray[np.bool_]) -> Numbers:
-    mean = view[mask].sum(0) / max(int(mask.sum()), 1)
-    return np.broadcast_to(mean.astype(np.float32), view.shape)
+    """[D]."""
+    return (view[mask].sum(0) / max(int(mask.sum()), 1)).astype(np.float32)
+
+
+def _stacked(messages: list[Numbers]) -> Numbers:
+    """[M, A, D] messages, the last of which is [D], the same to all."""
+    stacked = np.empty((len(messages), *messages[0].shape), np.float32)
+    for kind, message in enumerate(messages):
+        stacked[kind] = message
+    return stacked
 
 
 def play(
-    field: Field,
+    problem: CompiledInstance,
     weights: PolicyWeights,
     *,
     seed: int | tuple[int, ...],
     temperature: float = 1.0,
     select: bool = True,
-    most: int | None = None,
+    max_rounds: int | None = None,
 ) -> Episode:
     """One episode of the policies.
 
     Args:
-        field: the problem.
+        problem: what to schedule.
         weights: both agents.
         seed: of every random choice.
         temperature: of the draws; 0 takes the best actions, ties broken at random.
         select: whether flow-tree selection acts; if not, every tree is selected.
-        most: rounds after which to give up; eight times the bound if not given.
+        max_rounds: after which to give up; eight times the bound if not given.
     """
-    play = Play(field)
-    rng = np.random.default_rng(seed)
-    most = 8 * field.instance.bound + 8 if most is None else most
-    while play.left:
-        if play.round >= most or not play.play_round(weights, rng, temperature, select):
-            return Episode(-1, play.sent_round, play.sent_hop)
-    return Episode(play.round, play.sent_round, play.sent_hop)
+    episode, rng = OngoingEpisode(problem), np.random.default_rng(seed)
+    if max_rounds is None:
+        max_rounds = 8 * problem.instance.bound + 8
+    while episode.left:
+        late = episode.round >= max_rounds
+        if late or not episode.play_round(weights, rng, temperature, select):
+            return Episode(-1, episode.sent_round, episode.sent_hop)
+    return Episode(episode.round, episode.sent_round, episode.sent_hop)

@@ -1,13 +1,11 @@
 """The learned policies' round, compiled: its features, its message passing, its draws.
 
 The numbers are those of `learning.features` and `learning.networks`, which say what each means;
-tests hold the two together. While workloads are drawn, what one of them changes is kept up to date
-where it changes, so that the next one costs no more on a large network than its surroundings do.
-
-Functions take arrays one by one: compiling a function that is handed tuples of them takes minutes.
+tests hold the two together. A transfer changes the scores of hops near it alone, and only those are
+scored again, so that a draw costs little more on a large network than on a small one.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +15,7 @@ from gradweave.compiled import kernel
 LOWEST, HIGHEST, UNIT = -4.0, 8.0, 4.0
 PLENTY = 1e6
 ROUNDING = 1e-4
-"""Slack of links below this is none: sums of shares come out exact in one order and not another."""
+"""Slack of links below this counts as 0: the order of a sum of shares decides its last bits."""
 TIE = 1e-4
 """Noise between equals where the best is taken."""
 
@@ -26,15 +24,99 @@ Booleans = NDArray[np.bool_]
 Numbers = NDArray[np.float32]
 
 
-@kernel(inner=True)
-def _cut(slack: Any) -> Any:
-    return min(max(slack, LOWEST), HIGHEST) / UNIT
+class Hops(NamedTuple):
+    """Who can send to whom, over which links. H hops, L link directions, N servers, Q trees."""
+
+    giver: Integers
+    """[H] server that each hop leaves."""
+    taker: Integers
+    """[H] server that it enters."""
+    giver_link: Integers
+    """[H] link of its route at the giver's end."""
+    taker_link: Integers
+    """[H] link at the taker's end."""
+    links: Integers
+    """Of the hops' routes, one route after the other."""
+    first_link: Integers
+    """[H+1] where each hop's links start."""
+    hops_on: Integers
+    """Hops over each link, one link after the other."""
+    first_on: Integers
+    """[L+1] where each link's hops start."""
+    hops_from: Integers
+    """Hops out of each server."""
+    first_from: Integers
+    """[N+1] where each server's start."""
+    hops_into: Integers
+    """Hops into each server."""
+    first_into: Integers
+    """[N+1] where each server's start."""
+
+
+class Workloads(NamedTuple):
+    """Which transfers there can be, and how many fit into a round."""
+
+    capacity: Integers
+    """[L] transfers that a link direction carries in a round."""
+    intake: Integers
+    """[N] transfers that a server can take in a round."""
+    allowed: Booleans
+    """[H, Q] workloads that exist."""
+    at_giver: Booleans
+    """[Q] as in `Instance.arrays`."""
+    height: Integers
+    """[N, Q] as in `Instance.arrays`."""
+    grown: bool
+    """Whether trees grow."""
+
+
+class Progress(NamedTuple):
+    """How far an episode has got; a round changes it."""
+
+    waiting: Integers
+    """[N, Q] transfers that a server waits for; changed at a round's end, not in it."""
+    pending: Booleans
+    """[N, Q] transfers not sent."""
+    arriving: Integers
+    """[N, Q] transfers on the way in this round."""
+    to_come: NDArray[np.float64]
+    """[N] transfers into each server that are still to be made."""
+    near: Integers
+    """[N, Q] see `enter_stage`."""
+    lack: Integers
+    """[N, Q] see `enter_stage`."""
+    held: Integers
+    """[Q] see `enter_stage`."""
+    sent_round: Integers
+    """[N, Q] round in which each transfer was sent."""
+    sent_hop: Integers
+    """[N, Q] the hop that it was sent over."""
+
+
+class Scores(NamedTuple):
+    """What the policy made of a round's start."""
+
+    hop_weights: Numbers
+    """[H, 12] what the features of each hop count for."""
+    piece_weights: Numbers
+    """[N, 7] what those of a piece count for, by the taker."""
+    match: Numbers
+    """[N, Q] added to a tree's score at a taker."""
+    link_slack: Numbers
+    """[H] transfers that the tightest link of a route can spare."""
+    chain: Integers
+    """[H] rounds of the longest chain that a workload of the hop begins."""
+
+
+@kernel(inlined=True)
+def _key(hops: Hops, workloads: Workloads, hop: int, tree: int) -> int:
+    """The server by whose row a transfer is known."""
+    return hops.giver[hop] if workloads.at_giver[tree] else hops.taker[hop]
 
 
 @kernel
 def enter_stage(
-    giver: Integers,
-    taker: Integers,
+    hops: Hops,
     there: Booleans,
     under_way: Booleans,
     pending: Booleans,
@@ -45,8 +127,7 @@ def enter_stage(
     """Counts, for each server and piece, the neighbours that hold it and those that lack it.
 
     Args:
-        giver: [H] of each hop.
-        taker: [H] of each hop.
+        hops: the network.
         there: [H] hops of the stage.
         under_way: [Q] its trees.
         pending: [N, Q] transfers not sent.
@@ -58,11 +139,12 @@ def enter_stage(
     near[:] = 0
     lack[:] = 0
     held[:] = servers
-    for hop in range(len(giver)):
+    for hop in range(len(there)):
         if there[hop]:
+            giver, taker = hops.giver[hop], hops.taker[hop]
             for tree in range(trees):
-                near[taker[hop], tree] += not (under_way[tree] and pending[giver[hop], tree])
-                lack[giver[hop], tree] += under_way[tree] and pending[taker[hop], tree]
+                near[taker, tree] += not (under_way[tree] and pending[giver, tree])
+                lack[giver, tree] += under_way[tree] and pending[taker, tree]
     for server in range(servers):
         for tree in range(trees):
             held[tree] -= under_way[tree] and pending[server, tree]
@@ -70,12 +152,9 @@ def enter_stage(
 
 @kernel
 def hop_counts(
-    giver: Integers,
-    taker: Integers,
+    hops: Hops,
+    workloads: Workloads,
     there: Booleans,
-    allowed: Booleans,
-    at_giver: Booleans,
-    height: Integers,
     under_way: Booleans,
     waiting: Integers,
     pending: Booleans,
@@ -87,29 +166,28 @@ def hop_counts(
         them begins; [N, Q] transfers that can be made now; [Q] trees with one.
     """
     servers, trees = pending.shape
-    hops = len(giver)
-    left, ready = np.zeros(hops, np.int64), np.zeros(hops, np.int64)
-    chain = np.zeros(hops, np.int64)
+    number = len(there)
+    left, ready = np.zeros(number, np.int64), np.zeros(number, np.int64)
+    chain = np.zeros(number, np.int64)
     cells, candidates = np.zeros((servers, trees), np.bool_), np.zeros(trees, np.bool_)
-    for hop in range(hops):
+    for hop in range(number):
         if not there[hop]:
             continue
         for tree in range(trees):
-            key = giver[hop] if at_giver[tree] else taker[hop]
-            if under_way[tree] and allowed[hop, tree] and pending[key, tree]:
+            key = _key(hops, workloads, hop, tree)
+            if under_way[tree] and workloads.allowed[hop, tree] and pending[key, tree]:
                 left[hop] += 1
-                if waiting[giver[hop], tree] == 0:
+                if waiting[hops.giver[hop], tree] == 0:
                     ready[hop] += 1
                     candidates[tree] = True
                     cells[key, tree] = True
-                    chain[hop] = max(chain[hop], height[key, tree])
+                    chain[hop] = max(chain[hop], workloads.height[key, tree])
     return left, ready, chain, cells, candidates
 
 
 @kernel
 def link_features(
-    links: Integers,
-    first_link: Integers,
+    hops: Hops,
     capacity: Integers,
     there: Booleans,
     wanted: NDArray[np.float64],
@@ -119,14 +197,14 @@ def link_features(
     """[L, 3] features of the links, and [H] the slack of each route's tightest link.
 
     Args:
-        links: of the hops' routes.
-        first_link: [H+1] where each hop's start.
+        hops: the network.
         capacity: [L] of each link.
         there: [H] hops of the stage.
         wanted: [H] transfers to come over each hop.
         ready: [H] workloads that are ready on it.
         rounds_left: until the stage's bound.
     """
+    links, first_link = hops.links, hops.first_link
     demand, contenders = np.zeros(len(capacity)), np.zeros(len(capacity))
     features = np.zeros((len(capacity), 3), np.float32)
     slack = np.full(len(there), PLENTY, np.float32)
@@ -150,13 +228,13 @@ def link_features(
 
 
 @kernel
-def neighbours_want(giver: Integers, taker: Integers, there: Booleans, lacks: Booleans) -> Booleans:
+def neighbours_want(hops: Hops, there: Booleans, lacks: Booleans) -> Booleans:
     """[N, Q] whether a server has a hop to one that lacks the tree."""
     want = np.zeros_like(lacks)
-    for hop in range(len(giver)):
+    for hop in range(len(there)):
         if there[hop]:
             for tree in range(lacks.shape[1]):
-                want[giver[hop], tree] |= lacks[taker[hop], tree]
+                want[hops.giver[hop], tree] |= lacks[hops.taker[hop], tree]
     return want
 
 
@@ -164,12 +242,12 @@ def neighbours_want(giver: Integers, taker: Integers, there: Booleans, lacks: Bo
 def mean_over_hops(
     x: Numbers, source: Integers, target: Integers, there: Booleans, rows: int
 ) -> Numbers:
-    """[rows, D] the mean of what each target hears from its sources, hop by hop.
+    """[rows, D] the mean of the messages to each target from its sources, hop by hop.
 
     Args:
-        x: [., D] what is said.
+        x: [., D] the messages.
         source: [H] row of `x` that a hop carries.
-        target: [H] row that hears it.
+        target: [H] row that it carries it to.
         there: [H] hops that count.
         rows: of the result.
     """
@@ -221,51 +299,407 @@ def times(x: Numbers, y: Numbers) -> Numbers:
 
 
 @kernel(fastmath=True)
-def add_told(
-    view: Numbers, heard: Numbers, weights: Numbers, bias: Numbers, mask: Booleans
+def add_messages(
+    view: Numbers, messages: Numbers, weights: Numbers, bias: Numbers, mask: Booleans
 ) -> None:
-    """Adds to each row that is there what it makes of what it heard, where that is positive.
+    """One residual layer: adds to each view the rectified linear map of its messages.
 
     Args:
         view: [A, D], changed.
-        heard: [M, A, D] what each row heard, by kind.
-        weights: [M, D, D] what is made of it.
+        messages: [M, A, D] to each row, by kind.
+        weights: [M, D, D].
         bias: [D].
-        mask: [A] rows that are there.
+        mask: [A] rows that there are; others are padding.
     """
     width = view.shape[1]
-    made = np.empty(width, np.float32)
+    change = np.empty(width, np.float32)
     for row in range(view.shape[0]):
         if not mask[row]:
             continue
         for j in range(width):
-            made[j] = bias[j]
-        for kind in range(heard.shape[0]):
+            change[j] = bias[j]
+        for kind in range(messages.shape[0]):
             for i in range(width):
-                value = heard[kind, row, i]
+                value = messages[kind, row, i]
                 for j in range(width):
-                    made[j] += value * weights[kind, i, j]
+                    change[j] += value * weights[kind, i, j]
         for j in range(width):
-            view[row, j] += max(made[j], np.float32(0))
+            view[row, j] += max(change[j], np.float32(0))
 
 
-@kernel(inner=True)
-def _log(number: Any) -> Any:
-    return np.log(max(number, 1e-3))
+class _Round(NamedTuple):
+    """A round half drawn. Every hop that fits has its score; what a draw changes is kept exact."""
+
+    there: Booleans
+    """[H] hops of the stage."""
+    selected: Booleans
+    """[Q] trees whose workloads may be sent."""
+    room: Integers
+    """[L] transfers that a link can still carry in this round."""
+    contenders: Integers
+    """[L] hops that fit and use the link."""
+    count: Integers
+    """[H] workloads ready on the hop."""
+    fits: Booleans
+    """[H] whether a workload is ready and every link has room."""
+    into: Integers
+    """[N] hops of the stage into the server."""
+    out: Integers
+    """[N] hops of the stage out of it."""
+    taken: NDArray[np.float64]
+    """[N] transfers into the server in this round."""
+    score: NDArray[np.float64]
+    """[H] logarithm of the hop's weight."""
+    weight: NDArray[np.float64]
+    """[H] unnormalised probability of the hop; 0 where it does not fit."""
+    queue: Integers
+    """[H] hops to score again, or hops that fit no more: one use at a time."""
+    queued: Booleans
+    """[H] whether a hop waits to be scored again."""
+    changed: Integers
+    """[L] links whose room or contenders changed with the last transfer."""
+    is_changed: Booleans
+    """[L] whether a link is among them."""
 
 
-@kernel(inner=True)
-def _noise(temperature: float) -> float:
-    """What is added to a score before the highest is taken."""
-    if temperature == 0:
-        return TIE * np.random.random()
-    return -temperature * np.log(-np.log(np.random.random() + 1e-300) + 1e-300)
+@kernel
+def draw_round(
+    hops: Hops,
+    workloads: Workloads,
+    progress: Progress,
+    scores: Scores,
+    there: Booleans,
+    selected: Booleans,
+    rounds_left: float,
+    temperature: float,
+    seed: int,
+    at: int,
+) -> int:
+    """Draws and sends a round's workloads, one after the other, until none fits.
+
+    A transfer takes time in the hops that share a link with it or with a hop that it makes unfit,
+    plus, for the draws, H and Q.
+
+    Args:
+        hops: the network.
+        workloads: the problem.
+        progress: of the episode; changed.
+        scores: by the policy.
+        there: [H] hops of the stage.
+        selected: [Q] trees whose workloads may be sent.
+        rounds_left: until the stage's bound.
+        temperature: of the draws; 0 takes the best.
+        seed: of every random choice.
+        at: the round.
+
+    Returns:
+        How many were sent.
+    """
+    np.random.seed(seed)
+    state = _begin_round(hops, workloads, progress, there, selected)
+    waits, sent = len(hops.giver), 0
+    while True:
+        _score_hops(hops, workloads, progress, scores, state, rounds_left, waits)
+        hop = _draw_hop(state.fits, state.score, state.weight, temperature)
+        if hop < 0:
+            return sent
+        tree = _draw_tree(hops, workloads, progress, scores, state, hop, rounds_left, temperature)
+        _send(hops, workloads, progress, state, hop, tree, at)
+        gone = _without_workload(hops, workloads, progress, state, hop, tree)
+        changed, gone = _take_room(hops, state, hop, gone)
+        changed = _contend_no_more(hops, state, changed, gone)
+        waits = _queue_changed(hops, state, hop, changed)
+        sent += 1
 
 
-@kernel(inner=True)
-def _queue_up(hops: Integers, fits: Booleans, queued: Booleans, queue: Integers, waits: int) -> int:
-    """Queues the hops that can be used and do not wait already; how many wait then."""
-    for hop in hops:
+@kernel(inlined=True)
+def _ready(
+    hops: Hops, workloads: Workloads, progress: Progress, selected: Booleans, hop: int
+) -> Booleans:
+    """[Q] whether a hop can carry each tree's workload now, as far as data goes."""
+    giver, taker = hops.giver[hop], hops.taker[hop]
+    allowed, waiting = workloads.allowed[hop], progress.waiting[giver]
+    at_giver, pending = workloads.at_giver, progress.pending
+    ready = np.zeros(len(selected), np.bool_)
+    for tree in range(len(selected)):
+        if selected[tree] and allowed[tree] and waiting[tree] == 0:
+            ready[tree] = pending[giver if at_giver[tree] else taker, tree]
+    return ready
+
+
+@kernel(inlined=True)
+def _begin_round(
+    hops: Hops, workloads: Workloads, progress: Progress, there: Booleans, selected: Booleans
+) -> Any:
+    """A round in which nothing is drawn; all hops wait to be scored."""
+    links, number, servers = len(workloads.capacity), len(hops.giver), len(workloads.intake)
+    state = _Round(
+        there,
+        selected,
+        workloads.capacity.copy(),
+        np.zeros(links, np.int64),
+        np.zeros(number, np.int64),
+        np.zeros(number, np.bool_),
+        np.zeros(servers, np.int64),
+        np.zeros(servers, np.int64),
+        np.zeros(servers),
+        np.zeros(number),
+        np.zeros(number),
+        np.arange(number),
+        np.zeros(number, np.bool_),
+        np.zeros(links, np.int64),
+        np.zeros(links, np.bool_),
+    )
+    for hop in range(number):
+        if not there[hop]:
+            continue
+        state.into[hops.taker[hop]] += 1
+        state.out[hops.giver[hop]] += 1
+        state.count[hop] = _ready(hops, workloads, progress, selected, hop).sum()
+        state.fits[hop] = state.count[hop] > 0
+        if state.fits[hop]:
+            for i in range(hops.first_link[hop], hops.first_link[hop + 1]):
+                state.contenders[hops.links[i]] += 1
+    return state
+
+
+@kernel(inlined=True)
+def _score_hops(
+    hops: Hops,
+    workloads: Workloads,
+    progress: Progress,
+    scores: Scores,
+    state: Any,
+    rounds_left: float,
+    waits: int,
+) -> None:
+    """Scores the hops at the head of the queue. A score depends on no other hop's score."""
+    contenders, room = state.contenders, state.room
+    queue, queued, fits = state.queue, state.queued, state.fits
+    links, first_link, takers, intake = hops.links, hops.first_link, hops.taker, workloads.intake
+    to_come, taken, count = progress.to_come, state.taken, state.count
+    for place in range(waits):
+        hop = queue[place]
+        queued[hop] = False
+        if not fits[hop]:
+            continue
+        end, first, last = takers[hop], first_link[hop], first_link[hop + 1]
+        takes = float(max(intake[end], 1))
+        slack = rounds_left * intake[end] - to_come[end]
+        conflict = 0.0
+        for i in range(first, last):
+            conflict += _conflict(contenders, room, links[i])
+        by_taker = _conflict(contenders, room, hops.taker_link[hop])
+        by_giver = _conflict(contenders, room, hops.giver_link[hop])
+        own, tightest = scores.hop_weights[hop], scores.link_slack[hop]
+        total = own[0] * _clipped(slack) + own[1] * (slack <= 0)
+        total += own[2] * _clipped(tightest) + own[3] * (tightest <= ROUNDING)
+        total += own[4] * _log(conflict) + own[5] * _log(by_taker) + own[6] * _log(by_giver)
+        total += own[7] * _log(float(count[hop])) + own[8] * taken[end] / takes
+        total += own[9] * min(to_come[end] / (rounds_left * takes), 2.0)
+        total += own[10] * ((last - first) / 2.0 - 1.0)
+        if not workloads.grown:
+            total += own[11] * _clipped(rounds_left - scores.chain[hop])
+        state.score[hop] = total
+        state.weight[hop] = np.exp(min(max(total, -500.0), 500.0))
+
+
+@kernel(inlined=True)
+def _conflict(contenders: Integers, room: Integers, link: int) -> float:
+    """Hops that want a link, for each transfer that it can still carry."""
+    return contenders[link] / max(room[link], 1)
+
+
+@kernel(inlined=True)
+def _draw_hop(fits: Booleans, score: Any, weight: Any, temperature: float) -> int:
+    """A hop that fits, by its weight; −1 where none does."""
+    chosen, highest = -1, -np.inf
+    if temperature == 1.0:  # one random number in place of one for each hop
+        goal = np.random.random() * weight.sum()
+        for hop in range(len(fits)):
+            if fits[hop]:
+                chosen = hop
+                goal -= weight[hop]
+                if goal <= 0:
+                    break
+        return chosen
+    for hop in range(len(fits)):
+        if fits[hop]:
+            noisy = score[hop] + _noise(temperature)
+            if noisy > highest:
+                chosen, highest = hop, noisy
+    return chosen
+
+
+@kernel(inlined=True)
+def _draw_tree(
+    hops: Hops,
+    workloads: Workloads,
+    progress: Progress,
+    scores: Scores,
+    state: Any,
+    hop: int,
+    rounds_left: float,
+    temperature: float,
+) -> int:
+    """A tree whose workload is ready on a hop that fits: there is one."""
+    chosen, highest = -1, -np.inf
+    giver, taker = hops.giver[hop], hops.taker[hop]
+    into, out = max(state.into[taker], 1), max(state.out[taker], 1)
+    out_of_giver, servers = max(state.out[giver], 1), len(workloads.intake)
+    ready = _ready(hops, workloads, progress, state.selected, hop)
+    own, match, held = scores.piece_weights[taker], scores.match[taker], progress.held
+    near, lack, lack_of_giver = progress.near[taker], progress.lack[taker], progress.lack[giver]
+    waiting, arriving = progress.waiting[taker], progress.arriving[taker]
+    at_giver, height, grown = workloads.at_giver, workloads.height, workloads.grown
+    for tree in range(len(ready)):
+        if not ready[tree]:
+            continue
+        total = float(match[tree])
+        if grown:
+            total += own[0] * 4.0 * near[tree] / into
+            total += own[1] * np.log(max(near[tree], 1.0))
+            total += own[2] * 4.0 * held[tree] / servers
+            total += own[3] * 4.0 * lack[tree] / out
+            total += own[4] * 4.0 * lack_of_giver[tree] / out_of_giver
+        else:
+            total += own[5] * _clipped(
+                rounds_left - height[giver if at_giver[tree] else taker, tree]
+            )
+        total += own[6] / max(waiting[tree] - arriving[tree], 1)
+        noisy = total + _noise(temperature)
+        if noisy > highest:
+            chosen, highest = tree, noisy
+    return chosen
+
+
+@kernel(inlined=True)
+def _send(
+    hops: Hops, workloads: Workloads, progress: Progress, state: Any, hop: int, tree: int, at: int
+) -> None:
+    """Sends a tree's workload over a hop."""
+    key, taker = _key(hops, workloads, hop, tree), hops.taker[hop]
+    progress.pending[key, tree] = False
+    progress.arriving[taker, tree] += 1
+    progress.sent_round[key, tree] = at
+    progress.sent_hop[key, tree] = hop
+    progress.to_come[taker] -= 1
+    state.taken[taker] += 1
+    if not workloads.grown:
+        return
+    progress.held[tree] += 1
+    takers, givers, near, lack = hops.taker, hops.giver, progress.near, progress.lack
+    allowed = workloads.allowed
+    for other in hops.hops_from[hops.first_from[taker] : hops.first_from[taker + 1]]:
+        near[takers[other], tree] += allowed[other, tree]
+    for other in hops.hops_into[hops.first_into[taker] : hops.first_into[taker + 1]]:
+        lack[givers[other], tree] -= allowed[other, tree]
+
+
+@kernel(inlined=True)
+def _without_workload(
+    hops: Hops, workloads: Workloads, progress: Progress, state: Any, hop: int, tree: int
+) -> int:
+    """Hops that could have made the same transfer have one workload less.
+
+    Returns:
+        How many of them fit no more; they are at the head of the queue.
+    """
+    key, gone = _key(hops, workloads, hop, tree), 0
+    at_giver = workloads.at_giver[tree]
+    first = hops.first_from if at_giver else hops.first_into
+    rows = hops.hops_from if at_giver else hops.hops_into
+    allowed, waiting, givers = workloads.allowed, progress.waiting, hops.giver
+    there, count, fits, queue = state.there, state.count, state.fits, state.queue
+    for other in rows[first[key] : first[key + 1]]:
+        if there[other] and allowed[other, tree] and waiting[givers[other], tree] == 0:
+            count[other] -= 1
+            if count[other] == 0 and fits[other]:
+                fits[other] = False
+                queue[gone] = other
+                gone += 1
+    return gone
+
+
+@kernel(inlined=True)
+def _take_room(hops: Hops, state: Any, hop: int, gone: int) -> tuple[int, int]:
+    """A transfer over a hop leaves less room on its links, and on a full one no hop fits.
+
+    Returns:
+        How many links have changed; how many hops at the head of the queue fit no more.
+    """
+    room, fits, queue, changed_links = state.room, state.fits, state.queue, state.changed
+    links, first_on, hops_on, is_changed = hops.links, hops.first_on, hops.hops_on, state.is_changed
+    changed = 0
+    for i in range(hops.first_link[hop], hops.first_link[hop + 1]):
+        link = links[i]
+        room[link] -= 1
+        changed = _note(changed_links, is_changed, link, changed)
+        if room[link] == 0:
+            for j in range(first_on[link], first_on[link + 1]):
+                other = hops_on[j]
+                if fits[other]:
+                    fits[other] = False
+                    queue[gone] = other
+                    gone += 1
+    return changed, gone
+
+
+@kernel(inlined=True)
+def _contend_no_more(hops: Hops, state: Any, changed: int, gone: int) -> int:
+    """Hops that fit no more leave their links to others; how many links have changed."""
+    queue, weight, contenders = state.queue, state.weight, state.contenders
+    links, first_link = hops.links, hops.first_link
+    changed_links, is_changed = state.changed, state.is_changed
+    for place in range(gone):
+        other = queue[place]
+        weight[other] = 0.0
+        for i in range(first_link[other], first_link[other + 1]):
+            contenders[links[i]] -= 1
+            changed = _note(changed_links, is_changed, links[i], changed)
+    return changed
+
+
+@kernel(inlined=True)
+def _note(links: Integers, is_changed: Booleans, link: int, changed: int) -> int:
+    """Counts a link among those that have changed, once."""
+    if not is_changed[link]:
+        is_changed[link] = True
+        links[changed] = link
+        changed += 1
+    return changed
+
+
+@kernel(inlined=True)
+def _queue_changed(hops: Hops, state: Any, hop: int, changed: int) -> int:
+    """Queues what must be scored again: hops over changed links, into the taker, from the giver.
+
+    A hop's score depends on its links' room and contenders, on its own workloads, and on what its
+    taker still takes; nothing else of it changes within a round.
+
+    Returns:
+        How many wait.
+    """
+    fits, queued, queue = state.fits, state.queued, state.queue
+    links, is_changed = state.changed, state.is_changed
+    hops_on, first_on = hops.hops_on, hops.first_on
+    waits = 0
+    for place in range(changed):
+        link = links[place]
+        is_changed[link] = False
+        rows = hops_on[first_on[link] : first_on[link + 1]]
+        waits = _queue_up(rows, fits, queued, queue, waits)
+    giver, taker = hops.giver[hop], hops.taker[hop]
+    rows = hops.hops_into[hops.first_into[taker] : hops.first_into[taker + 1]]
+    waits = _queue_up(rows, fits, queued, queue, waits)
+    rows = hops.hops_from[hops.first_from[giver] : hops.first_from[giver + 1]]
+    return _queue_up(rows, fits, queued, queue, waits)
+
+
+@kernel(inlined=True)
+def _queue_up(rows: Integers, fits: Booleans, queued: Booleans, queue: Integers, waits: int) -> int:
+    """Queues the hops that fit and do not wait already; how many wait then."""
+    for hop in rows:
         if fits[hop] and not queued[hop]:
             queued[hop] = True
             queue[waits] = hop
@@ -273,246 +707,19 @@ def _queue_up(hops: Integers, fits: Booleans, queued: Booleans, queue: Integers,
     return waits
 
 
-@kernel
-def draw_round(
-    giver: Integers,
-    taker: Integers,
-    giver_link: Integers,
-    taker_link: Integers,
-    links: Integers,
-    first_link: Integers,
-    hops_on: Integers,
-    first_on: Integers,
-    hops_from: Integers,
-    first_from: Integers,
-    hops_into: Integers,
-    first_into: Integers,
-    capacity: Integers,
-    intake: Integers,
-    allowed: Booleans,
-    at_giver: Booleans,
-    height: Integers,
-    grown: bool,
-    there: Booleans,
-    selected: Booleans,
-    waiting: Integers,
-    pending: Booleans,
-    arriving: Integers,
-    to_come: NDArray[np.float64],
-    near: Integers,
-    lack: Integers,
-    held: Integers,
-    hop_weights: Numbers,
-    piece_weights: Numbers,
-    match: Numbers,
-    link_slack: Numbers,
-    chain: Integers,
-    rounds_left: float,
-    temperature: float,
-    seed: int,
-    at: int,
-    sent_round: Integers,
-    sent_hop: Integers,
-) -> int:
-    """Draws and sends a round's workloads; how many there were.
+@kernel(inlined=True)
+def _clipped(slack: Any) -> Any:
+    return min(max(slack, LOWEST), HIGHEST) / UNIT
 
-    Args:
-        giver: [H] of each hop.
-        taker: [H] of each hop.
-        giver_link: [H] link of each hop's route at its giver's end.
-        taker_link: [H] link at its taker's end.
-        links: of the hops' routes.
-        first_link: [H+1] where each hop's start.
-        hops_on: hops over each link.
-        first_on: [L+1] where each link's start.
-        hops_from: hops out of each server.
-        first_from: [N+1] where each server's start.
-        hops_into: hops into each server.
-        first_into: [N+1] where each server's start.
-        capacity: [L] of each link direction.
-        intake: [N] transfers that a server can take in a round.
-        allowed: [H, Q] workloads that exist.
-        at_giver: [Q] as in `Instance.arrays`.
-        height: [N, Q] as in `Instance.arrays`.
-        grown: whether trees grow.
-        there: [H] hops of the stage.
-        selected: [Q] trees whose workloads may be sent.
-        waiting: [N, Q] transfers that a server waits for.
-        pending: [N, Q] transfers not sent; changed.
-        arriving: [N, Q] transfers on the way; changed.
-        to_come: [N] transfers into each server that are not made; changed.
-        near: [N, Q] see `enter_stage`; changed.
-        lack: [N, Q] see `enter_stage`; changed.
-        held: [Q] see `enter_stage`; changed.
-        hop_weights: [H, 12] what the features of each hop count for.
-        piece_weights: [N, 7] what those of a piece count for, by the taker.
-        match: [N, Q] added to a tree's score at a taker.
-        link_slack: [H] transfers that the tightest link of a route can spare.
-        chain: [H] rounds of the longest chain that a workload of the hop begins.
-        rounds_left: until the stage's bound.
-        temperature: of the draws; 0 takes the best.
-        seed: of every random choice.
-        at: the round.
-        sent_round: [N, Q] changed.
-        sent_hop: [N, Q] changed.
-    """
-    np.random.seed(seed)
-    hops, trees, servers = len(giver), len(at_giver), len(intake)
-    room = capacity.copy()
-    contenders = np.zeros(len(capacity), np.int64)
-    count = np.zeros(hops, np.int64)
-    fits = np.zeros(hops, np.bool_)
-    into, out = np.zeros(servers, np.int64), np.zeros(servers, np.int64)
-    for hop in range(hops):
-        if not there[hop]:
-            continue
-        into[taker[hop]] += 1
-        out[giver[hop]] += 1
-        for tree in range(trees):
-            count[hop] += (
-                selected[tree]
-                and allowed[hop, tree]
-                and waiting[giver[hop], tree] == 0
-                and pending[giver[hop] if at_giver[tree] else taker[hop], tree]
-            )
-        fits[hop] = count[hop] > 0
-        if fits[hop]:
-            for i in range(first_link[hop], first_link[hop + 1]):
-                contenders[links[i]] += 1
-    weight, score = np.zeros(hops), np.zeros(hops)
-    taken = np.zeros(servers)
-    queue, queued = np.arange(hops), np.zeros(hops, np.bool_)
-    dirty, is_dirty = np.zeros(len(capacity), np.int64), np.zeros(len(capacity), np.bool_)
-    waits, made = hops, 0
-    while True:
-        # Score what has changed.
-        for place in range(waits):
-            hop = queue[place]
-            queued[hop] = False
-            if not fits[hop]:
-                continue
-            end = taker[hop]
-            takes = float(max(intake[end], 1))
-            slack = rounds_left * intake[end] - to_come[end]
-            conflict = 0.0
-            for i in range(first_link[hop], first_link[hop + 1]):
-                conflict += contenders[links[i]] / max(room[links[i]], 1)
-            by_taker = contenders[taker_link[hop]] / max(room[taker_link[hop]], 1)
-            by_giver = contenders[giver_link[hop]] / max(room[giver_link[hop]], 1)
-            own = hop_weights[hop]
-            total = own[0] * _cut(slack) + own[1] * (slack <= 0)
-            total += own[2] * _cut(link_slack[hop]) + own[3] * (link_slack[hop] <= ROUNDING)
-            total += own[4] * _log(conflict) + own[5] * _log(by_taker) + own[6] * _log(by_giver)
-            total += own[7] * _log(float(count[hop])) + own[8] * taken[end] / takes
-            total += own[9] * min(to_come[end] / (rounds_left * takes), 2.0)
-            total += own[10] * ((first_link[hop + 1] - first_link[hop]) / 2.0 - 1.0)
-            if not grown:
-                total += own[11] * _cut(rounds_left - chain[hop])
-            score[hop] = total
-            weight[hop] = np.exp(min(max(total, -500.0), 500.0))
-        # Draw a hop.
-        chosen, highest = -1, -np.inf
-        if temperature == 1.0:
-            goal = np.random.random() * weight.sum()
-            for hop in range(hops):
-                if fits[hop]:
-                    chosen = hop
-                    goal -= weight[hop]
-                    if goal <= 0:
-                        break
-        else:
-            for hop in range(hops):
-                if fits[hop]:
-                    noisy = score[hop] + _noise(temperature)
-                    if noisy > highest:
-                        chosen, highest = hop, noisy
-        if chosen < 0:
-            return made
-        hop, source, end = chosen, giver[chosen], taker[chosen]
-        # Draw a tree on it.
-        chosen, highest = -1, -np.inf
-        own = piece_weights[end]
-        for tree in range(trees):
-            key = source if at_giver[tree] else end
-            if not (
-                selected[tree]
-                and allowed[hop, tree]
-                and waiting[source, tree] == 0
-                and pending[key, tree]
-            ):
-                continue
-            total = float(match[end, tree])
-            if grown:
-                total += own[0] * 4.0 * near[end, tree] / max(into[end], 1)
-                total += own[1] * np.log(max(near[end, tree], 1.0))
-                total += own[2] * 4.0 * held[tree] / servers
-                total += own[3] * 4.0 * lack[end, tree] / max(out[end], 1)
-                total += own[4] * 4.0 * lack[source, tree] / max(out[source], 1)
-            else:
-                total += own[5] * _cut(rounds_left - height[key, tree])
-            total += own[6] / max(waiting[end, tree] - arriving[end, tree], 1)
-            noisy = total + _noise(temperature)
-            if noisy > highest:
-                chosen, highest = tree, noisy
-        tree = chosen
-        # Send it: hops of the same transfer have one workload less.
-        key = source if at_giver[tree] else end
-        made += 1
-        pending[key, tree] = False
-        arriving[end, tree] += 1
-        sent_round[key, tree] = at
-        sent_hop[key, tree] = hop
-        to_come[end] -= 1
-        taken[end] += 1
-        gone, soiled = 0, 0
-        first = first_from if at_giver[tree] else first_into
-        rows = hops_from if at_giver[tree] else hops_into
-        for i in range(first[key], first[key + 1]):
-            other = rows[i]
-            if there[other] and allowed[other, tree] and waiting[giver[other], tree] == 0:
-                count[other] -= 1
-                if count[other] == 0 and fits[other]:
-                    fits[other] = False
-                    queue[gone] = other
-                    gone += 1
-        for i in range(first_link[hop], first_link[hop + 1]):
-            link = links[i]
-            room[link] -= 1
-            if not is_dirty[link]:
-                is_dirty[link] = True
-                dirty[soiled] = link
-                soiled += 1
-            if room[link] == 0:
-                for j in range(first_on[link], first_on[link + 1]):
-                    other = hops_on[j]
-                    if fits[other]:
-                        fits[other] = False
-                        queue[gone] = other
-                        gone += 1
-        for place in range(gone):  # they contend no more
-            other = queue[place]
-            weight[other] = 0.0
-            for i in range(first_link[other], first_link[other + 1]):
-                link = links[i]
-                contenders[link] -= 1
-                if not is_dirty[link]:
-                    is_dirty[link] = True
-                    dirty[soiled] = link
-                    soiled += 1
-        if grown:
-            held[tree] += 1
-            for i in range(first_from[end], first_from[end + 1]):
-                near[taker[hops_from[i]], tree] += allowed[hops_from[i], tree]
-            for i in range(first_into[end], first_into[end + 1]):
-                lack[giver[hops_into[i]], tree] -= allowed[hops_into[i], tree]
-        # What must be scored anew: hops over changed links, and around the taker.
-        waits = 0
-        for place in range(soiled):
-            link = dirty[place]
-            is_dirty[link] = False
-            rows = hops_on[first_on[link] : first_on[link + 1]]
-            waits = _queue_up(rows, fits, queued, queue, waits)
-        rows = hops_into[first_into[end] : first_into[end + 1]]
-        waits = _queue_up(rows, fits, queued, queue, waits)
-        rows = hops_from[first_from[source] : first_from[source + 1]]
-        waits = _queue_up(rows, fits, queued, queue, waits)
+
+@kernel(inlined=True)
+def _log(number: Any) -> Any:
+    return np.log(max(number, 1e-3))
+
+
+@kernel(inlined=True)
+def _noise(temperature: float) -> float:
+    """Gumbel noise: the highest of noisy scores is a draw by their softmax."""
+    if temperature == 0:
+        return TIE * np.random.random()
+    return -temperature * np.log(-np.log(np.random.random() + 1e-300) + 1e-300)

@@ -1,4 +1,4 @@
-"""Re-planning after a fault: what still works of a schedule is kept, the rest grown anew."""
+"""Re-planning after a fault: what still works of a schedule is kept, the rest is grown again."""
 
 import dataclasses
 import itertools
@@ -13,9 +13,9 @@ from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import reverse
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
-from gradweave.schedulers.scheduler import Scheduler, from_stage
+from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
 from gradweave.schedulers.trees.growing import Search, search
-from gradweave.schedulers.trees.grown import Ground, schedule_from_hops
+from gradweave.schedulers.trees.grown import Lanes, schedule_from_lanes
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
 
@@ -39,8 +39,7 @@ class Repair(Scheduler):
     def __post_init__(self) -> None:
         if self.start_from is None:
             raise OptionError("repair: start_from: expected the schedule before the fault")
-        if self.restarts < 1:
-            raise OptionError(f"repair: restarts: expected at least 1, got {self.restarts}")
+        check_counts(self, "restarts")
 
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
@@ -76,14 +75,14 @@ class Repair(Scheduler):
 
     def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
         assert self.start_from is not None
-        ground = Ground.of(topology, np.arange(topology.num_servers), routes=4)
-        hints = _hints(ground, topology, all_gather_stage(self.start_from))
+        lanes = Lanes.of(topology, np.arange(topology.num_servers), routes=4)
+        hints = _hints(lanes, topology, all_gather_stage(self.start_from))
         how = Search(seed, self.restarts, deadline=deadline)
         bound = free_trees(topology, "all_gather")
-        made = search(ground.growth, bound.rounds, how, hints)
-        if made is None:
-            raise NoScheduleError(f"repair: no all-gather of {topology.name!r} came to an end")
-        return schedule_from_hops(topology, ground, made)
+        transfers = search(lanes.growth, bound.rounds, how, hints)
+        if transfers is None:
+            raise NoScheduleError(f"repair: no all-gather of {topology.name!r} was completed")
+        return schedule_from_lanes(topology, lanes, transfers)
 
 
 def rerouted(
@@ -153,20 +152,20 @@ def all_gather_stage(schedule: Schedule) -> Schedule:
     )
 
 
-def _hints(ground: Ground, topology: Topology, old: Schedule) -> NDArray[np.int64]:
+def _hints(lanes: Lanes, topology: Topology, old: Schedule) -> NDArray[np.int64]:
     """[M, 3] round, piece and lane of the earlier transfers that the network still has hops for."""
     now = now_ids(topology, old.topology)
     rank = np.where(now >= 0, topology.rank[now], -1)
-    lanes: dict[tuple[int, int], list[int]] = {}
-    for lane, hop in enumerate(ground.lanes.tolist()):
-        pair = int(ground.hops.source[hop]), int(ground.hops.target[hop])
-        lanes.setdefault(pair, []).append(lane)
+    between: dict[tuple[int, int], list[int]] = {}
+    for lane, hop in enumerate(lanes.hop.tolist()):
+        pair = int(lanes.hops.source[hop]), int(lanes.hops.target[hop])
+        between.setdefault(pair, []).append(lane)
     taken: dict[tuple[int, int, int], int] = {}
     hints = []
     roots = rank[old.root]
     columns = (old.round, roots[old.piece], rank[old.source], rank[old.target])
     for at, piece, source, target in np.stack(columns, axis=1).tolist():
-        known = lanes.get((source, target), [])
+        known = between.get((source, target), [])
         used = taken.get((at, source, target), 0)
         if piece >= 0 and used < len(known):
             hints.append((at, piece, known[used]))

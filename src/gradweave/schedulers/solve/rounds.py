@@ -122,7 +122,7 @@ def _attempt(
     time_limit: float | None,
     known: Schedule | None = None,
 ) -> tuple[Attempt, Schedule | None, int]:
-    """What a strategy came to, its schedule, and rounds below which it proved there is none."""
+    """One strategy: the attempt, its schedule, and rounds below which it proved there is none."""
     started = clock.now()
     below = 0
     try:

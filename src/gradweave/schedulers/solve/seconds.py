@@ -40,11 +40,11 @@ FOR_SECONDS: tuple[Scheduler, ...] = (
 """What is tried for the objective seconds where nothing else is asked for, in this order."""
 PIECES_PER_SERVER = (2, 4)
 """Pieces per server that strategies with such an option are tried with, besides their own."""
-MOST_PARTS = 256
+MAX_PARTS = 256
 """Most parts that a piece is cut into."""
-MOST_TRANSFERS = 2_000_000
+MAX_TRANSFERS = 2_000_000
 """Schedules with more are not cut further."""
-MOST_OVERLAPPED = 100_000
+MAX_OVERLAPPED = 100_000
 """Schedules with more transfers are not tried with overlapping stages."""
 WORTH = 0.005
 """Gain of finer parts below which no finer ones are tried: each part has a cost outside the
@@ -188,17 +188,17 @@ class _Search:
         """A schedule as it is and with overlapping stages, in ever finer parts."""
         bases = [made]
         staged = (made.op == REDUCE).any() and (made.op == COPY).any()
-        if self.collective == "all_reduce" and staged and made.num_transfers <= MOST_OVERLAPPED:
+        if self.collective == "all_reduce" and staged and made.num_transfers <= MAX_OVERLAPPED:
             bases.append(overlap(made))
         for base in bases:
             parts, last = 1, math.inf
-            while parts == 1 or parts * base.num_transfers <= MOST_TRANSFERS:
+            while parts == 1 or parts * base.num_transfers <= MAX_TRANSFERS:
                 finer = split(base, parts)
                 taken = seconds(finer, self.gradient_bytes, "events")
                 if taken > last * (1 - WORTH):
                     break
                 yield _Candidate(finer, maker, taken, parts, base is not made)
-                if self._late() or parts == MOST_PARTS:
+                if self._late() or parts == MAX_PARTS:
                     break
                 parts, last = 2 * parts, taken
 

@@ -10,12 +10,12 @@ from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.simulate import seconds
 from gradweave.topology.topology import Topology
 
-MOST_TIMED = 512
+MAX_TIMED = 512
 """Nodes up to which a schedule's least time is found along with it: a second or so of flows."""
 
 _ROUNDING = 1e-9
 
-MOST_STARTS = 64
+MAX_STARTS = 64
 """Servers from which distances are measured; fewer than all give a bound that holds all the
 same."""
 
@@ -129,7 +129,7 @@ def seconds_bound(
 def _latencies(topology: Topology) -> NDArray[np.float64]:
     """[S, N] least latency from some servers to each server, by any way."""
     count = topology.num_servers
-    chosen = topology.servers[np.linspace(0, count - 1, min(count, MOST_STARTS)).astype(np.int64)]
+    chosen = topology.servers[np.linspace(0, count - 1, min(count, MAX_STARTS)).astype(np.int64)]
     least = np.full((topology.num_nodes, len(chosen)), np.inf)
     least[chosen, np.arange(len(chosen))] = 0.0
     while True:

@@ -13,7 +13,7 @@ from gradweave.topology.topology import Topology
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """What one strategy came to."""
+    """The outcome of one strategy."""
 
     scheduler: Scheduler
     rounds: int | None

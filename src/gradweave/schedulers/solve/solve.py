@@ -11,7 +11,7 @@ from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.repair import Repair
 from gradweave.schedulers.solve.rounds import DEFAULT, solve_for_rounds
 from gradweave.schedulers.solve.seconds import solve_for_seconds
-from gradweave.schedulers.solve.seconds_bound import MOST_TIMED, has_equal_links, timing_of
+from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
 from gradweave.schedulers.solve.solution import Solution
 from gradweave.schedulers.spec import as_schedulers
 from gradweave.topology.spec import as_topology
@@ -65,7 +65,7 @@ def solve(
 
     Raises:
         NoScheduleError: where no strategy found a schedule.
-        OptionError: for an option that is none, or strategies whose pieces differ in size, of which
+        OptionError: for an unknown option, or for strategies whose pieces differ in size, of which
             rounds do not compare.
         SpecError: for a specification that is not understood.
 
@@ -109,7 +109,7 @@ def solve(
         progress,
         executor,
     )
-    if gradient_bytes is None or has_equal_links(topology) or topology.num_nodes > MOST_TIMED:
+    if gradient_bytes is None or has_equal_links(topology) or topology.num_nodes > MAX_TIMED:
         return found
     progress("finding the least time possible")
     return dataclasses.replace(found, timing=timing_of(found.schedule, gradient_bytes))

@@ -10,7 +10,7 @@ from gradweave.schedule.schedule import Schedule, take_rows
 from gradweave.schedulers.list_scheduling import first_fit
 from gradweave.topology.topology import Topology
 
-MOST_LANES = 64
+MAX_LANES = 64
 """Largest capacity that a bandwidth is taken for."""
 CLOSE = 0.05
 """How far a capacity may be from its bandwidth, relative to it, before a smaller unit is tried."""
@@ -72,7 +72,7 @@ def rated(topology: Topology) -> Topology | None:
     ratio = topology.bandwidth_bytes_per_s / topology.bandwidth_bytes_per_s.min()
     capacity = np.ones(len(ratio))
     for finer in (1, 2, 3, 4):
-        capacity = np.clip(np.rint(ratio * finer), 1, MOST_LANES)
+        capacity = np.clip(np.rint(ratio * finer), 1, MAX_LANES)
         if (np.abs(capacity / (ratio * finer) - 1) <= CLOSE).all():
             break
     return dataclasses.replace(topology, capacity=capacity.astype(np.int64))

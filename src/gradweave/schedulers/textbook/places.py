@@ -64,7 +64,7 @@ class Places:
 
 
 def check_order(order: object, strategy: str) -> None:
-    """Refuses an order that is none, in one line."""
+    """Refuses an unknown order."""
     if isinstance(order, str) and order not in ("id", "near"):
         raise OptionError(f"{strategy}: order: expected id, near or node ids, got {order!r}")
 

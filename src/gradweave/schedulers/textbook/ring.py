@@ -18,13 +18,13 @@ from gradweave.schedule.schedule import (
     take_rows,
 )
 from gradweave.schedulers.list_scheduling import first_fit
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.scheduler import Scheduler, check_counts
 from gradweave.schedulers.textbook.hamiltonian import hamiltonian_orders
 from gradweave.topology.routes import follow, shortest_path_trees, switch_only_trees
 from gradweave.topology.topology import Topology
 
-MOST_CYCLES = 16
-"""Most cycles at once."""
+MAX_CYCLES = 16
+"""At once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +69,7 @@ class Ring(Scheduler):
             raise OptionError(f"ring: directions: expected 1 or 2, got {self.directions}")
         if self.directions == 2 and self.steps == "paper":
             raise OptionError("ring: steps=paper goes one way round; use directions=1")
-        if not 1 <= self.cycles <= MOST_CYCLES:
-            raise OptionError(f"ring: cycles: expected 1 to {MOST_CYCLES}, got {self.cycles}")
+        check_counts(self, "cycles", most=MAX_CYCLES)
         if self.cycles > 1 and self.order != "hamiltonian":
             raise OptionError("ring: cycles: several are found, not given; use order=hamiltonian")
 

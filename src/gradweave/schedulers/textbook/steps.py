@@ -52,8 +52,8 @@ def schedule_steps(
 ) -> Schedule:
     """The schedule of some steps.
 
-    Flows take the shortest route with only switches inside, where there is none the shortest one
-    through servers. Within a step, pieces go in the order given; which sender chooses first is
+    Flows take the shortest route with only switches inside; without one, the shortest through
+    servers. Within a step, pieces go in the order given; which sender chooses first is
     random.
 
     Args:

@@ -73,7 +73,7 @@ def search(
         hints: [M, 3] round, piece and hop of what every run tries first, by round.
 
     Returns:
-        [transfers, 3] round, piece and hop; None where no restart came to an end.
+        [transfers, 3] round, piece and hop; None where no restart completed one.
     """
     hints = np.zeros((0, 3), np.int64) if hints is None else hints
     best: NDArray[np.int64] | None = None
@@ -85,9 +85,9 @@ def search(
             tries = [
                 pool.submit(_restart, growth, hints, fewest - 1, target, how.seed, i) for i in seeds
             ]
-            for made in (attempt.result() for attempt in tries):
-                if len(made) and int(made[-1, 0]) + 1 < fewest:
-                    best, fewest = made, int(made[-1, 0]) + 1
+            for transfers in (attempt.result() for attempt in tries):
+                if len(transfers) and int(transfers[-1, 0]) + 1 < fewest:
+                    best, fewest = transfers, int(transfers[-1, 0]) + 1
             late = how.deadline is not None and clock.now() > how.deadline
             if fewest <= target or late:
                 break
@@ -95,10 +95,15 @@ def search(
 
 
 def _restart(
-    growth: "Growth", hints: NDArray[np.int64], most: int, target: int, seed: int, restart: int
+    growth: "Growth",
+    hints: NDArray[np.int64],
+    max_rounds: int,
+    target: int,
+    seed: int,
+    restart: int,
 ) -> NDArray[np.int64]:
     from gradweave.schedulers.trees.growing_kernel import Rule, grow
 
     rule = Rule(*RULES[restart % len(RULES)])
     mixed = np.random.SeedSequence([seed, restart]).generate_state(1)[0]
-    return grow(growth, rule, hints, most, target, int(mixed))
+    return grow(growth, rule, hints, max_rounds, target, int(mixed))

@@ -1,9 +1,9 @@
 """The grown all-gather's loop, compiled.
 
 Each round, receivers with the least slack choose first: over each hop into them, the ready piece
-that is rarest round about. Then swaps: a hop into a receiver that could take more, blocked by one
-other hop, takes that hop's place if the other's receiver has no less slack, and so on at random;
-such chains fill almost every round that can be filled.
+that is rarest among their neighbours. Then swaps: a hop into a receiver that could take more,
+blocked by one other hop, takes that hop's place if the other's receiver has no less slack, and so
+on at random; such chains fill almost every round that can be filled.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ KEEP = 0.3
 PER_REPEAT = 4
 """Rounds that earn one repeat of a round that would leave a server more than it can still take.
 Runs of many rounds without slack would else end at the first link that idles; short ones are as
-quickly started anew."""
+quickly restarted."""
 
 
 class Growth(NamedTuple):
@@ -59,6 +59,8 @@ class Rule(NamedTuple):
 
 
 class _State(NamedTuple):
+    """A round half filled. `_assign` and `_unassign` keep the counts equal to what they count."""
+
     holds: NDArray[np.bool_]
     """[N, P] held since an earlier round."""
     wanted: NDArray[np.bool_]
@@ -85,25 +87,25 @@ class _State(NamedTuple):
 
 @kernel
 def grow(
-    growth: Growth, rule: Rule, hints: NDArray[np.int64], most: int, target: int, seed: int
+    growth: Growth, rule: Rule, hints: NDArray[np.int64], max_rounds: int, target: int, seed: int
 ) -> NDArray[np.int64]:
-    """[transfers, 3] round, piece and hop of each; no rows where `most` rounds are too few.
+    """[transfers, 3] round, piece and hop of each; no rows where `max_rounds` are too few.
 
     Args:
         growth: the problem.
         rule: how to choose.
         hints: [M, 3] round, piece and hop to try first in their rounds, by round.
-        most: rounds after which to give up.
+        max_rounds: after which to give up.
         target: rounds hoped for, from which receivers' slack is counted.
         seed: of every random choice.
     """
     np.random.seed(seed)
     state = _start(growth)
     left = state.missing.sum()
-    made = np.empty((left, 3), np.int64)
+    sent = np.empty((left, 3), np.int64)  # as many as are missing: each is sent once
     count, at, hint, again = 0, 0, 0, 0
     while left:
-        if at >= most or _too_late(growth, state, most - at):
+        if at >= max_rounds or _too_late(growth, state, max_rounds - at):
             return np.empty((0, 3), np.int64)
         state.used[:] = 0
         state.taken[:] = 0
@@ -111,7 +113,7 @@ def grow(
             _take(growth, state, hints[hint, 2], hints[hint, 1])
             hint += 1
         _fill(growth, state, rule, max(target, at + 1) - at)
-        while again < at // PER_REPEAT and _too_late(growth, state, most - at - 1):
+        while again < at // PER_REPEAT and _too_late(growth, state, max_rounds - at - 1):
             _undo(growth, state)
             _fill(growth, state, rule, max(target, at + 1) - at)
             again += 1
@@ -119,14 +121,14 @@ def grow(
         for hop in range(len(growth.source)):
             piece = state.carries[hop]
             if piece >= 0:
-                made[count, 0], made[count, 1], made[count, 2] = at, piece, hop
+                sent[count, 0], sent[count, 1], sent[count, 2] = at, piece, hop
                 count += 1
         if count == before:
             return np.empty((0, 3), np.int64)
-        _arrive(growth, state, made[before:count])
+        _arrive(growth, state, sent[before:count])
         left -= count - before
         at += 1
-    return made
+    return sent
 
 
 @kernel(inner=True)
@@ -145,13 +147,8 @@ def _undo(growth: Growth, state: Any) -> None:
     """Takes all of a round's transfers back."""
     state.used[:] = 0
     for hop in range(len(growth.source)):
-        piece, target = state.carries[hop], growth.target[hop]
-        if piece >= 0:
-            state.carries[hop] = -1
-            state.wanted[target, piece] = True
-            state.missing[target] += 1
-            state.taken[target] -= 1
-            _promise(growth, state, target, piece, -1)
+        if state.carries[hop] >= 0:
+            _unassign(growth, state, hop)
 
 
 @kernel(inner=True)
@@ -228,7 +225,11 @@ def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> NDArr
 
 @kernel(inner=True)
 def _choose(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> Any:
-    """The piece to send over a hop; −1 where there is none."""
+    """The rarest piece to send over a hop, ties by a hash; −1 where there is none.
+
+    Takes most of the search's time: one pass over the pieces for each hop that is tried. A hash of
+    piece, hop and round breaks ties, which costs less than a random number for each piece.
+    """
     source, target = growth.source[hop], growth.target[hop]
     best, lowest = -1, np.int64(1) << 62
     mix = salt + hop * 40503
@@ -255,12 +256,31 @@ def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
     if piece < 0:
         _release(growth, state, hop)
         return False
-    state.carries[hop] = piece
-    state.wanted[growth.target[hop], piece] = False
-    state.missing[growth.target[hop]] -= 1
-    state.taken[growth.target[hop]] += 1
-    _promise(growth, state, growth.target[hop], piece, 1)
+    _assign(growth, state, hop, piece)
     return True
+
+
+@kernel(inner=True)
+def _assign(growth: Growth, state: Any, hop: int, piece: Any) -> None:
+    """Puts a piece on a hop whose resources are claimed. Takes time in the receiver's hops."""
+    server = growth.target[hop]
+    state.carries[hop] = piece
+    state.wanted[server, piece] = False
+    state.missing[server] -= 1
+    state.taken[server] += 1
+    _promise(growth, state, server, piece, 1)
+
+
+@kernel(inner=True)
+def _unassign(growth: Growth, state: Any, hop: int) -> Any:
+    """Takes a hop's piece off it, and returns the piece; its resources stay claimed."""
+    piece, server = state.carries[hop], growth.target[hop]
+    state.carries[hop] = -1
+    state.wanted[server, piece] = True
+    state.missing[server] += 1
+    state.taken[server] -= 1
+    _promise(growth, state, server, piece, -1)
+    return piece
 
 
 @kernel(inner=True)
@@ -277,16 +297,12 @@ def _take(growth: Growth, state: Any, hop: int, piece: int) -> None:
     if not (state.holds[source, piece] and state.wanted[target, piece]) or state.carries[hop] >= 0:
         return
     if _claim(growth, state, hop):
-        state.carries[hop] = piece
-        state.wanted[target, piece] = False
-        state.missing[target] -= 1
-        state.taken[target] += 1
-        _promise(growth, state, target, piece, 1)
+        _assign(growth, state, hop, piece)
 
 
 @kernel(inner=True)
 def _claim(growth: Growth, state: Any, hop: int) -> bool:
-    """Takes a slot of each resource of a hop, or none."""
+    """Takes a slot of each resource of a hop, or none. A route may use a resource twice."""
     for i in range(growth.first[hop], growth.first[hop + 1]):
         resource = growth.resources[i]
         if state.used[resource] >= growth.capacity[resource]:
@@ -300,6 +316,7 @@ def _claim(growth: Growth, state: Any, hop: int) -> bool:
 
 @kernel(inner=True)
 def _free(growth: Growth, state: Any, resource: int, hop: int) -> None:
+    """Gives one of a hop's slots back; the last slot moves there, so that taken ones stay first."""
     last = growth.first_slot[resource] + state.used[resource] - 1
     for slot in range(growth.first_slot[resource], last):
         if state.holder[slot] == hop:
@@ -383,21 +400,12 @@ def _only_obstacle(growth: Growth, state: Any, hop: int) -> Any:
 @kernel(inner=True)
 def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt: int) -> bool:
     """Sends over a hop in place of another; puts the other back where there is nothing to send."""
-    piece, loser = state.carries[other], growth.target[other]
     _release(growth, state, other)
-    state.carries[other] = -1
-    state.wanted[loser, piece] = True
-    state.missing[loser] += 1
-    state.taken[loser] -= 1
-    _promise(growth, state, loser, piece, -1)
+    piece = _unassign(growth, state, other)
     if _try(growth, state, rule, hop, salt):
         return True
-    _claim(growth, state, other)
-    state.carries[other] = piece
-    state.wanted[loser, piece] = False
-    state.missing[loser] -= 1
-    state.taken[loser] += 1
-    _promise(growth, state, loser, piece, 1)
+    _claim(growth, state, other)  # its slots were free a moment ago
+    _assign(growth, state, other, piece)
     return False
 
 

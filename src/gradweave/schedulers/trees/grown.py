@@ -8,25 +8,21 @@ from numpy.typing import NDArray
 
 from gradweave import clock
 from gradweave.bounds import free_trees
-from gradweave.errors import NoScheduleError, OptionError
+from gradweave.errors import NoScheduleError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
-from gradweave.schedulers.scheduler import Scheduler, from_stage
+from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
 from gradweave.schedulers.trees.growing import Search, growth_of, search
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
     from gradweave.schedulers.trees.growing_kernel import Growth
 
-MOST_CHOICES = 200_000_000
+MAX_CHOICES = 200_000_000
 """Hops times pieces above which a network is thinned to its servers' nearest neighbours."""
-
-
 WORK = 150_000_000
-"""Choices between pieces, over hops and rounds, that the restarts make where none is given."""
-MOST = 1_000_000
-"""Largest number that an option takes."""
-MOST_LANES = 32
+"""Choices between pieces, over hops and rounds, that all restarts make together by default."""
+MAX_LANES = 32
 """Transfers between two servers in one round, at most, however large the capacity."""
 
 
@@ -52,10 +48,7 @@ class Grown(Scheduler):
     """Pieces that each server is the root of."""
 
     def __post_init__(self) -> None:
-        for field in ("restarts", "routes", "workers", "pieces_per_server"):
-            value = getattr(self, field)
-            if value is not None and not 1 <= value <= MOST:
-                raise OptionError(f"grown: {field}: expected 1 to {MOST:,}, got {value}")
+        check_counts(self, "restarts", "routes", "workers", "pieces_per_server")
 
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
@@ -70,28 +63,29 @@ class Grown(Scheduler):
 
     def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
         root = np.repeat(np.arange(topology.num_servers), self.pieces_per_server)
-        ground = Ground.of(topology, root, routes=self.routes)
+        lanes = Lanes.of(topology, root, routes=self.routes)
         bound = free_trees(topology, "all_gather", pieces_per_server=self.pieces_per_server)
-        work = len(ground.lanes) * len(root) * bound.rounds
+        work = len(lanes.hop) * len(root) * bound.rounds
         restarts = self.restarts or int(np.clip(WORK // work, 8, 5000))
-        made = search(ground.growth, bound.rounds, Search(seed, restarts, self.workers, deadline))
-        if made is None:
-            raise NoScheduleError(f"grown: no all-gather of {topology.name!r} came to an end")
-        return schedule_from_hops(topology, ground, made)
+        how = Search(seed, restarts, self.workers, deadline)
+        transfers = search(lanes.growth, bound.rounds, how)
+        if transfers is None:
+            raise NoScheduleError(f"grown: no all-gather of {topology.name!r} was completed")
+        return schedule_from_lanes(topology, lanes, transfers)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Ground:
-    """What trees grow on: a network's hops, a lane for each transfer that one carries at once."""
+class Lanes:
+    """A network's hops, with one lane for each transfer that a hop carries in a round."""
 
     hops: Hops
-    lanes: NDArray[np.int64]
+    hop: NDArray[np.int64]
     """[G] hop of each lane."""
     growth: "Growth"
     """The problem in the form that the compiled search takes; its hops are lanes."""
 
     @staticmethod
-    def of(topology: Topology, root: NDArray, *, routes: int) -> "Ground":
+    def of(topology: Topology, root: NDArray, *, routes: int) -> "Lanes":
         """Finds the hops, thinned to near servers where there are too many.
 
         Args:
@@ -101,23 +95,23 @@ class Ground:
         """
         count = topology.num_servers
         hops = Hops.of(topology, variants=routes)
-        if len(hops.source) * len(root) > MOST_CHOICES:
-            nearest = max(4, MOST_CHOICES // (len(root) * count))
+        if len(hops.source) * len(root) > MAX_CHOICES:
+            nearest = max(4, MAX_CHOICES // (len(root) * count))
             hops = Hops.of(topology, variants=routes, nearest=nearest)
-        lanes = hops.lanes(topology.capacity, min(MOST_LANES, len(root)))
-        links, first = take_rows(hops.links, hops.first_link, lanes)
+        hop = hops.lanes(topology.capacity, min(MAX_LANES, len(root)))
+        links, first = take_rows(hops.links, hops.first_link, hop)
         # A link holds no more than all lanes over it, however large its capacity.
         capacity = np.minimum(topology.capacity, np.bincount(links, minlength=len(topology.source)))
         growth = growth_of(
             root,
-            hops.source[lanes],
-            hops.target[lanes],
+            hops.source[hop],
+            hops.target[hop],
             links,
             first,
             capacity,
             intake_of(hops, capacity, count),
         )
-        return Ground(hops, lanes, growth)
+        return Lanes(hops, hop, growth)
 
 
 def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.int64]:
@@ -127,25 +121,25 @@ def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.int64]:
     return np.bincount(pairs[0], capacity[pairs[1]], minlength=servers).astype(np.int64)
 
 
-def schedule_from_hops(topology: Topology, ground: Ground, made: NDArray[np.int64]) -> Schedule:
-    """The all-gather in which pieces take lanes in rounds.
+def schedule_from_lanes(topology: Topology, lanes: Lanes, transfers: NDArray[np.int64]) -> Schedule:
+    """The all-gather of some transfers.
 
     Args:
         topology: the network.
-        ground: its hops.
-        made: [T, 3] round, piece and lane.
+        lanes: its hops.
+        transfers: [T, 3] round, piece and lane.
     """
-    hops, hop = ground.hops, ground.lanes[made[:, 2]]
+    hops, hop = lanes.hops, lanes.hop[transfers[:, 2]]
     nodes, offsets = take_rows(hops.route_nodes, hops.route_offsets, hop)
     return Schedule(
         topology=topology,
         collective="all_gather",
-        root=topology.servers[ground.growth.root],
-        round=made[:, 0],
-        piece=made[:, 1],
+        root=topology.servers[lanes.growth.root],
+        round=transfers[:, 0],
+        piece=transfers[:, 1],
         source=topology.servers[hops.source[hop]],
         target=topology.servers[hops.target[hop]],
-        op=np.full(len(made), COPY, np.int8),
+        op=np.full(len(transfers), COPY, np.int8),
         route_nodes=nodes,
         route_offsets=offsets,
     )

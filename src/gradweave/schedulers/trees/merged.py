@@ -9,12 +9,9 @@ from gradweave.errors import OptionError
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
 from gradweave.schedule.schedule import Collective, Provenance, Schedule
 from gradweave.schedulers.list_scheduling import Rule, list_schedule
-from gradweave.schedulers.scheduler import Scheduler, from_stage
+from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
 from gradweave.simulate.rounds import schedule_from_rounds
 from gradweave.topology.topology import Topology
-
-MOST = 1_000_000
-"""Largest number of tries, and of passes of swaps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +42,8 @@ class Merged(Scheduler):
         if self.rule.upper() not in Rule.__members__:
             rules = ", ".join(rule.name.lower() for rule in Rule)
             raise OptionError(f"merged: rule: expected one of {rules}, got {self.rule!r}")
-        for field, least in (("tries", 1), ("swap_passes", 0)):
-            if not least <= getattr(self, field) <= MOST:
-                raise OptionError(
-                    f"merged: {field}: expected {least} to {MOST:,}, got {getattr(self, field)}"
-                )
+        check_counts(self, "tries")
+        check_counts(self, "swap_passes", least=0)
 
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
@@ -78,7 +72,7 @@ class Merged(Scheduler):
                 rule,
                 seed * self.tries + attempt,
                 barrier=not self.overlap,
-                give_up=fewest and fewest - 1,
+                max_rounds=fewest and fewest - 1,
                 target=least,
                 swap_passes=self.swap_passes,
             )

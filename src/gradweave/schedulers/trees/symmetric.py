@@ -1,4 +1,4 @@
-"""Trees moved about by a symmetry: one base tree per orbit of servers makes the whole schedule."""
+"""Trees mapped by automorphisms: one base tree per orbit of servers gives the whole schedule."""
 
 import dataclasses
 from typing import ClassVar
@@ -8,17 +8,15 @@ from numpy.typing import NDArray
 
 from gradweave import clock
 from gradweave.bounds import free_trees
-from gradweave.errors import NoScheduleError, OptionError
+from gradweave.errors import NoScheduleError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
-from gradweave.schedulers.scheduler import Scheduler, from_stage
+from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Topology
 
 WORK = 300_000
 """Base hops that the restarts choose where their number is not given."""
-MOST = 1_000_000
-"""Largest number that an option takes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +37,7 @@ class Symmetric(Scheduler):
     tenths of a second take on one core, reckoned from the number of base hops."""
 
     def __post_init__(self) -> None:
-        if self.restarts is not None and not 1 <= self.restarts <= MOST:
-            raise OptionError(f"symmetric: restarts: expected 1 to {MOST:,}, got {self.restarts}")
+        check_counts(self, "restarts")
 
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
