@@ -23,7 +23,7 @@ NETWORKS = {
     "ring": ring_topology(9),
     "star": star_topology(7),
     "grid": unnamed(gradweave.topology.mesh((4, 5))),
-    "bcube": unnamed(gradweave.topology.families.bcube(3, 1)),
+    "bcube": unnamed(gradweave.topology.bcube(3, 1)),
 }
 
 
@@ -53,7 +53,7 @@ def test_given_positions_keep_their_proportions() -> None:
 
 
 def test_positions_of_the_family_that_the_name_specifies() -> None:
-    family = gradweave.topology.families.bcube(3, 1)
+    family = gradweave.topology.bcube(3, 1)
     stripped = dataclasses.replace(family, positions=None)
     assert np.array_equal(layout(stripped), layout(family))
 
@@ -106,7 +106,7 @@ BOXED = {
     ),
     "fat tree": gradweave.topology.from_spec("fat_tree:6"),
     "NCCL's file": gradweave.topology.load(DATA / "dgx_a100.xml"),
-    "grid": gradweave.topology.families.bcube(16, 1),
+    "grid": gradweave.topology.bcube(16, 1),
 }
 
 

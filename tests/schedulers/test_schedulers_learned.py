@@ -13,7 +13,8 @@ import gradweave as gw
 from gradweave.errors import FileError, OptionError, SpecError
 from gradweave.schedulers import Learned, from_spec, to_spec
 from gradweave.schedulers.instance import Instance
-from gradweave.schedulers.learned.learned import best_of, learned, read_weights
+from gradweave.schedulers.learned import learned
+from gradweave.schedulers.learned.learned import best_of, read_weights
 from gradweave.schedulers.learned.policy import CompiledInstance, play
 from gradweave.schedulers.solve.solution import bound_for
 from gradweave.verify import verify
@@ -22,7 +23,7 @@ from tests.schedule.same import same, same_columns
 
 NETWORKS = ("bcube:n=3,k=1", "dgx1v", "leaf_spine:leaves=3,spines=2,servers_per_leaf=2", "lopsided")
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
-SHIPPED = files("gradweave.schedulers").joinpath("weights/learned.safetensors")
+SHIPPED = files("gradweave.schedulers.learned").joinpath("weights/learned.safetensors")
 DCELL = "dcell:n=4,k=1"
 
 

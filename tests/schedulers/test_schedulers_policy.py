@@ -213,6 +213,6 @@ def test_draws_have_the_same_odds():
 
 @functools.cache
 def both_shipped() -> tuple[HierarchicalPolicy, PolicyWeights]:
-    shipped = files("gradweave.schedulers").joinpath("weights/learned.safetensors")
+    shipped = files("gradweave.schedulers.learned").joinpath("weights/learned.safetensors")
     with as_file(shipped) as path:
         return checkpoint.load_policy(path), read_weights()
