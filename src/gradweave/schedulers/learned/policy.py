@@ -157,10 +157,18 @@ def _hops(instance: Instance, hop_of_link: NDArray[np.int64]) -> "Hops":
     hops_from, first_from = _rows(arrays["giver"], servers)
     hops_into, first_into = _rows(arrays["taker"], servers)
     return Hops(
-        *(_integers(arrays[name]) for name in ("giver", "taker", "giver_link", "taker_link")),
-        *(_integers(routes.links), _integers(routes.first_link)),
-        *(_integers(hop_of_link[on]), first_on),
-        *(hops_from, first_from, hops_into, first_into),
+        giver=_integers(arrays["giver"]),
+        taker=_integers(arrays["taker"]),
+        giver_link=_integers(arrays["giver_link"]),
+        taker_link=_integers(arrays["taker_link"]),
+        links=_integers(routes.links),
+        first_link=_integers(routes.first_link),
+        hops_on=_integers(hop_of_link[on]),
+        first_on=first_on,
+        hops_from=hops_from,
+        first_from=first_from,
+        hops_into=hops_into,
+        first_into=first_into,
     )
 
 

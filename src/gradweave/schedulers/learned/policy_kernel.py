@@ -338,7 +338,7 @@ class _Round(NamedTuple):
     """[L] transfers that a link can still carry in this round."""
     contenders: Integers
     """[L] hops that fit and use the link."""
-    count: Integers
+    ready: Integers
     """[H] workloads ready on the hop."""
     fits: Booleans
     """[H] whether a workload is ready and every link has room."""
@@ -455,8 +455,8 @@ def _begin_round(
             continue
         state.into[hops.taker[hop]] += 1
         state.out[hops.giver[hop]] += 1
-        state.count[hop] = _ready(hops, workloads, progress, selected, hop).sum()
-        state.fits[hop] = state.count[hop] > 0
+        state.ready[hop] = _ready(hops, workloads, progress, selected, hop).sum()
+        state.fits[hop] = state.ready[hop] > 0
         if state.fits[hop]:
             for i in range(hops.first_link[hop], hops.first_link[hop + 1]):
                 state.contenders[hops.links[i]] += 1
@@ -477,7 +477,7 @@ def _score_hops(
     contenders, room = state.contenders, state.room
     queue, queued, fits = state.queue, state.queued, state.fits
     links, first_link, takers, intake = hops.links, hops.first_link, hops.taker, workloads.intake
-    to_come, taken, count = progress.to_come, state.taken, state.count
+    to_come, taken, ready = progress.to_come, state.taken, state.ready
     for place in range(waits):
         hop = queue[place]
         queued[hop] = False
@@ -495,7 +495,7 @@ def _score_hops(
         total = own[0] * _clipped(slack) + own[1] * (slack <= 0)
         total += own[2] * _clipped(tightest) + own[3] * (tightest <= ROUNDING)
         total += own[4] * _log(conflict) + own[5] * _log(by_taker) + own[6] * _log(by_giver)
-        total += own[7] * _log(float(count[hop])) + own[8] * taken[end] / takes
+        total += own[7] * _log(float(ready[hop])) + own[8] * taken[end] / takes
         total += own[9] * min(to_come[end] / (rounds_left * takes), 2.0)
         total += own[10] * ((last - first) / 2.0 - 1.0)
         if not workloads.grown:
@@ -610,11 +610,11 @@ def _without_workload(
     first = hops.first_from if at_giver else hops.first_into
     rows = hops.hops_from if at_giver else hops.hops_into
     allowed, waiting, givers = workloads.allowed, progress.waiting, hops.giver
-    there, count, fits, queue = state.there, state.count, state.fits, state.queue
+    there, ready, fits, queue = state.there, state.ready, state.fits, state.queue
     for other in rows[first[key] : first[key + 1]]:
         if there[other] and allowed[other, tree] and waiting[givers[other], tree] == 0:
-            count[other] -= 1
-            if count[other] == 0 and fits[other]:
+            ready[other] -= 1
+            if ready[other] == 0 and fits[other]:
                 fits[other] = False
                 queue[gone] = other
                 gone += 1
