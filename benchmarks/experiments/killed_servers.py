@@ -39,7 +39,7 @@ import optax
 from record import record, versions
 
 from gradweave.aggregate.asynchronous import Task, checkpoint, train
-from gradweave.aggregate.asynchronous.shard import fresh
+from gradweave.aggregate.asynchronous.shard import initial_shard
 from gradweave.atomic import unfinished
 
 SERVERS, WORKERS = 2, 1
@@ -156,12 +156,12 @@ def found(command: Command, kept: list[str]) -> dict[str, Any]:
 
     time.sleep(SETTLED_S)
     task, folder = given(), command.folder
-    cut = checkpoint.load_cut(folder, task.digest(), WORKERS)
+    cut = checkpoint.load_snapshot(folder, task.digest(), WORKERS)
     if cut is None:
         sys.exit("there is no checkpoint")
     parts = []
     for server, (begin, end) in enumerate(task.ranges()):
-        like = fresh(task.optimizer, np.zeros(end - begin, np.float32))
+        like = initial_shard(task.optimizer, np.zeros(end - begin, np.float32))
         path = checkpoint.shard_path(folder, server, cut.updates)
         parts.append(np.asarray(checkpoint.load_shard(path, like).parameters))
     own = {file.path for file in psutil.Process(command.process.pid).open_files()}

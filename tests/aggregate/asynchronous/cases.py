@@ -126,7 +126,7 @@ def play(
         dies: whether a worker dies in the step; asked once for each.
         away_s: until it is replaced.
     """
-    played, clocks, events = Played(), protocol.fresh(workers), []
+    played, clocks, events = Played(), protocol.initial(workers), []
     version, dead, applied = {}, set(), 0
 
     def take(now: float, decided: tuple[Clocks, Update | None]) -> Clocks:
@@ -134,7 +134,7 @@ def play(
         after, update = decided
         if update is not None:
             newest = max(clock for _, _, clock, _ in played.reads)
-            played.updates.append((now, update, newest, after.present))
+            played.updates.append((now, update, newest, after.alive))
             applied += len(update.gradients)
         return after
 
@@ -142,10 +142,10 @@ def play(
     while applied < gradients:
         for worker in protocol.may_start(clocks, rule):
             clock = clocks.clock[worker]
-            here = [c for c, p in zip(clocks.clock, clocks.present, strict=True) if p]
+            here = [c for c, p in zip(clocks.clock, clocks.alive, strict=True) if p]
             played.reads.append((now, worker, clock, min(here)))
             version[worker] = clocks.updates
-            clocks = protocol.started(clocks, worker)
+            clocks = protocol.start(clocks, worker)
             what = "push"
             if (worker, clock) not in dead and dies(worker, clock):
                 dead.add((worker, clock))
@@ -154,10 +154,10 @@ def play(
         assert events, "everybody waits for somebody"
         now, worker, what = heapq.heappop(events)
         if what == "push":
-            clocks = take(now, protocol.pushed(clocks, rule, worker, version[worker]))
+            clocks = take(now, protocol.push(clocks, rule, worker, version[worker]))
         elif what == "die":
-            clocks = take(now, protocol.left(clocks, rule, worker))
+            clocks = take(now, protocol.remove(clocks, rule, worker))
             heapq.heappush(events, (now + away_s, worker, "join"))
         else:
-            clocks = protocol.joined(clocks, worker)
+            clocks = protocol.rejoin(clocks, worker)
     return played

@@ -114,10 +114,10 @@ def test_what_each_rule_gives_beside_a_worker_that_is_always_slow():
 
 def test_a_worker_that_caught_up_takes_the_newest_clock():
     rule = SSP(2, catch_up=True)
-    clocks = protocol.at_rest((5, 7, 3), 15)
+    clocks = protocol.between_steps((5, 7, 3), 15)
     assert protocol.may_start(clocks, rule) == (0, 2)
-    clocks = protocol.started(clocks, 2)
-    clocks, update = protocol.pushed(clocks, rule, 2, version=15)
+    clocks = protocol.start(clocks, 2)
+    clocks, update = protocol.push(clocks, rule, 2, version=15)
     assert clocks.clock == (5, 7, 7)
     assert update is not None
     assert update.number == 16
@@ -126,19 +126,19 @@ def test_a_worker_that_caught_up_takes_the_newest_clock():
 
 def test_the_others_go_on_without_a_worker_that_died_and_take_it_back():
     rule = Sync()
-    clocks = protocol.fresh(3)
+    clocks = protocol.initial(3)
     for worker in range(3):
-        clocks = protocol.started(clocks, worker)
+        clocks = protocol.start(clocks, worker)
     for worker in (0, 1):
-        clocks, update = protocol.pushed(clocks, rule, worker, 0)
+        clocks, update = protocol.push(clocks, rule, worker, 0)
         assert update is None
     assert protocol.may_start(clocks, rule) == ()
-    clocks, update = protocol.left(clocks, rule, 2)
+    clocks, update = protocol.remove(clocks, rule, 2)
     assert update is not None
     assert [gradient.worker for gradient in update.gradients] == [0, 1]
     assert protocol.may_start(clocks, rule) == (0, 1)
-    assert protocol.cut(clocks) == (1, 1, 1)
-    clocks = protocol.joined(clocks, 2)
+    assert protocol.resume_clocks(clocks) == (1, 1, 1)
+    clocks = protocol.rejoin(clocks, 2)
     assert clocks.clock == (1, 1, 1)
     assert protocol.may_start(clocks, rule) == (0, 1, 2)
 

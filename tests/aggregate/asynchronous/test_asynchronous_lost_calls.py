@@ -21,8 +21,16 @@ import ray
 from ray import exceptions
 from ray.exceptions import ActorUnavailableError
 
-from gradweave.aggregate.asynchronous import Report, Run, Task, actors, calls, checkpoint, train
-from gradweave.aggregate.asynchronous.shard import fresh
+from gradweave.aggregate.asynchronous import (
+    Run,
+    Task,
+    UpdateReport,
+    actors,
+    calls,
+    checkpoint,
+    train,
+)
+from gradweave.aggregate.asynchronous.shard import initial_shard
 from gradweave.errors import RunError
 from tests.aggregate.asynchronous.cases import SIZE, broken_at, close, plain_loop, same, task
 
@@ -99,7 +107,7 @@ class Handle:
 def trained(monkeypatch) -> Callable[..., Run]:
     """Trains here."""
     monkeypatch.setattr(actors._Actor, "__init__", lambda self: None)
-    monkeypatch.setattr(actors, "applying", functools.cache(actors.applying))
+    monkeypatch.setattr(actors, "compiled_apply", functools.cache(actors.compiled_apply))
     make, compiled = actors.flat_gradient, {}
 
     def once(gradient: Any, *given: Any) -> Any:
@@ -135,13 +143,13 @@ def check_same(run: Run, whole: Run) -> None:
 
 def test_a_gradient_that_is_not_finite_is_left_out_and_its_worker_named(trained, tmp_path):
     given = task(gradient=broken_at(worker=1, steps=1), **SMALL)
-    reports: list[Report] = []
+    reports: list[UpdateReport] = []
     run = trained(given, Here(), folder=tmp_path, report=reports.append, **OFTEN)
     assert close(run.params, plain_loop(given)[0])
     assert [made.not_finite for made in reports] == [(1,), ()]
     assert run.history.finite.tolist() == [True, False, True, True]
     assert run.traffic.pushed_bytes.sum() == 3 * 4 * SIZE, "nothing of it is sent"
-    cut = checkpoint.load_cut(tmp_path, given.digest(), 2)
+    cut = checkpoint.load_snapshot(tmp_path, given.digest(), 2)
     assert cut is not None and np.array_equal(cut.history.finite, run.history.finite)
 
 
@@ -152,7 +160,7 @@ def check_checkpoint(folder: Path, given: Task, whole: Run) -> None:
     parts = [
         checkpoint.load_shard(
             checkpoint.shard_path(folder, server, 2),
-            fresh(given.optimizer, np.zeros(end - begin, np.float32)),
+            initial_shard(given.optimizer, np.zeros(end - begin, np.float32)),
         ).parameters
         for server, (begin, end) in enumerate(given.ranges())
     ]
@@ -174,7 +182,7 @@ def test_each_call_lost_once_changes_no_bit(trained, tmp_path, lost):
         folder = tmp_path / str(place)
         check_same(trained(given, Here(losing, seed=place), folder=folder, **OFTEN), whole)
         check_checkpoint(folder, given, whole)
-    assert methods == {"ready", "pull", "push", "step", "follow"}
+    assert methods == {"ready", "pull", "push", "step", "execute"}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -224,7 +232,7 @@ def test_a_worker_that_stays_unavailable_is_replaced(trained):
     assert same(run.params, whole.params)
 
 
-@pytest.mark.parametrize("method", ["pull", "push", "follow"])
+@pytest.mark.parametrize("method", ["pull", "push", "execute"])
 def test_a_server_that_stays_unavailable_is_lost(trained, method):
     def losing(number: int, what: str, actor: int) -> str | None:
         return REQUEST if actor == 1 and number > 20 and what in (method, "ready") else HEARD

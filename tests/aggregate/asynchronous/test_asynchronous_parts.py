@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from gradweave import arrays
 from gradweave.aggregate.asynchronous import Stragglers, checkpoint, train
-from gradweave.aggregate.asynchronous.checkpoint import Cut
+from gradweave.aggregate.asynchronous.actor_pool import ServerLost
+from gradweave.aggregate.asynchronous.checkpoint import Snapshot
 from gradweave.aggregate.asynchronous.clocks import Gradient, Update
-from gradweave.aggregate.asynchronous.crew import ServerLost
-from gradweave.aggregate.asynchronous.history import Log
-from gradweave.aggregate.asynchronous.layout import host, layout, ranges
-from gradweave.aggregate.asynchronous.shard import applying, fresh
+from gradweave.aggregate.asynchronous.history import HistoryBuilder
+from gradweave.aggregate.asynchronous.layout import layout, ranges, to_host
+from gradweave.aggregate.asynchronous.shard import compiled_apply, initial_shard
 from gradweave.errors import FileError, OptionError, RunError
 from tests.aggregate.asynchronous.cases import SIZE, params, same, task
 
@@ -53,7 +53,7 @@ def test_a_vector_becomes_the_pytree_that_it_came_from(shapes, kind, seed):
         for place, shape in enumerate((*shapes, (2,)))
     }
     made = layout(tree)
-    vector = host(tree, made)
+    vector = to_host(tree, made)
     assert vector.shape == (made.size,)
     assert vector.dtype == made.dtype == np.dtype(kind)
     assert same(made.tree(vector), tree)
@@ -80,7 +80,7 @@ def test_planned_durations():
 
 def test_slow_spells():
     spells = Stragglers(step_s=1.0, spell_s=4.0, spell_factor=5.0, seed=3)
-    mine = [spell for spell in range(400) if spells.in_spell(spell, 4) == 0]
+    mine = [spell for spell in range(400) if spells.slow_in_spell(spell, 4) == 0]
     assert 75 < len(mine) < 125
     alone = next(s for s in mine if s - 1 not in mine and s + 1 not in mine)
     begin = 4.0 * alone
@@ -110,7 +110,7 @@ def test_bad_durations_are_refused(given, reason):
 def shard(seed=0):
     optimizer = optax.adam(1e-2)
     draws = np.random.default_rng(seed).standard_normal((3, 10)).astype(np.float32)
-    apply, made = applying(optimizer), fresh(optimizer, draws[0])
+    apply, made = compiled_apply(optimizer), initial_shard(optimizer, draws[0])
     return optimizer, apply(made, list(draws[1:]), 1.0)
 
 
@@ -118,12 +118,12 @@ def test_a_shard_comes_back_bit_for_bit(tmp_path):
     optimizer, made = shard()
     path = checkpoint.shard_path(tmp_path, 0, 1)
     checkpoint.save_shard(path, made)
-    like = fresh(optimizer, np.zeros(10, np.float32))
+    like = initial_shard(optimizer, np.zeros(10, np.float32))
     assert same(checkpoint.load_shard(path, like), made)
     with pytest.raises(FileError, match="was it written with another optimizer"):
-        checkpoint.load_shard(path, fresh(optax.sgd(0.1), np.zeros(10, np.float32)))
+        checkpoint.load_shard(path, initial_shard(optax.sgd(0.1), np.zeros(10, np.float32)))
     with pytest.raises(FileError, match=r"expected float32 \(9,\), got float32 \(10,\)"):
-        checkpoint.load_shard(path, fresh(optimizer, np.zeros(9, np.float32)))
+        checkpoint.load_shard(path, initial_shard(optimizer, np.zeros(9, np.float32)))
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(FileError, match="cannot be read as safetensors"):
         checkpoint.load_shard(path, like)
@@ -131,11 +131,11 @@ def test_a_shard_comes_back_bit_for_bit(tmp_path):
 
 def cut_of(updates):
     """A cut that says so many updates; its history has six."""
-    log = Log()
+    log = HistoryBuilder()
     for number in range(1, 7):
         gradients = tuple(Gradient(worker, number - 1, number - 1) for worker in range(4))
         log.add(Update(number, gradients), [0.5, 0.25, 0.125, number], [True] * 4, 0.1 * number)
-    return Cut(updates, (updates,) * 4, log.history(), 1.5)
+    return Snapshot(updates, (updates,) * 4, log.build(), 1.5)
 
 
 def test_a_cut_comes_back_and_older_shards_go(tmp_path):
@@ -144,13 +144,13 @@ def test_a_cut_comes_back_and_older_shards_go(tmp_path):
     for updates in (3, 6):
         for server in range(2):
             checkpoint.save_shard(checkpoint.shard_path(tmp_path, server, updates), made)
-    checkpoint.save_cut(tmp_path, cut, given.digest())
+    checkpoint.save_snapshot(tmp_path, cut, given.digest())
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "run.safetensors",
         "server-0-update-6.safetensors",
         "server-1-update-6.safetensors",
     ]
-    found = checkpoint.load_cut(tmp_path, given.digest(), 4)
+    found = checkpoint.load_snapshot(tmp_path, given.digest(), 4)
     assert found is not None
     assert (found.updates, found.clock, found.seconds) == (6, (6,) * 4, 1.5)
     for name in checkpoint.COLUMNS:
@@ -168,7 +168,7 @@ def cuts_saved_as_they_overlap(folder, made):
             checkpoint.save_shard(checkpoint.shard_path(folder, 1, updates), made)
         if updates > 2:
             checkpoint.save_shard(checkpoint.shard_path(folder, 0, updates - 2), made)
-            checkpoint.save_cut(folder, cut_of(updates - 2), given.digest())
+            checkpoint.save_snapshot(folder, cut_of(updates - 2), given.digest())
 
 
 def named_shards(folder):
@@ -196,7 +196,7 @@ def test_killed_at_every_step_a_cut_has_its_shards(tmp_path, monkeypatch):
     Whatever else was left, the next run removes.
     """
     optimizer, made = shard()
-    like = fresh(optimizer, np.zeros(10, np.float32))
+    like = initial_shard(optimizer, np.zeros(10, np.float32))
     left = 0
 
     def counted(do):
@@ -248,12 +248,12 @@ def test_recoveries_are_counted_from_the_last_checkpoint(tmp_path, monkeypatch, 
         def run(self, cut):
             if not left:
                 return cut.updates
-            log = Log()
+            log = HistoryBuilder()
             for number in range(1, left.pop(0) + 1):
                 log.add(Update(number, (Gradient(0, 0, 0),)), [0.0], [True], 0.1)
-            history = log.history()
-            cut = Cut(history.updates, (0,) * given.workers, history, 1.0)
-            checkpoint.save_cut(tmp_path, cut, given.digest())
+            history = log.build()
+            cut = Snapshot(history.updates, (0,) * given.workers, history, 1.0)
+            checkpoint.save_snapshot(tmp_path, cut, given.digest())
             raise ServerLost(0)
 
     module = sys.modules[train.__module__]
@@ -268,21 +268,21 @@ def test_recoveries_are_counted_from_the_last_checkpoint(tmp_path, monkeypatch, 
 
 def test_cuts_that_are_none_are_refused(tmp_path):
     given = task(steps=6)
-    assert checkpoint.load_cut(tmp_path, given.digest(), 4) is None
-    checkpoint.save_cut(tmp_path, cut_of(6), given.digest())
+    assert checkpoint.load_snapshot(tmp_path, given.digest(), 4) is None
+    checkpoint.save_snapshot(tmp_path, cut_of(6), given.digest())
     moved = {**params(), "outer": np.ones(3, np.float32)}
     for changes in ({"seed": 4}, {"consistency": "async"}, {"params": moved}, {"servers": 3}):
         with pytest.raises(OptionError, match="is of another task"):
-            checkpoint.load_cut(tmp_path, task(steps=6, **changes).digest(), 4)
-    assert checkpoint.load_cut(tmp_path, task(steps=9).digest(), 4) is not None, "it may go on"
-    checkpoint.save_cut(tmp_path, cut_of(5), given.digest())
+            checkpoint.load_snapshot(tmp_path, task(steps=6, **changes).digest(), 4)
+    assert checkpoint.load_snapshot(tmp_path, task(steps=9).digest(), 4) is not None, "it may go on"
+    checkpoint.save_snapshot(tmp_path, cut_of(5), given.digest())
     with pytest.raises(FileError, match="are not those of 5 updates"):
-        checkpoint.load_cut(tmp_path, given.digest(), 4)
+        checkpoint.load_snapshot(tmp_path, given.digest(), 4)
     path = tmp_path / checkpoint.FILE
     for spoil in (lambda raw: raw[:-9], lambda raw: b"", lambda raw: raw.replace(b"loss", b"gain")):
         raw = path.read_bytes()
         path.write_bytes(spoil(raw))
         with pytest.raises(FileError, match=r"run\.safetensors"):
-            checkpoint.load_cut(tmp_path, given.digest(), 4)
+            checkpoint.load_snapshot(tmp_path, given.digest(), 4)
         path.write_bytes(raw)
     assert layout(params()).size == SIZE

@@ -71,7 +71,7 @@ def test_a_raylet_and_then_a_gcs_that_are_killed_end_the_run(tmp_path):
     lines = done.stdout.splitlines()
     assert len(lines) == 3, "no log of Ray's"
     first, (how, seconds), second = map(json.loads, lines)
-    kept = r"updates up to \d+ are kept: train again with folder \S+ to go on"
+    kept = r"updates up to \d+ are kept: train again with folder \S+ to resume"
     assert re.fullmatch(rf"Ray's raylet \(process \d+\) ended; {kept}", how)
     assert seconds < QUICKLY_S
     *traceback, last = done.stderr.splitlines()

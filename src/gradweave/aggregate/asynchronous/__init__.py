@@ -1,7 +1,7 @@
 """An asynchronous parameter server: `train` runs it on Ray (extra ``ray``), `simulate` without.
 
-Parameters are divided over servers; workers pull them, compute a gradient and push it. How long
-anybody waits for anybody is one option: `Sync`, `SSP(bound)` or `Async`.
+Parameters are divided over servers; workers pull them, compute a gradient and push it. How far
+workers may get ahead of each other is one option: `Sync`, `SSP(bound)` or `Async`.
 """
 
 from gradweave.aggregate.asynchronous.consistency import (
@@ -16,7 +16,10 @@ from gradweave.aggregate.asynchronous.history import History, Kept, Run, Traffic
 from gradweave.aggregate.asynchronous.simulate import Death, simulate
 from gradweave.aggregate.asynchronous.stragglers import Stragglers
 from gradweave.aggregate.asynchronous.task import Draw, Task
-from gradweave.aggregate.asynchronous.train import Report, train
+from gradweave.aggregate.asynchronous.train import UpdateReport, train
+
+Report = UpdateReport
+"""The earlier name of `UpdateReport`."""
 
 __all__ = [
     "SSP",
@@ -32,6 +35,7 @@ __all__ = [
     "Sync",
     "Task",
     "Traffic",
+    "UpdateReport",
     "from_spec",
     "simulate",
     "staleness_bound",

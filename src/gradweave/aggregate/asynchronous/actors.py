@@ -1,7 +1,7 @@
-"""The processes of a run: servers and workers, as classes that Ray makes actors of.
+"""The processes of a run: servers and workers, as classes of Ray actors.
 
-Nothing here decides anything. The driver says when a worker begins a step and when servers apply
-gradients; arrays go between workers and servers directly.
+They decide nothing. The driver says when a worker begins a step and when servers apply gradients;
+arrays go between workers and servers directly.
 """
 
 import dataclasses
@@ -10,17 +10,16 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optax
 from numpy.typing import NDArray
 
-from gradweave.aggregate.asynchronous.calls import Call, answers
+from gradweave.aggregate.asynchronous.calls import RetriedCall, results
 from gradweave.aggregate.asynchronous.checkpoint import load_shard, save_shard, shard_path
 from gradweave.aggregate.asynchronous.layout import Layout
-from gradweave.aggregate.asynchronous.shard import applying, fresh
+from gradweave.aggregate.asynchronous.shard import compiled_apply, initial_shard
 from gradweave.aggregate.asynchronous.stragglers import Stragglers
 from gradweave.aggregate.asynchronous.task import Gradient, flat_gradient
 from gradweave.processes.watch import Watch
@@ -28,8 +27,8 @@ from gradweave.processes.watch import Watch
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 
-def one_thread() -> None:
-    """Has JAX compute on one thread of the processor; to be called before it starts."""
+def use_one_thread() -> None:
+    """Has JAX compute on one CPU thread; to be called before it starts."""
     flags = os.environ.get("XLA_FLAGS", "")
     if ONE_THREAD not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {ONE_THREAD}".strip()
@@ -39,19 +38,19 @@ def one_thread() -> None:
 
 
 class _Actor:
-    """What servers and workers have in common."""
+    """A process that ends with its raylet."""
 
     def __init__(self) -> None:
-        # A raylet that is killed leaves its workers where some other process than init adopts them.
+        # A killed raylet's children live on where a process other than init adopts them.
         Watch(math.inf, lambda _: os._exit(1), of=os.getppid())
-        one_thread()
+        use_one_thread()
 
-    def leave(self) -> None:
+    def exit(self) -> None:
         """Ends the process."""
         os._exit(0)
 
 
-class Server(_Actor):
+class ServerActor(_Actor):
     """Holds one range of the parameters and the optimizer's state for it."""
 
     def __init__(
@@ -64,27 +63,29 @@ class Server(_Actor):
     ) -> None:
         super().__init__()
         self.number, self.folder, self.updates = number, folder, updates
-        self.shard = fresh(optimizer, start)
-        self._apply = applying(optimizer)
+        self.shard = initial_shard(optimizer, start)
+        self._apply = compiled_apply(optimizer)
         self.pushed: dict[int, tuple[int, NDArray[Any] | None]] = {}
-        self.followed = 0
-        self.answers: dict[int, Any] = {}
+        self.executed = 0
+        """Number of the last command."""
+        self.results: dict[int, Any] = {}
+        """Of commands, by number, until the driver has them."""
 
     def ready(self) -> int:
-        """Its process id, once it is there."""
+        """Its process id, once it runs."""
         return os.getpid()
 
     def restore(self) -> None:
-        """Reads its shard after the updates that it was hired with."""
+        """Reads its shard of the checkpoint."""
         assert self.folder is not None
         self.shard = load_shard(shard_path(self.folder, self.number, self.updates), self.shard)
 
     def pull(self) -> tuple[int, NDArray[Any]]:
-        """Number of updates, and the parameters [length]."""
+        """The number of updates, and the parameters [length]."""
         return self.updates, np.asarray(self.shard.parameters)
 
     def push(self, worker: int, clock: int, gradient: NDArray[Any] | None) -> None:
-        """Takes a worker's gradient [length] and keeps it until told to apply it.
+        """Receives a worker's gradient [length], to be applied later.
 
         Args:
             worker: whose it is.
@@ -93,39 +94,41 @@ class Server(_Actor):
         """
         self.pushed[worker] = (clock, gradient)
 
-    def follow(self, orders: list[tuple[int, str, tuple[Any, ...]]]) -> Any:
-        """Carries out what the driver orders, each order once, however often it comes.
+    def execute(self, commands: list[tuple[int, str, tuple[Any, ...]]]) -> Any:
+        """Executes commands of the driver, each once, however often it arrives.
 
         Args:
-            orders: number, method and arguments of each: the first that the driver does not know to
-                be carried out, and those after it.
+            commands: number, method and arguments of each: all that the driver does not know to be
+                executed.
 
         Returns:
-            The answer to the last one.
+            The result of the last one.
         """
-        for number, what, given in orders:
-            if number > self.followed:
-                self.answers[number] = getattr(self, what)(*given)
-                self.followed = number
-        first, last = orders[0][0], orders[-1][0]
-        self.answers = {number: made for number, made in self.answers.items() if number >= first}
-        return self.answers[last]
+        for number, method, arguments in commands:
+            if number > self.executed:
+                self.results[number] = getattr(self, method)(*arguments)
+                self.executed = number
+        first, last = commands[0][0], commands[-1][0]
+        self.results = {
+            number: result for number, result in self.results.items() if number >= first
+        }
+        return self.results[last]
 
-    def apply(self, number: int, turns: list[tuple[int, int]], scale: float) -> None:
+    def apply(self, number: int, steps: list[tuple[int, int]], scale: float) -> None:
         """Applies gradients that were pushed.
 
         Args:
             number: of the update.
-            turns: worker and clock of each gradient.
+            steps: worker and clock of each gradient.
             scale: of the optimizer's step.
         """
         if number != self.updates + 1:
             raise RuntimeError(f"server {self.number}: update {number} after {self.updates}")
         gradients = []
-        for worker, clock in turns:
-            came, gradient = self.pushed.pop(worker)
-            if came != clock:
-                raise RuntimeError(f"server {self.number}: worker {worker}: {came}, not {clock}")
+        for worker, clock in steps:
+            pushed, gradient = self.pushed.pop(worker)
+            if pushed != clock:
+                raise RuntimeError(f"server {self.number}: worker {worker}: {pushed}, not {clock}")
             gradients.append(gradient)
         self.shard = self._apply(self.shard, gradients, scale)
         self.updates = number
@@ -137,21 +140,21 @@ class Server(_Actor):
 
 
 @dataclasses.dataclass(frozen=True)
-class Pushed:
-    """What a worker tells of a step that it has made."""
+class StepResult:
+    """What a worker reports of a step."""
 
     version: int
-    """The fewest updates that a server had applied when it was pulled from."""
+    """The fewest updates that any server had applied when it was pulled from."""
     loss: float
     finite: bool
-    """Whether the gradient is; if not, nothing of it was sent."""
+    """Whether the gradient is; if not, it was not sent."""
     pulled_bytes: NDArray[np.int64]
     """[servers]."""
     pushed_bytes: NDArray[np.int64]
     """[servers]."""
 
 
-class Worker(_Actor):
+class WorkerActor(_Actor):
     """Pulls parameters, computes a gradient, pushes it."""
 
     def __init__(
@@ -181,33 +184,33 @@ class Worker(_Actor):
         loss, gradient = self.gradient(vector, self.number, clock)
         return float(loss), np.asarray(gradient)
 
-    def step(self, clock: int, epoch_s: float, *after: None) -> Pushed | None:
+    def step(self, clock: int, epoch_s: float, *after: None) -> StepResult | None:
         """One step.
 
         Args:
             clock: of the step.
             epoch_s: when the run began, by `time.time`.
-            after: the servers' answers that the step must come after.
+            after: the servers' results that the step has to wait for.
 
         Returns:
-            What it did; None where a server was not there.
+            None where a server was gone.
         """
         from ray.exceptions import RayActorError
 
         try:
-            parts = self._answers([server.pull.remote for server in self.servers])
+            parts = self._call_all([server.pull.remote for server in self.servers])
             vectors = [vector for _, vector in parts]
-            loss, gradient = self.lasting(np.concatenate(vectors), clock, epoch_s)
+            loss, gradient = self._compute_timed(np.concatenate(vectors), clock, epoch_s)
             ends = np.cumsum([len(vector) for vector in vectors])
             pieces = np.split(gradient, ends[:-1])
             finite = bool(np.isfinite(gradient).all())
             each = zip(self.servers, pieces if finite else [None] * len(pieces), strict=True)
-            self._answers(
+            self._call_all(
                 [partial(server.push.remote, self.number, clock, piece) for server, piece in each]
             )
         except RayActorError:
             return None
-        return Pushed(
+        return StepResult(
             min(version for version, _ in parts),
             loss,
             finite,
@@ -215,23 +218,18 @@ class Worker(_Actor):
             np.array([finite * piece.nbytes for piece in pieces]),
         )
 
-    def _answers(self, asked: list[Callable[[], Any]]) -> list[Any]:
-        """What servers answer; what Ray loses is asked again."""
+    def _call_all(self, remotes: list[Callable[[], Any]]) -> list[Any]:
+        """The results of calls to servers; lost ones are retried."""
         import ray
 
-        return answers([Call(make, self.timeout_s) for make in asked], ray.get)
+        return results([RetriedCall(make, self.timeout_s) for make in remotes], ray.get)
 
-    def lasting(
+    def _compute_timed(
         self, vector: NDArray[Any], clock: int, epoch_s: float
     ) -> tuple[float, NDArray[Any]]:
-        """`compute`, made to last as long as is planned."""
+        """`compute`, and a sleep until the planned duration is over."""
         start, begin = time.time() - epoch_s, time.perf_counter()
-        made = self.compute(vector, clock)
+        result = self.compute(vector, clock)
         duration = self.stragglers.duration_s(self.number, clock, self.workers, max(start, 0.0))
         time.sleep(max(0.0, begin + duration - time.perf_counter()))
-        return made
-
-
-def folder_of(path: Path | None) -> str | None:
-    """A checkpoint's folder as servers are told it, whatever their working directory."""
-    return None if path is None else str(path.absolute())
+        return result

@@ -1,7 +1,7 @@
-"""Calls of actors, made again while Ray loses them.
+"""Calls of Ray actors that are retried while Ray loses them.
 
-Where a connection breaks, Ray cannot know whether the actor heard a call, and says that the actor
-is unavailable. The actor may be well: what is called this way does no harm when it is done twice.
+Where a connection breaks, Ray cannot know whether the actor received a call, and reports the actor
+as unavailable although it may be well. Calls made this way are idempotent.
 """
 
 import time
@@ -9,61 +9,61 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 FIRST_PAUSE_S = 0.05
-"""Before a call is made again; each time twice as long."""
-LONGEST_PAUSE_S = 2.0
+"""Before the first retry; each pause is twice as long as the one before."""
+MAX_PAUSE_S = 2.0
 
 
-class Call:
-    """A call that is under way, and can be made again."""
+class RetriedCall:
+    """A call under way, which can be retried."""
 
     def __init__(self, make: Callable[[], Any], timeout_s: float) -> None:
         """Makes it.
 
         Args:
-            make: makes it, and gives its reference.
-            timeout_s: for how long it is made again.
+            make: makes the call and returns its reference.
+            timeout_s: how long it is retried.
         """
         self._make, self._timeout_s = make, timeout_s
-        self._pause_s, self._until = FIRST_PAUSE_S, float("inf")
+        self._pause_s, self._deadline = FIRST_PAUSE_S, float("inf")
         self.reference = make()
 
-    def again(self) -> bool:
-        """Makes it again after a pause, where it was not lost for too long already."""
+    def retry(self) -> bool:
+        """Makes the call again after a pause; False once `timeout_s` is over."""
         now = time.monotonic()
-        self._until = min(self._until, now + self._timeout_s)
-        if now + self._pause_s > self._until:
+        self._deadline = min(self._deadline, now + self._timeout_s)
+        if now + self._pause_s > self._deadline:
             return False
         time.sleep(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
         self.reference = self._make()
         return True
 
 
-def answers(calls: Sequence[Call], get: Callable[[list[Any]], list[Any]]) -> list[Any]:
-    """What calls answer; those that are lost are made again.
+def results(calls: Sequence[RetriedCall], get: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    """The results of calls; lost ones are retried.
 
     Args:
         calls: under way.
-        get: what references stand for, as `ray.get` gives it.
+        get: references → their values, as `ray.get`.
 
     Raises:
-        ActorUnavailableError: an actor's calls were lost for as long as they were made again.
-        RayError: what else is wrong with one of them.
+        ActorUnavailableError: an actor's calls were lost until their timeout.
+        RayError: any other error of a call.
     """
     from ray.exceptions import ActorUnavailableError
 
     try:
         return get([call.reference for call in calls])
     except ActorUnavailableError:
-        return [_answer(call, get) for call in calls]
+        return [_result(call, get) for call in calls]
 
 
-def _answer(call: Call, get: Callable[[list[Any]], list[Any]]) -> Any:
+def _result(call: RetriedCall, get: Callable[[list[Any]], list[Any]]) -> Any:
     from ray.exceptions import ActorUnavailableError
 
     while True:
         try:
             return get([call.reference])[0]
         except ActorUnavailableError:
-            if not call.again():
+            if not call.retry():
                 raise

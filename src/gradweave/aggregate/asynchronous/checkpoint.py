@@ -1,8 +1,8 @@
-"""A run in safetensors files: one of each server's shard, and one that says which belong together.
+"""A run in safetensors files: one for each server's shard, and one that says which belong together.
 
-A shard's file has its number of updates in its name. The file of the run is written when all shards
-of one number are: until then an earlier cut stays whole. Then the shards of earlier cuts are
-removed, and no others: servers may be writing those of the next cuts already.
+A shard's file has its number of updates in its name. The run's file is written when all shards of
+one number are: until then an earlier snapshot stays complete. Then the shards of earlier snapshots
+are removed, and no others: servers may be writing those of the next ones already.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ _SHARD = re.compile(r"server-\d+-update-(\d+)\.safetensors")
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
-    """A moment that a run can go on from: after one update, on every server."""
+class Snapshot:
+    """A state to resume from: after one update, on every server."""
 
     updates: int
     clock: tuple[int, ...]
@@ -39,7 +39,7 @@ class Cut:
 
 
 def shard_path(folder: str | Path, server: int, updates: int) -> Path:
-    """Where a server's shard lies."""
+    """The file of a server's shard."""
     return Path(folder) / f"server-{server}-update-{updates}.safetensors"
 
 
@@ -63,34 +63,33 @@ def load_shard(path: Path, like: Shard) -> Shard:
     return jax.tree.map(jnp.asarray, read)
 
 
-def save_cut(folder: Path, cut: Cut, digest: str) -> None:
-    """Makes a cut the one to go on from; its shards must be there already.
+def save_snapshot(folder: Path, snapshot: Snapshot, digest: str) -> None:
+    """Makes a snapshot the one to resume from; its shards must have been written.
 
     Args:
         folder: of the checkpoint.
-        cut: where the run is.
+        snapshot: of the run.
         digest: the task's fingerprint.
     """
-    columns = {name: getattr(cut.history, name) for name in COLUMNS}
-    about = {
+    columns = {name: getattr(snapshot.history, name) for name in COLUMNS}
+    run = {"updates": snapshot.updates, "clock": snapshot.clock, "seconds": snapshot.seconds}
+    metadata = {
         "format": FORMAT,
         "version": VERSION,
         "digest": digest,
-        "run": json.dumps(
-            {"updates": cut.updates, "clock": cut.clock, "seconds": cut.seconds}, sort_keys=True
-        ),
+        "run": json.dumps(run, sort_keys=True),
     }
-    arrays.save(folder / FILE, columns, about)
+    arrays.save(folder / FILE, columns, metadata)
     for path, updates in shards(folder):
-        if updates < cut.updates:
+        if updates < snapshot.updates:
             path.unlink(missing_ok=True)
 
 
 def remove_others(folder: Path, updates: int) -> None:
-    """Removes the shards that do not belong to the cut after so many updates.
+    """Removes the shards that do not belong to the snapshot after `updates` updates.
 
-    Only while no server runs: what a run that was killed left of a later cut, and what servers that
-    were killed as they wrote left unfinished.
+    Only while no server runs: shards of a later snapshot that a killed run left, and files that
+    killed servers left unfinished.
     """
     others = [path for path, number in shards(folder) if number != updates]
     for path in (*others, *unfinished(folder)):
@@ -99,12 +98,12 @@ def remove_others(folder: Path, updates: int) -> None:
 
 def shards(folder: Path) -> list[tuple[Path, int]]:
     """The files of shards, and after how many updates each was written."""
-    found = [(path, _SHARD.fullmatch(path.name)) for path in folder.iterdir()]
-    return [(path, int(match[1])) for path, match in found if match]
+    matches = [(path, _SHARD.fullmatch(path.name)) for path in folder.iterdir()]
+    return [(path, int(match[1])) for path, match in matches if match]
 
 
-def load_cut(folder: Path, digest: str, workers: int) -> Cut | None:
-    """The cut to go on from, if there is one.
+def load_snapshot(folder: Path, digest: str, workers: int) -> Snapshot | None:
+    """The snapshot to resume from, if there is one.
 
     Args:
         folder: of the checkpoint.
@@ -118,24 +117,26 @@ def load_cut(folder: Path, digest: str, workers: int) -> Cut | None:
     path = folder / FILE
     if not path.exists():
         return None
-    about = arrays.metadata(path)
-    arrays.check_format(path, about, FORMAT, VERSION)
+    metadata = arrays.metadata(path)
+    arrays.check_format(path, metadata, FORMAT, VERSION)
     columns = arrays.read(path)
-    if about.get("digest") != digest:
+    if metadata.get("digest") != digest:
         raise OptionError(
             f"{path}: is of another task (other params, workers, servers, seed or consistency); "
             "give another folder, or remove this one"
         )
     try:
-        run: dict[str, Any] = json.loads(about["run"])
-        if "finite" not in columns:  # written before gradients were left out
+        run: dict[str, Any] = json.loads(metadata["run"])
+        if "finite" not in columns:  # of a version that did not leave gradients out
             columns = {**columns, "finite": np.ones_like(columns["update"])}
         history = History(**{name: columns[name].astype(COLUMNS[name]) for name in COLUMNS})
-        cut = Cut(
+        snapshot = Snapshot(
             int(run["updates"]), tuple(map(int, run["clock"])), history, float(run["seconds"])
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{path}: expected a run's columns and clocks: {error!r}") from error
-    if len(cut.clock) != workers or cut.updates != history.updates:
-        raise FileError(f"{path}: its clocks or its history are not those of {cut.updates} updates")
-    return cut
+    if len(snapshot.clock) != workers or snapshot.updates != history.updates:
+        raise FileError(
+            f"{path}: its clocks or its history are not those of {snapshot.updates} updates"
+        )
+    return snapshot

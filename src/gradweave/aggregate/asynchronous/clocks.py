@@ -1,7 +1,7 @@
-"""Who may go on, what is applied and how stale it is: the protocol, as pure functions.
+"""The protocol as pure functions: who may start, what is applied, and how stale it is.
 
-The Ray run and the simulator both ask here and decide nothing themselves. Workers are numbered from
-0; a version is the number of updates applied to the parameters that were pulled.
+The run on Ray and the simulator both follow these and decide nothing themselves. Workers are
+numbered from 0; a version is the number of updates applied to the parameters that were pulled.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ class Gradient:
 
     worker: int
     clock: int
-    """Of the step that it is from."""
+    """Of the step that computed it."""
     version: int
     """Of the parameters that it was computed from."""
 
@@ -41,27 +41,27 @@ class Update:
 
 @dataclasses.dataclass(frozen=True)
 class Clocks:
-    """Where all workers are."""
+    """The state of the protocol."""
 
     clock: tuple[int, ...]
     """Step that each worker computes, or will compute next."""
     computing: tuple[bool, ...]
     """Whether it computes that step."""
-    present: tuple[bool, ...]
-    """Whether others wait for it; one that died is not present until it is replaced."""
-    held: tuple[Gradient, ...] = ()
+    alive: tuple[bool, ...]
+    """Whether others wait for it; not between a worker's death and its replacement."""
+    waiting: tuple[Gradient, ...] = ()
     """Gradients that wait for those of the other workers, under `Sync`."""
     updates: int = 0
     """Applied so far."""
 
 
-def fresh(workers: int) -> Clocks:
+def initial(workers: int) -> Clocks:
     """All workers before their first step."""
-    return at_rest((0,) * workers, 0)
+    return between_steps((0,) * workers, 0)
 
 
-def at_rest(clock: Sequence[int], updates: int) -> Clocks:
-    """All workers between two steps, as after a checkpoint was read.
+def between_steps(clock: Sequence[int], updates: int) -> Clocks:
+    """No worker computing, as after a checkpoint was read.
 
     Args:
         clock: of each worker.
@@ -77,21 +77,21 @@ def may_start(clocks: Clocks, consistency: Consistency) -> tuple[int, ...]:
     return tuple(
         worker
         for worker, clock in enumerate(clocks.clock)
-        if clocks.present[worker]
+        if clocks.alive[worker]
         and not clocks.computing[worker]
         and (consistency.bound is None or clock - slowest <= consistency.bound)
     )
 
 
-def started(clocks: Clocks, worker: int) -> Clocks:
-    """After a worker began its step."""
+def start(clocks: Clocks, worker: int) -> Clocks:
+    """A worker begins its step."""
     return dataclasses.replace(clocks, computing=_with(clocks.computing, worker, True))
 
 
-def pushed(
+def push(
     clocks: Clocks, consistency: Consistency, worker: int, version: int
 ) -> tuple[Clocks, Update | None]:
-    """After a worker pushed its gradient.
+    """A worker pushes its gradient.
 
     Args:
         clocks: before.
@@ -100,24 +100,24 @@ def pushed(
         version: of the parameters that it computed with.
 
     Returns:
-        The clocks, and the update that is to be applied now, if there is one.
+        The clocks, and the update to apply now, if there is one.
     """
     gradient = Gradient(worker, clocks.clock[worker], version)
-    following = clocks.clock[worker] + 1
+    clock = clocks.clock[worker] + 1
     if consistency.catch_up:
-        others = [c for other, c in enumerate(clocks.clock) if clocks.present[other]]
-        following = max(following, *others)
+        others = [c for other, c in enumerate(clocks.clock) if clocks.alive[other]]
+        clock = max(clock, *others)
     clocks = dataclasses.replace(
         clocks,
-        clock=_with(clocks.clock, worker, following),
+        clock=_with(clocks.clock, worker, clock),
         computing=_with(clocks.computing, worker, False),
-        held=(*clocks.held, gradient),
+        waiting=(*clocks.waiting, gradient),
     )
-    return _settled(clocks, consistency)
+    return _next_update(clocks, consistency)
 
 
-def left(clocks: Clocks, consistency: Consistency, worker: int) -> tuple[Clocks, Update | None]:
-    """After a worker died: nobody waits for it any longer, and its step is lost.
+def remove(clocks: Clocks, consistency: Consistency, worker: int) -> tuple[Clocks, Update | None]:
+    """A worker died: nobody waits for it any longer, and its step is lost.
 
     Returns:
         The clocks, and the update that waited for this worker alone, if there is one.
@@ -125,47 +125,47 @@ def left(clocks: Clocks, consistency: Consistency, worker: int) -> tuple[Clocks,
     clocks = dataclasses.replace(
         clocks,
         computing=_with(clocks.computing, worker, False),
-        present=_with(clocks.present, worker, False),
+        alive=_with(clocks.alive, worker, False),
     )
-    return _settled(clocks, consistency)
+    return _next_update(clocks, consistency)
 
 
-def joined(clocks: Clocks, worker: int) -> Clocks:
-    """After a worker was replaced: it goes on at its lost step, or where the slowest one is.
+def rejoin(clocks: Clocks, worker: int) -> Clocks:
+    """A worker was replaced: it resumes at its lost step, or at the slowest worker's clock.
 
-    Where nobody is present it takes the newest clock that anybody had.
+    Where no worker is alive, at the newest clock of all.
     """
-    others = _slowest(clocks) if any(clocks.present) else max(clocks.clock)
+    others = _slowest(clocks) if any(clocks.alive) else max(clocks.clock)
     clock = max(clocks.clock[worker], others)
     return dataclasses.replace(
         clocks,
         clock=_with(clocks.clock, worker, clock),
-        present=_with(clocks.present, worker, True),
+        alive=_with(clocks.alive, worker, True),
     )
 
 
-def cut(clocks: Clocks) -> tuple[int, ...]:
-    """The clocks at which all workers go on if everything ends now; their steps are repeated."""
-    for worker, here in enumerate(clocks.present):
-        if not here:
-            clocks = joined(clocks, worker)
+def resume_clocks(clocks: Clocks) -> tuple[int, ...]:
+    """The clocks at which workers would resume if the run ended now; their steps are repeated."""
+    for worker, alive in enumerate(clocks.alive):
+        if not alive:
+            clocks = rejoin(clocks, worker)
     return clocks.clock
 
 
-def _settled(clocks: Clocks, consistency: Consistency) -> tuple[Clocks, Update | None]:
-    """Applies what is held, unless it waits for the gradient of someone present."""
-    newest = max((gradient.clock for gradient in clocks.held), default=0)
-    waits = consistency.together and any(clocks.present) and _slowest(clocks) <= newest
-    if not clocks.held or waits:
+def _next_update(clocks: Clocks, consistency: Consistency) -> tuple[Clocks, Update | None]:
+    """Applies the waiting gradients, unless they wait for that of a worker alive."""
+    newest = max((gradient.clock for gradient in clocks.waiting), default=0)
+    waits = consistency.together and any(clocks.alive) and _slowest(clocks) <= newest
+    if not clocks.waiting or waits:
         return clocks, None
     number = clocks.updates + 1
-    gradients = tuple(sorted(clocks.held, key=lambda gradient: gradient.worker))
-    return dataclasses.replace(clocks, held=(), updates=number), Update(number, gradients)
+    gradients = tuple(sorted(clocks.waiting, key=lambda gradient: gradient.worker))
+    return dataclasses.replace(clocks, waiting=(), updates=number), Update(number, gradients)
 
 
 def _slowest(clocks: Clocks) -> int:
-    return min((c for c, here in zip(clocks.clock, clocks.present, strict=True) if here), default=0)
+    return min((c for c, alive in zip(clocks.clock, clocks.alive, strict=True) if alive), default=0)
 
 
-def _with(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:
-    return (*values[:place], value, *values[place + 1 :])
+def _with(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
+    return (*values[:index], value, *values[index + 1 :])

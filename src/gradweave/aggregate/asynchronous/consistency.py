@@ -1,8 +1,8 @@
 """How old the parameters may be that a worker computes with: `Sync`, `SSP` and `Async`.
 
 A worker's clock is the number of the step that it computes, or will compute next. A worker may
-begin its step when its clock is at most the bound ahead of the slowest worker's. `clocks` plays
-these rules; here they are only named.
+begin its step when its clock is at most the bound ahead of the slowest worker's. `clocks` has the
+protocol; here are only the rules and their options.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from gradweave.topology.spec import UNNAMED, parse_spec
 
 @dataclasses.dataclass(frozen=True)
 class Sync:
-    """One update a step: the mean of the gradients of all workers, by the same parameters."""
+    """One update per step: the mean of all workers' gradients of the same parameters."""
 
     bound: ClassVar[int | None] = 0
     together: ClassVar[bool] = True
@@ -26,7 +26,7 @@ class Sync:
 
 @dataclasses.dataclass(frozen=True)
 class Async:
-    """An update a gradient, and nobody waits; staleness has no bound."""
+    """One update per gradient, and nobody waits; staleness has no bound."""
 
     bound: ClassVar[int | None] = None
     together: ClassVar[bool] = False
@@ -38,21 +38,21 @@ class Async:
 
 @dataclasses.dataclass(frozen=True)
 class SSP:
-    """An update a gradient, and a worker waits when it is too far ahead of the slowest one.
+    """One update per gradient, and a worker waits when it is too far ahead of the slowest one.
 
-    Two meanings of "ahead" share this class. Without `catch_up` a clock counts a worker's own
-    steps: in the long run nobody is faster than the slowest worker. With it a worker that has
-    pushed takes the newest clock of all, so that it holds the others back for the step that it
-    computes and never for those that it missed; its missed steps are made by no one. Either way no
-    gradient is applied that was computed from parameters read more than `bound` clocks before the
-    newest ones read, and its staleness is at most `staleness_bound`.
+    "Ahead" has two meanings here. Without `catch_up` a clock counts a worker's steps: in the long
+    run nobody is faster than the slowest worker. With it a worker that has pushed takes the newest
+    clock of all, so that it holds the others back for the step that it computes and never for those
+    that it missed, which nobody computes. Either way no gradient is applied that was computed from
+    parameters read more than `bound` clocks before the newest ones read, and its staleness is at
+    most `staleness_bound`.
 
     Source: Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter
     Server (2013), section 2, without `catch_up`.
     """
 
     bound: int
-    """Clocks; 0 has everybody wait for everybody, yet applies each gradient alone."""
+    """Clocks; with 0 everybody waits for everybody, yet each gradient is applied alone."""
     catch_up: bool = False
     """Whether a worker that has pushed takes the newest clock."""
     together: ClassVar[bool] = False
@@ -75,8 +75,8 @@ def from_spec(text: str | Consistency) -> Consistency:
     """Makes the consistency that a specification describes.
 
     Args:
-        text: ``sync``, ``async``, ``ssp:3``, ``ssp:bound=3,catch_up=true``; a consistency that is
-            made already is given back.
+        text: ``sync``, ``async``, ``ssp:3``, ``ssp:bound=3,catch_up=true``; a consistency is
+            returned as it is.
 
     Raises:
         SpecError: the text is not understood.
@@ -120,8 +120,8 @@ def from_spec(text: str | Consistency) -> Consistency:
 def staleness_bound(consistency: Consistency, workers: int) -> int | None:
     """The most updates that can be applied between a gradient's pull and its own update.
 
-    While a worker computes at clock c, no other falls below c − s, where it may be at first, and
-    none begins a step beyond c + s: that is 2s + 1 steps of each.
+    While a worker computes at clock c, no other is below c − s, and none begins a step beyond
+    c + s: that is 2s + 1 steps of each.
 
     Args:
         consistency: the rule.

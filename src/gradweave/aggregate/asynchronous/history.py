@@ -1,4 +1,4 @@
-"""What a run came to: its parameters, a row for each gradient applied, and bytes."""
+"""The results of a run: parameters, a row for each gradient applied, and bytes."""
 
 import dataclasses
 from typing import Any
@@ -21,45 +21,45 @@ COLUMNS: dict[str, type] = {
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """A row for each gradient that an update took, in order."""
+    """A row for each gradient that was applied or left out, in order."""
 
     update: NDArray[np.int64]
-    """Number of the update that it was applied by, from 1."""
+    """Number of the update that applied it, from 1."""
     worker: NDArray[np.int32]
-    """Whose it was."""
+    """That computed it."""
     clock: NDArray[np.int64]
     """Of the worker's step."""
     staleness: NDArray[np.int32]
     """Updates applied between its parameters' pull and its own update."""
     loss: NDArray[np.float64]
-    """That its worker computed together with it, before the update."""
+    """Computed together with it, before the update."""
     finite: NDArray[np.bool_]
     """Whether the gradient is finite; if not, the update is the mean of its other gradients."""
     seconds: NDArray[np.float64]
-    """When it was applied, since the run began; a resumed run goes on counting."""
+    """When it was applied, since the run began; a resumed run continues the count."""
 
     @property
     def gradients(self) -> int:
-        """How many updates took, those that are not finite among them."""
+        """How many, those that are not finite among them."""
         return len(self.update)
 
     @property
     def updates(self) -> int:
-        """How many were made of them."""
+        """How many were applied."""
         return int(self.update[-1]) if self.gradients else 0
 
     def gradients_per_s(self, begin_s: float, end_s: float) -> float:
-        """Gradients applied in a second, between two moments."""
+        """Gradients applied per second, between two times."""
         inside = (self.seconds > begin_s) & (self.seconds <= end_s)
         return float(inside.sum() / (end_s - begin_s))
 
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Bytes of arrays, of the steps whose gradients came in.
+    """Bytes of arrays, of the steps whose gradients arrived.
 
-    Counted by the workers as they pull and push, from the arrays themselves; what Ray adds to them
-    is not counted, and neither are steps that were lost or still under way at the end.
+    Counted by the workers as they pull and push, from the arrays themselves; Ray's own overhead is
+    not counted, and neither are steps that were lost or still under way at the end.
     """
 
     pulled_bytes: NDArray[np.int64]
@@ -81,22 +81,22 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The outcome of a run."""
+    """The result of a run."""
 
     params: Any
     """After the last update."""
     history: History
     traffic: Traffic
     kept: tuple[Kept, ...]
-    """Those asked for by `keep_every`."""
+    """Requested by `keep_every`."""
     replaced: int = 0
     """Workers that died and were replaced."""
     recovered: int = 0
-    """How often a server was lost and all went on from the checkpoint."""
+    """How often a server was lost and all resumed from the checkpoint."""
 
 
-class Log:
-    """A history that grows."""
+class HistoryBuilder:
+    """A history, update by update."""
 
     def __init__(self, history: History | None = None) -> None:
         self._columns: dict[str, list[Any]] = {
@@ -112,17 +112,17 @@ class Log:
         """Adds an update's rows.
 
         Args:
-            update: which.
+            update: that was applied.
             losses: of its gradients.
-            finite: whether they are.
+            finite: whether each gradient is.
             seconds: when it was applied.
         """
-        each = zip(update.gradients, update.staleness, losses, finite, strict=True)
-        for gradient, staleness, *came in each:
-            row = (update.number, gradient.worker, gradient.clock, staleness, *came, seconds)
+        gradients = zip(update.gradients, update.staleness, losses, finite, strict=True)
+        for gradient, staleness, *rest in gradients:
+            row = (update.number, gradient.worker, gradient.clock, staleness, *rest, seconds)
             for column, value in zip(self._columns.values(), row, strict=True):
                 column.append(value)
 
-    def history(self) -> History:
+    def build(self) -> History:
         """All rows so far."""
         return History(**{name: np.array(self._columns[name], COLUMNS[name]) for name in COLUMNS})

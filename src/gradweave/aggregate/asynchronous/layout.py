@@ -1,4 +1,4 @@
-"""A pytree of parameters as one vector, and the vector's ranges, one a server."""
+"""A pytree of parameters as one vector, and the vector's ranges, one per server."""
 
 import dataclasses
 import itertools
@@ -50,8 +50,8 @@ class Layout:
 
     def names(self) -> str:
         """Names, shapes and types of all leaves, for a fingerprint."""
-        found = jax.tree_util.tree_flatten_with_path(self.template)[0]
-        return "; ".join(f"{jax.tree_util.keystr(at)} {x.dtype}{x.shape}" for at, x in found)
+        leaves = jax.tree_util.tree_flatten_with_path(self.template)[0]
+        return "; ".join(f"{jax.tree_util.keystr(path)} {x.dtype}{x.shape}" for path, x in leaves)
 
 
 def layout(params: Any) -> Layout:
@@ -67,13 +67,13 @@ def layout(params: Any) -> Layout:
     if len(kinds) > 1 or kinds[0] not in TYPES:
         raise OptionError(
             f"params: expected arrays of one type among {', '.join(TYPES)}, got "
-            f"{', '.join(kinds)}; convert them, or leave what is not trained out of params"
+            f"{', '.join(kinds)}; convert them, or leave arrays that are not trained out of params"
         )
     template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
-    made = Layout(template)
-    if made.size == 0:
-        raise OptionError("params: expected at least one element, got arrays of none")
-    return made
+    whole = Layout(template)
+    if whole.size == 0:
+        raise OptionError("params: expected at least one element, got empty arrays")
+    return whole
 
 
 def ranges(size: int, servers: int) -> tuple[tuple[int, int], ...]:
@@ -99,6 +99,6 @@ def ranges(size: int, servers: int) -> tuple[tuple[int, int], ...]:
     return tuple(itertools.pairwise(bounds))
 
 
-def host(params: Any, made: Layout) -> NDArray[Any]:
-    """The vector of parameters as a NumPy array of its own."""
-    return np.asarray(jax.device_get(made.flat(params)))
+def to_host(params: Any, layout: Layout) -> NDArray[Any]:
+    """The vector of parameters as a NumPy array."""
+    return np.asarray(jax.device_get(layout.flat(params)))

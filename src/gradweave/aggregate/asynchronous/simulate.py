@@ -1,6 +1,6 @@
-"""The same protocol on a virtual clock: no Ray, no processes, the same outcome in every run.
+"""The same protocol on a virtual clock: no Ray, no processes, the same result in every run.
 
-Clocks, staleness, shards and compiled functions are those of the run on Ray; only time is made up.
+Clocks, staleness, shards and compiled functions are those of the run on Ray; only time is virtual.
 """
 
 import dataclasses
@@ -13,9 +13,9 @@ import numpy as np
 
 from gradweave.aggregate.asynchronous import clocks as protocol
 from gradweave.aggregate.asynchronous.clocks import Clocks, Update
-from gradweave.aggregate.asynchronous.history import Kept, Log, Run, Traffic
-from gradweave.aggregate.asynchronous.layout import host
-from gradweave.aggregate.asynchronous.shard import applying, fresh
+from gradweave.aggregate.asynchronous.history import HistoryBuilder, Kept, Run, Traffic
+from gradweave.aggregate.asynchronous.layout import to_host
+from gradweave.aggregate.asynchronous.shard import compiled_apply, initial_shard
 from gradweave.aggregate.asynchronous.task import Task, flat_gradient
 from gradweave.errors import OptionError
 
@@ -26,7 +26,7 @@ class Death:
 
     worker: int
     clock: int
-    """Of the step that is lost; it dies the first time that it computes this."""
+    """Of the step that is lost; the worker dies the first time that it computes it."""
     away_s: float
     """From its death until its replacement is ready."""
 
@@ -36,18 +36,18 @@ def simulate(
 ) -> Run:
     """Runs a task on a virtual clock.
 
-    A step takes what `task.stragglers` says, plus `overhead_s`, or a second where that is nothing;
-    pulls, updates and decisions take no time. Steps that end at one moment are taken by the
-    workers' numbers.
+    A step takes as long as `task.stragglers` plans, plus `overhead_s`, or a second if both
+    are 0; pulls, updates and decisions take no time. Steps that end at the same time are taken in
+    the order of their workers' numbers.
 
     Args:
         task: what to train.
         deaths: workers that die.
-        overhead_s: of every step, for its messages.
+        overhead_s: added to every step, for its messages.
         keep_every: updates after which the parameters are kept each time; 0 keeps none.
 
     Returns:
-        What `train` returns, its seconds virtual.
+        The same as `train`, in virtual seconds.
 
     Raises:
         OptionError: `overhead_s` or `keep_every` is below 0.
@@ -75,11 +75,11 @@ class _Simulation:
         self.deaths = {(death.worker, death.clock): death.away_s for death in deaths}
         self.layout = task.layout()
         self.gradient = flat_gradient(task.gradient, self.layout, task.seed)
-        self.apply = applying(task.optimizer)
-        start = host(task.params, self.layout)
-        self.shards = [fresh(task.optimizer, start[b:e]) for b, e in task.ranges()]
-        self.clocks = protocol.fresh(task.workers)
-        self.log, self.kept, self.replaced = Log(), [], 0
+        self.apply = compiled_apply(task.optimizer)
+        start = to_host(task.params, self.layout)
+        self.shards = [initial_shard(task.optimizer, start[b:e]) for b, e in task.ranges()]
+        self.clocks = protocol.initial(task.workers)
+        self.history, self.kept, self.replaced = HistoryBuilder(), [], 0
         self.now_s = 0.0
         self.events: list[tuple[float, int, str]] = []
         self.read: dict[int, tuple[int, Any]] = {}
@@ -88,29 +88,29 @@ class _Simulation:
 
     def run(self) -> Run:
         task = self.task
-        while self.log.gradients < task.gradients:
+        while self.history.gradients < task.gradients:
             for worker in protocol.may_start(self.clocks, task.rule):
                 self.start(worker)
-            self.now_s, worker, what = heapq.heappop(self.events)
-            getattr(self, what)(worker)
-        each = [(e - b) * self.layout.dtype.itemsize for b, e in task.ranges()]
-        moved = np.outer(self.steps, each)
+            self.now_s, worker, event = heapq.heappop(self.events)
+            getattr(self, event)(worker)
+        shard_bytes = [(e - b) * self.layout.dtype.itemsize for b, e in task.ranges()]
+        moved_bytes = np.outer(self.steps, shard_bytes)
         params = self.layout.tree(self.vector())
-        traffic = Traffic(moved, moved.copy())
-        return Run(params, self.log.history(), traffic, tuple(self.kept), self.replaced)
+        traffic = Traffic(moved_bytes, moved_bytes.copy())
+        return Run(params, self.history.build(), traffic, tuple(self.kept), self.replaced)
 
     def vector(self) -> Any:
         return np.concatenate([np.asarray(shard.parameters) for shard in self.shards])
 
     def start(self, worker: int) -> None:
         clock = self.clocks.clock[worker]
-        self.clocks = protocol.started(self.clocks, worker)
+        self.clocks = protocol.start(self.clocks, worker)
         self.read[worker] = (self.clocks.updates, self.vector())
         duration = self.overhead_s + self.task.stragglers.duration_s(
             worker, clock, self.task.workers, self.now_s
         )
-        what = "die" if (worker, clock) in self.deaths else "push"
-        heapq.heappush(self.events, (self.now_s + duration, worker, what))
+        event = "die" if (worker, clock) in self.deaths else "push"
+        heapq.heappush(self.events, (self.now_s + duration, worker, event))
 
     def push(self, worker: int) -> None:
         version, vector = self.read.pop(worker)
@@ -118,35 +118,35 @@ class _Simulation:
         finite = bool(np.isfinite(gradient).all())
         self.pushed[worker] = (float(loss), gradient if finite else None)
         self.steps[worker] += 1
-        self.then(protocol.pushed(self.clocks, self.task.rule, worker, version))
+        self.advance(protocol.push(self.clocks, self.task.rule, worker, version))
 
     def die(self, worker: int) -> None:
         away_s = self.deaths.pop((worker, self.clocks.clock[worker]))
         heapq.heappush(self.events, (self.now_s + away_s, worker, "join"))
         self.replaced += 1
         if self.task.elastic:
-            self.then(protocol.left(self.clocks, self.task.rule, worker))
+            self.advance(protocol.remove(self.clocks, self.task.rule, worker))
 
     def join(self, worker: int) -> None:
         if self.task.elastic:
-            self.clocks = protocol.joined(self.clocks, worker)
+            self.clocks = protocol.rejoin(self.clocks, worker)
         else:
             self.start(worker)
 
-    def then(self, decided: tuple[Clocks, Update | None]) -> None:
-        self.clocks, update = decided
+    def advance(self, decision: tuple[Clocks, Update | None]) -> None:
+        self.clocks, update = decision
         if update is None:
             return
-        came = [self.pushed[gradient.worker] for gradient in update.gradients]
-        gradients = [gradient for _, gradient in came]
+        pushed = [self.pushed[gradient.worker] for gradient in update.gradients]
+        gradients = [gradient for _, gradient in pushed]
         finite = [gradient is not None for gradient in gradients]
         scale = self.task.scale(update)
         self.shards = [
             self.apply(shard, [None if g is None else g[b:e] for g in gradients], scale)
             for shard, (b, e) in zip(self.shards, self.task.ranges(), strict=True)
         ]
-        self.log.add(update, [loss for loss, _ in came], finite, self.now_s)
+        self.history.add(update, [loss for loss, _ in pushed], finite, self.now_s)
         if self.keep_every and update.number % self.keep_every == 0:
             params = self.layout.tree(self.vector())
-            kept = Kept(update.number, self.log.gradients, self.now_s, params)
+            kept = Kept(update.number, self.history.gradients, self.now_s, params)
             self.kept.append(kept)

@@ -1,7 +1,7 @@
-"""How long steps are made to take: slow workers, pauses and slow spells, the same for a seed.
+"""Planned durations of steps: slow workers, pauses and slow spells, the same for a seed.
 
-On a machine with fewer cores than workers computing cannot be slowed down honestly, so a step is
-given a duration instead: the worker computes its real gradient and sleeps for what is left of it.
+On a machine with fewer cores than workers, slower computing cannot be emulated faithfully. So a
+step is given a duration instead: the worker computes its gradient and sleeps for the rest of it.
 """
 
 import dataclasses
@@ -16,24 +16,24 @@ from gradweave.errors import OptionError
 class Stragglers:
     """Planned durations of steps.
 
-    A step lasts `step_s`, times the worker's factor, plus a pause if one falls on it. A slow spell
-    depends on when the step runs; everything else on worker and clock alone. Durations are the
-    least that a step takes: one whose gradient takes longer lasts as long as that.
+    A step lasts `step_s`, times the worker's factor, plus a pause if it has one. A slow spell
+    depends on when the step runs; everything else on worker and clock alone. Durations are lower
+    bounds: a step whose gradient takes longer lasts as long as that.
     """
 
     step_s: float = 0.0
-    """Duration of a step that nothing slows down; 0 plans nothing."""
+    """Duration of a step that nothing slows down; 0 plans none."""
     slow: tuple[tuple[int, float], ...] = ()
-    """Workers that are always slow, and how many times."""
+    """Workers that are always slow, and by which factor."""
     pause_rate: float = 0.0
     """Probability that a step has a pause."""
     pause_s: float = 0.0
     """Duration of each pause."""
     spell_s: float = 0.0
-    """Time is divided into spells of this length; in each one worker, drawn anew, is slow. 0: no
-    spells."""
+    """Time is divided into spells of this length, in each of which a random worker is slow; 0: none
+    is."""
     spell_factor: float = 1.0
-    """How many times as long work takes the worker whose spell it is."""
+    """How many times as long work takes the worker that is slow in the spell."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -55,31 +55,31 @@ class Stragglers:
             raise OptionError("slow: expected each worker once")
 
     def duration_s(self, worker: int, clock: int, workers: int, start_s: float) -> float:
-        """How long a step is to last.
+        """How long a step lasts.
 
         Args:
-            worker: whose.
+            worker: whose step it is.
             clock: of the step.
             workers: how many there are.
             start_s: when it begins, since the run began.
         """
         duration = self.step_s * dict(self.slow).get(worker, 1.0)
         if self.pause_rate and self.pause_s:
-            draw = np.random.default_rng((self.seed, 1, worker, clock)).random()
-            duration += self.pause_s * (draw < self.pause_rate)
+            uniform = np.random.default_rng((self.seed, 1, worker, clock)).random()
+            duration += self.pause_s * (uniform < self.pause_rate)
         if self.spell_s and self.spell_factor > 1:
             return self._through_spells(worker, duration, workers, start_s)
         return duration
 
-    def in_spell(self, spell: int, workers: int) -> int:
+    def slow_in_spell(self, spell: int, workers: int) -> int:
         """The worker that is slow in a spell, counted from 0."""
         return int(np.random.default_rng((self.seed, 2, spell)).integers(workers))
 
     def _through_spells(self, worker: int, work_s: float, workers: int, start_s: float) -> float:
-        """Walks from spell to spell until the work is done."""
+        """How long work of `work_s` takes, spell by spell."""
         spell, now_s = math.floor(start_s / self.spell_s), start_s
         while True:
-            pace = self.spell_factor if self.in_spell(spell, workers) == worker else 1.0
+            pace = self.spell_factor if self.slow_in_spell(spell, workers) == worker else 1.0
             end_s = (spell + 1) * self.spell_s
             if now_s + work_s * pace <= end_s:
                 return now_s + work_s * pace - start_s

@@ -1,4 +1,4 @@
-"""What is to be trained, by whom and under which consistency."""
+"""A training by a parameter server: parameters, gradient, optimizer and consistency."""
 
 import dataclasses
 import hashlib
@@ -11,7 +11,7 @@ import optax
 
 from gradweave.aggregate.asynchronous.clocks import Update
 from gradweave.aggregate.asynchronous.consistency import Consistency, Sync, from_spec
-from gradweave.aggregate.asynchronous.layout import Layout, host, layout, ranges
+from gradweave.aggregate.asynchronous.layout import Layout, layout, ranges, to_host
 from gradweave.aggregate.asynchronous.shard import check_elementwise
 from gradweave.aggregate.asynchronous.stragglers import Stragglers
 from gradweave.checks import check_at_least_one
@@ -19,10 +19,10 @@ from gradweave.errors import OptionError
 
 
 class Draw(NamedTuple):
-    """Which data a gradient is of. The same draw always gives the same key."""
+    """Which data a gradient is of; the same worker and clock always have the same key."""
 
     key: jax.Array
-    """Of the seed, the worker and the clock."""
+    """Made of the seed, the worker and the clock."""
     worker: jax.Array
     clock: jax.Array
     """Of the worker's step, from 0."""
@@ -38,7 +38,7 @@ class Task:
     """A training by a parameter server."""
 
     params: Any
-    """Pytree of arrays of one floating-point type, to begin with."""
+    """Initial parameters: a pytree of arrays of one floating-point type."""
     gradient: Gradient
     optimizer: optax.GradientTransformation
     """Elementwise: it is applied at each server to its range of the flattened parameters."""
@@ -53,10 +53,11 @@ class Task:
     """Whether an update by a gradient of staleness τ is divided by max(τ, 1). Source: Zhang et al.,
     Staleness-aware Async-SGD (2016)."""
     elastic: bool = True
-    """Whether the others go on without a worker that died, until it is replaced. If not, they wait
-    for its replacement, which repeats the lost step: under `Sync` no bit of the result changes."""
+    """Whether the others continue without a worker that died, until it is replaced. If not, they
+    wait for its replacement, which repeats the lost step: under `Sync` no bit of the result
+    changes."""
     stragglers: Stragglers = dataclasses.field(default_factory=Stragglers)
-    """Durations that steps are made to take."""
+    """Planned durations of steps."""
 
     def __post_init__(self) -> None:
         check_at_least_one(self, "workers", "steps", "servers")
@@ -78,7 +79,7 @@ class Task:
 
     @property
     def gradients(self) -> int:
-        """To be applied in all."""
+        """To be applied in the whole run."""
         return self.steps * self.workers
 
     def layout(self) -> Layout:
@@ -90,7 +91,7 @@ class Task:
         return ranges(self.layout().size, self.servers)
 
     def scale(self, update: Update) -> float:
-        """What the optimizer's step is multiplied by."""
+        """By which the optimizer's step is multiplied."""
         return 1 / max(1, *update.staleness) if self.scale_by_staleness else 1.0
 
     def digest(self) -> str:
@@ -98,34 +99,34 @@ class Task:
 
         The gradient function and the optimizer are not in it, and neither is the number of steps.
         """
-        made = self.layout()
+        layout = self.layout()
         text = (
-            f"{made.names()} {self.workers} {self.servers} {self.seed} {self.rule} "
+            f"{layout.names()} {self.workers} {self.servers} {self.seed} {self.rule} "
             f"{self.scale_by_staleness}"
         )
-        start = np.ascontiguousarray(host(self.params, made)).tobytes()
+        start = np.ascontiguousarray(to_host(self.params, layout)).tobytes()
         return hashlib.sha256(text.encode() + start).hexdigest()[:16]
 
 
-def flat_gradient(gradient: Gradient, made: Layout, seed: int) -> Callable[..., Any]:
+def flat_gradient(gradient: Gradient, layout: Layout, seed: int) -> Callable[..., Any]:
     """Makes the compiled function (vector, worker, clock) -> (loss, gradient's vector).
 
     Args:
         gradient: the user's.
-        made: how the parameters lie in the vector.
+        layout: of the parameters.
         seed: of the task.
     """
 
     @jax.jit
     def run(vector: jax.Array, worker: jax.Array, clock: jax.Array) -> tuple[Any, jax.Array]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), worker), clock)
-        loss, found = gradient(made.tree(vector), Draw(key, worker, clock))
-        expected = jax.tree.structure(made.template)
-        if jax.tree.structure(found) != expected:
+        loss, tree = gradient(layout.tree(vector), Draw(key, worker, clock))
+        expected = jax.tree.structure(layout.template)
+        if jax.tree.structure(tree) != expected:
             raise OptionError(
                 f"gradient: expected (loss, a pytree like params: {expected}), "
-                f"got {jax.tree.structure(found)}"
+                f"got {jax.tree.structure(tree)}"
             )
-        return loss, made.flat(found).astype(made.dtype)
+        return loss, layout.flat(tree).astype(layout.dtype)
 
     return run

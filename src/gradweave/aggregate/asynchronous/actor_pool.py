@@ -1,0 +1,162 @@
+"""The actors of a run: started, checked, replaced and ended."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gradweave.aggregate.asynchronous.actors import ServerActor, WorkerActor
+from gradweave.aggregate.asynchronous.calls import RetriedCall, results
+from gradweave.aggregate.asynchronous.layout import to_host
+from gradweave.aggregate.asynchronous.task import Task
+from gradweave.errors import GradweaveError, RunError
+from gradweave.processes.ray_cluster import Cluster
+
+EXIT_S = 0.5
+"""How long actors have to receive the call to exit."""
+
+
+class ServerLost(Exception):
+    """A server is gone or silent, and with it its part of the parameters."""
+
+    def __init__(self, server: int | None, reason: str = "") -> None:
+        name = "a server" if server is None else f"server {server}"
+        super().__init__(f"{name} was lost" + (f" ({reason})" if reason else ""))
+
+
+class ActorPool:
+    """Servers and workers as Ray actors.
+
+    They request no CPUs of Ray, so that any number of them starts on any machine, and are spread
+    over the machines of a cluster.
+    """
+
+    def __init__(
+        self, cluster: Cluster, task: Task, folder: str | None, updates: int, timeout_s: float
+    ) -> None:
+        """Starts all actors.
+
+        Args:
+            cluster: where.
+            task: what to train.
+            folder: of checkpoints, for the servers.
+            updates: of the checkpoint to read; 0 to begin with the task's parameters.
+            timeout_s: how long a server may be silent, since it may be busy or its disk slow, and
+                how long lost calls are retried.
+        """
+        self._cluster, ray = cluster, cluster.ray
+        self._ray, self._task, self._restores = ray, task, updates > 0
+        self._timeout_s = timeout_s
+        self._options = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
+        start = to_host(task.params, task.layout())
+        server = ray.remote(ServerActor).options(**self._options)
+        self.servers = [
+            server.remote(number, start[begin:end], task.optimizer, folder, updates)
+            for number, (begin, end) in enumerate(task.ranges())
+        ]
+        self._worker_class = ray.remote(WorkerActor).options(**self._options)
+        self.workers = [self._start_worker(worker) for worker in range(task.workers)]
+
+    def processes(self) -> tuple[list[int], list[int]]:
+        """The process ids of servers and workers, once all are ready."""
+        pids = self.results(
+            [self.call(actor.ready.remote) for actor in (*self.servers, *self.workers)]
+        )
+        if self._restores:
+            self.results([self.call(server.restore.remote) for server in self.servers])
+        return pids[: len(self.servers)], pids[len(self.servers) :]
+
+    def replace(self, worker: int) -> RetriedCall:
+        """Starts another actor in place of a worker.
+
+        Returns:
+            The call that returns its process id when it is ready.
+        """
+        self._kill(self.workers[worker])
+        self.workers[worker] = self._start_worker(worker)
+        return self.call(self.workers[worker].ready.remote)
+
+    def call(self, make: Callable[[], Any]) -> RetriedCall:
+        """Makes a call, which is retried for `timeout_s` where it is lost."""
+        return RetriedCall(make, self._timeout_s)
+
+    def all_done(self, calls: list[RetriedCall]) -> bool:
+        """Whether all results have arrived."""
+        references = [call.reference for call in calls]
+        return len(self._cluster.wait(references, 0, len(references))) == len(references)
+
+    def results(self, calls: list[RetriedCall]) -> list[Any]:
+        """The results of calls; lost ones are retried.
+
+        Raises:
+            ServerLost: a server is gone.
+            GradweaveError: raised by an actor.
+            RunError: an actor raised another error, or a worker is gone, or Ray is.
+        """
+        try:
+            return results(calls, self._cluster.get)
+        except self._ray.exceptions.RayError as error:
+            raise self.explained(error) from error
+
+    def check_servers(self) -> None:
+        """Raises `ServerLost` where a server is gone."""
+        for number, server in enumerate(self.servers):
+            try:
+                results(
+                    [self.call(server.ready.remote)],
+                    lambda references: self._cluster.get(references, self._timeout_s),
+                )
+            except (
+                self._ray.exceptions.RayActorError,
+                self._ray.exceptions.GetTimeoutError,
+            ) as error:
+                raise ServerLost(number, _last_line(error)) from error
+
+    def explained(self, error: Exception) -> GradweaveError:
+        """The error to raise in place of one of Ray's: Gradweave's own inside it, if there is one.
+
+        Raises:
+            ServerLost: a server is gone.
+        """
+        cause = getattr(error, "cause", None) or error
+        if isinstance(cause, GradweaveError):
+            return cause
+        self.check_servers()
+        return RunError(
+            f"the run on Ray ended: {type(cause).__name__}: {_last_line(cause)}; the processes' "
+            f"logs are in {self._cluster.logs()}"
+        )
+
+    def close(self) -> None:
+        """Ends all actors."""
+        actors = (*self.workers, *self.servers)
+        if self._cluster.lost:
+            # They are called directly, since no raylet is left to kill them.
+            for actor in actors:
+                actor.exit.remote()
+            time.sleep(EXIT_S)
+            return
+        for actor in actors:
+            self._kill(actor)
+
+    def _start_worker(self, worker: int) -> Any:
+        task = self._task
+        return self._worker_class.remote(
+            worker,
+            task.workers,
+            self.servers,
+            task.layout(),
+            task.gradient,
+            task.seed,
+            task.stragglers,
+            self._timeout_s,
+        )
+
+    def _kill(self, actor: Any) -> None:
+        with contextlib.suppress(Exception):
+            self._ray.kill(actor)
+
+
+def _last_line(error: BaseException) -> str:
+    """The last line of an error's message, which names the reason."""
+    return f"{(str(error).strip().splitlines() or [''])[-1].strip():.200}"
