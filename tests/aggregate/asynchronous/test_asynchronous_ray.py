@@ -232,8 +232,8 @@ from gradweave.aggregate.asynchronous import calls, train
 from tests.aggregate.asynchronous.cases import task
 from tests.aggregate.asynchronous.test_asynchronous_ray import SYNC
 
-again, lost = calls.Call.again, []
-calls.Call.again = lambda call: lost.append(call) or again(call)
+retry, lost = calls.RetriedCall.retry, []
+calls.RetriedCall.retry = lambda call: lost.append(call) or retry(call)
 run = train(task(**SYNC))
 losses = [loss.hex() for loss in run.history.loss.tolist()]
 print(json.dumps([len(lost), run.recovered, run.replaced, losses]))

@@ -361,9 +361,7 @@ class _Driver:
         elif updates == 0:
             remedy = f"no checkpoint was in {folder} yet: start again"
         else:
-            remedy = (
-                f"updates up to {updates} are saved: train again with folder {folder} to resume"
-            )
+            remedy = f"updates up to {updates} are kept: train again with folder {folder} to resume"
         self.cluster.resume(remedy)
 
     def _params(self, parts: list[tuple[int, Any]]) -> Any:
