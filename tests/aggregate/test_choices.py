@@ -191,15 +191,15 @@ def test_a_schedule_from_a_file(tmp_path):
     ("text", "kind", "said"),
     [
         ("rnig", SpecError, "no aggregation 'rnig'; did you mean ring?"),
-        ("ring:8", SpecError, "a value without a key is no option of it; it has no options"),
+        ("ring:8", SpecError, "a value without a key is not an option; it has no options"),
         ("scheduled", SpecError, "expected a schedule's file or a network"),
         ("parameter_server:server=8", OptionError, "server: expected 0 to 7, got 8"),
-        ("dcd_psgd:bit=4", SpecError, "'bit' is no option of it; did you mean bits\\? options are"),
-        ("dcd_psgd:bits=four", OptionError, "bits: expected a whole number, got 'four'"),
+        ("dcd_psgd:bit=4", SpecError, "'bit' is not an option; did you mean bits\\? options are"),
+        ("dcd_psgd:bits=four", SpecError, "bits must be an integer, got 'four'"),
         ("dcd_psgd:compressor=zip", OptionError, "compressor: expected uncompressed, max_norm"),
         ("d_psgd:network=ring:4", OptionError, "has 4 servers, but there are 8 workers"),
         ("d_psgd:mixing=all", OptionError, "mixing: expected weights, matchings, clusters"),
-        ("d_psgd:bits=4", SpecError, "'bits' is no option of it"),
+        ("d_psgd:bits=4", SpecError, "'bits' is not an option"),
     ],
 )
 def test_words_that_are_not_understood(text, kind, said):

@@ -68,7 +68,7 @@ def test_a_network_file_of_no_known_kind(refused, here):
 OPTIONS = {
     "unknown scheduler": (["--scheduler", "rung"], "no scheduler 'rung'; did you mean ring?"),
     "bad scheduler option": (["--scheduler", "merged:tries=x"], "tries must be an integer"),
-    "unknown scheduler option": (["--scheduler", "ring:speed=3"], "'speed' is no option of it"),
+    "unknown scheduler option": (["--scheduler", "ring:speed=3"], "'speed' is not an option"),
     "scheduler option out of range": (["--scheduler", "merged:tries=0"], "expected 1 to"),
     "huge scheduler option": (["--scheduler", f"merged:swap_passes={10**30}"], "expected 0 to"),
     "huge node id": (["--scheduler", f"ring:order={10**20}.1"], "each of the 4 servers once"),

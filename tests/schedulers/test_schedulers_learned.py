@@ -142,7 +142,7 @@ def test_it_is_written_in_words():
         ("learned:samples=0,greedy=false", "leaves no episode"),
         ("learned:greedy=perhaps", "greedy must be true or false"),
         ("learned:weights=", "expected a value after weights="),
-        ("learned:depth=3", "'depth' is no option of it"),
+        ("learned:depth=3", "'depth' is not an option"),
     ],
 )
 def test_options_are_refused(text, reason):

@@ -5,7 +5,6 @@
 """
 
 import dataclasses
-import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from gradweave.aggregate.rules import RULES, GossipRule, Strictness, check_gossi
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError, ScheduleError, SpecError
 from gradweave.schedule.file import load
-from gradweave.topology.spec import UNNAMED, parse_spec
+from gradweave.specification import field_kinds, parse_spec, read_options
 from gradweave.topology.spec import from_spec as network_from_spec
 from gradweave.topology.topology import Topology
 
@@ -129,7 +128,7 @@ def parse(text: str) -> AggregationSpec:
         return _parse_scheduled(text)
     if method in EXACT:
         kinds = {"server": int} if method == "parameter_server" else {}
-        return AveragingSpec(text, method, **_options(method, parse_spec(text)[1], kinds))
+        return AveragingSpec(text, method, **read_options(method, parse_spec(text)[1], kinds))
     if method in RULES:
         return _parse_gossip(method, text)
     hint = did_you_mean(method, METHODS)
@@ -174,12 +173,12 @@ def _parse_gossip(method: str, text: str) -> GossipSpec:
     kinds: dict[str, Any] = {"mixing": str, "local_steps": int}
     if method != "naive_psgd":
         kinds["strictness"] = str
-    rule_kinds = _field_kinds(rule)
+    rule_kinds = field_kinds(rule)
     compressor = _compressor_class(values) if rule.compresses else None
-    compressor_kinds = _field_kinds(compressor) if compressor else {}
+    compressor_kinds = field_kinds(compressor) if compressor else {}
     if compressor:
         kinds |= {"seed": int, "compressor": str}
-    options = _options(method, values, kinds | rule_kinds | compressor_kinds)
+    options = read_options(method, values, kinds | rule_kinds | compressor_kinds)
 
     def taken(names: Mapping[str, Any]) -> dict[str, Any]:
         return {name: options.pop(name) for name in names if name in options}
@@ -203,35 +202,3 @@ def _compressor_class(values: Mapping[str, str]) -> type[Compressor]:
     if kind is None:
         raise OptionError(f"compressor: expected {', '.join(COMPRESSORS)}, got {name!r:.60}")
     return kind
-
-
-def _field_kinds(of: type) -> dict[str, Any]:
-    """The fields of a dataclass that options give, and their types."""
-    kinds = typing.get_type_hints(of)
-    return {field.name: kinds[field.name] for field in dataclasses.fields(of)}
-
-
-def _options(method: str, values: Mapping[str, str], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads options by their types.
-
-    Raises:
-        SpecError: there is no such option.
-        OptionError: a value is not of its type.
-    """
-    for key in values:
-        if key not in kinds:
-            shown = "a value without a key" if key == UNNAMED else f"{key!r:.60}"
-            known = f"options are {', '.join(kinds)}" if kinds else "it has no options"
-            hint = did_you_mean(key, kinds)
-            raise SpecError(f"{method}: {shown} is no option of it; {hint}{known}")
-    return {key: _value(f"{method}: {key}", kinds[key], text) for key, text in values.items()}
-
-
-def _value(name: str, kind: Any, text: str) -> Any:
-    if kind not in (int, float, str):  # int | None
-        return None if text.lower() == "none" else _value(name, int, text)
-    try:
-        return kind(text)
-    except ValueError:
-        expected = {int: "a whole number", float: "a number"}[kind]
-        raise OptionError(f"{name}: expected {expected}, got {text!r:.60}") from None

@@ -1,13 +1,10 @@
 """Strategies in words: ``merged:rule=deepest,tries=4``."""
 
-import dataclasses
-import types
-import typing
 from collections.abc import Iterable
 from typing import Any
 
 from gradweave.checks import did_you_mean
-from gradweave.errors import GradweaveError, OptionError, SpecError
+from gradweave.errors import OptionError, SpecError
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.scheduler import Scheduler
@@ -19,7 +16,7 @@ from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.symmetric import Symmetric
-from gradweave.topology.spec import UNNAMED, parse_spec
+from gradweave.specification import field_kinds, parse_spec, read_options
 
 STRATEGIES: dict[str, type[Scheduler]] = {
     strategy.name: strategy
@@ -63,17 +60,8 @@ def from_spec(text: str) -> Scheduler:
         raise SpecError(
             f"no scheduler {name!r:.60}; {hint}there are {', '.join(sorted(STRATEGIES))}"
         )
-    kinds = typing.get_type_hints(strategy)
-    fields = [field.name for field in dataclasses.fields(strategy)]
-    for key in values:
-        if key not in fields:
-            shown = "a value without a key" if key == UNNAMED else f"{key!r:.60}"
-            known = f"options are {', '.join(fields)}" if fields else "it has no options"
-            raise SpecError(f"{name}: {shown} is no option of it; {known}")
     try:
-        return strategy(
-            **{key: _value(f"{name}: {key}", kinds[key], value) for key, value in values.items()}
-        )
+        return strategy(**read_options(name, values, field_kinds(strategy)))
     except TypeError as error:
         raise OptionError(f"{name}: {error}") from error
 
@@ -117,37 +105,3 @@ def split_specs(text: str) -> list[str]:
         elif part.strip():
             specs.append(part.strip())
     return specs
-
-
-def _value(what: str, kind: object, text: str) -> object:
-    """Reads an option by the type of its field."""
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        errors: list[GradweaveError] = []
-        for choice in typing.get_args(kind):
-            if choice is not types.NoneType:
-                try:
-                    return _value(what, choice, text)
-                except SpecError as error:
-                    errors.append(error)
-        raise errors[0]
-    if typing.get_origin(kind) is typing.Literal:
-        if text in typing.get_args(kind):
-            return text
-        raise SpecError(
-            f"{what} must be one of {', '.join(typing.get_args(kind))}, got {text!r:.60}"
-        )
-    try:
-        if kind is bool:
-            return {"true": True, "false": False}[text.lower()]
-        if kind is int:
-            return int(text)
-        if kind is float:
-            return float(text)
-        if kind is str:
-            return text
-        return tuple(int(part) for part in text.split("."))
-    except (KeyError, ValueError):
-        expected = {bool: "true or false", int: "an integer", float: "a number"}.get(
-            kind, "integers joined by dots"
-        )  # type: ignore[arg-type]
-        raise SpecError(f"{what} must be {expected}, got {text!r:.60}") from None

@@ -11,6 +11,7 @@ from typing import Any
 
 from gradweave.checks import did_you_mean
 from gradweave.errors import InputWarning, OptionError, SpecError
+from gradweave.specification import UNNAMED, parse_spec
 from gradweave.topology.families.bcube import bcube
 from gradweave.topology.families.complete import complete
 from gradweave.topology.families.dcell import dcell
@@ -36,9 +37,6 @@ from gradweave.topology.families.torus import mesh, torus
 from gradweave.topology.formats.files import SUFFIXES, load
 from gradweave.topology.topology import Link, Topology
 from gradweave.topology.units import ambiguous_bandwidth, parse_bandwidth, parse_latency
-
-UNNAMED = ""
-"""`parse_spec`'s key for a value without one, as in ``torus:4x4``."""
 
 
 def as_topology(network: Topology | str | os.PathLike[str]) -> Topology:
@@ -97,46 +95,6 @@ def from_spec(text: str) -> Topology:
         key: family.parameters[key](f"{name}: {key}", value) for key, value in given.items()
     }
     return family.build(**arguments, link=link)
-
-
-def parse_spec(text: str) -> tuple[str, dict[str, str]]:
-    """Splits a specification into name and values, without interpreting them.
-
-    Schedulers have the same syntax as networks.
-
-    Args:
-        text: ``name``, or ``name:key=value,key=value``; the first value may stand without a key.
-
-    Returns:
-        The name, and the values by key, in the order given; a value without a key has the key
-        `UNNAMED`.
-
-    Raises:
-        SpecError: the text does not have this form, or gives a key twice.
-
-    >>> parse_spec("ring:order=hamiltonian,steps=paper")
-    ('ring', {'order': 'hamiltonian', 'steps': 'paper'})
-    >>> parse_spec("torus:4x4")
-    ('torus', {'': '4x4'})
-    """
-    name, colon, rest = text.partition(":")
-    name = name.strip()
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
-        raise SpecError(f"{text!r:.60}: expected a name, then parameters, as in bcube:n=3,k=1")
-    values: dict[str, str] = {}
-    for place, part in enumerate(rest.split(",") if colon else []):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals and place == 0:
-            key, value = UNNAMED, key
-        elif not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", key):
-            raise SpecError(f"{text!r:.60}: expected key=value, got {part!r:.60}")
-        if not value or "=" in value:
-            after = f"{key}=" if key else f"{name}:"
-            raise SpecError(f"{text!r:.60}: expected a value after {after}, got {value!r:.60}")
-        if key in values:
-            raise SpecError(f"{text!r:.60}: {key} is given twice")
-        values[key] = value
-    return name, values
 
 
 def _integer(parameter: str, value: str) -> int:

@@ -79,7 +79,7 @@ def is_automorphism(topology: Topology, permutation: NDArray) -> bool:
 
 def _family_generators(topology: Topology) -> Iterator[list[NDArray]]:
     """Lists of generators, each a relabelling of the servers by rank."""
-    from gradweave.topology.spec import UNNAMED, parse_spec
+    from gradweave.specification import UNNAMED, parse_spec
 
     count = topology.num_servers
     try:

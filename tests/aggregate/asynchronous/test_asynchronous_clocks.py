@@ -159,7 +159,7 @@ def test_specifications():
         ("ssp", "ssp needs its bound"),
         ("ssp:bound=many", "bound must be an integer, got 'many'"),
         ("ssp:bound=3,catch_up=yes", "catch_up must be true or false, got 'yes'"),
-        ("ssp:slack=3", "'slack' is no option of it"),
+        ("ssp:slack=3", "'slack' is not an option"),
         ("sync:bound=3", "sync: expected no options, got 'bound'"),
     ):
         with pytest.raises(SpecError, match=reason):

@@ -9,7 +9,7 @@ import dataclasses
 from typing import ClassVar
 
 from gradweave.errors import OptionError, SpecError
-from gradweave.topology.spec import UNNAMED, parse_spec
+from gradweave.specification import UNNAMED, field_kinds, parse_spec, read_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,20 +101,10 @@ def from_spec(text: str | Consistency) -> Consistency:
         )
     if UNNAMED in values:
         values = {"bound": values[UNNAMED]} | {k: v for k, v in values.items() if k != UNNAMED}
-    for key in values:
-        if key not in ("bound", "catch_up"):
-            raise SpecError(f"ssp: {key!r:.60} is no option of it; options are bound, catch_up")
-    if "bound" not in values:
+    options = read_options(name, values, field_kinds(SSP))
+    if "bound" not in options:
         raise SpecError("ssp needs its bound in clocks, as in ssp:bound=3")
-    catch_up = values.get("catch_up", "false").lower()
-    if catch_up not in ("true", "false"):
-        raise SpecError(f"ssp: catch_up must be true or false, got {catch_up!r:.60}")
-    try:
-        return SSP(int(values["bound"]), catch_up == "true")
-    except ValueError as error:
-        if isinstance(error, OptionError):
-            raise
-        raise SpecError(f"ssp: bound must be an integer, got {values['bound']!r:.60}") from None
+    return SSP(**options)
 
 
 def staleness_bound(consistency: Consistency, workers: int) -> int | None:
