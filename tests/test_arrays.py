@@ -8,7 +8,7 @@ pytest.importorskip("safetensors")
 
 import jax
 
-from gradweave import arrays
+from gradweave import arrays, pytrees
 from gradweave.errors import FileError
 
 TREE = {"weight": np.arange(6.0, dtype=np.float32).reshape(2, 3), "key": jax.random.key(3)}
@@ -19,7 +19,7 @@ def test_the_same_arrays_and_text_are_the_same_bytes(tmp_path):
     written = set()
     for number in range(5):
         path = tmp_path / f"{number}.safetensors"
-        arrays.save(path, TREE, dict(sorted(METADATA.items(), reverse=number % 2 == 1)))
+        pytrees.save(path, TREE, dict(sorted(METADATA.items(), reverse=number % 2 == 1)))
         written.add(path.read_bytes())
     assert len(written) == 1
 
@@ -27,12 +27,12 @@ def test_the_same_arrays_and_text_are_the_same_bytes(tmp_path):
 @pytest.mark.parametrize("metadata", [METADATA, {}])
 def test_what_is_read_is_what_was_written(tmp_path, metadata):
     path = tmp_path / "tree.safetensors"
-    arrays.save(path, TREE, metadata)
+    pytrees.save(path, TREE, metadata)
     assert arrays.metadata(path) == metadata
-    read = arrays.load(path, TREE)
+    read = pytrees.load(path, TREE)
     assert read["weight"].tobytes() == TREE["weight"].tobytes()
     assert (jax.random.key_data(read["key"]) == jax.random.key_data(TREE["key"])).all()
     header = int.from_bytes(path.read_bytes()[:8], "little")
     assert header % 8 == 0, "arrays begin where processors read them fast"
     with pytest.raises(FileError, match="is missing, or there is no use for it"):
-        arrays.load(path, {"weight": TREE["weight"]})
+        pytrees.load(path, {"weight": TREE["weight"]})

@@ -254,9 +254,10 @@ def train(settings: Path) -> None:
 
     import jax
 
-    from gradweave.marl import curves, training
+    from gradweave.marl import training
     from gradweave.marl.config import Config
     from gradweave.marl.learners import algorithms
+    from gradweave.training.log import read_log
 
     made = algorithms.settings("ippo", "spread", {**{key: told[key] for key in SHARED}, **OURS})
     config = Config(
@@ -277,7 +278,7 @@ def train(settings: Path) -> None:
     until, at = next(calls)
     libraries = {name: version(name) for name in ("jax", "jaxmarl", "equinox", "optax")}
     lines = [{"at": at, "parameters": shapes, "calls_of_one_update": until, "versions": libraries}]
-    for row in curves.rows(folder):
+    for row in read_log(folder):
         if row["update"] > until:
             until, at = next(calls)
         lines.append({"at": at, "steps": row["steps"], "mean_return": row["return"][0]})

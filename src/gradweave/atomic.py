@@ -37,6 +37,18 @@ def atomic_write(path: str | Path, data: bytes) -> None:
         raise FileError(f"{str(path)!r} cannot be written: {reason}") from error
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder, and those that it is in, where they are missing.
+
+    Raises:
+        FileError: where it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{folder}: cannot be made a directory: {error.strerror}") from error
+
+
 def unfinished(folder: Path) -> list[Path]:
     """What processes that write, or that were killed as they wrote, have there for the moment."""
     return sorted(folder.glob(_TEMPORARY.format("*")))

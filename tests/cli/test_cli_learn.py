@@ -47,7 +47,7 @@ def stands_still(monkeypatch):
 
         return run
 
-    monkeypatch.setattr(training, "compiled_update", program)
+    monkeypatch.setattr(training, "CompiledUpdate", program)
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)

@@ -26,4 +26,4 @@ def one_compilation_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
         return compiled_once(*arguments)
 
     if importlib.util.find_spec("jax") is not None:
-        monkeypatch.setattr("gradweave.learning.training.compiled_update", once)
+        monkeypatch.setattr("gradweave.learning.training.CompiledUpdate", once)

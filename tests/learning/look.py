@@ -115,11 +115,10 @@ def some_policy(seed: int = 0, scale: float = 0.5) -> HierarchicalPolicy:
         scale: of those that start at 0.
     """
     rng = np.random.default_rng(seed)
-    arrays, rest = eqx.partition(HierarchicalPolicy(jax.random.key(seed)), eqx.is_array)
 
     def filled(array: Array) -> Array:
         if np.asarray(array).any():
             return array
         return jnp.asarray(scale * rng.normal(size=array.shape), jnp.float32)
 
-    return eqx.combine(jax.tree.map(filled, arrays), rest)
+    return jax.tree.map(filled, HierarchicalPolicy(jax.random.key(seed)))

@@ -1,7 +1,6 @@
 """Whole trainings: they learn, resume bit for bit, compile once, and follow Algorithm 1."""
 
 import dataclasses
-import itertools
 import json
 import shutil
 
@@ -13,7 +12,6 @@ pytest.importorskip("equinox")
 pytest.importorskip("optax")
 pytest.importorskip("tensorboardX")
 
-import equinox as eqx
 import jax
 
 from gradweave.errors import FileError, OptionError
@@ -133,11 +131,11 @@ def test_each_agent_is_compiled_once_whatever_is_played():
     assert {report.agent for report in reports} == {"tree", "workload"}
     programs = {key[1]: run for key, run in PROGRAMS.items() if key[0].decay == CONFIG.updates}
     assert programs.keys() == {"tree", "workload"}
-    assert all(run.jitted._cache_size() == 1 for run in programs.values())
+    assert all(run.program._cache_size() == 1 for run in programs.values())
 
 
 def leaves(tree: object) -> list[bytes]:
-    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array))]
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
 def test_one_agent_learns_and_the_other_is_frozen_j_times_then_k_times(tmp_path, monkeypatch):
@@ -161,7 +159,7 @@ def test_one_agent_learns_and_the_other_is_frozen_j_times_then_k_times(tmp_path,
 
         return once
 
-    monkeypatch.setattr(training, "compiled_update", watched)
+    monkeypatch.setattr(training, "CompiledUpdate", watched)
     train(CONFIG, tmp_path, report=quiet, devices=1, stop_after=8)
     assert order == ["tree"] * 2 + ["workload"] * 3 + ["tree"] * 2 + ["workload"]
 
@@ -202,7 +200,7 @@ def stands_still(trainer, agent, devices):
 
 
 def test_groups_have_their_turns_by_their_shares(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "compiled_update", stands_still)
+    monkeypatch.setattr(training, "CompiledUpdate", stands_still)
     rings = tuple(Exercise(f"ring:n={n}") for n in (3, 4, 5))
     stars = (Exercise("star:n=3"), Exercise("star:n=4"))
     config = Config((Group(rings, 2, 4, 3.0), Group(stars, 1, 4, 1.0)), 100, 1, 3)
@@ -221,7 +219,7 @@ def test_groups_have_their_turns_by_their_shares(tmp_path, monkeypatch):
 
 
 def test_checkpoints_are_written_as_often_as_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "compiled_update", stands_still)
+    monkeypatch.setattr(training, "CompiledUpdate", stands_still)
     found = []
     config = dataclasses.replace(CONFIG, checkpoint_minutes=0.0)
 
@@ -233,16 +231,8 @@ def test_checkpoints_are_written_as_often_as_asked(tmp_path, monkeypatch):
     assert updates_done(config, tmp_path) == 6
 
 
-def test_the_time_left_counts_no_compilation(monkeypatch):
-    pace = training._Pace()
-    clock = itertools.chain([60.0, 80.0], itertools.repeat(2.0))
-    for _, agent in zip(range(6), itertools.cycle(["tree", "workload"]), strict=False):
-        pace.took(next(clock), (0, agent))
-    assert pace.seconds_each == 2.0
-
-
 def test_another_configs_checkpoint_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "compiled_update", stands_still)
+    monkeypatch.setattr(training, "CompiledUpdate", stands_still)
     train(CONFIG, tmp_path, report=quiet, devices=1, stop_after=1)
     for changed in (
         dataclasses.replace(CONFIG, seed=4),
@@ -265,7 +255,7 @@ def test_another_configs_checkpoint_is_refused(tmp_path, monkeypatch):
     ],
 )
 def test_a_checkpoint_that_is_none_is_refused(tmp_path, monkeypatch, spoil, reason):
-    monkeypatch.setattr(training, "compiled_update", stands_still)
+    monkeypatch.setattr(training, "CompiledUpdate", stands_still)
     train(CONFIG, tmp_path, report=quiet, devices=1, stop_after=1)
     path = tmp_path / CHECKPOINT
     path.write_bytes(spoil(path.read_bytes()))
@@ -284,7 +274,7 @@ def test_what_cannot_be_played_is_refused_before_a_folder_is_made(tmp_path):
         with pytest.raises(ValueError, match=reason):
             train(config, folder, report=quiet, devices=1)
     with pytest.raises(OptionError, match="episodes: expected a multiple of the 3 devices, got 8"):
-        training._ground(CONFIG.groups[0], 3)
+        training.Course.of(CONFIG.groups[0], 3)
     assert not folder.exists()
     folder.write_text("taken")
     with pytest.raises(FileError, match="cannot be made a directory: File exists"):

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import safe_open
 
 from gradweave.learning.config import parse_config
-from gradweave.learning.hierarchical import Trainer, compiled_update
+from gradweave.learning.hierarchical import CompiledUpdate, Trainer
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.training import Report, train
 
@@ -57,10 +57,10 @@ PROGRAMS: dict[tuple, Any] = {}
 
 
 def compiled_once(trainer: Trainer, agent: Any, devices: Sequence) -> Any:
-    """As `compiled_update`, which makes a new program for every training."""
+    """As `CompiledUpdate`, which makes a new program for every training."""
     key = trainer, agent, tuple(devices)
     if key not in PROGRAMS:
-        PROGRAMS[key] = compiled_update(trainer, agent, devices)
+        PROGRAMS[key] = CompiledUpdate(trainer, agent, devices)
     return PROGRAMS[key]
 
 

@@ -13,40 +13,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from gradweave.advantages import advantages
 from gradweave.marl.learners import distributions, randomness
 from gradweave.marl.learners.networks import Network
 
 RNG = np.random.default_rng(0)
-
-
-def test_advantages_are_those_of_a_loop():
-    steps, games, agents, discount, smoothing = 13, 4, 2, 0.9, 0.8
-    reward, value, following = RNG.standard_normal((3, steps, games, agents)).astype(np.float32)
-    done = RNG.random((steps, games)) < 0.3
-    expected = np.zeros_like(reward, np.float64)
-    for game in range(games):
-        for agent in range(agents):
-            later = 0.0
-            for t in reversed(range(steps)):
-                error = reward[t, game, agent] - value[t, game, agent]
-                error += discount * following[t, game, agent]
-                later = error + (0.0 if done[t, game] else discount * smoothing * later)
-                expected[t, game, agent] = later
-    ends = done[..., None]
-    got = advantages(*map(jnp.asarray, (reward, value, following, ends)), discount, smoothing)
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
-    assert done.any(0).all() and not done.all()
-
-
-def test_with_smoothing_of_one_advantages_are_returns_less_values():
-    reward = jnp.array([1.0, 2.0, 4.0, 8.0])[:, None, None]
-    value = jnp.array([0.5, 0.25, 0.0, 3.0])[:, None, None]
-    done = jnp.array([False, True, False, False])[:, None, None]
-    following = jnp.concatenate([value[1:], jnp.full((1, 1, 1), 10.0)])
-    following = jnp.where(done, 0.0, following)
-    got = advantages(reward, value, following, done, 1.0, 1.0)[:, 0, 0]
-    assert got.tolist() == [1 + 2 - 0.5, 2 - 0.25, 4 + 8 + 10 - 0.0, 8 + 10 - 3.0]
 
 
 def test_what_is_not_available_is_never_drawn_whatever_its_score():

@@ -21,9 +21,10 @@ import jax
 from safetensors import safe_open
 
 from gradweave.errors import FileError, OptionError
-from gradweave.marl import checkpoint, curves, training
+from gradweave.marl import checkpoint, training
 from gradweave.marl.config import PPO, Config
 from gradweave.marl.training import CHECKPOINT, POLICY, Report, train, updates_done
+from gradweave.training.log import LOG, read_log
 from tests.marl.doors import doors
 
 SETTINGS = PPO(
@@ -99,7 +100,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_been(tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         train(CONFIG, tmp_path, aggregate=alone, report=killed)
     assert updates_done(CONFIG, tmp_path) == 2
-    with (tmp_path / curves.LOG).open("a") as log:
+    with (tmp_path / LOG).open("a") as log:
         log.write('{"update": 9, "steps": 21')
 
     def interrupted(made: Report) -> None:
@@ -115,7 +116,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_been(tmp_path):
     for name in (CHECKPOINT, POLICY):
         assert same(tmp_path / name, unbroken() / name)
         assert checkpoint.about(tmp_path / name) == checkpoint.about(unbroken() / name)
-    assert curves.rows(tmp_path) == curves.rows(unbroken())
+    assert read_log(tmp_path) == read_log(unbroken())
 
 
 def test_a_finished_training_is_left_as_it_is(tmp_path):
@@ -125,11 +126,11 @@ def test_a_finished_training_is_left_as_it_is(tmp_path):
     trained = train(CONFIG, tmp_path, aggregate=alone, report=reports.append)
     assert reports == [] and trained.steps_per_s is None
     assert same(tmp_path / POLICY, unbroken() / POLICY)
-    assert curves.rows(tmp_path) == curves.rows(unbroken())
+    assert read_log(tmp_path) == read_log(unbroken())
 
 
 def test_the_log_has_every_update_of_every_seed():
-    rows = curves.rows(unbroken())
+    rows = read_log(unbroken())
     assert CONFIG.updates == 9
     assert [row["update"] for row in rows] == list(range(1, 10))
     assert [row["steps"] for row in rows] == [24 * n for n in range(1, 10)]
@@ -240,7 +241,7 @@ def test_a_training_at_its_end_is_extended(tmp_path):
         said = checkpoint.about(tmp_path / name)
         assert said.pop("extended") == [96]
         assert said == checkpoint.about(unbroken() / name)
-    assert curves.rows(tmp_path) == curves.rows(unbroken())
+    assert read_log(tmp_path) == read_log(unbroken())
     with pytest.raises(OptionError, match="another training: steps 211 there, 96 here; give"):
         train(SHORTER, tmp_path, aggregate=alone, extend=True)
 

@@ -1,31 +1,31 @@
-"""Learners and policies in safetensors files."""
+"""Checkpoints of a training, and the policies that it ends with, in safetensors files."""
 
 import json
 from pathlib import Path
 from typing import Any, TypeVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from gradweave import arrays
+from gradweave import arrays, pytrees
 from gradweave.learning.networks import COMMON, HierarchicalPolicy
 from gradweave.schedulers.learned.learned import FORMAT, VERSION
 
-T = TypeVar("T", bound=eqx.Module)
+T = TypeVar("T")
 
 CHECKPOINT_FORMAT = "gradweave-training"
 
 
-def save(path: Path, tree: eqx.Module, metadata: dict[str, str]) -> None:
-    """Writes a module's arrays; the file appears whole or not at all.
+def save(path: Path, tree: Any, kind: str, metadata: dict[str, str]) -> None:
+    """Writes a pytree; the file appears whole or not at all.
 
     Args:
         path: the file.
-        tree: the module.
-        metadata: text by name.
+        tree: of arrays.
+        kind: the format that the file says it is of.
+        metadata: more text by name.
     """
-    arrays.save(path, eqx.filter(tree, eqx.is_array), metadata)
+    pytrees.save(path, tree, {"format": kind, "version": VERSION, **metadata})
 
 
 def metadata(path: Path, kind: str) -> dict[str, str]:
@@ -38,25 +38,24 @@ def metadata(path: Path, kind: str) -> dict[str, str]:
     Raises:
         FileError: where the file cannot be read or is of another format.
     """
-    found = arrays.metadata(path)
-    arrays.check_format(path, found, kind, VERSION)
-    return found
+    text = arrays.metadata(path)
+    arrays.check_format(path, text, kind, VERSION)
+    return text
 
 
-def load(path: Path, like: T, kind: str) -> tuple[T, dict[str, str]]:
-    """Reads a module's arrays.
+def load(path: Path, like: T, kind: str) -> T:
+    """Reads a pytree.
 
     Args:
         path: the file.
-        like: a module of the same shapes.
+        like: a pytree of the same shapes.
         kind: the format that the file must say it is of.
 
     Raises:
         FileError: where the file cannot be read, is of another format or of other shapes.
     """
-    found = metadata(path, kind)
-    read = arrays.load(path, eqx.filter(like, eqx.is_array))
-    return eqx.combine(jax.tree.map(jnp.asarray, read), like), found
+    metadata(path, kind)
+    return jax.tree.map(jnp.asarray, pytrees.load(path, like))
 
 
 def save_policy(path: Path, policy: HierarchicalPolicy, about: dict[str, Any]) -> None:
@@ -67,19 +66,14 @@ def save_policy(path: Path, policy: HierarchicalPolicy, about: dict[str, Any]) -
         policy: both agents.
         about: how they were trained.
     """
-    metadata = {
-        "format": FORMAT,
-        "version": VERSION,
-        "common": repr(COMMON),
-        "training": json.dumps(about, sort_keys=True),
-    }
-    save(path, policy, metadata)
+    text = {"common": repr(COMMON), "training": json.dumps(about, sort_keys=True)}
+    save(path, policy, FORMAT, text)
 
 
 def load_policy(path: Path) -> HierarchicalPolicy:
     """Reads the policies that `save_policy` wrote.
 
     Raises:
-        FileError: where the file is none of its kind.
+        FileError: where the file cannot be read or is of another format.
     """
-    return load(path, HierarchicalPolicy(jax.random.key(0)), FORMAT)[0]
+    return load(path, jax.eval_shape(HierarchicalPolicy, jax.random.key(0)), FORMAT)

@@ -14,13 +14,13 @@ from gradweave.checks import (
     check_above_zero,
     check_at_least_one,
     check_not_below_zero,
-    did_you_mean,
 )
 from gradweave.environment.rewards import Rewards
 from gradweave.errors import OptionError
 from gradweave.learning.settings import PPO
 from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.instance import Trees
+from gradweave.training.config import convert, parse_toml, read_toml
 
 SHIPPED = "shipped.toml"
 """The file that the shipped weights are made by."""
@@ -131,13 +131,10 @@ def read_config(path: Path | None) -> Config:
     Raises:
         OptionError: where it is no TOML, or a field is missing, unknown or out of range.
     """
-    if path is None:
-        text = importlib.resources.files("gradweave.learning").joinpath(SHIPPED).read_bytes()
-        return parse_config(text, SHIPPED)
-    try:
-        return parse_config(path.read_bytes(), str(path))
-    except OSError as error:
-        raise OptionError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if path is not None:
+        return _config_of(read_toml(path), str(path))
+    shipped = importlib.resources.files("gradweave.learning").joinpath(SHIPPED)
+    return parse_config(shipped.read_bytes(), SHIPPED)
 
 
 def parse_config(text: bytes, name: str) -> Config:
@@ -145,35 +142,16 @@ def parse_config(text: bytes, name: str) -> Config:
 
     Args:
         text: TOML.
-        name: what messages call it.
+        name: of the file, for messages.
     """
+    return _config_of(parse_toml(text, name), name)
+
+
+def _config_of(table: dict[str, Any], name: str) -> Config:
     try:
-        raw: Any = msgspec.toml.decode(text)
-        _known(raw, Config, "")
-        return msgspec.convert(raw, Config)
+        return convert(table, Config)
     except OptionError as error:
         raise OptionError(f"{name}: {error}") from error
-    except msgspec.ValidationError as error:
-        raise OptionError(f"{name}: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise OptionError(f"{name}: not TOML: {error}") from error
-
-
-_PARTS = {"groups": Group, "exercises": Exercise, "rewards": Rewards, "tree": PPO, "workload": PPO}
-
-
-def _known(raw: Any, of: type, where: str) -> None:
-    """Refuses fields that there are not: msgspec passes over them in dataclasses."""
-    if not isinstance(raw, dict):
-        return
-    names = [field.name for field in dataclasses.fields(of)]
-    for name, value in raw.items():
-        if name not in names:
-            hint = did_you_mean(name, names)
-            raise OptionError(f"{where}{name}: unknown; {hint}known are {', '.join(names)}")
-        if name in _PARTS:
-            for part in value if isinstance(value, list) else [value]:
-                _known(part, _PARTS[name], f"{where}{name}.")
 
 
 def parse_aggregation(text: str, devices: int | None) -> AggregationSpec:

@@ -5,7 +5,6 @@ the text of the section is what is done here.
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,10 +72,7 @@ class Trainer:
 
     def start(self, policy: HierarchicalPolicy) -> Learner:
         """The learner before its first update."""
-        tree, workload = (
-            self.optimizer(agent).init(eqx.filter(getattr(policy, agent), eqx.is_inexact_array))
-            for agent in AGENTS
-        )
+        tree, workload = (self.optimizer(agent).init(getattr(policy, agent)) for agent in AGENTS)
         return Learner(policy, tree, workload)
 
     def collect(
@@ -130,31 +126,24 @@ class Trainer:
                 whole = eqx.tree_at(lambda p: getattr(p, agent), policy, own)
                 return loss(whole, batch.problems, chosen, agent, how)
 
-            (_, figures), gradient = eqx.filter_value_and_grad(objective, has_aux=True)(own)
+            (_, figures), gradient = jax.value_and_grad(objective, has_aux=True)(own)
             if average is not None:
                 gradient, _ = average.update(gradient, average.init(gradient))
                 figures = jax.lax.pmean(figures, axis)
             change, state = optimizer.update(gradient, state)
-            own = eqx.apply_updates(own, change)
+            own = optax.apply_updates(own, change)
             return (eqx.tree_at(lambda p: getattr(p, agent), policy, own), state), figures
 
-        dynamic = (learner.policy, getattr(learner, f"{agent}_optimizer"))
-        arrays, rest = eqx.partition(dynamic, eqx.is_array)
-
-        def scanned(carry: Any, key: PRNGKeyArray) -> tuple:
-            after, figures = step(eqx.combine(carry, rest), key)
-            return eqx.filter(after, eqx.is_array), figures
-
+        carry = learner.policy, getattr(learner, f"{agent}_optimizer")
         keys = jax.random.split(learning, how.epochs * how.minibatches)
-        arrays, figures = jax.lax.scan(scanned, arrays, keys)
-        policy, state = eqx.combine(arrays, rest)
+        (policy, state), figures = jax.lax.scan(step, carry, keys)
         figures = {name: values.mean() for name, values in figures.items()}
         figures |= _results(batch, logs, ends)
         if axis is not None:
             figures = jax.lax.pmean(figures, axis)
             figures["decisions"] *= devices
-        after = dataclasses.replace(learner, policy=policy)
-        return dataclasses.replace(after, **{f"{agent}_optimizer": state}), figures
+        after = dataclasses.replace(learner, policy=policy, **{f"{agent}_optimizer": state})
+        return after, figures
 
 
 def _results(batch: Batch, logs: RoundLog, ends: Ends) -> dict[str, Array]:
@@ -176,51 +165,47 @@ def _share_selected(logs: RoundLog) -> Float[Array, " G"]:
     return did / jnp.maximum(could, 1)
 
 
-def compiled_update(trainer: Trainer, agent: Agent, devices: Sequence[Any]) -> Any:
+class CompiledUpdate:
     """`Trainer.update` of one agent, compiled, over devices and over seeds.
 
     Learners and keys have a leading axis of seeds. The episodes of each problem are divided among
     the devices, and gradients averaged over them by the trainer's aggregation.
-
-    Args:
-        trainer: what to do.
-        agent: who learns.
-        devices: at least one.
     """
-    mesh = Mesh(list(devices), (AXIS,))
-    replicated, split = PartitionSpec(), PartitionSpec(AXIS)
 
-    @functools.partial(
-        jax.shard_map,
-        mesh=mesh,
-        in_specs=(replicated, replicated, split),
-        out_specs=(replicated, replicated),
-        check_vma=False,
-    )
-    def on_device(arrays: Any, batch: Batch, keys: PRNGKeyArray) -> tuple:
-        def one_seed(arrays: Any, key: PRNGKeyArray) -> tuple:
-            learner = eqx.combine(arrays, shape.value)
-            after, figures = trainer.update(
-                learner, batch, key, agent=agent, devices=len(devices), axis=AXIS
+    def __init__(self, trainer: Trainer, agent: Agent, devices: Sequence[Any]) -> None:
+        """Compiles nothing yet.
+
+        Args:
+            trainer: what to do.
+            agent: who learns.
+            devices: at least one.
+        """
+        mesh = Mesh(list(devices), (AXIS,))
+        replicated, split = PartitionSpec(), PartitionSpec(AXIS)
+        self._replicated, self._split = (NamedSharding(mesh, spec) for spec in (replicated, split))
+
+        def on_device(learners: Learner, batch: Batch, keys: PRNGKeyArray) -> tuple:
+            def one_seed(learner: Learner, key: PRNGKeyArray) -> tuple:
+                return trainer.update(
+                    learner, batch, key, agent=agent, devices=len(devices), axis=AXIS
+                )
+
+            return jax.vmap(one_seed)(learners, keys[0])
+
+        self.program = jax.jit(
+            jax.shard_map(
+                on_device,
+                mesh=mesh,
+                in_specs=(replicated, replicated, split),
+                out_specs=(replicated, replicated),
+                check_vma=False,
             )
-            return eqx.filter(after, eqx.is_array), figures
+        )
 
-        return jax.vmap(one_seed)(arrays, keys[0])
-
-    class Shape:
-        value: Any = None
-
-    shape = Shape()
-    jitted = jax.jit(on_device)
-
-    def run(learners: Learner, batch: Batch, keys: PRNGKeyArray) -> tuple[Learner, dict]:
+    def __call__(
+        self, learners: Learner, batch: Batch, keys: PRNGKeyArray
+    ) -> tuple[Learner, dict[str, Array]]:
         """Args: [S] learners, a batch, [devices, S] keys."""
-        arrays, shape.value = eqx.partition(learners, eqx.is_array)
         # Where the first call's arguments lay elsewhere than the next ones', each would compile.
-        everywhere = jax.device_put((arrays, batch), NamedSharding(mesh, replicated))
-        keys = jax.device_put(keys, NamedSharding(mesh, split))
-        after, figures = jitted(*everywhere, keys)
-        return eqx.combine(after, shape.value), figures
-
-    run.jitted = jitted  # pyright: ignore[reportFunctionMemberAccess]
-    return run
+        learners, batch = jax.device_put((learners, batch), self._replicated)
+        return self.program(learners, batch, jax.device_put(keys, self._split))

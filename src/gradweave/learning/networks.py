@@ -149,14 +149,31 @@ def _told(
     return own + jax.nn.relu(jnp.einsum("mad,mde->ae", heard, weights) + bias)
 
 
-class Critic(eqx.Module):
-    """What is still to be had from here, judged by the network as a whole."""
+class Perceptron(eqx.Module):
+    """One hidden layer, then a number."""
 
-    layers: eqx.nn.MLP
+    layers: tuple[eqx.nn.Linear, eqx.nn.Linear]
+
+    def __init__(self, inputs: int, width: int, key: PRNGKeyArray) -> None:
+        hidden, out = jax.random.split(key)
+        self.layers = (
+            eqx.nn.Linear(inputs, width, key=hidden),
+            eqx.nn.Linear(width, "scalar", key=out),
+        )
+
+    def __call__(self, x: Float[Array, " I"]) -> Float[Array, ""]:
+        """The number."""
+        hidden, out = self.layers
+        return out(jnp.tanh(hidden(x)))
+
+
+class Critic(eqx.Module):
+    """The return still expected, from the means over the network."""
+
+    layers: Perceptron
 
     def __init__(self, key: PRNGKeyArray) -> None:
-        inputs = 3 * WIDTH + WHOLE_FEATURES
-        self.layers = eqx.nn.MLP(inputs, "scalar", 32, 1, activation=jax.nn.tanh, key=key)
+        self.layers = Perceptron(3 * WIDTH + WHOLE_FEATURES, 32, key)
 
     def __call__(self, views: Views) -> Float[Array, ""]:
         """The value."""

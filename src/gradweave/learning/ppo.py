@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gradweave.advantages import advantages
 from gradweave.environment.problem import Problem
 from gradweave.learning.networks import HierarchicalPolicy, masked_log_softmax
 from gradweave.learning.rollout import (
@@ -23,6 +22,7 @@ from gradweave.learning.rollout import (
     tree_log_odds,
 )
 from gradweave.learning.settings import PPO as PPO
+from gradweave.training.advantages import advantages
 
 Agent = Literal["tree", "workload"]
 """Flow-tree selection, or workload scheduling."""

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Config": "config",
-    "Environment": "environment",
-    "Learner": "learner",
-    "Metrics": "learner",
-    "Outcome": "environment",
+    "Environment": "games.environment",
+    "Learner": "learners.learner",
+    "Metrics": "learners.learner",
+    "Outcome": "games.environment",
     "PPO": "config",
     "Report": "training",
     "Trained": "training",
-    "View": "environment",
+    "View": "games.environment",
     "evaluate": "evaluation",
     "load": "loading",
-    "make": "environments",
+    "make": "games.environments",
     "train": "training",
 }
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gradweave import arrays
+from gradweave import arrays, pytrees
 from gradweave.errors import FileError
 
 T = TypeVar("T")
@@ -23,14 +23,14 @@ def save(path: Path, tree: Any, about: Mapping[str, Any]) -> None:
         about: what to say beside them, as JSON.
     """
     said = {"format": FORMAT, "version": VERSION, "about": dict(about)}
-    arrays.save(path, tree, {_ENTRY: json.dumps(said, sort_keys=True)})
+    pytrees.save(path, tree, {_ENTRY: json.dumps(said, sort_keys=True)})
 
 
 def about(path: Path) -> dict[str, Any]:
     """Reads what a file says beside its arrays.
 
     Raises:
-        FileError: where it cannot be read or is none that `save` wrote.
+        FileError: where it cannot be read, or `save` did not write it.
     """
     found = arrays.metadata(path)
     try:
@@ -55,4 +55,4 @@ def load(path: Path, like: T) -> T:
         FileError: where the file cannot be read, or has other arrays.
     """
     about(path)
-    return arrays.load(path, like)
+    return pytrees.load(path, like)

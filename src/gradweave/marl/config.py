@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import msgspec
@@ -13,9 +12,9 @@ from gradweave.checks import (
     check_at_least_one,
     check_not_below_zero,
     check_share,
-    did_you_mean,
 )
 from gradweave.errors import OptionError
+from gradweave.training.config import convert, new_names
 
 T = TypeVar("T")
 Activation = Literal["tanh", "relu"]
@@ -219,10 +218,7 @@ def from_flat(said: Mapping[str, Any], kind: Callable[[str], type]) -> Config:
     }
     rest = {name: value for name, value in said.items() if not name.startswith(_SETTINGS)}
     made = settings_of(kind(str(rest.get("algorithm"))), {}, settings)
-    try:
-        return msgspec.convert(rest | {"settings": made}, Config)
-    except msgspec.ValidationError as error:
-        raise OptionError(str(error)) from error
+    return convert(rest | {"settings": made}, Config)
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -242,22 +238,6 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def read_toml(path: Path | None) -> dict[str, Any]:
-    """What a file says; nothing where there is none.
-
-    Raises:
-        OptionError: where it cannot be read or is no TOML.
-    """
-    if path is None:
-        return {}
-    try:
-        return msgspec.toml.decode(path.read_bytes())
-    except OSError as error:
-        raise OptionError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise OptionError(f"{path}: not TOML: {error}") from error
-
-
 def settings_of(kind: type[T], usual: Mapping[str, Any], given: Mapping[str, Any]) -> T:
     """An algorithm's settings.
 
@@ -270,11 +250,7 @@ def settings_of(kind: type[T], usual: Mapping[str, Any], given: Mapping[str, Any
         OptionError: where a name is unknown or a value is not taken.
     """
     names = [field.name for field in dataclasses.fields(kind)]  # pyright: ignore[reportArgumentType]
-    for name in given:
-        if name not in names:
-            hint = did_you_mean(name, names)
-            raise OptionError(f"settings: {name}: unknown; {hint}known are {', '.join(names)}")
     try:
-        return msgspec.convert({**usual, **given}, kind)
-    except msgspec.ValidationError as error:
+        return convert({**usual, **new_names(given, names)}, kind)
+    except OptionError as error:
         raise OptionError(f"settings: {error}") from error

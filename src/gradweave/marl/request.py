@@ -10,9 +10,10 @@ import msgspec
 from gradweave.aggregate.spec import parse
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError
-from gradweave.marl.config import Config, read_toml
+from gradweave.marl.config import Config
 from gradweave.marl.games.environments import asked_of, family_of
 from gradweave.marl.learners import algorithms
+from gradweave.training.config import read_toml
 
 _KINDS = {
     "env": str,

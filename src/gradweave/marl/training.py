@@ -1,32 +1,34 @@
 """A training from its config to its policy: resumable, logged, its progress reported."""
 
-import contextlib
 import dataclasses
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from gradweave.atomic import make_folder
 from gradweave.errors import FileError, OptionError
-from gradweave.marl import checkpoint, curves
+from gradweave.marl import checkpoint, rows
 from gradweave.marl.combining import Combining, combining
 from gradweave.marl.config import Config, differences
 from gradweave.marl.games.environment import Environment
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
 from gradweave.marl.learners.algorithms import Aggregate
-from gradweave.marl.learners.learner import Learner
+from gradweave.marl.learners.learner import Learner, Metrics
 from gradweave.marl.program import AT_ONCE, Program
-from gradweave.processes.agreement import AgreedInterrupt, Processes
+from gradweave.processes.agreement import Processes
 from gradweave.schedule.schedule import Schedule
+from gradweave.training.log import Log
+from gradweave.training.loop import Progress, Training
+from gradweave.training.pace import Pace
 
 CHECKPOINT = "checkpoint.safetensors"
 POLICY = "policy.safetensors"
-CALL_S = 1.0
-"""What a call of the compiled program should take, so that Ctrl-C costs no more."""
+RECENT_CALLS = 5
+"""Calls whose mean the speed reported is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,59 +126,24 @@ def train(
         progress("compiling")
         learner = processes.together(lambda: algorithms.build(config, environment, by.aggregate))
         program = Program(learner, devices, config.seed, config.seeds)
-        processes.by_first(lambda: _make(folder))
-        held = _Held(program, processes, folder, config, before, by, _extended(config, stated))
-        end = config.updates if stop_after is None else min(stop_after, config.updates)
-        pace = _updates(held, end, environment, report, checkpoint_minutes)
-        parameters = program.parameters(held.state)
-        if not processes.alone:
-            parameters = jax.tree.map(np.asarray, parameters)
-        if held.updates == config.updates:
-            about = {"config": config.flat(), "agents": environment.agents, **held.history}
-            processes.by_first(lambda: checkpoint.save(folder / POLICY, parameters, about))
-        processes.agree()
-    schedule = None if by is None else by.schedule
-    rate = pace.steps_per_s
-    return Trained(config, environment, learner, parameters, before, rate, schedule, held.extended)
-
-
-def _updates(
-    held: "_Held",
-    end: int,
-    environment: Environment,
-    report: Callable[[Report], None],
-    checkpoint_minutes: float,
-) -> "_Pace":
-    """Makes updates until so many are done, and writes what they came to."""
-    processes, config, before = held.processes, held.config, held.updates
-    per_update = config.settings.steps
-    pace = _Pace(per_update)
-    with contextlib.ExitStack() as stack:
-        open_log = curves.Log(held.path.parent, before, before * per_update)
-        log = processes.by_first(lambda: stack.enter_context(open_log))
-        stack.enter_context(held.saved_on_interrupt())
-        while held.updates < end:
-            turn = processes.turn(
-                min(pace.at_once, end - held.updates), save=held.is_due(checkpoint_minutes)
-            )
-            if turn.save:
-                held.save()
-            began, done = time.monotonic(), held.updates
-            state, metrics = held.program.run(held.state, turn.updates)
-            held.state, held.updates = state, done + turn.updates
-            pace.took(turn.updates, time.monotonic() - began)
-            not_finite = held.program.not_finite(state)
-
-            def tell(done: int = done, metrics: Any = metrics, bad: Any = not_finite) -> None:
-                assert log is not None
-                log.write(_rows(metrics, done, per_update, environment.agents))
-                report(_report(config, held.updates, metrics, bad, pace))
-
-            processes.by_first(tell)
-        if held.updates > before:
-            held.save()
-        processes.turn(0, save=False)  # where an error or Ctrl-C of the last call comes out
-    return pace
+        processes.by_first(lambda: (make_folder(folder), by.keep(folder)))
+        run = _Run(config, folder, environment, program, by, _extended(config, stated), processes)
+        training = Training(Progress(run.start(before), before), run.write, processes)
+        log = Log(folder, before, before * config.settings.steps)
+        training.run(
+            config.updates if stop_after is None else min(stop_after, config.updates),
+            run.advance,
+            lambda now, made: report(run.record(log, now, made)),
+            log=log,
+            pace=run.pace,
+            checkpoint_minutes=checkpoint_minutes,
+            most_per_call=AT_ONCE,
+        )
+        parameters = run.finish(training.progress)
+    rate = run.steps_per_s
+    return Trained(
+        config, environment, learner, parameters, before, rate, by.schedule, run.extended
+    )
 
 
 def updates_done(config: Config, folder: Path, *, extend: bool = False) -> int:
@@ -245,136 +212,101 @@ def load_policy(folder: Path, learner: Learner, config: Config) -> Any:
     return checkpoint.load(folder / POLICY, like)
 
 
-class _Held:
-    """A training's state: all that its next update depends on."""
+class _Made(NamedTuple):
+    """What a call of the compiled program made."""
 
-    def __init__(
-        self,
-        program: Program,
-        processes: Processes,
-        folder: Path,
-        config: Config,
-        updates: int,
-        by: Combining,
-        extended: tuple[int, ...],
-    ) -> None:
-        self.program, self.processes = program, processes
-        self.path, self.config, self.updates = folder / CHECKPOINT, config, updates
-        self.by, self.extended, self._kept = by, extended, False
-        self._saved, self._saved_at = updates, time.monotonic()
-        if updates:
-            shapes = program.shapes()
-            read = processes.by_first(lambda: checkpoint.load(self.path, shapes))
-            processes.agree()
-            self.state: Any = processes.place(read, shapes, program.sharding)
-        else:
-            processes.agree()
-            self.state = program.start()
-
-    def is_due(self, minutes: float) -> bool:
-        """Whether there is something new to write, and the last checkpoint is that old."""
-        old = time.monotonic() - self._saved_at > 60 * minutes
-        return old and self.updates > self._saved
-
-    @property
-    def history(self) -> dict[str, Any]:
-        """What the state depends on beside the config."""
-        digest = self.by.digest
-        schedule = {} if digest is None else {"schedule": digest}
-        return schedule | ({"extended": list(self.extended)} if self.extended else {})
-
-    def save(self) -> None:
-        """Writes the checkpoint, and before the first one the schedule that it depends on."""
-        about = {"config": self.config.flat(), "updates": self.updates, **self.history}
-        state = self.processes.gather(self.state)
-
-        def write() -> None:
-            if not self._kept:
-                self.by.keep(self.path.parent)
-                self._kept = True
-            checkpoint.save(self.path, state, about)
-
-        self.processes.by_first(write)
-        self._saved, self._saved_at = self.updates, time.monotonic()
-
-    @contextlib.contextmanager
-    def saved_on_interrupt(self) -> Iterator[None]:
-        """Writes the checkpoint where Ctrl-C ends the block, if there is anything new to write."""
-        try:
-            yield
-        except KeyboardInterrupt as error:
-            together = self.processes.alone or isinstance(error, AgreedInterrupt)
-            if together and self.updates > self._saved:
-                self.save()
-                self.processes.agree()
-            raise
+    metrics: Metrics
+    """[updates, S, ...]."""
+    not_finite: tuple[int, ...]
 
 
-class _Pace:
-    """How many updates a call should make, and how fast they are."""
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """A training's program, and how its state is kept and reported."""
 
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-        self._calls: list[tuple[int, float]] = []
+    config: Config
+    folder: Path
+    environment: Environment
+    program: Program
+    by: Combining
+    extended: tuple[int, ...]
+    processes: Processes
+    pace: Pace = dataclasses.field(default_factory=lambda: Pace(RECENT_CALLS))
 
-    def took(self, updates: int, seconds: float) -> None:
-        """Counts a call."""
-        self._calls.append((updates, seconds))
+    def start(self, updates: int) -> Any:
+        """The state after so many updates: the checkpoint's, where there are any."""
+        if not updates:
+            self.processes.agree()
+            return self.program.start()
+        shapes = self.program.shapes()
+        path = self.folder / CHECKPOINT
+        read = self.processes.by_first(lambda: checkpoint.load(path, shapes))
+        self.processes.agree()
+        return self.processes.place(read, shapes, self.program.sharding)
 
-    @property
-    def at_once(self) -> int:
-        """Updates of the next call: one at first, when it has to be compiled."""
-        if len(self._calls) < 2:
-            return 1
-        updates, seconds = self._calls[-1]
-        return int(np.clip(CALL_S * updates / max(seconds, 1e-9), 1, AT_ONCE))
+    def advance(self, progress: Progress[Any], updates: int) -> tuple[Any, _Made]:
+        """One call of the program."""
+        with self.pace.timed(updates):
+            state, metrics = self.program.run(progress.state, updates)
+        return state, _Made(metrics, self.program.not_finite(state))
 
-    @property
-    def seconds_each(self) -> float:
-        """Of an update, lately."""
-        lately = self._calls[1:][-5:] or self._calls
-        return sum(s for _, s in lately) / sum(n for n, _ in lately)
+    def record(self, log: Log, progress: Progress[Any], made: _Made) -> Report:
+        """Logs each update of a call, and reports all of them."""
+        metrics, steps = made.metrics, self.config.settings.steps
+        number = len(metrics.episodes)
+        lines = [
+            rows.row(
+                jax.tree.map(lambda x, i=i: x[i], metrics),
+                update,
+                update * steps,
+                self.environment.agents,
+            )
+            for i, update in enumerate(range(progress.updates - number + 1, progress.updates + 1))
+        ]
+        log.write(lines)
+        for line in lines:
+            rows.plot(log, line)
+        episodes = metrics.episodes.sum()
+        return Report(
+            update=progress.updates,
+            of=self.config.updates,
+            steps=progress.updates * steps,
+            mean_return=float(metrics.returns.sum((0, 1)).mean() / episodes) if episodes else None,
+            steps_per_s=steps / self.pace.seconds_per_update,
+            seconds_left=self.pace.seconds_per_update * (self.config.updates - progress.updates),
+            not_finite=made.not_finite,
+        )
+
+    def write(self, progress: Progress[Any]) -> None:
+        """Writes the checkpoint."""
+        state = self.processes.gather(progress.state)
+        about = self._about(updates=progress.updates)
+        path = self.folder / CHECKPOINT
+        self.processes.by_first(lambda: checkpoint.save(path, state, about))
+
+    def finish(self, progress: Progress[Any]) -> Any:
+        """The parameters of all seeds; written, if the training is at its end."""
+        parameters = self.program.parameters(progress.state)
+        if not self.processes.alone:
+            parameters = jax.tree.map(np.asarray, parameters)
+        if progress.updates == self.config.updates:
+            path, about = self.folder / POLICY, self._about(agents=self.environment.agents)
+            self.processes.by_first(lambda: checkpoint.save(path, parameters, about))
+        self.processes.agree()
+        return parameters
 
     @property
     def steps_per_s(self) -> float | None:
-        """Over all calls but the first, which is compiled."""
-        rest = self._calls[1:]
-        seconds = sum(s for _, s in rest)
-        return self._steps * sum(n for n, _ in rest) / seconds if seconds else None
+        """Over all calls but the first, which compiles."""
+        rate = self.pace.updates_per_s
+        return None if rate is None else rate * self.config.settings.steps
 
-    @property
-    def steps_per_s_lately(self) -> float:
-        return self._steps / self.seconds_each
-
-
-def _report(
-    config: Config, updates: int, metrics: Any, not_finite: tuple[int, ...], pace: _Pace
-) -> Report:
-    episodes = metrics.episodes.sum()
-    return Report(
-        update=updates,
-        of=config.updates,
-        steps=updates * config.settings.steps,
-        mean_return=float(metrics.returns.sum((0, 1)).mean() / episodes) if episodes else None,
-        steps_per_s=pace.steps_per_s_lately,
-        seconds_left=pace.seconds_each * (config.updates - updates),
-        not_finite=not_finite,
-    )
-
-
-def _rows(
-    metrics: Any, done: int, per_update: int, agents: tuple[str, ...]
-) -> list[dict[str, Any]]:
-    """For the log, of each update that a call made."""
-    return [
-        curves.row(
-            jax.tree.map(lambda x, i=i: x[i], metrics),
-            done + i + 1,
-            (done + i + 1) * per_update,
-            agents,
-        )
-        for i in range(len(metrics.episodes))
-    ]
+    def _about(self, **more: Any) -> dict[str, Any]:
+        """What files say of the training: all that their arrays depend on."""
+        digest = self.by.digest
+        schedule = {} if digest is None else {"schedule": digest}
+        extended = {"extended": list(self.extended)} if self.extended else {}
+        return {"config": self.config.flat(), **more, **schedule, **extended}
 
 
 def _devices(number: int) -> list[Any]:
@@ -392,10 +324,3 @@ def _devices(number: int) -> list[Any]:
         among = f", {most} in each process" if len(there) > 1 else ""
         raise OptionError(f"devices: expected at most {most * len(there)}{among}, got {number}")
     return [device for process in sorted(there) for device in there[process][:each]]
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be made a directory: {error.strerror}") from error

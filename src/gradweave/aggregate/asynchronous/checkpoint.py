@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradweave import arrays
+from gradweave import arrays, pytrees
 from gradweave.aggregate.asynchronous.history import COLUMNS, History
 from gradweave.aggregate.asynchronous.shard import Shard
 from gradweave.atomic import unfinished
@@ -45,7 +45,7 @@ def shard_path(folder: str | Path, server: int, updates: int) -> Path:
 
 def save_shard(path: Path, shard: Shard) -> None:
     """Writes a shard, whole or not at all."""
-    arrays.save(path, shard, {"format": SHARD_FORMAT, "version": VERSION})
+    pytrees.save(path, shard, {"format": SHARD_FORMAT, "version": VERSION})
 
 
 def load_shard(path: Path, like: Shard) -> Shard:
@@ -59,7 +59,7 @@ def load_shard(path: Path, like: Shard) -> Shard:
         FileError: it cannot be read, is of another format, or of another optimizer's state.
     """
     arrays.check_format(path, arrays.metadata(path), SHARD_FORMAT, VERSION)
-    read = arrays.load(path, like, "; was it written with another optimizer?")
+    read = pytrees.load(path, like, "; was it written with another optimizer?")
     return jax.tree.map(jnp.asarray, read)
 
 

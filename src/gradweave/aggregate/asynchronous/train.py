@@ -20,7 +20,8 @@ from gradweave.aggregate.asynchronous.commands import Commands
 from gradweave.aggregate.asynchronous.history import HistoryBuilder, Kept, Run, Traffic
 from gradweave.aggregate.asynchronous.shard import initial_shard
 from gradweave.aggregate.asynchronous.task import Task
-from gradweave.errors import FileError, OptionError, RunError
+from gradweave.atomic import make_folder
+from gradweave.errors import OptionError, RunError
 from gradweave.processes.ray_cluster import Cluster, cluster
 
 MAX_DEATHS = 3
@@ -144,10 +145,7 @@ def _load(task: Task, folder: Path | None) -> Snapshot | None:
     """The snapshot to resume from; makes the folder."""
     if folder is None:
         return None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be made a directory: {error.strerror}") from error
+    make_folder(folder)
     return checkpoint.load_snapshot(folder, task.digest(), task.workers)
 
 

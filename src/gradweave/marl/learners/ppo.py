@@ -18,7 +18,6 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
-from gradweave.advantages import advantages
 from gradweave.execute.axis import AXIS
 from gradweave.marl.config import PPO
 from gradweave.marl.games.environment import View
@@ -27,6 +26,7 @@ from gradweave.marl.learners.learner import Metrics, Tally, norm, sent
 from gradweave.marl.learners.randomness import game_keys, permutation, rollout_keys, split_each
 from gradweave.marl.learners.sets import mean_of_each, number
 from gradweave.marl.learners.value_norm import ValueNorm
+from gradweave.training.advantages import advantages
 
 
 class PPOState(eqx.Module):

@@ -1,0 +1,96 @@
+"""Configurations: frozen dataclasses, read from TOML, whose unknown fields are refused."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from gradweave.checks import did_you_mean
+from gradweave.errors import OptionError
+
+T = TypeVar("T")
+
+OLD_NAMES: dict[str, str] = {}
+"""Fields that were renamed: in TOML files, checkpoints and policies of before."""
+
+
+def read_toml(path: Path | None) -> dict[str, Any]:
+    """Reads a TOML file; nothing where none is given.
+
+    Raises:
+        OptionError: where it cannot be read or is not TOML.
+    """
+    if path is None:
+        return {}
+    try:
+        return parse_toml(path.read_bytes(), str(path))
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def parse_toml(text: bytes, name: str) -> dict[str, Any]:
+    """Parses TOML.
+
+    Args:
+        text: of the file.
+        name: of the file, for messages.
+
+    Raises:
+        OptionError: where it is not TOML.
+    """
+    try:
+        return msgspec.toml.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise OptionError(f"{name}: not TOML: {error}") from error
+
+
+def convert(table: Mapping[str, Any], kind: type[T]) -> T:
+    """Makes a dataclass, and those in it, of a table.
+
+    Args:
+        table: values by the names of fields, old names included.
+        kind: the dataclass.
+
+    Raises:
+        OptionError: where a field is missing, unknown, or has a wrong type or value.
+    """
+    try:
+        return msgspec.convert(_renamed(table, inspect.type_info(kind), ""), kind)
+    except msgspec.ValidationError as error:
+        raise OptionError(str(error)) from error
+
+
+def new_names(table: Mapping[str, Any], known: Iterable[str], prefix: str = "") -> dict[str, Any]:
+    """The table with the current names of fields.
+
+    Args:
+        table: values by name.
+        known: the current names.
+        prefix: of the table's own name, for messages.
+
+    Raises:
+        OptionError: where a name is unknown, or one field is there by both its names.
+    """
+    known, result = list(known), {}
+    for name, value in table.items():
+        new = name if name in known else OLD_NAMES.get(name)
+        if new not in known:
+            hint = did_you_mean(name, known)
+            raise OptionError(f"{prefix}{name}: unknown; {hint}known are {', '.join(known)}")
+        if new in result:
+            raise OptionError(f"{prefix}{new}: given twice: {name} is its old name")
+        result[new] = value
+    return result
+
+
+def _renamed(value: Any, kind: inspect.Type, prefix: str) -> Any:
+    """The value with the current names of all fields; msgspec ignores unknown ones."""
+    if isinstance(kind, inspect.VarTupleType) and isinstance(value, list):
+        return [_renamed(item, kind.item_type, prefix) for item in value]
+    if not isinstance(kind, inspect.DataclassType) or not isinstance(value, Mapping):
+        return value
+    kinds = {field.name: field.type for field in kind.fields}
+    table = new_names(value, kinds, prefix)
+    return {name: _renamed(each, kinds[name], f"{prefix}{name}.") for name, each in table.items()}

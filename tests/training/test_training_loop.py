@@ -1,0 +1,111 @@
+"""The training loop, its pace and its log, with a state that only counts."""
+
+import contextlib
+
+import pytest
+
+pytest.importorskip("jax")
+
+from gradweave.processes.agreement import Processes
+from gradweave.training.log import LOG, Log, read_log
+from gradweave.training.loop import Progress, Training
+from gradweave.training.pace import Pace
+
+
+def count(progress: Progress[int], updates: int) -> tuple[int, str]:
+    return progress.state + updates, f"{updates} more"
+
+
+def run(training: Training[int], end: int, report=lambda *_: None, **options) -> None:
+    settings = {"log": contextlib.nullcontext(), "pace": Pace(), "checkpoint_minutes": 1.0}
+    training.run(end, count, report, **(settings | options))
+
+
+def test_it_ends_at_its_last_update_which_is_written():
+    written, reported = [], []
+    training = Training(Progress(3, 3), written.append, Processes())
+    run(training, 6, lambda progress, metrics: reported.append((progress.updates, metrics)))
+    assert reported == [(4, "1 more"), (5, "1 more"), (6, "1 more")]
+    assert written == [Progress(6, 6)]
+    run(training, 6)
+    assert written == [Progress(6, 6)]
+
+
+def test_calls_grow_to_a_second_and_stop_at_the_end():
+    reported, pace = [], Pace()
+    pace.record(1, 60.0)
+    pace.record(1, 0.1)
+    training = Training(Progress(0, 0), lambda _: None, Processes())
+    run(training, 25, lambda now, _: reported.append(now.updates), pace=pace, most_per_call=64)
+    assert reported == [10, 20, 25]
+
+
+def test_checkpoints_are_written_when_they_are_due():
+    written = []
+    run(Training(Progress(0, 0), written.append, Processes()), 3, checkpoint_minutes=0.0)
+    assert [progress.updates for progress in written] == [1, 2, 3]
+
+
+def test_ctrl_c_writes_what_is_not_written():
+    written = []
+
+    def interrupt(progress, _):
+        if progress.updates == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Training(Progress(0, 0), written.append, Processes()), 5, interrupt)
+    assert written == [Progress(2, 2)]
+
+
+def test_what_only_other_processes_end_by_is_not_written():
+    """Of several processes, one that is interrupted for itself cannot gather the state."""
+
+    class Several(Processes):
+        def __init__(self):
+            pass
+
+        @property
+        def alone(self):
+            return False
+
+        def by_first(self, work):
+            return work()
+
+        def turn(self, updates, *, save):
+            raise KeyboardInterrupt
+
+    written = []
+    training = Training(Progress(0, 0), written.append, Several())
+    training.progress = Progress(1, 1)
+    with pytest.raises(KeyboardInterrupt):
+        run(training, 5)
+    assert written == []
+
+
+def test_the_pace_leaves_out_calls_that_compile():
+    pace = Pace()
+    for seconds, program in ((60.0, "one"), (80.0, "two"), (2.0, "one"), (4.0, "two")):
+        pace.record(1, seconds, program)
+    assert pace.seconds_per_update == 3.0 and pace.updates_per_s == 1 / 3
+    lately = Pace(window=1)
+    for seconds in (60.0, 8.0, 2.0):
+        lately.record(4, seconds)
+    assert lately.seconds_per_update == 0.5 and lately.updates_per_s == 0.8
+    compiling = Pace()
+    compiling.record(2, 60.0)
+    assert compiling.seconds_per_update == 30.0 and compiling.updates_per_s is None
+
+
+def test_a_log_continues_after_the_update_that_is_resumed_from(tmp_path):
+    pytest.importorskip("tensorboardX")
+    with Log(tmp_path, 0, 0) as log:
+        log.write({"update": update} for update in (1, 2, 3))
+        log.plot("return", 1.0, 3)
+    with (tmp_path / LOG).open("a") as file:
+        file.write('{"update": 4, "ret')
+    assert [row["update"] for row in read_log(tmp_path)] == [1, 2, 3]
+    with Log(tmp_path, 2, 2) as log:
+        log.write([{"update": 3, "again": True}])
+    assert read_log(tmp_path) == [{"update": 1}, {"update": 2}, {"update": 3, "again": True}]
+    assert read_log(tmp_path / "nowhere") == []
