@@ -14,25 +14,25 @@ from gradweave.execute.matchings import matchings
 from gradweave.topology.topology import Topology
 
 _TOLERANCE = 1e-6
-"""By how much sums of weights may differ from 1: what single precision leaves of them."""
+"""By which sums of weights may differ from 1: rounding of single precision."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixingMatrix:
     """Weights of an average over neighbours, x_i ← Σ_j W_ij x_j, the same in all steps or in turns.
 
-    Doubly stochastic, which is checked here: a worker's weights sum to 1, so that equal parameters
-    stay equal; and what a worker gives sums to 1, so that the mean of all parameters stays.
+    Doubly stochastic, which is checked here: rows sum to 1, so that equal parameters stay equal,
+    and columns sum to 1, so that the mean of all parameters stays the same.
 
     Raises:
-        OptionError: the array is no such matrix; names the row or column and its sum.
+        OptionError: the matrix is not doubly stochastic; names the row or column and its sum.
 
     Source: Lian et al. 2017 (D-PSGD), assumption 1.
     """
 
     name: str
     weights: NDArray[np.float64]
-    """[T, N, N] what worker i gives its own and others' parameters in step t, t+T, …"""
+    """[T, N, N] weights by which worker i averages all workers' parameters in step t, t+T, …"""
 
     def __post_init__(self) -> None:
         weights = np.array(self.weights, np.float64)
@@ -42,27 +42,27 @@ class MixingMatrix:
             )
         if not np.isfinite(weights).all():
             raise OptionError("mixing matrix: expected finite weights")
-        for axis, what in ((2, "row"), (1, "column")):
+        for axis, name in ((2, "row"), (1, "column")):
             sums = weights.sum(axis)
-            step, at = np.unravel_index(np.abs(sums - 1).argmax(), sums.shape)
-            if abs(sums[step, at] - 1) > _TOLERANCE:
+            step, index = np.unravel_index(np.abs(sums - 1).argmax(), sums.shape)
+            if abs(sums[step, index] - 1) > _TOLERANCE:
                 raise OptionError(
-                    f"mixing matrix: expected a doubly stochastic one, but {what} {at} of step "
-                    f"{step} sums to {sums[step, at]:.6g}; MixingMatrix.metropolis_hastings makes "
-                    "one for any network"
+                    f"mixing matrix: expected a doubly stochastic one, but {name} {index} of step "
+                    f"{step} sums to {sums[step, index]:.6g}; MixingMatrix.metropolis_hastings "
+                    "makes one for any network"
                 )
         weights.flags.writeable = False
         object.__setattr__(self, "weights", weights)
 
     @classmethod
     def of(cls, weights: ArrayLike, name: str = "given") -> "MixingMatrix":
-        """A matrix of one's own: [N, N], or [T, N, N] for T steps in turns."""
+        """The matrix of given weights: [N, N], or [T, N, N] for T steps in turns."""
         array = np.array(weights, np.float64)
         return cls(name, array[None] if array.ndim == 2 else array)
 
     @classmethod
     def complete(cls, workers: int) -> "MixingMatrix":
-        """Everyone with everyone: the exact mean, in one step."""
+        """All workers with each other: the exact mean, in one step."""
         return cls(f"complete:{_count(workers)}", np.full((1, workers, workers), 1 / workers))
 
     @classmethod
@@ -82,28 +82,28 @@ class MixingMatrix:
         """Metropolis–Hastings weights: W_ij = 1 / (1 + max(d_i, d_j)) between neighbours.
 
         Args:
-            network: a network, of which servers are the workers and `neighbours` says who is
-                next to whom; or a graph of the workers 0 … N−1.
-            name: what reports call it.
+            network: a network, whose servers are the workers, adjacent by `neighbours`; or a graph
+                of the workers 0 … N−1.
+            name: shown in reports.
 
         Raises:
             TopologyError: the graph's nodes are not 0 … N−1.
 
         Source: Xiao, Boyd and Kim 2007, equation 5.
         """
-        graph, found = _graph(network)
+        graph, default_name = _graph(network)
         degree = dict(graph.degree())
         weights = np.zeros((len(graph), len(graph)))
         for a, b in graph.edges():
             weights[a, b] = weights[b, a] = 1 / (1 + max(degree[a], degree[b]))
         np.fill_diagonal(weights, 1 - weights.sum(1))
-        return cls(name or found, weights[None])
+        return cls(name or default_name, weights[None])
 
     @classmethod
     def in_matchings(cls, network: "Topology | nx.Graph") -> "MixingMatrix":
-        """Time-varying: pairs of neighbours average, other pairs in every step, all in turns.
+        """Time-varying: pairs of neighbours average, the matchings of an edge colouring in turns.
 
-        A worker sends its parameters once a step, however many neighbours it has.
+        A worker sends its parameters once per step, however many neighbours it has.
         """
         graph, name = _graph(network)
         pairs = sorted(tuple(sorted(edge)) for edge in graph.edges())
@@ -111,25 +111,25 @@ class MixingMatrix:
 
     @classmethod
     def in_clusters(cls, topology: Topology) -> "MixingMatrix":
-        """Time-varying: servers on one switch average, and servers linked directly, in turns.
+        """Time-varying: servers on the same switch average, and servers linked directly, in turns.
 
-        On server-centric networks a few steps give the exact mean: on BCube one step a level.
+        On server-centric networks a few steps give the exact mean: on BCube one step per level.
 
         Raises:
-            TopologyError: no switch has two servers and no two servers share a link, or groups
-                leave the network in parts.
+            TopologyError: no switch has two servers and no two servers share a link, or the groups
+                do not connect the network.
         """
         groups = _groups(topology)
         servers = topology.num_servers
-        joined = nx.Graph()
-        joined.add_nodes_from(range(servers))
+        graph = nx.Graph()
+        graph.add_nodes_from(range(servers))
         for group in groups:
-            nx.add_path(joined, group)
-        if not nx.is_connected(joined):
+            nx.add_path(graph, group)
+        if not nx.is_connected(graph):
             raise TopologyError(
                 f"{topology.name}: servers that share a switch or a link are "
-                f"{nx.number_connected_components(joined)} separate clusters; use "
-                "MixingMatrix.in_matchings, which also goes through several switches"
+                f"{nx.number_connected_components(graph)} separate clusters; use "
+                "MixingMatrix.in_matchings, which also joins servers through several switches"
             )
         return cls(f"clusters of {topology.name}", _disjoint(groups, servers))
 
@@ -140,41 +140,41 @@ class MixingMatrix:
 
     @property
     def period(self) -> int:
-        """T, after how many steps it begins anew."""
+        """T, steps after which it repeats."""
         return len(self.weights)
 
     @cached_property
     def rho(self) -> float:
-        """ρ, by which a step shrinks what workers differ by: max(|λ₂|, |λ_N|), or its like.
+        """ρ, the factor by which a step shrinks the workers' disagreement: max(|λ₂|, |λ_N|).
 
-        Of one symmetric matrix it is that eigenvalue. Of others, the largest singular value of
-        the period's product without the mean, to the power of 1/T.
+        Of other than one symmetric matrix, the largest singular value of the period's product minus
+        the mean, to the power of 1/T.
         """
         product = np.eye(self.workers)
         for weights in self.weights:
             product = weights @ product
-        rest = product - 1 / self.workers
-        return float(np.linalg.norm(rest, 2) ** (1 / self.period))
+        disagreement = product - 1 / self.workers
+        return float(np.linalg.norm(disagreement, 2) ** (1 / self.period))
 
     @property
     def spectral_gap(self) -> float:
-        """1 − ρ: 1 for the exact mean, 0 where what workers learn does not reach all of them."""
+        """1 − ρ: 1 for the exact mean, 0 where parameters never reach all workers."""
         return 1 - self.rho
 
     @cached_property
     def mu(self) -> float:
-        """μ = max over i ≥ 2 of |λ_i − 1|, of the period's worst step."""
+        """μ = max over i ≥ 2 of |λ_i − 1|, largest over the period's steps."""
         identity = np.eye(self.workers)
-        return max(float(np.linalg.norm(one - identity, 2)) for one in self.weights)
+        return max(float(np.linalg.norm(weights - identity, 2)) for weights in self.weights)
 
     @property
     def symmetric(self) -> bool:
-        """Whether each worker gives as it is given, in every step."""
+        """Whether the weights are symmetric, in every step."""
         return bool(np.allclose(self.weights, self.weights.swapaxes(1, 2), atol=_TOLERANCE))
 
     @cached_property
     def exchanges(self) -> tuple[tuple["Exchange", ...], ...]:
-        """For each step of the period, the fewest sets of messages that go at once."""
+        """For each step of the period, the fewest exchanges."""
         return tuple(_exchanges(weights) for weights in self.weights)
 
     def __repr__(self) -> str:
@@ -192,20 +192,20 @@ MIXINGS: dict[str, Callable[[Topology], MixingMatrix]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """Messages of which a worker sends one at most, and receives one at most."""
+    """Messages that are sent at once: each worker sends at most one and receives at most one."""
 
     pairs: tuple[tuple[int, int], ...]
-    """Who sends to whom."""
+    """Sender and receiver of each message."""
     weights: tuple[float, ...]
-    """[N] what a worker gives what it receives; 0 if it receives nothing."""
+    """[N] weight of what each worker receives; 0 if it receives nothing."""
 
 
 def neighbours(topology: Topology) -> nx.Graph:
-    """Which servers are next to each other: those that the fewest links join.
+    """Which servers are neighbours: those that the fewest links join.
 
     Servers are neighbours if a route of at most h links joins them that crosses no other server,
-    where h is the least that leaves no server apart. So it is 1 where servers are linked directly,
-    2 where switches are between them, and more where their switches are links apart.
+    where h is the least that connects all servers. So it is 1 where servers are linked directly, 2
+    where one switch is between them, and more where there are several.
 
     Returns:
         A graph of ranks.
@@ -217,37 +217,37 @@ def neighbours(topology: Topology) -> nx.Graph:
     >>> sorted(neighbours(bcube(n=3, k=1))[0])
     [1, 2, 3, 6]
     """
-    reach = [_reached(topology, server) for server in topology.servers.tolist()]
+    distances = [_distances(topology, server) for server in topology.servers.tolist()]
     graph = nx.Graph()
     graph.add_nodes_from(range(topology.num_servers))
-    for hops in sorted({length for found in reach for length in found.values()}):
-        for rank, found in enumerate(reach):
-            graph.add_edges_from((rank, other) for other, far in found.items() if far == hops)
+    for hops in sorted({length for row in distances for length in row.values()}):
+        for rank, row in enumerate(distances):
+            graph.add_edges_from((rank, other) for other, length in row.items() if length == hops)
         if nx.is_connected(graph):
             return graph
     raise TopologyError(f"{topology.name}: its servers are not connected")
 
 
-def _reached(topology: Topology, server: int) -> dict[int, int]:
-    """Links to each other server, by rank, over switches alone."""
-    following: dict[int, list[int]] = {}
+def _distances(topology: Topology, server: int) -> dict[int, int]:
+    """Links to each other server, by rank, through switches alone: a breadth-first search."""
+    successors: dict[int, list[int]] = {}
     for a, b in zip(topology.source.tolist(), topology.target.tolist(), strict=True):
-        following.setdefault(a, []).append(b)
-    found, seen, front, hops = {}, {server}, [server], 0
-    while front:
+        successors.setdefault(a, []).append(b)
+    distances, visited, frontier, hops = {}, {server}, [server], 0
+    while frontier:
         hops += 1
-        ahead = []
-        for node in front:
-            for other in following[node]:
-                if other in seen:
+        switches = []
+        for node in frontier:
+            for other in successors[node]:
+                if other in visited:
                     continue
-                seen.add(other)
+                visited.add(other)
                 if topology.is_server[other]:
-                    found[int(topology.rank[other])] = hops
+                    distances[int(topology.rank[other])] = hops
                 else:
-                    ahead.append(other)
-        front = ahead
-    return found
+                    switches.append(other)
+        frontier = switches
+    return distances
 
 
 def _groups(topology: Topology) -> list[tuple[int, ...]]:
@@ -270,7 +270,7 @@ def _groups(topology: Topology) -> list[tuple[int, ...]]:
 
 
 def _disjoint(groups: Sequence[Sequence[int]], workers: int) -> NDArray[np.float64]:
-    """[T, N, N] averages within groups, in the first step that has room for a group."""
+    """[T, N, N] averages within groups, each in the first step whose groups it is disjoint from."""
     steps: list[tuple[set[int], list[Sequence[int]]]] = []
     for group in sorted(groups, key=lambda group: (-len(group), group)):
         for busy, members in steps:
@@ -291,14 +291,14 @@ def _exchanges(weights: NDArray[np.float64]) -> tuple[Exchange, ...]:
     """The messages that one step needs."""
     off_diagonal = weights * (1 - np.eye(len(weights)))
     target, source = np.nonzero(off_diagonal)
-    colour = matchings(source, target, len(weights))
+    matching = matchings(source, target, len(weights))
     exchanges = []
-    for one in range(int(colour.max(initial=-1)) + 1):
-        chosen = colour == one
-        given = np.zeros(len(weights))
-        given[target[chosen]] = off_diagonal[target[chosen], source[chosen]]
-        pairs = zip(source[chosen].tolist(), target[chosen].tolist(), strict=True)
-        exchanges.append(Exchange(tuple(pairs), tuple(given.tolist())))
+    for number in range(int(matching.max(initial=-1)) + 1):
+        sources, targets = source[matching == number], target[matching == number]
+        received = np.zeros(len(weights))
+        received[targets] = off_diagonal[targets, sources]
+        pairs = zip(sources.tolist(), targets.tolist(), strict=True)
+        exchanges.append(Exchange(tuple(pairs), tuple(received.tolist())))
     return tuple(exchanges)
 
 

@@ -17,6 +17,6 @@ def consensus(params: PyTree) -> PyTree:
 
 
 def disagreement(params: PyTree) -> jax.Array:
-    """How far workers are from their mean: √(Σ_i ‖x_i − x̄‖² / N), of parameters [N, ...]."""
+    """Root mean square distance from the mean: √(Σ_i ‖x_i − x̄‖² / N), of parameters [N, ...]."""
     squares = [((leaf - leaf.mean(0)) ** 2).sum() / len(leaf) for leaf in jax.tree.leaves(params)]
     return jnp.sqrt(sum(squares, jnp.zeros(())))
