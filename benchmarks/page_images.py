@@ -1,7 +1,7 @@
 """The pictures of the page in the documentation: ``python -m benchmarks.page_images``.
 
-Needs Chromium with its driver. Schedules are found anew, with fixed seeds, so that the pictures
-show what `gradweave show` writes now.
+Needs Chromium with its driver. Schedules are computed with fixed seeds; the pictures show the
+present output of `gradweave show`.
 """
 
 import tempfile
@@ -13,13 +13,13 @@ from tests.report.browser import chromium
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SCALE = 1.5
-"""Pixels of the picture to one of the page."""
+"""Pixels of the picture per pixel of the page."""
 PICTURES = (
     ("page.png", ("bcube:n=4,k=1",), 4, (1280, 900)),
     ("page_boxes.png", ("a100:boxes=2",), 0, (1280, 900)),
     ("page_two.png", ("bcube:n=3,k=1", "bcube:n=3,k=1"), 2, (1280, 1100)),
 )
-"""File, networks, round, and size of the window."""
+"""File, networks, round, and window size."""
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _schedules(networks: tuple[str, ...], path: Path) -> tuple:
-    """What `write_page` takes: the symmetric schedule, beside it the ring's."""
+    """Arguments of `write_page`: the symmetric schedule, and the ring's beside it."""
     strategies = (gw.schedulers.Symmetric(), gw.schedulers.Ring())
     first, *others = (
         gw.solve(gw.topology.from_spec(network), schedulers=[strategy]).schedule

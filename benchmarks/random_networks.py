@@ -9,15 +9,15 @@ import gradweave as gw
 
 
 def random_network(seed: int, *, unlike_directions: bool = False) -> gw.Topology:
-    """A connected network that depends on its seed alone.
+    """A connected network, determined by its seed.
 
-    Half of them have no switches; the others have one for every two to six servers, each server on
-    one or two of them. The rest of the links join random pairs until the average degree is 2 to 4,
-    and capacities are 1, 2 or 4.
+    Half of the seeds give no switches; the others one for every two to six servers, each server on
+    one or two of them. Further links join random pairs until the average degree is 2 to 4.
+    Capacities are 1, 2 or 4.
 
     Args:
         seed: of everything.
-        unlike_directions: whether each direction of a link has a capacity of its own.
+        unlike_directions: whether the two directions of a link have independent capacities.
     """
     rng = np.random.default_rng([2026, seed])
     servers = int(rng.integers(8, 41))
@@ -58,11 +58,11 @@ def random_network(seed: int, *, unlike_directions: bool = False) -> gw.Topology
 
 
 def well_connected_network(seed: int) -> gw.Topology:
-    """A network without leaves, on which many servers' links bind at once.
+    """A network without leaves, on which the links of many servers are bottlenecks at once.
 
     Half of them join 8 to 40 servers directly by a random regular graph of degree 3 or 4; in the
-    others each server is on two switches, and the switches are on a cycle. Every second one of
-    either kind has capacities of 1, 2 or 4, the others alike links.
+    others each server is on two switches, and the switches form a cycle. Every second one of either
+    kind has capacities of 1, 2 or 4, the others equal links.
     """
     rng = np.random.default_rng([2027, seed])
     servers = 2 * int(rng.integers(4, 21))

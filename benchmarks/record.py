@@ -1,9 +1,10 @@
-"""Writes a result beside what it was measured on, so that it can be measured again."""
+"""Writes and reads results, with what is needed to measure them again."""
 
 import json
 import os
 import platform
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,21 +14,25 @@ RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("gradweave", "numpy", "numba", "ortools", "networkx", "msgspec")
 
 
-def record(name: str, command: str, **content: Any) -> Path:
+def record(
+    name: str, command: str | None = None, libraries: Iterable[str] = (), **content: Any
+) -> Path:
     """Writes benchmarks/results/NAME.json.
 
     Args:
         name: of the result.
-        command: the exact command, from the repository's root, that measures it again.
-        content: seeds, rows and whatever else there is to say.
+        command: the exact command, from the repository's root, that measures it again; if not
+            given, that of experiments/NAME.py without arguments.
+        libraries: packages whose versions matter besides the usual ones.
+        content: seeds, rows and anything else worth recording.
     """
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     result = {
-        "command": command,
+        "command": command or f"python benchmarks/experiments/{name}.py",
         "date": datetime.now(UTC).date().isoformat(),
         "hardware": hardware(),
-        "versions": versions(),
+        "versions": versions() | {library: version(library) for library in libraries},
         **content,
     }
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
@@ -51,11 +56,17 @@ def hardware() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Python's version, and those of the packages that matter here."""
-    found = {"python": sys.version.split()[0]}
+    """The versions of Python and of the packages that schedules depend on."""
+    by_name = {"python": sys.version.split()[0]}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            by_name[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            by_name[package] = "not installed"
+    return by_name
+
+
+def show(row: dict[str, Any], digits: int = 4) -> None:
+    """Prints a row, its numbers rounded."""
+    rounded = {k: round(x, digits) if isinstance(x, float) else x for k, x in row.items()}
+    print(rounded, flush=True)

@@ -2,16 +2,15 @@
 
     taskset -c 0 python benchmarks/experiments/all_gathers.py
 
-Every torus and every mesh of up to 256 servers, whatever its number of dimensions: sizes of two or
-more in ascending order, since their order changes nothing; with the hypercubes that is some 2,500
-networks. The portfolio, seed 0; compiled code is warmed up first. TACOS's figures
-were measured with TACOS itself on another two-core machine, not here.
+Every torus and every mesh of up to 256 servers with any number of dimensions: sizes of two or more
+in ascending order, since their order does not matter; with the hypercubes some 2,500 networks. The
+portfolio with seed 0, after compilation. TACOS's figures were measured with TACOS itself on another
+two-core machine.
 """
 
 import collections
 import math
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,25 +18,26 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from record import record
+from timing import timed
 
 import gradweave as gw
 
 SEED = 0
-MOST = 256
+MAX_SERVERS = 256
 NAMED = (
     "mesh:8x8", "torus:5x5", "hypercube:5", "torus:4x4x4", "mesh:3x3", "torus:3x3", "torus:4x4",
     "torus:8x8", "torus:16x16", "mesh:16x16", "mesh:32x32", "hypercube:8", "torus:2x64",
     "mesh:3x50", "mesh:2x2x64", "ring:255",
 )  # fmt: skip
 TACOS = {"mesh:16x16": 128, "mesh:32x32": 512, "torus:8x8": 17, "torus:16x16": 65, "torus:4x4": 5}
-"""Steps of its all-gather, from runs of TACOS apart from this (torus 4x4: median of seeds)."""
+"""Steps of TACOS's all-gather (torus 4x4: median of seeds)."""
 
 
-def shapes(most: int) -> list[tuple[int, ...]]:
-    """Ascending sizes of two or more whose product is at most `most`."""
+def shapes(limit: int) -> list[tuple[int, ...]]:
+    """Ascending sizes of two or more whose product is at most a limit."""
 
     def from_size(product: int, smallest: int) -> Iterator[tuple[int, ...]]:
-        for size in range(smallest, most // product + 1):
+        for size in range(smallest, limit // product + 1):
             yield (size,)
             for rest in from_size(product * size, size):
                 yield (size, *rest)
@@ -47,15 +47,14 @@ def shapes(most: int) -> list[tuple[int, ...]]:
 
 def measure(spec: str) -> dict[str, Any]:
     network = gw.topology.from_spec(spec)
-    begin = time.perf_counter()
-    solution = gw.solve(network, collective="all_gather", seed=SEED)
+    seconds, solution = timed(lambda: gw.solve(network, collective="all_gather", seed=SEED))
     return {
         "network": spec,
         "servers": network.num_servers,
         "rounds": solution.rounds,
         "bound": solution.bound.rounds,
         "scheduler": gw.schedulers.to_spec(solution.scheduler),
-        "seconds": round(time.perf_counter() - begin, 4),
+        "seconds": round(seconds, 4),
     }
 
 
@@ -75,19 +74,19 @@ def summary(family: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    for warm in ("ring:4", "mesh:2x3x4", "mesh:3x3"):
-        measure(warm)
+    for spec in ("ring:4", "mesh:2x3x4", "mesh:3x3"):
+        measure(spec)  # compiles
     named = []
     for spec in NAMED:
         named.append({**measure(spec), "tacos_rounds": TACOS.get(spec)})
         print(named[-1], flush=True)
-    swept = {
-        "torus": ["torus:" + "x".join(map(str, sizes)) for sizes in shapes(MOST)],
-        "mesh": ["mesh:" + "x".join(map(str, sizes)) for sizes in shapes(MOST)],
+    specs_by_family = {
+        "torus": ["torus:" + "x".join(map(str, sizes)) for sizes in shapes(MAX_SERVERS)],
+        "mesh": ["mesh:" + "x".join(map(str, sizes)) for sizes in shapes(MAX_SERVERS)],
         "hypercube": [f"hypercube:{dimension}" for dimension in range(1, 9)],
     }
     summaries, above = [], []
-    for family, specs in swept.items():
+    for family, specs in specs_by_family.items():
         rows = []
         for spec in specs:
             rows.append(measure(spec))
@@ -100,7 +99,7 @@ def main() -> None:
         "all_gathers",
         "taskset -c 0 python benchmarks/experiments/all_gathers.py",
         seeds=[SEED],
-        tacos="measured with TACOS itself on another two-core machine, not here",
+        tacos="measured with TACOS itself on another two-core machine",
         named=named,
         sweep=summaries,
         above_bound=above,

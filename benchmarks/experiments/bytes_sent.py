@@ -2,14 +2,13 @@
 
     python benchmarks/experiments/bytes_sent.py
 
-Each aggregation averages (or mixes) one million float32 among 2 to 32 devices, and says what each
-worker sent: the sizes of the arrays that it hands to `jax.lax.ppermute`, message by message. What
-the runtime's own mean sends cannot be counted so, and is left out.
+Each aggregation averages (or mixes) one million float32 among 2 to 32 devices, and reports what
+each worker sent: the sizes of the arrays passed to `jax.lax.ppermute`, message by message. The
+runtime's own mean cannot be counted in this way and is left out.
 """
 
 import sys
 import warnings
-from importlib.metadata import version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import PartitionSpec as P
-from record import RESULTS, record, versions
+from record import RESULTS, record
 
 from gradweave import aggregate
 
@@ -68,8 +67,7 @@ def main() -> None:
             print(name, workers, round(rows[-1]["of_the_gradient"], 3), flush=True)
     record(
         "bytes_sent",
-        "python benchmarks/experiments/bytes_sent.py",
-        versions=versions() | {name: version(name) for name in ("jax", "jaxlib", "optax")},
+        libraries=("jax", "jaxlib", "optax"),
         gradient_bytes=4 * ELEMENTS,
         rows=rows,
     )

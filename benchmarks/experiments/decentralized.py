@@ -1,24 +1,22 @@
-"""Decentralized training with compression, on eight workers in a ring: what holds and what fails.
+"""Decentralized training with compression on eight workers in a ring: what converges.
 
     python benchmarks/experiments/decentralized.py
 
-Logistic regression on data sorted by label, so that half of the workers know one class alone:
-4,000 steps, and how far the loss of the workers' mean is above the least one (found by Newton's
-method). Batches of 64 and of 4: the more a gradient is noise, the more difference compression adds,
-whose error is in proportion to what it sends. Messages have one scale for all parameters, 2 to 8
-bits.
+Logistic regression on data sorted by label, so that each worker has one class only: 4,000 steps,
+and how far the loss of the workers' mean is above the minimum (from Newton's method). Batches of 64
+and of 4: compression matters more with noisier gradients, since its error is in proportion to the
+messages. Messages have one scale for all parameters, 2 to 8 bits.
 
-Then a noisy quadratic, 20,000 steps with the step size falling as 1/√t, where messages are rounded
-to an absolute grid that does not get finer.
+Then a noisy quadratic, 20,000 steps with step size in proportion to 1/√t, where messages are
+rounded to a fixed absolute grid.
 
-Every method is what `gradweave.aggregate` has, run on eight devices. Infinity: it diverged, in at
-least one of the seeds.
+The methods are those of `gradweave.aggregate`, on eight devices. No value means divergence in at
+least one seed.
 """
 
 import sys
 import warnings
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import PartitionSpec as P
-from record import RESULTS, record, versions
+from record import RESULTS, record
 
 from gradweave import aggregate
 
@@ -48,7 +46,7 @@ METHODS = {
     "CHOCO": partial(aggregate.choco_sgd, strictness="ignore", consensus=CONSENSUS),
 }
 POINTS = 200
-"""Of a curve."""
+"""Points of a curve."""
 
 
 def classes(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -66,8 +64,8 @@ def logistic(w, x, y):
     return jnp.logaddexp(0, -y * (x @ w)).mean() + PENALTY / 2 * (w**2).sum()
 
 
-def least(x: np.ndarray, y: np.ndarray) -> float:
-    """The least loss, in double precision."""
+def minimum(x: np.ndarray, y: np.ndarray) -> float:
+    """The minimal loss, in double precision."""
     x, y = x.reshape(-1, FEATURES), y.reshape(-1)
     w = np.zeros(FEATURES)
     for _ in range(50):
@@ -80,18 +78,18 @@ def least(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def on_devices(run, *data: np.ndarray) -> np.ndarray:
-    """What runs return, [seeds, …], of data [W, seeds, …]; the same at all workers."""
+    """Results [seeds, …] of a run on data [W, seeds, …]; the same at all workers."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:WORKERS]), (AXIS,))
 
-    def one(*mine):
-        return jax.vmap(run)(*(part[0] for part in mine))[None]
+    def worker(*shards):
+        return jax.vmap(run)(*(shard[0] for shard in shards))[None]
 
     spec = {"mesh": mesh, "in_specs": P(AXIS), "out_specs": P(AXIS), "check_vma": False}
     arguments = [jnp.asarray(part, jnp.float32) for part in data]
-    return np.asarray(jax.jit(jax.shard_map(one, **spec))(*arguments)[0], np.float64)
+    return np.asarray(jax.jit(jax.shard_map(worker, **spec))(*arguments)[0], np.float64)
 
 
-def learned(optimizer: optax.GradientTransformation, data: list[tuple], batch: int) -> np.ndarray:
+def losses(optimizer: optax.GradientTransformation, data: list[tuple], batch: int) -> np.ndarray:
     """[seeds, POINTS] loss of the workers' mean on all data, while training."""
 
     def run(x, y, seed):
@@ -104,14 +102,14 @@ def learned(optimizer: optax.GradientTransformation, data: list[tuple], batch: i
             updates, state = optimizer.update(gradient, state, w)
             return (optax.apply_updates(w, updates), state), None
 
-        def some(carry, first):
+        def segment(carry, first):
             carry, _ = jax.lax.scan(step, carry, first + jnp.arange(STEPS // POINTS))
             mean = jax.lax.pmean(carry[0], AXIS)
             return carry, jax.lax.pmean(logistic(mean, x, y), AXIS)
 
         begin = jnp.zeros(FEATURES)
         return jax.lax.scan(
-            some, (begin, optimizer.init(begin)), jnp.arange(0, STEPS, STEPS // POINTS)
+            segment, (begin, optimizer.init(begin)), jnp.arange(0, STEPS, STEPS // POINTS)
         )[1]
 
     x, y = (np.stack(part, axis=1) for part in zip(*data, strict=True))
@@ -119,7 +117,7 @@ def learned(optimizer: optax.GradientTransformation, data: list[tuple], batch: i
 
 
 def quadratic(optimizer: optax.GradientTransformation) -> np.ndarray:
-    """[seeds, POINTS] mean squared distance of the workers' mean from the best parameters, / 2."""
+    """[seeds, POINTS] half the squared distance of the workers' mean from the optimum."""
 
     def run(target, seed):
         best = jax.lax.pmean(target, AXIS)
@@ -131,13 +129,13 @@ def quadratic(optimizer: optax.GradientTransformation) -> np.ndarray:
             updates, state = optimizer.update(w - target + noise, state, w)
             return (optax.apply_updates(w, updates), state), None
 
-        def some(carry, first):
+        def segment(carry, first):
             carry, _ = jax.lax.scan(step, carry, first + jnp.arange(GRID_STEPS // POINTS))
             return carry, ((jax.lax.pmean(carry[0], AXIS) - best) ** 2).sum() / 2
 
         begin = jnp.zeros(GRID_FEATURES)
         return jax.lax.scan(
-            some, (begin, optimizer.init(begin)), jnp.arange(0, GRID_STEPS, GRID_STEPS // POINTS)
+            segment, (begin, optimizer.init(begin)), jnp.arange(0, GRID_STEPS, GRID_STEPS // POINTS)
         )[1]
 
     seeds = np.tile(np.array(SEEDS), (WORKERS, 1))
@@ -151,48 +149,52 @@ def quadratic(optimizer: optax.GradientTransformation) -> np.ndarray:
 def row(
     method: str, compressor: str, bits: int | None, above: np.ndarray, **more: int
 ) -> dict[str, Any]:
-    """A method's result; `above` [seeds, POINTS] is how far it is from the best."""
+    """A method's result.
+
+    Args:
+        above: [seeds, POINTS] loss above the minimum.
+    """
     ends = above[:, -1]
-    held = bool(np.isfinite(ends).all())
-    made = {
+    converged = bool(np.isfinite(ends).all())
+    result = {
         "method": method,
         "compressor": compressor,
         "bits": bits,
         **more,
-        "above_best": float(ends.mean()) if held else None,
-        "spread": float(ends.std()) if held else None,
+        "above_best": float(ends.mean()) if converged else None,
+        "spread": float(ends.std()) if converged else None,
         "curve": [float(v) if np.isfinite(v) else None for v in above.mean(0)],
     }
-    print(method, compressor, bits, more, made["above_best"], flush=True)
-    return made
+    print(method, compressor, bits, more, result["above_best"], flush=True)
+    return result
 
 
 def logistic_rows(batch: int) -> list[dict[str, Any]]:
     data = [classes(seed) for seed in SEEDS]
-    best = np.array([least(*one) for one in data])[:, None]
-    alone = optax.sgd(RATE)
+    best = np.array([minimum(*one) for one in data])[:, None]
+    sgd = optax.sgd(RATE)
 
-    def tried(method: str, bits: int | None, optimizer: optax.GradientTransformation) -> dict:
-        above = learned(optimizer, data, batch) - best
+    def run(method: str, bits: int | None, optimizer: optax.GradientTransformation) -> dict:
+        above = losses(optimizer, data, batch) - best
         return row(method, "max_norm" if bits else "none", bits, above, batch=batch)
 
     rows = [
-        tried("all-reduce", None, optax.chain(aggregate.ring(), alone)),
-        tried("D-PSGD", None, aggregate.d_psgd(alone, MIXING)),
+        run("all-reduce", None, optax.chain(aggregate.ring(), sgd)),
+        run("D-PSGD", None, aggregate.d_psgd(sgd, MIXING)),
     ]
     for bits in BITS:
         compressor = aggregate.MaxNorm(bits=bits, block=None)
         for name, make in METHODS.items():
-            rows.append(tried(name, bits, make(alone, MIXING, compressor)))
+            rows.append(run(name, bits, make(sgd, MIXING, compressor)))
     return rows
 
 
 def quadratic_rows() -> list[dict[str, Any]]:
-    alone = optax.sgd(lambda step: GRID_RATE / jnp.sqrt(step + 1.0))
+    sgd = optax.sgd(lambda step: GRID_RATE / jnp.sqrt(step + 1.0))
     compressor = aggregate.Grid(step=GRID_STEP)
-    rows = [row("D-PSGD", "none", None, quadratic(aggregate.d_psgd(alone, MIXING)))]
+    rows = [row("D-PSGD", "none", None, quadratic(aggregate.d_psgd(sgd, MIXING)))]
     for name, make in METHODS.items():
-        rows.append(row(name, "grid", None, quadratic(make(alone, MIXING, compressor))))
+        rows.append(row(name, "grid", None, quadratic(make(sgd, MIXING, compressor))))
     return rows
 
 
@@ -214,8 +216,7 @@ def main() -> None:
     }
     record(
         "decentralized",
-        "python benchmarks/experiments/decentralized.py",
-        versions=versions() | {name: version(name) for name in ("jax", "jaxlib", "optax")},
+        libraries=("jax", "jaxlib", "optax"),
         problem={
             "features": FEATURES, "samples_per_worker": SAMPLES, "steps": STEPS,
             "rate": RATE, "penalty": PENALTY, "consensus": CONSENSUS, "grid_step": GRID_STEP,
@@ -236,8 +237,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
     rows = [one for one in result["logistic"] if one["batch"] == BATCHES[0]]
     top = 30.0
     for method in METHODS:
-        found = {one["bits"]: one["above_best"] for one in rows if one["method"] == method}
-        values = [top if found[b] is None else min(top, found[b]) for b in BITS]
+        by_bits = {one["bits"]: one["above_best"] for one in rows if one["method"] == method}
+        values = [top if by_bits[b] is None else min(top, by_bits[b]) for b in BITS]
         left.plot(range(len(BITS)), values, "o-", color=colours[method], label=method)
     for method in ("D-PSGD", "all-reduce"):
         (one,) = [one for one in rows if one["method"] == method]

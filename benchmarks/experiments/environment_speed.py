@@ -1,26 +1,25 @@
-"""Random-policy speed of the learning environment, beside the same environment in plain Python.
+"""Speed of the learning environment under a random policy, beside a version in plain Python.
 
     python benchmarks/experiments/environment_speed.py
 
 Six networks of Table 2, fixed and grown trees; workloads are drawn uniformly from the available
-ones, all trees selected if not said otherwise. Plain Python plays one episode at a time, in two
-forms that differ in how they keep the mask of available workloads
-(benchmarks/plain_environment.py); the faster one counts. JAX plays
+ones, with all trees selected unless stated otherwise. Plain Python plays one episode at a time, in
+two variants that represent the mask of available workloads differently
+(benchmarks/peers/plain_environment.py); the faster one counts. JAX plays
 
-- `rollouts`: `gradweave.environment.rollouts`, made for this policy, with 1, 64 and 1,024
-  environments side by side, with 8,192 too on an accelerator;
+- `rollouts`: `gradweave.environment.rollouts`, written for this policy, with 1, 64 and 1,024
+  environments in parallel, on an accelerator with 8,192 too;
 - `rounds`: the functions that learning is built on, `select`, `draw`, `send` and `end_round`, with
   rounds as an outer loop and sends as an inner one, on 1,024 environments;
-- `step`: `SchedulingEnvironment.step`, which either agent's turn can be, on 1,024 environments.
+- `step`: `SchedulingEnvironment.step`, for the turn of either agent, on 1,024 environments.
 
-Plain Python makes the mask at each step, since an environment has to hand it out. JAX keeps what
-the draw needs, the counts of available workloads on each hop; a mask that nobody asks for is not
-made.
+Plain Python computes the mask at each step, since an environment has to return it. JAX keeps the
+counts of available workloads on each hop, which suffice for the draw; an unused mask is not
+computed.
 
-On a processor everything runs on one core, which the script pins itself to, and seconds are the
-process's own, so that others on the machine do not count. Plain Python and JAX take turns; medians
-count. Compilation is timed apart. Before that, episodes of plain Python are replayed in the
-environment: masks, rewards and rounds have to agree.
+On a CPU everything runs on one core, to which the script pins itself, and seconds are processor
+time. Plain Python and JAX take turns; medians count. Compilation is timed separately. First,
+episodes of plain Python are replayed in the environment: masks, rewards and rounds must agree.
 """
 
 import functools
@@ -30,7 +29,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +40,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import jax
 import jax.numpy as jnp
 import numpy as np
-from plain_environment import NumpyEnvironment, PlainEnvironment, Taken
-from record import RESULTS, record, versions
+import timing
+from peers.plain_environment import NumpyEnvironment, PlainEnvironment, Taken
+from record import RESULTS, record
 
 import gradweave as gw
 from gradweave.environment import Instance, Problem, SchedulingEnvironment, State, rounds
@@ -59,25 +58,23 @@ NETWORKS = ("B3", "B5", "D4", "D6", "J10", "J20")
 SEED = 0
 REPEATS = 5
 PLAIN_S = 0.2
-"""Seconds that plain Python plays at a time, in each of its forms."""
+"""Seconds that plain Python plays per turn, in each variant."""
 ON_ACCELERATOR = jax.default_backend() != "cpu"
 ENVIRONMENTS = (1, 64, 1024, 8192) if ON_ACCELERATOR else (1, 64, 1024)
 MANY = 1024
 EPISODES = {1: 64, 64: 8, 1024: 2, 8192: 2}
-"""Episodes that each environment plays in one go."""
+"""Episodes of each environment per call."""
 SHARE = 0.5
-"""Chance of a tree where they are selected at random."""
+"""Probability of selecting a tree, where selection is random."""
 ROUNDS, STEPS = 4, 24
-"""How long the first rounds are played, and the first steps, in one go."""
+"""Rounds and steps per call, from the first."""
 FORMS = {"sets": PlainEnvironment, "numpy": NumpyEnvironment}
 clock = time.perf_counter if ON_ACCELERATOR else time.process_time
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds that work takes, and what comes of it."""
-    begin = clock()
-    made = jax.block_until_ready(work())
-    return clock() - begin, made
+    """Seconds until the result of work is there, and the result."""
+    return timing.timed(lambda: jax.block_until_ready(work()), clock)
 
 
 @jax.jit
@@ -113,7 +110,7 @@ def agree(instance: Instance, plain: PlainEnvironment, share: float) -> None:
 
 
 def plain_seconds(plain: PlainEnvironment, rng: random.Random) -> tuple[float, float]:
-    """Seconds a decision and a round."""
+    """Seconds per decision and per round."""
     steps = took = 0
     begin = time.process_time()
     while time.process_time() - begin < PLAIN_S:
@@ -124,12 +121,12 @@ def plain_seconds(plain: PlainEnvironment, rng: random.Random) -> tuple[float, f
 
 
 def drawn(problem: Problem, state: State, seed: jax.Array) -> tuple:
-    """A hop, a tree, and whether there is one; the seed and the round's sends make it random."""
+    """A random hop, a tree, and whether there is one, from the seed and the round's sends."""
     return draw(problem, state, hashed(seed ^ hashed(state.sent.astype(jnp.uint32))))
 
 
 def by_rounds(problem: Problem, many: State, key: jax.Array) -> jax.Array:
-    """Plays the first `ROUNDS` rounds of many environments; says how many workloads were sent."""
+    """Plays the first `ROUNDS` rounds of many environments; returns the workloads sent."""
     everything = jnp.ones(problem.root.shape, bool)
 
     def send_one(state: State, seed: jax.Array) -> State:
@@ -150,7 +147,7 @@ def by_rounds(problem: Problem, many: State, key: jax.Array) -> jax.Array:
 
 
 def by_steps(problem: Problem, many: State, key: jax.Array) -> jax.Array:
-    """Plays the first `STEPS` steps of many environments; says how many workloads were sent."""
+    """Plays the first `STEPS` steps of many environments; returns the workloads sent."""
     environment, everything = SchedulingEnvironment(), jnp.ones(problem.root.shape, bool)
 
     def step(state: State, seed: jax.Array) -> State:
@@ -201,7 +198,7 @@ def measure(label: str, spec: str, instance: Instance) -> dict[str, Any]:
             else:
                 decision_s[name].append(seconds / (sends * made.rounds.size))
                 round_s[name].append(seconds / int(made.rounds.sum()))
-    # The first of each warms caches up.
+    # The first of each warms up caches.
     decision = {name: statistics.median(s[1:]) for name, s in decision_s.items()}
     a_round = {name: statistics.median(s[1:]) for name, s in round_s.items()}
     base = min(FORMS, key=lambda name: decision[name])
@@ -222,7 +219,7 @@ def measure(label: str, spec: str, instance: Instance) -> dict[str, Any]:
 
 
 def memory(instance: Instance) -> dict[str, Any]:
-    """Bytes of many environments: their states, and what the programs need in all."""
+    """Bytes of many environments: of their states, and the programs' total."""
     problem, environment = Problem.of(instance), SchedulingEnvironment()
 
     def total(compiled: Any) -> int:
@@ -271,8 +268,8 @@ def draw_figure(rows: list[dict[str, Any]]) -> None:
     left.text(1, max(plain) * 1.15, "plain Python, one environment", fontsize=8, color="#555555")
     left.set_xticks(ENVIRONMENTS, [f"{many:,}" for many in ENVIRONMENTS])
     left.set_xticks([], minor=True)
-    left.set_xlabel("environments side by side")
-    left.set_ylabel("workload decisions a second")
+    left.set_xlabel("environments in parallel")
+    left.set_ylabel("workload decisions per second")
     left.legend(frameon=False, fontsize=8, title="grown –, fixed - -", title_fontsize=8)
     for offset, trees in ((-0.2, "fixed"), (0.2, "grown")):
         of = {
@@ -307,8 +304,7 @@ def main() -> None:
     b5 = gw.topology.from_spec(cases["B5"].spec)
     record(
         "environment_speed",
-        "python benchmarks/experiments/environment_speed.py",
-        versions=versions() | {name: version(name) for name in ("jax", "jaxlib")},
+        libraries=("jax", "jaxlib"),
         backend=jax.default_backend(),
         seeds=[SEED],
         repeats=REPEATS,

@@ -1,8 +1,8 @@
-"""How long the first result takes after installation, and how long importing takes.
+"""Time to the first result after installation, and of importing.
 
-Each command runs once with no compiled loops and no compiled Python kept, as right after
-``pip install --no-compile``, and once more with both; processor time is that of the command and
-all that it starts. The packages that Gradweave needs are compiled anew as well.
+Each command runs once without caches of compiled kernels and Python bytecode, as right after
+``pip install --no-compile``, and once more with both; processor time is that of the command and its
+child processes. The bytecode of dependencies is compiled again as well.
 """
 
 import os
@@ -26,13 +26,13 @@ COMMANDS = (
 RUNS = 2
 
 
-def measured(command: list[str], environment: dict[str, str]) -> dict[str, float]:
-    """Processor time and time of one run."""
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+def measure(command: list[str], environment: dict[str, str]) -> dict[str, float]:
+    """Processor time and wall time of one run."""
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"cpu_s": round(cpu, 2), "wall_s": round(time.perf_counter() - begun, 2)}
+    return {"cpu_s": round(cpu, 2), "wall_s": round(time.perf_counter() - begin, 2)}
 
 
 def main() -> None:
@@ -40,19 +40,19 @@ def main() -> None:
     for name, command in COMMANDS:
         runs = []
         for _ in range(RUNS):
-            with tempfile.TemporaryDirectory() as kept:
+            with tempfile.TemporaryDirectory() as cache:
                 environment = {
                     **os.environ,
-                    "NUMBA_CACHE_DIR": f"{kept}/numba",
-                    "PYTHONPYCACHEPREFIX": f"{kept}/python",
+                    "NUMBA_CACHE_DIR": f"{cache}/numba",
+                    "PYTHONPYCACHEPREFIX": f"{cache}/python",
                     "PYTHONDONTWRITEBYTECODE": "",
                 }
-                cold = measured(command, environment)
-                runs.append({"cold": cold, "warm": measured(command, environment)})
+                cold = measure(command, environment)
+                runs.append({"cold": cold, "warm": measure(command, environment)})
         best = {state: min(run[state]["cpu_s"] for run in runs) for state in ("cold", "warm")}
         rows.append({"command": name, "least_cpu_s": best, "runs": runs})
         print(name, best)
-    record("first_result", "python benchmarks/experiments/first_result.py", rows=rows)
+    record("first_result", rows=rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What each part of the grown search is worth: one run, 100 seeds, nine networks, all-gather.
+"""Ablation of the grown search: one run, 100 seeds, nine networks, all-gather.
 
 python benchmarks/experiments/grown_rules.py
 """
@@ -32,8 +32,8 @@ def runs(network: gw.Topology, rule: Rule, bound: int) -> list[int]:
     """Rounds of one all-gather for each seed."""
     growth = Lanes.of(network, np.arange(network.num_servers), routes=4).growth
     none = np.zeros((0, 3), np.int64)
-    made = (grow(growth, rule, none, 10_000, bound, seed) for seed in range(SEEDS))
-    return [int(rows[-1, 0]) + 1 for rows in made]
+    schedules = (grow(growth, rule, none, 10_000, bound, seed) for seed in range(SEEDS))
+    return [int(rows[-1, 0]) + 1 for rows in schedules]
 
 
 def main() -> None:

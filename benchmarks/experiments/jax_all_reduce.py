@@ -1,21 +1,20 @@
-"""The JAX executor on forced processor devices: its speed beside a ring by hand, and compilation.
+"""The JAX executor on CPU devices: speed beside a hand-written ring, and compilation times.
 
     python benchmarks/experiments/jax_all_reduce.py
 
 Speed: 8 devices, one gradient of float32 on each. `gradweave` runs schedules by
 `gradweave.execute.jax_mesh.all_reduce`; the ring by hand is the same ring written with
-`jax.lax.ppermute`, in four ways (a loop or unrolled; pieces updated in the buffer, or a partial sum
-handed on), of which the fastest counts. All take turns; a ratio is taken within each turn, and
-medians count. Results of all are checked before.
+`jax.lax.ppermute`, in four variants (a loop or unrolled; pieces updated in the buffer, or a partial
+sum passed on), of which the fastest counts. All take turns; ratios are taken within each turn, and
+medians count. All results are checked first.
 
-All devices are one processor's memory here. So the seconds say what starting a program, meeting at
-each exchange and copying cost, and nothing about a network: `psum`, which adds up in shared memory
-without exchanging pieces at all, shows what such a machine can do, and no schedule is expected to
-reach it.
+All devices share one processor's memory. The seconds therefore measure dispatch, synchronisation at
+each exchange and copying, not a network: `psum`, which adds up in shared memory without exchanging
+pieces, is the limit of such a machine, and no schedule is expected to reach it.
 
-Compilation: 64 devices, three networks, six schedulers, a gradient of 100,000 floats. Tracing,
-lowering and XLA's part are timed apart, as is the derivation of the steps from the schedule. Each
-program is then run once, and has to give the bits of the oracle.
+Compilation: 64 devices, three networks, six schedulers, a gradient of 100,000 floats. The
+derivation of the steps from the schedule, tracing and lowering, and XLA's compilation are timed
+separately. Each program is then run once and must reproduce the oracle bit for bit.
 """
 
 import functools
@@ -23,11 +22,8 @@ import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +35,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from record import record, versions
+from processes import printed_json
+from record import record
+from timing import timed
 
 import gradweave as gw
 from gradweave.execute import jax_mesh, play
@@ -87,8 +85,8 @@ def in_buffer(x: jax.Array, *, unroll: bool) -> jax.Array:
     return rows.reshape(x.shape)
 
 
-def handed_on(x: jax.Array, *, unroll: bool) -> jax.Array:
-    """The ring by hand: what is received is handed on, and read from the buffer by no one."""
+def passed_on(x: jax.Array, *, unroll: bool) -> jax.Array:
+    """The ring by hand: a received part is passed on without going through the buffer."""
     me, rows = lax.axis_index(AXIS), x.reshape(SERVERS, -1)
 
     def piece(number: jax.Array) -> jax.Array:
@@ -113,40 +111,38 @@ def handed_on(x: jax.Array, *, unroll: bool) -> jax.Array:
 
 BY_HAND = {
     f"by hand, {words}, {'unrolled' if unroll else 'loop'}": functools.partial(ring, unroll=unroll)
-    for words, ring in (("in buffer", in_buffer), ("handed on", handed_on))
+    for words, ring in (("in buffer", in_buffer), ("handed on", passed_on))
     for unroll in (False, True)
 }
 
 
 def lowered(run: Callable, mesh: jax.sharding.Mesh, size: int) -> tuple[Any, float]:
-    """A program not compiled yet, and the seconds that it took to get so far."""
-    begin = time.perf_counter()
-    spread = jax.shard_map(
+    """A lowered program, and the seconds of tracing and lowering."""
+    mapped = jax.shard_map(
         lambda x: run(x[0])[None], mesh=mesh, in_specs=P(AXIS), out_specs=P(AXIS), check_vma=False
     )
     shape = jax.ShapeDtypeStruct(
         (mesh.size, size), jnp.float32, sharding=NamedSharding(mesh, P(AXIS))
     )
-    program = jax.jit(spread).lower(shape)
-    return program, time.perf_counter() - begin
+    seconds, program = timed(lambda: jax.jit(mapped).lower(shape))
+    return program, seconds
 
 
 def gradients(mesh: jax.sharding.Mesh, size: int) -> tuple[np.ndarray, jax.Array]:
-    """The same on the host and on the devices."""
+    """Gradients on the host, and the same on the devices."""
     host = np.random.default_rng(SEED).standard_normal((mesh.size, size)).astype(np.float32)
     return host, jax.device_put(host, NamedSharding(mesh, P(AXIS)))
 
 
-def seconds_a_turn(
+def seconds_per_turn(
     programs: dict[str, Callable[[jax.Array], jax.Array]], x: jax.Array
 ) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {name: [] for name in programs}
     for turn in range(TURNS + 3):
         for name, program in programs.items():
-            begin = time.perf_counter()
-            program(x).block_until_ready()
-            if turn >= 3:  # before, caches warm up
-                seconds[name].append(time.perf_counter() - begin)
+            taken, _ = timed(lambda program=program: program(x).block_until_ready())
+            if turn >= 3:  # after warming up
+                seconds[name].append(taken)
     return seconds
 
 
@@ -163,7 +159,7 @@ def speed(size: int) -> dict[str, Any]:
             assert np.asarray(program(x)).tobytes() == play(schedules[name], host).tobytes()
         else:
             assert np.allclose(program(x), host.sum(0), atol=1e-3)
-    seconds = seconds_a_turn(programs, x)
+    seconds = seconds_per_turn(programs, x)
     median = {name: statistics.median(s) for name, s in seconds.items()}
     best = min(BY_HAND, key=lambda name: median[name])
 
@@ -185,18 +181,12 @@ def compilation(spec: str, scheduler: str) -> dict[str, Any]:
     schedule: Schedule = from_spec(scheduler).schedule(network, seed=SEED)
     mesh = jax_mesh.mesh(schedule)
     run = jax_mesh.all_reduce(schedule)
-    begin = time.perf_counter()
-    plan = steps(schedule)
-    steps_s = time.perf_counter() - begin
+    steps_s, plan = timed(lambda: steps(schedule))
     program, trace_s = lowered(run, mesh, LARGE_SIZE)
-    begin = time.perf_counter()
-    compiled = program.compile()
-    compile_s = time.perf_counter() - begin
+    compile_s, compiled = timed(program.compile)
     host, x = gradients(mesh, LARGE_SIZE)
-    begin = time.perf_counter()
-    got = compiled(x).block_until_ready()
-    run_s = time.perf_counter() - begin
-    assert np.asarray(got).tobytes() == play(schedule, host).tobytes()
+    run_s, reduced = timed(lambda: compiled(x).block_until_ready())
+    assert np.asarray(reduced).tobytes() == play(schedule, host).tobytes()
     forms = [form for loop in plan.loops for form in loop.forms]
     return {
         "network": spec,
@@ -214,14 +204,11 @@ def compilation(spec: str, scheduler: str) -> dict[str, Any]:
 
 
 def in_own_process(part: str) -> list[dict[str, Any]]:
-    """What another process measures, which has another number of devices."""
-    done = subprocess.run(
-        [sys.executable, __file__, part], stdout=subprocess.PIPE, text=True, check=True
-    )
-    return json.loads(done.stdout)
+    """Rows of another process, with its own number of devices."""
+    return printed_json([sys.executable, __file__, part])
 
 
-def measured(part: str) -> list[dict[str, Any]]:
+def measure(part: str) -> list[dict[str, Any]]:
     jax.config.update("jax_num_cpu_devices", SERVERS if part == "speed" else LARGE_SERVERS)
     rows = []
     cases = itertools.product(LARGE_NETWORKS, LARGE_SCHEDULERS)
@@ -233,13 +220,12 @@ def measured(part: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     if len(sys.argv) > 1:
-        print(json.dumps(measured(sys.argv[1])))
+        print(json.dumps(measure(sys.argv[1])))
         return
     load = os.getloadavg()[0]
     record(
         "jax_all_reduce",
-        "python benchmarks/experiments/jax_all_reduce.py",
-        versions=versions() | {name: version(name) for name in ("jax", "jaxlib")},
+        libraries=("jax", "jaxlib"),
         seeds=[SEED],
         load_at_start=load,
         devices=SERVERS,

@@ -1,30 +1,28 @@
-"""`learn` and `train` killed by SIGKILL at random moments, beside the same unkilled.
+"""`learn` and `train` killed by SIGKILL at random moments, beside uninterrupted runs.
 
     python benchmarks/experiments/killed.py [--kills 20] [--seed 0] [--verb learn|train]
 
-One device; 120 updates of `learn`, 2,000 of `train`, a checkpoint after each. A kill comes at a
-random moment after an update that is random, too, or while the program still starts. Compared are
-the bytes of the weights' file, and the arrays of the checkpoint. JAX keeps what it compiled, in a
-folder that all runs of a verb share.
+One device; 120 updates of `learn`, 2,000 of `train`, a checkpoint after each. Each kill follows a
+random update after a random delay, or comes during start-up. The bytes of the weights' file and the
+arrays of the checkpoint are compared. All runs of a verb share JAX's compilation cache.
 """
 
 import argparse
 import hashlib
-import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from record import record, versions
+from processes import with_compilation_cache
+from record import record
 from safetensors import safe_open
 
 LEARN = """
@@ -64,30 +62,26 @@ VERBS: dict[str, tuple[str, list[str], str, int]] = {
         2000,
     ),
 }
-"""Of each verb its config, its options, the file that it ends with, and the updates that it is."""
+"""By verb: configuration, options, final file, and number of updates."""
 WHILE_STARTING = 0.15
-"""Share of kills that come before the first update."""
+"""Share of kills during start-up."""
 
 
 class Run:
-    """A training in a folder of its own, started as often as need be."""
+    """A training in a folder of its own, which can be started repeatedly."""
 
     def __init__(self, verb: str, folder: Path) -> None:
         self.verb, self.folder = verb, folder
-        self.config, self.options, self.ends_with, self.updates = VERBS[verb]
+        config, self.options, self.final_file, self.updates = VERBS[verb]
         folder.mkdir()
-        (folder / "config.toml").write_text(self.config)
+        (folder / "config.toml").write_text(config)
 
     def start(self) -> subprocess.Popen:
         command = [sys.executable, "-m", "gradweave", self.verb, "--config", "config.toml"]
         return subprocess.Popen(
             [*command, "--output", "out", *self.options],
             cwd=self.folder,
-            env=os.environ
-            | {
-                "JAX_COMPILATION_CACHE_DIR": str(self.folder.parent / "compiled"),
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            },
+            env=with_compilation_cache(self.folder.parent / "compiled"),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -99,66 +93,66 @@ class Run:
         return log.read_bytes().count(b"\n") if log.exists() else 0
 
     def finish(self) -> float:
-        """Lets it come to its end; the seconds that took."""
-        begun = time.monotonic()
+        """Runs to the end; returns the seconds."""
+        begin = time.monotonic()
         process = self.start()
-        _, said = process.communicate()
+        _, errors = process.communicate()
         if process.returncode:
-            sys.exit(f"{self.verb} ended with {process.returncode}: {said}")
-        return time.monotonic() - begun
+            sys.exit(f"{self.verb} ended with {process.returncode}: {errors}")
+        return time.monotonic() - begin
 
-    def kill(self, draw: random.Random, update: int, starting_s: float) -> int:
-        """Starts it, kills it once so many updates are logged or while it starts; those logged."""
+    def kill(self, rng: random.Random, update: int, starting_s: float) -> int:
+        """Starts, kills after an update or during start-up; returns the updates logged."""
         process = self.start()
         before = self.logged()
-        early = draw.random() < WHILE_STARTING
-        limit = time.monotonic() + draw.uniform(0, starting_s) if early else float("inf")
+        early = rng.random() < WHILE_STARTING
+        limit = time.monotonic() + rng.uniform(0, starting_s) if early else float("inf")
         while process.poll() is None and time.monotonic() < limit:
             if not early and self.logged() >= max(update, before + 1):
-                time.sleep(draw.uniform(0, 0.1))
+                time.sleep(rng.uniform(0, 0.1))
                 break
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
-        _, said = process.communicate()
+        _, errors = process.communicate()
         if process.returncode != -signal.SIGKILL:
-            sys.exit(f"{self.verb} ended with {process.returncode} before it was killed: {said}")
+            sys.exit(f"{self.verb} ended with {process.returncode} before it was killed: {errors}")
         return self.logged()
 
-    def end(self) -> dict[str, str]:
-        """Digests of what it came to."""
+    def digests(self) -> dict[str, str]:
+        """Digests of the final file, its arrays and the checkpoint's."""
         out = self.folder / "out"
         return {
-            "file": hashlib.sha256((out / self.ends_with).read_bytes()).hexdigest()[:16],
-            "weights": digest(out / self.ends_with),
+            "file": hashlib.sha256((out / self.final_file).read_bytes()).hexdigest()[:16],
+            "weights": digest(out / self.final_file),
             "checkpoint": digest(out / "checkpoint.safetensors"),
         }
 
 
 def digest(path: Path) -> str:
-    """Of the arrays alone."""
-    summed = hashlib.sha256()
+    """Digest of a file's arrays."""
+    total = hashlib.sha256()
     with safe_open(path, framework="numpy") as file:
         for name in sorted(file.keys()):
-            summed.update(name.encode() + np.ascontiguousarray(file.get_tensor(name)).tobytes())
-    return summed.hexdigest()[:16]
+            total.update(name.encode() + np.ascontiguousarray(file.get_tensor(name)).tobytes())
+    return total.hexdigest()[:16]
 
 
-def measured(verb: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
-    draw = random.Random(f"{seed} {verb}")
+def measure(verb: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
+    rng = random.Random(f"{seed} {verb}")
     whole = Run(verb, folder / "whole")
-    print(f"{verb}: unkilled in {whole.finish():.0f} s", flush=True)
+    print(f"{verb}: uninterrupted in {whole.finish():.0f} s", flush=True)
     again = Run(verb, folder / "again")
     again_s = again.finish()
     broken = Run(verb, folder / "broken")
-    moments = sorted(draw.randrange(1, round(0.9 * broken.updates)) for _ in range(kills))
-    made: list[int] = []
-    while len(made) < kills:
-        made.append(broken.kill(draw, moments[len(made)], again_s / 2))
-        print(f"{verb}: kill {len(made)} with {made[-1]} updates logged", flush=True)
+    kill_after = sorted(rng.randrange(1, round(0.9 * broken.updates)) for _ in range(kills))
+    killed_at: list[int] = []
+    for number, update in enumerate(kill_after, 1):
+        killed_at.append(broken.kill(rng, update, again_s / 2))
+        print(f"{verb}: kill {number} with {killed_at[-1]} updates logged", flush=True)
     broken.finish()
-    ends = {run.folder.name: run.end() for run in (whole, again, broken)}
-    row = {"verb": verb, "updates": broken.updates, "kills": kills, "killed_at": made, **ends}
-    row["same"] = whole.end() == broken.end() == again.end()
+    ends = {run.folder.name: run.digests() for run in (whole, again, broken)}
+    row = {"verb": verb, "updates": broken.updates, "kills": kills, "killed_at": killed_at, **ends}
+    row["same"] = ends["whole"] == ends["again"] == ends["broken"]
     print(row, flush=True)
     return row
 
@@ -168,15 +162,15 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--verb", choices=VERBS)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     rows = []
-    for verb in [asked.verb] if asked.verb else VERBS:
+    for verb in [arguments.verb] if arguments.verb else VERBS:
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(measured(verb, asked.kills, asked.seed, Path(folder)))
-    if asked.verb is None:
-        command = f"python benchmarks/experiments/killed.py --kills {asked.kills}"
-        libraries = {name: version(name) for name in ("jax", "jaxmarl", "optax", "safetensors")}
-        record("killed", command, versions=versions() | libraries, seed=asked.seed, rows=rows)
+            rows.append(measure(verb, arguments.kills, arguments.seed, Path(folder)))
+    if arguments.verb is None:
+        command = f"python benchmarks/experiments/killed.py --kills {arguments.kills}"
+        libraries = ("jax", "jaxmarl", "optax", "safetensors")
+        record("killed", command, libraries, seed=arguments.seed, rows=rows)
     if not all(row["same"] for row in rows):
         sys.exit(1)
 

@@ -1,9 +1,9 @@
-"""Measured over predicted time of all-reduces on emulated networks, and bytes on the links.
+"""Measured beside predicted time of all-reduces on emulated networks, and bytes on the links.
 
 python benchmarks/experiments/lab.py
 
-Needs root, and a machine with nothing else to do: every server is a process, and two cores carry
-nine to twelve of them.
+Needs root and an otherwise idle machine: each server is a process, and two cores run nine to twelve
+of them.
 """
 
 import dataclasses
@@ -31,20 +31,20 @@ SLOW = "central_parameter_server"
 REPETITIONS = 5
 
 
-def contenders(topology: gw.Topology) -> list[tuple[str, gw.Schedule | None]]:
-    made: list[tuple[str, gw.Schedule | None]] = []
+def schedules_of(topology: gw.Topology) -> list[tuple[str, gw.Schedule | None]]:
+    schedules: list[tuple[str, gw.Schedule | None]] = []
     for name in STRATEGIES:
         if name == "gloo":
-            made.append((name, None))
+            schedules.append((name, None))
         elif name == "portfolio":
-            made.append((name, gw.solve(topology).schedule))
+            schedules.append((name, gw.solve(topology).schedule))
         else:
-            made.append((name, from_spec(name).schedule(topology)))
-    return made
+            schedules.append((name, from_spec(name).schedule(topology)))
+    return schedules
 
 
 def row(network: str, mbit: int, one: Measurement) -> dict[str, object]:
-    found = {
+    fields = {
         field.name: getattr(one, field.name)
         for field in dataclasses.fields(one)
         if field.name not in ("schedule", "link_bytes", "predicted_link_bytes")
@@ -53,7 +53,7 @@ def row(network: str, mbit: int, one: Measurement) -> dict[str, object]:
     return {
         "network": network,
         "mbit_per_s": mbit,
-        **found,
+        **fields,
         "rounds": None if one.schedule is None else one.schedule.rounds,
         "measured_s": one.measured_s,
         "ratio": one.ratio,
@@ -73,7 +73,7 @@ def main() -> None:
             gw.topology.from_spec(network), bandwidth_bytes_per_s=mbit * 125_000, latency_s=0.0
         )
         with laboratory(topology) as lab:
-            for name, schedule in contenders(topology):
+            for name, schedule in schedules_of(topology):
                 for size in SIZES[:1] if name == SLOW else SIZES:
                     runs = 3 if name == SLOW else REPETITIONS
                     one = lab.measure(name, schedule, size, runs, lambda _: None)
@@ -85,7 +85,6 @@ def main() -> None:
     lab_chart(drawn, f"{DRAWN[0]}, links of {DRAWN[1]} Mbit/s", RESULTS / "lab.png")
     record(
         "lab",
-        "python benchmarks/experiments/lab.py",
         load_at_start=load,
         repetitions=REPETITIONS,
         rows=rows,

@@ -5,7 +5,6 @@ python benchmarks/experiments/large_files.py
 
 import sys
 import tempfile
-import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from record import record
+from timing import timed
 
 import gradweave as gw
 from gradweave.schedule import Schedule
@@ -21,7 +21,7 @@ from gradweave.schedule.schedule import take_rows
 
 
 def first_transfers(schedule: Schedule, count: int) -> Schedule:
-    """The first transfers of a schedule: a well-formed file, not a valid schedule."""
+    """The first transfers of a schedule: well-formed, but not a valid schedule."""
     nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, np.arange(count))
     columns = {
         name: getattr(schedule, name)[:count]
@@ -30,29 +30,30 @@ def first_transfers(schedule: Schedule, count: int) -> Schedule:
     return schedule.replace(**columns, route_nodes=nodes, route_offsets=offsets)
 
 
-def timed(work: Any, runs: int = 5) -> tuple[list[float], Any]:
-    taken, result = [], None
-    for _ in range(runs):
-        begin = time.perf_counter()
-        result = work()
-        taken.append(round(time.perf_counter() - begin, 4))
-    return sorted(taken), result
+def sorted_times(work: Any, runs: int = 5) -> tuple[list[float], Any]:
+    """Seconds of each run, ascending, and the last result."""
+    results = [timed(work) for _ in range(runs)]
+    return sorted(round(seconds, 4) for seconds, _ in results), results[-1][1]
 
 
 def main() -> None:
     network = gw.topology.bcube(n=32, k=1)
-    made = gw.schedulers.Merged("most_loaded", tries=1, swap_passes=0).schedule(network)
-    million = first_transfers(made, 1_000_000)
-    rows: dict[str, Any] = {"transfers": made.num_transfers, "servers": network.num_servers}
+    schedule = gw.schedulers.Merged("most_loaded", tries=1, swap_passes=0).schedule(network)
+    million = first_transfers(schedule, 1_000_000)
+    rows: dict[str, Any] = {"transfers": schedule.num_transfers, "servers": network.num_servers}
     with tempfile.TemporaryDirectory() as directory:
         for suffix in (".json", ".json.gz"):
             path = Path(directory) / f"million{suffix}"
-            rows[f"save_million{suffix}_s"], _ = timed(lambda path=path: million.save(path), 1)
-            rows[f"load_million{suffix}_s"], _ = timed(lambda path=path: gw.schedule.load(path))
+            rows[f"save_million{suffix}_s"], _ = sorted_times(
+                lambda path=path: million.save(path), 1
+            )
+            rows[f"load_million{suffix}_s"], _ = sorted_times(
+                lambda path=path: gw.schedule.load(path)
+            )
             rows[f"bytes{suffix}"] = path.stat().st_size
-    rows["verify_s"], verdict = timed(lambda: gw.verify.verify(made))
+    rows["verify_s"], verdict = sorted_times(lambda: gw.verify.verify(schedule))
     tracemalloc.start()
-    gw.verify.verify(made)
+    gw.verify.verify(schedule)
     rows["verify_peak_memory_mib"] = round(tracemalloc.get_traced_memory()[1] / 2**20)
     tracemalloc.stop()
     rows["n_cubed_bytes_gib"] = network.num_servers**3 / 2**30

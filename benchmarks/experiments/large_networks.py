@@ -2,14 +2,13 @@
 
     taskset -c 0 python benchmarks/experiments/large_networks.py
 
-Each network has a fresh process, one at a time, so that the peak is its own. Compiled code is
-compiled anew where there is no cache of it, so run it twice and keep the second. The 4,096 servers
-want 20 GB of free memory; with arguments (``torus:32x32``), only those networks are measured.
+Each network is measured in a new process, one at a time, for its own peak memory. Where no compiled
+code is cached, the first run includes compilation: run it twice and keep the second. 4,096 servers
+need 20 GB of free memory; with arguments (``torus:32x32``), only those networks are measured.
 """
 
 import json
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +17,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from record import record
+from processes import printed_json
+from record import record, show
+from timing import timed
 
 import gradweave as gw
 from gradweave.schedulers import scheduler as scheduler_module
@@ -30,20 +31,20 @@ SEED = 0
 
 
 class Clock:
-    """Adds up the seconds that wrapped functions take."""
+    """Total seconds of wrapped functions."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def wrap(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any, **options: Any) -> Any:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
             begin = time.perf_counter()
             try:
                 return work(*arguments, **options)
             finally:
                 self.seconds += time.perf_counter() - begin
 
-        return timed
+        return wrapped
 
 
 def peak_gb() -> float:
@@ -51,17 +52,13 @@ def peak_gb() -> float:
 
 
 def measure(spec: str) -> dict[str, Any]:
-    """What one network takes, in this process."""
-    began = time.perf_counter()
-    network = gw.topology.from_spec(spec)
+    """Measures one network in this process."""
+    topology_s, network = timed(lambda: gw.topology.from_spec(spec))
     verifying, bounding = Clock(), Clock()
     scheduler_module.verify = verifying.wrap(scheduler_module.verify)
     for module in (symmetric_module, sys.modules[solve_function.__module__]):
         module.free_trees = bounding.wrap(module.free_trees)
-    topology_s = time.perf_counter() - began
-    started = time.perf_counter()
-    solution = gw.solve(network, seed=SEED)
-    total_s = time.perf_counter() - started
+    total_s, solution = timed(lambda: gw.solve(network, seed=SEED))
     return {
         "network": network.name,
         "servers": network.num_servers,
@@ -86,13 +83,8 @@ def main() -> None:
         return
     rows = []
     for spec in sys.argv[1:] or NETWORKS:
-        command = [sys.executable, __file__, "--measure", spec]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"{spec}: {done.stderr.strip().splitlines()[-1:] or done.returncode}")
-        rows.append(json.loads(done.stdout))
-        shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}
-        print(shown, flush=True)
+        rows.append(printed_json([sys.executable, __file__, "--measure", spec]))
+        show(rows[-1], 3)
     if sys.argv[1:]:
         return
     record(

@@ -1,9 +1,9 @@
-"""The learned scheduler on networks that it was trained on and on networks that it never saw.
+"""The learned scheduler on networks of its training and on others.
 
 python benchmarks/experiments/learned_decoding.py
 
-For each network: the mean of 100 drawn episodes, the episode of the best actions, the best of 64;
-beside a random policy and the greedy rules at the same number of samples, and at the same time.
+For each network: the mean of 100 sampled episodes, the greedy episode, the best of 64; beside a
+random policy and the greedy rules with the same number of samples, and in the same time.
 """
 
 import sys
@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from random_networks import random_network, well_connected_network
 from record import record
+from timing import timed
 
 import gradweave as gw
 from gradweave.report import TABLE_2
@@ -34,7 +35,7 @@ RULES = {
     "rarest near": Rule(near=1024, everywhere=0, noise=512, passes=0, short=0),
     "rarest near, swaps": Rule(near=1024, everywhere=0, noise=512, passes=20, short=0),
 }
-"""One pass each; the last one improves each round by swaps, which no policy does."""
+"""One pass each; the last improves each round by swaps, which policies do not."""
 HELD_OUT = (
     *("torus:4x4", "torus:6x6", "torus:3x3x3", "mesh:4x4", "mesh:5x5"),
     *("hypercube:3", "hypercube:4", "hypercube:5", "hypercube:6"),
@@ -63,8 +64,8 @@ def cases() -> Iterator[tuple[str, str, gw.Topology]]:
         yield "well connected", f"well connected {seed}", well_connected_network(seed)
 
 
-def no_weights(weights: PolicyWeights) -> PolicyWeights:
-    """The policy that draws any hop and any tree on it, all trees selected."""
+def uniform_policy(weights: PolicyWeights) -> PolicyWeights:
+    """The uniform policy over hops and the trees on each, all trees selected."""
     zero = {
         name: np.zeros_like(getattr(weights, name))
         for name in PolicyWeights._fields
@@ -74,14 +75,14 @@ def no_weights(weights: PolicyWeights) -> PolicyWeights:
 
 
 def rule_player(network: gw.Topology, rule: Rule, bound: int) -> Callable[[int], int]:
-    """Rounds of one pass of a rule, by its seed."""
+    """Rounds of one pass of a rule, by seed."""
     growth = Lanes.of(network, np.arange(network.num_servers), routes=ROUTES).growth
     none = np.zeros((0, 3), np.int64)
     return lambda seed: int(grow(growth, rule, none, 100_000, bound, seed)[-1, 0]) + 1
 
 
 def best_in(seconds: float, bound: int, player: Callable[[int], int]) -> int:
-    """The fewest rounds of as many passes as fit a time, at least one."""
+    """The fewest rounds of as many passes as fit the time, at least one."""
     start, best, seed = time.perf_counter(), player(0), 1
     while best > bound and time.perf_counter() - start < seconds:
         best = min(best, player(seed))
@@ -96,16 +97,12 @@ def grown_row(
     instance = Instance(network, routes=ROUTES)
     bound, problem = instance.bound, CompiledInstance.of(instance)
     play(problem, weights, seed=0)
-    start = time.perf_counter()
-    greedy = best_of(problem, weights, range(1))
-    greedy_s = time.perf_counter() - start
-    start = time.perf_counter()
-    best = best_of(problem, weights, range(BEST_OF + 1))
-    best_s = time.perf_counter() - start
+    greedy_s, greedy = timed(lambda: best_of(problem, weights, range(1)))
+    best_s, best = timed(lambda: best_of(problem, weights, range(BEST_OF + 1)))
     assert greedy is not None and best is not None
     rounds = [play(problem, weights, seed=(1, seed)).rounds for seed in range(drawn)]
-    nothing = no_weights(weights)
-    at_random = [play(problem, nothing, seed=(1, seed)).rounds for seed in range(min(drawn, 20))]
+    uniform = uniform_policy(weights)
+    at_random = [play(problem, uniform, seed=(1, seed)).rounds for seed in range(min(drawn, 20))]
     row = {
         "group": group,
         "label": label,
@@ -163,7 +160,7 @@ def main() -> None:
     for case in TABLE_2:
         rows.append(fixed_row(case.label, case.network(0), weights))
         print(rows[-1], flush=True)
-    record("learned_decoding", "python benchmarks/experiments/learned_decoding.py", rows=rows)
+    record("learned_decoding", rows=rows)
 
 
 if __name__ == "__main__":

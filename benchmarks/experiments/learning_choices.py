@@ -1,8 +1,8 @@
-"""What the choices in learning are worth: rewards, hierarchy, trees. Curves and end points.
+"""Ablation of learning: rewards, hierarchy, trees. Curves and final values.
 
 python benchmarks/experiments/learning_choices.py
 
-Each variant trains two learners side by side, with the same networks, episodes and updates.
+Each variant trains two seeds in parallel, with the same networks, episodes and updates.
 """
 
 import dataclasses
@@ -90,12 +90,10 @@ def run(name: str, how: Config) -> list[dict[str, Any]]:
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """The curves, one panel for grown trees and one for fixed ones."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
+    figure = Figure(figsize=(11, 4.2))
+    panels = figure.subplots(1, 2, sharey=True)
     for panel, trees in zip(panels, ("grown trees", "fixed trees"), strict=True):
         for name in VARIANTS:
             if not name.endswith(trees):
@@ -123,7 +121,6 @@ def main() -> None:
     draw(rows, RESULTS / "learning_choices.png")
     record(
         "learning_choices",
-        "python benchmarks/experiments/learning_choices.py",
         seeds=SEEDS,
         networks=NETWORKS,
         minutes=round((time.monotonic() - start) / 60, 1),

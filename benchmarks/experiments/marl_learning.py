@@ -1,24 +1,20 @@
-"""Learning works: what five seeds each come to, beside what other ways of playing earn.
+"""Final returns of five seeds per task, beside random play and targets.
 
     python benchmarks/experiments/marl_learning.py [NAME ...]
 
-Each case is one `gradweave train` in a folder of its own, with the settings below. Each seed's
-policy is then judged in 4,096 episodes of its own that it has not seen. What there is to earn, and
-what simple policies do, is in `marl_lines.py`.
-What counts is the policy that is learned, which draws its actions under PPO and takes the best ones
-under Q-learning: each seed's return has to be above the target. Targets were set after trial runs
-of one to three seeds. The other way to act is reported beside it; in overcooked two agents that
-never draw can wait for each other for ever. A riddle counts as learned only where the light says
-something: with the light hidden, each policy has to earn less. Where names are given, the other
-rows stay as they are.
+Each case is one `gradweave train` with the settings below. Each seed's policy is then evaluated on
+4,096 unseen episodes of its own. `marl_lines.py` has the returns of simple policies and the optima.
+The learned policy counts, which samples actions under PPO and is greedy under Q-learning: each
+seed's return must exceed the target. Targets were set after trial runs of one to three seeds. The
+other kind of actions is reported too; in overcooked two greedy agents can wait for each other for
+ever. The riddle counts as learned only if the light carries information: with the light hidden,
+each policy must earn less. If names are given, the rows of other cases are kept.
 """
 
 import dataclasses
 import json
-import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,30 +23,32 @@ from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from record import RESULTS, record, versions
+from processes import printed_json
+from record import RESULTS, record
+from record import load as load_result
 
 from gradweave.marl import load
 from gradweave.marl.evaluation import HOWS, How, evaluate
 from gradweave.marl.games.environment import View
 
 SEEDS, EPISODES = 5, 4096
-JUDGE_SEED = 1_000_003
+EVALUATION_SEED = 1_000_003
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A training and what it has to come to."""
+    """A training and its target."""
 
     env: str
     algorithm: str
     steps: int
     target: float
-    """Mean over agents and episodes, that the worst seed has to be above."""
-    judged: str = "sampled"
-    """Which actions count: PPO learns to draw them, Q-learning to take the best."""
+    """Mean return over agents and episodes that the worst seed must exceed."""
+    actions: str = "sampled"
+    """Which actions count: sampled under PPO, greedy under Q-learning."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     message: int | None = None
-    """Element of what an agent sees that others can tell it something by; hidden, it must cost."""
+    """Element of the observation that carries messages; hiding it must lower the return."""
 
 
 CASES = {
@@ -59,63 +57,59 @@ CASES = {
     "coin_game by IPPO": Case("coin_game:shared_rewards=true", "ippo", 1_000_000, 100.0),
     "overcooked by IPPO": Case("overcooked", "ippo", 1_000_000, 120.0),
     "simple_spread by QMIX": Case(
-        "MPE_simple_spread_v3", "qmix", 1_000_000, -23.0, judged="greedy"
+        "MPE_simple_spread_v3", "qmix", 1_000_000, -23.0, actions="greedy"
     ),
-    "simple_spread by VDN": Case("MPE_simple_spread_v3", "vdn", 1_000_000, -23.0, judged="greedy"),
-    "switch_riddle by VDN": Case("switch_riddle", "vdn", 800_000, 0.6, judged="greedy", message=1),
+    "simple_spread by VDN": Case("MPE_simple_spread_v3", "vdn", 1_000_000, -23.0, actions="greedy"),
+    "switch_riddle by VDN": Case("switch_riddle", "vdn", 800_000, 0.6, actions="greedy", message=1),
     "switch_riddle by QMIX": Case(
-        "switch_riddle", "qmix", 400_000, 0.6, judged="greedy", message=1
+        "switch_riddle", "qmix", 400_000, 0.6, actions="greedy", message=1
     ),
 }
 
 
 def run(name: str, case: Case, folder: Path) -> dict[str, Any]:
-    """Trains, judges, and reads the curve."""
-    given = [f"--set={key}={json.dumps(value)}" for key, value in case.settings.items()]
+    """Trains, evaluates, and reads the curve."""
+    options = [f"--set={key}={json.dumps(value)}" for key, value in case.settings.items()]
     command = [
         *("gradweave", "train", "--env", case.env, "--algorithm", case.algorithm),
-        *("--steps", str(case.steps), "--seeds", str(SEEDS), *given),
+        *("--steps", str(case.steps), "--seeds", str(SEEDS), *options),
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", *command, "--episodes", "16", "--output", str(folder), "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
+    trained = printed_json(
+        [sys.executable, "-m", *command, "--episodes", "16", "--output", str(folder), "--json"]
     )
-    held = json.loads(done.stdout)
     curve = [
         {"steps": row["steps"], "return": row["return"]}
         for row in map(json.loads, (folder / "log.jsonl").read_text().splitlines())
     ]
     every = max(len(curve) // 100, 1)
-    earned = judged(case, folder)
+    returns = evaluated(case, folder)
     row = {
         "case": name,
         "command": " ".join(command),
         "target": case.target,
-        "judged": case.judged,
-        "reached": reached(case, earned),
-        "return": earned,
+        "judged": case.actions,
+        "reached": reached(case, returns),
+        "return": returns,
         "episodes": EPISODES,
-        **{key: held[key] for key in ("return_is", "steps")},
+        **{key: trained[key] for key in ("return_is", "steps")},
         "curve": curve[::every],
     }
     print(json.dumps({key: row[key] for key in row if key != "curve"}), flush=True)
     return row
 
 
-def judged(case: Case, folder: Path) -> dict[str, Any]:
-    """What each seed's policy earns in episodes of its own, by every way to act."""
+def evaluated(case: Case, folder: Path) -> dict[str, Any]:
+    """Returns of each seed's policy on unseen episodes, by kind of actions."""
     trained = load(folder)
 
-    def earned(how: How, learner: Any = trained.learner) -> dict[str, Any]:
+    def returns(how: How, learner: Any = trained.learner) -> dict[str, Any]:
         each = evaluate(
             learner,
             trained.environment,
             trained.parameters,
             how,
             episodes=EPISODES,
-            seed=JUDGE_SEED,
+            seed=EVALUATION_SEED,
             same_episodes=False,
         )
         means = [one.mean for one in each]
@@ -125,23 +119,23 @@ def judged(case: Case, folder: Path) -> dict[str, Any]:
             "error_by_seed": [one.error for one in each],
         }
 
-    found = {how: earned(how) for how in HOWS}
+    by_actions = {how: returns(how) for how in HOWS}
     for how in ("greedy", "sampled"):
-        found[how]["interval"] = interval(found[how]["by_seed"])
+        by_actions[how]["interval"] = interval(by_actions[how]["by_seed"])
     if case.message is not None:
         hidden = Blind(trained.learner, case.message)
-        found["hidden"] = earned(cast("How", case.judged), hidden)
-    return found
+        by_actions["hidden"] = returns(cast("How", case.actions), hidden)
+    return by_actions
 
 
 class Blind:
-    """A learner whose policy sees 0 in place of one element."""
+    """A learner whose policy observes 0 in place of one element."""
 
     def __init__(self, learner: Any, element: int) -> None:
         self._learner, self._element = learner, element
 
-    def memory(self, *given: Any) -> Any:
-        return self._learner.memory(*given)
+    def memory(self, *arguments: Any) -> Any:
+        return self._learner.memory(*arguments)
 
     def act(self, parameters: Any, memory: Any, view: View, keys: Any, *, greedy: bool) -> Any:
         seen = view.observation.at[..., self._element].set(0)
@@ -150,31 +144,29 @@ class Blind:
 
 
 def interval(means: list[float]) -> list[float]:
-    """In which 95 of 100 such experiments have the mean of all seeds, by Student's t."""
+    """The 95 % confidence interval of the mean over seeds, by Student's t."""
     middle, error = np.mean(means), np.std(means, ddof=1) / len(means) ** 0.5
     return list(stats.t.interval(0.95, len(means) - 1, middle, error))
 
 
-def reached(case: Case, earned: dict[str, Any]) -> bool:
-    """Whether each seed's policy is above the target, and hiding what it is told costs each."""
-    ours = earned[case.judged]
+def reached(case: Case, returns: dict[str, Any]) -> bool:
+    """Whether each seed's policy exceeds the target, and needs the message if there is one."""
+    ours = returns[case.actions]
     above = min(ours["by_seed"]) > case.target
     if case.message is None:
         return above
-    hidden = earned["hidden"]
-    costs = np.subtract(ours["by_seed"], hidden["by_seed"])
+    hidden = returns["hidden"]
+    losses = np.subtract(ours["by_seed"], hidden["by_seed"])
     errors = np.hypot(ours["error_by_seed"], hidden["error_by_seed"])
-    return above and bool((costs > 2 * errors).all())
+    return above and bool((losses > 2 * errors).all())
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """The curves, one panel a case: each seed, and playing at random."""
-    import matplotlib
+    """The curves, one panel per case: each seed, and random play."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(2, -(-len(rows) // 2), figsize=(2.1 * len(rows), 6.4))
+    figure = Figure(figsize=(2.1 * len(rows), 6.4))
+    panels = figure.subplots(2, -(-len(rows) // 2))
     for panel in panels.flat[len(rows) :]:
         panel.axis("off")
     for panel, row in zip(panels.flat, rows, strict=False):
@@ -205,16 +197,14 @@ def main() -> None:
 
 def keep(row: dict[str, Any]) -> None:
     """Records a case in place of its earlier result."""
-    path = RESULTS / "marl_learning.json"
-    known = json.loads(path.read_text())["rows"] if path.exists() else []
-    found = {row["case"]: row for row in [*known, row]}
-    rows = [found[name] for name in CASES if name in found]
+    recorded = (RESULTS / "marl_learning.json").exists()
+    earlier = load_result("marl_learning")["rows"] if recorded else []
+    by_case = {row["case"]: row for row in [*earlier, row]}
+    rows = [by_case[name] for name in CASES if name in by_case]
     draw(rows, RESULTS / "marl_learning.png")
-    libraries = {name: version(name) for name in ("jax", "jaxmarl", "equinox", "optax")}
     record(
         "marl_learning",
-        "python benchmarks/experiments/marl_learning.py",
-        versions=versions() | libraries,
+        libraries=("jax", "jaxmarl", "equinox", "optax"),
         seeds=list(range(SEEDS)),
         rows=rows,
     )

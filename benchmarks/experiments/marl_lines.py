@@ -1,10 +1,10 @@
-"""What returns mean: random play, simple policies written by hand, and the most there is to earn.
+"""Reference returns: random play, simple policies written by hand, and optima or upper bounds.
 
     python benchmarks/experiments/marl_lines.py
 
-switch_riddle and coin_game are computed over all that can happen: every sequence of agents in the
-room, and dynamic programming over all states of a game of coins. The policy of simple_spread is
-played, and so is random play there and in overcooked; the most of overcooked is a bound.
+switch_riddle and coin_game are computed exactly: over every sequence of agents in the room, and by
+dynamic programming over all states. The policy of simple_spread, and random play there and in
+overcooked, are simulated; for overcooked the best return is an upper bound.
 """
 
 import itertools
@@ -12,7 +12,6 @@ import json
 import sys
 from collections.abc import Callable
 from fractions import Fraction
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from ortools.sat.python import cp_model
-from record import record, versions
+from record import record
 
 from gradweave.marl.evaluation import Act, play, random_action
 from gradweave.marl.games.environment import View
@@ -33,11 +32,11 @@ AGENTS, DAYS = 3, 6
 NOTHING, SWITCH, TELL = range(3)
 Visits = tuple[tuple[int, int], ...]
 Riddle = Callable[[Visits], int]
-"""From an agent's visits so far, as (day, light), the last one now, to its action."""
+"""From an agent's visits so far, as (day, light), the present one last, to its action."""
 
 
 def riddle_return(policy: Riddle) -> Fraction:
-    """Of agents that all follow one policy: the mean over all sequences of who is in the room."""
+    """Mean return over all sequences of agents in the room, all following one policy."""
     total = 0
     for rooms in itertools.product(range(AGENTS), repeat=DAYS):
         light, visits = 0, {agent: () for agent in range(AGENTS)}
@@ -57,7 +56,7 @@ def last_day(visits: Visits) -> int:
 
 
 def counting(visits: Visits) -> int:
-    """The light is on while one agent has been in the room, and off again once two have."""
+    """The light is on after one agent has been in the room, and off again after two."""
     day, light = visits[-1]
     if day == 0:
         return SWITCH
@@ -67,70 +66,70 @@ def counting(visits: Visits) -> int:
 
 
 def random_riddle() -> Fraction:
-    """Of agents that take every action alike."""
-    total, going = Fraction(0), Fraction(1)
+    """Mean return of uniformly random actions."""
+    total, ongoing = Fraction(0), Fraction(1)
     for day in range(1, DAYS + 1):
-        told = going / 3
-        total += told * (2 * all_have_been(day) - 1)
-        going -= told
+        telling = ongoing / 3
+        total += telling * (2 * all_have_been(day) - 1)
+        ongoing -= telling
     return total
 
 
 def all_have_been(days: int) -> Fraction:
-    """How likely that is after so many days; after all of them, what knowing agents earn."""
+    """Probability that all have visited after some days; after all days, the optimal return."""
     sequences = itertools.product(range(AGENTS), repeat=days)
     return Fraction(sum(len(set(rooms)) == AGENTS for rooms in sequences), AGENTS**days)
 
 
 def best_silent() -> Riddle:
-    """The best policy for all agents of those that never touch the switch.
+    """The best common policy of those that never touch the switch.
 
-    Found and proved by a solver: after which of its own visits an agent should tell. Where the
-    others had too few days to be in the room, telling can only lose, and is left out.
+    Found and proved by a solver: after which of its own visits an agent should tell. Telling before
+    the others have had enough days to visit can only lose, and is excluded.
     """
     model = cp_model.CpModel()
     tells: dict[tuple[int, ...], Any] = {}
-    earned = []
+    terms = []
 
-    def grow(before: tuple[int, ...], going: Any) -> None:
+    def grow(before: tuple[int, ...], ongoing: Any) -> None:
         for agent in range(AGENTS):
             rooms = (*before, agent)
             days = tuple(day for day, who in enumerate(rooms) if who == agent)
-            on = going
+            on = ongoing
             if len(rooms) - len(days) >= AGENTS - 1:
                 tell = tells.setdefault(days, model.new_bool_var(f"tell {days}"))
-                told, on = model.new_bool_var(""), model.new_bool_var("")
-                model.add_implication(told, tell)
+                telling, on = model.new_bool_var(""), model.new_bool_var("")
+                model.add_implication(telling, tell)
                 model.add_implication(on, tell.negated())
-                model.add(told + on == going)
+                model.add(telling + on == ongoing)
                 worth = 1 if len(set(rooms)) == AGENTS else -1
-                earned.append(worth * AGENTS ** (DAYS - len(rooms)) * told)
+                terms.append(worth * AGENTS ** (DAYS - len(rooms)) * telling)
             if len(rooms) < DAYS:
                 grow(rooms, on)
 
     grow((), model.new_constant(1))
-    model.maximize(sum(earned))
+    model.maximize(sum(terms))
     solver = cp_model.CpSolver()
     solver.parameters.num_workers, solver.parameters.random_seed = 1, SEED
     assert solver.solve(model) == cp_model.OPTIMAL
-    found = {days for days, tell in tells.items() if solver.value(tell)}
-    return lambda visits: TELL if tuple(day for day, _ in visits) in found else NOTHING
+    chosen = {days for days, tell in tells.items() if solver.value(tell)}
+    return lambda visits: TELL if tuple(day for day, _ in visits) in chosen else NOTHING
 
 
 MOVES = np.array([[0, 1], [0, -1], [1, 0], [-1, 0], [0, 0]])
 CELLS = np.array(list(itertools.product(range(3), repeat=2)))
 MOVED = (CELLS[:, None] + MOVES) % 3 @ np.array([3, 1])
-"""[cell, move] the cell after it; the field is a torus."""
+"""[cell, move] the next cell; the grid is a torus."""
 GAMES, STEPS = 10, 9
-"""Of an episode; a game's tenth step earns nothing."""
+"""Of an episode; the tenth step of a game earns nothing."""
 
 
 def coins(choose: Callable[[np.ndarray], np.ndarray]) -> float:
     """Return of both agents together in an episode of coin_game with shared rewards.
 
     Args:
-        choose: from what each pair of moves earns, [red, blue, red coin, blue coin, move of red,
-            move of blue], to what the pair that is taken earns: without the last two axes.
+        choose: from the value of each pair of moves, [red, blue, red coin, blue coin, move of red,
+            move of blue], to that of the chosen pair, without the last two axes.
     """
     red, blue, red_coin, blue_coin = np.ogrid[:9, :9, :9, :9]
     red, blue, red_coin, blue_coin = (x[..., None, None] for x in (red, blue, red_coin, blue_coin))
@@ -138,7 +137,7 @@ def coins(choose: Callable[[np.ndarray], np.ndarray]) -> float:
     to_blue = MOVED[blue, np.arange(5)]
     own_red, own_blue = to_red == red_coin, to_blue == blue_coin
     taken_red, taken_blue = to_blue == red_coin, to_red == blue_coin
-    # One's own coin is worth 1; the other's 1 to one and -2 to the other.
+    # A coin is worth 1 to its taker; if it is of the other's colour, -2 to the other.
     now = own_red.astype(float) + own_blue - taken_red - taken_blue
     gone_red, gone_blue = own_red | taken_red, own_blue | taken_blue
     value = np.zeros((9, 9, 9, 9))
@@ -160,20 +159,20 @@ def coins(choose: Callable[[np.ndarray], np.ndarray]) -> float:
     return GAMES * float(value.mean())
 
 
-def own_coin(earned: np.ndarray) -> np.ndarray:
-    """Each takes the shortest way to its own coin, whatever lies on it."""
+def own_coin(values: np.ndarray) -> np.ndarray:
+    """Each takes the shortest path to its own coin, whatever lies on it."""
     away = np.abs(CELLS[:, None] - CELLS)
     far = np.minimum(away, 3 - away).sum(-1)
     move = far[MOVED].argmin(1)  # [cell, coin]
     red, blue, red_coin, blue_coin = np.ogrid[:9, :9, :9, :9]
-    return earned[red, blue, red_coin, blue_coin, move[red, red_coin], move[blue, blue_coin]]
+    return values[red, blue, red_coin, blue_coin, move[red, red_coin], move[blue, blue_coin]]
 
 
 def assigned(memory: None, view: View, keys: jax.Array) -> tuple[None, jax.Array]:
-    """simple_spread: each flies to a landmark of its own, so that the ways add up to the least.
+    """simple_spread: each flies to a landmark of its own, in the shortest assignment.
 
-    Flies as the step is computed: a tenth of the speed is added to the place, then the speed is
-    three quarters of what it was, and half a unit more where there is thrust.
+    Follows the game's dynamics: a tenth of the velocity is added to the position, then the velocity
+    is reduced to three quarters, plus half a unit of thrust.
     """
     seen = view.observation
     speed, landmarks = seen[..., :2], seen[..., 4:10]
@@ -185,12 +184,12 @@ def assigned(memory: None, view: View, keys: jax.Array) -> tuple[None, jax.Array
     target = jnp.take_along_axis(landmarks, mine[..., None, None], 2)[..., 0, :]
     thrust = jnp.array([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
     after = 0.75 * speed[..., None, :] + 0.5 * thrust  # [B, agent, action, 2]
-    way = 0.1 * speed[..., None, :] + 0.4 * after  # until it has come to rest
-    return None, jnp.linalg.norm(target[..., None, :] - way, axis=-1).argmin(-1)
+    stop = 0.1 * speed[..., None, :] + 0.4 * after  # displacement until at rest
+    return None, jnp.linalg.norm(target[..., None, :] - stop, axis=-1).argmin(-1)
 
 
 def played(env: str, act: Act | None = None) -> float:
-    """Mean return over agents of a policy, or of random play."""
+    """Mean return of a policy over agents, or of random play."""
     environment = make(env)
 
     def at_random(memory: None, view: View, keys: jax.Array) -> tuple[None, jax.Array]:
@@ -203,17 +202,17 @@ def played(env: str, act: Act | None = None) -> float:
 
 
 def soups() -> float:
-    """A bound on overcooked's cramped_room: it has one pot.
+    """An upper bound for overcooked's cramped_room, which has one pot.
 
-    Three onions go in, one in a step; 20 steps later a soup can be taken out. So soups are taken
-    out at least 23 steps apart, the first one after 23 steps, and each is delivered a step later.
+    Three onions go in, one per step; 20 steps later the soup can be taken out. Soups are therefore
+    at least 23 steps apart, the first after 23 steps, and each is delivered a step later.
     """
     limit, onions, cooking = 400, 3, 20
     return 20.0 * ((limit - 1) // (onions + cooking))
 
 
 def lines() -> list[dict[str, Any]]:
-    """All lines, from random play up."""
+    """All rows, from random play up."""
 
     def line(env: str, what: str, value: float | Fraction, how: str) -> dict[str, Any]:
         row = {"env": env, "what": what, "return": float(value), "how": how}
@@ -232,9 +231,9 @@ def lines() -> list[dict[str, Any]]:
         line(riddle, "never touches the switch, at best", riddle_return(best_silent()), exact),
         line(riddle, "counts by the light", riddle_return(counting), exact),
         line(riddle, "knows all", all_have_been(DAYS), exact),
-        line(coin, "random", round(coins(lambda earned: earned.mean((-2, -1))), 12), exact),
+        line(coin, "random", round(coins(lambda values: values.mean((-2, -1))), 12), exact),
         line(coin, "each to its own coin", coins(own_coin), exact),
-        line(coin, "the best", coins(lambda earned: earned.max((-2, -1))), exact),
+        line(coin, "the best", coins(lambda values: values.max((-2, -1))), exact),
         line(spread, "random", played(spread), simulated),
         line(spread, "each to a landmark of its own", played(spread, assigned), simulated),
         line(kitchen, "random", played(kitchen), simulated),
@@ -243,11 +242,9 @@ def lines() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    libraries = {name: version(name) for name in ("jax", "jaxmarl")}
     record(
         "marl_lines",
-        "python benchmarks/experiments/marl_lines.py",
-        versions=versions() | libraries,
+        libraries=("jax", "jaxmarl"),
         seeds=[SEED],
         rows=lines(),
     )

@@ -1,20 +1,19 @@
-"""One step of training runs on every environment by every algorithm that fits it.
+"""Every algorithm on every environment that it supports, for two updates.
 
     python benchmarks/experiments/marl_matrix.py
     python benchmarks/experiments/marl_matrix.py --only ant_4x2
 
-The second is for some environments, such as one with the extra `mabrax`: it puts their rows into
-what the first recorded. Each cell makes two updates of a small learner and looks whether parameters
-moved and everything stayed finite. Seconds are those of compilation and both updates.
+The second form measures some environments, such as one with the extra `mabrax`, and replaces their
+rows in the recorded result. Each cell makes two updates of a small learner and checks that
+parameters changed and everything stayed finite. Seconds include compilation.
 """
 
 import argparse
-import contextlib
+import importlib.util
 import itertools
 import json
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import numpy as np
-from record import RESULTS, record, versions
+from record import load, record
 
 from gradweave.errors import OptionError
 from gradweave.marl.games.environments import make
@@ -67,13 +66,14 @@ SMALL: dict[str, dict[str, Any]] = {
 
 def cell(env: str, algorithm: str, recurrent: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"env": env, "algorithm": algorithm, "recurrent": recurrent}
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     try:
         environment = make(env)
-        given = SMALL[algorithm] | {"recurrent": recurrent}
-        settings = algorithms.settings(algorithm, environment.family, given)
-        row_of = algorithms.algorithm(algorithm)
-        learner = row_of.build(environment, settings, 1, 2, lambda optimizer: optimizer)
+        overrides = SMALL[algorithm] | {"recurrent": recurrent}
+        settings = algorithms.settings(algorithm, environment.family, overrides)
+        learner = algorithms.algorithm(algorithm).build(
+            environment, settings, 1, 2, lambda optimizer: optimizer
+        )
     except OptionError as error:
         return row | {"runs": False, "reason": str(error)}
     program = Program(learner, jax.devices()[:1], 0, 1)
@@ -84,7 +84,7 @@ def cell(env: str, algorithm: str, recurrent: bool) -> dict[str, Any]:
     )
     finite = all(np.isfinite(x).all() for x in (*after, *metrics.figures.values()))
     moved = sum(not np.array_equal(x, y) for x, y in zip(before, after, strict=True))
-    seconds = round(time.perf_counter() - begun, 1)
+    seconds = round(time.perf_counter() - begin, 1)
     return row | {"runs": bool(finite and moved), "arrays_moved": moved, "seconds": seconds}
 
 
@@ -93,23 +93,18 @@ def main() -> None:
     parser.add_argument("--only", choices=ENVIRONMENTS, metavar="ENV", nargs="+")
     only = parser.parse_args().only
     jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the work
-    made = []
+    rows = []
     for env in only or ENVIRONMENTS:
         for algorithm, recurrent in itertools.product(SMALL, (False, True)):
-            made.append(cell(env, algorithm, recurrent))
-            print(json.dumps(made[-1]), flush=True)
-    rows = made
+            rows.append(cell(env, algorithm, recurrent))
+            print(json.dumps(rows[-1]), flush=True)
     if only:
-        known = json.loads((RESULTS / "marl_matrix.json").read_text())["rows"]
-        others = [row for row in known if row["env"] not in only]
-        rows = sorted([*others, *made], key=lambda row: ENVIRONMENTS.index(row["env"]))
-    libraries = {name: version(name) for name in ("jax", "jaxmarl", "equinox", "optax")}
-    with contextlib.suppress(PackageNotFoundError):
-        libraries["brax"] = version("brax")
+        others = [row for row in load("marl_matrix")["rows"] if row["env"] not in only]
+        rows = sorted([*others, *rows], key=lambda row: ENVIRONMENTS.index(row["env"]))
+    brax = ("brax",) if importlib.util.find_spec("brax") else ()
     record(
         "marl_matrix",
-        "python benchmarks/experiments/marl_matrix.py",
-        versions=versions() | libraries,
+        libraries=("jax", "jaxmarl", "equinox", "optax", *brax),
         seeds=[0],
         rows=rows,
     )

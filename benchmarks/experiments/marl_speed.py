@@ -1,12 +1,12 @@
-"""How fast `gradweave train` trains, beside PPO by hand and PPO as JaxMARL trains it.
+"""Speed of `gradweave train`, beside a minimal PPO and PPO as in JaxMARL.
 
     taskset -c 0 python benchmarks/experiments/marl_speed.py [NAME ...]
 
 IPPO on simple_spread, one core, one device: the learner of `gradweave.marl` with its defaults;
-`bare_ppo.py`, in as few lines as it takes; `jaxmarl_ppo.py`, written after JaxMARL's own script.
-All have the same networks, batch, epochs, minibatches and optimizer. They take turns; a ratio is
-taken within each turn, by wall and by processor time, and medians count. Variants: three seeds
-side by side, MAPPO, a memory, whose ratios are against the same two. Names choose among ours.
+`bare_ppo.py`, a minimal PPO; `jaxmarl_ppo.py`, written after JaxMARL's own script. All have the
+same networks, batch, epochs, minibatches and optimizer. They take turns; ratios are taken within
+each turn, by wall and by processor time, and medians count. Variants are three seeds in parallel,
+MAPPO, and a recurrent policy, all against the same two. Names select among the variants.
 """
 
 import json
@@ -16,17 +16,16 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
 
 import bare_ppo
 import jax
 import jaxmarl_ppo
-from record import record, versions
+from record import record
 
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
@@ -42,30 +41,32 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def ours(algorithm: str = "ippo", seeds: int = 1, **given: Any) -> Callable[[], int]:
-    """A call that makes some updates, and says how many steps that were."""
+def ours(algorithm: str = "ippo", seeds: int = 1, **overrides: Any) -> Callable[[], int]:
+    """A function that makes some updates and returns the number of environment steps."""
     environment = make(ENV)
-    settings = algorithms.settings(algorithm, environment.family, given)
+    settings = algorithms.settings(algorithm, environment.family, overrides)
     learner = algorithms.algorithm(algorithm).build(
         environment, settings, 1, 10_000, lambda optimizer: optimizer
     )
     program = Program(learner, jax.devices()[:1], 0, seeds)
-    held = [program.run(program.start(), 1)[0]]
+    state = program.run(program.start(), 1)[0]
 
     def run() -> int:
-        held[0], _ = program.run(held[0], UPDATES)
-        jax.block_until_ready(jax.tree.leaves(held[0].parameters))
+        nonlocal state
+        state, _ = program.run(state, UPDATES)
+        jax.block_until_ready(jax.tree.leaves(state.parameters))
         return seeds * UPDATES * settings.steps
 
     return run
 
 
 def other(module: Any) -> Callable[[], int]:
-    """The same of a script that is measured beside."""
-    held = [module.train(module.start(), jax.random.key(1))[0]]
+    """The same for a script that we compare with."""
+    state = module.train(module.start(), jax.random.key(1))[0]
 
     def run() -> int:
-        held[0], _ = jax.block_until_ready(module.train(held[0], jax.random.key(2)))
+        nonlocal state
+        state, _ = jax.block_until_ready(module.train(state, jax.random.key(2)))
         return UPDATES * bare_ppo.STEPS * bare_ppo.ENVS
 
     return run
@@ -80,9 +81,9 @@ def main() -> None:
     processor: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(TURNS):
         for name, run in cases.items():
-            began, spent = time.perf_counter(), time.process_time()
+            begin, spent = time.perf_counter(), time.process_time()
             steps = run()
-            wall[name].append(steps / (time.perf_counter() - began))
+            wall[name].append(steps / (time.perf_counter() - begin))
             processor[name].append(steps / (time.process_time() - spent))
 
     def ratio(rates: dict[str, list[float]], name: str, beside: str) -> float:
@@ -104,13 +105,12 @@ def main() -> None:
     ]
     for row in rows:
         print(json.dumps(row), flush=True)
-    libraries = {name: version(name) for name in ("jax", "jaxmarl", "equinox", "flax", "optax")}
     record(
         "marl_speed",
         shlex.join(
             ["taskset", "-c", "0", "python", "benchmarks/experiments/marl_speed.py", *sys.argv[1:]]
         ),
-        versions=versions() | libraries,
+        libraries=("jax", "jaxmarl", "equinox", "flax", "optax"),
         seeds=[0],
         env=ENV,
         turns=TURNS,

@@ -1,9 +1,9 @@
-"""What the verifier says to every mutant of small schedules, against an independent oracle.
+"""The verifier's verdicts on all mutants of small schedules, beside an independent oracle's.
 
     python benchmarks/experiments/mutations.py
 
 Mutations and oracle are those of tests/verify. Every alternative of every mutation is tried at
-every transfer, but for the two schedules of hundreds of transfers, where a few are drawn.
+every transfer; on the two schedules of hundreds of transfers a few are drawn.
 """
 
 import sys
@@ -45,14 +45,14 @@ def counts(tally: Tally) -> dict[str, int]:
 
 def main() -> None:
     schedules, by_mutation = [], {}
-    for network, strategy, collective, most in SCHEDULES:
+    for network, strategy, collective, limit in SCHEDULES:
         scheduler = from_spec(strategy)
         schedule = scheduler.schedule(gw.topology.from_spec(network), collective=collective)
         aggregating = getattr(scheduler, "aggregating_switches", False)
-        tallies = judge(schedule, most=most, aggregating_switches=aggregating)
-        made = {"topology": network, "scheduler": strategy, "collective": collective}
-        here = {"transfers": schedule.num_transfers, "alternatives": most or "all"}
-        schedules.append({**made, **here, **counts(total(tallies.values()))})
+        tallies = judge(schedule, most=limit, aggregating_switches=aggregating)
+        case = {"topology": network, "scheduler": strategy, "collective": collective}
+        size = {"transfers": schedule.num_transfers, "alternatives": limit or "all"}
+        schedules.append({**case, **size, **counts(total(tallies.values()))})
         print(schedules[-1], flush=True)
         for name, tally in tallies.items():
             by_mutation.setdefault(name, []).append(tally)
@@ -60,7 +60,6 @@ def main() -> None:
     print(table(joined))
     record(
         "mutations",
-        "python benchmarks/experiments/mutations.py",
         seeds=[0],
         schedules=schedules,
         rows=[{"mutation": name, **counts(tally)} for name, tally in joined.items()],

@@ -1,24 +1,26 @@
-"""100 random networks: how far each strategy stays above the lower bound, and how often at it.
+"""100 random networks: the gap of each strategy to the lower bound.
 
     taskset -c 0 python benchmarks/experiments/random_networks_gap.py
 
 Two sets of benchmarks/random_networks.py, seeds 0 to 99 each: random networks, every fifth with
 links whose two directions differ; and well-connected ones, which are harder, since no single
-server's links bind alone. All-reduce, one core, compiled code warm. Each gap is to one lower bound
-for each network: that of free trees, or what the portfolio's exact search proved beyond it.
+server's links are the bottleneck. All-reduce, one core, after compilation. All gaps on a network
+are to one lower bound: that of free trees, or a higher one that the portfolio's exact search
+proved.
 """
 
 import statistics
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from random_networks import random_network, well_connected_network
-from record import RESULTS, record
+from record import RESULTS, record, show
+from timing import timed
 
 import gradweave as gw
 from gradweave.errors import NoScheduleError
@@ -32,26 +34,27 @@ STRATEGIES: dict[str, Scheduler] = {
     "merged": Merged(),
     "ring": Ring(),
 }
-
-
 SETS: dict[str, Callable[[int], gw.Topology]] = {
     "random": lambda seed: random_network(seed, unlike_directions=seed % 5 == 4),
     "well connected": well_connected_network,
 }
 
 
+def rounds_of(strategy: Scheduler, network: gw.Topology) -> int | None:
+    """None where the strategy does not apply."""
+    try:
+        return strategy.schedule(network, seed=SEED).rounds
+    except NoScheduleError:
+        return None
+
+
 def measure(network: gw.Topology) -> dict[str, Any]:
-    begin = time.perf_counter()
-    solution = gw.solve(network, seed=SEED)
-    portfolio = {"rounds": solution.rounds, "seconds": time.perf_counter() - begin}
+    seconds, solution = timed(lambda: gw.solve(network, seed=SEED))
+    portfolio = {"rounds": solution.rounds, "seconds": seconds}
     results: dict[str, dict[str, Any]] = {"portfolio": portfolio}
     for name, strategy in STRATEGIES.items():
-        begin = time.perf_counter()
-        try:
-            rounds = strategy.schedule(network, seed=SEED).rounds
-        except NoScheduleError:
-            rounds = None
-        results[name] = {"rounds": rounds, "seconds": time.perf_counter() - begin}
+        seconds, rounds = timed(partial(rounds_of, strategy, network))
+        results[name] = {"rounds": rounds, "seconds": seconds}
     bound = gw.bounds.free_trees(network).rounds
     return {
         "network": network.name,
@@ -66,25 +69,25 @@ def measure(network: gw.Topology) -> dict[str, Any]:
 
 
 def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    shown = [row for row in rows if row[name]["rounds"] is not None]
+    solved = [row for row in rows if row[name]["rounds"] is not None]
     seconds = [row[name]["seconds"] for row in rows]
-    found = {
+    result = {
         "strategy": name,
-        "networks": len(shown),
+        "networks": len(solved),
         "mean_seconds": statistics.mean(seconds),
         "slowest_seconds": max(seconds),
     }
-    if not shown:  # it applies to none of them
-        return found
-    gaps = [row[name]["rounds"] / row["proved"] - 1 for row in shown]
+    if not solved:  # it applies to none
+        return result
+    gaps = [row[name]["rounds"] / row["proved"] - 1 for row in solved]
     return {
-        **found,
+        **result,
         "mean_gap": statistics.mean(gaps),
         "mean_gap_to_free_trees_bound": statistics.mean(
-            row[name]["rounds"] / row["bound"] - 1 for row in shown
+            row[name]["rounds"] / row["bound"] - 1 for row in solved
         ),
         "worst_gap": max(gaps),
-        "worst_network": shown[gaps.index(max(gaps))]["network"],
+        "worst_network": solved[gaps.index(max(gaps))]["network"],
         "proved_optimal": sum(gap == 0 for gap in gaps),
     }
 
@@ -134,10 +137,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], names: list[str]) -> None:
 def main() -> None:
     for warm in ("ring:4", "mesh:2x3", "jellyfish:reference=J15"):
         for strategy in STRATEGIES.values():
-            try:
-                strategy.schedule(gw.topology.from_spec(warm))
-            except NoScheduleError:
-                continue
+            rounds_of(strategy, gw.topology.from_spec(warm))  # compiles
     names = ["portfolio", "grown", "symmetric", "merged", "ring"]
     rows: dict[str, list[dict[str, Any]]] = {}
     summaries = []
@@ -150,8 +150,7 @@ def main() -> None:
                 print(row, flush=True)
         for name in names:
             summaries.append({"networks_of": kind, **summary(name, rows[kind])})
-            shown = summaries[-1].items()
-            print({key: round(x, 4) if isinstance(x, float) else x for key, x in shown})
+            show(summaries[-1])
     record(
         "random_networks_gap",
         "taskset -c 0 python benchmarks/experiments/random_networks_gap.py",

@@ -2,26 +2,26 @@
 
     python benchmarks/experiments/rllib.py [--folder build/rllib-venv]
 
-RLlib, torch and mpe2 live in a virtual environment of their own, which is made in the folder at
-first (2 GB; torch's file for processors alone will do). `rllib_side.py` is what runs in it.
+RLlib, torch and mpe2 are installed in a virtual environment of their own, created in the folder on
+the first run (2 GB; torch's CPU wheel suffices). `peers/rllib_side.py` runs in it.
 
 1. Parity. `mpe2.simple_spread_v3` plays random actions, half of its episodes crowded; JaxMARL's
-   game repeats them, each step from mpe2's state and also each episode from its beginning alone.
-   What differs at most is recorded. JaxMARL's episodes have 26 steps unless told otherwise, mpe2's
-   25: both play 25 here.
+   game replays them, each step from mpe2's state, and each episode from its initial state. The
+   largest differences are recorded. JaxMARL's episodes have 26 steps by default, mpe2's 25: both
+   have 25 here.
 2. Training. Seeds and sides take turns, each training in a new process with both cores: RLlib with
    two env runners and one learner, or two learners (torch's DDP over gloo); Gradweave on one and on
-   two devices, each twice: first with nothing compiled before, then with the programs that the
-   first run kept, as commands keep them. Returns are the mean over agents of an episode's reward,
-   over the episodes that ended in an update, while learning. Time counts from the start of the
-   process: imports, Ray's start, compilation. An update's time is when it is reported, which
-   Gradweave does about once a second. The sustained rate leaves out RLlib's first two updates and
-   Gradweave's first call.
+   two devices, each twice: first with an empty compilation cache, then with the cache of the first
+   run, as for commands. Returns are the mean over agents of an episode's reward, over the episodes
+   that ended in an update, while learning. Time counts from the start of the process: imports,
+   Ray's start, compilation. An update's time is when it is reported, which Gradweave does about
+   once a second. The sustained rate leaves out RLlib's first two updates and Gradweave's first
+   call.
 
-RLlib's loss is brought to Gradweave's by its settings; parameters are drawn and Adam's ε set alike.
-What is left: RLlib normalises advantages over a batch rather than a minibatch, and adds a row to
-each piece of an episode, which no loss counts, so that its minibatches have 6500 rows rather than
-6144, for the same 16 steps of the optimizer.
+RLlib's settings make its loss equal to Gradweave's; initial parameters and Adam's ε are set in the
+same way. Remaining differences: RLlib normalises advantages over a batch rather than a minibatch,
+and adds a masked row to each fragment of an episode, so that its minibatches have 6500 rows rather
+than 6144, for the same 16 steps of the optimizer.
 """
 
 import argparse
@@ -48,9 +48,9 @@ PINNED = (
     *("ray[rllib]==2.60.0", "torch==2.13.0", "mpe2==1.1.1"),
     *("pettingzoo==1.27.0", "gymnasium==1.2.2", "numpy==2.4.6"),
 )
-SIDE = Path(__file__).with_name("rllib_side.py")
+SIDE = Path(__file__).parents[1] / "peers" / "rllib_side.py"
 ENV = "MPE_simple_spread_v3:max_steps=24"
-"""JaxMARL counts from 0: these are episodes of 25 steps, as mpe2's."""
+"""JaxMARL counts from 0: episodes have 25 steps, as in mpe2."""
 SHARED: dict[str, Any] = {
     "environments": 64, "rollout": 128, "epochs": 4, "learning_rate": 1e-3, "discount": 0.95,
     "smoothing": 0.95, "clip": 0.2, "entropy": 0.01, "value": 0.5, "gradient_norm": 0.5,
@@ -60,52 +60,52 @@ OURS = {"minibatches": 4, "decay": False, "truncation": "end", "activation": "ta
 THEIRS = {"env_runners": 2, "minibatch_rows": 6500}
 STEPS_OF_UPDATE = SHARED["environments"] * SHARED["rollout"]
 UPDATES, OUR_UPDATES = 14, 100
-"""RLlib's, and Gradweave's, which are cheaper."""
+"""Of RLlib, and of Gradweave, which are cheaper."""
 SEEDS = (0, 1, 2)
 TARGET = -22.5
-"""The stated return: mean of three updates."""
+"""Target return: mean of three updates."""
 PARITY_EPISODES = 400
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A way to train."""
+    """A side and its number of learners or devices."""
 
     side: str
     name: str
     parts: int
     """RLlib's remote learners, or Gradweave's devices."""
-    again: bool = False
-    """With the programs that the case before it compiled."""
+    cached: bool = False
+    """With the compilation cache of the case before it."""
 
 
 CASES = (
     Case("rllib", "RLlib, one learner", 0),
     Case("gradweave", "Gradweave, 1 device", 1),
-    Case("gradweave", "Gradweave, 1 device, later run", 1, again=True),
+    Case("gradweave", "Gradweave, 1 device, later run", 1, cached=True),
     Case("rllib", "RLlib, two learners", 2),
     Case("gradweave", "Gradweave, 2 devices", 2),
-    Case("gradweave", "Gradweave, 2 devices, later run", 2, again=True),
+    Case("gradweave", "Gradweave, 2 devices, later run", 2, cached=True),
 )
 RUNS = {
     "rllib": [case.name for case in CASES if case.side == "rllib"],
-    "first_run": [case.name for case in CASES if case.side == "gradweave" and not case.again],
-    "later_run": [case.name for case in CASES if case.side == "gradweave" and case.again],
+    "first_run": [case.name for case in CASES if case.side == "gradweave" and not case.cached],
+    "later_run": [case.name for case in CASES if case.side == "gradweave" and case.cached],
 }
 
 
-def made(folder: Path) -> Path:
-    """The other virtual environment's Python; makes it where it is not there."""
-    python, told = folder / "bin" / "python", folder / "pinned.txt"
-    if not told.exists() or told.read_text().split() != list(PINNED):
+def installed(folder: Path) -> Path:
+    """RLlib's virtual environment's Python; creates it if needed."""
+    python, pins = folder / "bin" / "python", folder / "pinned.txt"
+    if not pins.exists() or pins.read_text().split() != list(PINNED):
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", *PINNED], check=True)
-        told.write_text("\n".join(PINNED) + "\n")
+        pins.write_text("\n".join(PINNED) + "\n")
     return python.absolute()
 
 
 def parity(python: Path, folder: Path) -> dict[str, Any]:
-    """The greatest differences between both games, over random episodes."""
+    """The largest differences between both games, over random episodes."""
     import jax
     import jax.numpy as jnp
 
@@ -113,7 +113,7 @@ def parity(python: Path, folder: Path) -> dict[str, Any]:
 
     path = folder / "play.npz"
     subprocess.run([python, SIDE, "play", path, "0", str(PARITY_EPISODES)], check=True)
-    their = np.load(path)
+    theirs = np.load(path)
     game = make(ENV).game
     agents = list(game.agents)
     start = game.reset(jax.random.key(0))[1]
@@ -139,8 +139,8 @@ def parity(python: Path, folder: Path) -> dict[str, Any]:
     def episode(p: Any, v: Any, actions: Any) -> Any:
         return jax.lax.scan(step, at(p, v), actions)[1]
 
-    p, v, actions = their["p"], their["v"], their["action"]
-    expected = their["seen"], their["reward"], their["over"][:, :, 0], p[:, 1:], v[:, 1:]
+    p, v, actions = theirs["p"], theirs["v"], theirs["action"]
+    expected = theirs["seen"], theirs["reward"], theirs["over"][:, :, 0], p[:, 1:], v[:, 1:]
 
     def flat(x: Any) -> Any:
         return x.reshape(-1, *x.shape[2:])
@@ -148,9 +148,9 @@ def parity(python: Path, folder: Path) -> dict[str, Any]:
     single = one_step(flat(p[:, :-1]), flat(v[:, :-1]), flat(actions))
     whole = episode(p[:, 0], v[:, 0], actions)
 
-    def furthest(got: Any, wanted: Any) -> dict[str, float]:
+    def largest(got: Any, expected: Any) -> dict[str, float]:
         names = ("observation", "reward", "position", "velocity")
-        pairs = [(got[i], wanted[i]) for i in (0, 1, 3, 4)]
+        pairs = [(got[i], expected[i]) for i in (0, 1, 3, 4)]
         return {
             name: float(np.abs(np.asarray(one, np.float64) - other).max())
             for name, (one, other) in zip(names, pairs, strict=True)
@@ -163,51 +163,51 @@ def parity(python: Path, folder: Path) -> dict[str, Any]:
         "episodes": PARITY_EPISODES,
         "steps": int(actions.shape[0] * actions.shape[1]),
         "share_of_steps_with_agents_touching": float(touching),
-        "largest_difference_of_one_step": furthest(single, tuple(map(flat, expected))),
-        "largest_difference_in_an_episode": furthest(whole, expected),
+        "largest_difference_of_one_step": largest(single, tuple(map(flat, expected))),
+        "largest_difference_in_an_episode": largest(whole, expected),
         "ends_agree": bool((np.asarray(whole[2]) == expected[2]).all()),
         "steps_of_an_episode": {"mpe2": int(actions.shape[1]), "JaxMARL's default": longer},
-        "return_at_random": float(their["reward"][::2].sum(1).mean()),
+        "return_at_random": float(theirs["reward"][::2].sum(1).mean()),
     }
 
 
-def trained(case: Case, seed: int, python: Path, folder: Path) -> dict[str, Any]:
+def train_case(case: Case, seed: int, python: Path, folder: Path) -> dict[str, Any]:
     """One training in a process of its own.
 
     Args:
         folder: Also holds what JAX compiled for this seed and number of devices.
     """
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        told = {**SHARED, "seed": seed, "folder": own}
+    with tempfile.TemporaryDirectory(dir=folder) as run_folder:
+        options = {**SHARED, "seed": seed, "folder": run_folder}
         if case.side == "rllib":
-            told |= {**THEIRS, "learners": case.parts, "updates": UPDATES}
+            options |= {**THEIRS, "learners": case.parts, "updates": UPDATES}
             command = [python, SIDE, "train"]
         else:
-            kept = folder / f"compiled-{case.parts}-{seed}"
-            if kept.exists() != case.again:
-                raise SystemExit(f"{case.name}: programs are there or not: {kept}")
-            told |= {"devices": case.parts, "updates": OUR_UPDATES, "compiled": str(kept)}
+            cache = folder / f"compiled-{case.parts}-{seed}"
+            if cache.exists() != case.cached:
+                raise SystemExit(f"{case.name}: unexpected state of the compilation cache {cache}")
+            options |= {"devices": case.parts, "updates": OUR_UPDATES, "compiled": str(cache)}
             command = [sys.executable, __file__, "--train"]
-        settings = Path(own) / "settings.json"
-        settings.write_text(json.dumps(told))
-        load, begun = os.getloadavg()[0], time.time()
-        lines = said([*command, settings], Path(own) / "errors.txt")
-    first, *rows = [{**line, "at": line["at"] - begun} for line in lines]
+        settings = Path(run_folder) / "settings.json"
+        settings.write_text(json.dumps(options))
+        load, begin = os.getloadavg()[0], time.time()
+        lines = reports([*command, settings], Path(run_folder) / "errors.txt")
+    first, *rows = [{**line, "at": line["at"] - begin} for line in lines]
     row = {
         "case": case.name,
         "side": case.side,
         "seed": seed,
         "load_at_start": load,
-        **judged(rows, 2 if case.side == "rllib" else first["calls_of_one_update"]),
-        "told": {key: value for key, value in first.items() if key != "at"},
+        **summary(rows, 2 if case.side == "rllib" else first["calls_of_one_update"]),
+        "about": {key: value for key, value in first.items() if key != "at"},
         "curve": [[round(r["at"], 3), r["steps"], round(r["mean_return"], 4)] for r in rows],
     }
-    print(json.dumps({k: x for k, x in row.items() if k not in ("curve", "told")}), flush=True)
+    print(json.dumps({k: x for k, x in row.items() if k not in ("curve", "about")}), flush=True)
     return row
 
 
-def said(command: list[Any], errors: Path) -> list[dict[str, Any]]:
-    """The lines that a process says; nothing of it is left behind."""
+def reports(command: list[Any], errors: Path) -> list[dict[str, Any]]:
+    """The lines of JSON that a process prints; its process group is killed at the end."""
     with errors.open("w") as sink:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=sink, text=True, start_new_session=True
@@ -222,8 +222,8 @@ def said(command: list[Any], errors: Path) -> list[dict[str, Any]]:
     return [json.loads(line[1:]) for line in out.splitlines() if line.startswith("@")]
 
 
-def judged(rows: list[dict[str, Any]], warming: int) -> dict[str, Any]:
-    """Rate, times and return of a training."""
+def summary(rows: list[dict[str, Any]], warming: int) -> dict[str, Any]:
+    """Rate, times and returns of a training."""
     before, last = rows[warming - 1], rows[-1]
     fixed = UPDATES * STEPS_OF_UPDATE
     at_fixed = next(i for i, row in enumerate(rows) if row["steps"] >= fixed)
@@ -245,12 +245,12 @@ def judged(rows: list[dict[str, Any]], warming: int) -> dict[str, Any]:
 
 
 def train(settings: Path) -> None:
-    """Gradweave's side: what `gradweave train` does, telling when each update was reported."""
-    told = json.loads(settings.read_text())
-    os.environ["XDG_CACHE_HOME"] = told["compiled"]
+    """Gradweave's side: trains as `gradweave train` does, and prints when updates are reported."""
+    options = json.loads(settings.read_text())
+    os.environ["XDG_CACHE_HOME"] = options["compiled"]
     from gradweave.cli.jax_start import start_jax
 
-    start_jax(told["devices"])
+    start_jax(options["devices"])
 
     import jax
 
@@ -259,19 +259,19 @@ def train(settings: Path) -> None:
     from gradweave.marl.learners import algorithms
     from gradweave.training.log import read_log
 
-    made = algorithms.settings("ippo", "spread", {**{key: told[key] for key in SHARED}, **OURS})
+    shared = {key: options[key] for key in SHARED}
     config = Config(
         env=ENV,
         algorithm="ippo",
-        settings=made,
-        steps=told["updates"] * STEPS_OF_UPDATE,
-        devices=told["devices"],
-        seed=told["seed"],
+        settings=algorithms.settings("ippo", "spread", {**shared, **OURS}),
+        steps=options["updates"] * STEPS_OF_UPDATE,
+        devices=options["devices"],
+        seed=options["seed"],
     )
-    folder = Path(told["folder"]) / "training"
+    folder = Path(options["folder"]) / "training"
     reported: list[tuple[int, float]] = []
     done = training.train(
-        config, folder, report=lambda made: reported.append((made.update, time.time()))
+        config, folder, report=lambda progress: reported.append((progress.update, time.time()))
     )
     shapes = [list(x.shape[1:]) for x in jax.tree.leaves(done.parameters)]
     calls = iter(reported)
@@ -287,18 +287,18 @@ def train(settings: Path) -> None:
 
 
 def compared(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians by case, and the faster way of each side against the other, seed by seed."""
-    kept = (
+    """Medians by case, and ratios of the fastest cases of both sides, seed by seed."""
+    keys = (
         *("sustained_steps_per_s", "first_update_s", "wall_s_to_fixed_steps"),
         *("return_at_fixed_steps", "wall_s_to_target", "steps_to_target", "return_at_end"),
     )
 
-    def middle(case: Case, key: str) -> float | None:
+    def median(case: Case, key: str) -> float | None:
         values = [row[key] for row in rows if row["case"] == case.name]
         return None if None in values else statistics.median(values)
 
     medians = [
-        {"case": case.name, "side": case.side, **{key: middle(case, key) for key in kept}}
+        {"case": case.name, "side": case.side, **{key: median(case, key) for key in keys}}
         for case in CASES
     ]
     rate = "sustained_steps_per_s"
@@ -313,24 +313,23 @@ def compared(rows: list[dict[str, Any]]) -> dict[str, Any]:
         known = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
         return [ours / theirs if key == rate else theirs / ours for ours, theirs in known]
 
-    keys = (rate, "wall_s_to_fixed_steps", "wall_s_to_target")
+    compared_keys = (rate, "wall_s_to_fixed_steps", "wall_s_to_target")
     return {
         "medians": medians,
         "fastest": fastest,
         "times_rllib": {
-            run: {key: ratios(run, key) for key in keys} for run in ("first_run", "later_run")
+            run: {key: ratios(run, key) for key in compared_keys}
+            for run in ("first_run", "later_run")
         },
     }
 
 
 def draw(rows: list[dict[str, Any]], at_random: float, path: Path) -> None:
-    """Return against time, a line a training; updates that were reported together are one point."""
-    import matplotlib
+    """Return against time, one line per training; updates reported together are one point."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panel = plt.subplots(figsize=(7, 4.2))
+    figure = Figure(figsize=(7, 4.2))
+    panel = figure.subplots()
     colours = {case.name: f"C{i}" for i, case in enumerate(CASES)}
     for row in rows:
         together: dict[float, list[float]] = {}
@@ -357,36 +356,35 @@ def draw(rows: list[dict[str, Any]], at_random: float, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, default=Path("build/rllib-venv"))
-    parser.add_argument("--train", type=Path, help="for the processes that this starts")
-    given = parser.parse_args()
-    if given.train:
-        train(given.train)
+    parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.train:
+        train(arguments.train)
         return
     load = os.getloadavg()
-    python = made(given.folder)
+    python = installed(arguments.folder)
     # Ray's sockets need short paths.
     with tempfile.TemporaryDirectory(prefix="rl") as folder:
-        same = parity(python, Path(folder))
-        print(json.dumps(same), flush=True)
-        rows = [trained(case, seed, python, Path(folder)) for seed in SEEDS for case in CASES]
+        games = parity(python, Path(folder))
+        print(json.dumps(games), flush=True)
+        rows = [train_case(case, seed, python, Path(folder)) for seed in SEEDS for case in CASES]
     result = compared(rows)
     print(json.dumps(result, indent=1), flush=True)
-    draw(rows, same["return_at_random"], RESULTS / "rllib.png")
-    told = {row["case"]: row.pop("told") for row in rows}
+    draw(rows, games["return_at_random"], RESULTS / "rllib.png")
+    about = {row["case"]: row.pop("about") for row in rows}
     record(
         "rllib",
-        "python benchmarks/experiments/rllib.py",
         versions=versions()
-        | told[CASES[1].name].pop("versions")
-        | {f"rllib side: {name}": v for name, v in told[CASES[0].name].pop("versions").items()},
+        | about[CASES[1].name].pop("versions")
+        | {f"rllib side: {name}": v for name, v in about[CASES[0].name].pop("versions").items()},
         pinned=PINNED,
         seeds=SEEDS,
         load_at_start=load,
         settings={"shared": SHARED, "gradweave": OURS, "rllib": THEIRS},
-        parameters={CASES[i].side: told[CASES[i].name]["parameters"] for i in (0, 1)},
+        parameters={CASES[i].side: about[CASES[i].name]["parameters"] for i in (0, 1)},
         fixed_steps=UPDATES * STEPS_OF_UPDATE,
         target=TARGET,
-        parity=same,
+        parity=games,
         **result,
         rows=rows,
     )

@@ -2,21 +2,19 @@
 
     python benchmarks/experiments/scaling.py
 
-Run it on one core for comparable figures, such as with ``taskset -c 0``. Compiled code is warmed
-up first; the median of several runs counts where they are short.
+For comparable figures, run it on one core, for example with ``taskset -c 0``. After compilation;
+the median of several runs counts where they are short.
 """
 
 import resource
-import statistics
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from record import RESULTS, record
+from record import RESULTS, record, show
+from timing import median_time
 
 import gradweave as gw
 from gradweave.schedulers import Merged
@@ -26,30 +24,19 @@ STRATEGY = Merged(tries=1)
 SEED = 0
 
 
-def measure(work: Callable[[], Any], budget_s: float = 2.0) -> tuple[float, Any]:
-    """Median seconds of up to five runs, as many as fit the budget, and the last result."""
-    taken: list[float] = []
-    result = None
-    while len(taken) < 5 and (not taken or sum(taken) < budget_s):
-        begin = time.perf_counter()
-        result = work()
-        taken.append(time.perf_counter() - begin)
-    return statistics.median(taken), result
-
-
 def row(n: int) -> dict[str, Any]:
     network = gw.topology.bcube(n=n, k=1)
-    bound_s, bound = measure(lambda: gw.bounds.free_trees(network))
-    verified_s, made = measure(lambda: STRATEGY.schedule(network, seed=SEED))
-    verify_s, verdict = measure(lambda: gw.verify.verify(made))
-    rounds_s, _ = measure(lambda: gw.simulate.seconds(made, 100e6, "rounds"))
-    events_s, _ = measure(lambda: gw.simulate.seconds(made, 100e6, "events"))
+    bound_s, bound = median_time(lambda: gw.bounds.free_trees(network))
+    verified_s, schedule = median_time(lambda: STRATEGY.schedule(network, seed=SEED))
+    verify_s, verdict = median_time(lambda: gw.verify.verify(schedule))
+    rounds_s, _ = median_time(lambda: gw.simulate.seconds(schedule, 100e6, "rounds"))
+    events_s, _ = median_time(lambda: gw.simulate.seconds(schedule, 100e6, "events"))
     assert verdict.valid
     return {
         "topology": network.name,
         "servers": network.num_servers,
-        "transfers": made.num_transfers,
-        "rounds": made.rounds,
+        "transfers": schedule.num_transfers,
+        "rounds": schedule.rounds,
         "fixed_tree_bound": gw.bounds.fixed_trees(
             gw.schedule.FlowTrees.shortest_path(network), "all_reduce"
         ).rounds,
@@ -93,7 +80,7 @@ def main() -> None:
     rows = []
     for n in SIZES:
         rows.append(row(n))
-        print({key: round(x, 4) if isinstance(x, float) else x for key, x in rows[-1].items()})
+        show(rows[-1])
     record(
         "scaling",
         "taskset -c 0 python benchmarks/experiments/scaling.py",

@@ -1,7 +1,7 @@
-"""The training of the shipped weights: its curves, and what it took.
+"""The training run of the shipped weights: its curves and cost.
 
 python benchmarks/experiments/shipped_training.py            trains first: gradweave learn
-python benchmarks/experiments/shipped_training.py FOLDER     reads what `gradweave learn` left there
+python benchmarks/experiments/shipped_training.py FOLDER     reads the output of `gradweave learn`
 """
 
 import json
@@ -19,24 +19,23 @@ from gradweave.learning.config import read_config
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """One row an update."""
+    """One row per update."""
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Rounds over the bound of each exercise, smoothed, against updates."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    """Rounds over the bound of each exercise against updates, as moving averages."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
 
     curves: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         for name, values in row["problems"].items():
             curves.setdefault(name, []).append((row["update"], 100 * values["over_bound"]))
-    figure, panels = plt.subplots(1, 2, figsize=(13, 7), sharey=True)
+    figure = Figure(figsize=(13, 7))
+    panels = figure.subplots(1, 2, sharey=True)
     for panel, fixed in zip(panels, (False, True), strict=True):
-        panel.set_prop_cycle(color=plt.get_cmap("tab20").colors)
+        panel.set_prop_cycle(color=colormaps["tab20"].colors)
         for name, points in curves.items():
             if name.endswith("fixed") != fixed:
                 continue

@@ -1,28 +1,28 @@
-"""What a slow worker costs under sync, ssp and async: gradients a second, loss against time.
+"""The cost of slow workers under sync, ssp and async: gradients per second, loss against time.
 
     python benchmarks/experiments/stragglers.py
 
 Four workers and two servers, each a process, on Ray. Two cores cannot compute for four workers at
-once, so computing is emulated: a worker computes its real gradient, about a millisecond, and sleeps
-until the step has taken 20 ms, five times as long where it is slow. Messages, waiting and updates
-are real. What is measured is therefore the protocol and not the machine's arithmetic.
+once, so the duration of computing is emulated: a worker computes its real gradient, about a
+millisecond, and sleeps until the step has taken 20 ms, five times as long if it is slow. Messages,
+waiting and updates are real. The protocol is measured, not the machine's arithmetic.
 
-Three ways in which workers are slow:
+Three scenarios of slowness:
 
 - constant: worker 3 always takes 5 times as long;
-- roaming: at any time one of the four does, for 0.1 s, then another draw is made;
-- pauses: any step pauses for 0.2 s with probability 0.05.
+- roaming: at any time one of the four does, redrawn every 0.1 s;
+- pauses: each step pauses for 0.2 s with probability 0.05.
 
-A rate is gradients applied a second, over the last three quarters of a run's gradients; an update
-of sync's applies four. Beside each measured rate stands the simulator's, whose messages take no
-time.
+A rate is gradients applied per second, over the last three quarters of a run's gradients; an update
+under sync applies four. The simulator's rate, with messages in no time, is reported beside each
+measured one.
 
-Learned is least squares with covariance eigenvalues 1, 1/2, 1/3 … and no noise, by plain gradient
-descent on fresh batches. In the runs on Ray every rule applies as many gradients and moves the
-parameters equally far: sync steps by η along the mean of four, the others by η/4 along each, so
-that loss at equal gradients differs by staleness alone. The price of a step is measured by the
-simulator, which is exact: all rules with the same η along whatever an update is made of, for
-several η, and the loss after equal numbers of updates and of gradients.
+The task is least squares with covariance eigenvalues 1, 1/2, 1/3 … and no noise, by plain gradient
+descent on fresh batches. In the runs on Ray every rule applies the same number of gradients with
+the same total step: sync steps by η along the mean of four, the others by η/4 along each, so that
+loss at equal gradients differs by staleness alone. The price of a step is measured by the
+simulator, which is exact: all rules with the same η per update, for several η, and the loss after
+equal numbers of updates and of gradients.
 """
 
 import dataclasses
@@ -30,7 +30,6 @@ import json
 import os
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from record import RESULTS, record, versions
+from record import RESULTS, record
 
 from gradweave.aggregate.asynchronous import (
     Run,
@@ -57,13 +56,13 @@ SEEDS = (0, 1, 2)
 WORKERS, SERVERS, STEPS = 4, 2, 250
 STEP_S, FACTOR = 0.02, 5.0
 RATE = 0.8
-"""η of sync's."""
+"""η under sync."""
 RATES = (0.1, 0.2, 0.4, 0.8, 1.2, 1.6)
-"""η of all rules, where the price of a step is measured."""
+"""η of all rules in the price of a step."""
 DIVERGED = 10.0
 PARAMETERS, BATCH, TEST = 1024, 32, 1024
 POINTS = 50
-"""Losses taken along a run."""
+"""Losses recorded along a run."""
 SCENARIOS: dict[str, dict[str, Any]] = {
     "constant": {"slow": ((3, FACTOR),)},
     "roaming": {"spell_s": 0.1, "spell_factor": FACTOR},
@@ -79,11 +78,11 @@ RULES = {
 
 
 def problem(seed: int) -> tuple[np.ndarray, Any, Any]:
-    """First parameters, the gradient function, and the loss that is reported: of other data."""
-    one, other = jax.random.split(jax.random.key(seed))
+    """Initial parameters, the gradient function, and the reported loss, on other data."""
+    truth_key, test_key = jax.random.split(jax.random.key(seed))
     scale = (np.arange(PARAMETERS, dtype=np.float32) + 1) ** -0.5
-    truth = np.asarray(jax.random.normal(one, (PARAMETERS,)))
-    seen = scale * np.asarray(jax.random.normal(other, (TEST, PARAMETERS)))
+    truth = np.asarray(jax.random.normal(truth_key, (PARAMETERS,)))
+    inputs = scale * np.asarray(jax.random.normal(test_key, (TEST, PARAMETERS)))
 
     def squares(params: Any, x: Any) -> jax.Array:
         return 0.5 * jnp.mean((x @ (params - truth)) ** 2)
@@ -91,23 +90,22 @@ def problem(seed: int) -> tuple[np.ndarray, Any, Any]:
     def loss(params: Any, draw: Any) -> jax.Array:
         return squares(params, scale * jax.random.normal(draw.key, (BATCH, PARAMETERS)))
 
-    return 0 * truth, jax.value_and_grad(loss), jax.jit(lambda params: squares(params, seen))
+    return 0 * truth, jax.value_and_grad(loss), jax.jit(lambda params: squares(params, inputs))
 
 
 def task(scenario: str, rule: str, seed: int, rate: float | None = None) -> tuple[Task, Any]:
-    """What a rule is to train, and the loss that is reported.
+    """The task of a rule, and the reported loss.
 
     Args:
-        scenario: who is slow.
+        scenario: which workers are slow.
         rule: the consistency.
         seed: of everything.
-        rate: η of each update; if not given, one by which gradients move the parameters as far
-            under every rule.
+        rate: η of each update; if not given, with the same total step under every rule.
     """
-    params, gradient, tested = problem(seed)
+    params, gradient, loss = problem(seed)
     if rate is None:
         rate = RATE if rule == "sync" else RATE / WORKERS
-    made = Task(
+    asynchronous = Task(
         params,
         gradient,
         optax.sgd(rate),
@@ -118,11 +116,11 @@ def task(scenario: str, rule: str, seed: int, rate: float | None = None) -> tupl
         stragglers=Stragglers(step_s=STEP_S, seed=seed, **SCENARIOS[scenario]),
         **RULES[rule],
     )
-    return made, tested
+    return asynchronous, loss
 
 
 def later_rate(run: Run) -> float:
-    """Gradients a second, without the first quarter of them."""
+    """Gradients per second, without the first quarter of them."""
     seconds = run.history.seconds
     return run.history.gradients_per_s(seconds[len(seconds) // 4], seconds[-1])
 
@@ -132,20 +130,20 @@ def keep_every(rule: str) -> int:
     return gradients // WORKERS if rule == "sync" else gradients
 
 
-def curve(run: Run, tested: Any) -> dict[str, list[float]]:
+def curve(run: Run, loss: Any) -> dict[str, list[float]]:
     return {
         "gradients": [kept.gradients for kept in run.kept],
         "seconds": [round(kept.seconds, 3) for kept in run.kept],
-        "loss": [float(f"{float(tested(kept.params)):.4g}") for kept in run.kept],
+        "loss": [float(f"{float(loss(kept.params)):.4g}") for kept in run.kept],
     }
 
 
 def row(scenario: str, rule: str, seed: int) -> dict[str, Any]:
-    made, tested = task(scenario, rule, seed)
-    run = train(made, keep_every=keep_every(rule))
-    virtual = simulate(made, keep_every=keep_every(rule))
+    asynchronous, loss = task(scenario, rule, seed)
+    run = train(asynchronous, keep_every=keep_every(rule))
+    virtual = simulate(asynchronous, keep_every=keep_every(rule))
     history = run.history
-    found = {
+    result = {
         "scenario": scenario,
         "rule": rule,
         "seed": seed,
@@ -159,17 +157,17 @@ def row(scenario: str, rule: str, seed: int) -> dict[str, Any]:
         "gradients_of_each_worker": np.bincount(history.worker, minlength=WORKERS).tolist(),
         "pulled_bytes": int(run.traffic.pulled_bytes.sum()),
         "pushed_bytes": int(run.traffic.pushed_bytes.sum()),
-        "curve": curve(run, tested),
-        "simulated_curve": curve(virtual, tested),
+        "curve": curve(run, loss),
+        "simulated_curve": curve(virtual, loss),
     }
-    said = {k: v for k, v in found.items() if "curve" not in k}
-    print(json.dumps(said | {"loss": found["curve"]["loss"][-1]}), flush=True)
-    return found
+    scalars = {k: v for k, v in result.items() if "curve" not in k}
+    print(json.dumps(scalars | {"loss": result["curve"]["loss"][-1]}), flush=True)
+    return result
 
 
 def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each rule beside sync: ratios of rates and of losses at equal gradients, within a seed."""
-    found = []
+    comparisons = []
     at = {(row["scenario"], row["rule"], row["seed"]): row for row in rows}
     for scenario in SCENARIOS:
         for rule in RULES:
@@ -183,7 +181,7 @@ def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 return [one / sync for one, sync in each]
 
             half = len(pairs[0][0]["curve"]["loss"]) // 2 - 1
-            found.append(
+            comparisons.append(
                 {
                     "scenario": scenario,
                     "rule": rule,
@@ -193,29 +191,29 @@ def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "loss_times_sync_at_end": losses(-1),
                 }
             )
-    return found
+    return comparisons
 
 
 def price(rule: str, seed: int) -> list[dict[str, Any]]:
-    """Simulated, worker 3 slow: the loss after equal updates and gradients, for several η."""
-    found = []
+    """Simulated with worker 3 slow: the loss after equal updates and gradients, for several η."""
+    prices = []
     for rate in RATES:
-        made, tested = task("constant", rule, seed, rate)
-        run = simulate(made, keep_every=STEPS)
-        found.append(
+        asynchronous, loss = task("constant", rule, seed, rate)
+        run = simulate(asynchronous, keep_every=STEPS)
+        prices.append(
             {
                 "rule": rule,
                 "seed": seed,
                 "rate": rate,
-                "loss_after_updates": finite(tested(run.kept[0].params)),
-                "loss_after_gradients": finite(tested(run.params)),
+                "loss_after_updates": finite(loss(run.kept[0].params)),
+                "loss_after_gradients": finite(loss(run.params)),
             }
         )
-    return found
+    return prices
 
 
 def finite(loss: jax.Array) -> float | None:
-    """None where it diverged."""
+    """The loss; None if it diverged."""
     return float(loss) if float(loss) < DIVERGED else None
 
 
@@ -287,8 +285,7 @@ def main() -> None:
     draw(rows, RESULTS / "stragglers.png")
     record(
         "stragglers",
-        "python benchmarks/experiments/stragglers.py",
-        versions=versions() | {name: version(name) for name in ("ray", "jax", "jaxlib", "optax")},
+        libraries=("ray", "jax", "jaxlib", "optax"),
         seeds=SEEDS,
         load_at_start=load,
         minutes=round((time.monotonic() - begin) / 60, 1),
@@ -299,8 +296,8 @@ def main() -> None:
         step_s=STEP_S,
         factor=FACTOR,
         scenarios={
-            name: dataclasses.asdict(Stragglers(step_s=STEP_S, **given))
-            for name, given in SCENARIOS.items()
+            name: dataclasses.asdict(Stragglers(step_s=STEP_S, **options))
+            for name, options in SCENARIOS.items()
         },
         emulation="durations by sleep, gradients real",
         compared=compared(rows),

@@ -1,11 +1,11 @@
-"""Seconds and gap against servers, for each strategy, on BCube(n, 1) and square tori.
+"""Seconds and gap of each strategy against the number of servers, on BCube(n, 1) and square tori.
 
     taskset -c 0 python benchmarks/experiments/strategies_scaling.py
 
-16 to 1,024 servers, all-reduce, seed 0, the verification's time apart. Compiled code is warmed up
-first; the median of up to five runs counts where they are short. Seconds are the process's own, so
-that others on the machine do not count. The searches run as often as
-their defaults say; grown and merged, whose defaults restart for seconds on purpose, run once.
+16 to 1,024 servers, all-reduce, seed 0, without the time of verification. After compilation; the
+median of up to five runs counts where they are short. Seconds are processor time. Searches use
+their default number of restarts, except grown and merged, whose defaults restart for seconds: they
+run once.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from record import RESULTS, record
+from record import RESULTS, record, show
 
 import gradweave as gw
 from gradweave.schedulers import Grown, Merged, Ring, Scheduler, Symmetric, scheduler, to_spec
@@ -38,7 +38,7 @@ FACTOR = 3.0
 
 
 def measure(strategy: Scheduler, network: gw.Topology) -> tuple[float, float, Any]:
-    """Median seconds without and of verification, and the schedule."""
+    """Median seconds without verification and of verification, and the schedule."""
     verifying = [0.0]
 
     def timed_verify(*arguments: Any, **options: Any) -> Any:
@@ -52,20 +52,20 @@ def measure(strategy: Scheduler, network: gw.Topology) -> tuple[float, float, An
     try:
         alone: list[float] = []
         verified: list[float] = []
-        made = None
+        schedule = None
         while len(alone) < 5 and sum(alone) < 2:
             begin = time.process_time()
-            made = strategy.schedule(network, seed=SEED)
+            schedule = strategy.schedule(network, seed=SEED)
             alone.append(time.process_time() - begin - verifying[0])
             verified.append(verifying[0])
     finally:
         scheduler.verify = original
-    return statistics.median(alone), statistics.median(verified), made
+    return statistics.median(alone), statistics.median(verified), schedule
 
 
 def growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How much dearer a transfer is at 1,024 servers than at 64."""
-    found = []
+    """Time per transfer at 64 and at 1,024 servers."""
+    rows_by_growth = []
     for family in NETWORKS:
         for name in STRATEGIES:
             cost = {
@@ -74,7 +74,7 @@ def growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 if (row["family"], row["strategy"]) == (family, name)
             }
             few, many = (cost[servers] for servers in BETWEEN)
-            found.append(
+            rows_by_growth.append(
                 {
                     "family": family,
                     "strategy": name,
@@ -84,7 +84,7 @@ def growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "within_factor": many / few <= FACTOR,
                 }
             )
-    return found
+    return rows_by_growth
 
 
 def draw(rows: list[dict[str, Any]]) -> None:
@@ -133,17 +133,17 @@ def main() -> None:
             network = gw.topology.from_spec(spec)
             bound = gw.bounds.free_trees(network).rounds
             for name, strategy in STRATEGIES.items():
-                schedule_s, verify_s, made = measure(strategy, network)
+                schedule_s, verify_s, schedule = measure(strategy, network)
                 rows.append(
                     {
                         "family": family,
                         "network": spec,
                         "servers": network.num_servers,
                         "strategy": name,
-                        "transfers": made.num_transfers,
-                        "rounds": made.rounds,
+                        "transfers": schedule.num_transfers,
+                        "rounds": schedule.rounds,
                         "bound": bound,
-                        "gap": made.rounds / bound - 1,
+                        "gap": schedule.rounds / bound - 1,
                         "schedule_s": schedule_s,
                         "verify_s": verify_s,
                     }
@@ -159,7 +159,7 @@ def main() -> None:
         rows=rows,
     )
     for row in growths:
-        print({key: round(x, 2) if isinstance(x, float) else x for key, x in row.items()})
+        show(row, 2)
     draw(rows)
 
 

@@ -22,16 +22,12 @@ def main() -> None:
     objects = [row.as_object() for row in rows]
     record(
         "table_2",
-        "python benchmarks/experiments/table_2.py",
         same_as=f"gradweave compare --seeds {SEEDS}",
         seeds=list(range(SEEDS)),
         rows=objects,
         paper_learned=PAPER_LEARNED,
     )
-    comparison_chart(
-        objects,
-        RESULTS / "table_2.png",
-    )
+    comparison_chart(objects, RESULTS / "table_2.png")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Grown all-gathers of c pieces per server against the best possible throughput, as c grows.
+"""Grown all-gathers of c pieces per server against the optimal throughput, as c grows.
 
     python benchmarks/experiments/throughput.py
 
-All links' capacities are their bandwidths in the greatest common unit, so a round carries one piece
-over a unit of bandwidth. An all-gather of c pieces per server in T(c) rounds then takes T(c)/c in
-the units in which 1/x* is the least possible. Compared are T(c)/c of each seed, the free-tree bound
-of c pieces over c (whole rounds, and depth), and 1/x* itself.
+Capacities are the bandwidths in their greatest common unit, so in one round each unit of bandwidth
+carries one piece. An all-gather of c pieces per server in T(c) rounds then takes T(c)/c per piece,
+whose minimum is 1/x*. Compared are T(c)/c of each seed, the free-tree bound of c pieces over c
+(which counts whole rounds and depth), and 1/x*.
 """
 
 import statistics
@@ -49,18 +49,18 @@ def rows(label: str, network: gw.Topology) -> list[dict[str, Any]]:
             network.bandwidth_bytes_per_s.tolist(), network.capacity.tolist(), strict=True
         )
     ), "capacities are not bandwidths in their greatest common unit"
-    found = []
+    measured = []
     for pieces in PIECES:
         begin = time.process_time()
-        made = [
+        schedules = [
             Grown(pieces_per_server=pieces).schedule(network, collective="all_gather", seed=seed)
             for seed in SEEDS
         ]
         taken = (time.process_time() - begin) / len(SEEDS)
-        rounds = [schedule.rounds for schedule in made]
+        rounds = [schedule.rounds for schedule in schedules]
         assert min(rounds) >= best.time_per_piece * pieces
         bound = gw.bounds.free_trees(network, "all_gather", pieces_per_server=pieces)
-        found.append(
+        measured.append(
             {
                 "topology": network.name,
                 "label": label,
@@ -79,10 +79,10 @@ def rows(label: str, network: gw.Topology) -> list[dict[str, Any]]:
                 "cpu_s": taken,
             }
         )
-    return found
+    return measured
 
 
-def draw(found: list[dict[str, Any]]) -> None:
+def draw(measured: list[dict[str, Any]]) -> None:
     from matplotlib.figure import Figure
 
     columns = 4
@@ -90,7 +90,7 @@ def draw(found: list[dict[str, Any]]) -> None:
     figure = Figure(figsize=(11, 2.5 * lines), dpi=160, layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False).ravel()
     for axes, label in zip(grid, NETWORKS, strict=False):
-        mine = [row for row in found if row["label"] == label]
+        mine = [row for row in measured if row["label"] == label]
         pieces = [row["pieces_per_server"] for row in mine]
         least = float(Fraction(mine[0]["least_time_per_piece"]))
         bound = [row["bound"] / c for row, c in zip(mine, pieces, strict=True)]
@@ -113,21 +113,20 @@ def draw(found: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     Grown(restarts=1).schedule(gw.topology.ring(4))  # compiles
-    found = []
+    measured = []
     for label, network in NETWORKS.items():
         new = rows(label, network)
-        found += new
+        measured += new
         least = new[0]["least_time_per_piece"]
         shown = " ".join(f"{row['rounds']}/{row['bound']}" for row in new)
         print(f"{label:30} 1/x* {least:5} rounds/bound {shown}", flush=True)
     record(
         "throughput",
-        "python benchmarks/experiments/throughput.py",
         seeds=list(SEEDS),
         scheduler=gw.schedulers.to_spec(Grown()),
-        rows=found,
+        rows=measured,
     )
-    draw(found)
+    draw(measured)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python benchmarks/experiments/time_against_size.py
 
-100 Gbit/s and 10 µs a link, 1 KB to 1 GB, torus 8x8 and BCube(4,1), three seeds. Times are those of
-the event model: no barriers, as executors run. The textbook strategies are taken as they are; the
-portfolio with the objective seconds may cut pieces finer and overlap stages, and has them among its
-candidates.
+100 Gbit/s and 10 µs per link, 1 KB to 1 GB, torus 8x8 and BCube(4,1), three seeds. Times are those
+of the event model: no barriers, as executors run. The textbook strategies have their defaults; the
+portfolio with the objective seconds may use smaller pieces and overlap stages, and includes them
+among its candidates.
 """
 
 import sys
@@ -40,17 +40,17 @@ def times(schedule: gw.schedule.Schedule, gradient_bytes: float) -> dict[str, fl
 
 def row(
     network: gw.topology.Topology,
-    made: dict[str, gw.schedule.Schedule],
+    textbook: dict[str, gw.schedule.Schedule],
     seed: int,
     gradient_bytes: float,
 ) -> dict[str, Any]:
     solution = gw.solve(network, objective="seconds", gradient_bytes=gradient_bytes, seed=seed)
     timing = solution.timing
-    held = {
+    result = {
         "topology": network.name,
         "seed": seed,
         "gradient_bytes": gradient_bytes,
-        "textbook": {name: times(schedule, gradient_bytes) for name, schedule in made.items()},
+        "textbook": {name: times(schedule, gradient_bytes) for name, schedule in textbook.items()},
         "portfolio": {
             "seconds": timing.seconds,
             "barrier_seconds": timing.barrier_seconds,
@@ -63,9 +63,9 @@ def row(
         "gap": timing.gap,
         "best_variant_s": {to_spec(one.scheduler): one.seconds for one in solution.attempts},
     }
-    for name, taken in held["textbook"].items():
+    for name, taken in result["textbook"].items():
         assert timing.seconds <= taken["seconds"], f"behind {name}"
-    return held
+    return result
 
 
 def draw(rows: list[dict[str, Any]]) -> None:
@@ -99,14 +99,13 @@ def main() -> None:
     for spec in NETWORKS:
         network = gw.topology.from_spec(spec)
         for seed in SEEDS:
-            made = {to_spec(one): one.schedule(network, seed=seed) for one in TEXTBOOK}
+            textbook = {to_spec(one): one.schedule(network, seed=seed) for one in TEXTBOOK}
             for gradient_bytes in SIZES:
-                rows.append(row(network, made, seed, gradient_bytes))
+                rows.append(row(network, textbook, seed, gradient_bytes))
                 best = rows[-1]["portfolio"]
                 print(f"{spec} {seed} {gradient_bytes:g} {best['scheduler']} {best['seconds']:.3e}")
     record(
         "time_against_size",
-        "python benchmarks/experiments/time_against_size.py",
         seeds=list(SEEDS),
         rows=rows,
     )

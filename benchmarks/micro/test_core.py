@@ -27,11 +27,11 @@ def test_bound(benchmark, network):
 
 
 def test_verify(benchmark, network):
-    made = Merged(tries=1).schedule(network)
-    assert benchmark(gw.verify.verify, made).valid
+    schedule = Merged(tries=1).schedule(network)
+    assert benchmark(gw.verify.verify, schedule).valid
 
 
 @pytest.mark.parametrize("model", ["rounds", "events"])
 def test_seconds(benchmark, network, model):
-    made = Merged(tries=1).schedule(network)
-    assert benchmark(gw.simulate.seconds, made, 100e6, model) > 0
+    schedule = Merged(tries=1).schedule(network)
+    assert benchmark(gw.simulate.seconds, schedule, 100e6, model) > 0

@@ -1,14 +1,13 @@
-"""PPO on simple_spread as JaxMARL trains it: what `gradweave train` is measured against.
+"""PPO on simple_spread as in JaxMARL, with which `gradweave train` is compared.
 
-    python benchmarks/experiments/jaxmarl_ppo.py
+    python benchmarks/peers/jaxmarl_ppo.py
 
-Written here after JaxMARL's `baselines/IPPO/ippo_ff_mpe.py`, which its wheel does not hold: the
-same computation in the same order, with Flax's networks of 64 + 64, returns and lengths of episodes
-beside each game, all agents of all games as rows of one matrix, an epoch's whole batch reordered by
-row, values clipped, and figures of each minibatch. Left out: reporting to Weights & Biases after
-each update. Agents do not see who they are, as there. Batch, epochs, minibatches and the
-optimizer's settings are those of `bare_ppo.py`. Prints environment steps a second over a minute or
-so, compilation aside.
+Written after JaxMARL's `baselines/IPPO/ippo_ff_mpe.py`, which its wheel does not contain: the same
+computation in the same order, with Flax networks of 64 + 64, returns and lengths of episodes logged
+in each game, all agents of all games as rows of one matrix, an epoch's whole batch permuted by row,
+clipped values, and metrics of each minibatch. Left out: reporting to Weights & Biases. As there,
+agents do not observe their index. Batch, epochs, minibatches and the optimizer's settings are those
+of `bare_ppo.py`. Prints environment steps per second over about a minute, without compilation.
 """
 
 import sys
@@ -29,7 +28,7 @@ SEEN, ACTIONS = 18, 5
 
 
 class Networks(linen.Module):
-    """Scores of the actions, and a value."""
+    """Logits of the actions, and a value."""
 
     @linen.compact
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -64,7 +63,7 @@ def log_p_of(scores: jax.Array, action: jax.Array) -> jax.Array:
 
 
 class Logged(NamedTuple):
-    """A game, and returns and lengths of the episode that it is in and of the last one: [A]."""
+    """A game, and returns and lengths of its present and its last episode: [A]."""
 
     game: Any
     returns: jax.Array
@@ -142,13 +141,13 @@ def learn(learner: TrainState, part: tuple) -> tuple[TrainState, dict[str, jax.A
 def update(carry: tuple, _: None) -> tuple[tuple, dict[str, jax.Array]]:
     (learner, state, obs, key), steps = jax.lax.scan(play, carry, None, STEPS)
     gae = advantages(steps, learner.apply_fn(learner.params, rows(obs))[1])
-    lesson = steps, gae, gae + steps.value
+    batch = steps, gae, gae + steps.value
 
     def epoch(carry: tuple, _: None) -> tuple[tuple, dict[str, jax.Array]]:
         learner, key = carry
         key, ordering = jax.random.split(key)
         order = jax.random.permutation(ordering, STEPS * ROWS)
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[order], lesson)
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[order], batch)
         parts = jax.tree.map(lambda x: x.reshape(PARTS, -1, *x.shape[1:]), flat)
         learner, figures = jax.lax.scan(learn, learner, parts)
         return (learner, key), figures

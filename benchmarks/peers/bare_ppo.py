@@ -1,11 +1,11 @@
-"""PPO on simple_spread in as few lines as it takes: what `gradweave train` is measured against.
+"""A minimal PPO on simple_spread, with which `gradweave train` is compared.
 
-    python benchmarks/experiments/bare_ppo.py
+    python benchmarks/peers/bare_ppo.py
 
-Independent PPO with shared parameters, two networks of 64 + 64, and nothing else: no masks, no
-memory, no devices, no seeds side by side, no metrics, no checkpoints. Same batch, epochs,
-minibatches and optimizer as `gradweave.marl` takes by default for this environment. Prints
-environment steps a second over a minute or so, compilation aside.
+Independent PPO with shared parameters and two networks of 64 + 64: without masks, recurrence,
+several devices or seeds, metrics and checkpoints. Batch, epochs, minibatches and optimizer are
+`gradweave.marl`'s defaults for this environment. Prints environment steps per second over about a
+minute, without compilation.
 """
 
 import json
@@ -131,9 +131,9 @@ def report(start: Callable[[], tuple], train: Callable, calls: int = 6) -> None:
     jax.block_until_ready(carry)
     rates, rewards = [], []
     for call in range(calls):
-        begun = time.perf_counter()
+        begin = time.perf_counter()
         carry, reward = jax.block_until_ready(train(carry, jax.random.key(2 + call)))
-        rates.append(UPDATES * STEPS * ENVS / (time.perf_counter() - begun))
+        rates.append(UPDATES * STEPS * ENVS / (time.perf_counter() - begin))
         rewards.append(float(reward[-1]))
     print(json.dumps({"steps_per_s": rates, "mean_reward": rewards}))
 

@@ -1,14 +1,14 @@
-"""RLlib's side of `rllib.py`, for the other virtual environment: neither JAX nor Gradweave here.
+"""RLlib's side of `experiments/rllib.py`, in a virtual environment without JAX and Gradweave.
 
-    python rllib_side.py play OUTPUT.npz SEED EPISODES     what mpe2's game does with random actions
-    python rllib_side.py train SETTINGS.json               PPO; a line of JSON for each update
+    python rllib_side.py play OUTPUT.npz SEED EPISODES     plays random actions in mpe2's game
+    python rllib_side.py train SETTINGS.json               trains PPO; a line of JSON per update
 
-The game is `mpe2.simple_spread_v3` as users make it, in one class for RLlib: agents' numbers are
-appended to what they see as one-hot vectors, and an episode's end counts as its end, as Gradweave's
-learners have it by default, rather than as something that goes on unseen.
+The game is `mpe2.simple_spread_v3`, wrapped for RLlib: agents' indices are appended to observations
+as one-hot vectors, and the end of an episode is a termination, as by default in Gradweave, rather
+than a truncation.
 """
 
-from __future__ import annotations  # Ray pickles classes without what only annotations name
+from __future__ import annotations  # Ray pickles classes without names used in annotations only
 
 import json
 import os
@@ -22,11 +22,11 @@ from mpe2 import simple_spread_v3
 
 AGENTS, EPISODE = 3, 25
 CROWDED = 0.35
-"""Half of the positions in every second episode lie in: agents then touch more often than not."""
+"""Half the width of the start positions in every second episode: agents then collide often."""
 
 
 def play(path: str, seed: int, episodes: int) -> None:
-    """Plays random actions from given positions, and keeps all that is seen."""
+    """Plays random actions from random positions, and stores observations, rewards and states."""
     draw = np.random.default_rng(seed)
     env = simple_spread_v3.parallel_env(max_cycles=EPISODE)
     names = list(env.possible_agents)
@@ -60,7 +60,7 @@ def play(path: str, seed: int, episodes: int) -> None:
 
 
 def environment(context: Any) -> Any:
-    """The game for RLlib, whose runners' seeds follow each other: games would be the same."""
+    """The game for RLlib; seeds of its runners are consecutive and would repeat games."""
     import gymnasium as gym
     from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 
@@ -95,7 +95,7 @@ def environment(context: Any) -> Any:
 
 
 def counting() -> Any:
-    """Adds up what episodes earn, whose pieces come with different samples.
+    """Sums the returns of episodes, whose fragments arrive in different samples.
 
     RLlib's own mean is over the last episodes of each runner rather than all of an update.
     """
@@ -112,57 +112,57 @@ def counting() -> Any:
     return count
 
 
-def configured(told: dict[str, Any]) -> Any:
-    """RLlib's PPO with the settings told."""
+def configured(options: dict[str, Any]) -> Any:
+    """RLlib's PPO with these settings."""
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
-    learners = told["learners"]
+    learners = options["learners"]
     parts = max(learners, 1)
     network = DefaultModelConfig(
-        fcnet_hiddens=list(told["hidden"]),
+        fcnet_hiddens=list(options["hidden"]),
         fcnet_activation="tanh",
         head_fcnet_hiddens=[],
         vf_share_layers=False,
     )
-    runners = told["env_runners"]
+    runners = options["env_runners"]
     return (
         PPOConfig()
         .environment("spread")
         .multi_agent(policies={"shared"}, policy_mapping_fn=lambda *_, **__: "shared")
         .env_runners(
             num_env_runners=runners,
-            num_envs_per_env_runner=told["environments"] // runners,
-            rollout_fragment_length=told["rollout"],
+            num_envs_per_env_runner=options["environments"] // runners,
+            rollout_fragment_length=options["rollout"],
             batch_mode="truncate_episodes",
         )
         .learners(num_learners=learners, num_gpus_per_learner=0)
         .rl_module(model_config=network)
         .training(
-            train_batch_size_per_learner=told["environments"] * told["rollout"] // parts,
-            minibatch_size=told["minibatch_rows"] // parts,
-            num_epochs=told["epochs"],
-            lr=told["learning_rate"],
-            gamma=told["discount"],
-            lambda_=told["smoothing"],
-            clip_param=told["clip"],
-            entropy_coeff=told["entropy"],
-            # RLlib has the square of the critic's error where others have half of it.
-            vf_loss_coeff=told["value"] / 2,
+            train_batch_size_per_learner=options["environments"] * options["rollout"] // parts,
+            minibatch_size=options["minibatch_rows"] // parts,
+            num_epochs=options["epochs"],
+            lr=options["learning_rate"],
+            gamma=options["discount"],
+            lambda_=options["smoothing"],
+            clip_param=options["clip"],
+            entropy_coeff=options["entropy"],
+            # RLlib's value loss is the squared error, others' half of it.
+            vf_loss_coeff=options["value"] / 2,
             vf_clip_param=float("inf"),
             use_kl_loss=False,
             kl_coeff=0.0,
-            grad_clip=told["gradient_norm"],
+            grad_clip=options["gradient_norm"],
             grad_clip_by="global_norm",
         )
         .callbacks(on_sample_end=counting())
         .reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=0)
-        .debugging(seed=1000 * told["seed"], log_level="ERROR")
+        .debugging(seed=1000 * options["seed"], log_level="ERROR")
     )
 
 
-def alike(algorithm: Any, seed: int) -> dict[str, list[int]]:
-    """Draws the parameters and sets Adam's ε as Gradweave does; their shapes by name."""
+def initialise(algorithm: Any, seed: int) -> dict[str, list[int]]:
+    """Draws parameters and sets Adam's ε as Gradweave does; returns the shapes by name."""
     import torch
 
     def drawn(name: str, old: np.ndarray) -> np.ndarray:
@@ -189,27 +189,27 @@ def alike(algorithm: Any, seed: int) -> dict[str, list[int]]:
 
 
 def train(path: str) -> None:
-    """Trains, and says after each update when that was, how far it is and what episodes earned."""
+    """Trains, and prints after each update the time, the steps and the mean return."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
     from ray.tune.registry import register_env
 
     with open(path) as file:
-        told = json.load(file)
-    # Processors here are a way to count: every process of Ray's is to start at once.
+        options = json.load(file)
+    # A nominal number of processors, so that all of Ray's processes can start at once.
     ray.init(
-        num_cpus=8, include_dashboard=False, log_to_driver=False, _temp_dir=told["folder"],
+        num_cpus=8, include_dashboard=False, log_to_driver=False, _temp_dir=options["folder"],
         object_store_memory=10**9,
     )  # fmt: skip
     register_env("spread", environment)
-    algorithm = configured(told).build_algo()
+    algorithm = configured(options).build_algo()
     try:
         say(
-            parameters=alike(algorithm, told["seed"]),
+            parameters=initialise(algorithm, options["seed"]),
             versions={name: version(name) for name in ("ray", "torch", "mpe2", "numpy")},
         )
         before = np.zeros(2)
-        for _ in range(told["updates"]):
+        for _ in range(options["updates"]):
             result = algorithm.train()
             played = result["env_runners"]
             after = np.array([played["returns"], played["returned"]])
@@ -231,9 +231,9 @@ def train(path: str) -> None:
         ray.shutdown()
 
 
-def say(**what: Any) -> None:
-    """A line for the other side."""
-    print("@" + json.dumps({"at": time.time(), **what}), flush=True)
+def say(**report: Any) -> None:
+    """Prints a line for the other side."""
+    print("@" + json.dumps({"at": time.time(), **report}), flush=True)
 
 
 if __name__ == "__main__":

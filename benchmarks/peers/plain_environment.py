@@ -1,10 +1,10 @@
-"""The scheduling environment once more, in plain Python: what its JAX form is measured against.
+"""The scheduling environment in plain Python, with which the JAX environment is compared.
 
-One episode at a time, with the rules of `gradweave.environment`: flow-tree selection once a round,
-then workload scheduling, one workload a step, until none is left that fits; both agents' rewards;
-the mask of available workloads with each step. What never changes is looked up, not worked out
-again, and the mask is kept, not made anew: a step takes from it what the sent workload rules out.
-There are two forms of it, which differ in how the mask is kept.
+One episode at a time, by the rules of `gradweave.environment`: flow-tree selection once per round,
+then workload scheduling, one workload per step, until none fits; both agents' rewards; the mask of
+available workloads with each step. Constants are looked up in tables, and the mask is updated
+incrementally: a step removes what the sent workload rules out. There are two variants, which
+represent the mask differently.
 """
 
 import random
@@ -17,16 +17,16 @@ from gradweave.environment import Instance, Problem
 
 
 class Taken(NamedTuple):
-    """A step that was taken."""
+    """A recorded step."""
 
     trees: list[bool]
-    """The round's."""
+    """Selected in the round."""
     workload: int
-    """As `SchedulingEnvironment` numbers it; −1 for a step of flow-tree selection."""
+    """In `SchedulingEnvironment`'s numbering; −1 for a step of flow-tree selection."""
     tree_reward: float
     workload_reward: float
     available: list[int]
-    """Workloads available after it, numbered in the same way."""
+    """Workloads available afterwards, in the same numbering."""
 
 
 class PlainEnvironment:
@@ -39,7 +39,7 @@ class PlainEnvironment:
         giver, taker = np.asarray(problem.giver)[hop], np.asarray(problem.taker)[hop]
         own = np.where(np.asarray(problem.at_giver)[tree], giver, taker)
         self.number = hop * trees + tree
-        """What `SchedulingEnvironment` calls each workload; here they are numbered from 0."""
+        """`SchedulingEnvironment`'s number of each workload; here they are numbered from 0."""
         self.tree: list[int] = tree.tolist()
         self.transfer: list[int] = (own * trees + tree).tolist()
         self.arrives: list[int] = (taker * trees + tree).tolist()
@@ -59,7 +59,7 @@ class PlainEnvironment:
             self.given.setdefault(gives, []).append(workload)
         self.stage: list[int] = np.asarray(problem.stage).tolist()
         self.barrier = bool(problem.barrier)
-        # A root's copies wait for the reduces into it too.
+        # A root's copies also wait for the reduces into it.
         self.then = {
             root * trees + q: root * trees + then
             for q, (root, then) in enumerate(
@@ -74,12 +74,12 @@ class PlainEnvironment:
         self.reset()
 
     def index(self) -> None:
-        """Brings what is looked up into the form that the mask asks for."""
+        """Builds the lookup tables that updating the mask needs."""
         self.ruled_out_by_link = [set(workloads) for workloads in self.on_link]
         self.ruled_out_by_transfer = {key: set(w) for key, w in self.alike.items()}
 
     def reset(self) -> None:
-        """Begins an episode."""
+        """Starts an episode."""
         self.round = 0
         self.waiting = self.waiting_first.copy()
         self.pending = set(self.pending_first)
@@ -106,7 +106,7 @@ class PlainEnvironment:
                 self.ready.add(workload)
 
     def begin_round(self, trees: list[bool]) -> None:
-        """Trees that are done or held back are not selected, whatever is said."""
+        """Trees that are complete or behind the barrier are never selected."""
         last = self.open if self.barrier else 1
         self.selected = sum(
             selected and self.left_in_tree[tree] > 0 and self.stage[tree] <= last
@@ -116,7 +116,7 @@ class PlainEnvironment:
         self.room = self.capacity.copy()
 
     def select(self, trees: list[bool]) -> tuple[bytearray, float]:
-        """Flow-tree selection: the round's trees. Where nothing is ready, the round passes.
+        """Flow-tree selection: the round's trees. If nothing is ready, the round ends.
 
         Returns:
             The mask of available workloads, and flow-tree selection's reward.
@@ -135,9 +135,9 @@ class PlainEnvironment:
             The mask, both agents' rewards, workload scheduling's first, and whether the round is
             over.
         """
-        gone = self.ruled_out_by_transfer[self.send(workload)]
-        self.ready -= gone
-        self.rule_out(gone)
+        excluded = self.ruled_out_by_transfer[self.send(workload)]
+        self.ready -= excluded
+        self.rule_out(excluded)
         for link in self.links[workload]:
             self.room[link] -= 1
             if self.room[link] == 0:
@@ -146,14 +146,14 @@ class PlainEnvironment:
         return self.mask, 1 / self.total, tree_reward, not self.available
 
     def rule_out(self, workloads: set[int]) -> None:
-        """Takes workloads from the mask."""
+        """Removes workloads from the mask."""
         mask = self.mask
         for workload in self.available & workloads:
             mask[workload] = 0
         self.available -= workloads
 
     def send(self, workload: int) -> int:
-        """Notes that a transfer was made, and which one."""
+        """Records a workload's transfer, and returns the transfer."""
         transfer = self.transfer[workload]
         self.pending.discard(transfer)
         self.arriving.append(self.arrives[workload])
@@ -164,7 +164,7 @@ class PlainEnvironment:
         return transfer
 
     def end_round(self) -> float:
-        """What was on the way has arrived; flow-tree selection's reward."""
+        """Completes the round's transfers; returns flow-tree selection's reward."""
         self.round += 1
         waiting, complete = self.waiting, []
         for arrived in self.arriving:
@@ -186,29 +186,29 @@ class PlainEnvironment:
         return dense + (-self.pieces / self.total if self.pending else 10.0)
 
     def draw(self, number: float) -> int:
-        """An available workload, from a number between 0 and 1."""
+        """The available workload at a position between 0 and 1."""
         available = tuple(self.available)
         return available[int(number * len(available))]
 
     def random_episode(
         self, rng: random.Random, share: float = 1.0, taken: list[Taken] | None = None
     ) -> int:
-        """Sends available workloads at random until all transfers are made; how many steps.
+        """Sends random available workloads until all transfers are made; returns the steps.
 
         Args:
             rng: random numbers.
-            share: chance of a tree to be selected in a round.
-            taken: where to note what was done and said.
+            share: probability of selecting a tree in a round.
+            taken: receives the steps.
         """
         self.reset()
         steps, number = 0, rng.random
         while self.pending:
             trees = [share == 1.0 or number() < share for _ in range(self.pieces)]
-            begun = self.round
+            begin = self.round
             _, reward = self.select(trees)
             if taken is not None:
                 taken.append(Taken(trees, -1, reward, 0.0, self.numbers()))
-            while self.round == begun:
+            while self.round == begin:
                 workload = self.draw(number())
                 _, own, reward, _ = self.step(workload)
                 steps += 1
@@ -219,7 +219,7 @@ class PlainEnvironment:
         return steps
 
     def numbers(self) -> list[int]:
-        """Available workloads, as `SchedulingEnvironment` numbers them."""
+        """Available workloads, in `SchedulingEnvironment`'s numbering."""
         return self.number[np.flatnonzero(np.frombuffer(self.mask, np.uint8))].tolist()
 
 
@@ -229,7 +229,7 @@ class NumpyEnvironment(PlainEnvironment):
     mask: NDArray[np.bool_]
 
     def index(self) -> None:
-        """Brings what is looked up into the form that the mask asks for."""
+        """Builds the lookup tables that updating the mask needs."""
         self.indices_by_link = [np.array(workloads, np.intp) for workloads in self.on_link]
         self.indices_by_transfer = {key: np.array(w, np.intp) for key, w in self.alike.items()}
         self.trees = np.array(self.tree)
@@ -239,7 +239,7 @@ class NumpyEnvironment(PlainEnvironment):
         self.transfers = np.array(self.transfer)
 
     def reset(self) -> None:
-        """Begins an episode."""
+        """Starts an episode."""
         self.are_ready = np.zeros(len(self.tree), bool)
         self.is_pending = self.is_pending_first.copy()
         super().reset()
@@ -263,9 +263,9 @@ class NumpyEnvironment(PlainEnvironment):
         """Workload scheduling."""
         transfer = self.send(workload)
         self.is_pending[transfer] = False
-        gone = self.indices_by_transfer[transfer]
-        self.are_ready[gone] = False
-        self.mask[gone] = False
+        excluded = self.indices_by_transfer[transfer]
+        self.are_ready[excluded] = False
+        self.mask[excluded] = False
         for link in self.links[workload]:
             self.room[link] -= 1
             if self.room[link] == 0:
@@ -274,6 +274,6 @@ class NumpyEnvironment(PlainEnvironment):
         return self.mask, 1 / self.total, self.end_round() if over else 0.0, over
 
     def draw(self, number: float) -> int:
-        """An available workload, from a number between 0 and 1."""
+        """The available workload at a position between 0 and 1."""
         available = self.mask.nonzero()[0]
         return int(available[int(number * len(available))])
