@@ -48,6 +48,38 @@ def test_what_is_compiled_is_kept(tmp_path, monkeypatch):
     assert sum(second.stats.cache_hits.values()) == 1
 
 
+def test_what_an_earlier_version_kept_is_compiled_again(tmp_path):
+    """Numba keeps the types of arguments too, by the names of their classes."""
+    module = tmp_path / "earlier.py"
+    text = """
+from typing import NamedTuple
+from gradweave.compiled import kernel
+
+class Numbers(NamedTuple):
+    first: int
+
+@kernel
+def triple(numbers):
+    return 3 * numbers.first
+
+assert triple(Numbers(14)) == 42
+print(sum(triple.stats.cache_hits.values()))
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+
+    def hits(text: str) -> int:
+        module.write_text(text)
+        os.utime(module, (0, 0))  # what numba goes by: only names differ
+        command = [sys.executable, "-c", "import earlier"]
+        run = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return int(run.stdout)
+
+    later = text.replace("Numbers", "Figures")
+    assert [hits(each) for each in (text, text, later, later)] == [0, 1, 0, 1]
+
+
 def test_inner_loops_are_kept_within_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     compiled.kernel(inner=True)(triple)

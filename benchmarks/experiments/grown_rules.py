@@ -15,7 +15,7 @@ from record import record
 import gradweave as gw
 from gradweave.report import TABLE_2
 from gradweave.schedulers.trees.growing_kernel import Rule, grow
-from gradweave.schedulers.trees.grown import Lanes
+from gradweave.schedulers.trees.grown import GrowthLanes
 
 SEEDS = 100
 RULES = {
@@ -30,7 +30,7 @@ RULES = {
 
 def runs(network: gw.Topology, rule: Rule, bound: int) -> list[int]:
     """Rounds of one all-gather for each seed."""
-    growth = Lanes.of(network, np.arange(network.num_servers), routes=4).growth
+    growth = GrowthLanes.of(network, np.arange(network.num_servers), routes=4).growth
     none = np.zeros((0, 3), np.int64)
     schedules = (grow(growth, rule, none, 10_000, bound, seed) for seed in range(SEEDS))
     return [int(rows[-1, 0]) + 1 for rows in schedules]

@@ -26,7 +26,7 @@ from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned.learned import ROUTES, best_of, read_weights
 from gradweave.schedulers.learned.policy import CompiledInstance, PolicyWeights, play
 from gradweave.schedulers.trees.growing_kernel import Rule, grow
-from gradweave.schedulers.trees.grown import Lanes
+from gradweave.schedulers.trees.grown import GrowthLanes
 
 DRAWN, BEST_OF = 100, 64
 RULES = {
@@ -76,7 +76,7 @@ def uniform_policy(weights: PolicyWeights) -> PolicyWeights:
 
 def rule_player(network: gw.Topology, rule: Rule, bound: int) -> Callable[[int], int]:
     """Rounds of one pass of a rule, by seed."""
-    growth = Lanes.of(network, np.arange(network.num_servers), routes=ROUTES).growth
+    growth = GrowthLanes.of(network, np.arange(network.num_servers), routes=ROUTES).growth
     none = np.zeros((0, 3), np.int64)
     return lambda seed: int(grow(growth, rule, none, 100_000, bound, seed)[-1, 0]) + 1
 

@@ -72,6 +72,9 @@ class _Cache(FunctionCache):
                 return super().load_overload(sig, target_context)
             except OSError:  # such as files that another user keeps
                 return None
+            except (AttributeError, ImportError):  # of an earlier version, with other named tuples
+                self.flush()
+                return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with clock.stopped():

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gradweave.schedulers.instance import NEVER, Instance
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.learned.policy_kernel import Hops, Workloads
+    from gradweave.schedulers.learned.policy_kernel import HopTable, WorkloadTable
 
 WIDTH, LAYERS = 16, 2
 """Numbers that each server, link and tree is described by, and rounds of message passing."""
@@ -107,8 +107,8 @@ class CompiledInstance:
     """A scheduling problem as the compiled round takes it."""
 
     instance: Instance
-    hops: "Hops"
-    workloads: "Workloads"
+    hops: "HopTable"
+    workloads: "WorkloadTable"
     waiting: NDArray[np.int64]
     pending: NDArray[np.bool_]
     root: NDArray[np.int64]
@@ -116,17 +116,17 @@ class CompiledInstance:
     then: NDArray[np.int64]
     bound: NDArray[np.int64]
     hop_of_link: NDArray[np.int64]
-    """Hop of each entry of `Hops.links`."""
+    """Hop of each entry of `HopTable.links`."""
     barrier: bool
 
     @staticmethod
     def of(instance: Instance) -> "CompiledInstance":
         """Lays an instance out."""
-        from gradweave.schedulers.learned.policy_kernel import Workloads
+        from gradweave.schedulers.learned.policy_kernel import WorkloadTable
 
         arrays, lengths = instance.arrays, np.diff(instance.hops.first_link)
         hop_of_link = np.repeat(np.arange(len(lengths)), lengths)
-        workloads = Workloads(
+        workloads = WorkloadTable(
             capacity=_integers(arrays["capacity"]),
             intake=_integers(arrays["intake"]),
             allowed=np.ascontiguousarray(arrays["allowed"]),
@@ -148,15 +148,15 @@ class CompiledInstance:
         )
 
 
-def _hops(instance: Instance, hop_of_link: NDArray[np.int64]) -> "Hops":
-    from gradweave.schedulers.learned.policy_kernel import Hops
+def _hops(instance: Instance, hop_of_link: NDArray[np.int64]) -> "HopTable":
+    from gradweave.schedulers.learned.policy_kernel import HopTable
 
     arrays, routes = instance.arrays, instance.hops
     servers = len(arrays["intake"])
     on, first_on = _rows(routes.links, len(arrays["capacity"]))
     hops_from, first_from = _rows(arrays["giver"], servers)
     hops_into, first_into = _rows(arrays["taker"], servers)
-    return Hops(
+    return HopTable(
         giver=_integers(arrays["giver"]),
         taker=_integers(arrays["taker"]),
         giver_link=_integers(arrays["giver_link"]),
@@ -407,7 +407,7 @@ class OngoingEpisode:
         select: bool,
     ) -> int:
         """One round; how many transfers it has."""
-        from gradweave.schedulers.learned.policy_kernel import Progress, Scores, draw_round
+        from gradweave.schedulers.learned.policy_kernel import EpisodeArrays, Scores, draw_round
 
         features = self.features()
         selected = features.candidates
@@ -415,7 +415,7 @@ class OngoingEpisode:
             selected = self.select(weights, features, rng, temperature)
         scores = Scores(*self.scores(weights, features), features.link_slack, features.chain)
         arriving = np.zeros_like(self.waiting)
-        progress = Progress(
+        progress = EpisodeArrays(
             *(self.waiting, self.pending, arriving, features.to_come),
             *(self.near, self.lack, self.held, self.sent_round, self.sent_hop),
         )

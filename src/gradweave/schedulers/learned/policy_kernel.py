@@ -24,7 +24,7 @@ Booleans = NDArray[np.bool_]
 Numbers = NDArray[np.float32]
 
 
-class Hops(NamedTuple):
+class HopTable(NamedTuple):
     """Who can send to whom, over which links. H hops, L link directions, N servers, Q trees."""
 
     giver: Integers
@@ -40,20 +40,20 @@ class Hops(NamedTuple):
     first_link: Integers
     """[H+1] where each hop's links start."""
     hops_on: Integers
-    """Hops over each link, one link after the other."""
+    """HopTable over each link, one link after the other."""
     first_on: Integers
     """[L+1] where each link's hops start."""
     hops_from: Integers
-    """Hops out of each server."""
+    """HopTable out of each server."""
     first_from: Integers
     """[N+1] where each server's start."""
     hops_into: Integers
-    """Hops into each server."""
+    """HopTable into each server."""
     first_into: Integers
     """[N+1] where each server's start."""
 
 
-class Workloads(NamedTuple):
+class WorkloadTable(NamedTuple):
     """Which transfers there can be, and how many fit into a round."""
 
     capacity: Integers
@@ -70,7 +70,7 @@ class Workloads(NamedTuple):
     """Whether trees grow."""
 
 
-class Progress(NamedTuple):
+class EpisodeArrays(NamedTuple):
     """How far an episode has got; a round changes it."""
 
     waiting: Integers
@@ -109,14 +109,14 @@ class Scores(NamedTuple):
 
 
 @kernel(inlined=True)
-def _key(hops: Hops, workloads: Workloads, hop: int, tree: int) -> int:
+def _key(hops: HopTable, workloads: WorkloadTable, hop: int, tree: int) -> int:
     """The server by whose row a transfer is known."""
     return hops.giver[hop] if workloads.at_giver[tree] else hops.taker[hop]
 
 
 @kernel
 def enter_stage(
-    hops: Hops,
+    hops: HopTable,
     there: Booleans,
     under_way: Booleans,
     pending: Booleans,
@@ -152,8 +152,8 @@ def enter_stage(
 
 @kernel
 def hop_counts(
-    hops: Hops,
-    workloads: Workloads,
+    hops: HopTable,
+    workloads: WorkloadTable,
     there: Booleans,
     under_way: Booleans,
     waiting: Integers,
@@ -187,7 +187,7 @@ def hop_counts(
 
 @kernel
 def link_features(
-    hops: Hops,
+    hops: HopTable,
     capacity: Integers,
     there: Booleans,
     wanted: NDArray[np.float64],
@@ -228,7 +228,7 @@ def link_features(
 
 
 @kernel
-def neighbours_want(hops: Hops, there: Booleans, lacks: Booleans) -> Booleans:
+def neighbours_want(hops: HopTable, there: Booleans, lacks: Booleans) -> Booleans:
     """[N, Q] whether a server has a hop to one that lacks the tree."""
     want = np.zeros_like(lacks)
     for hop in range(len(there)):
@@ -364,9 +364,9 @@ class _Round(NamedTuple):
 
 @kernel
 def draw_round(
-    hops: Hops,
-    workloads: Workloads,
-    progress: Progress,
+    hops: HopTable,
+    workloads: WorkloadTable,
+    progress: EpisodeArrays,
     scores: Scores,
     there: Booleans,
     selected: Booleans,
@@ -414,7 +414,7 @@ def draw_round(
 
 @kernel(inlined=True)
 def _ready(
-    hops: Hops, workloads: Workloads, progress: Progress, selected: Booleans, hop: int
+    hops: HopTable, workloads: WorkloadTable, progress: EpisodeArrays, selected: Booleans, hop: int
 ) -> Booleans:
     """[Q] whether a hop can carry each tree's workload now, as far as data goes."""
     giver, taker = hops.giver[hop], hops.taker[hop]
@@ -429,7 +429,11 @@ def _ready(
 
 @kernel(inlined=True)
 def _begin_round(
-    hops: Hops, workloads: Workloads, progress: Progress, there: Booleans, selected: Booleans
+    hops: HopTable,
+    workloads: WorkloadTable,
+    progress: EpisodeArrays,
+    there: Booleans,
+    selected: Booleans,
 ) -> Any:
     """A round in which nothing is drawn; all hops wait to be scored."""
     links, number, servers = len(workloads.capacity), len(hops.giver), len(workloads.intake)
@@ -465,9 +469,9 @@ def _begin_round(
 
 @kernel(inlined=True)
 def _score_hops(
-    hops: Hops,
-    workloads: Workloads,
-    progress: Progress,
+    hops: HopTable,
+    workloads: WorkloadTable,
+    progress: EpisodeArrays,
     scores: Scores,
     state: Any,
     rounds_left: float,
@@ -506,7 +510,7 @@ def _score_hops(
 
 @kernel(inlined=True)
 def _conflict(contenders: Integers, room: Integers, link: int) -> float:
-    """Hops that want a link, for each transfer that it can still carry."""
+    """HopTable that want a link, for each transfer that it can still carry."""
     return contenders[link] / max(room[link], 1)
 
 
@@ -533,9 +537,9 @@ def _draw_hop(fits: Booleans, score: Any, weight: Any, temperature: float) -> in
 
 @kernel(inlined=True)
 def _draw_tree(
-    hops: Hops,
-    workloads: Workloads,
-    progress: Progress,
+    hops: HopTable,
+    workloads: WorkloadTable,
+    progress: EpisodeArrays,
     scores: Scores,
     state: Any,
     hop: int,
@@ -575,7 +579,13 @@ def _draw_tree(
 
 @kernel(inlined=True)
 def _send(
-    hops: Hops, workloads: Workloads, progress: Progress, state: Any, hop: int, tree: int, at: int
+    hops: HopTable,
+    workloads: WorkloadTable,
+    progress: EpisodeArrays,
+    state: Any,
+    hop: int,
+    tree: int,
+    at: int,
 ) -> None:
     """Sends a tree's workload over a hop."""
     key, taker = _key(hops, workloads, hop, tree), hops.taker[hop]
@@ -598,9 +608,14 @@ def _send(
 
 @kernel(inlined=True)
 def _without_workload(
-    hops: Hops, workloads: Workloads, progress: Progress, state: Any, hop: int, tree: int
+    hops: HopTable,
+    workloads: WorkloadTable,
+    progress: EpisodeArrays,
+    state: Any,
+    hop: int,
+    tree: int,
 ) -> int:
-    """Hops that could have made the same transfer have one workload less.
+    """HopTable that could have made the same transfer have one workload less.
 
     Returns:
         How many of them fit no more; they are at the head of the queue.
@@ -622,7 +637,7 @@ def _without_workload(
 
 
 @kernel(inlined=True)
-def _take_room(hops: Hops, state: Any, hop: int, gone: int) -> tuple[int, int]:
+def _take_room(hops: HopTable, state: Any, hop: int, gone: int) -> tuple[int, int]:
     """A transfer over a hop leaves less room on its links, and on a full one no hop fits.
 
     Returns:
@@ -646,8 +661,8 @@ def _take_room(hops: Hops, state: Any, hop: int, gone: int) -> tuple[int, int]:
 
 
 @kernel(inlined=True)
-def _contend_no_more(hops: Hops, state: Any, changed: int, gone: int) -> int:
-    """Hops that fit no more leave their links to others; how many links have changed."""
+def _contend_no_more(hops: HopTable, state: Any, changed: int, gone: int) -> int:
+    """HopTable that fit no more leave their links to others; how many links have changed."""
     queue, weight, contenders = state.queue, state.weight, state.contenders
     links, first_link = hops.links, hops.first_link
     changed_links, is_changed = state.changed, state.is_changed
@@ -671,7 +686,7 @@ def _note(links: Integers, is_changed: Booleans, link: int, changed: int) -> int
 
 
 @kernel(inlined=True)
-def _queue_changed(hops: Hops, state: Any, hop: int, changed: int) -> int:
+def _queue_changed(hops: HopTable, state: Any, hop: int, changed: int) -> int:
     """Queues what must be scored again: hops over changed links, into the taker, from the giver.
 
     A hop's score depends on its links' room and contenders, on its own workloads, and on what its

@@ -15,7 +15,7 @@ from gradweave.schedule.compose import reverse
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
 from gradweave.schedulers.trees.growing import Search, search
-from gradweave.schedulers.trees.grown import Lanes, schedule_from_lanes
+from gradweave.schedulers.trees.grown import GrowthLanes, schedule_from_lanes
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
 
@@ -75,7 +75,7 @@ class Repair(Scheduler):
 
     def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
         assert self.start_from is not None
-        lanes = Lanes.of(topology, np.arange(topology.num_servers), routes=4)
+        lanes = GrowthLanes.of(topology, np.arange(topology.num_servers), routes=4)
         hints = _hints(lanes, topology, all_gather_stage(self.start_from))
         how = Search(seed, self.restarts, deadline=deadline)
         bound = free_trees(topology, "all_gather")
@@ -152,7 +152,7 @@ def all_gather_stage(schedule: Schedule) -> Schedule:
     )
 
 
-def _hints(lanes: Lanes, topology: Topology, old: Schedule) -> NDArray[np.int64]:
+def _hints(lanes: GrowthLanes, topology: Topology, old: Schedule) -> NDArray[np.int64]:
     """[M, 3] round, piece and lane of the earlier transfers that the network still has hops for."""
     now = now_ids(topology, old.topology)
     rank = np.where(now >= 0, topology.rank[now], -1)

@@ -63,7 +63,7 @@ class Grown(Scheduler):
 
     def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
         root = np.repeat(np.arange(topology.num_servers), self.pieces_per_server)
-        lanes = Lanes.of(topology, root, routes=self.routes)
+        lanes = GrowthLanes.of(topology, root, routes=self.routes)
         bound = free_trees(topology, "all_gather", pieces_per_server=self.pieces_per_server)
         work = len(lanes.hop) * len(root) * bound.rounds
         restarts = self.restarts or int(np.clip(WORK // work, 8, 5000))
@@ -75,7 +75,7 @@ class Grown(Scheduler):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Lanes:
+class GrowthLanes:
     """A network's hops, with one lane for each transfer that a hop carries in a round."""
 
     hops: Hops
@@ -85,7 +85,7 @@ class Lanes:
     """The problem in the form that the compiled search takes; its hops are lanes."""
 
     @staticmethod
-    def of(topology: Topology, root: NDArray, *, routes: int) -> "Lanes":
+    def of(topology: Topology, root: NDArray, *, routes: int) -> "GrowthLanes":
         """Finds the hops, thinned to near servers where there are too many.
 
         Args:
@@ -111,7 +111,7 @@ class Lanes:
             capacity,
             intake_of(hops, capacity, count),
         )
-        return Lanes(hops, hop, growth)
+        return GrowthLanes(hops, hop, growth)
 
 
 def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.int64]:
@@ -121,7 +121,9 @@ def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.int64]:
     return np.bincount(pairs[0], capacity[pairs[1]], minlength=servers).astype(np.int64)
 
 
-def schedule_from_lanes(topology: Topology, lanes: Lanes, transfers: NDArray[np.int64]) -> Schedule:
+def schedule_from_lanes(
+    topology: Topology, lanes: GrowthLanes, transfers: NDArray[np.int64]
+) -> Schedule:
     """The all-gather of some transfers.
 
     Args:
