@@ -22,6 +22,7 @@ from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links,
 from gradweave.schedulers.solve.solve import Objective
 from gradweave.schedulers.spec import STRATEGIES
 from gradweave.simulate import round_seconds, seconds, traffic
+from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
 
 GRADIENT_BYTES = 100e6
@@ -98,16 +99,7 @@ def page(
     }
     parts = {
         "title": _ascii(html.escape(title)),
-        "policy": "; ".join(
-            (
-                "default-src 'none'",
-                f"script-src '{_digest(script)}'",
-                f"style-src '{_digest(style)}'",
-                "img-src data:",
-                "base-uri 'none'",
-                "form-action 'none'",
-            )
-        ),
+        "policy": _security_policy(script, style),
         "style": style,
         "script": script,
         "data": _json(data),
@@ -142,30 +134,51 @@ def write_page(
     atomic_write(path, text.encode("utf-8"))
 
 
+def _security_policy(script: str, style: str) -> str:
+    """The content security policy that admits the page's own script and style alone."""
+    directives = (
+        "default-src 'none'",
+        f"script-src '{_digest(script)}'",
+        f"style-src '{_digest(style)}'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+    return "; ".join(directives)
+
+
 def page_data(
     schedule: Schedule, gradient_bytes: float, objective: Objective = "rounds", name: str = ""
 ) -> dict[str, Any]:
     """Everything that the page's script reads of one schedule, columns packed."""
-    topology = schedule.topology
-    drawing = draw(topology)
-    route, route_nodes, route_offsets = _distinct_routes(schedule)
-    bandwidths, band = np.unique(topology.bandwidth_bytes_per_s, return_inverse=True)
+    bound = schedule.bound
     return {
         "name": name,
-        "network": topology.name,
+        "network": schedule.topology.name,
         "collective": schedule.collective,
         "scheduler": schedule.scheduler.name,
         "options": _shortened(_options(schedule)),
         "seed": None if schedule.scheduler.seed is None else str(schedule.scheduler.seed),
-        "bound": None
-        if schedule.bound is None
-        else {"rounds": schedule.bound.rounds, "kind": schedule.bound.kind},
+        "bound": None if bound is None else {"rounds": bound.rounds, "kind": bound.kind},
         "objective": schedule.scheduler.options.get("objective", objective),
-        "equalLinks": has_equal_links(topology),
+        "equalLinks": has_equal_links(schedule.topology),
         "time": _times(schedule, gradient_bytes),
         "bytes": float(traffic(schedule, gradient_bytes).link_bytes.sum()),
         "stages": schedule.stages,
         "rounds": schedule.rounds,
+        **_network_data(schedule.topology),
+        "root": _packed(schedule.root),
+        "roundOffsets": _packed(schedule.round_offsets),
+        "roundSeconds": _packed_floats(round_seconds(schedule, gradient_bytes)),
+        **_transfer_data(schedule),
+    }
+
+
+def _network_data(topology: Topology) -> dict[str, Any]:
+    """The network as it is drawn, y growing downwards."""
+    drawing = draw(topology)
+    bandwidths, band = np.unique(topology.bandwidth_bytes_per_s, return_inverse=True)
+    return {
         "radius": node_radius(topology, drawing),
         "nodes": {
             "x": _packed_floats(drawing.positions[:, 0]),
@@ -184,11 +197,14 @@ def page_data(
             "x": _packed_floats(drawing.ends[:, 0]),
             "y": _packed_floats(1 - drawing.ends[:, 1]),
         },
-        "bands": [format_bandwidth(float(one)) for one in bandwidths[: 1 << 12]],
+        "bands": [format_bandwidth(float(bandwidth)) for bandwidth in bandwidths[: 1 << 12]],
         "bandwidths": bandwidths.tolist(),
-        "root": _packed(schedule.root),
-        "roundOffsets": _packed(schedule.round_offsets),
-        "roundSeconds": _packed_floats(round_seconds(schedule, gradient_bytes)),
+    }
+
+
+def _transfer_data(schedule: Schedule) -> dict[str, Any]:
+    route, route_nodes, route_offsets = _distinct_routes(schedule)
+    return {
         "transfers": {
             "piece": _packed(schedule.piece),
             "source": _packed(schedule.source),

@@ -86,62 +86,42 @@ class Schedule:
             raise ScheduleError(
                 f"collective: expected one of {', '.join(COLLECTIVES)}, got {self.collective!r}"
             )
-        given = {field: _flat(field, getattr(self, field)) for field in COLUMNS}
-        if not given["root"].size:
-            raise ScheduleError("root: expected at least one piece, got none")
-        nodes, transfers = self.topology.num_nodes, len(given["round"])
-        columns: dict[str, NDArray] = {}
-        for field, dtype, least, most in (
-            ("root", np.int32, 0, nodes - 1),
-            ("round", np.int32, 0, MAX_ROUNDS - 1),
-            ("piece", np.int32, 0, len(given["root"]) - 1),
-            ("source", np.int32, 0, nodes - 1),
-            ("target", np.int32, 0, nodes - 1),
-            ("op", np.int8, 0, len(OPS) - 1),
-            ("route_nodes", np.int32, 0, nodes - 1),
-            ("route_offsets", np.int64, 0, len(given["route_nodes"])),
-        ):
-            array = given[field]
-            if array.size and (array.min() < least or array.max() > most):
-                row = int(np.flatnonzero((array < least) | (array > most))[0])
-                raise ScheduleError(f"{field}[{row}]: expected {least} to {most}, got {array[row]}")
-            columns[field] = array.astype(dtype)
-        if not self.topology.is_server[columns["root"]].all():
-            piece = int(np.flatnonzero(~self.topology.is_server[columns["root"]])[0])
-            raise ScheduleError(
-                f"root[{piece}]: expected a server, got switch {columns['root'][piece]}"
-            )
-        for field in ("piece", "source", "target", "op"):
-            if len(columns[field]) != transfers:
-                raise ScheduleError(
-                    f"{field}: expected {transfers} entries, as many as round has, "
-                    f"got {len(columns[field])}"
-                )
-        offsets, lengths = columns["route_offsets"], np.diff(columns["route_offsets"])
-        if len(offsets) != transfers + 1:
-            raise ScheduleError(
-                f"route: expected {transfers} routes, as many as round has, got {len(lengths)}"
-            )
-        if (offsets[0], offsets[-1]) != (0, len(columns["route_nodes"])):
-            raise ScheduleError(
-                f"route_offsets: expected 0 to {len(columns['route_nodes'])}, the number of "
-                f"route_nodes; got {offsets[0]} to {offsets[-1]}"
-            )
-        if transfers and lengths.min() < 2:
-            row = int(np.flatnonzero(lengths < 2)[0])
-            raise ScheduleError(
-                f"route[{row}]: expected at least its source and target, got {lengths[row]} nodes"
-            )
-        if transfers and (np.diff(columns["round"]) < 0).any():
-            order = np.argsort(columns["round"], kind="stable")
-            for field in ("round", "piece", "source", "target", "op"):
-                columns[field] = columns[field][order]
-            columns["route_nodes"], columns["route_offsets"] = take_rows(
-                columns["route_nodes"], columns["route_offsets"], order
-            )
-        for field, array in columns.items():
+        columns = self._columns_in_range()
+        self._check_roots(columns["root"])
+        _check_lengths(columns)
+        _check_routes(columns["route_nodes"], columns["route_offsets"], len(columns["round"]))
+        for field, array in _sorted_by_round(columns).items():
             array.flags.writeable = False
             object.__setattr__(self, field, array)
+
+    def _columns_in_range(self) -> dict[str, NDArray]:
+        """The arrays with their types; all ids can be used as indices."""
+        columns = {field: _flat(field, getattr(self, field)) for field in COLUMNS}
+        nodes, pieces = self.topology.num_nodes, len(columns["root"])
+        if not pieces:
+            raise ScheduleError("root: expected at least one piece, got none")
+        for field, dtype, largest in (
+            ("root", np.int32, nodes - 1),
+            ("round", np.int32, MAX_ROUNDS - 1),
+            ("piece", np.int32, pieces - 1),
+            ("source", np.int32, nodes - 1),
+            ("target", np.int32, nodes - 1),
+            ("op", np.int8, len(OPS) - 1),
+            ("route_nodes", np.int32, nodes - 1),
+            ("route_offsets", np.int64, len(columns["route_nodes"])),
+        ):
+            array = columns[field]
+            if array.size and (array.min() < 0 or array.max() > largest):
+                row = int(np.flatnonzero((array < 0) | (array > largest))[0])
+                raise ScheduleError(f"{field}[{row}]: expected 0 to {largest}, got {array[row]}")
+            columns[field] = array.astype(dtype)
+        return columns
+
+    def _check_roots(self, root: NDArray) -> None:
+        switches = np.flatnonzero(~self.topology.is_server[root])
+        if switches.size:
+            piece = int(switches[0])
+            raise ScheduleError(f"root[{piece}]: expected a server, got switch {root[piece]}")
 
     @staticmethod
     def from_rows(
@@ -262,6 +242,48 @@ class Schedule:
             f"Schedule({self.collective} on {self.topology.name!r}: {self.num_transfers} transfers "
             f"in {self.rounds} rounds, by {self.scheduler.name})"
         )
+
+
+def _check_lengths(columns: Mapping[str, NDArray]) -> None:
+    transfers = len(columns["round"])
+    for field in ("piece", "source", "target", "op"):
+        if len(columns[field]) != transfers:
+            raise ScheduleError(
+                f"{field}: expected {transfers} entries, as many as round has, "
+                f"got {len(columns[field])}"
+            )
+
+
+def _check_routes(nodes: NDArray, offsets: NDArray, transfers: int) -> None:
+    lengths = np.diff(offsets)
+    if len(offsets) != transfers + 1:
+        raise ScheduleError(
+            f"route: expected {transfers} routes, as many as round has, got {len(lengths)}"
+        )
+    if (offsets[0], offsets[-1]) != (0, len(nodes)):
+        raise ScheduleError(
+            f"route_offsets: expected 0 to {len(nodes)}, the number of route_nodes; "
+            f"got {offsets[0]} to {offsets[-1]}"
+        )
+    if transfers and lengths.min() < 2:
+        row = int(np.flatnonzero(lengths < 2)[0])
+        raise ScheduleError(
+            f"route[{row}]: expected at least its source and target, got {lengths[row]} nodes"
+        )
+
+
+def _sorted_by_round(columns: dict[str, NDArray]) -> dict[str, NDArray]:
+    """The columns with transfers in the order of their rounds; the same ones if they are."""
+    if not (np.diff(columns["round"]) < 0).any():
+        return columns
+    order = np.argsort(columns["round"], kind="stable")
+    by_transfer = ("round", "piece", "source", "target", "op")
+    nodes, offsets = take_rows(columns["route_nodes"], columns["route_offsets"], order)
+    return (
+        columns
+        | {field: columns[field][order] for field in by_transfer}
+        | {"route_nodes": nodes, "route_offsets": offsets}
+    )
 
 
 def _flat(field: str, values: Any) -> NDArray:

@@ -6,12 +6,13 @@ right (`gradweave.verify.contributions`).
 """
 
 import itertools
+from typing import Any
 
 import numpy as np
 
 from gradweave.schedule.schedule import Schedule, inside_rows
 from gradweave.verify.contributions import first_wrong_count
-from gradweave.verify.verdict import Verdict, Violation
+from gradweave.verify.verdict import Verdict, Violation, ViolationKind
 
 
 def verify(
@@ -62,14 +63,25 @@ def verify(
     )
 
 
-def _where(schedule: Schedule, transfer: int) -> str:
+def _of_transfer(
+    schedule: Schedule,
+    transfer: int,
+    kind: ViolationKind,
+    problem: str,
+    expected: int | str,
+    found: int | str,
+    **details: Any,
+) -> Violation:
+    """A violation by one transfer, which the message names."""
     ends = schedule.source[transfer], schedule.target[transfer]
     source, target = map(schedule.topology.id_name, ends)
-    at, piece = schedule.round[transfer], schedule.piece[transfer]
-    return f"round {at}: piece {piece} from {source} to {target}"
+    at, piece = int(schedule.round[transfer]), int(schedule.piece[transfer])
+    message = f"round {at}: piece {piece} from {source} to {target}: {problem}"
+    return Violation(kind, message, at, expected, found, transfer, piece=piece, **details)
 
 
 def _route_violation(schedule: Schedule) -> Violation | None:
+    """A route that does not lead from source to target, or not along links."""
     if not schedule.num_transfers:
         return None
     first = schedule.route_nodes[schedule.route_offsets[:-1]]
@@ -78,44 +90,31 @@ def _route_violation(schedule: Schedule) -> Violation | None:
     links, transfer = schedule.route_links
     broken = np.zeros(schedule.num_transfers, bool)
     broken[transfer[links < 0]] = True
-    for t in np.flatnonzero(wrong_ends | broken)[:1].tolist():
-        route = schedule.route(t)
-        if wrong_ends[t]:
-            expected, found = (
-                f"{schedule.source[t]} to {schedule.target[t]}",
-                f"{route[0]} to {route[-1]}",
-            )
-            message = f"{_where(schedule, t)}: its route runs {found}; expected {expected}"
-            link = None
-        else:
-            link = next(
-                pair
-                for pair in itertools.pairwise(route)
-                if schedule.topology.find_links(np.array([pair[0]]), np.array([pair[1]]))[0] < 0
-            )
-            expected, found = "a link", "none"
-            message = (
-                f"{_where(schedule, t)}: its route uses "
-                f"{schedule.topology.pair_name(*link)}; expected a link, "
-                "the network has none"
-            )
-        return Violation(
-            "route",
-            message,
-            int(schedule.round[t]),
-            expected,
-            found,
-            t,
-            link,
-            piece=int(schedule.piece[t]),
-        )
-    return _repeating_route_violation(schedule, links, transfer)
+    wrong = np.flatnonzero(wrong_ends | broken)
+    if not wrong.size:
+        return _repeating_route_violation(schedule)
+    t = int(wrong[0])
+    if not wrong_ends[t]:
+        return _missing_link_violation(schedule, t)
+    expected = f"{schedule.source[t]} to {schedule.target[t]}"
+    found = f"{first[t]} to {last[t]}"
+    problem = f"its route runs {found}; expected {expected}"
+    return _of_transfer(schedule, t, "route", problem, expected, found)
 
 
-def _repeating_route_violation(
-    schedule: Schedule, links: np.ndarray, transfer: np.ndarray
-) -> Violation | None:
-    """A route that passes one node twice: a loop moves nothing anywhere."""
+def _missing_link_violation(schedule: Schedule, transfer: int) -> Violation:
+    topology = schedule.topology
+    link = next(
+        pair
+        for pair in itertools.pairwise(schedule.route(transfer))
+        if topology.find_links(np.array([pair[0]]), np.array([pair[1]]))[0] < 0
+    )
+    problem = f"its route uses {topology.pair_name(*link)}; expected a link, the network has none"
+    return _of_transfer(schedule, transfer, "route", problem, "a link", "none", link=link)
+
+
+def _repeating_route_violation(schedule: Schedule) -> Violation | None:
+    """A route that passes one node twice: a loop moves nothing."""
     nodes = schedule.topology.num_nodes
     owner = np.repeat(
         np.arange(schedule.num_transfers, dtype=np.int64), np.diff(schedule.route_offsets)
@@ -130,13 +129,10 @@ def _repeating_route_violation(
     if not repeated.size:
         return None
     t, node = divmod(int(key[repeated[0]]), nodes)
-    message = (
-        f"{_where(schedule, t)}: its route passes node {schedule.topology.id_name(node)} twice; "
-        "expected each node once"
+    problem = (
+        f"its route passes node {schedule.topology.id_name(node)} twice; expected each node once"
     )
-    return Violation(
-        "route", message, int(schedule.round[t]), 1, 2, t, piece=int(schedule.piece[t])
-    )
+    return _of_transfer(schedule, t, "route", problem, 1, 2)
 
 
 def _endpoint_violation(schedule: Schedule, aggregating_switches: bool) -> Violation | None:
@@ -148,19 +144,11 @@ def _endpoint_violation(schedule: Schedule, aggregating_switches: bool) -> Viola
         return None
     t = int(wrong[0])
     switch = schedule.source[t] if not is_server[schedule.source[t]] else schedule.target[t]
-    message = (
-        f"{_where(schedule, t)}: ends at {schedule.topology.node_name(switch)}; expected servers, "
+    problem = (
+        f"ends at {schedule.topology.node_name(switch)}; expected servers, "
         "since switches do not aggregate"
     )
-    return Violation(
-        "endpoint",
-        message,
-        int(schedule.round[t]),
-        "server",
-        "switch",
-        t,
-        piece=int(schedule.piece[t]),
-    )
+    return _of_transfer(schedule, t, "endpoint", problem, "server", "switch")
 
 
 def _forwarded(schedule: Schedule) -> np.ndarray:
@@ -172,24 +160,15 @@ def _forwarded(schedule: Schedule) -> np.ndarray:
 
 
 def _forwarding_violation(schedule: Schedule, forwarded: np.ndarray) -> Violation | None:
-    for t in np.flatnonzero(forwarded)[:1].tolist():
-        route = schedule.route(t)
-        server = next(node for node in route[1:-1] if schedule.topology.is_server[node])
-        message = (
-            f"{_where(schedule, t)}: its route passes through "
-            f"{schedule.topology.node_name(server)}; expected only switches inside"
-        )
-        return Violation(
-            "forwarding",
-            message,
-            int(schedule.round[t]),
-            "switch",
-            "server",
-            t,
-            server=server,
-            piece=int(schedule.piece[t]),
-        )
-    return None
+    if not forwarded.any():
+        return None
+    t = int(forwarded.argmax())
+    server = next(node for node in schedule.route(t)[1:-1] if schedule.topology.is_server[node])
+    problem = (
+        f"its route passes through {schedule.topology.node_name(server)}; "
+        "expected only switches inside"
+    )
+    return _of_transfer(schedule, t, "forwarding", problem, "switch", "server", server=server)
 
 
 def _capacity_violation(schedule: Schedule) -> Violation | None:
