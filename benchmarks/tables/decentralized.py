@@ -25,7 +25,7 @@ def decentralized() -> str:
         for method in ("naive", "DCD", "ECD", "CHOCO"):
             cells = [_scientific(at[method, each, batch]) for each in bits]
             lines.append([method, str(batch), "–", *cells])
-    head = ["loss above the least one", "batch", "32 bits", *(f"{each} bits" for each in bits)]
+    head = ["loss above the minimum", "batch", "32 bits", *(f"{each} bits" for each in bits)]
     return sourced_table(result, head, lines)
 
 
@@ -33,5 +33,5 @@ def decentralized_grid() -> str:
     result = load("decentralized")
     rows = result["quadratic"]
     head = ["messages on an absolute grid", *(row["method"] for row in rows)]
-    lines = [["loss above the least one", *(_scientific(row["above_best"]) for row in rows)]]
+    lines = [["loss above the minimum", *(_scientific(row["above_best"]) for row in rows)]]
     return sourced_table(result, head, lines)

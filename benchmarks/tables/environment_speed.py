@@ -25,12 +25,12 @@ def environment_speed() -> str:
                 f"{row['compile_s']['rollouts 1024']:.1f} s",
             ]
         )
-    head = ["workloads a second", "plain Python", "`step`, 1,024", "`select`, `send`, 1,024",
+    head = ["workloads per second", "plain Python", "`step`, 1,024", "`select`, `send`, 1,024",
             "rollouts, 1", "rollouts, 64", "rollouts, 1,024", "times plain Python",
-            "rounds a second", "compilation"]  # fmt: skip
+            "rounds per second", "compilation"]  # fmt: skip
     memory = "; ".join(
         f"{row['trees']} trees {row['state_bytes'] / 1e6:.1f} MB of states, "
-        f"{row['step_bytes'] / 1e6:.0f} MB more while `step` runs, "
+        f"{row['step_bytes'] / 1e6:.0f} MB more during `step`, "
         f"{row['rollouts_bytes'] / 1e6:.1f} MB in the rollouts"
         for row in result["memory"]
     )

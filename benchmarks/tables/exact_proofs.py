@@ -6,7 +6,7 @@ from record import load
 
 def exact_proofs() -> str:
     result = load("exact_proofs")
-    head = ["network", "trees", "pieces a server", "proved", "rounds", "impossible below", "s"]
+    head = ["network", "trees", "pieces per server", "proved", "rounds", "impossible below", "s"]
     lines = [
         [
             f"`{row['topology']}`",

@@ -14,5 +14,5 @@ def first_result() -> str:
         for row in result["rows"]
     ]
     runs = len(result["rows"][0]["runs"])
-    head = [f"processor time, least of {runs}", "nothing compiled yet", "afterwards"]
+    head = [f"processor time, minimum of {runs}", "first run", "later runs"]
     return sourced_table(result, head, lines)

@@ -15,5 +15,10 @@ def killed() -> str:
         ]
         for row in result["rows"]
     ]
-    head = ["", "updates", "kills at random moments", "weights and checkpoint of the unkilled run"]
+    head = [
+        "",
+        "updates",
+        "kills at random moments",
+        "same weights and checkpoint as without kills",
+    ]
     return sourced_table(result, head, lines)

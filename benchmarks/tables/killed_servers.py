@@ -12,16 +12,16 @@ def killed_servers() -> str:
             str(row["inside_a_save"]),
             f"{row['readable_and_same']} times",
             str(row["recovered"]),
-            "the same bits" if row["same"] else "**other bits**",
+            "bit for bit the same" if row["same"] else "**different**",
         ]
         for row in result["rows"]
     ]
     head = [
         "killed",
         "inside a save",
-        "readable, with the unkilled run's parameters",
+        "checkpoint readable and as without kills",
         "recovered",
-        "end",
+        "result",
     ]
     return sourced_table(result, head, lines)
 

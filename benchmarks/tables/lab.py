@@ -18,7 +18,7 @@ def lab() -> str:
         if row["name"] == "gloo"
     }
     head = ["network, link", "schedule", "MB", "rounds", "predicted ms", "measured ms"]
-    head += ["measured / predicted", "times as fast as gloo", "of the bytes not data"]
+    head += ["measured / predicted", "times as fast as gloo", "share of overhead in bytes"]
     lines = []
     for row in result["rows"]:
         key = (row["network"], row["mbit_per_s"], row["gradient_bytes"])

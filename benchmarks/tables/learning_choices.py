@@ -24,5 +24,5 @@ def learning_choices() -> str:
                 f"{last['seconds'] / 60:.1f} min",
             ]
         )
-    head = ["variant", "over the bound at first", "at the end", "trees selected", "time"]
+    head = ["variant", "over the bound at the start", "at the end", "trees selected", "time"]
     return sourced_table(result, head, lines)

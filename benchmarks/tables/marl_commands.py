@@ -19,5 +19,5 @@ def marl_commands() -> str:
         ]
         for row in result["rows"]
     ]
-    head = [f"{result['steps']:,} steps, one core", "processor time", "times as quick"]
+    head = [f"{result['steps']:,} steps, one core", "processor time", "speed-up"]
     return sourced_table(result, head, lines)

@@ -3,7 +3,7 @@
 from markdown_table import source, table
 from record import load
 
-PLAIN_POLICIES = {
+SIMPLE_POLICIES = {
     "switch_riddle": "never touches the switch, at best",
     "coin_game:shared_rewards=true": "each to its own coin",
     "MPE_simple_spread_v3": "each to a landmark of its own",
@@ -22,7 +22,7 @@ def marl_learning() -> str:
     lines = []
     for row in result["rows"]:
         earned = row["return"][row["judged"]]
-        plain, best = _reference_returns(row["command"])
+        simple, best = _reference_returns(row["command"])
         interval = "–"
         if "interval" in earned:
             interval = " to ".join(f"{value:.3g}" for value in earned["interval"])
@@ -31,7 +31,7 @@ def marl_learning() -> str:
                 row["case"],
                 f"{row['steps']:,}",
                 f"{row['return']['random']['mean']:.3g}",
-                plain,
+                simple,
                 best,
                 f"{row['target']:.3g}",
                 f"{earned['mean']:.3g}",
@@ -42,7 +42,7 @@ def marl_learning() -> str:
                 "yes" if row["reached"] else "**no**",
             ]
         )
-    head = ["", "steps", "at random", "plain policy", "the best", "target"]
+    head = ["", "steps", "at random", "simple policy", "optimum", "target"]
     head += ["mean", "95 %", "each seed", "episodes", "actions", "reached"]
     hidden = [
         f"{row['case']}: {', '.join(f'{value:.3g}' for value in hidden['by_seed'])}"
@@ -59,6 +59,6 @@ def _reference_returns(command: str) -> tuple[str, str]:
     env = words[words.index("--env") + 1]
     rows = load("marl_lines")["rows"]
     returns = {(row["env"], row["what"]): f"{row['return']:.3g}" for row in rows}
-    plain = returns.get((env, PLAIN_POLICIES.get(env)), "–")
+    simple = returns.get((env, SIMPLE_POLICIES.get(env)), "–")
     best = returns.get((env, BEST_RETURNS.get(env)), "–")
-    return plain, f"≤ {best}" if env == "overcooked" else best
+    return simple, f"≤ {best}" if env == "overcooked" else best

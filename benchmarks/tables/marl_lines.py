@@ -15,4 +15,4 @@ def marl_lines() -> str:
         ]
         for row in result["rows"]
     ]
-    return sourced_table(result, ["", "agents", "return", "known by"], lines)
+    return sourced_table(result, ["", "agents", "return", "source"], lines)

@@ -14,5 +14,10 @@ def marl_speed() -> str:
         ]
         for row in result["rows"]
     ]
-    head = ["one core, simple_spread", "steps a processor second", "of bare", "of JaxMARL's"]
+    head = [
+        "one core, simple_spread",
+        "steps per processor second",
+        "relative to bare",
+        "to JaxMARL's",
+    ]
     return sourced_table(result, head, lines)

@@ -26,8 +26,8 @@ def stragglers() -> str:
                 f"{fmean(run['seconds'] for run in runs):.1f} s",
             ]
         )
-    head = ["slowness, rule", "gradients a second", "times sync (range)", "simulated",
-            "mean staleness", "most, of its bound", "loss at the end", "after"]  # fmt: skip
+    head = ["slowness, rule", "gradients per second", "times sync (range)", "simulated",
+            "mean staleness", "largest, of its bound", "loss at the end", "after"]  # fmt: skip
     return sourced_table(result, head, lines)
 
 
