@@ -1,5 +1,6 @@
 """Examples run; the figures that the documentation quotes are the recorded ones."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -40,3 +41,20 @@ def test_the_front_page_is_short():
     text = (ROOT / "README.md").read_text()
     assert len(text.split()) < 700
     assert len(re.findall(r"(?<!!)\[[^]]*\]\(", text)) == 5
+
+
+def named_in_the_code(page: str) -> list[tuple[str, str]]:
+    """Files that a page names, each with what it says is defined there, if anything."""
+    cells = re.findall(r"`([\w/]+\.py)`(?:: ((?:`\w+`(?:, )?)+))?", page)
+    return [(path, name) for path, names in cells for name in re.findall(r"\w+", names) or [""]]
+
+
+def test_the_walks_lead_where_they_say():
+    named = named_in_the_code((ROOT / "docs" / "design" / "walks.md").read_text())
+    assert len(named) > 50
+    for path, name in named:
+        file = ROOT / "src" / "gradweave" / path
+        assert file.is_file(), f"walks.md: there is no {path}"
+        tree = ast.parse(file.read_text())
+        defined = {getattr(node, "name", None) for node in tree.body}
+        assert not name or name in defined, f"walks.md: {path} does not define {name}"
