@@ -36,3 +36,11 @@ def test_what_is_read_is_what_was_written(tmp_path, metadata):
     assert header % 8 == 0, "arrays begin where processors read them fast"
     with pytest.raises(FileError, match="is missing, or there is no use for it"):
         pytrees.load(path, {"weight": TREE["weight"]})
+
+
+def test_arrays_are_found_by_their_old_names(tmp_path):
+    path = tmp_path / "tree.safetensors"
+    pytrees.save(path, {"actor": {"log_spread": TREE["weight"]}}, {})
+    like = {"actor": {"log_std": TREE["weight"]}}
+    read = pytrees.load(path, like, old_names={"log_spread": "log_std"})
+    assert (read["actor"]["log_std"] == TREE["weight"]).all()

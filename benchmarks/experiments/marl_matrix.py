@@ -58,7 +58,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "ippo": {"environments": 4, "rollout": 8, "hidden": [16], "minibatches": 2, "epochs": 1},
     "mappo": {"environments": 4, "rollout": 8, "hidden": [16], "minibatches": 2, "epochs": 1},
     **{
-        name: {"environments": 4, "rollout": 8, "hidden": [16], "batch": 8, "remembered": 640}
+        name: {"environments": 4, "rollout": 8, "hidden": [16], "batch_size": 8, "replay_size": 640}
         for name in ("iql", "vdn", "qmix")
     },
 }

@@ -53,8 +53,8 @@ ENV = "MPE_simple_spread_v3:max_steps=24"
 """JaxMARL counts from 0: episodes have 25 steps, as in mpe2."""
 SHARED: dict[str, Any] = {
     "environments": 64, "rollout": 128, "epochs": 4, "learning_rate": 1e-3, "discount": 0.95,
-    "smoothing": 0.95, "clip": 0.2, "entropy": 0.01, "value": 0.5, "gradient_norm": 0.5,
-    "hidden": [64, 64],
+    "gae_lambda": 0.95, "clip_ratio": 0.2, "entropy_coefficient": 0.01, "value_coefficient": 0.5,
+    "max_gradient_norm": 0.5, "hidden": [64, 64],
 }  # fmt: skip
 OURS = {"minibatches": 4, "decay": False, "truncation": "end", "activation": "tanh"}
 THEIRS = {"env_runners": 2, "minibatch_rows": 6500}

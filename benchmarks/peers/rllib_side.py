@@ -144,15 +144,15 @@ def configured(options: dict[str, Any]) -> Any:
             num_epochs=options["epochs"],
             lr=options["learning_rate"],
             gamma=options["discount"],
-            lambda_=options["smoothing"],
-            clip_param=options["clip"],
-            entropy_coeff=options["entropy"],
+            lambda_=options["gae_lambda"],
+            clip_param=options["clip_ratio"],
+            entropy_coeff=options["entropy_coefficient"],
             # RLlib's value loss is the squared error, others' half of it.
-            vf_loss_coeff=options["value"] / 2,
+            vf_loss_coeff=options["value_coefficient"] / 2,
             vf_clip_param=float("inf"),
             use_kl_loss=False,
             kl_coeff=0.0,
-            grad_clip=options["gradient_norm"],
+            grad_clip=options["max_gradient_norm"],
             grad_clip_by="global_norm",
         )
         .callbacks(on_sample_end=counting())

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import jax
@@ -28,19 +29,25 @@ def save(path: Path, tree: Any, metadata: Mapping[str, str]) -> None:
     arrays.save(path, by_name, metadata)
 
 
-def load(path: Path, like: T, hint: str = "") -> T:
+def load(
+    path: Path, like: T, hint: str = "", old_names: Mapping[str, str] = MappingProxyType({})
+) -> T:
     """Reads a pytree into the host's memory; random keys become keys again.
 
     Args:
         path: the file.
         like: a pytree of the same arrays, or of their `jax.ShapeDtypeStruct`.
         hint: added to the message where the file has other arrays.
+        old_names: by which a file may call parts of the paths.
 
     Raises:
         FileError: where the file cannot be read, or has other arrays.
     """
     names, leaves, structure = _flatten(like)
-    by_name = arrays.read(path)
+    by_name = {
+        ".".join(old_names.get(part, part) for part in name.split(".")): array
+        for name, array in arrays.read(path).items()
+    }
     if set(by_name) != set(names):
         odd = sorted(set(by_name) ^ set(names))[0]
         raise FileError(f"{path}: array {odd!r} is missing, or there is no use for it{hint}")

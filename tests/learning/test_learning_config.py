@@ -67,7 +67,7 @@ def test_every_field_tells_trainings_apart():
     group = CONFIG.groups[0]
     changed = [
         dataclasses.replace(CONFIG, groups=(dataclasses.replace(group, episodes=16),)),
-        dataclasses.replace(CONFIG, tree=dataclasses.replace(CONFIG.tree, clip=0.3)),
+        dataclasses.replace(CONFIG, tree=dataclasses.replace(CONFIG.tree, clip_ratio=0.3)),
         dataclasses.replace(CONFIG, workload=dataclasses.replace(CONFIG.workload, epochs=3)),
         dataclasses.replace(CONFIG, rewards=dataclasses.replace(CONFIG.rewards, sent=1.0)),
         *(

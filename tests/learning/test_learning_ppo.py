@@ -42,14 +42,14 @@ def plain(reward: np.ndarray, value: np.ndarray, length: int, how: PPO) -> np.nd
     """Generalised advantage estimates of one episode, term by term of their definition."""
     value = np.append(value[:length].astype(np.float64), 0.0)
     errors = [reward[t] + how.discount * value[t + 1] - value[t] for t in range(length)]
-    decay = how.discount * how.smoothing
+    decay = how.discount * how.gae_lambda
     return np.array(
         [sum(decay ** (u - t) * errors[u] for u in range(t, length)) for t in range(length)]
     )
 
 
 @pytest.mark.parametrize(
-    "how", [PPO(), PPO(discount=0.9, smoothing=0.7), PPO(discount=0.0), PPO(smoothing=1.0)]
+    "how", [PPO(), PPO(discount=0.9, gae_lambda=0.7), PPO(discount=0.0), PPO(gae_lambda=1.0)]
 )
 @pytest.mark.parametrize("agent", ["tree", "workload"])
 def test_advantages_are_those_of_the_definition(agent, how):
@@ -107,14 +107,26 @@ def test_gains_end_where_odds_have_moved_enough():
     [
         ("learning_rate", 0.0, "learning_rate: expected a number above 0, got 0.0"),
         ("learning_rate", float("nan"), "learning_rate: expected a number above 0, got nan"),
-        ("clip", -0.1, "clip: expected a number above 0"),
-        ("gradient_norm", float("inf"), "gradient_norm: expected a number above 0, got inf"),
+        ("clip_ratio", -0.1, "clip_ratio: expected a number above 0"),
+        (
+            "max_gradient_norm",
+            float("inf"),
+            "max_gradient_norm: expected a number above 0, got inf",
+        ),
         ("epochs", 0, "epochs: expected at least 1, got 0"),
         ("minibatches", 0, "minibatches: expected at least 1"),
-        ("entropy", -1e-3, "entropy: expected a finite number of at least 0"),
-        ("value", float("inf"), "value: expected a finite number of at least 0, got inf"),
+        (
+            "entropy_coefficient",
+            -1e-3,
+            "entropy_coefficient: expected a finite number of at least 0",
+        ),
+        (
+            "value_coefficient",
+            float("inf"),
+            "value_coefficient: expected a finite number of at least 0, got inf",
+        ),
         ("discount", 1.1, "discount: expected 0 to 1, got 1.1"),
-        ("smoothing", -0.1, "smoothing: expected 0 to 1"),
+        ("gae_lambda", -0.1, "gae_lambda: expected 0 to 1"),
     ],
 )
 def test_what_nothing_can_be_learned_with_is_refused(field, value, reason):

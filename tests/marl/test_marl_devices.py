@@ -32,8 +32,8 @@ from tests.marl.doors import doors
 
 # The whole roll-out in one part and advantages as they are: then the mean of the devices'
 # gradients is the gradient of all games.
-settings = PPO(environments=8, rollout=6, hidden=(8,), minibatches=1, epochs=3, normalise=False,
-               normalise_values=True)
+settings = PPO(environments=8, rollout=6, hidden=(8,), minibatches=1, epochs=3,
+               normalise_advantages=False, normalise_values=True)
 
 def spoilt(optimizer):
     # The first two gradients of device 2 are NaN.

@@ -61,7 +61,7 @@ def test_an_update_of_a_learner_is_a_learner_again(env, variant):
 
 def test_continuous_actions_are_learned_from():
     environment = make("MPE_simple_spread_v3:continuous=true")
-    one = learner("mappo", environment=environment, updates=2, entropy=0.1)
+    one = learner("mappo", environment=environment, updates=2, entropy_coefficient=0.1)
     before = jax.jit(one.init)(jax.random.key(0), 0)
     after, metrics = jax.jit(one.update)(before)
     for x, y in zip(

@@ -96,17 +96,17 @@ def test_nothing_is_learned_about_what_is_not_available():
 
 def test_the_gaussians_density_and_entropy_count_components_that_exist():
     mean, action = RNG.standard_normal((2, 5, 2, 3))
-    log_spread = np.array([-0.5, 0.2, 0.7])
+    log_std = np.array([-0.5, 0.2, 0.7])
     real = np.array([[True, True, True], [True, False, True]])
-    scale = np.exp(log_spread)
+    scale = np.exp(log_std)
     each = -((action - mean) ** 2) / (2 * scale**2) - np.log(scale * math.sqrt(2 * math.pi))
-    got = distributions.gaussian_of_action(*map(jnp.asarray, (mean, log_spread, action, real)))
+    got = distributions.gaussian_of_action(*map(jnp.asarray, (mean, log_std, action, real)))
     np.testing.assert_allclose(got, (each * real).sum(-1), rtol=1e-5)
-    entropy = distributions.gaussian_entropy(jnp.asarray(log_spread), jnp.asarray(real))
+    entropy = distributions.gaussian_entropy(jnp.asarray(log_std), jnp.asarray(real))
     whole = 0.5 * np.log(2 * math.pi * math.e * scale**2)
     np.testing.assert_allclose(entropy, (whole * real).sum(-1), rtol=1e-5)
     normal = jax.random.normal(jax.random.key(1), (4000, 2, 3))
-    drawn = distributions.gaussian_draw(normal, jnp.asarray(mean[0]), jnp.asarray(log_spread))
+    drawn = distributions.gaussian_draw(normal, jnp.asarray(mean[0]), jnp.asarray(log_std))
     np.testing.assert_allclose(drawn.mean(0), mean[0], atol=0.15)
     np.testing.assert_allclose(drawn.std(0), np.broadcast_to(scale, (2, 3)), rtol=0.1)
 

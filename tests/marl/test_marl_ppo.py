@@ -163,7 +163,13 @@ def test_a_memory_is_empty_where_an_episode_begins():
 
 def test_the_loss_is_that_of_the_papers():
     state, lesson, _ = small()[1](begun(small()[0]))
-    one = learner(normalise=False, value_clip=0.1, entropy=0.02, value=0.7, clip=0.1)
+    one = learner(
+        normalise_advantages=False,
+        value_clip=0.1,
+        entropy_coefficient=0.02,
+        value_coefficient=0.7,
+        clip_ratio=0.1,
+    )
     rng = np.random.default_rng(0)
     moved = jax.tree.map(
         lambda x: x + 0.3 * rng.standard_normal(x.shape).astype(np.float32), state.parameters
@@ -246,11 +252,14 @@ def test_one_compilation_serves_any_number_of_updates_and_the_bits_are_the_same(
         ({"learning_rate": 0.0}, "learning_rate: expected a number above 0, got 0.0"),
         ({"minibatches": 0}, "minibatches: expected at least 1, got 0"),
         ({"discount": 1.5}, "discount: expected 0 to 1, got 1.5"),
-        ({"entropy": -1.0}, "entropy: expected a finite number of at least 0, got -1.0"),
+        (
+            {"entropy_coefficient": -1.0},
+            "entropy_coefficient: expected a finite number of at least 0, got -1.0",
+        ),
         ({"hidden": ()}, "hidden: expected at least one width"),
         ({"activation": "cubic"}, "activation: expected tanh, relu, got 'cubic'"),
         ({"truncation": "later"}, "truncation: expected end or bootstrap"),
-        ({"log_spread": float("nan")}, "log_spread: expected a finite number"),
+        ({"log_std": float("nan")}, "log_std: expected a finite number"),
         ({"value_clip": 0.0}, "value_clip: expected a number above 0"),
     ],
 )

@@ -23,7 +23,7 @@ from gradweave.marl.learners.q_settings import QLearning
 from gradweave.marl.program import Program
 from tests.marl.doors import STEPS, doors
 
-USUAL = {"environments": 4, "rollout": 8, "hidden": (16,), "batch": 8, "remembered": 320}
+USUAL = {"environments": 4, "rollout": 8, "hidden": (16,), "batch_size": 8, "replay_size": 320}
 
 
 def learner(kind: str, *, updates: int = 20, environment: Any = None, **settings: Any) -> Any:
@@ -39,12 +39,12 @@ def test_it_finds_the_best_play(kind, recurrent, trace):
         kind,
         updates=60,
         recurrent=recurrent,
-        trace=trace,
+        td_lambda=trace,
         learning_rate=2e-2,
         discount=0.5,
         environments=8,
-        remembered=2000,
-        target_rate=0.1,
+        replay_size=2000,
+        target_update_rate=0.1,
     )
     program = Program(one, jax.devices()[:1], 0, 1)
     state, metrics = program.run(program.start(), 60)
@@ -58,7 +58,7 @@ def test_it_finds_the_best_play(kind, recurrent, trace):
 
 
 def test_rows_are_what_was_played_and_the_oldest_are_forgotten():
-    one = learner("qmix", recurrent=True, remembered=100, epochs=1)  # room for three updates
+    one = learner("qmix", recurrent=True, replay_size=100, epochs=1)  # room for three updates
     assert one._blocks == 3
     play, update = jax.jit(one._play), jax.jit(one.update)
     state = jax.jit(one.init)(jax.random.key(3), 0)
@@ -78,7 +78,7 @@ def test_rows_are_what_was_played_and_the_oldest_are_forgotten():
 
 
 def test_nothing_is_learned_from_rows_that_are_not_there_yet():
-    one = learner("iql", epochs=3, remembered=3200)
+    one = learner("iql", epochs=3, replay_size=3200)
     state = jax.jit(one.init)(jax.random.key(0), 0)
     poisoned = jax.tree.map(
         lambda x: jnp.full_like(x, jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x,
@@ -132,10 +132,10 @@ def test_one_seed_depends_on_no_other():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"trace": 2.0}, "trace: expected 0 to 1, got 2.0"),
+        ({"td_lambda": 2.0}, "td_lambda: expected 0 to 1, got 2.0"),
         ({"learning_rate": 0.0}, "learning_rate: expected a number above 0"),
-        ({"remembered": 31}, "remembered: expected at least the 32 steps of an update, got 31"),
-        ({"target_rate": 0.0}, "target_rate"),
+        ({"replay_size": 31}, "replay_size: expected at least the 32 steps of an update, got 31"),
+        ({"target_update_rate": 0.0}, "target_update_rate"),
         ({"hidden": ()}, "hidden"),
     ],
 )
@@ -145,8 +145,10 @@ def test_settings_that_are_refused(settings, said):
 
 
 def test_settings_that_do_not_divide():
-    with pytest.raises(OptionError, match="batch: expected a multiple of the 4 devices, got 6"):
-        QLearning(batch=6, environments=4).check_devices(4)
+    with pytest.raises(
+        OptionError, match="batch_size: expected a multiple of the 4 devices, got 6"
+    ):
+        QLearning(batch_size=6, environments=4).check_devices(4)
 
 
 def test_games_that_do_not_fit():

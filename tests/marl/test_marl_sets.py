@@ -91,7 +91,12 @@ def test_one_set_is_the_network_itself():
 @functools.cache
 def trained(algorithm: str) -> tuple[Any, Any, Any]:
     """A learner with parameters for each team, what it began with and what it learned."""
-    settings = {"learning_rate": 2e-2, "environments": 8, "rollout": 16, "parameters": "team"}
+    settings = {
+        "learning_rate": 2e-2,
+        "environments": 8,
+        "rollout": 16,
+        "parameter_sharing": "team",
+    }
     one = learner(algorithm, environment=opposed(), updates=30, **settings)
     program = Program(one, jax.devices()[:1], 0, 1)
     begun = program.start()
@@ -133,9 +138,9 @@ def test_a_sets_step_depends_on_its_own_agents_alone():
     one = learner(
         "mappo",
         environment=opposed(),
-        parameters="agent",
+        parameter_sharing="agent",
         normalise_values=True,
-        gradient_norm=1e-3,
+        max_gradient_norm=1e-3,
     )
     state = jax.jit(one.init)(jax.random.key(0), 0)
     _, lesson, _ = jax.jit(one._play)(state)
@@ -158,7 +163,7 @@ def test_a_sets_step_depends_on_its_own_agents_alone():
     assert state.returns.mean.shape == (2,)
 
 
-@pytest.mark.parametrize("settings", [{}, {"parameters": "team"}])
+@pytest.mark.parametrize("settings", [{}, {"parameter_sharing": "team"}])
 def test_shared_is_what_it_was(settings):
     """Of a game of one team, too, whose team is all agents."""
     expected, got = (
@@ -172,13 +177,13 @@ def q_learner(algorithm: str, environment: Environment) -> Any:
     settings = QLearning(
         environments=4,
         rollout=5,
-        remembered=40,
-        batch=4,
+        replay_size=40,
+        batch_size=4,
         epochs=1,
         hidden=(8,),
         recurrent=True,
-        mixing=4,
-        parameters="agent",
+        mixing_width=4,
+        parameter_sharing="agent",
     )
     build = algorithms.ALGORITHMS[algorithm].build
     return build(environment, settings, 1, 2, lambda optimizer: optimizer)
@@ -210,5 +215,7 @@ def test_values_of_each_agents_own_are_mixed(algorithm):
 
 @pytest.mark.parametrize("kind", [PPO, QLearning])
 def test_what_there_is_not_is_refused(kind):
-    with pytest.raises(OptionError, match="parameters: expected shared, team or agent, got 'own'"):
-        kind(parameters="own")
+    with pytest.raises(
+        OptionError, match="parameter_sharing: expected shared, team or agent, got 'own'"
+    ):
+        kind(parameter_sharing="own")

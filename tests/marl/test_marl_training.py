@@ -160,9 +160,11 @@ def test_another_trainings_folder_is_refused_and_what_differs_is_named(tmp_path)
     with pytest.raises(OptionError, match="is of another training: seed 3 there, 4 here; give an"):
         train(changed, tmp_path, aggregate=alone)
     changed = dataclasses.replace(
-        CONFIG, settings=dataclasses.replace(SETTINGS, clip=0.3), aggregation="ring", steps=7
+        CONFIG, settings=dataclasses.replace(SETTINGS, clip_ratio=0.3), aggregation="ring", steps=7
     )
-    with pytest.raises(OptionError, match=r"aggregation 'mean' there.*settings.clip 0.2 there"):
+    with pytest.raises(
+        OptionError, match=r"aggregation 'mean' there.*settings.clip_ratio 0.2 there"
+    ):
         train(changed, tmp_path, aggregate=alone)
     assert same(tmp_path / CHECKPOINT, unbroken() / CHECKPOINT)
 
@@ -298,6 +300,6 @@ def test_a_training_is_loaded_from_its_folder(tmp_path, monkeypatch):
     with pytest.raises(FileError, match="the training is not at its end; train again"):
         loading.load(tmp_path)
     raw = (unbroken() / POLICY).read_bytes()
-    (tmp_path / POLICY).write_bytes(raw.replace(b"settings.clip", b"settings.klip"))
-    with pytest.raises(FileError, match="settings: klip: unknown; did you mean clip"):
+    (tmp_path / POLICY).write_bytes(raw.replace(b"settings.clip_ratio", b"settings.klip_ratio"))
+    with pytest.raises(FileError, match="settings: klip_ratio: unknown; did you mean clip_ratio"):
         loading.load(tmp_path)

@@ -20,7 +20,7 @@ from gradweave.errors import OptionError
 from gradweave.learning.settings import PPO
 from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.instance import Trees
-from gradweave.training.config import convert, parse_toml, read_toml
+from gradweave.training.config import convert, first_names, parse_toml, read_toml
 
 SHIPPED = "shipped.toml"
 """The file that the shipped weights are made by."""
@@ -121,7 +121,7 @@ class Config:
 
     def digest(self) -> str:
         """A fingerprint: a checkpoint of another training is not resumed."""
-        text = msgspec.json.encode(self, order="sorted")
+        text = msgspec.json.encode(first_names(msgspec.to_builtins(self)), order="sorted")
         return hashlib.sha256(text).hexdigest()[:16]
 
 

@@ -68,7 +68,9 @@ class Trainer:
         how = self.ppo(agent)
         steps = self.decay * how.epochs * how.minibatches
         rate = optax.linear_schedule(how.learning_rate, how.learning_rate / 10, steps)
-        return optax.chain(optax.clip_by_global_norm(how.gradient_norm), optax.adam(rate, eps=1e-5))
+        return optax.chain(
+            optax.clip_by_global_norm(how.max_gradient_norm), optax.adam(rate, eps=1e-5)
+        )
 
     def start(self, policy: HierarchicalPolicy) -> Learner:
         """The learner before its first update."""

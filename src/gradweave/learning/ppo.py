@@ -55,7 +55,7 @@ def judged(
     # Each record is one episode; what follows its last round is worth nothing.
     following = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
     never = jnp.zeros(value.shape, bool)
-    found = advantages(reward, value, following, never, how.discount, how.smoothing)
+    found = advantages(reward, value, following, never, how.discount, how.gae_lambda)
     return found, found + value
 
 
@@ -120,7 +120,7 @@ def loss(
         odds = jax.nn.sigmoid(scores)
         each = -odds * jax.nn.log_sigmoid(scores) - (1 - odds) * jax.nn.log_sigmoid(-scores)
         spread = jnp.where(log.features.candidates, each, 0.0).sum()
-        gain = _clipped(ratio, advantage, how.clip)
+        gain = _clipped(ratio, advantage, how.clip_ratio)
         one = jnp.ones(())
         return policy.tree.critic(views), gain, spread, one, jnp.abs(ratio - 1)
 
@@ -130,7 +130,7 @@ def loss(
         now, spread = jax.vmap(lambda draw: _draw_log_odds(weights, draw, problem))(log.draws)
         real = log.draws.real.astype(jnp.float32)
         ratio = jnp.exp(jnp.where(log.draws.real, now - log.draws.log_odds, 0.0))
-        gain = (_clipped(ratio, advantage, how.clip) * real).sum()
+        gain = (_clipped(ratio, advantage, how.clip_ratio) * real).sum()
         value = policy.workload.critic(views)
         return value, gain, (spread * real).sum(), real.sum(), (jnp.abs(ratio - 1) * real).sum()
 
@@ -141,7 +141,7 @@ def loss(
     actions = jnp.maximum((number * real).sum(), 1.0)
     gain, spread, moved = ((x * real).sum() / actions for x in (gain, spread, moved))
     error = (jnp.square(value - rows.target) * real).sum() / jnp.maximum(real.sum(), 1.0)
-    total = -gain + how.value * error - how.entropy * spread
+    total = -gain + how.value_coefficient * error - how.entropy_coefficient * spread
     return total, {"gain": gain, "value_error": error, "entropy": spread, "moved": moved}
 
 

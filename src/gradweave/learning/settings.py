@@ -12,26 +12,27 @@ from gradweave.checks import (
 
 @dataclasses.dataclass(frozen=True)
 class PPO:
-    """How an agent learns from a record."""
+    """How an agent learns."""
 
     learning_rate: float = 3e-3
     epochs: int = 2
     minibatches: int = 4
-    clip: float = 0.2
-    """How far the odds of an action may move in one update, as a share."""
-    entropy: float = 1e-3
-    value: float = 0.5
-    """Weight of the critic's error."""
+    clip_ratio: float = 0.2
+    """ε: how far the ratio of an action's probabilities may move from 1 in one update."""
+    entropy_coefficient: float = 1e-3
+    """Weight of the entropy bonus."""
+    value_coefficient: float = 0.5
+    """Weight of the critic's loss."""
     discount: float = 1.0
     """By round. 0: an episode of the agent is one round, as workload scheduling's is in the
     paper."""
-    smoothing: float = 0.95
+    gae_lambda: float = 0.95
     """λ of the generalised advantage estimate."""
-    gradient_norm: float = 0.5
-    """What gradients are cut off at."""
+    max_gradient_norm: float = 0.5
+    """Norm to which gradients are clipped."""
 
     def __post_init__(self) -> None:
-        check_above_zero(self, "learning_rate", "clip", "gradient_norm")
+        check_above_zero(self, "learning_rate", "clip_ratio", "max_gradient_norm")
         check_at_least_one(self, "epochs", "minibatches")
-        check_not_below_zero(self, "entropy", "value")
-        check_share(self, "discount", "smoothing")
+        check_not_below_zero(self, "entropy_coefficient", "value_coefficient")
+        check_share(self, "discount", "gae_lambda")

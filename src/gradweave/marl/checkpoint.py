@@ -12,6 +12,8 @@ T = TypeVar("T")
 FORMAT, VERSION = "gradweave-marl", "1"
 _ENTRY = "gradweave"
 """The one entry of a file's metadata, which holds JSON."""
+_OLD_NAMES = {"log_spread": "log_std"}
+"""Parts of arrays' names in earlier files."""
 
 
 def save(path: Path, tree: Any, about: Mapping[str, Any]) -> None:
@@ -55,4 +57,4 @@ def load(path: Path, like: T) -> T:
         FileError: where the file cannot be read, or has other arrays.
     """
     about(path)
-    return pytrees.load(path, like)
+    return pytrees.load(path, like, old_names=_OLD_NAMES)

@@ -14,7 +14,7 @@ from gradweave.checks import (
     check_share,
 )
 from gradweave.errors import OptionError
-from gradweave.training.config import convert, new_names
+from gradweave.training.config import OLD_NAMES, convert, new_names
 
 T = TypeVar("T")
 Activation = Literal["tanh", "relu"]
@@ -22,7 +22,7 @@ Activation = Literal["tanh", "relu"]
 
 
 Sharing = Literal["shared", "team", "agent"]
-"""Who has parameters together: all agents, those of a team, or each agent has its own."""
+"""Which agents share parameters: all, those of a team, or none."""
 
 
 class Settings(Protocol):
@@ -45,7 +45,7 @@ def check_network(hidden: tuple[int, ...], activation: str, sharing: str) -> Non
     if activation not in known:
         raise OptionError(f"activation: expected {', '.join(known)}, got {activation!r}")
     if sharing not in get_args(Sharing):
-        raise OptionError(f"parameters: expected shared, team or agent, got {sharing!r}")
+        raise OptionError(f"parameter_sharing: expected shared, team or agent, got {sharing!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,52 +64,52 @@ class PPO:
     decay: bool = True
     """Whether the learning rate falls to 0, by as much with each step of the optimizer."""
     discount: float = 0.99
-    smoothing: float = 0.95
+    gae_lambda: float = 0.95
     """λ of the generalised advantage estimate."""
-    clip: float = 0.2
-    """How far the odds of an action may move in one update, as a share."""
+    clip_ratio: float = 0.2
+    """ε: how far the ratio of an action's probabilities may move from 1 in one update."""
     value_clip: float | None = None
     """How far a critic's value may move in one update; not given, as far as it will."""
-    entropy: float = 0.01
-    """Weight of the entropy of actions."""
-    value: float = 0.5
-    """Weight of the critic's error."""
-    gradient_norm: float = 0.5
-    """What gradients are cut off at, after devices have combined them."""
-    normalise: bool = True
-    """Whether advantages are brought to mean 0 and deviation 1 in each minibatch of a device."""
+    entropy_coefficient: float = 0.01
+    """Weight of the entropy bonus."""
+    value_coefficient: float = 0.5
+    """Weight of the critic's loss."""
+    max_gradient_norm: float = 0.5
+    """Norm to which gradients are clipped, after devices have combined them."""
+    normalise_advantages: bool = True
+    """Whether advantages get mean 0 and deviation 1 in each minibatch of a device."""
     normalise_values: bool = False
-    """Whether the critic learns returns brought to mean 0 and deviation 1, by their running mean
-    and variance over all updates and devices (Yu et al. 2022)."""
+    """Whether the critic learns returns normalised by their running mean and variance over all
+    updates and devices (Yu et al. 2022)."""
     truncation: Literal["end", "bootstrap"] = "end"
-    """What follows when time alone ended an episode: nothing, as in JaxMARL's baselines and as a
-    return counts; or what the critic expects, at the price of judging every step twice."""
+    """The value after an episode that a time limit ended: 0, as in JaxMARL's baselines and as a
+    return counts; or the critic's, at the price of evaluating every step twice."""
     shaping: float = 0.0
-    """Weight of the game's own help at first."""
-    shaping_until: float = 0.5
-    """Share of the training over which that falls to 0."""
+    """Weight of the game's shaped rewards at first."""
+    shaping_fraction: float = 0.5
+    """Share of the training over which it falls to 0."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers, of actor and critic each."""
     recurrent: bool = False
     """Whether a gated recurrent unit as wide as the last hidden layer follows it."""
     activation: Activation = "tanh"
-    parameters: Sharing = "shared"
-    """Whether all agents have one set of parameters, those of a team have, or each agent has."""
-    log_spread: float = 0.0
-    """Logarithm of the deviation of continuous actions at first."""
+    parameter_sharing: Sharing = "shared"
+    """Whether all agents share parameters, those of a team, or none."""
+    log_std: float = 0.0
+    """Logarithm of the standard deviation of continuous actions at first."""
 
     def __post_init__(self) -> None:
-        check_above_zero(self, "learning_rate", "clip", "gradient_norm")
+        check_above_zero(self, "learning_rate", "clip_ratio", "max_gradient_norm")
         check_at_least_one(self, "environments", "rollout", "epochs", "minibatches")
-        check_not_below_zero(self, "entropy", "value", "shaping")
-        check_share(self, "discount", "smoothing", "shaping_until")
-        check_network(self.hidden, self.activation, self.parameters)
+        check_not_below_zero(self, "entropy_coefficient", "value_coefficient", "shaping")
+        check_share(self, "discount", "gae_lambda", "shaping_fraction")
+        check_network(self.hidden, self.activation, self.parameter_sharing)
         if self.value_clip is not None:
             check_above_zero(self, "value_clip")
         if self.truncation not in ("end", "bootstrap"):
             raise OptionError(f"truncation: expected end or bootstrap, got {self.truncation!r}")
-        if not math.isfinite(self.log_spread):
-            raise OptionError(f"log_spread: expected a finite number, got {self.log_spread}")
+        if not math.isfinite(self.log_std):
+            raise OptionError(f"log_std: expected a finite number, got {self.log_std}")
 
     @property
     def steps(self) -> int:
@@ -157,9 +157,9 @@ _SETTINGS = "settings."
 """What the names of settings begin with in `Config.flat`."""
 _UNSAID: dict[str, Any] = {
     f"{_SETTINGS}normalise_values": False,
-    f"{_SETTINGS}parameters": "shared",
+    f"{_SETTINGS}parameter_sharing": "shared",
 }
-"""What trainings did that began before there was a setting for it, and so do not say."""
+"""What trainings did before there was a setting for it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +199,12 @@ class Config:
         said = msgspec.json.decode(msgspec.json.encode(self))
         settings = said.pop("settings")
         return said | {f"{_SETTINGS}{name}": value for name, value in settings.items()}
+
+
+def current(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What `Config.flat` told, with the current names of settings."""
+    old = {f"{_SETTINGS}{name}": f"{_SETTINGS}{new}" for name, new in OLD_NAMES.items()}
+    return {old.get(name, name): value for name, value in said.items()}
 
 
 def from_flat(said: Mapping[str, Any], kind: Callable[[str], type]) -> Config:

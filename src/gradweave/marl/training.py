@@ -12,7 +12,7 @@ from gradweave.atomic import make_folder
 from gradweave.errors import FileError, OptionError
 from gradweave.marl import checkpoint, rows
 from gradweave.marl.combining import Combining, combining
-from gradweave.marl.config import Config, differences
+from gradweave.marl.config import Config, current, differences
 from gradweave.marl.games.environment import Environment
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
@@ -171,6 +171,7 @@ def _stated(config: Config, folder: Path, extend: bool) -> Mapping[str, Any] | N
     other, updates = said.get("config"), said.get("updates")
     if not isinstance(other, dict) or not isinstance(updates, int):
         raise FileError(f"{path}: does not say what training it is of")
+    other = current(other)
     differ = differences(other, config.flat())
     if not differ:
         return said

@@ -12,8 +12,27 @@ from gradweave.errors import OptionError
 
 T = TypeVar("T")
 
-OLD_NAMES: dict[str, str] = {}
-"""Fields that were renamed: in TOML files, checkpoints and policies of before."""
+OLD_NAMES = {
+    "batch": "batch_size",
+    "clip": "clip_ratio",
+    "entropy": "entropy_coefficient",
+    "explore": "epsilon",
+    "explore_last": "epsilon_final",
+    "explore_until": "epsilon_fraction",
+    "gradient_norm": "max_gradient_norm",
+    "log_spread": "log_std",
+    "mixing": "mixing_width",
+    "normalise": "normalise_advantages",
+    "parameters": "parameter_sharing",
+    "remembered": "replay_size",
+    "shaping_until": "shaping_fraction",
+    "smoothing": "gae_lambda",
+    "target_rate": "target_update_rate",
+    "trace": "td_lambda",
+    "value": "value_coefficient",
+}
+"""Fields by the names that they had in earlier TOML files, checkpoints and policies."""
+_FIRST_NAMES = {new: old for old, new in OLD_NAMES.items()}
 
 
 def read_toml(path: Path | None) -> dict[str, Any]:
@@ -83,6 +102,17 @@ def new_names(table: Mapping[str, Any], known: Iterable[str], prefix: str = "") 
             raise OptionError(f"{prefix}{new}: given twice: {name} is its old name")
         result[new] = value
     return result
+
+
+def first_names(value: Any) -> Any:
+    """The value with the first names of its fields, so that a digest survives their renaming.
+
+    Args:
+        value: of built-in types, as `msgspec.to_builtins` gives them.
+    """
+    if isinstance(value, Mapping):
+        return {_FIRST_NAMES.get(name, name): first_names(each) for name, each in value.items()}
+    return [first_names(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _renamed(value: Any, kind: inspect.Type, prefix: str) -> Any:

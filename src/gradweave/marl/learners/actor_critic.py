@@ -20,7 +20,7 @@ class ActorCritic(eqx.Module):
 
     actor: AnyNetwork
     critic: AnyNetwork
-    log_spread: Float[Array, "*N U"] | None
+    log_std: Float[Array, "*N U"] | None
     """Of continuous actions, whatever is seen; None for discrete ones. Of each set of parameters,
     where there are several."""
 
@@ -54,7 +54,7 @@ class Players:
     hidden: tuple[int, ...]
     recurrent: bool
     activation: Activation
-    log_spread: float
+    log_std: float
     """Of continuous actions at first."""
     sets: Sets
     """[A] which agents have parameters together."""
@@ -82,11 +82,11 @@ class Players:
         sees = environment.world if self.central else environment.observation
         continuous = environment.continuous
         several = () if number(self.sets) == 1 else (number(self.sets),)
-        spread = jnp.full((*several, environment.actions), self.log_spread, jnp.float32)
+        log_std = jnp.full((*several, environment.actions), self.log_std, jnp.float32)
         return ActorCritic(
             network(environment.observation, environment.actions, actor, 0.01),
             network(sees, 1, critic, 1.0),
-            spread if continuous else None,
+            log_std if continuous else None,
         )
 
     def memory(self, parameters: ActorCritic, batch: int) -> Memories:
@@ -126,9 +126,9 @@ class Players:
         seen = self._kept(view)
         actor, scores = parameters.actor(memories.actor, view.observation, view.start)
         critic, value = parameters.critic(memories.critic, self._judged(seen), view.start)
-        spread = self._spread(parameters)
-        if spread is not None:
-            action = distributions.gaussian_draw(noise, scores, spread)
+        log_std = self._log_std(parameters)
+        if log_std is not None:
+            action = distributions.gaussian_draw(noise, scores, log_std)
         else:
             odds = distributions.log_odds(scores, self._mask(seen))
             action = distributions.draw(noise, odds)
@@ -170,7 +170,7 @@ class Players:
             memories, played = self.look(parameters, memories, view, self.noise(keys))
             return memories, played.action
         actor, scores = parameters.actor(memories.actor, view.observation, view.start)
-        if parameters.log_spread is None:
+        if parameters.log_std is None:
             scores = distributions.log_odds(scores, view.available).argmax(-1)
         return dataclasses.replace(memories, actor=actor), scores
 
@@ -191,10 +191,10 @@ class Players:
         """What critics see, with an axis of agents."""
         return seen.observation if seen.world is None else seen.world[..., None, :]
 
-    def _spread(self, parameters: ActorCritic) -> Float[Array, "*A U"] | None:
+    def _log_std(self, parameters: ActorCritic) -> Float[Array, "*A U"] | None:
         """Of each agent's actions; without that axis where all have parameters together."""
-        spread = parameters.log_spread
-        return spread if spread is None or spread.ndim == 1 else spread[np.array(self.sets)]
+        log_std = parameters.log_std
+        return log_std if log_std is None or log_std.ndim == 1 else log_std[np.array(self.sets)]
 
     def _mask(self, seen: Played) -> Array | None:
         """What is available; None if all agents always have all actions."""
@@ -210,11 +210,11 @@ class Players:
         action: Num[Array, "..."],
     ) -> tuple[Float[Array, "*B A"], Float[Array, "*B A"]]:
         """Log odds of actions, and the entropy of what they were drawn from."""
-        spread = self._spread(parameters)
-        if spread is None:
+        log_std = self._log_std(parameters)
+        if log_std is None:
             odds = distributions.log_odds(scores, self._mask(seen))
             return distributions.of_action(odds, action), distributions.entropy(odds)
         real = jnp.asarray(self.environment.mask)
-        density = distributions.gaussian_of_action(scores, spread, action, real)
-        entropy = distributions.gaussian_entropy(spread, real)
+        density = distributions.gaussian_of_action(scores, log_std, action, real)
+        entropy = distributions.gaussian_entropy(log_std, real)
         return density, jnp.broadcast_to(entropy, density.shape)

@@ -34,8 +34,8 @@ class Algorithm:
     """(environment, settings, devices, updates of the whole training, aggregation)."""
 
 
-def _cut_off(norm: float, sets: int) -> "optax.GradientTransformation":
-    """Cuts gradients off at a norm: where all have an axis of sets in front, each set's own."""
+def _clip(norm: float, sets: int) -> "optax.GradientTransformation":
+    """Clips gradients to a norm: where all have an axis of sets in front, each set's."""
     import jax
     import optax
 
@@ -59,20 +59,20 @@ def _ppo(central: bool) -> Callable[["Environment", PPO, int, int, Aggregate], "
         from gradweave.marl.learners.ppo import PPOLearner
         from gradweave.marl.learners.sets import number, sets_of
 
-        sets = sets_of(environment, settings.parameters)
+        sets = sets_of(environment, settings.parameter_sharing)
         players = Players(
             environment,
             central,
             settings.hidden,
             settings.recurrent,
             settings.activation,
-            settings.log_spread,
+            settings.log_std,
             sets,
         )
         steps = updates * settings.epochs * settings.minibatches
         rate = settings.learning_rate
         optimizer = optax.chain(
-            _cut_off(settings.gradient_norm, number(sets)),
+            _clip(settings.max_gradient_norm, number(sets)),
             optax.adam(
                 optax.linear_schedule(rate, 0.0, steps) if settings.decay else rate, eps=1e-5
             ),
@@ -98,10 +98,10 @@ def _q_learning(
         from gradweave.marl.learners.q_learning import QLearner
         from gradweave.marl.learners.sets import number, sets_of
 
-        sets = number(sets_of(environment, settings.parameters)) if kind == "iql" else 1
+        sets = number(sets_of(environment, settings.parameter_sharing)) if kind == "iql" else 1
         rate, steps = settings.learning_rate, updates * settings.epochs
         optimizer = optax.chain(
-            _cut_off(settings.gradient_norm, sets),
+            _clip(settings.max_gradient_norm, sets),
             optax.adam(optax.linear_schedule(rate, 0.0, steps) if settings.decay else rate),
         )
         return QLearner(environment, kind, settings, aggregate(optimizer), devices, updates)

@@ -46,31 +46,31 @@ def entropy(odds: Float[Array, "*B U"]) -> Float[Array, "*B"]:
 
 
 def gaussian_draw(
-    normal: Float[Array, "*B U"], mean: Float[Array, "*B U"], log_spread: Float[Array, "*#B U"]
+    normal: Float[Array, "*B U"], mean: Float[Array, "*B U"], log_std: Float[Array, "*#B U"]
 ) -> Float[Array, "*B U"]:
     """A value of each component.
 
     Args:
         normal: of the standard normal distribution.
         mean: of each component.
-        log_spread: logarithm of its standard deviation.
+        log_std: logarithm of its standard deviation.
     """
-    return mean + jnp.exp(log_spread) * normal
+    return mean + jnp.exp(log_std) * normal
 
 
 def gaussian_of_action(
     mean: Float[Array, "*B U"],
-    log_spread: Float[Array, "*#B U"],
+    log_std: Float[Array, "*#B U"],
     action: Float[Array, "*B U"],
     real: Bool[Array, "*#B U"],
 ) -> Float[Array, "*B"]:
     """Logarithm of the density of the actions that were taken, over components that exist."""
-    away = (action - mean) * jnp.exp(-log_spread)
-    return jnp.where(real, -0.5 * jnp.square(away) - log_spread - _HALF_LOG_TAU, 0.0).sum(-1)
+    away = (action - mean) * jnp.exp(-log_std)
+    return jnp.where(real, -0.5 * jnp.square(away) - log_std - _HALF_LOG_TAU, 0.0).sum(-1)
 
 
 def gaussian_entropy(
-    log_spread: Float[Array, "*#B U"], real: Bool[Array, "*B U"]
+    log_std: Float[Array, "*#B U"], real: Bool[Array, "*B U"]
 ) -> Float[Array, "*B"]:
     """Differential entropy in nats, over components that exist."""
-    return jnp.where(real, log_spread + 0.5 + _HALF_LOG_TAU, 0.0).sum(-1)
+    return jnp.where(real, log_std + 0.5 + _HALF_LOG_TAU, 0.0).sum(-1)

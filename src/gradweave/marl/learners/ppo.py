@@ -175,7 +175,7 @@ class PPOLearner:
             following,
             done[..., None],
             settings.discount,
-            settings.smoothing,
+            settings.gae_lambda,
         )
         tally, metrics = state.tally.add(reward, done)
         target = advantage + value
@@ -197,7 +197,7 @@ class PPOLearner:
     def _help(self, updates: Int[Array, ""]) -> Float[Array, ""]:
         """What the game's own help counts for: less and less, then nothing."""
         settings = self.settings
-        over = max(settings.shaping_until * self.total_updates, 1.0)
+        over = max(settings.shaping_fraction * self.total_updates, 1.0)
         return settings.shaping * jnp.maximum(0.0, 1.0 - updates / over)
 
     def _parts(self, lesson: Lesson, key: PRNGKeyArray) -> Lesson:
@@ -236,11 +236,11 @@ class PPOLearner:
         settings, played = self.settings, part.played
         log_odds, entropy, value = self.players.judge(parameters, part.memories, played)
         advantage = part.advantage
-        if settings.normalise:
+        if settings.normalise_advantages:
             advantage = self._alike(advantage)
         change = log_odds - played.log_odds
         ratio = jnp.exp(change)
-        clipped = jnp.clip(ratio, 1.0 - settings.clip, 1.0 + settings.clip)
+        clipped = jnp.clip(ratio, 1.0 - settings.clip_ratio, 1.0 + settings.clip_ratio)
         gain = self._mean(jnp.minimum(ratio * advantage, clipped * advantage))
         error = jnp.square(value - part.target)
         if settings.value_clip is not None:
@@ -249,13 +249,13 @@ class PPOLearner:
             )
             error = jnp.maximum(error, jnp.square(near - part.target))
         error, entropy = 0.5 * self._mean(error), self._mean(entropy)
-        total = -gain + settings.value * error - settings.entropy * entropy
+        total = -gain + settings.value_coefficient * error - settings.entropy_coefficient * entropy
         return total * number(self.players.sets), {
             "gain": gain,
             "value_error": error,
             "entropy": entropy,
             "divergence": (ratio - 1.0 - change).mean(),
-            "clipped": (jnp.abs(ratio - 1.0) > settings.clip).mean(),
+            "clipped": (jnp.abs(ratio - 1.0) > settings.clip_ratio).mean(),
         }
 
     def _alike(self, advantage: Float[Array, "*B A"]) -> Float[Array, "*B A"]:

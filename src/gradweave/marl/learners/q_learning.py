@@ -118,12 +118,12 @@ class QLearner:
     @property
     def _sets(self) -> Sets:
         """[A] which agents have parameters together."""
-        return sets_of(self.environment, self.settings.parameters)
+        return sets_of(self.environment, self.settings.parameter_sharing)
 
     @property
     def _blocks(self) -> int:
         """Updates whose rows are remembered."""
-        return max(1, self.settings.remembered // self.settings.steps)
+        return max(1, self.settings.replay_size // self.settings.steps)
 
     def init(self, shared: PRNGKeyArray, first: Int[Array, ""] | int) -> QState:
         """See `Learner.init`."""
@@ -165,7 +165,7 @@ class QLearner:
         greedy: bool,
     ) -> tuple[Memory, Int[Array, "B A"]]:
         """See `Learner.act`: actions are drawn as they are at the end of training."""
-        explore = jnp.float32(0.0 if greedy else self.settings.explore_last)
+        explore = jnp.float32(0.0 if greedy else self.settings.epsilon_final)
         return self._act(parameters, memory, view, self._noise(keys), explore)
 
     def update(self, state: QState) -> tuple[QState, Metrics]:
@@ -179,7 +179,7 @@ class QLearner:
         key, learning = jax.random.split(state.key)
 
         def learn(carry: Any, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
-            batch = self.settings.batch // self.devices
+            batch = self.settings.batch_size // self.devices
             chosen = jax.random.randint(key, (batch,), 0, blocks * self.games)
             return self._learn(carry, jax.tree.map(lambda x: x[chosen], rows))
 
@@ -217,7 +217,9 @@ class QLearner:
         agent = draw(self._sets, agent_key, one)
         if self.kind == "qmix":
             agents = environment.num_agents
-            return Values(agent, Monotone(environment.world, agents, settings.mixing, mixer_key))
+            return Values(
+                agent, Monotone(environment.world, agents, settings.mixing_width, mixer_key)
+            )
         return Values(agent, Sum() if self.kind == "vdn" else Apart())
 
     def _no_rows(self, memory: Memory) -> Rows:
@@ -244,10 +246,10 @@ class QLearner:
     def _explore(self, updates: Int[Array, ""]) -> Float[Array, ""]:
         """Share of actions that are taken at random."""
         settings = self.settings
-        gone = updates / max(settings.explore_until * self.total_updates, 1.0)
+        gone = updates / max(settings.epsilon_fraction * self.total_updates, 1.0)
         return jnp.maximum(
-            settings.explore_last,
-            settings.explore + (settings.explore_last - settings.explore) * gone,
+            settings.epsilon_final,
+            settings.epsilon + (settings.epsilon_final - settings.epsilon) * gone,
         ).astype(jnp.float32)
 
     def _act(
@@ -316,7 +318,7 @@ class QLearner:
         )
         change, state = self.optimizer.update(gradient, state, parameters)
         parameters = optax.apply_updates(parameters, change)
-        target = optax.incremental_update(parameters, target, self.settings.target_rate)
+        target = optax.incremental_update(parameters, target, self.settings.target_update_rate)
         figures |= {"gradient_norm": norm(gradient)} | sent(state)
         return (parameters, target, state), figures
 
@@ -344,7 +346,7 @@ class QLearner:
         if self.kind != "iql":
             reward = reward.mean(-1, keepdims=True)
         goal = jax.lax.stop_gradient(
-            traced(reward, following, steps.done, settings.discount, settings.trace)
+            traced(reward, following, steps.done, settings.discount, settings.td_lambda)
         )
         error = jnp.square(value - goal)
         if self.kind == "iql" and number(self._sets) > 1:  # each set learns as if it were alone
