@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Files that are written whole or not at all."""
 
 import os
 import secrets
@@ -23,8 +23,8 @@ def atomic_write(path: str | Path, data: bytes) -> None:
         data: the file's whole content.
 
     Raises:
-        FileError: where it cannot be written; nothing is left behind and an earlier file is as it
-            was.
+        FileError: where it cannot be written; nothing is left behind and an earlier file is
+            unchanged.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -50,7 +50,7 @@ def make_folder(folder: Path) -> None:
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """What processes that write, or that were killed as they wrote, have there for the moment."""
+    """Temporary files of processes that are writing, or were killed while writing."""
     return sorted(folder.glob(_TEMPORARY.format("*")))
 
 

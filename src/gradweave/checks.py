@@ -1,4 +1,4 @@
-"""Checks that settings share: each refuses fields, by their names, in one line."""
+"""Checks of settings: each refuses values of named fields, in one line."""
 
 import difflib
 import math
@@ -9,7 +9,7 @@ from gradweave.errors import OptionError
 
 
 def check_above_zero(settings: Any, *names: str) -> None:
-    """Refuses numbers that are not above 0, by the fields' names."""
+    """Refuses fields that are not above 0."""
     for name in names:
         value = getattr(settings, name)
         if not 0 < value < math.inf:
@@ -41,13 +41,13 @@ def check_share(settings: Any, *names: str) -> None:
 
 
 _ALIKE = 0.65
-"""Share of letters in common; at less, other words than those meant are found."""
+"""Least similarity of two names for one to be suggested for the other."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like an unknown one, as a question with a space after it.
+    """The known name most similar to an unknown one, as a question with a space after it.
 
-    Nothing where none is much like it. Capitals do not count.
+    Empty where none is similar. Case does not count.
 
     >>> did_you_mean("clib", ["clip", "value_clip"])
     'did you mean clip? '
@@ -62,13 +62,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def expected_one_of(
     what: str, known: Iterable[str], name: Any, shown: Iterable[str] | None = None
 ) -> str:
-    """What to say of a name that is none of those known.
+    """Message for an unknown name.
 
     Args:
-        what: the name is of.
-        known: names that there are.
-        name: the one that was given.
-        shown: in place of those known, where they are too many for a line.
+        what: kind of thing that it should name.
+        known: the known names.
+        name: the unknown one.
+        shown: names for the message, where the known ones are too many for a line.
 
     >>> expected_one_of("algorithm", ["ippo", "vdn"], "ipo")
     "algorithm: expected one of ippo, vdn, got 'ipo'; did you mean ippo?"

@@ -1,6 +1,6 @@
-"""A clock for time limits: it stands still while the first run on a machine prepares itself.
+"""A clock for time limits, which stands still while loops are compiled.
 
-What a search finds in five seconds must not depend on whether its loops were compiled before.
+The result of a search of five seconds must not depend on whether its loops were compiled before.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 
 def now() -> float:
-    """Seconds since some moment, without those in which the clock was `stopped`."""
+    """Seconds since an arbitrary time, without those in which the clock was `stopped`."""
     return _clock.now()
 
 
@@ -19,7 +19,7 @@ def stopped(doing: str = "") -> Iterator[None]:
     """Stops the clock of this process, for all its threads.
 
     Args:
-        doing: what is being done meanwhile; see `waiting_for`.
+        doing: the reason, for `waiting_for`.
     """
     stop(doing)
     try:
@@ -29,17 +29,17 @@ def stopped(doing: str = "") -> Iterator[None]:
 
 
 def stop(doing: str = "") -> None:
-    """Begins what `stopped` does, where it cannot be written as a block."""
+    """Stops the clock, where `stopped` cannot be used as a block."""
     _clock.stop(doing)
 
 
 def go() -> None:
-    """Ends what `stop` began. The clock goes on once every stop has ended."""
+    """Ends one `stop`. The clock runs again once every stop has ended."""
     _clock.go()
 
 
 def waiting_for() -> str:
-    """What is being done while the clock stands still; nothing where it goes."""
+    """Why the clock stands still; empty while it runs."""
     return _clock.doing
 
 

@@ -1,4 +1,4 @@
-"""Loops compiled with numba: one decorator, which keeps what it compiled where that is possible.
+"""Loops compiled with numba: one decorator, which caches the compiled code where it can.
 
 Importing this module imports numba, so import it, and modules of kernels, where they are used.
 """
@@ -16,7 +16,7 @@ with clock.stopped():
 
 
 class NotKeptWarning(RuntimeWarning):
-    """Compiled loops cannot be kept, so that each run compiles them anew."""
+    """Compiled loops cannot be cached, so that each run compiles them again."""
 
 
 def kernel(
@@ -28,17 +28,17 @@ def kernel(
 ) -> Any:
     """Compiles a function when it is first called with arguments of some types.
 
-    What is compiled is kept in the directory that the environment variable ``NUMBA_CACHE_DIR``
-    names, beside the function's file, or in the user's cache directory, in whichever can be
-    written first; where none can, it is compiled in each run, and one `NotKeptWarning` says so.
-    `gradweave.clock` stands still meanwhile.
+    Compiled code is cached in the first directory that can be written: that of the environment
+    variable ``NUMBA_CACHE_DIR``, that of the function's file, or the user's cache directory. Where
+    none can, each run compiles it, with one `NotKeptWarning`. `gradweave.clock` stands still
+    meanwhile.
 
     Args:
-        function: what to compile: integers, floats, arrays and named tuples of these.
-        inner: whether only kernels call it, and Python never does: that compiles sooner.
+        function: of integers, floats, arrays and named tuples of these.
+        inner: whether only kernels call it, never Python, so that it compiles faster.
         inlined: whether it is such a function and part of its caller's loop: a call that passes
             named tuples copies every array's descriptor, which costs more than a short step.
-        fastmath: whether sums of floats may be taken in another order.
+        fastmath: whether sums of floats may be reordered.
     """
     if function is None:
         return lambda function: _compile(function, inner or inlined, inlined, fastmath)
@@ -53,24 +53,24 @@ def _compile(function: Callable[..., Any], inner: bool, inlined: bool, fastmath:
         "no_cpython_wrapper": inner,
         "no_cfunc_wrapper": True,
     }
-    made: Any = numba.njit(**options)(function)
-    if inner:  # kept within the kernels that call it
-        return made
+    compiled: Any = numba.njit(**options)(function)
+    if inner:  # cached within the kernels that call it
+        return compiled
     try:
-        made._cache = _Cache(function)
+        compiled._cache = _Cache(function)
     except RuntimeError:  # numba found no directory that can be written
         _not_kept("no directory for them can be written")
-    return made
+    return compiled
 
 
 class _Cache(FunctionCache):
-    """Numba's, which neither counts as time nor ends a run where the disk is full."""
+    """Numba's cache, which does not count as time and survives a full disk."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         with clock.stopped():
             try:
                 return super().load_overload(sig, target_context)
-            except OSError:  # such as files that another user keeps
+            except OSError:  # such as another user's files
                 return None
             except (AttributeError, ImportError):  # of an earlier version, with other named tuples
                 self.flush()

@@ -1,21 +1,20 @@
-"""Every error that Gradweave raises on purpose.
+"""The hierarchy of Gradweave's errors.
 
     GradweaveError               names the field, what was expected, what came, the remedy
     ├── TopologyError            a network that cannot exist or cannot be used
-    ├── SpecError                a topology or scheduler in words that are not understood
+    ├── SpecError                a specification of a topology or scheduler that cannot be parsed
     ├── FileError                a file that cannot be read or written, or holds something else
-    ├── ScheduleError            columns that do not make a schedule
-    ├── OptionError              something asked for that Gradweave does not do
-    │   └── MissingExtraError    something that is not installed; an ImportError too
+    ├── ScheduleError            columns that are not a schedule
+    ├── OptionError              an option or argument that is unknown or out of its range
+    │   └── MissingExtraError    a package that is not installed; an ImportError too
     └── Negative                 the question was sound and its answer is no
         ├── InvalidScheduleError a schedule that the verifier rejects
         ├── NoScheduleError      no schedule was found within the limits given
-        └── RunError             a run on real processes that did not come to its end
+        └── RunError             a run on real processes that did not finish, or had a wrong result
             └── LostServerError  one of its servers went away
 
 The command line turns `Negative` into exit status 1 and every other `GradweaveError` into 2
-(`exit_status`). Input that is taken, but perhaps not as it was meant, is told of by an
-`InputWarning`.
+(`exit_status`). Ambiguous input is accepted with an `InputWarning`.
 """
 
 SUCCESS = 0
@@ -27,7 +26,7 @@ INTERRUPTED = 130
 
 
 class GradweaveError(Exception):
-    """Base of all errors that Gradweave raises on purpose."""
+    """Base of Gradweave's errors."""
 
 
 class TopologyError(GradweaveError, ValueError):
@@ -35,7 +34,7 @@ class TopologyError(GradweaveError, ValueError):
 
 
 class SpecError(GradweaveError, ValueError):
-    """A topology or scheduler given in words that are not understood."""
+    """A specification of a topology or scheduler that cannot be parsed."""
 
 
 class FileError(GradweaveError, ValueError):
@@ -43,15 +42,15 @@ class FileError(GradweaveError, ValueError):
 
 
 class ScheduleError(GradweaveError, ValueError):
-    """Columns that do not make a schedule."""
+    """Columns that are not a schedule."""
 
 
 class OptionError(GradweaveError, ValueError):
-    """Something asked for that Gradweave does not do, or an argument out of its range."""
+    """An option or argument that is unknown or out of its range."""
 
 
 class MissingExtraError(OptionError, ModuleNotFoundError):
-    """Something that needs a package which is not installed; the message names the extra."""
+    """A package that is not installed; the message names the extra that installs it."""
 
 
 class Negative(GradweaveError):
@@ -67,15 +66,15 @@ class NoScheduleError(Negative):
 
 
 class RunError(Negative, RuntimeError):
-    """A run on real processes that did not come to its end, or came to a wrong one."""
+    """A run on real processes that did not finish, or had a wrong result."""
 
 
 class InputWarning(UserWarning):
-    """Input that was taken, with how it was understood; on the command line one line."""
+    """Ambiguous input, and how it was understood; one line on the command line."""
 
 
 class LostServerError(RunError):
-    """A server that others wait for went away: its process died, or its connection broke."""
+    """A server that others wait for went away: its process died or its connection broke."""
 
     def __init__(self, server: int, rank: int, how: str, label: str = "") -> None:
         super().__init__(
@@ -92,5 +91,5 @@ class LostServerError(RunError):
 
 
 def exit_status(error: GradweaveError) -> int:
-    """What a command that ends with an error exits with."""
+    """Exit status of a command that ends with an error."""
     return ANSWER_IS_NO if isinstance(error, Negative) else BAD_INPUT

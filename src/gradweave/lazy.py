@@ -1,7 +1,7 @@
-"""Names of a package that are imported when they are first used, and what is missing if they fail.
+"""Names of a package that are imported on first use, and the extra to install where that fails.
 
-A package that needs an extra, or is slow to import, says where its names are. They are found by
-`dir`, and by type checkers from imports under ``TYPE_CHECKING``.
+A package that needs an extra, or is slow to import, lists the submodules of its names. `dir` has
+the names, and type checkers have them from imports under ``TYPE_CHECKING``.
 """
 
 import importlib
@@ -28,7 +28,7 @@ EXTRAS = {
     "tensorboardX": "learn",
     "torch": "torch",
 }
-"""The smallest extra that installs each module; ``pyproject.toml`` has them all."""
+"""The smallest extra that installs each module; see ``pyproject.toml``."""
 
 
 def lazily(
@@ -38,9 +38,9 @@ def lazily(
 
     Args:
         package: its name.
-        homes: the submodule that has each name; "" for a submodule's own name.
-        extra: what installs all that the package needs; if not given, `EXTRAS` says it for the
-            module that is missing.
+        homes: the submodule that has each name; "" for a submodule itself.
+        extra: that installs all that the package needs; if not given, that of the missing module
+            in `EXTRAS`.
     """
 
     def find(name: str) -> Any:
@@ -80,7 +80,7 @@ def missing(what: str, *modules: str, extra: str | None = None) -> MissingExtraE
     """The error that names the extra to install.
 
     Args:
-        what: needs them.
+        what: the part of Gradweave that needs them.
         modules: that are not installed.
         extra: that installs them; that of the first in `EXTRAS` if not given.
     """
@@ -91,7 +91,7 @@ def missing(what: str, *modules: str, extra: str | None = None) -> MissingExtraE
 
 
 def require(what: str, *modules: str, extra: str | None = None) -> None:
-    """Refuses to begin without some modules; does not import them.
+    """Refuses to begin without some modules, which it does not import.
 
     Raises:
         MissingExtraError: where one is not installed.
@@ -105,19 +105,18 @@ def is_there(module: str) -> bool:
     """Whether a module is installed, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
-    except ValueError:  # what a module without a specification raises
+    except ValueError:  # a module in sys.modules without a specification
         return False
 
 
 def summary_writer() -> Any:
     """The class ``SummaryWriter`` of tensorboardX, imported without torch.
 
-    It imports torch where that is installed, which takes seconds, to accept tensors, of which
-    there are none here.
+    tensorboardX imports torch where that is installed, which takes seconds, to accept its tensors.
     """
     loaded = "torch" in sys.modules
     if not loaded:
-        sys.modules["torch"] = cast(ModuleType, None)  # what is None here cannot be imported
+        sys.modules["torch"] = cast(ModuleType, None)  # None here blocks the import
     try:
         return importlib.import_module("tensorboardX").SummaryWriter
     finally:

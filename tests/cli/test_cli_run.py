@@ -14,7 +14,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.cli import run as verb
-from gradweave.execute.running.trial import Report, Timing
+from gradweave.execute.running.trial import RunReport, RunTimes
 from tests.execute.run_verb import COMMAND, MPIRUN, PATIENCE_S, left_behind, said, started
 
 SERVERS = 9
@@ -245,12 +245,12 @@ def test_devices_that_are_not_found(gradweave, files, monkeypatch):
     assert "expected 9 devices, one for each server of bcube:n=3,k=1, got 1" in line
 
 
-def launched(report: Report) -> Callable[..., Report]:
+def launched(report: RunReport) -> Callable[..., RunReport]:
     """Stands in for `launch` and `supervise`."""
     return lambda *_: report
 
 
-REPORT = Report("a library", 40, 100, 2_000_000, Timing((0.5, 0.25), (1, 2)), None)
+REPORT = RunReport("a library", 40, 100, 2_000_000, RunTimes((0.5, 0.25), (1, 2)), None)
 
 
 def test_more_servers_than_sensible_is_a_warning(gradweave, here, monkeypatch):
@@ -269,8 +269,8 @@ def test_more_servers_than_sensible_is_a_warning(gradweave, here, monkeypatch):
 
 
 def test_what_it_says(gradweave, here, files, monkeypatch):
-    own = Timing((0.1, 0.2, 0.4), None)
-    report = dataclasses.replace(REPORT, own=own, processes=9)
+    native = RunTimes((0.1, 0.2, 0.4), None)
+    report = dataclasses.replace(REPORT, native=native, processes=9)
     monkeypatch.setattr("gradweave.execute.running.run.launch", launched(report))
     monkeypatch.setattr(verb.os, "cpu_count", lambda: 2)
     done = gradweave("run", files["ring"], "--backend", "mpi")

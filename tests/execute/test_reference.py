@@ -11,7 +11,7 @@ import gradweave as gw
 from gradweave.errors import OptionError
 from gradweave.execute import REDUCTIONS, piece_offsets, play
 from gradweave.execute.pattern import contribution, expected
-from gradweave.execute.reduction import checked
+from gradweave.execute.reduction import check_reduction
 from gradweave.execute.reference import meaningful
 from gradweave.schedule import COLLECTIVES, COPY, REDUCE, Schedule
 from gradweave.schedulers import Merged, RecursiveDoubling, Ring
@@ -145,7 +145,7 @@ def test_refusals():
         play(schedule, np.zeros((3, 2), np.int32), "mean")
     with pytest.raises(OptionError, match="one of sum, mean, max, min, got 'product'"):
         play(schedule, np.zeros((3, 2)), "product")
-    assert checked("max", floating=False, dtype="int8") == "max"
+    assert check_reduction("max", floating=False, dtype="int8") == "max"
 
 
 @pytest.mark.parametrize(("servers", "reduction"), [*itertools.product((1, 2, 5, 8), REDUCTIONS)])

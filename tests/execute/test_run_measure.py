@@ -13,9 +13,9 @@ import gradweave as gw
 from gradweave.errors import OptionError, RunError
 from gradweave.execute import play
 from gradweave.execute.pieces import piece_offsets
-from gradweave.execute.running.correct import Question, exact
+from gradweave.execute.running.correct import ResultCheck, sums_are_exact
 from gradweave.execute.running.measure import measure
-from gradweave.execute.running.trial import DTYPES, Report, Timing, Trial
+from gradweave.execute.running.trial import DTYPES, RunReport, RunTimes, Trial
 from gradweave.schedule import Schedule
 
 BCUBE = gw.topology.bcube(n=3, k=1)
@@ -25,7 +25,7 @@ class Rows:
     """A runner with all servers, or some of them, that plays the schedule in NumPy."""
 
     library = "rows"
-    has_own = True
+    has_native = True
 
     def __init__(self, schedule: Schedule, trial: Trial) -> None:
         self.ranks = list(range(schedule.topology.num_servers))
@@ -49,7 +49,7 @@ class Rows:
         self._held = play(self._schedule, self._held, self._trial.reduction)
         self.spoil(self._held)
 
-    def run_own(self) -> None:
+    def run_native(self) -> None:
         self.calls.append("own")
         time.sleep(0.002)
 
@@ -70,7 +70,7 @@ def ring(collective: str = "all_reduce") -> Schedule:
     return gw.schedulers.Ring().schedule(BCUBE, collective=collective)  # pyright: ignore
 
 
-def measured(schedule: Schedule, trial: Trial) -> Report:
+def measured(schedule: Schedule, trial: Trial) -> RunReport:
     return measure(Rows(schedule, trial), schedule, trial, lambda _: None)
 
 
@@ -81,8 +81,8 @@ def test_in_turns_each_behind_a_barrier():
     assert runner.calls == ["schedule"] * 2 + ["barrier", "schedule", "barrier", "own"] * 5
     assert told[-1] == "run 5 of 5" and "checking 9,000 elements" in told
     assert len(report.schedule.seconds) == 2
-    assert report.own is not None
-    assert min(report.own.seconds) > 0.001
+    assert report.native is not None
+    assert min(report.native.seconds) > 0.001
     assert (report.oracle_elements, report.pattern_elements) == (9_000, 9_000)
 
 
@@ -125,20 +125,20 @@ def test_right_results_are_found_right(collective, reduction, dtype):
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather"])
 def test_one_wrong_bit_is_found_where_it_means_anything(collective, kind):
     trial, schedule = Trial("mpi", 100), ring(collective)
-    question = Question(schedule, trial, 100, kind)
-    ends = play(schedule, np.stack([question.contribution(rank) for rank in range(9)]))
+    check = ResultCheck(schedule, trial, 100, kind)
+    ends = play(schedule, np.stack([check.contribution(rank) for rank in range(9)]))
     at = piece_offsets(100, 9)
     for rank, element in ((0, 0), (4, 50), (8, 99)):
         spoilt = ends.copy()
         spoilt[rank].view(np.uint32)[element] ^= 1
-        wrong = question.wrong({rank: spoilt[rank]})
+        wrong = check.first_error({rank: spoilt[rank]})
         piece = int(np.searchsorted(at, element, "right")) - 1
         if collective == "reduce_scatter" and schedule.root[piece] != rank:
             assert wrong[0] == -1
             continue
         assert wrong[:2].tolist() == [rank, element]
         assert f"server {rank} (rank {rank}), piece {piece}, element {element}: expected" in str(
-            question.complaint(wrong)
+            check.explained(wrong)
         )
 
 
@@ -157,11 +157,11 @@ def test_a_wrong_result_is_an_error():
 
 
 def test_not_a_number_is_right_where_it_should_be():
-    question = Question(ring(), Trial("mpi", 10, "float16"), 10, "oracle")
-    ends = question._answers().copy()
-    assert question.wrong({0: ends[0]})[0] == -1
+    check = ResultCheck(ring(), Trial("mpi", 10, "float16"), 10, "oracle")
+    ends = check._expected().copy()
+    assert check.first_error({0: ends[0]})[0] == -1
     ends[0, 3] = np.nan
-    assert question.wrong({0: ends[0]})[:2].tolist() == [0, 3]
+    assert check.first_error({0: ends[0]})[:2].tolist() == [0, 3]
 
 
 def test_types_that_do_not_hold_the_sum():
@@ -169,8 +169,8 @@ def test_types_that_do_not_hold_the_sum():
     many = gw.schedulers.Ring().schedule(gw.topology.ring(65))
     few = gw.schedulers.Ring().schedule(gw.topology.ring(64))
     trial = Trial("jax", 100, "bfloat16", repetitions=1, warm_up=0)
-    assert exact(few, trial) and not exact(many, trial)
-    assert exact(many, dataclasses.replace(trial, reduction="max"))
+    assert sums_are_exact(few, trial) and not sums_are_exact(many, trial)
+    assert sums_are_exact(many, dataclasses.replace(trial, reduction="max"))
     assert measured(many, trial).pattern_elements == 0
     assert measured(few, trial).pattern_elements == 100
 
@@ -192,13 +192,13 @@ def test_trials_that_cannot_be(trial, message):
 
 def test_a_report_survives_json():
     report = measured(ring(), Trial("mpi", 90, repetitions=2, warm_up=0))
-    assert Report.of(json.loads(json.dumps(dataclasses.asdict(report)))) == report
-    alone = dataclasses.replace(report, own=None)
-    assert Report.of(json.loads(json.dumps(dataclasses.asdict(alone)))) == alone
+    assert RunReport.of(json.loads(json.dumps(dataclasses.asdict(report)))) == report
+    alone = dataclasses.replace(report, native=None)
+    assert RunReport.of(json.loads(json.dumps(dataclasses.asdict(alone)))) == alone
 
 
 def test_median_and_quartiles():
-    timing = Timing((5.0, 1.0, 2.0, 4.0, 3.0), None)
+    timing = RunTimes((5.0, 1.0, 2.0, 4.0, 3.0), None)
     assert (timing.median, timing.quartiles) == (3.0, (2.0, 4.0))
 
 

@@ -13,15 +13,15 @@ import pytest
 import gradweave as gw
 from gradweave.errors import LostServerError, OptionError, RunError, ScheduleError
 from gradweave.execute.running import launch, supervise
-from gradweave.execute.running.supervise import Group
-from gradweave.execute.running.trial import Report, Timing, Trial
+from gradweave.execute.running.supervise import Launch
+from gradweave.execute.running.trial import RunReport, RunTimes, Trial
 from gradweave.processes import mpirun
 from gradweave.processes.launchers import rank_given
 
 SCHEDULE = gw.schedulers.Ring().schedule(
     dataclasses.replace(gw.topology.ring(3), labels=("a", "b", "c"))
 )
-REPORT = Report("none", 3, 1, 1, Timing((1.0,), (1, 2, 3)), None)
+REPORT = RunReport("none", 3, 1, 1, RunTimes((1.0,), (1, 2, 3)), None)
 SAY = "import json, os, signal, sys, time\ndef say(**what): print(json.dumps(what), flush=True)\n"
 WAIT = "\nword = sys.stdin.readline()\n"
 DONE = f"say(report={dataclasses.asdict(REPORT)!r})\nsay(done=True){WAIT}"
@@ -41,7 +41,7 @@ def supervised(tmp_path):
             for program in programs
         ]
         ranks = [[0, 1, 2]] if len(programs) == 1 else [[rank] for rank in range(len(programs))]
-        group = Group(starts, ranks, statuses)
+        group = Launch(starts, ranks, statuses)
         return supervise.supervise(SCHEDULE, group, tmp_path, timeout_s, told.append)
 
     run.told = told  # pyright: ignore[reportFunctionMemberAccess]

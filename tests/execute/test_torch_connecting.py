@@ -13,7 +13,7 @@ import os, sys
 import torch
 import torch.distributed as dist
 from gradweave.errors import RunError
-from gradweave.execute import torch_messages
+from gradweave.execute.torch_distributed import messages
 
 size, failures, real = 3, int(sys.argv[1]), dist.ProcessGroupGloo
 
@@ -33,7 +33,7 @@ def process(rank):
 
     dist.ProcessGroupGloo = sometimes
     try:
-        _, twin = torch_messages.pair(dist.group.WORLD)
+        _, twin = messages.pair(dist.group.WORLD)
     except RunError as error:
         return f"{calls} calls, {error}"
     got = torch.full((1,), float(rank))

@@ -13,7 +13,7 @@ import click
 from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, print_json, print_lines, print_table, table, warn
 from gradweave.cli.options import (
-    Lost,
+    FaultOptions,
     fault_options,
     faults,
     json_option,
@@ -36,7 +36,7 @@ SCHEDULERS = (
     "merged:rule=random,swap_passes=0,merged:rule=deepest,swap_passes=0,merged:swap_passes=0,merged,"
     "grown:restarts=1,learned,portfolio"
 )
-"""What is compared where nothing else is asked for."""
+"""Default of --schedulers."""
 
 
 @click.command()
@@ -46,7 +46,7 @@ SCHEDULERS = (
     default=SCHEDULERS,
     metavar="SCHEDULERS",
     help="Comma-separated strategies, such as ring,merged:rule=deepest; learned stands for three: "
-    "the mean of drawn episodes, the best actions, the best of 64.  [default: every one]",
+    "the mean of sampled episodes, the greedy one, the best of 64.  [default: all]",
 )
 @click.option("--seeds", type=click.IntRange(1, 100_000), default=20, show_default=True)
 @fault_options
@@ -64,12 +64,12 @@ def compare(
     time_limit: float | None,
     output: Path | None,
     as_json: bool,
-    **given: Unpack[Lost],
+    **given: Unpack[FaultOptions],
 ) -> None:
     """Compare schedulers on NETWORKS, by default the nine of the paper's Table 2.
 
     Each strategy runs once per seed; on the Jellyfish of Table 2, each seed is another of the 20
-    reference graphs. The limit of time is for each run.
+    reference graphs. The time limit is that of each run.
     """
     strategies = strategies_of(schedulers)
     if not strategies:
@@ -104,7 +104,7 @@ def strategies_of(text: str) -> tuple[Scheduler, ...]:
 
 
 def _prepare(output: Path) -> None:
-    """Makes the output directory, and refuses now what would fail after the work."""
+    """Makes the output directory, before the work rather than after it."""
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -112,7 +112,7 @@ def _prepare(output: Path) -> None:
 
 
 def _write(rows: Sequence[Row], output: Path) -> list[str]:
-    """Writes the files, the chart only where there is a figure to draw; returns their names."""
+    """Writes the files, the chart only if there is a figure in it; returns their names."""
     objects = [row.as_object() for row in rows]
     columns = list(dict.fromkeys(key for row in objects for key in row))
     text = io.StringIO()

@@ -1,4 +1,4 @@
-"""``gradweave export``: write a schedule as a file of another program."""
+"""``gradweave export``: write a schedule as a file for another program."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from gradweave.cli.console import Progress, print_json, print_lines, rank_lines, rank_map
-from gradweave.cli.options import Size, json_option, writable
+from gradweave.cli.options import SizeType, json_option, writable
 from gradweave.errors import OptionError
 from gradweave.export import (
     FORMATS,
@@ -20,7 +20,7 @@ from gradweave.export.rankfile import parse_hosts
 from gradweave.schedule import Schedule, load
 
 _PLANS = ("name", "instances", "in_place", "min_bytes", "max_bytes")
-_TAKEN = {
+_OPTIONS_OF = {
     "msccl-xml": (*_PLANS, "protocol", "dialect"),
     "mscclpp-json": _PLANS,
     "chakra-et": ("gradient_bytes", "element_bytes"),
@@ -37,22 +37,22 @@ _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.p
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="File to write; for chakra-et, what the names begin with: OUTPUT.<rank>.et.",
+    help="File to write; for chakra-et, a prefix: OUTPUT.<rank>.et.",
 )
 @click.option("--name", help="Name of the algorithm or plan.")
-@click.option("--instances", type=int, help="How often to run it side by side.  [default: 1]")
+@click.option("--instances", type=int, help="Copies that run side by side.  [default: 1]")
 @click.option(
     "--in-place/--out-of-place",
     "in_place",
     default=None,
-    help="For which calls it is to be taken.  [default: in place]",
+    help="Calls that it is used for.  [default: in place]",
 )
-@click.option("--min-bytes", type=Size(least=0), help="Least message for which it is to be taken.")
-@click.option("--max-bytes", type=Size(), help="Largest message for which it is to be taken.")
+@click.option("--min-bytes", type=SizeType(least=0), help="Smallest message that it is used for.")
+@click.option("--max-bytes", type=SizeType(), help="Largest message that it is used for.")
 @click.option("--protocol", type=click.Choice(_PROTOCOLS), help="msccl-xml.  [default: Simple]")
 @click.option("--dialect", type=click.Choice(tuple(DIALECTS)), help="msccl-xml.  [default: msccl]")
 @click.option(
-    "--gradient-bytes", type=Size(), help="chakra-et: size of the gradient; must be given."
+    "--gradient-bytes", type=SizeType(), help="chakra-et: size of the gradient; required."
 )
 @click.option("--element-bytes", type=int, help="chakra-et: size of a number.  [default: 4]")
 @click.option(
@@ -107,10 +107,10 @@ def _save(schedule: Schedule, format_: str, output: Path, given: dict[str, Any])
 
 
 def _check(format_: str, given: dict[str, Any]) -> None:
-    """Refuses options of other formats, and the lack of one that must be given."""
+    """Refuses options of other formats, and the lack of a required one."""
     for name in given:
-        if name not in _TAKEN[format_]:
-            others = ", ".join(other for other in FORMATS if name in _TAKEN[other])
+        if name not in _OPTIONS_OF[format_]:
+            others = ", ".join(other for other in FORMATS if name in _OPTIONS_OF[other])
             raise OptionError(f"{_option(name)} is for {others}, not for {format_}; leave it out")
     if format_ == "chakra-et" and "gradient_bytes" not in given:
         raise OptionError("chakra-et needs --gradient-bytes, the size of the gradient")

@@ -12,8 +12,8 @@ import numpy as np
 from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, print_json, print_lines, print_table, table, warn
 from gradweave.cli.options import (
-    Lost,
-    Sizes,
+    FaultOptions,
+    SizesType,
     fault_options,
     json_option,
     network_of,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gradweave.lab.measure import Measurement
 
 BACKEND = "gloo"
-"""Stands for the backend's own all-reduce among the schedulers."""
+"""Stands for the backend's native all-reduce among the schedulers."""
 
 
 @click.command()
@@ -49,7 +49,7 @@ BACKEND = "gloo"
     "--schedulers",
     default=f"portfolio,ring,parameter_server,{BACKEND}",
     show_default=True,
-    help=f"Comma-separated strategies; {BACKEND} is the backend's own all-reduce.",
+    help=f"Comma-separated strategies; {BACKEND} is the backend's native all-reduce.",
 )
 @click.option(
     "--schedule",
@@ -57,11 +57,11 @@ BACKEND = "gloo"
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A schedule file for NETWORK to measure as well; may be repeated.",
+    help="A schedule file for NETWORK to measure too; may be repeated.",
 )
 @click.option(
     "--gradient-bytes",
-    type=Sizes(least=4),
+    type=SizesType(least=4),
     default="1MB,8MB",
     show_default=True,
     help="Sizes of the gradient: a list, or a sweep such as 1MB..64MB (each twice the last).",
@@ -70,9 +70,11 @@ BACKEND = "gloo"
     "--bandwidth",
     default="100Mbit/s",
     show_default=True,
-    help="Of the slowest link; the others keep their proportion to it.",
+    help="Bandwidth of the slowest link; the others keep their proportion to it.",
 )
-@click.option("--latency", default="0", show_default=True, help="Of every link, such as 1ms.")
+@click.option(
+    "--latency", default="0", show_default=True, help="Latency of every link, such as 1ms."
+)
 @click.option("--repetitions", type=click.IntRange(1, 10_000), default=5, show_default=True)
 @fault_options
 @seed_option
@@ -93,13 +95,13 @@ def lab(
     seed: int,
     output: Path | None,
     as_json: bool,
-    **lost: Unpack[Lost],
+    **lost: Unpack[FaultOptions],
 ) -> None:
     """Measure all-reduces on NETWORK, emulated on this machine; needs root.
 
     Every server and switch becomes a network namespace, every link a pair of interfaces that send
-    no faster than the link. One process a server runs each schedule over torch.distributed; the
-    bytes are the kernel's own counts.
+    no faster than the link. One process per server runs each schedule over torch.distributed; the
+    bytes are those that the kernel counts.
     """
     writable(output, ".json", ".png")
     _require()
@@ -125,10 +127,10 @@ def lab(
             repetitions=repetitions,
             progress=progress,
         )
-    found = _as_object(measurements, topology)
-    written = _write(found, measurements, output) if output is not None else []
+    result = _as_object(measurements, topology)
+    written = _write(result, measurements, output) if output is not None else []
     if as_json:
-        print_json(found)
+        print_json(result)
         return
     print_lines(
         f"{topology.name}: {topology.num_servers} processes, {topology.num_links} links, the "
@@ -147,7 +149,7 @@ def _bandwidth(text: str) -> float:
 
 
 def _require() -> None:
-    """Says what is missing, before any work."""
+    """Refuses before any work where something is missing."""
     require("a lab", "pyroute2", "torch", extra="lab")
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         raise OptionError("a lab makes network namespaces, which needs root; run it with sudo")
@@ -160,7 +162,7 @@ def _schedule(name: str, topology: Topology, seed: int) -> Schedule:
 
 
 def _on(schedule: Schedule, topology: Topology, path: Path) -> Schedule:
-    """The schedule of a file on the emulated network, where it is for that network."""
+    """A file's schedule on the emulated network; refuses one for another network."""
     theirs = schedule.topology
     same = all(
         np.array_equal(getattr(theirs, field), getattr(topology, field))
@@ -210,13 +212,13 @@ def _one(one: "Measurement") -> dict[str, Any]:
 
 
 def _write(
-    found: dict[str, Any], measurements: Sequence["Measurement"], output: Path
+    result: dict[str, Any], measurements: Sequence["Measurement"], output: Path
 ) -> list[Path]:
     from gradweave.report.lab_chart import lab_chart
 
     figures, chart = output.with_suffix(".json"), output.with_suffix(".png")
-    atomic_write(figures, json.dumps(found, indent=1).encode())
-    lab_chart(measurements, found["topology"], chart)
+    atomic_write(figures, json.dumps(result, indent=1).encode())
+    lab_chart(measurements, result["topology"], chart)
     return [figures, chart]
 
 

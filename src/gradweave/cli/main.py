@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits.
 
     Exit status 0 is success; 1, the answer is no: an invalid schedule, or none in the time given;
-    2, bad input, with one line on standard error that names what is wrong and what would be right.
+    2, bad input, with one line on standard error that names the error and the remedy.
     """
     # An arrow or a ⌈ must not end the run where standard output goes to a file in another encoding.
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -70,10 +70,10 @@ def _status(arguments: list[str] | None) -> int:
     except (BrokenPipeError, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code != 1:
             raise
-        # The reader of standard output went away, as `head` does; click exits with 1 then.
+        # The reader of standard output closed it, as `head` does; click exits with 1 then.
         _silence(sys.stdout)
         return SUCCESS
-    except OSError as error:  # the machine's fault, such as a full disk, and not the program's
+    except OSError as error:  # such as a full disk
         where = f"{error.filename}: " if error.filename else ""
         return _say(f"{where}{error.strerror or error}", BAD_INPUT)
     return status if isinstance(status, int) else SUCCESS
@@ -88,6 +88,6 @@ def _say(message: str, status: int) -> int:
 
 
 def _silence(stream: TextIO | None) -> None:
-    """Lets what a stream could not write vanish, or Python would complain of it as it exits."""
+    """Discards what a stream could not write; Python would complain of it as it exits."""
     with contextlib.suppress(AttributeError, OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Options and arguments that several verbs share."""
+"""Options that several verbs share, and checks of their values."""
 
 import functools
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def positive(kind: type[int] | type[float]) -> Callable[[click.Context, click.Pa
     return check
 
 
-class Size(click.ParamType):
+class SizeType(click.ParamType):
     """A size such as 400MB, 1GiB or 4e8, in bytes; see `parse_size`."""
 
     name = "size"
@@ -44,7 +44,7 @@ class Size(click.ParamType):
         self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The size in bytes; sizes that are numbers already pass the same checks."""
+        """The size in bytes; numbers pass the same checks."""
         try:
             return self._read(value)
         except SpecError as error:
@@ -54,7 +54,7 @@ class Size(click.ParamType):
         return parse_size(value, self._least)
 
 
-class Sizes(Size):
+class SizesType(SizeType):
     """Sizes and sweeps such as 1MB,4MB or 1MB..64MB, in bytes; see `parse_sizes`."""
 
     name = "sizes"
@@ -68,10 +68,14 @@ seed_option = click.option(
     type=click.IntRange(0, 2**31 - 1),
     default=0,
     show_default=True,
-    help="Of every random choice.",
+    help="Seed of every random choice.",
 )
 time_limit_option = click.option(
-    "--time-limit", type=float, callback=positive(float), metavar="SECONDS", help="For the search."
+    "--time-limit",
+    type=float,
+    callback=positive(float),
+    metavar="SECONDS",
+    help="Of the search.",
 )
 
 
@@ -80,25 +84,25 @@ _FAULT_OPTIONS = (
         "--without-link",
         multiple=True,
         metavar="A-B",
-        help="A link of the network that is lost, by its nodes' names or ids; may be repeated.",
+        help="A lost link of the network, by its nodes' names or ids; may be repeated.",
     ),
     click.option(
         "--without-server",
         multiple=True,
         metavar="NODE",
-        help="A server of the network that is lost; may be repeated.",
+        help="A lost server of the network; may be repeated.",
     ),
     click.option(
         "--slow",
         multiple=True,
         metavar="A-B=FACTOR",
-        help="A link with only that part of its bandwidth left, such as 0-16=0.5; may be repeated.",
+        help="A link with a fraction of its bandwidth left, such as 0-16=0.5; may be repeated.",
     ),
 )
 
 
-class Lost(TypedDict):
-    """What the options of `fault_options` say."""
+class FaultOptions(TypedDict):
+    """Values of the options of `fault_options`."""
 
     without_link: tuple[str, ...]
     without_server: tuple[str, ...]
@@ -106,17 +110,17 @@ class Lost(TypedDict):
 
 
 def fault_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Gives a verb that takes a network the options for what it has lost; see `Lost`."""
+    """Adds the options for a network's faults to a verb; see `FaultOptions`."""
     return functools.reduce(lambda given, option: option(given), reversed(_FAULT_OPTIONS), command)
 
 
-def faults(given: Lost) -> Faults:
-    """What the options of `fault_options` say that a network has lost."""
+def faults(given: FaultOptions) -> Faults:
+    """The faults that the options of `fault_options` name."""
     return Faults(given["without_link"], given["without_server"], given["slow"])
 
 
-def network_of(spec: str, given: Lost) -> Topology:
-    """The network of a specification or file, less what it has lost."""
+def network_of(spec: str, given: FaultOptions) -> Topology:
+    """The network of a specification or file, with its faults applied."""
     return faults(given).apply_to(network_from_spec(spec))
 
 

@@ -16,20 +16,20 @@ from gradweave.cli.console import (
     rank_map,
     table,
 )
-from gradweave.cli.options import Size, json_option, positive, writable_folder
+from gradweave.cli.options import SizeType, json_option, positive, writable_folder
 from gradweave.errors import OptionError
 from gradweave.execute.reduction import REDUCTIONS, Reduction
 from gradweave.execute.running.joined import ended_at_once
 from gradweave.execute.running.launch import Place
 from gradweave.execute.running.run import run as run_file
-from gradweave.execute.running.trial import DTYPES, Report, Timing, Trial, itemsize
+from gradweave.execute.running.trial import DTYPES, RunReport, RunTimes, Trial, itemsize
 from gradweave.lazy import require
 from gradweave.processes.launchers import rank_given
 from gradweave.schedule import Schedule
 from gradweave.topology.units import format_size
 
 _PACKAGES = {"mpi": "mpi4py", "torch": "torch", "jax": "jax"}
-_OWN = {"mpi": "MPI_Allreduce", "torch": "dist.all_reduce", "jax": "jax.lax.psum"}
+_NATIVE = {"mpi": "MPI_Allreduce", "torch": "dist.all_reduce", "jax": "jax.lax.psum"}
 
 
 @click.command()
@@ -37,7 +37,7 @@ _OWN = {"mpi": "MPI_Allreduce", "torch": "dist.all_reduce", "jax": "jax.lax.psum
 @click.option("--backend", type=click.Choice(sorted(DTYPES)), default="torch", show_default=True)
 @click.option(
     "--gradient-bytes",
-    type=Size(least=0),
+    type=SizeType(least=0),
     default="8MB",
     show_default=True,
     help="Size of the gradient, such as 400MB or 1GiB.",
@@ -55,22 +55,24 @@ _OWN = {"mpi": "MPI_Allreduce", "torch": "dist.all_reduce", "jax": "jax.lax.psum
     type=click.IntRange(1, 10**6),
     default=20,
     show_default=True,
-    help="Runs that are timed.",
+    help="Timed runs.",
 )
 @click.option(
     "--warm-up",
     type=click.IntRange(0, 10**6),
     default=3,
     show_default=True,
-    help="Runs before those.",
+    help="Runs before the timed ones.",
 )
 @click.option(
-    "--processes", type=click.IntRange(1), help="jax: over how many to divide the servers.  [1]"
+    "--processes",
+    type=click.IntRange(1),
+    help="jax: processes to divide the servers among.  [1]",
 )
 @click.option(
     "--devices",
     type=click.Choice(["cpu", "found"]),
-    help="jax: make devices of the processor, or take those that JAX finds.  [cpu]",
+    help="jax: split the processor into devices, or take those that JAX finds.  [cpu]",
 )
 @click.option(
     "--timeout",
@@ -79,7 +81,7 @@ _OWN = {"mpi": "MPI_Allreduce", "torch": "dist.all_reduce", "jax": "jax.lax.psum
     show_default=True,
     callback=positive(float),
     metavar="SECONDS",
-    help="How long nothing may move before the run is given up.",
+    help="Time without progress after which the run is given up.",
 )
 @click.option(
     "--logs",
@@ -105,9 +107,9 @@ def run(
 ) -> None:
     """Run the schedule in FILE on real processes: check the result, and time it.
 
-    Beside it the backend's own all-reduce is timed, in turns. Under mpirun or torchrun the
-    processes are those that were started; otherwise one a server is started on this machine, or,
-    with JAX, one process whose devices are the servers.
+    The backend's native all-reduce is timed in turns with it. Under mpirun or torchrun the
+    processes are the launcher's; otherwise one per server is started on this machine, or, with
+    JAX, one process whose devices are the servers.
     """
     with ended_at_once(complain):
         trial = Trial(
@@ -138,7 +140,7 @@ def _check_options(trial: Trial, place: Place, processes: int | None, devices: s
         for name, given in (("--processes", processes), ("--devices", devices)):
             if given is not None:
                 raise OptionError(
-                    f"{name} is for the backend jax; {backend} has one process a server"
+                    f"{name} is for the backend jax; {backend} has one process per server"
                 )
     elif not place.pretend_devices and place.processes > 1:
         raise OptionError("--devices found: expected one process; leave --processes out")
@@ -146,7 +148,7 @@ def _check_options(trial: Trial, place: Place, processes: int | None, devices: s
     for other in _PACKAGES:
         if other != backend and rank_given(other) is not None:
             raise OptionError(
-                f"--backend {backend} does not run under the launcher of {other}; take "
+                f"--backend {backend} does not run under the launcher of {other}; use "
                 f"--backend {other}, or start gradweave without it"
             )
     if place.logs is not None and not place.logs.parent.is_dir():
@@ -154,7 +156,7 @@ def _check_options(trial: Trial, place: Place, processes: int | None, devices: s
     writable_folder(place.logs, "--logs")
 
 
-def _summary(schedule: Schedule, report: Report, trial: Trial, file: Path) -> dict[str, Any]:
+def _summary(schedule: Schedule, report: RunReport, trial: Trial, file: Path) -> dict[str, Any]:
     sent = report.schedule.sent_bytes or ()
     return {
         "file": str(file),
@@ -178,11 +180,11 @@ def _summary(schedule: Schedule, report: Report, trial: Trial, file: Path) -> di
         "pattern_elements": report.pattern_elements,
         "schedule": _numbers(report.schedule, trial)
         | {"sent_bytes": list(sent), "total_sent_bytes": sum(sent)},
-        "own": report.own and {"name": _OWN[trial.backend]} | _numbers(report.own, trial),
+        "own": report.native and {"name": _NATIVE[trial.backend]} | _numbers(report.native, trial),
     }
 
 
-def _numbers(timing: Timing, trial: Trial) -> dict[str, Any]:
+def _numbers(timing: RunTimes, trial: Trial) -> dict[str, Any]:
     first, third = timing.quartiles
     return {
         "median_s": timing.median,
@@ -194,7 +196,7 @@ def _numbers(timing: Timing, trial: Trial) -> dict[str, Any]:
     }
 
 
-def _print(schedule: Schedule, report: Report, trial: Trial, file: Path) -> None:
+def _print(schedule: Schedule, report: RunReport, trial: Trial, file: Path) -> None:
     servers, name = schedule.topology.num_servers, schedule.topology.name
     processes = "1 process" if report.processes == 1 else f"{report.processes} processes"
     checked = f"bit for bit as the oracle's, length {report.oracle_elements:,}"
@@ -207,13 +209,13 @@ def _print(schedule: Schedule, report: Report, trial: Trial, file: Path) -> None
         *rank_lines(schedule.topology),
     )
     rows = [[file.name, *_cells(report.schedule, trial)]]
-    if report.own is not None:
-        rows.append([_OWN[trial.backend], *_cells(report.own, trial)])
+    if report.native is not None:
+        rows.append([_NATIVE[trial.backend], *_cells(report.native, trial)])
     print_table(table(["", "median", "fastest", "quartiles", "bandwidth"], rows))
     print_lines(_sent(report.schedule.sent_bytes or ()))
 
 
-def _cells(timing: Timing, trial: Trial) -> list[str]:
+def _cells(timing: RunTimes, trial: Trial) -> list[str]:
     first, third = timing.quartiles
     return [
         f"{1e3 * timing.median:.4g} ms",

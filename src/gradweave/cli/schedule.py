@@ -9,7 +9,7 @@ import click
 from gradweave import simulate
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option, writable
-from gradweave.cli.solving import Search, gradient_option, search, solving_options
+from gradweave.cli.solving import SearchOptions, gradient_option, search, solving_options
 from gradweave.schedulers import Attempt, Objective, Solution, Timing, to_spec
 
 _MODELS: tuple[tuple[simulate.Model, str], ...] = (
@@ -31,9 +31,9 @@ def schedule(
     gradient_bytes: float,
     output: Path | None,
     as_json: bool,
-    **given: Unpack[Search],
+    **given: Unpack[SearchOptions],
 ) -> None:
-    """Find a schedule for NETWORK, verify it, and say how far from the best possible it can be.
+    """Find a schedule for NETWORK, verify it, and bound how far from the best possible it is.
 
     NETWORK is a specification such as bcube:n=4,k=1 or torus:4x4, or the path of a file.
     """
@@ -50,31 +50,31 @@ def schedule(
 
 
 def _summary(solution: Solution, output: Path | None, objective: Objective) -> dict[str, Any]:
-    made = solution.schedule
-    held = {
-        "topology": made.topology.name,
+    best = solution.schedule
+    summary = {
+        "topology": best.topology.name,
         "scheduler": to_spec(solution.scheduler),
-        "collective": made.collective,
-        "servers": made.topology.num_servers,
-        "links": made.topology.num_links,
-        "rounds": made.rounds,
-        "stages": made.stages,
+        "collective": best.collective,
+        "servers": best.topology.num_servers,
+        "links": best.topology.num_links,
+        "rounds": best.rounds,
+        "stages": best.stages,
         "bound": {"rounds": solution.bound.rounds, "kind": solution.bound.kind},
         "optimal": solution.optimal,
         "optimal_in": list(solution.optimal_in),
-        "verified": True,  # No scheduler returns a schedule that was not.
+        "verified": True,  # Every scheduler verifies before it returns.
         "wall_s": round(solution.wall_s, 4),
         "output": None if output is None else str(output),
     }
     if solution.timing is not None:
-        held |= _timing(solution.timing)
+        summary |= _timing(solution.timing)
     if objective == "seconds":
-        held |= _timed_attempts(solution.attempts)
-    return held
+        summary |= _timed_attempts(solution.attempts)
+    return summary
 
 
 def _timing(timing: Timing) -> dict[str, Any]:
-    """What is added where rounds alone do not tell the time."""
+    """Fields where rounds alone do not determine the time."""
     return {
         "gradient_bytes": timing.gradient_bytes,
         "seconds": timing.seconds,
@@ -85,7 +85,7 @@ def _timing(timing: Timing) -> dict[str, Any]:
 
 
 def _timed_attempts(attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """What the objective seconds adds."""
+    """Fields of the objective seconds."""
     return {
         "attempts": [
             {
@@ -101,27 +101,27 @@ def _timed_attempts(attempts: Sequence[Attempt]) -> dict[str, Any]:
 
 
 def _lines(solution: Solution, gradient_bytes: float, output: Path | None) -> list[str]:
-    made, network = solution.schedule, solution.schedule.topology
-    stages = [f"{rounds} {stage}" for stage, rounds in made.stages.items() if rounds]
+    best, network = solution.schedule, solution.schedule.topology
+    stages = [f"{rounds} {stage}" for stage, rounds in best.stages.items() if rounds]
     times = [
-        f"{1e3 * simulate.seconds(made, gradient_bytes, model):.4g} ms {text}"
+        f"{1e3 * simulate.seconds(best, gradient_bytes, model):.4g} ms {text}"
         for model, text in _MODELS
     ]
     lines = [
         f"{network.name}: {network.num_servers} servers, {len(network.switches)} switches, "
         f"{network.num_links} links",
-        f"{made.rounds} rounds ({', '.join(stages)}), {made.num_transfers:,} transfers, verified",
+        f"{best.rounds} rounds ({', '.join(stages)}), {best.num_transfers:,} transfers, verified",
         f"{_rounds_verdict(solution)}: {solution.bound}",
         f"{gradient_bytes / 1e6:g} MB: {', '.join(times)}",
         f"found by {to_spec(solution.scheduler)} in {solution.wall_s:.2f} s",
     ]
     if solution.timing is not None:
         lines.insert(3, f"{_seconds_verdict(solution.timing)}: {solution.timing.bound}")
-    if made.pieces != network.num_servers:
-        lines[1] += f"; {made.pieces} pieces"
+    if best.pieces != network.num_servers:
+        lines[1] += f"; {best.pieces} pieces"
     others = [attempt for attempt in solution.attempts if attempt.scheduler != solution.scheduler]
     if others:
-        tried = (f"{to_spec(attempt.scheduler)} {_came_to(attempt)}" for attempt in others)
+        tried = (f"{to_spec(attempt.scheduler)} {_result_of(attempt)}" for attempt in others)
         lines.append(f"also tried: {', '.join(tried)}")
     return lines if output is None else [*lines, f"written to {output}"]
 
@@ -137,7 +137,7 @@ def _seconds_verdict(timing: Timing) -> str:
     return "optimal in seconds" if timing.optimal else f"{timing.gap:.0%} above the least time"
 
 
-def _came_to(attempt: Attempt) -> str:
+def _result_of(attempt: Attempt) -> str:
     if attempt.seconds is not None:
         return f"{1e3 * attempt.seconds:.4g} ms"
     return "none" if attempt.rounds is None else str(attempt.rounds)

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option, writable
-from gradweave.cli.solving import Search, gradient_option, search, solving_options
+from gradweave.cli.solving import SearchOptions, gradient_option, search, solving_options
 from gradweave.errors import OptionError
 from gradweave.report import write_page
 from gradweave.schedule import Schedule, load
@@ -41,12 +41,12 @@ def show(
     title: str | None,
     gradient_bytes: float,
     as_json: bool,
-    **given: Unpack[Search],
+    **given: Unpack[SearchOptions],
 ) -> None:
     """Write one HTML page that plays a schedule round by round; it needs no network access.
 
-    The schedule is that of FILE, or one found now for NETWORK, with the options of `schedule`. Two
-    of them are played in step, side by side, with what differs.
+    The schedule is that of FILE, or the result of a search for NETWORK, with the options of
+    `schedule`. Two schedules are played in step, side by side, with their differences.
     """
     if len(what) > 2:
         raise OptionError(f"show: expected one or two schedules, got {len(what)}")
@@ -74,7 +74,7 @@ def show(
 
 
 def _is_file(what: str) -> bool:
-    """Whether it names a schedule's file, or nothing that could be a network."""
+    """Whether an argument names a schedule's file, and not a network."""
     path = Path(what)
     if what.lower().endswith(_NETWORKS):
         return False
@@ -84,7 +84,7 @@ def _is_file(what: str) -> bool:
 
 
 def _holds_network(path: Path) -> bool:
-    """Whether a JSON file begins like a network's and not like a schedule's."""
+    """Whether a JSON file begins like a network's, not like a schedule's."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -96,17 +96,19 @@ def _holds_network(path: Path) -> bool:
 
 
 def _refuse_search_options(context: click.Context, what: Sequence[str]) -> None:
-    """Options of a search say nothing where there is none."""
+    """Refuses options of a search where there is none."""
     if not all(map(_is_file, what)):
         return
-    for name in sorted(Search.__required_keys__):
+    for name in sorted(SearchOptions.__required_keys__):
         source = context.get_parameter_source(name)
         if source is ParameterSource.COMMANDLINE:
             option = "--" + name.replace("_", "-")
             raise OptionError(f"{option} is for a NETWORK; {what[0]} is a schedule's file")
 
 
-def _schedule_of(what: str, gradient_bytes: float, progress: Progress, given: Search) -> Schedule:
+def _schedule_of(
+    what: str, gradient_bytes: float, progress: Progress, given: SearchOptions
+) -> Schedule:
     """The verified schedule of a file, or of a network."""
     if not _is_file(what):
         progress(f"scheduling {what}")
@@ -120,7 +122,7 @@ def _schedule_of(what: str, gradient_bytes: float, progress: Progress, given: Se
 
 
 def _page_of(what: Sequence[str]) -> Path:
-    """The page's name where none is given: beside the first file, or after the network."""
+    """The page's default name: beside the first file, or that of the network."""
     if _is_file(what[0]):
         first = Path(what[0])
         stem = first.name.removesuffix(".gz").removesuffix(".json")
@@ -134,5 +136,5 @@ def _page_of(what: Sequence[str]) -> Path:
 
 
 def _named(what: str) -> str:
-    """A specification or path as the name of a file."""
+    """A specification or path as a file name."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", Path(what).name).strip("-.") or "schedule"

@@ -1,4 +1,4 @@
-"""What the verbs that find a schedule share: their options, and the search."""
+"""Options of the verbs that search for a schedule, and the search."""
 
 import functools
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from gradweave.cli.options import (
-    Lost,
+    FaultOptions,
     Parameters,
     Result,
-    Size,
+    SizeType,
     fault_options,
     network_of,
     schedulers_of,
@@ -22,8 +22,8 @@ from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.schedulers import OBJECTIVES, Objective, Solution, solve
 
 
-class Search(Lost):
-    """What the options of `solving_options` say."""
+class SearchOptions(FaultOptions):
+    """Values of the options of `solving_options`."""
 
     scheduler: str | None
     collective: Collective
@@ -34,12 +34,12 @@ class Search(Lost):
 
 
 def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Gives a verb the options of a search; see `Search`."""
+    """Adds the options of a search to a verb; see `SearchOptions`."""
     options = (
         click.option(
             "--scheduler",
             metavar="SCHEDULERS",
-            help="Comma-separated strategies, such as merged:rule=deepest; the best counts.  "
+            help="Comma-separated strategies, such as merged:rule=deepest; the best is kept.  "
             "[default: all]",
         ),
         click.option(
@@ -50,7 +50,7 @@ def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameter
             type=click.Choice(OBJECTIVES),
             default="rounds",
             show_default=True,
-            help="What to make small; seconds count latency and bandwidth, for a gradient's size.",
+            help="What to minimise; seconds count latency and bandwidth, for the gradient's size.",
         ),
         seed_option,
         time_limit_option,
@@ -59,7 +59,7 @@ def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameter
             "--start-from",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="Schedule of the network before a fault; what still works of it is kept.",
+            help="Schedule of the network before a fault; the part that still works is kept.",
         ),
     )
     return functools.reduce(lambda given, option: option(given), reversed(options), command)
@@ -67,7 +67,7 @@ def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameter
 
 gradient_option = click.option(
     "--gradient-bytes",
-    type=Size(),
+    type=SizeType(),
     default="100MB",
     show_default=True,
     help="Size for the prediction, and for the objective, in seconds.",
@@ -75,9 +75,9 @@ gradient_option = click.option(
 
 
 def search(
-    network: str, gradient_bytes: float, progress: Callable[[str], None], given: Search
+    network: str, gradient_bytes: float, progress: Callable[[str], None], given: SearchOptions
 ) -> Solution:
-    """Finds the schedule that the options of `solving_options` ask for."""
+    """Searches for a schedule with the options of `solving_options`."""
     scheduler, start_from = given["scheduler"], given["start_from"]
     return solve(
         network_of(network, given),

@@ -27,8 +27,8 @@ RESULT = "result.json"
 
 
 @click.command()
-@click.option("--env", metavar="ENV", help="What to play.  [default: MPE_simple_spread_v3]")
-@click.option("--algorithm", metavar="NAME", help="How to learn.  [default: ippo]")
+@click.option("--env", metavar="ENV", help="The environment.  [default: MPE_simple_spread_v3]")
+@click.option("--algorithm", metavar="NAME", help="The algorithm.  [default: ippo]")
 @click.option(
     "--aggregation",
     metavar="SPEC",
@@ -49,10 +49,13 @@ RESULT = "result.json"
     "[default: 1000000]",
 )
 @click.option(
-    "--seed", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Of every random choice."
+    "--seed", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Seed of every random choice."
 )
 @click.option(
-    "--seeds", type=click.IntRange(1), metavar="N", help="Learners to train side by side."
+    "--seeds",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Independent learners to train side by side.",
 )
 @click.option(
     "--set",

@@ -18,7 +18,7 @@ from gradweave.verify import verify as check
     is_flag=True,
     help="Refuse routes through other servers, as the unmerged baselines have.",
 )
-@click.option("--aggregating-switches", is_flag=True, help="Let switches add what they receive.")
+@click.option("--aggregating-switches", is_flag=True, help="Let switches reduce what they receive.")
 @json_option
 @click.pass_context
 def verify(
@@ -26,7 +26,7 @@ def verify(
 ) -> None:
     """Check the schedule in FILE: its routes, the links' capacities, the contribution counts.
 
-    Exits with 1 where it does not, and names the first violation.
+    Exits with 1 if it is invalid, and names the first violation.
     """
     with Progress(f"reading {file}") as progress:
         schedule = load(file)

@@ -1,4 +1,4 @@
-"""The error that names a server which others wait for in vain."""
+"""The error that names a lost server."""
 
 from gradweave.errors import LostServerError
 from gradweave.topology.topology import Topology
@@ -10,7 +10,7 @@ def lost_server(topology: Topology, rank: int, how: str) -> LostServerError:
     Args:
         topology: the network.
         rank: its place among the servers, from 0.
-        how: what is known of its end.
+        how: how it ended, as far as is known.
     """
     server = int(topology.servers[rank])
     return LostServerError(server, rank, how, topology.label(server))

@@ -22,7 +22,7 @@ from gradweave.errors import OptionError, RunError
 from gradweave.execute.lost import lost_server
 from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.program import Action, Program, check_all_reduce, check_servers
-from gradweave.execute.reduction import Reduction, checked, combine
+from gradweave.execute.reduction import Reduction, check_reduction, combine
 from gradweave.execute.signature import mismatch, signature
 from gradweave.execute.tracker import Tracker
 from gradweave.schedule.schedule import Schedule
@@ -37,8 +37,8 @@ def all_reduce(
 ) -> None:
     """Replaces each process's buffer by the reduction of all, in place.
 
-    All processes of the communicator call it, with buffers of the same length and type. What they
-    bring is compared first. For many calls with the same buffer a `Plan` is cheaper.
+    All processes of the communicator call it, with buffers of the same length and type, which is
+    checked first. For many calls with the same buffer a `Plan` is cheaper.
 
     Args:
         buffer: a NumPy array of any shape and strides, or anything else with a writable buffer.
@@ -97,14 +97,14 @@ class Plan:
         if not array.flags.c_contiguous:
             raise OptionError("buffer: expected contiguous memory; copy it, or use all_reduce")
         self._array = array.reshape(-1)
-        self._reduction: Reduction = checked(
+        self._reduction: Reduction = check_reduction(
             reduction, floating=array.dtype.kind in "fcV", dtype=array.dtype
         )
         try:  # now, since in the middle of a run it would leave the others waiting
             combine(self._reduction, *np.zeros((2, 1), array.dtype))
         except TypeError as error:
             raise OptionError(f"buffer: there is no {reduction} of {array.dtype}") from error
-        self._comm = _own(comm)
+        self._comm = duplicate(comm)
         _compare(schedule, self._array, reduction, self._comm)
         self._program = Program.of(schedule, comm.rank)
         at = piece_offsets(self._array.size, schedule.pieces)
@@ -164,7 +164,7 @@ class Plan:
         return lambda: combine(self._reduction, piece, place)
 
     def free(self) -> None:
-        """Gives the requests back to MPI; the plan cannot run again."""
+        """Frees the requests; the plan cannot run again."""
         for step in self._steps:
             if isinstance(step, MPI.Prequest):
                 step.Free()
@@ -176,7 +176,7 @@ class Plan:
 
 
 _broken: list[Plan] = []
-"""Plans that failed: messages under way may still write into their memory."""
+"""Plans that failed, kept: messages under way may still write into their memory."""
 
 
 def _array(buffer: Any) -> NDArray:
@@ -196,38 +196,38 @@ def _array(buffer: Any) -> NDArray:
 
 
 def _message(part: NDArray) -> list[Any]:
-    """Any type as that many bytes an element, so that lengths beyond 2³¹ bytes stay countable."""
+    """The part as bytes; beyond 2³¹ bytes as elements of that many, so that MPI can count them."""
     if part.nbytes < 1 << 31:
         return [part.view(np.uint8), MPI.BYTE]
     element = MPI.BYTE.Create_contiguous(part.itemsize).Commit()
     return [part.view(np.uint8), part.size, element]
 
 
-def _own(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """A duplicate of the communicator for our messages alone, kept with it from now on."""
-    kept = comm.Get_attr(_key())
-    if isinstance(kept, MPI.Intracomm):
-        return kept
-    own = comm.Dup()
-    own.Set_errhandler(MPI.ERRORS_RETURN)
-    comm.Set_attr(_key(), own)
-    return own
+def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A duplicate of a communicator for these messages alone, kept with it."""
+    cached = comm.Get_attr(_key())
+    if isinstance(cached, MPI.Intracomm):
+        return cached
+    duplicated = comm.Dup()
+    duplicated.Set_errhandler(MPI.ERRORS_RETURN)
+    comm.Set_attr(_key(), duplicated)
+    return duplicated
 
 
 NEWS_S = 5.0
-"""How long the news of which process ended may take to one who is woken because one did."""
-# Among several requests MPI says only that one of them failed.
+"""How long it may take until a process knows which other one failed."""
+# Of several requests MPI says only that one failed.
 _LOST = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED", "ERR_IN_STATUS")
 
 
 @functools.cache
 def _key() -> int:
-    """Under which a communicator keeps ours; made on first use, when MPI has been initialised."""
-    return MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, own: own.Free())
+    """Attribute for a communicator's duplicate; made on first use, when MPI is initialised."""
+    return MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, duplicated: duplicated.Free())
 
 
 def _compare(schedule: Schedule, array: NDArray, reduction: str, comm: MPI.Intracomm) -> None:
-    """Raises the same error at every process where they do not bring the same."""
+    """Raises the same error in every process where their arguments differ."""
     mine = signature(schedule, array.size, array.dtype.name, reduction)
     extremes = np.concatenate([mine, ~mine])
     try:
@@ -238,9 +238,9 @@ def _compare(schedule: Schedule, array: NDArray, reduction: str, comm: MPI.Intra
         comm.Allgather(mine, all_of_them)
     except MPI.Exception as error:
         raise _explained(error, comm, schedule) from error
-    found = mismatch(all_of_them)
-    assert found is not None
-    raise found
+    difference = mismatch(all_of_them)
+    assert difference is not None
+    raise difference
 
 
 def _explained(error: MPI.Exception, comm: MPI.Intracomm, schedule: Schedule) -> RunError:
@@ -251,7 +251,7 @@ def _explained(error: MPI.Exception, comm: MPI.Intracomm, schedule: Schedule) ->
     comm.Revoke()  # wakes those who wait for processes that are alive
     until = time.monotonic() + NEWS_S
     while not (failed := comm.Get_failed()).size and time.monotonic() < until:
-        MPI.COMM_SELF.Iprobe()  # MPI hears of nothing but in its own calls
+        MPI.COMM_SELF.Iprobe()  # MPI makes progress only in its calls
     if not failed.size:
         return RunError("MPI: the communicator was revoked by another process")
     rank = MPI.Group.Translate_ranks(failed, [0], comm.group)[0]

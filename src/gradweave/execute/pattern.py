@@ -1,4 +1,4 @@
-"""Numbers to try an all-reduce with, whose sum every process can work out by itself."""
+"""Contributions for tests of an all-reduce, whose sum every process can compute by itself."""
 
 from typing import Any
 
@@ -9,19 +9,19 @@ from gradweave.execute.reduction import Reduction
 
 
 def contribution(rank: int, elements: int, dtype: Any = np.float32) -> NDArray:
-    """What a server brings: small whole numbers, exact in every type and in any order of adding.
+    """A server's contribution: small integers, whose sums are exact in every type and order.
 
     Args:
         rank: the server.
         elements: how many.
-        dtype: of a type with at least eight bits.
+        dtype: of at least eight bits.
     """
     numbers = np.arange(elements, dtype=np.uint32)
     return ((numbers * np.uint32(7) + np.uint32(rank * 13 + 1)) % np.uint32(5)).astype(dtype)
 
 
 def expected(servers: int, elements: int, reduction: Reduction, dtype: Any = np.float32) -> NDArray:
-    """What every server should end with, if all bring their `contribution`."""
+    """The result of every server, if all contribute their `contribution`."""
     if reduction == "max" or reduction == "min":
         of_two = np.maximum if reduction == "max" else np.minimum
         result = contribution(0, elements, dtype)

@@ -1,8 +1,8 @@
-"""What one server does: its sends, receives and reductions, and what each must wait for.
+"""One server's sends, receives and reductions, and the actions that each must wait for.
 
-A program is derived from the schedule alone, so every server derives its own and needs to be told
-nothing. It has no barrier and does not know of rounds: an action starts as soon as the actions
-named in `Program.after` are complete.
+A program follows from the schedule alone, so every server derives its own without communication.
+It has no barriers and no rounds: an action starts as soon as the actions named in `Program.after`
+are complete.
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ _verified: weakref.WeakSet[Schedule] = weakref.WeakSet()
 
 
 class Action(enum.IntEnum):
-    """What an action does with its piece."""
+    """Kinds of action on a piece."""
 
     SEND = 0
-    """Sends the piece, as it stands here, to the peer."""
+    """Sends the piece, as it is here, to the peer."""
     RECEIVE = 1
     """Receives from the peer: into a place of the scratch memory, or over the piece itself."""
     REDUCE = 2
@@ -36,7 +36,7 @@ class Action(enum.IntEnum):
 
 
 LOCAL = (Action.REDUCE, Action.COPY)
-"""Actions that exchange no message."""
+"""Actions without a message."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,11 +47,10 @@ class Program:
     write before it and for the sends of what it overwrites. So reductions into a piece happen in
     the schedule's order however the messages arrive, and every run gives the same bits.
 
-    It also waits its turn on the link at its server's end: a link direction of capacity c has no
-    more than c + `ahead` transfers of one server under way. That keeps the order that the scheduler
-    chose where more is ready than the link can carry. All this points back to earlier rounds, or
-    from a reduction to sends and receives of its own round; therefore no two servers can wait for
-    each other forever.
+    It also waits for its turn on its server's link: a link direction of capacity c has no more than
+    c + `ahead` transfers of one server under way. That keeps the scheduler's order where more is
+    ready than the link can carry. An action waits for earlier rounds alone, or, a reduction, for
+    sends and receives of its round; so no two servers can wait for each other forever.
 
     Attributes are arrays over the A actions.
     """
@@ -113,16 +112,16 @@ class Program:
             )
         if ahead is None:
             ahead = 2 if meets_others(schedule) else 0
-        return _Writer(schedule, rank, ahead).program()
+        return _ProgramBuilder(schedule, rank, ahead).program()
 
     @property
     def sent_pieces(self) -> NDArray[np.int64]:
-        """[P] how often each piece is sent."""
+        """[P] times that each piece is sent."""
         return np.bincount(self.piece[self.kind == Action.SEND], minlength=self.schedule.pieces)
 
 
 def check_runs(schedule: Schedule) -> None:
-    """Refuses what cannot run: an invalid schedule, or one in which switches add.
+    """Refuses an invalid schedule, or one in which switches reduce, which cannot run.
 
     Raises:
         InvalidScheduleError: naming the first violation.
@@ -149,7 +148,7 @@ def check_servers(schedule: Schedule, size: int, *, what: str) -> None:
 
 
 def check_all_reduce(schedule: Schedule) -> None:
-    """Refuses a schedule of one stage where an all-reduce is asked for.
+    """Refuses a schedule of one stage for an all-reduce.
 
     Raises:
         ScheduleError: naming the collective.
@@ -162,10 +161,10 @@ def check_all_reduce(schedule: Schedule) -> None:
 
 @functools.lru_cache(maxsize=16)
 def meets_others(schedule: Schedule) -> bool:
-    """Whether a link is handed from a transfer to one that shares neither of its servers.
+    """Whether two successive transfers on a link share neither of their servers.
 
-    Servers keep the schedule's order on what they send and on what they receive. Between such two
-    nobody does; their messages may meet on the link and share it.
+    Servers keep the schedule's order among their own transfers. Nothing keeps it between two such
+    transfers; their messages may meet on the link and share it.
     """
     links, transfer = schedule.route_links
     order = np.argsort(links, kind="stable")  # by link, and on each link in the schedule's order
@@ -180,11 +179,10 @@ def meets_others(schedule: Schedule) -> bool:
 
 
 def same_bits(schedule: Schedule) -> bool:
-    """Whether every server that ends with a piece ends with the same bits of it.
+    """Whether all servers that end with a piece have the same bits of it.
 
-    It does where all of them add the same contributions in the same association; addition of two
-    numbers commutes exactly, but more than two rounded sums do not associate. Decided by running
-    the schedule once on labels in place of numbers.
+    They have where all add the contributions in the same association; rounded addition commutes,
+    but does not associate. Decided by running the schedule once on labels in place of numbers.
 
     >>> import gradweave as gw
     >>> same_bits(gw.schedulers.Ring().schedule(gw.topology.ring(3)))
@@ -205,8 +203,8 @@ def same_bits(schedule: Schedule) -> bool:
     return bool((ends == ends[0]).all())
 
 
-class _Writer:
-    """Writes a program, action by action."""
+class _ProgramBuilder:
+    """Builds a program, action by action."""
 
     def __init__(self, schedule: Schedule, rank: int, ahead: int) -> None:
         topology = schedule.topology
@@ -234,7 +232,7 @@ class _Writer:
         for first, last in zip(starts, [*starts[1:], len(mine)], strict=True):
             rows = range(first, last)
             self._round_starts = len(self._rows)
-            # What is sent is what stood here when the round began: sends come before writes.
+            # A round sends pieces as they were when it began: sends come before writes.
             for i in rows:
                 if sends[i]:
                     self._send(int(mine[i]), int(out_link[i]))

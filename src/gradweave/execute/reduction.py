@@ -7,16 +7,15 @@ import numpy as np
 from gradweave.errors import OptionError
 
 Reduction = Literal["sum", "mean", "max", "min"]
-"""What becomes of the servers' elements: see `REDUCTIONS`."""
+"""How elements of all servers are combined."""
 REDUCTIONS: tuple[str, ...] = get_args(Reduction)
 
 
-def checked(reduction: str, *, floating: bool, dtype: Any) -> Reduction:
-    """The reduction, if there is one of this name for this type.
+def check_reduction(reduction: str, *, floating: bool, dtype: Any) -> Reduction:
+    """The reduction of a name, for a type.
 
     Raises:
-        OptionError: there is none, or the mean of what is not a floating-point number was asked
-            for.
+        OptionError: the name is unknown, or the reduction is the mean and the type not floating.
     """
     if reduction not in REDUCTIONS:
         raise OptionError(f"reduction: expected one of {', '.join(REDUCTIONS)}, got {reduction!r}")

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
 from gradweave.execute.pieces import piece_offsets
-from gradweave.execute.reduction import Reduction, checked, combine
+from gradweave.execute.reduction import Reduction, check_reduction, combine
 from gradweave.schedule.schedule import COPY, Schedule
 
 Combine = Callable[[np.ndarray, np.ndarray], None]
@@ -26,15 +26,15 @@ def play(
 
     Args:
         schedule: the schedule.
-        contributions: [N, elements] what each server brings, by rank.
+        contributions: [N, elements] of each server, by rank.
         reduction: how contributions are combined.
 
     Returns:
-        [N, elements] what each server ends with. After a reduce-scatter only the pieces at their
-        roots mean anything, and a mean is taken of those alone; an all-gather reads only them.
+        [N, elements] the result of each server. After a reduce-scatter only the pieces at their
+        roots mean anything; an all-gather reads only those.
 
     Raises:
-        OptionError: the contributions are not one row a server, or have no mean.
+        OptionError: the contributions are not one row per server, or have no mean.
 
     >>> import gradweave as gw
     >>> schedule = gw.schedulers.Ring().schedule(gw.topology.ring(3))
@@ -46,12 +46,12 @@ def play(
     servers = schedule.topology.num_servers
     if contributions.ndim != 2 or len(contributions) != servers:
         raise OptionError(
-            f"contributions: expected {servers} rows, one a server, got an array of shape "
+            f"contributions: expected {servers} rows, one per server, got an array of shape "
             f"{contributions.shape}"
         )
     if not callable(reduction):
         kind = contributions.dtype.kind
-        checked(reduction, floating=kind in "fcV", dtype=contributions.dtype)
+        check_reduction(reduction, floating=kind in "fcV", dtype=contributions.dtype)
     held = np.array(contributions)
     at = piece_offsets(held.shape[1], schedule.pieces)
     rank = schedule.topology.rank
@@ -74,7 +74,7 @@ def play(
 
 
 def meaningful(schedule: Schedule, elements: int) -> NDArray[np.bool_]:
-    """[N, elements] which elements mean anything at which server once the schedule is over.
+    """[N, elements] whether an element means anything at a server after the schedule.
 
     Args:
         schedule: the schedule.

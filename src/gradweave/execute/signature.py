@@ -1,4 +1,4 @@
-"""What the servers of a run must agree on, in few numbers."""
+"""A digest of what the servers of a run must agree on."""
 
 import hashlib
 import weakref
@@ -17,7 +17,7 @@ _digests: weakref.WeakKeyDictionary[Schedule, int] = weakref.WeakKeyDictionary()
 
 
 def digest(schedule: Schedule) -> int:
-    """A number of 63 bits that two schedules share only if they are the same transfers."""
+    """63 bits that two schedules share only if their transfers are the same."""
     if schedule not in _digests:
         made = hashlib.blake2b(schedule.collective.encode(), digest_size=8)
         for column in COLUMNS:
@@ -34,7 +34,7 @@ def signature(schedule: Schedule, elements: int, dtype: str, reduction: str) -> 
 
 
 def mismatch(signatures: NDArray[np.int64]) -> RunError | None:
-    """What the servers disagree on, if they do.
+    """The error where servers disagree; None where they agree.
 
     Args:
         signatures: [N, WORDS] by rank.

@@ -8,7 +8,7 @@ from gradweave.execute.program import Program
 
 
 class Tracker:
-    """Counts, for one run of a program, what each action still waits for.
+    """Counts, for one run of a program, how many actions each one still waits for.
 
     Actions on empty pieces are skipped on both sides of a transfer: they complete by themselves.
 
@@ -29,14 +29,14 @@ class Tracker:
         self.restart()
 
     def restart(self) -> list[int]:
-        """Forgets what is complete; returns the actions that may start at once."""
+        """Starts another run; returns the actions that may start at once."""
         self._waits: list[int] = self._lengths.tolist()
         self.left = len(self._waits)
         """Actions that are not complete."""
         return self._settle([a for a, waits in enumerate(self._waits) if waits == 0])
 
     def complete(self, action: int) -> list[int]:
-        """Notes that an action is complete; returns the actions that may now start."""
+        """Marks an action as complete; returns the actions that may now start."""
         self.left -= 1
         freed = []
         for following in self._next[action]:
@@ -46,7 +46,7 @@ class Tracker:
         return self._settle(freed) if freed else freed
 
     def _settle(self, freed: list[int]) -> list[int]:
-        """Completes what is to be skipped; returns the rest."""
+        """Completes the actions to be skipped; returns the rest."""
         ready = []
         while freed:
             action = freed.pop(0)

@@ -1,4 +1,4 @@
-"""Measures all-reduces on an emulated network, beside what the simulator predicts for them."""
+"""Measures all-reduces on an emulated network, beside the simulator's predictions."""
 
 import contextlib
 import dataclasses
@@ -27,11 +27,11 @@ from gradweave.topology.units import format_bandwidth, format_size
 ELEMENT_BYTES = 4
 """Gradients are of float32."""
 _HEADSTART_S = 0.05
-"""Time for all processes to hear when to start."""
+"""Time for all processes to learn when to start."""
 _PATIENCE_S = 1800.0
-"""Predicted time of all runs beyond which it is told beforehand."""
+"""Predicted time of all runs beyond which there is a warning beforehand."""
 _GREETING_BYTES = 1000
-"""About what two processes exchange when they connect, as all pairs do."""
+"""About the bytes that two processes exchange when they connect, as all pairs do."""
 _SETTLE_S = 0.05
 """Time for the last acknowledgements, before the counters are read."""
 
@@ -42,20 +42,20 @@ class Measurement:
 
     name: str
     schedule: Schedule | None
-    """None for the backend's own all-reduce, which knows nothing of the network."""
+    """None for the backend's native all-reduce, which knows nothing of the network."""
     gradient_bytes: int
     runs_s: list[float]
     """From the common start to the last server's end, run by run."""
     predicted_s: float | None
-    """By `simulate.event_seconds`: nothing waits for anything but its data and its links."""
+    """By `simulate.event_seconds`: transfers wait only for their data and their links."""
     barrier_s: float | None
     """By `simulate.round_seconds`: a barrier after each round."""
     link_bytes: NDArray[np.float64]
-    """[L] bytes a run that the kernel counted, headers and acknowledgements included."""
+    """[L] bytes per run by the kernel's counters, headers and acknowledgements included."""
     predicted_link_bytes: NDArray[np.float64] | None
-    """[L] bytes a run of data alone."""
+    """[L] bytes per run of data alone."""
     sent_bytes: list[int]
-    """[N] bytes a run that each server's executor counted; zeros for the backend's own."""
+    """[N] bytes per run by each server's executor; zeros for the native all-reduce."""
     correct: bool
     """Whether every server's result was right."""
 
@@ -71,7 +71,7 @@ class Measurement:
 
     @property
     def overhead(self) -> float | None:
-        """What all links carried beyond the data, as a part of the data."""
+        """Bytes on all links beyond the data, as a fraction of the data."""
         if self.predicted_link_bytes is None:
             return None
         return float(self.link_bytes.sum() / self.predicted_link_bytes.sum()) - 1
@@ -80,12 +80,12 @@ class Measurement:
 def emulated(
     topology: Topology, *, bandwidth_bytes_per_s: float, latency_s: float | None = None
 ) -> Topology:
-    """The topology with its bandwidths brought down to what one machine can emulate.
+    """The topology with its bandwidths reduced to those that one machine can emulate.
 
     Args:
         topology: the network.
         bandwidth_bytes_per_s: of the slowest link; the others keep their proportion to it.
-        latency_s: of every link; the topology's own if not given.
+        latency_s: of every link; that of the topology if not given.
     """
     slowest = topology.bandwidth_bytes_per_s.min()
     return dataclasses.replace(
@@ -107,11 +107,11 @@ def measure(
 
     Args:
         topology: the network, with the bandwidths to emulate.
-        contenders: names and schedules for this topology; None is gloo's own all-reduce, whose
-            messages take shortest paths, through servers where they must.
+        contenders: names and schedules for this topology; None is gloo's native all-reduce,
+            whose messages take shortest paths, through servers where they must.
         gradient_bytes: sizes, rounded down to whole elements of float32.
         repetitions: timed runs of each, after one that is not.
-        progress: told what is being done.
+        progress: called with the step under way.
 
     Raises:
         OptionError: not root, or the kernel lacks what is needed; or a run would take longer than
@@ -139,7 +139,7 @@ def check_time(
     gradient_bytes: Sequence[int],
     repetitions: int,
 ) -> None:
-    """Refuses an experiment of which a single run would time out, and warns of a long one.
+    """Refuses an experiment one of whose runs would time out, and warns of a long one.
 
     Args:
         topology: the network, with the bandwidths to emulate.
@@ -180,7 +180,7 @@ def check_time(
 def laboratory(
     topology: Topology, progress: Callable[[str], None] = lambda _: None
 ) -> Iterator["Laboratory"]:
-    """An emulated network with a process a server, for as long as the block lasts."""
+    """An emulated network with one process per server, for as long as the block lasts."""
     progress(f"making a network of {topology.num_nodes} namespaces")
     with (
         tempfile.TemporaryDirectory(prefix="gradweave-lab-") as folder,
@@ -196,7 +196,7 @@ class Laboratory:
     def __init__(self, network: EmulatedNetwork, servers: ServerProcesses, folder: Path) -> None:
         self.network, self.servers = network, servers
         self._folder = folder
-        self._meetings = 0
+        self._connections = 0
 
     def measure(
         self,
@@ -206,7 +206,7 @@ class Laboratory:
         repetitions: int,
         progress: Callable[[str], None],
     ) -> Measurement:
-        """Connects the processes, runs once to check the result, then runs for time."""
+        """Connects the processes, runs once to check the result, then runs timed."""
         progress(f"{name}, {gradient_bytes / 1e6:g} MB: connecting")
         elements = gradient_bytes // ELEMENT_BYTES
         correct = self.connect(schedule, elements)
@@ -236,22 +236,22 @@ class Laboratory:
         )
 
     def connect(self, schedule: Schedule | None, elements: int) -> bool:
-        """Routes and connects for a schedule, and says whether its first result was right."""
+        """Routes and connects for a schedule; returns whether its first result was right."""
         topology = self.network.topology
         paths = shortest_paths(topology) if schedule is None else schedule_paths(schedule)
         self.network.route(paths)
-        # Processes of a group connect in pairs, also those that will exchange nothing.
+        # All processes of a group connect in pairs, even those that will exchange nothing.
         self.network.forward(None)
-        self._meetings += 1
+        self._connections += 1
         task: dict[str, Any] = {
             "do": "prepare",
-            "store": str(self._folder / f"meeting{self._meetings}"),
+            "store": str(self._folder / f"connection{self._connections}"),
             "interfaces": [self.network.interface(channel) for channel in range(paths.channels)],
             "elements": elements,
             "file": None,
         }
         if schedule is not None:
-            file = self._folder / f"schedule{self._meetings}.json"
+            file = self._folder / f"schedule{self._connections}.json"
             schedule.save(file)
             task |= {"file": str(file), "channel": paths.channel.tolist()}
         answers = self.servers.ask(lambda _: task)
@@ -259,7 +259,7 @@ class Laboratory:
         return all(answer["correct"] for answer in answers)
 
     def run(self) -> tuple[float, list[int]]:
-        """Runs once; returns the seconds it took, and [N] the bytes that each server sent."""
+        """Runs once; returns the seconds that it took, and [N] bytes that each server sent."""
         at = time.monotonic() + _HEADSTART_S
         answers = self.servers.ask(lambda _: {"do": "run", "at": at})
         late = max(answer["start"] for answer in answers)
@@ -268,7 +268,7 @@ class Laboratory:
 
 
 def _prediction(schedule: Schedule, elements: int) -> tuple[float, float, NDArray[np.float64]]:
-    """Seconds without and with a barrier a round, and [L] bytes of data on each link direction."""
+    """Seconds without and with a barrier per round, and [L] bytes of data on each link."""
     size = elements * ELEMENT_BYTES
     piece_bytes = np.diff(piece_offsets(elements, schedule.pieces)) * ELEMENT_BYTES
     links, transfer = schedule.route_links

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,17 +22,17 @@ from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
 
 PREFIX = "gradweave-"
-"""Every namespace of a lab is called this, the maker's process id, and the node's id."""
+"""A namespace's name is this, the id of the process that makes it, and the node's id."""
 HEADER_BYTES = 14 + 20 + 32
-"""Ethernet, IPv4, and TCP with time stamps: what each packet carries besides data."""
+"""Of each packet: Ethernet, IPv4, and TCP with time stamps."""
 MOST_CHANNELS = 16
 _TABLE = 1000
-"""First routing table for messages that go another way than others with their target."""
+"""First routing table of exceptions for a source."""
 _NAME = re.compile(rf"{PREFIX}(\d+)-\d+")
 _WINDOW_BYTES = 1 << 18
 _MOST_BYTES_PER_S = 4e9
 _LEAST_LATENCY_S = 20e-6
-"""Latencies up to this are left to the machine, whose own are larger."""
+"""Latencies up to this are not added: those of the machine are larger."""
 
 
 class EmulatedNetwork:
@@ -40,11 +40,11 @@ class EmulatedNetwork:
 
     Each node is a namespace, each link a pair of virtual Ethernet interfaces. Each end sends no
     faster than the link direction's bandwidth, by a token bucket that lets through one packet at
-    once; what does not fit waits in a queue that loses nothing. Latencies above 20 µs are added
-    where the kernel has netem. The model leaves out loss, and the switches' own limits.
+    once; the rest waits in a queue that loses nothing. Latencies above 20 µs are added
+    where the kernel has netem. The model leaves out loss, and the limits of switches.
 
     Args:
-        topology: the network, with bandwidths as they shall be here.
+        topology: the network, with the bandwidths to emulate.
         mtu: bytes of a packet, without the Ethernet header.
 
     Raises:
@@ -114,12 +114,12 @@ class EmulatedNetwork:
                 _set("net/ipv4/conf/default/rp_filter", 0)
                 _set("net/ipv4/ip_forward", int(not topology.is_server[node]))
                 _set("net/ipv6/conf/all/disable_ipv6", 1, optional=True)
-                # No packet is ever lost here, so the simplest congestion control is the best.
+                # No packet is lost here, so the simplest congestion control is the best.
                 _set("net/ipv4/tcp_congestion_control", "reno", optional=True)
                 _set("net/ipv4/tcp_slow_start_after_idle", 0)
                 _set("net/ipv4/tcp_no_metrics_save", 1)
-                # Short queues, as a network card has them that tells how much it still holds:
-                # what announces a message must not wait behind a tenth of a second of data.
+                # Short queues, as those of network cards that report how much they hold: a
+                # message's announcement must not wait behind a tenth of a second of data.
                 _set("net/ipv4/tcp_limit_output_bytes", 2 * self._mtu)
                 _set("net/ipv4/tcp_rmem", f"4096 65536 {_WINDOW_BYTES}")
         for node in range(topology.num_nodes):
@@ -165,9 +165,9 @@ class EmulatedNetwork:
                 ) from error
 
     def _neighbour(self, link: int) -> None:
-        """Tells the link's source the hardware address at the other end, so that it never asks."""
+        """Sets the hardware address of a link's target at its source, which then never asks."""
         source, target = int(self.topology.source[link]), int(self.topology.target[link])
-        (peer,) = self._found(target, _to(source))
+        peer = self._interface(target, _to(source))
         self._namespaces[source].neigh(
             "add",
             dst=_gateway(target),
@@ -180,14 +180,14 @@ class EmulatedNetwork:
         self._namespaces[node].link("set", index=self._index(node, interface), state="up")
 
     def _index(self, node: int, interface: str) -> int:
-        (link,) = self._found(node, interface)
-        return link["index"]
+        return self._interface(node, interface)["index"]
 
-    def _found(self, node: int, interface: str) -> Iterable[Any]:
-        return self._namespaces[node].link("get", ifname=interface)
+    def _interface(self, node: int, interface: str) -> Any:
+        (link,) = self._namespaces[node].link("get", ifname=interface)
+        return link
 
     def route(self, paths: Paths) -> None:
-        """Installs forwarding tables in place of those before."""
+        """Replaces the forwarding tables."""
         if paths.channels > MOST_CHANNELS:
             raise OptionError(
                 f"the schedule uses {paths.channels} routes between two servers; a lab has "
@@ -203,7 +203,7 @@ class EmulatedNetwork:
                     "dst": f"{self.address(hop.channel, hop.target)}/32",
                     "oif": self._index(node, _to(hop.next)),
                     "gateway": _gateway(hop.next),
-                    "flags": 4,  # onlink: the neighbour's address is in no network of ours
+                    "flags": 4,  # onlink: the neighbour's address is in none of the networks
                 }
                 if self.topology.is_server[node]:
                     where["prefsrc"] = self.address(hop.channel, node)
@@ -233,7 +233,7 @@ class EmulatedNetwork:
         self._routes, self._rules = [], []
 
     def _add_addresses(self, channel: int) -> None:
-        """Gives each server an address that belongs to no link, so that all of them lead to it."""
+        """Gives each server an address that belongs to no link, so that all links lead to it."""
         name = self.interface(channel)
         for server in self.topology.servers.tolist():
             node = self._namespaces[server]
@@ -248,7 +248,7 @@ class EmulatedNetwork:
             )
 
     def forward(self, servers: frozenset[int] | None) -> None:
-        """Lets these servers forward for others, and no others; all of them for None."""
+        """Lets these servers alone forward for others; None: all of them."""
         for server in self.topology.servers.tolist():
             with self._inside(server):
                 _set("net/ipv4/ip_forward", int(servers is None or server in servers))
@@ -258,13 +258,13 @@ class EmulatedNetwork:
         counts = []
         ends = zip(self.topology.source.tolist(), self.topology.target.tolist(), strict=True)
         for source, target in ends:
-            (link,) = self._found(source, _to(target))
+            link = self._interface(source, _to(target))
             counts.append(link.get_attr("IFLA_STATS64")["tx_bytes"])
         return np.array(counts, np.int64)
 
     @contextlib.contextmanager
     def _inside(self, node: int) -> Iterator[None]:
-        """Runs in a node's namespace, as far as this thread is concerned."""
+        """Puts this thread in a node's namespace."""
         netns.pushns(self.name(node))
         try:
             yield
@@ -272,8 +272,8 @@ class EmulatedNetwork:
             netns.popns()
 
     def _destroy(self) -> None:
-        # An impatient second Ctrl-C must not leave half of it behind.
-        with _deaf():
+        # A second Ctrl-C must not leave half of it behind.
+        with _interrupts_ignored():
             for namespace in self._namespaces:
                 namespace.close()
             self._namespaces = []
@@ -283,7 +283,7 @@ class EmulatedNetwork:
 
 
 def _create(namespace: str) -> None:
-    """Makes a namespace as pyroute2 does, but without a fork: JAX's threads may be running."""
+    """Makes a namespace as pyroute2 does, but without a fork: JAX may be running threads."""
     here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -297,7 +297,7 @@ def _create(namespace: str) -> None:
 
 
 def clear_leftovers() -> list[str]:
-    """Removes namespaces of labs whose process was killed, known by their prefix and its id.
+    """Removes the namespaces of labs whose process was killed, by their names.
 
     Returns:
         Their names.
@@ -322,7 +322,7 @@ def _to(node: int) -> str:
 
 
 def _gateway(node: int) -> str:
-    """Address by which neighbours name a node; it needs none, for packets are never sent to it."""
+    """Address by which neighbours name a node; no packet is ever sent to it."""
     return f"10.63.{node >> 8}.{node & 255}"
 
 
@@ -335,8 +335,8 @@ def _set(key: str, value: int | str, *, optional: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """Holds back interrupts; from other threads than the main one there is nothing to hold back."""
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignores Ctrl-C, which only the main thread gets."""
     try:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     except ValueError:

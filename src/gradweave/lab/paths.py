@@ -1,7 +1,7 @@
-"""Which way each message takes, and the forwarding tables that make it so.
+"""The route of each message, and the forwarding tables for it.
 
 Between two servers a schedule may use several routes. Each has a **channel**: a set of addresses,
-one a server, and connections of its own. A node forwards by channel and target; where the route
+one per server, with separate connections. A node forwards by channel and target; where the route
 depends on the source too, by an exception for that source.
 """
 
@@ -21,15 +21,15 @@ Route = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Hop:
-    """A line of a node's forwarding table."""
+    """A row of a node's forwarding table."""
 
     channel: int
     source: int | None
-    """Server whose messages it is for; None for all that have no line of their own."""
+    """Server whose messages it is for; None for all that have no row."""
     target: int
-    """Server that they go to."""
+    """Their destination."""
     next: int
-    """Node to which they go from here."""
+    """Next node on their route."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Paths:
     """By channel, source and target, as node ids; every pair of servers has one on each channel,
     since the processes of a group connect before they use it."""
     forwarders: frozenset[int]
-    """Servers that pass on what is meant for others, because the schedule's routes say so."""
+    """Servers that forward messages of others on the schedule's routes."""
 
     def tables(self) -> dict[int, list[Hop]]:
         """The forwarding table of each node that needs one."""
@@ -65,7 +65,7 @@ class Paths:
 
 
 def schedule_paths(schedule: Schedule) -> Paths:
-    """The paths of a schedule: exactly its routes where it has some, shortest ones elsewhere.
+    """The paths of a schedule: its routes between servers that have some, shortest ones elsewhere.
 
     Args:
         schedule: the schedule.
@@ -116,7 +116,7 @@ def _all_pairs(
             if channel < len(there):
                 route = there[channel]
             elif channel < len(back):
-                route = back[channel][::-1]  # what acknowledges takes the same links
+                route = back[channel][::-1]  # acknowledgements take the same links
             else:
                 route = _along(parent[rank], source, target)
             routes[channel, source, target] = route

@@ -1,4 +1,4 @@
-"""One server of a lab: a process in a network namespace that does the tasks that it is sent.
+"""One server of a lab: a process in a network namespace that carries out tasks.
 
 Each task is a JSON object, answered by one.
 """
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from pyroute2 import netns
-from torch._C._distributed_c10d import FileStore
 
 from gradweave.errors import GradweaveError
 from gradweave.execute.pattern import contribution, expected
@@ -37,17 +36,21 @@ class LabServer:
 
     def prepare(self, task: dict[str, Any]) -> dict[str, Any]:
         """Connects to all others and runs once, to see whether the result is right."""
-        store = FileStore(task["store"], self._size)
         pairs: list[Pair] = []
         for channel in task["interfaces"]:
             os.environ["GLOO_SOCKET_IFNAME"] = channel
             if not dist.is_initialized():
-                dist.init_process_group("gloo", store=store, rank=self._rank, world_size=self._size)
-                pairs.append(pair(dist.distributed_c10d._get_default_group()))
+                dist.init_process_group(
+                    "gloo",
+                    init_method=f"file://{task['store']}",
+                    rank=self._rank,
+                    world_size=self._size,
+                )
+                group = dist.group.WORLD
             else:
                 group = dist.new_group(backend="gloo")
-                assert isinstance(group, dist.ProcessGroup)
-                pairs.append(pair(group))
+            assert isinstance(group, dist.ProcessGroup)
+            pairs.append(pair(group))
         self._tensor = torch.from_numpy(contribution(self._rank, task["elements"]))
         if task["file"] is None:
             self._run = lambda: dist.all_reduce(self._tensor)

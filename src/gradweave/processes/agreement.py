@@ -1,9 +1,9 @@
-"""The processes that train together: what they agree on, and what the first does for all.
+"""The processes of one JAX program: their decisions, errors, interrupts and arrays in common.
 
 `jax.distributed` has joined them. Each runs the same program on its own devices; only the first one
-reads and writes files, looks at the clock and reports. Whatever that decides is told to the others
-before the next collective, errors included, since a process that goes its own way there would leave
-the others waiting. A process by itself agrees with itself, at no cost.
+reads and writes files, looks at the clock and reports. Its decisions, errors included, reach the
+others before the next collective, since a process that left the common path there would leave the
+others waiting. For a process by itself all this costs nothing.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ from gradweave.pytrees import is_key, on_host
 T = TypeVar("T")
 _AXIS = "process"
 SMALLEST, LARGEST = 2**12, 2**24
-"""Bytes of a message, which has one of few lengths so that few programs are compiled."""
+"""Bounds of a message's bytes; it has one of few lengths, so that few programs are compiled."""
 _LOST = ("gloo", "nccl", "connection", "coordination", "socket", "heartbeat")
-"""Words in the errors of collectives whose other side is gone."""
+"""Words in the errors of collectives when another process is gone."""
 
 
 class EndedElsewhereError(RunError):
-    """Another process could not go on, and says why; this one has nothing to add."""
+    """Another process failed, and says why; this one says nothing."""
 
 
 class AgreedInterrupt(KeyboardInterrupt):
-    """Ctrl-C at one process or more, told to all of them at the same place."""
+    """Ctrl-C at any process, raised in all of them at the same place."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Processes:
         self.index = jax.process_index()
         self.number = len(own)
         self.ended_together = False
-        """Whether all processes know that they end."""
+        """Whether all processes know that all end."""
         mesh = Mesh(np.array([own[process] for process in sorted(own)]), (_AXIS,))
         self._one_each = NamedSharding(mesh, P(_AXIS))
         everywhere = NamedSharding(mesh, P())
@@ -84,20 +84,20 @@ class Processes:
             jax.distributed.shutdown()
             self.ended_together = True
 
-    # What fails, fails for all.
+    # Errors and decisions, in common.
 
     def agree(self, *mine: int) -> NDArray[np.int64]:
-        """Tells all processes numbers, and whether anything has failed.
+        """All-gather of integers, and of errors.
 
         Args:
-            mine: as many as the others give.
+            mine: as many in each process.
 
         Returns:
             [processes, numbers] in the order of the processes.
 
         Raises:
-            EndedElsewhereError: where something failed in another process.
-            Exception: what failed in this one, if it is the first of those in which it did.
+            EndedElsewhereError: another process failed.
+            Exception: the error of this process, if it is the first that failed.
         """
         if self.alone:
             return np.array([mine], np.int64)
@@ -109,7 +109,7 @@ class Processes:
         return told[:, 1:]
 
     def by_first(self, work: Callable[[], T]) -> T | None:
-        """Lets the first process do something, and keeps its error for the next `agree`."""
+        """Calls a function in the first process, and keeps its error for the next `agree`."""
         if self.alone:
             return work()
         if not self.first or self._error is not None:
@@ -123,7 +123,7 @@ class Processes:
         return None
 
     def together(self, work: Callable[[], T]) -> T:
-        """Lets every process do something without collectives; where one fails, all end."""
+        """Calls a function without collectives in every process; where one fails, all end."""
         if self.alone:
             return work()
         done: list[T] = []
@@ -135,21 +135,21 @@ class Processes:
         return done[0]
 
     def number_of_first(self, work: Callable[[], int]) -> int:
-        """A number that the first process finds."""
+        """Broadcast of the first process's number."""
         found = self.by_first(work)
         return int(self.agree(found or 0)[0, 0])
 
     def bytes_of_first(self, work: Callable[[], bytes]) -> bytes:
-        """Bytes that the first process finds."""
+        """Broadcast of the first process's bytes."""
         found = self.by_first(work) or b""
         length = int(self.agree(len(found))[0, 0])
         return self._spread(np.frombuffer(found, np.uint8), (length,), np.uint8).tobytes()
 
     def check_same(self, said: Mapping[str, Any]) -> None:
-        """Refuses processes that were started for different things.
+        """Refuses processes that were started for different trainings.
 
         Args:
-            said: what this one was started for, as JSON has it.
+            said: the training of this one, as JSON.
 
         Raises:
             OptionError: in the first process, where they differ.
@@ -159,17 +159,17 @@ class Processes:
             reason = f"process {process} was started for another training than process 0"
             self._end(0, OptionError(f"{reason}; give all processes the same options"))
 
-    # What comes between calls.
+    # Between updates.
 
     def turn(self, updates: int, *, save: bool) -> Turn:
-        """What the first process has all of them do.
+        """The next step of all processes, decided by the first.
 
         Args:
-            updates: that this one would make.
-            save: whether this one would write a checkpoint before.
+            updates: that this process would make.
+            save: whether this process would write a checkpoint before.
 
         Raises:
-            AgreedInterrupt: at all processes, where Ctrl-C came to any.
+            AgreedInterrupt: in all processes, where any was interrupted.
         """
         told = self.agree(self._interrupted, updates, save)
         if told[:, 0].any():
@@ -179,10 +179,7 @@ class Processes:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Lets Ctrl-C, and a launcher's request to end, wait for the next `turn`.
-
-        A second Ctrl-C does not wait.
-        """
+        """Defers Ctrl-C, and SIGTERM of a launcher, to the next `turn`; not a second Ctrl-C."""
         self._interrupted = False
         if self.alone or threading.current_thread() is not threading.main_thread():
             yield
@@ -205,7 +202,7 @@ class Processes:
 
     @contextlib.contextmanager
     def lost_is_an_error(self) -> Iterator[None]:
-        """Turns what collectives raise when a process is gone into one clear error.
+        """Turns the errors of collectives when a process is gone into one clear error.
 
         Raises:
             RunError: another process was lost.
@@ -223,7 +220,7 @@ class Processes:
     # Arrays.
 
     def gather(self, tree: Any) -> Any:
-        """Arrays on the devices of all processes, in the memory of the first process's host.
+        """Gathers arrays on the devices of all processes in the first process's host memory.
 
         Args:
             tree: of arrays [D, ...] that are divided along D, in the order of the processes.
@@ -239,12 +236,12 @@ class Processes:
         return jax.tree.unflatten(structure, arrays) if self.first else None
 
     def place(self, tree: Any, like: Any, sharding: NamedSharding) -> Any:
-        """Arrays of the first process's host, on the devices of all processes.
+        """Places arrays in the first process's host memory on the devices of all processes.
 
         Args:
             tree: the arrays; in other processes, anything.
             like: their shapes and types.
-            sharding: how they are to lie.
+            sharding: of the result.
         """
         if self.alone:
             return jax.device_put(tree, sharding)
@@ -277,7 +274,7 @@ class Processes:
         return jax.random.wrap_key_data(put) if key else put
 
     def _spread(self, array: NDArray | None, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray:
-        """The first process's array, in all."""
+        """Broadcast of the first process's array."""
         if self.alone:
             assert array is not None
             return array
@@ -295,7 +292,7 @@ class Processes:
         return np.ascontiguousarray(self._exchanged(self._all, mine))
 
     def _exchanged(self, run: Callable[[jax.Array], jax.Array], mine: NDArray) -> NDArray:
-        """What comes of all processes' bytes, at most `LARGEST` of them."""
+        """Result of a collective on all processes' bytes, at most `LARGEST` of them."""
         room = SMALLEST
         while room < mine.size:
             room *= 4
@@ -313,7 +310,7 @@ class Processes:
 
 
 def lost(reason: str) -> str:
-    """What to say where another process is gone, whatever a library says of it."""
+    """Message where another process is gone, from a library's."""
     told = " ".join(reason.split("\n")[0].rsplit("] ", 1)[-1].split())[:200].rstrip(".: ")
     return (
         f"another process of the training was lost ({told}): start the training again to go on "

@@ -1,4 +1,4 @@
-"""What commands tell JAX before it starts."""
+"""JAX's settings, before it starts."""
 
 import hashlib
 import os
@@ -7,19 +7,19 @@ from contextlib import suppress
 from pathlib import Path
 
 MOST_BYTES = 2**30
-"""Of programs that are kept; those that were not used for longest go first."""
+"""Size of the cache of compiled programs; the least recently used go first."""
 
 
 def start_jax(devices: int | None = None) -> None:
-    """Sets how many devices a processor is, and keeps what is compiled for the next command.
+    """Sets the number of devices of a processor, and caches compiled programs for later commands.
 
     Args:
-        devices: JAX takes a processor for one unless told otherwise; None leaves that.
+        devices: JAX's default is one per processor; None leaves that.
     """
     import jax
 
     if devices is not None:
-        with suppress(RuntimeError):  # JAX has started, as it has in a test: what it has must do
+        with suppress(RuntimeError):  # JAX has started, as in a test, with the devices that it has
             jax.config.update("jax_num_cpu_devices", devices)
     if "JAX_COMPILATION_CACHE_DIR" in os.environ or (folder := compiled_folder()) is None:
         return
@@ -31,15 +31,15 @@ def start_jax(devices: int | None = None) -> None:
 
 
 def compiled_folder() -> Path | None:
-    """Where programs are kept: a folder of the user's for each kind of processor.
+    """The cache of compiled programs: a folder of the user's for each kind of processor.
 
     A home may be shared by machines whose processors cannot run each other's programs.
 
     Returns:
-        None where it cannot be written, or where nothing can limit its size.
+        None where it cannot be written, or its size not be limited.
     """
     try:
-        import filelock  # noqa: F401  # by which JAX lets several processes keep to the limit
+        import filelock  # noqa: F401  # JAX limits a cache that processes share by it
     except ImportError:
         return None
     kind = f"{platform.machine()} {platform.processor()} {_features()}"
@@ -54,7 +54,7 @@ def compiled_folder() -> Path | None:
 
 
 def _features() -> str:
-    """What Linux says of the first processor; the same for all of its kind."""
+    """The first processor's features, on Linux; the same for all of its kind."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("flags", "Features")):

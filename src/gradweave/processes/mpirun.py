@@ -22,12 +22,12 @@ the same signal, since Open MPI tells the others only of processes that end by o
 
 
 def mpirun_command(servers: int, worker: Sequence[str], statuses: Path) -> list[str]:
-    """The command that starts one process a server.
+    """The command that starts one process per server.
 
     Args:
         servers: N.
         worker: the command of one process.
-        statuses: directory in which each process's exit status will be left.
+        statuses: directory for each process's exit status.
 
     Raises:
         OptionError: there is no MPI, or Python cannot use it.
@@ -41,7 +41,7 @@ def mpirun_command(servers: int, worker: Sequence[str], statuses: Path) -> list[
 
 
 def mpirun_environment(temporary: Path) -> dict[str, str]:
-    """Variables that keep all that Open MPI leaves in one directory."""
+    """Variables that keep all of Open MPI's files in one directory."""
     return {"TMPDIR": str(temporary), "OMPI_MCA_btl_sm_backing_directory": str(temporary)}
 
 

@@ -20,18 +20,18 @@ from gradweave.processes import ray_keeper, ray_loopback
 from gradweave.processes.children import Children
 
 POLL_S = 0.25
-"""How often somebody who waits for Ray looks whether it is there."""
-WORD_S = 0.5
+"""Time after which a wait for Ray checks that Ray is there."""
+NEWS_S = 0.5
 """How much later than its consequences Ray's end may become known."""
 STARTS = 3
-"""How often Ray is started, or a cluster asked for, before that counts as failed."""
+"""Attempts to start Ray, or to connect to a cluster."""
 _START_AGAIN = "start again"
 _LOGS = "/tmp/ray/session_latest/logs"
 """Of a cluster, unless it was started with another folder."""
 
 
 class Cluster:
-    """Ray, connected, and watched: who waits for it does not wait longer than it is there."""
+    """Ray, connected and watched: no wait for it outlasts it."""
 
     def __init__(self, ray: Any, beside: Children, logs: str) -> None:
         """Begins to watch.
@@ -39,7 +39,7 @@ class Cluster:
         Args:
             ray: the module, connected.
             beside: the keeper.
-            logs: where Ray's processes say what they do.
+            logs: folder of the logs of Ray's processes.
         """
         self.ray = ray
         self._beside, self._logs = beside, logs
@@ -51,31 +51,31 @@ class Cluster:
 
     @property
     def lost(self) -> bool:
-        """Whether Ray is gone."""
+        """Whether Ray has ended."""
         return self._lost.is_set()
 
     def check(self) -> None:
-        """Raises `RunError` where Ray is gone."""
+        """Raises `RunError` where Ray has ended."""
         if self.lost:
             raise self._error()
 
     def get(self, asked: Sequence[Any], timeout_s: float = float("inf")) -> list[Any]:
-        """What references stand for.
+        """The values of references.
 
         Args:
             asked: the references.
             timeout_s: how long to wait for all of them.
 
         Raises:
-            RunError: Ray is gone.
-            RayError: what is wrong with one of them; `GetTimeoutError` where not all are there.
+            RunError: Ray has ended.
+            RayError: the error of one of them; `GetTimeoutError` where not all are ready.
         """
         if len(self.wait(asked, timeout_s, len(asked))) < len(asked):
             raise self.ray.exceptions.GetTimeoutError(f"no answer within {timeout_s:g} s")
         return self.ray.get(list(asked))
 
     def wait(self, asked: Sequence[Any], timeout_s: float, count: int = 1) -> list[Any]:
-        """The references that are there.
+        """The references that are ready.
 
         Args:
             asked: the references.
@@ -83,7 +83,7 @@ class Cluster:
             count: how many to wait for.
 
         Raises:
-            RunError: Ray is gone.
+            RunError: Ray has ended.
         """
         until = time.monotonic() + timeout_s
         while True:
@@ -94,26 +94,26 @@ class Cluster:
                 return done
 
     def resume(self, how: str) -> None:
-        """Notes what is to be said where Ray ends: what became of the work, and how to go on."""
+        """Sets the end of the message for when Ray ends: what was kept, and how to resume."""
         self._resume = how
         self._beside.send(0, {"resume": how})
 
     def when_lost(self, call: Callable[[RunError], None]) -> None:
-        """Has a function called, by another thread, with the error when Ray is gone."""
+        """Registers a function that another thread calls with the error when Ray ends."""
         self._calls.append(call)
 
     def logs(self) -> str:
-        """Where Ray's processes say what they do; it stays there."""
+        """Folder of Ray's logs, which from now on is kept."""
         self._beside.send(0, {"folder": None})
         return self._logs
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Puts Ray's end in the place of what comes of it."""
+        """Replaces an error that Ray's end caused by one that says so."""
         try:
             yield
         except Exception:
-            if self._lost.wait(WORD_S):
+            if self._lost.wait(NEWS_S):
                 raise self._error() from None
             raise
 
@@ -138,15 +138,16 @@ class Cluster:
 
 
 _connected: list[Cluster] = []
-"""The one of this process that is in use."""
+"""The clusters in use by this process, one at most."""
 
 
 @contextlib.contextmanager
 def cluster(address: str | None = None) -> Iterator[Cluster]:
     """Ray, connected.
 
-    Where Ray's raylet or GCS ends, what waits for it ends with one line, within seconds. A Ray that
-    is started here listens on the loopback address and asks for a token, and nothing is left of it.
+    Where Ray's raylet or GCS ends, all that waits for Ray ends with one line, within seconds. A Ray
+    that is started here listens on the loopback address, requires a token, and leaves nothing
+    behind.
 
     Args:
         address: of a running cluster, which must have Gradweave installed; if not given, the one
@@ -181,7 +182,7 @@ def cluster(address: str | None = None) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def _started(ray: Any) -> Iterator[Cluster]:
-    """This machine, whose processes of Ray are this one's."""
+    """Ray on this machine, started and ended by this process."""
     # A short path, since those of sockets have to be.
     top = Path(tempfile.mkdtemp(prefix="gradweave-ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp")))
     mark = secrets.token_hex(8)
@@ -214,7 +215,7 @@ def _joined(ray: Any, address: str) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def _others(ray: Any) -> Iterator[Cluster]:
-    """A Ray that this process is connected to, and whose processes are somebody else's."""
+    """The Ray that this process is connected to, which others have started."""
     node = ray._private.worker.global_worker.node
     watched: dict[str, Any] = {}
     if node is not None:  # else by Ray's client, which has no part of Ray in this process
@@ -226,7 +227,7 @@ def _others(ray: Any) -> Iterator[Cluster]:
 
 
 def _with_retries(ray: Any, start: Callable[[], None]) -> None:
-    """Starts or connects, up to `STARTS` times: a busy machine may be too slow at first."""
+    """Starts or connects, in up to `STARTS` attempts: a busy machine may be too slow at first."""
     for left in reversed(range(STARTS)):
         try:
             return start()
@@ -270,14 +271,14 @@ def _watched(ray: Any, beside: Children, logs: str) -> Iterator[Cluster]:
 
 
 def _psutil() -> Any:
-    """The package, which Ray brings; not to be imported before Ray."""
+    """The package psutil in Ray; not to be imported before Ray."""
     import psutil
 
     return psutil
 
 
 def _listener(path: str) -> int | None:
-    """The process on this machine that listens at a socket; None where the system does not tell."""
+    """The process on this machine that listens at a socket; None where it cannot be found."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     with socket.socket(socket.AF_UNIX) as connection:

@@ -1,10 +1,10 @@
-"""The process beside one that uses Ray: it sees Ray's processes end, and lets none of them stay.
+"""A process beside one that uses Ray: it watches Ray's processes, and leaves none of them behind.
 
-Ray ends a process that uses it without a word where the raylet is gone, and a minute after the GCS
-is. What is to be said and done then has to come from outside.
+Ray ends its user's process silently where the raylet is gone, and a minute after the GCS is. The
+message and the cleaning up have to come from outside.
 
-Run by its path, so that it starts quickly and holds little. It is told in lines of JSON on standard
-input what `Watched` has; the end of standard input is the end of the process that it is beside.
+Run by its path, without the package, so that it starts quickly and is small. Its user sends fields
+of `Watched`, in JSON objects, one a line, on standard input, whose end is the end of the user.
 """
 
 import contextlib
@@ -20,38 +20,38 @@ import time
 from typing import Any
 
 POLL_S = 0.1
-"""How often it looks."""
+"""Time between two looks."""
 KNOCK_EVERY_S = 5.0
 KNOCK_S = 2.0
-"""How long an address has to answer."""
+"""Timeout of a connection to the address."""
 PATIENCE_S = 30.0
-"""How long a cluster's GCS may be away: it may be one that comes back. Ray's own patience is 60."""
+"""How long a cluster's GCS may not answer, as when it restarts. Ray itself waits for 60."""
 CLEAR_S = 2.0
-"""How long processes have to be gone after they were killed."""
+"""How long killed processes may take to end."""
 
 
 @dataclasses.dataclass
 class Watched:
-    """What it is told."""
+    """What to watch and what to clear away."""
 
     psutil: str
-    """Where the package is: Ray has its own."""
+    """Folder of the package: Ray has its own."""
     mark: tuple[str, str] | None = None
-    """Variable and value in the environment of processes to be killed; None: they are others'."""
+    """Environment variable and value of processes to kill; None: they are others'."""
     folder: str | None = None
-    """To be removed at the end."""
+    """To remove at the end."""
     parts: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Names of processes without which there is no Ray, and their ids."""
+    """Names and ids of the processes without which there is no Ray."""
     address: str | None = None
-    """Of a GCS that cannot be seen as a process."""
+    """Of a GCS that is no process of this machine."""
     resume: str = ""
-    """What became of the work, and how to go on."""
+    """What was kept of the work, and how to resume."""
     end: bool = False
-    """The process that it is beside has ended Ray itself."""
+    """Whether the user has ended Ray itself."""
 
 
 class Keeper:
-    """Looks at processes until the one that it is beside has ended."""
+    """Watches processes until the user has ended."""
 
     def __init__(self, watched: Watched) -> None:
         import psutil
@@ -63,7 +63,7 @@ class Keeper:
         self._heard = b""
 
     def keep(self) -> None:
-        """Tells of the first part of Ray that ends, and tidies up after the last."""
+        """Reports the first part of Ray that ends, and clears up in the end."""
         while self._listen():
             if not self._lost:
                 self._lost = self._ended()
@@ -78,7 +78,7 @@ class Keeper:
             shutil.rmtree(self._watched.folder, ignore_errors=True)
 
     def _listen(self) -> bool:
-        """Takes what it is told within `POLL_S`; False: nobody is there any more."""
+        """Takes messages for `POLL_S`; False: the user has ended."""
         if not select.select([0], [], [], POLL_S)[0]:
             return True
         came = os.read(0, 65536)
@@ -91,16 +91,16 @@ class Keeper:
         return bool(came)
 
     def _note_agents(self) -> None:
-        """Notes processes that write their title over their environment, and the mark with it."""
+        """Notes processes that overwrite their environment, and the mark in it, with a title."""
         for process in self._watched.parts.values():
             with contextlib.suppress(self._psutil.Error):
                 self._agents.update(self._psutil.Process(process).children())
 
     def _ended(self, *, together: bool = False) -> str:
-        """What of Ray is gone, in words; empty: nothing.
+        """Which part of Ray has ended, in words; empty for none.
 
         Args:
-            together: it is only seen now that the process that it is beside has ended as well.
+            together: whether the user has ended as well.
         """
         gone = [f"Ray's {n} (process {i})" for n, i in self._watched.parts.items() if self._dead(i)]
         if together:
@@ -128,7 +128,7 @@ class Keeper:
             return True
 
     def _clear(self) -> None:
-        """Kills all that bear the mark, and waits until they are gone."""
+        """Kills all processes with the mark, and waits until they have ended."""
         until = time.monotonic() + CLEAR_S
         while (left := self._marked()) and time.monotonic() < until:
             for process in left:
@@ -155,13 +155,13 @@ class Keeper:
 
 
 def _write(descriptor: int, line: str) -> None:
-    """Writes a line where somebody may read it, and keeps nothing for later where nobody does."""
+    """Writes a line, unbuffered, if somebody can read it."""
     with contextlib.suppress(OSError):
         os.write(descriptor, f"{line}\n".encode())
 
 
 def main() -> None:
-    """Keeps what the first argument names."""
+    """Watches what the first argument names."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     watched = Watched(**json.loads(sys.argv[1]))
     sys.path.append(watched.psutil)

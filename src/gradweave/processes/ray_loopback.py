@@ -1,7 +1,7 @@
-"""A Ray of this machine alone: it listens on the loopback address, and answers to a token only.
+"""Ray on this machine alone: it listens on the loopback address, and requires a token.
 
-Ray has no option for the first: asked for 127.0.0.1 it takes the machine's address on the network.
-The switch by which it stays on the loopback address on macOS is used here on every system.
+Ray has no option for the first: for 127.0.0.1 it takes the machine's address on the network. Its
+switch that keeps it on the loopback address on macOS is set here on every system.
 """
 
 import contextlib
@@ -17,21 +17,20 @@ from typing import Any
 from gradweave.errors import RunError
 
 MARK = "GRADWEAVE_RAY"
-"""Variable of the environment by which the processes of one Ray are known."""
+"""Environment variable that marks the processes of one Ray."""
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-"""Options by which Ray says nothing but errors."""
+"""Options for Ray to log errors alone."""
 
 
 def start(ray: Any, folder: Path, mark: str) -> None:
     """Starts Ray on this machine and connects to it.
 
-    Its token is made for it. It is in the memory of this process and in the environment of Ray's,
+    Its token is a new one, in the memory of this process and the environment of Ray's processes,
     and in no file.
 
     Args:
         ray: the module.
-        folder: for what Ray writes; readable by nobody else, since its sockets in there ask for no
-            token.
+        folder: for Ray's files; readable by nobody else, since its sockets require no token.
         mark: value of `MARK` in the environment of its processes.
 
     Raises:
@@ -40,11 +39,11 @@ def start(ray: Any, folder: Path, mark: str) -> None:
     environment = {
         MARK: mark,
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        # Of whoever calls, perhaps for another cluster. Without a mode Ray asks for the token.
+        # The caller's, perhaps for another cluster. Without a mode Ray requires the token.
         "RAY_AUTH_TOKEN_PATH": None,
         "RAY_AUTH_MODE": None,
     }
-    with _environment(environment), _staying_here():
+    with _environment(environment), _on_loopback():
         _forget_token(ray)
         ray.init(address="local", include_dashboard=False, _temp_dir=str(folder / "ray"), **QUIET)
     address = ray.util.get_node_ip_address()
@@ -54,13 +53,13 @@ def start(ray: Any, folder: Path, mark: str) -> None:
 
 
 def connect(ray: Any, address: str) -> None:
-    """Connects to a cluster that is there.
+    """Connects to a running cluster.
 
     Args:
         ray: the module.
         address: of the cluster.
     """
-    with _at_once():
+    with _without_fork_warning():
         ray.init(address=address, **QUIET)
 
 
@@ -71,7 +70,7 @@ def stop(ray: Any) -> None:
 
 
 def mute(ray: Any) -> None:
-    """Ends the thread that prints Ray's messages about its own processes, logs and all.
+    """Ends the thread that prints Ray's messages about its processes, with their logs.
 
     Args:
         ray: the module, connected.
@@ -87,14 +86,14 @@ def mute(ray: Any) -> None:
 
 
 def _forget_token(ray: Any) -> None:
-    """Has Ray read its token and whether there is one from the environment again."""
+    """Makes Ray read its token's settings from the environment again."""
     ray._raylet.Config.initialize("")
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextlib.contextmanager
 def _environment(changes: dict[str, str | None]) -> Iterator[None]:
-    """Sets variables, or removes those of None, and sets them back."""
+    """Sets variables, removes those that are None, and restores them."""
     before = {name: os.environ.get(name) for name in changes}
     try:
         _set(changes)
@@ -112,21 +111,21 @@ def _set(variables: dict[str, str | None]) -> None:
 
 
 @contextlib.contextmanager
-def _staying_here() -> Iterator[None]:
+def _on_loopback() -> Iterator[None]:
     from ray._private import ray_constants  # pyright: ignore[reportMissingImports]
 
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:
-        with _at_once():
+        with _without_fork_warning():
             yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextlib.contextmanager
-def _at_once() -> Iterator[None]:
-    """Without the warning that JAX's threads are running: Ray's children become other programs."""
+def _without_fork_warning() -> Iterator[None]:
+    """Suppresses the warning about JAX's threads: Ray's children exec other programs."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
         yield

@@ -1,4 +1,4 @@
-"""What keeps a process from outliving its purpose: threads that end it."""
+"""A thread that ends a process which hangs, or whose parent is gone."""
 
 import os
 import threading
@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable
 
 POLL_S = 0.5
-"""How often a process looks whether it should end."""
+"""Time between two looks."""
 
 
 class Watch:
-    """Calls a function if nothing moves for too long, or if another process is no more.
+    """Calls a function if nothing moves for too long, or if another process has ended.
 
     Args:
-        timeout_s: how long nothing may move.
-        of: id of a process on this machine without which this one has no purpose.
-        end: is told why, and must not return.
+        timeout_s: time without a call of `moved` that is too long.
+        end: called with the reason; must not return.
+        of: id of the other process, on this machine; None for none.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class Watch:
                 )
 
     def _is_there(self, process: int) -> bool:
-        # One that ended and that nobody has waited for still has its number; its children do not
-        # have it as their parent any more.
+        # A process that ended keeps its id until its parent has waited for it, but it is no
+        # longer the parent of its children.
         return os.getppid() == process if self._of_parent else _lives(process)
 
 

@@ -24,7 +24,7 @@ from gradweave.execute.axis import AXIS, AxisName
 from gradweave.execute.jax_mesh.buffers import PyTree, by_dtype, divided, from_rows, joined, to_rows
 from gradweave.execute.jax_mesh.steps import IDLE, OP, SEND, TAKE, WRITE, Loop, Steps, steps
 from gradweave.execute.program import check_all_reduce, check_runs, check_servers
-from gradweave.execute.reduction import Reduction, checked
+from gradweave.execute.reduction import Reduction, check_reduction
 from gradweave.schedule.schedule import COPY, REDUCE, Schedule
 
 _COMBINE = {"sum": lax.add, "mean": lax.add, "max": lax.max, "min": lax.min}
@@ -89,7 +89,7 @@ def collective(
         InvalidScheduleError: the verifier rejects the schedule.
         OptionError: the reduction is not known, or, when the function is traced, not for a type.
     """
-    checked(reduction, floating=True, dtype=None)
+    check_reduction(reduction, floating=True, dtype=None)
     check_runs(schedule)
 
     def run(gradient: PyTree) -> PyTree:
@@ -155,7 +155,7 @@ def mesh(schedule: Schedule, devices: Sequence[Any] | None = None) -> jax.shardi
 
 def _check_dtype(reduction: Reduction, dtype: jnp.dtype) -> None:
     """Refuses a reduction that there is not for a type."""
-    checked(reduction, floating=jnp.issubdtype(dtype, jnp.inexact), dtype=dtype)
+    check_reduction(reduction, floating=jnp.issubdtype(dtype, jnp.inexact), dtype=dtype)
     if dtype == jnp.bool_ and reduction == "sum":
         raise OptionError(
             "reduction: a sum of booleans is not a boolean; take max (any) or min (all), or "

@@ -1,4 +1,4 @@
-"""Whether what servers end with is right, and where it is not."""
+"""Whether the servers' results are right, and where the first error is."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,24 +14,24 @@ from gradweave.execute.running.trial import Trial
 from gradweave.schedule.schedule import Schedule
 
 _HOLDS = {"bfloat16": 1 << 8, "float16": 1 << 11}
-"""Up to here these types hold all whole numbers; the other floating-point types go far beyond."""
+"""Up to here these types hold all integers; the other floating-point types go far beyond."""
 _LARGEST = 4
 """Of the numbers that `contribution` makes."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
-    """Contributions, and what each server should make of them."""
+class ResultCheck:
+    """Contributions of all servers, and the results that are right for them."""
 
     schedule: Schedule
     trial: Trial
     elements: int
     kind: str
     """``oracle``: random numbers, to be reduced in the schedule's order, rounding included;
-    ``pattern``: whole numbers that every process can add up in any order."""
+    ``pattern``: integers, which every process can add up in any order."""
 
     def contribution(self, rank: int) -> NDArray:
-        """What a server brings."""
+        """[elements] A server's contribution."""
         if self.kind == "pattern":
             return contribution(rank, self.elements, self.trial.numpy_dtype)
         rng = np.random.default_rng((20, rank))
@@ -39,49 +39,49 @@ class Question:
             return rng.integers(0, 100, self.elements).astype(self.trial.numpy_dtype)
         return rng.standard_normal(self.elements).astype(self.trial.numpy_dtype)
 
-    def wrong(self, results: dict[int, NDArray]) -> NDArray[np.float64]:
-        """[4] rank and element of the first error, what was expected and what came; rank −1: none.
+    def first_error(self, results: dict[int, NDArray]) -> NDArray[np.float64]:
+        """[4] The first error: rank, element, expected value, actual value; rank −1: none.
 
         Args:
-            results: by rank: what some of the servers ended with.
+            results: of some of the servers, by rank.
         """
-        right = self._answers()
-        for rank, got in results.items():
-            for start, end in self._meant(rank):
-                mine, other = got[start:end], right[rank, start:end]
-                different = np.flatnonzero(_bits(mine) != _bits(other))
+        expected = self._expected()
+        for rank, result in results.items():
+            for start, end in self._meaningful(rank):
+                actual, right = result[start:end], expected[rank, start:end]
+                different = np.flatnonzero(_bits(actual) != _bits(right))
                 if len(different):
                     i = int(different[0])
-                    values = (float(other[i]), float(mine[i]))
+                    values = (float(right[i]), float(actual[i]))
                     return np.array([rank, start + i, *values], np.float64)
         return np.array([-1, 0, 0, 0], np.float64)
 
-    def complaint(self, wrong: NDArray[np.float64]) -> RunError:
-        """What `wrong` found, in words."""
-        rank, element = int(wrong[0]), int(wrong[1])
+    def explained(self, error: NDArray[np.float64]) -> RunError:
+        """A `first_error` in words."""
+        rank, element = int(error[0]), int(error[1])
         at = piece_offsets(self.elements, self.schedule.pieces)
         piece = int(np.searchsorted(at, element, side="right")) - 1
         server = int(self.schedule.topology.servers[rank])
         return RunError(
             f"wrong result at server {server} (rank {rank}), piece {piece}, element {element}: "
-            f"expected {wrong[2]:.17g}, got {wrong[3]:.17g}; the schedule is valid, so the backend "
+            f"expected {error[2]:.17g}, got {error[3]:.17g}; the schedule is valid, so the backend "
             "or the machine is at fault"
         )
 
-    def _meant(self, rank: int) -> Iterator[tuple[int, int]]:
-        """The parts that mean anything at a server once the schedule is over."""
+    def _meaningful(self, rank: int) -> Iterator[tuple[int, int]]:
+        """Start and end of the parts that mean anything at a server after the schedule."""
         at = piece_offsets(self.elements, self.schedule.pieces).tolist()
         server = self.schedule.topology.servers[rank]
         for piece, root in enumerate(self.schedule.root):
             if self.schedule.collective != "reduce_scatter" or root == server:
                 yield at[piece], at[piece + 1]
 
-    def _answers(self) -> NDArray:
-        """[N, elements] What each server should end with, where that means anything."""
+    def _expected(self) -> NDArray:
+        """[N, elements] The right results, where they mean anything."""
         servers, dtype = self.schedule.topology.num_servers, self.trial.numpy_dtype
         if self.kind == "oracle":
-            brought = np.stack([self.contribution(rank) for rank in range(servers)])
-            return play(self.schedule, brought, self.trial.reduction)
+            contributions = np.stack([self.contribution(rank) for rank in range(servers)])
+            return play(self.schedule, contributions, self.trial.reduction)
         if self.schedule.collective == "all_gather":
             whole = self._gathered()
         else:
@@ -89,20 +89,20 @@ class Question:
         return np.broadcast_to(whole, (servers, self.elements))
 
     def _gathered(self) -> NDArray:
-        """[elements] What the root of each piece brought."""
+        """[elements] Each piece from its root's contribution."""
         schedule = self.schedule
         at = piece_offsets(self.elements, schedule.pieces)
         roots = schedule.topology.rank[schedule.root]
         whole = np.empty(self.elements, self.trial.numpy_dtype)
         for rank in np.unique(roots).tolist():
-            brought = self.contribution(rank)
+            contribution = self.contribution(rank)
             for piece in np.flatnonzero(roots == rank):
-                whole[at[piece] : at[piece + 1]] = brought[at[piece] : at[piece + 1]]
+                whole[at[piece] : at[piece + 1]] = contribution[at[piece] : at[piece + 1]]
         return whole
 
 
-def exact(schedule: Schedule, trial: Trial) -> bool:
-    """Whether the type holds every sum of the pattern; whole numbers wrap around, alike in all."""
+def sums_are_exact(schedule: Schedule, trial: Trial) -> bool:
+    """Whether the type holds every sum of the pattern; integers wrap around, alike in all."""
     largest = _LARGEST * schedule.topology.num_servers
     return trial.reduction in ("max", "min") or largest <= _HOLDS.get(trial.dtype, largest)
 

@@ -1,4 +1,4 @@
-"""A run's process in JAX: some or all of the devices, each of which is a server."""
+"""A run's process in JAX, with some or all of the devices; each device is a server."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ from gradweave.execute.jax_mesh.steps import steps
 from gradweave.execute.running.trial import Trial, itemsize
 from gradweave.schedule.schedule import Schedule
 
-_OWN = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
+_NATIVE = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
 
 
 def connect(address: str, processes: int, number: int, timeout_s: float) -> None:
@@ -56,12 +56,12 @@ class JaxRunner:
         self._owners: list[int] = [each.process_index for each in used]
         self.ranks = [rank for rank, owner in enumerate(self._owners) if owner == mine]
         self._alone = set(self._owners) == {mine}
-        self.has_own = schedule.collective == "all_reduce"
+        self.has_native = schedule.collective == "all_reduce"
         self._mesh = mesh
         self._sharding = NamedSharding(mesh, P(jax_mesh.AXIS))
-        own, axis = _OWN[trial.reduction], jax_mesh.AXIS
+        native, axis = _NATIVE[trial.reduction], jax_mesh.AXIS
         self._run = self._compiled(jax_mesh.collective(schedule, reduction=trial.reduction))
-        self._own = self._compiled(lambda row: own(row, axis))
+        self._native = self._compiled(lambda row: native(row, axis))
         self._gather = self._compiled(lambda row: lax.all_gather(row, axis))
         self._placed = self._result = jax.numpy.empty(0)
         self._runs: dict[int, int] = {}
@@ -71,7 +71,7 @@ class JaxRunner:
         self._placed = self._result = self._on_devices(contributions)
 
     def restore(self) -> None:
-        """Nothing: no run writes over what was placed."""
+        """Does nothing: no run overwrites the contributions."""
 
     def run(self) -> None:
         """Runs the schedule's compiled program."""
@@ -79,9 +79,9 @@ class JaxRunner:
         length = self._placed.shape[1]
         self._runs[length] = self._runs.get(length, 0) + 1
 
-    def run_own(self) -> None:
-        """Runs that of ``jax.lax.psum`` or its like."""
-        self._own(self._placed).block_until_ready()
+    def run_native(self) -> None:
+        """Runs ``jax.lax.psum`` or its like."""
+        self._native(self._placed).block_until_ready()
 
     def results(self) -> Sequence[NDArray]:
         """A row from each device."""
@@ -97,7 +97,7 @@ class JaxRunner:
         return sent
 
     def barrier(self) -> None:
-        """A collective of almost nothing, where there are other processes."""
+        """An all-gather of one number, where there are other processes."""
         if not self._alone:
             self.gathered(np.zeros(1))
 
@@ -113,7 +113,7 @@ class JaxRunner:
         ).reshape(-1, *numbers.shape)
 
     def _on_devices(self, rows: Sequence[NDArray]) -> jax.Array:
-        """One array, whose row r is on device r; this process has some of the rows."""
+        """One array whose row r is on device r; this process has some of the rows."""
         row = dict(zip(self.ranks, rows, strict=True))
         shape = (self._schedule.topology.num_servers, len(rows[0]))
         return jax.make_array_from_callback(
@@ -121,7 +121,7 @@ class JaxRunner:
         )
 
     def _rows(self, array: jax.Array) -> list[NDArray]:
-        """What the devices of this process hold, by rank."""
+        """The rows on this process's devices, by rank."""
         if not array.size:  # JAX does not divide what is empty
             return [np.empty(0, array.dtype) for _ in self.ranks]
         held = {_first(shard.index): shard for shard in array.addressable_shards}

@@ -8,8 +8,8 @@ from typing import NoReturn
 
 from gradweave.errors import GradweaveError, LostServerError, Negative, RunError, exit_status
 from gradweave.execute.running.measure import Tell, measure
-from gradweave.execute.running.trial import Report
-from gradweave.execute.running.worker import Task, open_runner
+from gradweave.execute.running.trial import RunReport
+from gradweave.execute.running.worker import WorkerTask, open_runner
 from gradweave.processes.ending import end_at_once
 from gradweave.processes.launchers import rank_of_any
 from gradweave.processes.mpirun import abort_job
@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 """Writes a line to standard error."""
 
 
-def join(schedule: Schedule, task: Task, tell: Tell, say: Say) -> Report:
+def join(schedule: Schedule, task: WorkerTask, tell: Tell, say: Say) -> RunReport:
     """Runs a trial together with the processes that were started with this one.
 
     Where nothing moves for too long, this process ends.

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gradweave.errors import OptionError
 from gradweave.execute.running.machine import check_machine
-from gradweave.execute.running.supervise import Group, supervise
-from gradweave.execute.running.trial import Report, Trial, itemsize
-from gradweave.execute.running.worker import Task
+from gradweave.execute.running.supervise import Launch, supervise
+from gradweave.execute.running.trial import RunReport, Trial, itemsize
+from gradweave.execute.running.worker import WorkerTask
 from gradweave.processes.ending import termination
 from gradweave.processes.mpirun import mpirun_command, mpirun_environment
 from gradweave.schedule.schedule import Schedule
@@ -42,7 +42,7 @@ def launch(
     trial: Trial,
     place: Place,
     progress: Callable[[str], None],
-) -> Report:
+) -> RunReport:
     """Runs a trial on processes of this machine; none of them is left, however this ends.
 
     Args:
@@ -65,7 +65,7 @@ def launch(
         temporary = Path(name)
         logs = temporary / "logs" if place.logs is None else place.logs
         logs.mkdir(exist_ok=True)
-        task = Task(str(file.resolve()), trial, place.timeout_s, os.getpid(), str(logs))
+        task = WorkerTask(str(file.resolve()), trial, place.timeout_s, os.getpid(), str(logs))
         if trial.backend == "mpi":
             group = _mpi(schedule, task, temporary)
         elif trial.backend == "torch":
@@ -75,14 +75,14 @@ def launch(
         return supervise(schedule, group, logs, place.timeout_s, progress)
 
 
-def _mpi(schedule: Schedule, task: Task, temporary: Path) -> Group:
+def _mpi(schedule: Schedule, task: WorkerTask, temporary: Path) -> Launch:
     servers = schedule.topology.num_servers
     command = mpirun_command(servers, _worker(task), temporary)
     environment = {**os.environ, **mpirun_environment(temporary)}
-    return Group([(command, environment)], [list(range(servers))], statuses=temporary)
+    return Launch([(command, environment)], [list(range(servers))], statuses=temporary)
 
 
-def _torch(schedule: Schedule, task: Task, temporary: Path) -> Group:
+def _torch(schedule: Schedule, task: WorkerTask, temporary: Path) -> Launch:
     ranks = range(schedule.topology.num_servers)
     store = str(temporary / "store")
     loopback = {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}
@@ -92,10 +92,10 @@ def _torch(schedule: Schedule, task: Task, temporary: Path) -> Group:
         (_worker(dataclasses.replace(task, number=rank, store=store)), {**os.environ, **variables})
         for rank in ranks
     ]
-    return Group(starts, [[rank] for rank in ranks])
+    return Launch(starts, [[rank] for rank in ranks])
 
 
-def _jax(schedule: Schedule, task: Task, place: Place) -> Group:
+def _jax(schedule: Schedule, task: WorkerTask, place: Place) -> Launch:
     servers, processes = schedule.topology.num_servers, place.processes
     if not 1 <= processes <= servers:
         raise OptionError(
@@ -114,7 +114,7 @@ def _jax(schedule: Schedule, task: Task, place: Place) -> Group:
         variables = _jax_variables(task.trial, len(some) if place.pretend_devices else None)
         command = _worker(dataclasses.replace(task, number=number))
         starts.append((command, {**os.environ, **variables}))
-    return Group(starts, ranks)
+    return Launch(starts, ranks)
 
 
 def _jax_variables(trial: Trial, devices: int | None) -> dict[str, str]:
@@ -132,7 +132,7 @@ def _jax_variables(trial: Trial, devices: int | None) -> dict[str, str]:
     return variables
 
 
-def _worker(task: Task) -> list[str]:
+def _worker(task: WorkerTask) -> list[str]:
     text = json.dumps(dataclasses.asdict(task))
     return [sys.executable, "-m", "gradweave.execute.running.worker", text]
 

@@ -1,4 +1,4 @@
-"""A schedule and the backend's own all-reduce, checked and timed side by side."""
+"""A schedule checked, and timed in turns with the backend's native all-reduce."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,45 +8,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import RunError
-from gradweave.execute.running.correct import Question, exact
-from gradweave.execute.running.trial import Report, Timing, Trial
+from gradweave.execute.running.correct import ResultCheck, sums_are_exact
+from gradweave.execute.running.trial import RunReport, RunTimes, Trial
 from gradweave.schedule.schedule import Schedule
 
 ORACLE_ELEMENTS = 1 << 20
 """Elements of all servers together that are compared with the oracle's, which holds them all."""
 
 Tell = Callable[[str], None]
-"""Is told what is being done; called often enough to see from it that something is."""
+"""Called with the step under way, often enough to show that the run moves."""
 
 
 class Runner(Protocol):
     """One process of those that run a schedule; all call the same methods in the same order."""
 
     library: str
-    """Name and version of what carries the messages."""
+    """Name and version of the communication library."""
     ranks: list[int]
-    """The servers that live in this process."""
-    has_own: bool
-    """Whether the backend has an all-reduce of its own for this type and collective."""
+    """The servers in this process."""
+    has_native: bool
+    """Whether the backend has a native all-reduce for this type, and the schedule is one."""
 
     def place(self, contributions: Sequence[NDArray]) -> None:
-        """Sets what the servers of this process bring; a new length prepares everything anew."""
+        """Sets the contributions of this process's servers; a new length is prepared for."""
         ...
 
     def restore(self) -> None:
-        """Puts back what was placed last, where a run has written over it."""
+        """Sets the last contributions again, where a run has overwritten them."""
         ...
 
     def run(self) -> None:
         """Runs the schedule and returns when it is complete here."""
         ...
 
-    def run_own(self) -> None:
-        """Runs the backend's own all-reduce."""
+    def run_native(self) -> None:
+        """Runs the backend's native all-reduce."""
         ...
 
     def results(self) -> Sequence[NDArray]:
-        """What the servers of this process ended with."""
+        """The results of this process's servers."""
         ...
 
     def sent_bytes(self) -> NDArray[np.int64]:
@@ -58,18 +58,18 @@ class Runner(Protocol):
         ...
 
     def gathered(self, numbers: NDArray) -> NDArray:
-        """[processes, …] what the processes bring, exactly; in each of them."""
+        """All-gather: [processes, …] the numbers of all processes, exactly, in each of them."""
         ...
 
 
-def measure(runner: Runner, schedule: Schedule, trial: Trial, tell: Tell) -> Report:
-    """Checks a schedule's result and times it, with the backend's own all-reduce in turns.
+def measure(runner: Runner, schedule: Schedule, trial: Trial, tell: Tell) -> RunReport:
+    """Checks a schedule's result and times it, in turns with the backend's native all-reduce.
 
     Args:
         runner: this process.
         schedule: the schedule.
         trial: what to run.
-        tell: is told what is being done.
+        tell: called with the step under way.
 
     Returns:
         The same in every process.
@@ -79,49 +79,56 @@ def measure(runner: Runner, schedule: Schedule, trial: Trial, tell: Tell) -> Rep
         LostServerError: a server went away.
     """
     sample = min(trial.elements, ORACLE_ELEMENTS // schedule.topology.num_servers)
-    _check(runner, Question(schedule, trial, sample, "oracle"), tell)
-    question = Question(schedule, trial, trial.elements, "pattern")
-    in_full = exact(schedule, trial)
-    if in_full:
-        _check(runner, question, tell)
+    _check(runner, ResultCheck(schedule, trial, sample, "oracle"), tell)
+    check = ResultCheck(schedule, trial, trial.elements, "pattern")
+    exact = sums_are_exact(schedule, trial)
+    if exact:
+        _check(runner, check, tell)
     else:
-        runner.place([question.contribution(rank) for rank in runner.ranks])
-    both = {"schedule": runner.run} | ({"own": runner.run_own} if runner.has_own else {})
+        runner.place([check.contribution(rank) for rank in runner.ranks])
+    times, sent_bytes = _times(runner, trial, tell)
+    return RunReport(
+        library=runner.library,
+        processes=len(runner.gathered(np.zeros(1))),
+        oracle_elements=sample,
+        pattern_elements=trial.elements if exact else 0,
+        schedule=RunTimes(times["schedule"], sent_bytes),
+        native=RunTimes(times["native"], None) if runner.has_native else None,
+    )
+
+
+def _check(runner: Runner, check: ResultCheck, tell: Tell) -> None:
+    """Runs once, and raises the same error in all processes if any of them has one."""
+    tell(f"checking {check.elements:,} elements")
+    runner.place([check.contribution(rank) for rank in runner.ranks])
+    tell(f"checking {check.elements:,} elements")
+    runner.run()
+    tell(f"checking {check.elements:,} elements")
+    results = dict(zip(runner.ranks, runner.results(), strict=True))
+    for error in runner.gathered(check.first_error(results)):
+        if error[0] >= 0:
+            raise check.explained(error)
+
+
+def _times(
+    runner: Runner, trial: Trial, tell: Tell
+) -> tuple[dict[str, tuple[float, ...]], tuple[int, ...]]:
+    """Seconds of each timed run, of the schedule and the native all-reduce; bytes sent by rank."""
+    both = {"schedule": runner.run} | ({"native": runner.run_native} if runner.has_native else {})
     before, runs = runner.sent_bytes(), trial.warm_up + trial.repetitions
     seconds = np.empty((len(both), runs))
     for number in range(runs):
         tell(f"run {number + 1} of {runs}")
         for row, run in enumerate(both.values()):
             seconds[row, number] = _timed(runner, run)
-    seconds = seconds[:, trial.warm_up :]
-    sent = _each(runner.sent_bytes() - before, runs)
+    sent = _per_run(runner.sent_bytes() - before, runs)
     sent_bytes = runner.gathered(sent).sum(axis=0).tolist()
-    slowest = dict(zip(both, runner.gathered(seconds).max(axis=0).tolist(), strict=True))
-    return Report(
-        library=runner.library,
-        processes=len(runner.gathered(np.zeros(1))),
-        oracle_elements=sample,
-        pattern_elements=trial.elements if in_full else 0,
-        schedule=Timing(tuple(slowest["schedule"]), tuple(sent_bytes)),
-        own=Timing(tuple(slowest["own"]), None) if "own" in slowest else None,
-    )
-
-
-def _check(runner: Runner, question: Question, tell: Tell) -> None:
-    """Runs once, and raises the same error in all processes if any of them finds one."""
-    tell(f"checking {question.elements:,} elements")
-    runner.place([question.contribution(rank) for rank in runner.ranks])
-    tell(f"checking {question.elements:,} elements")
-    runner.run()
-    tell(f"checking {question.elements:,} elements")
-    results = dict(zip(runner.ranks, runner.results(), strict=True))
-    for wrong in runner.gathered(question.wrong(results)):
-        if wrong[0] >= 0:
-            raise question.complaint(wrong)
+    slowest = runner.gathered(seconds[:, trial.warm_up :]).max(axis=0).tolist()
+    return dict(zip(both, map(tuple, slowest), strict=True)), tuple(sent_bytes)
 
 
 def _timed(runner: Runner, run: Callable[[], None]) -> float:
-    """Seconds that one run takes here, all processes having started together."""
+    """Seconds that one run takes here, after a barrier."""
     runner.restore()
     runner.barrier()
     started = time.perf_counter()
@@ -129,8 +136,8 @@ def _timed(runner: Runner, run: Callable[[], None]) -> float:
     return time.perf_counter() - started
 
 
-def _each(total: NDArray[np.int64], runs: int) -> NDArray[np.int64]:
-    """What one of several equal runs sent."""
+def _per_run(total: NDArray[np.int64], runs: int) -> NDArray[np.int64]:
+    """Bytes of one of several equal runs."""
     if (total % runs).any():
         raise RunError(f"{runs} equal runs sent different amounts: {total.tolist()} bytes together")
     return total // runs

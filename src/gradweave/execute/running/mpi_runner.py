@@ -16,7 +16,7 @@ from gradweave.execute.program import check_servers
 from gradweave.execute.running.trial import Trial
 from gradweave.schedule.schedule import Schedule
 
-HEARSAY_S = 5.0
+NEWS_S = 5.0
 """How long it may take until a process knows which other one failed."""
 _POLL_S = 0.01
 _OPERATIONS = {"sum": MPI.SUM, "mean": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
@@ -36,10 +36,10 @@ class MpiRunner:
         first = MPI.Get_library_version().strip("\0").splitlines()[0].split(",")[0]
         self.library = f"{first}, mpi4py {mpi4py.__version__}"
         self.ranks = [MPI.COMM_WORLD.rank]
-        # Both all-reduces use this one, so that to revoke it wakes whoever waits in either.
-        self._comm = mpi._own(MPI.COMM_WORLD)
+        # Both all-reduces use this one, so that revoking it wakes whoever waits in either.
+        self._comm = mpi.duplicate(MPI.COMM_WORLD)
         self._operation = _OPERATIONS[trial.reduction]
-        self.has_own = schedule.collective == "all_reduce" and _known(trial.numpy_dtype)
+        self.has_native = schedule.collective == "all_reduce" and _known(trial.numpy_dtype)
         self._placed = self._buffer = np.empty(0, trial.numpy_dtype)
         self._plan: mpi.Plan | None = None
         self._sent = np.zeros(self._comm.size, np.int64)
@@ -55,7 +55,7 @@ class MpiRunner:
             )
 
     def restore(self) -> None:
-        """Copies what was placed."""
+        """Copies the contribution."""
         self._buffer[:] = self._placed
 
     def run(self) -> None:
@@ -64,7 +64,7 @@ class MpiRunner:
         with self._named():
             self._plan.run()
 
-    def run_own(self) -> None:
+    def run_native(self) -> None:
         """Runs ``MPI_Allreduce``."""
         with self._named():
             self._comm.Allreduce(MPI.IN_PLACE, self._buffer, self._operation)
@@ -93,14 +93,14 @@ class MpiRunner:
         return every
 
     def _count(self) -> None:
-        """Adds what the present plan has sent."""
+        """Adds the bytes that the present plan has sent."""
         if self._plan is not None:
             self._sent[self._comm.rank] += self._plan.sent_bytes.sum()
             self._plan.sent_bytes[:] = 0
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Finds out which server was lost when MPI fails, together with all that are left."""
+        """Names the server that was lost when MPI fails; all that are left do so together."""
         try:
             yield
         except (MPI.Exception, RunError) as error:
@@ -111,13 +111,13 @@ class MpiRunner:
     def _lost(self) -> LostServerError | None:
         """The server that was lost; None where no process failed, or MPI cannot tell.
 
-        The calls are those of user-level failure mitigation. Revoking wakes those who wait for
-        processes that are alive; what failed everybody then hears from MPI's own runtime.
+        By user-level failure mitigation: revoking wakes those who wait for processes that are
+        alive; all then learn from MPI's runtime which one failed.
         """
         _tried(self._comm.Revoke)
-        until = time.monotonic() + HEARSAY_S
+        until = time.monotonic() + NEWS_S
         while time.monotonic() < until:
-            MPI.COMM_SELF.Iprobe()  # MPI hears only while it is being called
+            MPI.COMM_SELF.Iprobe()  # MPI makes progress only in its calls
             failed = _tried(self._comm.Get_failed)
             if not isinstance(failed, MPI.Group):
                 return None
@@ -129,7 +129,7 @@ class MpiRunner:
 
 
 def _known(dtype: np.dtype) -> bool:
-    """Whether MPI has the type; half precision it has not."""
+    """Whether MPI has the type; it has no half precision."""
     try:
         MPI.Datatype.fromcode(dtype.char)
     except ValueError:
@@ -138,7 +138,7 @@ def _known(dtype: np.dtype) -> bool:
 
 
 def _tried(step: Callable[[], object]) -> object:
-    """What a step of the search for the lost returns; None where it fails or is not there."""
+    """What a call returns; None where it fails or this MPI does not have it."""
     try:
         return step()
     except (MPI.Exception, NotImplementedError):

@@ -6,15 +6,15 @@ from pathlib import Path
 from gradweave.execute.program import check_runs
 from gradweave.execute.running.joined import Say, join
 from gradweave.execute.running.launch import Place, launch
-from gradweave.execute.running.trial import Report, Trial
-from gradweave.execute.running.worker import Task
+from gradweave.execute.running.trial import RunReport, Trial
+from gradweave.execute.running.worker import WorkerTask
 from gradweave.processes.launchers import rank_given
 from gradweave.schedule import Schedule, load
 
 
 def run(
     file: Path, trial: Trial, place: Place, progress: Callable[[str], None], say: Say
-) -> tuple[Schedule, Report]:
+) -> tuple[Schedule, RunReport]:
     """Runs a trial; under the backend's launcher, all its processes call this.
 
     Args:
@@ -33,6 +33,8 @@ def run(
     schedule = load(file)
     check_runs(schedule)
     if rank_given(trial.backend) is not None:
-        return schedule, join(schedule, Task(str(file), trial, place.timeout_s), progress, say)
+        return schedule, join(
+            schedule, WorkerTask(str(file), trial, place.timeout_s), progress, say
+        )
     progress(f"starting {schedule.topology.num_servers} servers")
     return schedule, launch(schedule, file, trial, place, progress)

@@ -9,7 +9,7 @@ from typing import Any
 from gradweave import errors
 from gradweave.errors import GradweaveError, LostServerError, RunError
 from gradweave.execute.lost import lost_server
-from gradweave.execute.running.trial import Report
+from gradweave.execute.running.trial import RunReport
 from gradweave.processes.children import Children, how_ended, last_line
 from gradweave.processes.mpirun import status_of
 from gradweave.schedule.schedule import Schedule
@@ -23,7 +23,7 @@ _POLL_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class Launch:
     """Processes to be started."""
 
     starts: list[tuple[list[str], dict[str, str]]]
@@ -36,11 +36,11 @@ class Group:
 
 def supervise(
     schedule: Schedule,
-    group: Group,
+    group: Launch,
     logs: Path,
     timeout_s: float,
     progress: Callable[[str], None],
-) -> Report:
+) -> RunReport:
     """Starts the processes, and ends them.
 
     Args:
@@ -63,7 +63,7 @@ class _Supervisor:
     def __init__(
         self,
         schedule: Schedule,
-        group: Group,
+        group: Launch,
         children: Children,
         log: Path,
         progress: Callable[[str], None],
@@ -71,11 +71,11 @@ class _Supervisor:
         self._topology = schedule.topology
         self._group, self._children, self._log = group, children, log
         self._progress = progress
-        self._report: Report | None = None
+        self._report: RunReport | None = None
         self._working = {number for number, ranks in enumerate(group.ranks) if ranks}
         self._errors: list[tuple[int, dict[str, Any]]] = []
 
-    def report(self, timeout_s: float) -> Report:
+    def report(self, timeout_s: float) -> RunReport:
         """Listens until all are done."""
         silent_since = time.monotonic()
         while True:
@@ -101,7 +101,7 @@ class _Supervisor:
         if "doing" in message:
             self._progress(str(message["doing"]))
         elif "report" in message:
-            self._report = Report.of(message["report"])
+            self._report = RunReport.of(message["report"])
         elif "error" in message:
             self._errors.append((number, message))
         elif "done" in message:

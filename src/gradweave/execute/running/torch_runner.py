@@ -1,13 +1,12 @@
 """A run's process under torch.distributed, on gloo."""
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch._C._distributed_c10d import FileStore
 
 from gradweave.execute.running.trial import Trial
 from gradweave.execute.torch_distributed import Collective
@@ -30,8 +29,8 @@ class TorchRunner:
         schedule: for as many servers as there are processes.
         trial: what to run.
         store: path of the file by which the processes find each other, and this one's rank; None
-            where torchrun has said all that in the environment.
-        timeout_s: how long gloo waits.
+            under torchrun, which sets the environment.
+        timeout_s: of gloo.
     """
 
     def __init__(
@@ -45,31 +44,31 @@ class TorchRunner:
             size, (path, rank) = schedule.topology.num_servers, store
             torch.set_num_threads(1)  # as many processes as servers share the cores
             dist.init_process_group(
-                "gloo", store=FileStore(path, size), rank=rank, world_size=size, timeout=timeout
+                "gloo", init_method=f"file://{path}", rank=rank, world_size=size, timeout=timeout
             )
         self.library = f"gloo, PyTorch {torch.__version__}"
         self.ranks = [dist.get_rank()]
         self._collective = Collective(schedule)
         self._operation = _OPERATIONS[trial.reduction]
-        self.has_own = schedule.collective == "all_reduce"
+        self.has_native = schedule.collective == "all_reduce"
         self._placed = self._tensor = torch.empty(0)
 
     def place(self, contributions: Sequence[NDArray]) -> None:
-        """Makes a tensor of them."""
+        """Makes a tensor of this server's."""
         self._placed = _tensor(contributions[0])
         self._tensor = self._placed.clone()
 
     def restore(self) -> None:
-        """Copies what was placed."""
+        """Copies the contribution."""
         self._tensor.copy_(self._placed)
 
     def run(self) -> None:
         """Runs the collective."""
         self._collective(self._tensor, reduction=self._trial.reduction)
 
-    def run_own(self) -> None:
+    def run_native(self) -> None:
         """Runs ``dist.all_reduce``."""
-        self._guarded(lambda: dist.all_reduce(self._tensor, self._operation))
+        self._collective.guarded(lambda: dist.all_reduce(self._tensor, self._operation))
         if self._trial.reduction == "mean":
             self._tensor /= dist.get_world_size()
 
@@ -87,18 +86,14 @@ class TorchRunner:
 
     def barrier(self) -> None:
         """The process group's."""
-        self._guarded(dist.barrier)
+        self._collective.guarded(dist.barrier)
 
     def gathered(self, numbers: NDArray) -> NDArray:
         """The process group's allgather."""
         mine = torch.from_numpy(np.ascontiguousarray(numbers))
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        self._guarded(lambda: dist.all_gather(every, mine))
+        self._collective.guarded(lambda: dist.all_gather(every, mine))
         return torch.stack(every).numpy()
-
-    def _guarded(self, call: Callable[[], object]) -> None:
-        """Calls one of the group's own collectives; names the server that it fails for."""
-        self._collective._run.guarded(call)
 
 
 def _tensor(numbers: NDArray) -> torch.Tensor:

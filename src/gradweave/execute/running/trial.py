@@ -1,4 +1,4 @@
-"""What a run on real processes is asked for, and what it came to."""
+"""A run on real processes: its parameters and its report."""
 
 import dataclasses
 import statistics
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradweave.errors import OptionError
-from gradweave.execute.reduction import Reduction, checked
+from gradweave.execute.reduction import Reduction, check_reduction
 
 DTYPES = {
     "mpi": ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"),
@@ -26,7 +26,7 @@ class Trial:
     """A collective to be checked and timed.
 
     Raises:
-        OptionError: a value that cannot be, or the mean of whole numbers.
+        OptionError: a value is out of range, or the reduction is the mean of integers.
     """
 
     backend: str
@@ -38,7 +38,7 @@ class Trial:
     reduction: Reduction = "sum"
     """How contributions are combined."""
     repetitions: int = 20
-    """Runs that are timed."""
+    """Timed runs."""
     warm_up: int = 3
     """Runs before those."""
 
@@ -51,7 +51,7 @@ class Trial:
         for name, least in (("elements", 0), ("repetitions", 1), ("warm_up", 0)):
             if getattr(self, name) < least:
                 raise OptionError(f"{name}: expected at least {least}, got {getattr(self, name)}")
-        checked(self.reduction, floating="float" in self.dtype, dtype=self.dtype)
+        check_reduction(self.reduction, floating="float" in self.dtype, dtype=self.dtype)
 
     @property
     def gradient_bytes(self) -> int:
@@ -60,7 +60,7 @@ class Trial:
 
     @property
     def numpy_dtype(self) -> np.dtype:
-        """The type in NumPy, which learns of bfloat16 from the package ml_dtypes."""
+        """The type in NumPy; bfloat16 is that of the package ml_dtypes."""
         if self.dtype != "bfloat16":
             return np.dtype(self.dtype)
         try:
@@ -76,28 +76,28 @@ def itemsize(dtype: str) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Timing:
+class RunTimes:
     """How long runs took.
 
-    All servers start together, behind a barrier, and each measures how long it takes; of each
-    repetition the slowest server's time counts.
+    All servers start together, behind a barrier, and each takes the time of its part; a run's time
+    is that of the slowest server.
     """
 
     seconds: tuple[float, ...]
     """One a repetition."""
     sent_bytes: tuple[int, ...] | None
-    """Bytes that each server sends in one run, by rank, counted; None where nobody counts."""
+    """Bytes that each server sends in one run, by rank; None where they are not counted."""
 
     @property
     def median(self) -> float:
-        """The typical time."""
+        """Median of the times."""
         return statistics.median(self.seconds)
 
     @property
     def quartiles(self) -> tuple[float, float]:
         """A quarter of the runs took no longer than the first, a quarter no less than the second.
 
-        >>> Timing((4.0, 1.0, 3.0, 2.0, 5.0), None).quartiles
+        >>> RunTimes((4.0, 1.0, 3.0, 2.0, 5.0), None).quartiles
         (2.0, 4.0)
         """
         first, third = np.percentile(self.seconds, (25, 75)).tolist()
@@ -105,28 +105,28 @@ class Timing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
-    """What a run came to; there is one only where every result was right."""
+class RunReport:
+    """A run's measurements; there is one only where every result was right."""
 
     library: str
-    """Name and version of what carried the messages."""
+    """Name and version of the communication library."""
     processes: int
     oracle_elements: int
-    """Length of the random gradients whose result was the oracle's, bit for bit."""
+    """Length of the random gradients whose result was bit for bit the oracle's."""
     pattern_elements: int
-    """Length of the gradients of whole numbers whose result was exact; 0 where the type does not
-    hold their sum."""
-    schedule: Timing
-    own: Timing | None
-    """Of the backend's own all-reduce; None where there is none to compare with."""
+    """Length of the gradients of integers whose result was exact; 0 where the type does not hold
+    their sum."""
+    schedule: RunTimes
+    native: RunTimes | None
+    """Of the backend's native all-reduce; None where it has none for this run."""
 
     @staticmethod
-    def of(held: Mapping[str, Any]) -> "Report":
-        """The report from what `dataclasses.asdict` and JSON made of it."""
-        timings = {name: held[name] and _timing(held[name]) for name in ("schedule", "own")}
-        return Report(**{**held, **timings})
+    def of(fields: Mapping[str, Any]) -> "RunReport":
+        """Rebuilds a report from its fields as JSON."""
+        times = {name: fields[name] and _times(fields[name]) for name in ("schedule", "native")}
+        return RunReport(**{**fields, **times})
 
 
-def _timing(held: Mapping[str, Any]) -> Timing:
-    sent = held["sent_bytes"]
-    return Timing(tuple(held["seconds"]), None if sent is None else tuple(sent))
+def _times(fields: Mapping[str, Any]) -> RunTimes:
+    sent = fields["sent_bytes"]
+    return RunTimes(tuple(fields["seconds"]), None if sent is None else tuple(sent))

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from gradweave.errors import GradweaveError, LostServerError, Negative
 from gradweave.execute.running.measure import Runner, measure
-from gradweave.execute.running.trial import Report, Trial
+from gradweave.execute.running.trial import RunReport, Trial
 from gradweave.processes.ending import end_at_once
 from gradweave.processes.launchers import rank_given
 from gradweave.processes.parent import Parent
@@ -33,7 +33,7 @@ _SEND_EVERY_S = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class WorkerTask:
     """What one process is to do."""
 
     file: str
@@ -55,13 +55,13 @@ class Task:
     """jax: how many there are, process 0 included."""
 
     @staticmethod
-    def read(text: str) -> "Task":
+    def read(text: str) -> "WorkerTask":
         """The task from what `json.dumps` made of `dataclasses.asdict`."""
         fields = json.loads(text)
-        return Task(**{**fields, "trial": Trial(**fields["trial"])})
+        return WorkerTask(**{**fields, "trial": Trial(**fields["trial"])})
 
 
-def open_runner(task: Task, schedule: Schedule) -> Runner | None:
+def open_runner(task: WorkerTask, schedule: Schedule) -> Runner | None:
     """Joins the other processes; None for the one that has no servers."""
     if task.trial.backend == "mpi":
         from gradweave.execute.running.mpi_runner import MpiRunner
@@ -81,10 +81,10 @@ def open_runner(task: Task, schedule: Schedule) -> Runner | None:
     return JaxRunner(schedule, task.trial, spare=task.address is not None)
 
 
-class Worker:
+class RunWorker:
     """This process, with its parent and its watch."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: WorkerTask) -> None:
         self._task = task
         self._under_mpi = task.trial.backend == "mpi"
         number = (rank_given("mpi") or 0) if task.number is None else task.number
@@ -98,7 +98,7 @@ class Worker:
         if not self._under_mpi:
             self._parent.listen(self._lost)
 
-    def work(self) -> Report | None:
+    def work(self) -> RunReport | None:
         """Does the task; returns the report where there is one."""
         schedule = load(self._task.file)
         runner = open_runner(self._task, schedule)
@@ -112,7 +112,7 @@ class Worker:
         report = measure(runner, schedule, self._task.trial, self._tell)
         return report if self._speaks else None
 
-    def finish(self, report: Report | None) -> None:
+    def finish(self, report: RunReport | None) -> None:
         """Reports that it is done, and waits until the parent ends it."""
         if report is not None:
             self._parent.send(report=dataclasses.asdict(report))
@@ -167,7 +167,7 @@ def _first_line(error: BaseException) -> str:
 
 def main(text: str) -> None:
     """Does a task."""
-    worker = Worker(Task.read(text))
+    worker = RunWorker(WorkerTask.read(text))
     try:
         report = worker.work()
     except BaseException as error:  # whatever it is, the one that launched this must hear of it

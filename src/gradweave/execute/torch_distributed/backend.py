@@ -9,6 +9,7 @@ two processes must be queued in the same order at both, run the schedule round b
 """
 
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch.autograd import Variable
 from gradweave.errors import OptionError
 from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.program import check_all_reduce, check_servers
-from gradweave.execute.reduction import Reduction, checked
+from gradweave.execute.reduction import Reduction, check_reduction
 from gradweave.execute.signature import digest, mismatch, signature
 from gradweave.execute.torch_distributed.messages import Channels, Messages, combine, pair
 from gradweave.execute.torch_distributed.rounds import Rounds
@@ -38,8 +39,8 @@ def all_reduce(
 ) -> None:
     """Replaces each process's tensor by the reduction of all, in place.
 
-    All processes of the group call it, with tensors of the same number of elements and type. What
-    they bring is compared first. For many calls a `Collective` is cheaper.
+    All processes of the group call it, with tensors of the same number of elements and type, which
+    is checked first. For many calls a `Collective` is cheaper.
 
     Args:
         tensor: of any shape and strides.
@@ -52,8 +53,7 @@ def all_reduce(
         ScheduleError: the schedule is for another number of servers, or another collective.
         OptionError: the tensor's type has no such reduction.
         RunError: the processes disagree on schedule, length, type or reduction.
-        LostServerError: a process went away, or nothing was heard of it for as long as the group's
-            timeout.
+        LostServerError: a process went away, or was silent for as long as the group's timeout.
     """
     check_all_reduce(schedule)
     made = _collectives.setdefault(group or _world(), {})
@@ -65,14 +65,14 @@ def all_reduce(
 
 _collectives: weakref.WeakKeyDictionary[Group, dict[int, "Collective"]]
 _collectives = weakref.WeakKeyDictionary()
-"""By group, and by what the schedule says, so that a file read twice is one schedule."""
+"""By group and digest of the schedule, so that a file read twice is one schedule."""
 
 
 class Collective:
     """A schedule on a process group, for many calls.
 
-    Any collective's schedule will do: a reduce-scatter leaves each piece at its root, and rubbish
-    elsewhere; an all-gather reads each piece at its root.
+    Schedules of any collective: a reduce-scatter leaves each piece at its root, and undefined
+    values elsewhere; an all-gather reads each piece at its root.
 
     Args:
         schedule: the schedule.
@@ -96,7 +96,7 @@ class Collective:
         self._group: Group = channels[0][0][0] if channels else group or _world()
         self._rank, self._size = dist.get_rank(self._group), dist.get_world_size(self._group)
         if self._rank < 0:
-            raise OptionError("group: this process is not one of it")
+            raise OptionError("group: this process is not in it")
         check_servers(schedule, self._size, what="processes in the group")
         self._schedule = schedule
         self._compared: set[tuple[int, torch.dtype, str]] = set()
@@ -120,18 +120,18 @@ class Collective:
         Args:
             tensor: of any shape and strides.
             reduction: sum, mean, max or min.
-            compare: whether to compare what the processes bring; if not given, only where this
-                length, type and reduction are new.
+            compare: whether to check that all processes have the same length, type and reduction;
+                if not given, only where these are new.
         """
-        checked(
+        check_reduction(
             reduction,
             floating=tensor.dtype.is_floating_point or tensor.dtype.is_complex,
             dtype=str(tensor.dtype).removeprefix("torch."),
         )
-        what = (tensor.numel(), tensor.dtype, reduction)
-        if compare or (compare is None and what not in self._compared):
+        key = (tensor.numel(), tensor.dtype, reduction)
+        if compare or (compare is None and key not in self._compared):
             self._compare(tensor, reduction)
-            self._compared.add(what)
+            self._compared.add(key)
         with torch.no_grad():
             flat = tensor.detach().reshape(-1).contiguous()
             at = piece_offsets(flat.numel(), self._schedule.pieces).tolist()
@@ -141,6 +141,10 @@ class Collective:
             if flat.data_ptr() != tensor.data_ptr():
                 tensor.copy_(flat.view(tensor.shape))
 
+    def guarded(self, call: Callable[[], object]) -> None:
+        """Calls one of torch.distributed's collectives; on gloo, names the server it fails for."""
+        self._run.guarded(call)
+
     def _compare(self, tensor: torch.Tensor, reduction: Reduction) -> None:
         name = str(tensor.dtype).removeprefix("torch.")
         try:  # now, since in the middle of a run it would leave the others waiting
@@ -149,12 +153,12 @@ class Collective:
             raise OptionError(f"tensor: there is no {reduction} of {name}") from error
         mine = torch.from_numpy(signature(self._schedule, tensor.numel(), name, reduction))
         every = torch.stack(self._run.gather(mine.to(tensor.device)))
-        if found := mismatch(every.cpu().numpy()):
-            raise found
+        if error := mismatch(every.cpu().numpy()):
+            raise error
 
 
 class State:
-    """What `hook` keeps between calls: the schedule on a process group of its own."""
+    """State of `hook`: the schedule on a process group of its own."""
 
     def __init__(self, schedule: Schedule, group: Group | None = None) -> None:
         check_all_reduce(schedule)
@@ -162,12 +166,12 @@ class State:
         ranks = dist.get_process_group_ranks(parent)
         check_servers(schedule, len(ranks), what="processes in the group")
         self._backend = dist.get_backend(parent)
-        # Of its own, so that its messages never meet those that DDP sends meanwhile.
-        own = dist.new_group(ranks, timeout=group_timeout(parent), backend=self._backend)
-        if not isinstance(own, Group):
-            raise OptionError("group: this process is not one of it")
-        self.collective = Collective(schedule, own)
-        """Where the bytes sent are counted."""
+        # A new group, so that its messages never meet those that DDP sends meanwhile.
+        apart = dist.new_group(ranks, timeout=group_timeout(parent), backend=self._backend)
+        if not isinstance(apart, Group):
+            raise OptionError("group: this process is not in it")
+        self.collective = Collective(schedule, apart)
+        """Counts the bytes sent."""
         self._queue = ThreadPoolExecutor(1, "gradweave")
 
     def submit(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
@@ -186,8 +190,8 @@ class State:
         try:
             self.collective(tensor, reduction="mean")
         except BaseException:
-            # DDP takes nothing but a tensor, where the graph is static before backward raises the
-            # error; and the parameters' gradients may be views of this one.
+            # DDP takes nothing but a tensor, on a static graph before backward raises the error;
+            # and the parameters' gradients may be views of this one.
             done.set_result(tensor.fill_(torch.nan))
             raise
         done.set_result(tensor)
@@ -196,9 +200,9 @@ class State:
 def _raise_in_backward(run: Future[None]) -> None:
     """Has the running ``backward`` wait for a run, and raise the error that it ends with.
 
-    The error of a `torch.futures.Future` is taken for its result by DDP, which then cannot cast it
-    to a tensor. What autograd is told to call at the end of backward may raise anything; DDP's own
-    doings there are called after it.
+    DDP takes the error of a `torch.futures.Future` for its result, and cannot cast it to a tensor.
+    A callback of autograd at the end of backward may raise anything; DDP's own callback comes after
+    it.
     """
     try:
         Variable._execution_engine.queue_callback(run.result)
@@ -227,9 +231,9 @@ def hook(
 
     ``ddp_model.register_comm_hook(state=state(schedule), hook=hook)``
 
-    What goes wrong is raised by ``loss.backward()``, as it is: LostServerError where a process went
-    away, or fell silent for as long as the process group's timeout. The DDP model is of no further
-    use then; its module is, in a new one, on a new process group.
+    Errors are raised by ``loss.backward()``: LostServerError where a process went away, or was
+    silent for as long as the process group's timeout. The DDP model cannot be used any more then;
+    its module can, in a new DDP model on a new process group.
 
     Source: https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html
     """

@@ -1,4 +1,4 @@
-"""Which process went away or fell silent: agreed on by those that are left, through the store."""
+"""Which process went away or fell silent, agreed on through the store by those that are left."""
 
 import functools
 import json
@@ -13,21 +13,21 @@ from torch.distributed import distributed_c10d
 
 from gradweave.errors import LostServerError, RunError
 from gradweave.execute.lost import lost_server
-from gradweave.execute.torch_distributed.store import Board, group_timeout, store_holder
+from gradweave.execute.torch_distributed.store import StoreThread, group_timeout, store_holder
 from gradweave.topology.topology import Topology
 
 POLL_S = 0.25
 """How often a process that waits asks whether a server was lost."""
 LINGER_S = 5.0
-"""How long the process that may hold the store stays, so that the others can ask."""
+"""How long the process that may hold the store stays, so that the others can read it."""
 GRACE_S = (2.0, 10.0)
-"""Least and most time for the answers to a roll call; between them, half the group's timeout."""
+"""Bounds on the time for the answers to a roll call, which is half the group's timeout."""
 _BROKEN = ("connection closed", "connection reset", "broken pipe", "connection refused")
 _Answer = TypeVar("_Answer")
 
 
-class Call:
-    """A collective under way: whether it is over, when it last got on, and who is awaited."""
+class PendingCollective:
+    """A collective under way: whether it is over, when it last progressed, and who is awaited."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -40,7 +40,7 @@ class Call:
         self._moved = time.monotonic()
 
     def still_s(self) -> float:
-        """How long nothing was completed."""
+        """Seconds since a message was completed."""
         return time.monotonic() - self._moved
 
     @contextmanager
@@ -58,7 +58,7 @@ class Call:
         return sorted(set(self._awaited.copy().values()))
 
     def attempt(self, job: Callable[[], object]) -> None:
-        """Does the whole of it in a thread, and keeps the error for whoever waits."""
+        """Calls a function that does all of it, and keeps its error."""
         try:
             job()
         except Exception as error:
@@ -72,16 +72,16 @@ class Call:
         self.over.set()
 
 
-class Lost:
-    """Learns and tells which process went away, or is silent.
+class LossDetector:
+    """Detects which process went away or is silent, and tells the others.
 
-    gloo tells of a death only those that wait for the dead. When they give up, others, who wait for
-    them, would name the wrong server: so the first to see a broken connection writes in the store
-    whose it was, and everybody who waits looks there.
+    gloo reports a death only to processes that wait for the dead one. When they give up, others,
+    which wait for them, would name the wrong server: so the first that sees a broken connection
+    writes in the store whose it was, and all that wait read it there.
 
-    Of a process that is stopped no connection breaks. Whoever has waited for as long as the
-    group's timeout calls the roll in the store: everybody who waits for messages answers, and says
-    for whose. Who is awaited and does not answer is named.
+    When a process is stopped no connection breaks. A process that has waited for as long as the
+    group's timeout calls the roll in the store: all that wait for messages answer, with the ranks
+    that they wait for. A process that is awaited and does not answer is named.
 
     Args:
         topology: whose servers are the group's processes, by rank.
@@ -95,19 +95,19 @@ class Lost:
         self._grace_s = min(max(self._timeout_s / 2, GRACE_S[0]), GRACE_S[1])
         self._may_hold_store = dist.get_rank() == 0
         self._holder = store_holder(group)
-        self._board = Board(group, "gradweave")
-        self._heard = 0
+        self._store = StoreThread(group, "gradweave")
+        self._answered = 0
         self._claims = (0, 0)
-        self._yields_until = 0.0
+        self._silent_until = 0.0
         self._verdict: RunError | None = None
         self._others = self._size - 1
 
-    def watch(self, call: Call) -> None:
-        """Waits until a call is over; ends it with an error where it never would be."""
+    def watch(self, call: PendingCollective) -> None:
+        """Waits until a collective is over; ends it with an error where a process was lost."""
         calm_until, news = 0.0, None
         while not call.over.wait(POLL_S):
             try:
-                news = news or self._board.ask(functools.partial(self._hear, call))
+                news = news or self._store.ask(functools.partial(self._answer_rolls, call))
                 try:
                     lost = news.result(POLL_S)
                     news = None
@@ -123,7 +123,7 @@ class Lost:
                 call.fail(lost)
 
     def explain(self, error: RuntimeError, peer: int | None) -> RunError:
-        """What an error of gloo's means.
+        """Explains an error of gloo's.
 
         Args:
             error: the error.
@@ -132,18 +132,18 @@ class Lost:
         text = str(error)
         broken = any(each in text.lower() for each in _BROKEN)
         if broken and peer is None:
-            time.sleep(2 * POLL_S)  # for one who knows to say it
+            time.sleep(2 * POLL_S)  # for a process that knows to write it
         try:
             if broken and peer is not None:
                 return self._asked(functools.partial(self._decide, [peer], "its connection broke"))
-            if told := self._asked(self._told):
-                return told
+            if verdict := self._asked(self._read_verdict):
+                return verdict
         except (TimeoutError, RuntimeError) as failure:
             return self._without_store(failure)
         return RunError(f"torch.distributed: {'a process went away: ' * broken}{text}")
 
     def linger(self) -> None:
-        """Waits until every process knows, if this one may hold the store."""
+        """Waits until every process knows which was lost, if this one may hold the store."""
         if not self._may_hold_store:
             return
         until = time.monotonic() + LINGER_S
@@ -155,36 +155,38 @@ class Lost:
         except (TimeoutError, RuntimeError):
             return
 
-    def _asked(self, question: Callable[[distributed_c10d.Store], _Answer]) -> _Answer:
+    def _asked(self, request: Callable[[distributed_c10d.Store], _Answer]) -> _Answer:
         """The store's answer; TimeoutError where it does not answer."""
-        return self._board.ask(question).result(self._grace_s)
+        return self._store.ask(request).result(self._grace_s)
 
-    def _hear(self, call: Call, store: distributed_c10d.Store) -> RunError | None:
-        """Answers roll calls; returns what was decided, if that is known by now."""
+    def _answer_rolls(
+        self, call: PendingCollective, store: distributed_c10d.Store
+    ) -> RunError | None:
+        """Answers roll calls; returns the verdict, if there is one."""
         number = store.add("rolls", 0)
-        if number > self._heard:
-            for roll in range(self._heard + 1, number + 1):
+        if number > self._answered:
+            for roll in range(self._answered + 1, number + 1):
                 self._answer(call, roll, store)
-            self._heard = number
-            self._yield()
-            self._told(store)
+            self._answered = number
+            self._wait_for_caller()
+            self._read_verdict(store)
         return self._verdict
 
-    def _answer(self, call: Call, roll: int, store: distributed_c10d.Store) -> None:
+    def _answer(self, call: PendingCollective, roll: int, store: distributed_c10d.Store) -> None:
         answer = {"still_s": call.still_s(), "awaits": call.awaited()}
         store.set(f"here {roll} {self._rank}", json.dumps(answer))
 
-    def _yield(self) -> None:
-        # Who called will decide; if nothing comes of it, the next to have waited too long calls.
-        self._yields_until = time.monotonic() + 2 * self._grace_s
+    def _wait_for_caller(self) -> None:
+        # The caller will decide; if it does not, the next that has waited too long calls.
+        self._silent_until = time.monotonic() + 2 * self._grace_s
 
-    def _call_the_roll(self, call: Call) -> tuple[RunError | None, float]:
-        """Asks who is there, unless another process does.
+    def _call_the_roll(self, call: PendingCollective) -> tuple[RunError | None, float]:
+        """Calls the roll, unless another process does.
 
         Returns:
-            What was decided, None for nothing; and for how many seconds not to ask again.
+            The verdict, None for none; and for how many seconds not to call again.
         """
-        if time.monotonic() < self._yields_until:
+        if time.monotonic() < self._silent_until:
             return None, 0.0
         roll = self._asked(functools.partial(self._claim, call))
         if roll is None:
@@ -193,26 +195,26 @@ class Lost:
         while not call.over.wait(POLL_S):
             everybody = self._asked(lambda store: store.check(self._keys(roll)))
             if everybody or time.monotonic() > until:
-                return self._asked(functools.partial(self._judge, roll))
+                return self._asked(functools.partial(self._evaluate, roll))
         return None, 0.0
 
     def _keys(self, roll: int) -> list[str]:
         return [f"here {roll} {rank}" for rank in range(self._size)]
 
-    def _claim(self, call: Call, store: distributed_c10d.Store) -> int | None:
-        """The number of a roll call that is this process's to make; None if another makes it."""
+    def _claim(self, call: PendingCollective, store: distributed_c10d.Store) -> int | None:
+        """The number of the next roll call, if this process is the one to make it."""
         roll, mine = store.add("rolls", 0) + 1, str(self._rank)
-        # Whoever claimed the same one before fell silent, or had its call end.
+        # A process that claimed the same one before fell silent, or its collective ended.
         self._claims = (roll, self._claims[1] + 1 if self._claims[0] == roll else 0)
         if store.compare_set(f"caller {self._claims}", "", mine).decode() != mine:
-            self._yield()
+            self._wait_for_caller()
             return None
         self._answer(call, roll, store)
-        self._heard = store.add("rolls", 1)
+        self._answered = store.add("rolls", 1)
         return roll
 
-    def _judge(self, roll: int, store: distributed_c10d.Store) -> tuple[RunError | None, float]:
-        """What the answers to a roll call say; as `_call_the_roll`."""
+    def _evaluate(self, roll: int, store: distributed_c10d.Store) -> tuple[RunError | None, float]:
+        """Verdict by the answers to a roll call; returns as `_call_the_roll`."""
         keys = self._keys(roll)
         silent = [rank for rank, key in enumerate(keys) if not store.check([key])]
         present = [json.loads(store.get(keys[r])) for r in range(self._size) if r not in silent]
@@ -235,16 +237,16 @@ class Lost:
         return self._decide([], how, store), 0.0
 
     def _decide(self, lost: list[int], how: str, store: distributed_c10d.Store) -> RunError:
-        """Writes who was lost, unless another process wrote before; returns what is written."""
+        """Writes who was lost, unless another process has; returns the verdict in the store."""
         verdict = json.dumps({"lost": lost, "how": how})
         written = store.compare_set("lost", "", verdict)
         store.add("rolls", 1)  # so that everybody looks
-        return self._note(written, store)
+        return self._accept(written, store)
 
-    def _told(self, store: distributed_c10d.Store) -> RunError | None:
-        return self._note(store.get("lost"), store) if store.check(["lost"]) else None
+    def _read_verdict(self, store: distributed_c10d.Store) -> RunError | None:
+        return self._accept(store.get("lost"), store) if store.check(["lost"]) else None
 
-    def _note(self, written: bytes, store: distributed_c10d.Store) -> RunError:
+    def _accept(self, written: bytes, store: distributed_c10d.Store) -> RunError:
         if self._verdict is None:
             verdict: dict[str, Any] = json.loads(written)
             lost: list[int] = verdict["lost"]
@@ -255,7 +257,7 @@ class Lost:
         return self._verdict
 
     def _without_store(self, error: Exception) -> RunError:
-        """What it means that the store is no more, or does not answer."""
+        """The error where the store has ended, or does not answer."""
         how = "does not answer" if isinstance(error, TimeoutError) else "ended"
         if self._holder is not None:
             return self._named(self._holder, f"the process that holds the store {how}")

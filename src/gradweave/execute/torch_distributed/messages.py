@@ -1,4 +1,4 @@
-"""A program's messages over gloo: one thread for each that is under way."""
+"""A program's messages over gloo: one thread for each message under way."""
 
 import functools
 import itertools
@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d
 from gradweave.errors import RunError
 from gradweave.execute.program import Action, Program
 from gradweave.execute.reduction import Reduction
-from gradweave.execute.torch_distributed.lost import Call, Lost
+from gradweave.execute.torch_distributed.lost import LossDetector, PendingCollective
 from gradweave.execute.torch_distributed.store import group_store, group_timeout
 from gradweave.execute.tracker import Tracker
 from gradweave.schedule.schedule import Schedule
@@ -28,8 +28,8 @@ Pair = tuple[dist.ProcessGroup, dist.ProcessGroupGloo]
 """Two groups of the same processes: for messages to higher ranks, and to lower ones.
 
 gloo sends the announcement "ready to receive" behind the data that already goes the same way over
-the same connection, so that two servers would exchange pieces one after the other. Apart, they go
-at the same time.
+the same connection, so that two servers would exchange pieces one after the other. Over two
+connections they exchange them at the same time.
 """
 Channels = tuple[Sequence[Pair], NDArray[np.int64] | None]
 """Pairs of groups, and [T] which of them carries each transfer; None: the first."""
@@ -38,9 +38,9 @@ Channels = tuple[Sequence[Pair], NDArray[np.int64] | None]
 def pair(group: dist.ProcessGroup) -> Pair:
     """A group and its twin; collective.
 
-    On a busy machine gloo now and then gives one connection up and makes it anew, and the other
-    end takes the first one for broken. So all say whether they are connected, and where one is not
-    all try again.
+    On a busy machine gloo may give a connection up and make another, and the other end takes the
+    first one for broken. So all report whether they are connected, and if one is not, all try
+    again.
 
     Raises:
         RunError: processes went away, or did not reach each other.
@@ -72,23 +72,23 @@ def pair(group: dist.ProcessGroup) -> Pair:
 
 _ATTEMPTS = 3
 _CONNECTING = timedelta(seconds=25)
-"""How long to wait for others that have not connected."""
+"""How long to wait for processes that have not connected."""
 _LONGEST = timedelta(minutes=30)
-"""How long gloo may wait for a message, or for twice the group's timeout if that is longer. `Lost`
-sees to the timeout: gloo itself would break all connections, and the others would take this process
-for the one that was lost."""
+"""How long gloo may wait for a message, or twice the group's timeout if that is longer. The timeout
+itself is `LossDetector`'s: gloo would break all connections, and the others would take this process
+for the lost one."""
 _GATHER = 1 << 24
-_FAREWELL = _GATHER + 1
+_CANCEL = _GATHER + 1
 """Tags above those of a schedule's messages."""
-_FAREWELL_S = 1.0
-"""How long to wait for threads that are told to wait no longer."""
+_CANCEL_S = 1.0
+"""How long to wait for threads whose messages are cancelled."""
 
 
 class Messages:
     """Runs a program, each action as soon as those that it waits for are complete.
 
-    gloo can only be asked to wait for one message at a time, so each message that may be under way
-    has a thread that waits for it. The threads live as long as this object.
+    gloo can wait for one message at a time, so each message that may be under way has a thread. The
+    threads live as long as this object.
 
     Args:
         schedule: the schedule.
@@ -103,7 +103,7 @@ class Messages:
         down = schedule.source > schedule.target
         self._groups = [pairs[used[t]][int(down[t])] for t in self._program.transfer]
         self._all_groups: list[Any] = list(itertools.chain(*pairs))  # the stubs lack a twin's recv
-        self._lost = Lost(schedule.topology, group)
+        self._lost = LossDetector(schedule.topology, group)
         self.sent_bytes = np.zeros(dist.get_world_size(group), np.int64)
         self._counting = threading.Lock()
         self._trackers: dict[int, Tracker] = {}
@@ -116,7 +116,7 @@ class Messages:
             threading.Thread(
                 target=_work, args=(self._ready,), name=f"gradweave-{number}", daemon=True
             ).start()
-        weakref.finalize(self, _dismiss, self._ready, threads)
+        weakref.finalize(self, _stop_threads, self._ready, threads)
 
     def __call__(self, flat: torch.Tensor, at: list[int], reduction: Reduction) -> None:
         """Runs the schedule on a flat tensor.
@@ -139,57 +139,57 @@ class Messages:
         self._finish(run.call)
 
     def guarded(self, call: Callable[[], object]) -> None:
-        """Calls one of the group's own collectives; names the server that it fails for."""
+        """Calls one of torch.distributed's collectives; names the server that it fails for."""
         try:
             call()
         except RuntimeError as error:
-            raise self._broken(self._lost.explain(error, None)) from error
+            raise self._cancelled(self._lost.explain(error, None)) from error
 
     def _check(self) -> None:
         if self._error is not None:
             raise RunError(f"this process group is broken: {self._error}")
 
-    def _finish(self, call: Call) -> None:
-        """Waits for a call, and raises what it ended with."""
+    def _finish(self, call: PendingCollective) -> None:
+        """Waits for a collective, and raises its error."""
         self._lost.watch(call)
         if call.error is None:
             return
-        error = self._broken(call.error)
-        until = time.monotonic() + _FAREWELL_S
+        error = self._cancelled(call.error)
+        until = time.monotonic() + _CANCEL_S
         while call.awaited() and time.monotonic() < until:
-            time.sleep(_FAREWELL_S / 100)
+            time.sleep(_CANCEL_S / 100)
         raise error
 
-    def _broken(self, error: RunError) -> RunError:
-        """Takes leave of the groups, whose messages will never come.
+    def _cancelled(self, error: RunError) -> RunError:
+        """Cancels the messages of all groups, which will never come.
 
-        Threads that wait in gloo while Python ends have it abort. gloo has no word for waiting no
-        longer, but a message that is not there in time closes all connections of its group.
+        Threads that wait in gloo make the process abort when Python ends. gloo cannot cancel, but a
+        message that times out closes all connections of its group.
         """
         self._error = error
         self._lost.linger()
         for group in self._all_groups:
             for peer in set(range(group.size())) - {group.rank()}:
                 try:
-                    work = group.recv([torch.empty(1)], peer, _FAREWELL)
+                    work = group.recv([torch.empty(1)], peer, _CANCEL)
                     work.wait(timedelta(milliseconds=1))
                 except RuntimeError:  # always
                     continue
         return error
 
     def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
-        """What every process brings, by rank; small, and by way of rank 0.
+        """All-gather of small tensors, by way of rank 0.
 
-        gloo's own all-gather does not say whom it failed for.
+        gloo's all-gather does not say for which process it failed.
         """
         self._check()
-        call, every = Call(), torch.stack([mine] * dist.get_world_size(self._group))
+        call, every = PendingCollective(), torch.stack([mine] * dist.get_world_size(self._group))
         job = functools.partial(self._gather, call, mine, every)
         self._ready.put(functools.partial(call.attempt, job))
         self._finish(call)
         return list(every)
 
-    def _gather(self, call: Call, mine: torch.Tensor, every: torch.Tensor) -> None:
+    def _gather(self, call: PendingCollective, mine: torch.Tensor, every: torch.Tensor) -> None:
         def send(part: torch.Tensor, peer: int) -> None:
             self._exchange(call, peer, lambda: self._group.send([part], peer, _GATHER))
 
@@ -205,8 +205,8 @@ class Messages:
             send(mine, 0)
             receive(every, 0)
 
-    def _exchange(self, call: Call, peer: int, start: Callable[[], dist.Work]) -> None:
-        """Starts a message and waits until it is there."""
+    def _exchange(self, call: PendingCollective, peer: int, start: Callable[[], dist.Work]) -> None:
+        """Starts a message and waits until it is complete."""
         with call.awaiting(peer):
             try:
                 start().wait(self._longest)
@@ -215,7 +215,7 @@ class Messages:
         call.moved()
 
     def scratch(self, like: torch.Tensor, largest: int) -> torch.Tensor:
-        """[places, largest] memory for what is received, kept from run to run."""
+        """[places, largest] receive buffers, kept from run to run."""
         needed = self._program.places * largest
         if self._scratch.dtype != like.dtype or self._scratch.numel() < needed:
             self._scratch = like.new_empty(needed)
@@ -244,7 +244,7 @@ class Messages:
 
 
 class _Run:
-    """One call: the tensor's parts, and how far it is."""
+    """One call: the tensor's parts, and the actions that are complete."""
 
     def __init__(
         self,
@@ -258,22 +258,22 @@ class _Run:
         self.reduction: Reduction = reduction
         self.pieces = [flat[a:b] for a, b in itertools.pairwise(at)]
         self.places = messages.scratch(flat, at[1] - at[0])
-        self.call = Call()
+        self.call = PendingCollective()
         self._perform = messages.perform
         self._lock = threading.Lock()
 
     def follow(self, action: int, ready: "_Queue") -> None:
-        """Does an action, and those that it makes possible and no other thread takes."""
+        """Does an action, and those that it enables and no other thread takes."""
         following: int | None = action
         while following is not None and self.call.error is None:
             following = self._advance(following, ready)
 
     def _advance(self, action: int, ready: "_Queue") -> int | None:
-        """Does an action, hands out what may follow, and returns one of that for the caller."""
+        """Does an action, queues those that it enables, and returns one of them for this thread."""
         try:
             with torch.no_grad():
                 self._perform(action, self)
-        except Exception as error:  # raised to the caller of the all-reduce, who waits
+        except Exception as error:  # raised in the caller's thread, which waits
             self.call.fail(error)
             return None
         with self._lock:
@@ -289,13 +289,13 @@ _Queue = queue.SimpleQueue[Callable[[], None] | None]
 
 
 def _work(ready: _Queue) -> None:
-    """What a thread does, until it is dismissed."""
+    """Does jobs until there is None."""
     while (job := ready.get()) is not None:
         job()
         del job
 
 
-def _dismiss(ready: _Queue, threads: int) -> None:
+def _stop_threads(ready: _Queue, threads: int) -> None:
     for _ in range(threads):
         ready.put(None)
 

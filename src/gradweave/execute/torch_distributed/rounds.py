@@ -14,7 +14,7 @@ from gradweave.schedule.schedule import COPY, Schedule
 
 
 class Rounds:
-    """Runs a schedule in batches of messages, one batch a round, waited for before the next.
+    """Runs a schedule in batches of messages, one batch per round, each complete before the next.
 
     NCCL and its like match the messages between two processes by their order alone, and keep them
     in one stream: so both queue those of a round in the order of the schedule.
@@ -83,11 +83,11 @@ class Rounds:
         return dist.P2POp(way, part, group=self._group, group_peer=peer)
 
     def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
-        """What every process brings, by rank."""
+        """All-gather, by rank."""
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._group))]
         dist.all_gather(every, mine, group=self._group)
         return every
 
     def guarded(self, call: Callable[[], object]) -> None:
-        """Calls one of the group's own collectives."""
+        """Calls one of torch.distributed's collectives."""
         call()

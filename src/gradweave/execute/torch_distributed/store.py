@@ -1,4 +1,4 @@
-"""A process group's store and time limit, and how to ask the store without hanging with it."""
+"""A process group's store and timeout, and how to ask the store without hanging with it."""
 
 import os
 import queue
@@ -10,14 +10,13 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
 from torch.distributed import distributed_c10d
 
 _Answer = TypeVar("_Answer")
 
 
 def group_timeout(group: dist.ProcessGroup) -> timedelta:
-    """How long a group's own collectives wait for others; PyTorch has no public way to ask."""
+    """How long a group's collectives wait for other processes; PyTorch has no public getter."""
     for device in getattr(group, "_device_types", ()):
         options = getattr(group._get_backend(device), "options", None)
         if isinstance(timeout := getattr(options, "_timeout", None), timedelta):
@@ -37,18 +36,18 @@ def store_holder(group: dist.ProcessGroup) -> int | None:
     store = group_store(group)
     while isinstance(store, distributed_c10d.PrefixStore):
         store = store.underlying_store
-    held = isinstance(store, TCPStore)
+    by_process = isinstance(store, dist.TCPStore)  # pyright: ignore[reportPrivateImportUsage]
     # torchrun's agent holds the store itself, and says so.
-    if not held or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if not by_process or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
     ranks = dist.get_process_group_ranks(group)
     return ranks.index(0) if 0 in ranks else None
 
 
-class Board:
-    """A group's store, asked by a thread of its own.
+class StoreThread:
+    """A group's store, asked by one thread.
 
-    The client of a TCPStore waits without end for an answer, and takes one question at a time. If
+    The client of a TCPStore waits without end for an answer, and takes one request at a time. If
     the process that holds the store is stopped, only this thread waits for it.
 
     Args:
@@ -58,37 +57,39 @@ class Board:
 
     def __init__(self, group: dist.ProcessGroup, prefix: str) -> None:
         self._store = distributed_c10d.PrefixStore(prefix, group_store(group))
-        self._questions: _Questions = queue.SimpleQueue()
+        self._requests: _Requests = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._started = False
 
-    def ask(self, question: Callable[[distributed_c10d.Store], _Answer]) -> "Future[_Answer]":
-        """Puts a question to the store; questions are answered in turn.
+    def ask(self, request: Callable[[distributed_c10d.Store], _Answer]) -> "Future[_Answer]":
+        """Has the thread call a function with the store; requests are answered in turn.
 
         Returns:
-            What it answers; RuntimeError where the store is no more.
+            Its result; RuntimeError where the store has ended.
         """
         with self._starting:
             if not self._started:
                 self._started = True
-                given = (self._store, self._questions)
                 threading.Thread(
-                    target=_ask, args=given, name="gradweave-store", daemon=True
+                    target=_answer,
+                    args=(self._store, self._requests),
+                    name="gradweave-store",
+                    daemon=True,
                 ).start()
-                weakref.finalize(self, self._questions.put, None)
+                weakref.finalize(self, self._requests.put, None)
         answer: Future[_Answer] = Future()
-        self._questions.put((question, answer))
+        self._requests.put((request, answer))
         return answer
 
 
-_Questions = queue.SimpleQueue[tuple[Callable[[distributed_c10d.Store], Any], Future[Any]] | None]
+_Requests = queue.SimpleQueue[tuple[Callable[[distributed_c10d.Store], Any], Future[Any]] | None]
 
 
-def _ask(store: distributed_c10d.Store, questions: _Questions) -> None:
-    while (item := questions.get()) is not None:
-        question, answer = item
+def _answer(store: distributed_c10d.Store, requests: _Requests) -> None:
+    while (item := requests.get()) is not None:
+        request, answer = item
         try:
-            answer.set_result(question(store))
-        except Exception as error:  # for whoever asked
+            answer.set_result(request(store))
+        except Exception as error:  # for the caller
             answer.set_exception(error)
-        del item, question, answer
+        del item, request, answer
