@@ -80,12 +80,12 @@ def draw(rows: list[dict], path: Path) -> None:
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
     for name in AGGREGATIONS:
-        found = [row for row in rows if row["aggregation"] == name]
+        curve = [row for row in rows if row["aggregation"] == name]
         line = axes.plot(
-            [row["workers"] for row in found], [row["of_the_gradient"] for row in found], "o-"
+            [row["workers"] for row in curve], [row["of_the_gradient"] for row in curve], "o-"
         )
         axes.annotate(
-            name, (found[-1]["workers"], found[-1]["of_the_gradient"]),
+            name, (curve[-1]["workers"], curve[-1]["of_the_gradient"]),
             (6, -7 if name == "ring all-reduce" else 5 if "D-PSGD" in name else 0), va="center",
             textcoords="offset points", color=line[0].get_color(), fontsize=9,
         )  # fmt: skip

@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import timing
-from peers.plain_environment import NumpyEnvironment, PlainEnvironment, Taken
+from peers.plain_environment import NumpyEnvironment, PlainEnvironment, RecordedStep
 from record import RESULTS, record
 
 import gradweave as gw
@@ -82,42 +82,46 @@ def replayed(problem: Problem, trees: jax.Array, workloads: jax.Array) -> tuple:
     environment = SchedulingEnvironment()
 
     def step(state: State, action: tuple[jax.Array, jax.Array]) -> tuple[State, tuple]:
-        made = environment.step(problem, state, *action)
-        mask = environment.workload_mask(problem, made.state)
-        return made.state, (made.tree_reward, made.workload_reward, mask)
+        after = environment.step(problem, state, *action)
+        mask = environment.workload_mask(problem, after.state)
+        return after.state, (after.tree_reward, after.workload_reward, mask)
 
-    state, said = jax.lax.scan(step, environment.reset(problem), (trees, workloads))
-    return rounds(state), state.done, *said
+    state, outputs = jax.lax.scan(step, environment.reset(problem), (trees, workloads))
+    return rounds(state), state.done, *outputs
 
 
 def agree(instance: Instance, plain: PlainEnvironment, share: float) -> None:
-    """Raises where the environment does not do and say what plain Python did and said."""
-    taken: list[Taken] = []
-    plain.random_episode(random.Random(SEED), share, taken)
+    """Asserts that the environment reproduces an episode of plain Python."""
+    episode: list[RecordedStep] = []
+    plain.random_episode(random.Random(SEED), share, episode)
     problem = Problem.of(instance)
-    # Rows are added that select once more after the end, so that few lengths are compiled for.
-    more = -len(taken) % 512
-    trees = np.array([step.trees for step in taken] + [[False] * plain.pieces] * more)
-    workloads = np.array([step.workload for step in taken] + [-1] * more)
-    made = replayed(problem, jnp.asarray(trees), jnp.asarray(workloads))
-    took, done, tree_reward, workload_reward, mask = (np.asarray(x) for x in made)
-    steps = range(len(taken))
+    # Padded with selections after the end, so that few lengths are compiled.
+    padding = -len(episode) % 512
+    trees = np.array([step.trees for step in episode] + [[False] * plain.pieces] * padding)
+    workloads = np.array([step.workload for step in episode] + [-1] * padding)
+    outputs = replayed(problem, jnp.asarray(trees), jnp.asarray(workloads))
+    num_rounds, done, tree_reward, workload_reward, mask = (np.asarray(x) for x in outputs)
+    steps = range(len(episode))
     assert done
-    assert took == plain.round
-    assert np.allclose(tree_reward[: len(taken)], [step.tree_reward for step in taken], atol=1e-5)
-    assert np.allclose(workload_reward[: len(taken)], [x.workload_reward for x in taken], atol=1e-5)
-    assert all(np.flatnonzero(mask[i]).tolist() == taken[i].available for i in steps)
+    assert num_rounds == plain.round
+    assert np.allclose(
+        tree_reward[: len(episode)], [step.tree_reward for step in episode], atol=1e-5
+    )
+    assert np.allclose(
+        workload_reward[: len(episode)], [x.workload_reward for x in episode], atol=1e-5
+    )
+    assert all(np.flatnonzero(mask[i]).tolist() == episode[i].available for i in steps)
 
 
 def plain_seconds(plain: PlainEnvironment, rng: random.Random) -> tuple[float, float]:
     """Seconds per decision and per round."""
-    steps = took = 0
+    steps = num_rounds = 0
     begin = time.process_time()
     while time.process_time() - begin < PLAIN_S:
         steps += plain.random_episode(rng)
-        took += plain.round
+        num_rounds += plain.round
     seconds = time.process_time() - begin
-    return seconds / steps, seconds / took
+    return seconds / steps, seconds / num_rounds
 
 
 def drawn(problem: Problem, state: State, seed: jax.Array) -> tuple:
@@ -192,12 +196,12 @@ def measure(label: str, spec: str, instance: Instance) -> dict[str, Any]:
             round_s[name].append(a_round)
         for name, program in programs.items():
             arguments = (problem, first, key) if name in BY_STATE else (key,)
-            seconds, made = timed(functools.partial(program, *arguments))
+            seconds, output = timed(functools.partial(program, *arguments))
             if name in BY_STATE:
-                decision_s[name].append(seconds / int(made))
+                decision_s[name].append(seconds / int(output))
             else:
-                decision_s[name].append(seconds / (sends * made.rounds.size))
-                round_s[name].append(seconds / int(made.rounds.sum()))
+                decision_s[name].append(seconds / (sends * output.rounds.size))
+                round_s[name].append(seconds / int(output.rounds.sum()))
     # The first of each warms up caches.
     decision = {name: statistics.median(s[1:]) for name, s in decision_s.items()}
     a_round = {name: statistics.median(s[1:]) for name, s in round_s.items()}

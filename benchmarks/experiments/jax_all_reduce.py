@@ -92,8 +92,8 @@ def passed_on(x: jax.Array, *, unroll: bool) -> jax.Array:
     def piece(number: jax.Array) -> jax.Array:
         return lax.dynamic_index_in_dim(rows, number % SERVERS, keepdims=False)
 
-    def put(whole: jax.Array, row: jax.Array, number: jax.Array) -> jax.Array:
-        return lax.dynamic_update_index_in_dim(whole, row, number % SERVERS, 0)
+    def put(gathered: jax.Array, row: jax.Array, number: jax.Array) -> jax.Array:
+        return lax.dynamic_update_index_in_dim(gathered, row, number % SERVERS, 0)
 
     def reduce_scatter(i: jax.Array, part: jax.Array) -> jax.Array:
         return piece(me - i - 1) + lax.ppermute(part, AXIS, FORWARD)
@@ -103,8 +103,8 @@ def passed_on(x: jax.Array, *, unroll: bool) -> jax.Array:
         return part, put(both[1], part, me - i)
 
     part = lax.fori_loop(0, SERVERS - 1, reduce_scatter, piece(me), unroll=unroll)
-    whole = put(jnp.zeros_like(rows), part, me + 1)
-    return lax.fori_loop(0, SERVERS - 1, all_gather, (part, whole), unroll=unroll)[1].reshape(
+    gathered = put(jnp.zeros_like(rows), part, me + 1)
+    return lax.fori_loop(0, SERVERS - 1, all_gather, (part, gathered), unroll=unroll)[1].reshape(
         x.shape
     )
 

@@ -30,11 +30,11 @@ SEEDS, ITERATIONS, EPISODES = 2, 24, 64
 
 
 def config(**changes: Any) -> Config:
-    """Ours, with changes: three networks, grown trees, rounds as the only reward, two agents."""
+    """Three networks, grown trees, rounds as the only reward, two agents, unless changed."""
     trees = changes.pop("trees", "grown")
     collective = "all_gather" if trees == "grown" else "reduce_scatter"
     exercises = tuple(Exercise(network, collective, trees) for network in NETWORKS)
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "groups": (Group(exercises, at_once=3, episodes=EPISODES),),
         "iterations": ITERATIONS,
         "tree_updates": 1,
@@ -45,7 +45,7 @@ def config(**changes: Any) -> Config:
         "tree": PPO(learning_rate=6e-3, minibatches=2),
         "checkpoint_minutes": 1e6,
     }
-    return Config(**(given | changes))
+    return Config(**(defaults | changes))
 
 
 PAPER: dict[str, Any] = {
@@ -98,16 +98,17 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         for name in VARIANTS:
             if not name.endswith(trees):
                 continue
-            own = [row for row in rows if row["variant"] == name]
-            each = 100 * np.array([row["over_bound"] for row in own])
-            updates = [row["update"] for row in own]
-            (line,) = panel.plot(updates, each.mean(1), label=name.rsplit(",", 1)[0])
-            panel.fill_between(updates, each.min(1), each.max(1), alpha=0.2, color=line.get_color())
+            curve = [row for row in rows if row["variant"] == name]
+            over_bound = 100 * np.array([row["over_bound"] for row in curve])
+            updates = [row["update"] for row in curve]
+            (line,) = panel.plot(updates, over_bound.mean(1), label=name.rsplit(",", 1)[0])
+            low, high = over_bound.min(1), over_bound.max(1)
+            panel.fill_between(updates, low, high, alpha=0.2, color=line.get_color())
         panel.set_title(f"{trees}: BCube(3,1), BCube(2,2), DCell(3,1)")
         panel.set_xlabel("updates")
         panel.grid(alpha=0.3)
         panel.legend(fontsize=8)
-    panels[0].set_ylabel("rounds over the bound, % (drawn episodes)")
+    panels[0].set_ylabel("rounds over the bound, % (sampled episodes)")
     figure.tight_layout()
     figure.savefig(path, dpi=130)
 

@@ -42,8 +42,8 @@ def replanned(network: gw.Topology, before: gw.Schedule) -> dict[str, Any]:
             disconnecting += 1
             continue
         solve = partial(gw.solve, remaining, start_from=before, time_limit=TIME_LIMIT_S)
-        taken, after = timed(solve)
-        seconds.append(taken)
+        solve_s, after = timed(solve)
+        seconds.append(solve_s)
         assert gw.verify.verify(after.schedule, forwarding_servers=False).valid
         rounds.append(after.rounds)
         bounds.append(after.bound.rounds)

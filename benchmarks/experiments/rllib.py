@@ -175,7 +175,7 @@ def train_case(case: Case, seed: int, python: Path, folder: Path) -> dict[str, A
     """One training in a process of its own.
 
     Args:
-        folder: Also holds what JAX compiled for this seed and number of devices.
+        folder: also has the compilation caches, by number of devices and seed.
     """
     with tempfile.TemporaryDirectory(dir=folder) as run_folder:
         options = {**SHARED, "seed": seed, "folder": run_folder}

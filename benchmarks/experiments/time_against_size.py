@@ -63,8 +63,8 @@ def row(
         "gap": timing.gap,
         "best_variant_s": {to_spec(one.scheduler): one.seconds for one in solution.attempts},
     }
-    for name, taken in result["textbook"].items():
-        assert timing.seconds <= taken["seconds"], f"behind {name}"
+    for name, times_s in result["textbook"].items():
+        assert timing.seconds <= times_s["seconds"], f"behind {name}"
     return result
 
 
@@ -77,10 +77,10 @@ def draw(rows: list[dict[str, Any]]) -> None:
         shown = [row for row in rows if row["topology"] == name and row["seed"] == SEEDS[0]]
         sizes = [row["gradient_bytes"] for row in shown]
         for strategy, marker in zip(shown[0]["textbook"], "osD^v", strict=False):
-            taken = [row["textbook"][strategy]["seconds"] for row in shown]
-            axes.loglog(sizes, taken, marker=marker, ms=4, lw=1, label=strategy.replace("_", " "))
-        taken = [row["portfolio"]["seconds"] for row in shown]
-        axes.loglog(sizes, taken, color="black", lw=2.2, label="portfolio, objective seconds")
+            times_s = [row["textbook"][strategy]["seconds"] for row in shown]
+            axes.loglog(sizes, times_s, marker=marker, ms=4, lw=1, label=strategy.replace("_", " "))
+        times_s = [row["portfolio"]["seconds"] for row in shown]
+        axes.loglog(sizes, times_s, color="black", lw=2.2, label="portfolio, objective seconds")
         least = [row["bound"]["seconds"] for row in shown]
         axes.fill_between(sizes, least, 1e-6, color="0.88", lw=0, label="no schedule is faster")
         axes.set_title(name, fontsize=10)

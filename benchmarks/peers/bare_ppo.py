@@ -52,7 +52,7 @@ def look(params: tuple, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jax.nn.log_softmax(apply(params[0], obs)), apply(params[1], obs)[..., 0]
 
 
-def taken(log_p: jax.Array, action: jax.Array) -> jax.Array:
+def chosen(log_p: jax.Array, action: jax.Array) -> jax.Array:
     return jnp.take_along_axis(log_p, action[..., None], -1)[..., 0]
 
 
@@ -65,14 +65,14 @@ def play(carry: tuple, key: jax.Array) -> tuple:
     by_agent = {agent: action[:, i] for i, agent in enumerate(env.agents)}
     seen, state, reward, done, _ = jax.vmap(env.step)(keys, state, by_agent)
     rewards = jnp.stack([reward[agent] for agent in env.agents], axis=1)
-    row = (obs, action, taken(log_p, action), value, rewards, done["__all__"][:, None])
+    row = (obs, action, chosen(log_p, action), value, rewards, done["__all__"][:, None])
     return (params, batch(seen), state), row
 
 
 def loss(params: tuple, rows: tuple) -> jax.Array:
     obs, action, old, gae, target = rows
     log_p, value = look(params, obs)
-    ratio = jnp.exp(taken(log_p, action) - old)
+    ratio = jnp.exp(chosen(log_p, action) - old)
     gae = (gae - gae.mean()) / (gae.std() + 1e-8)
     gain = jnp.minimum(ratio * gae, jnp.clip(ratio, 1 - CLIP, 1 + CLIP) * gae).mean()
     entropy = -(jnp.exp(log_p) * log_p).sum(-1).mean()

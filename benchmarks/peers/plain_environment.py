@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gradweave.environment import Instance, Problem
 
 
-class Taken(NamedTuple):
+class RecordedStep(NamedTuple):
     """A recorded step."""
 
     trees: list[bool]
@@ -37,11 +37,11 @@ class PlainEnvironment:
         self.pieces = trees = len(problem.root)
         hop, tree = np.nonzero(np.asarray(problem.allowed))
         giver, taker = np.asarray(problem.giver)[hop], np.asarray(problem.taker)[hop]
-        own = np.where(np.asarray(problem.at_giver)[tree], giver, taker)
+        at = np.where(np.asarray(problem.at_giver)[tree], giver, taker)
         self.number = hop * trees + tree
         """`SchedulingEnvironment`'s number of each workload; here they are numbered from 0."""
         self.tree: list[int] = tree.tolist()
-        self.transfer: list[int] = (own * trees + tree).tolist()
+        self.transfer: list[int] = (at * trees + tree).tolist()
         self.arrives: list[int] = (taker * trees + tree).tolist()
         self.capacity: list[int] = np.asarray(problem.capacity)[:-1].tolist()
         routes = [
@@ -50,13 +50,13 @@ class PlainEnvironment:
         ]
         self.links = [routes[h] for h in hop]
         self.on_link: list[list[int]] = [[] for _ in self.capacity]
-        self.alike: dict[int, list[int]] = {}
-        self.given: dict[int, list[int]] = {}
+        self.by_transfer: dict[int, list[int]] = {}
+        self.by_giver: dict[int, list[int]] = {}
         for workload, gives in enumerate((giver * trees + tree).tolist()):
             for link in self.links[workload]:
                 self.on_link[link].append(workload)
-            self.alike.setdefault(self.transfer[workload], []).append(workload)
-            self.given.setdefault(gives, []).append(workload)
+            self.by_transfer.setdefault(self.transfer[workload], []).append(workload)
+            self.by_giver.setdefault(gives, []).append(workload)
         self.stage: list[int] = np.asarray(problem.stage).tolist()
         self.barrier = bool(problem.barrier)
         # A root's copies also wait for the reduces into it.
@@ -76,7 +76,7 @@ class PlainEnvironment:
     def index(self) -> None:
         """Builds the lookup tables that updating the mask needs."""
         self.ruled_out_by_link = [set(workloads) for workloads in self.on_link]
-        self.ruled_out_by_transfer = {key: set(w) for key, w in self.alike.items()}
+        self.ruled_out_by_transfer = {key: set(w) for key, w in self.by_transfer.items()}
 
     def reset(self) -> None:
         """Starts an episode."""
@@ -101,7 +101,7 @@ class PlainEnvironment:
         if self.barrier and self.stage[server_and_tree % self.pieces] > self.open:
             self.behind_barrier.append(server_and_tree)
             return
-        for workload in self.given.get(server_and_tree, ()):
+        for workload in self.by_giver.get(server_and_tree, ()):
             if self.transfer[workload] in self.pending:
                 self.ready.add(workload)
 
@@ -191,14 +191,14 @@ class PlainEnvironment:
         return available[int(number * len(available))]
 
     def random_episode(
-        self, rng: random.Random, share: float = 1.0, taken: list[Taken] | None = None
+        self, rng: random.Random, share: float = 1.0, recorded: list[RecordedStep] | None = None
     ) -> int:
         """Sends random available workloads until all transfers are made; returns the steps.
 
         Args:
             rng: random numbers.
             share: probability of selecting a tree in a round.
-            taken: receives the steps.
+            recorded: receives the steps.
         """
         self.reset()
         steps, number = 0, rng.random
@@ -206,15 +206,17 @@ class PlainEnvironment:
             trees = [share == 1.0 or number() < share for _ in range(self.pieces)]
             begin = self.round
             _, reward = self.select(trees)
-            if taken is not None:
-                taken.append(Taken(trees, -1, reward, 0.0, self.numbers()))
+            if recorded is not None:
+                recorded.append(RecordedStep(trees, -1, reward, 0.0, self.numbers()))
             while self.round == begin:
                 workload = self.draw(number())
-                _, own, reward, _ = self.step(workload)
+                _, sent, reward, _ = self.step(workload)
                 steps += 1
-                if taken is not None:
-                    taken.append(
-                        Taken(trees, int(self.number[workload]), reward, own, self.numbers())
+                if recorded is not None:
+                    recorded.append(
+                        RecordedStep(
+                            trees, int(self.number[workload]), reward, sent, self.numbers()
+                        )
                     )
         return steps
 
@@ -231,9 +233,11 @@ class NumpyEnvironment(PlainEnvironment):
     def index(self) -> None:
         """Builds the lookup tables that updating the mask needs."""
         self.indices_by_link = [np.array(workloads, np.intp) for workloads in self.on_link]
-        self.indices_by_transfer = {key: np.array(w, np.intp) for key, w in self.alike.items()}
+        self.indices_by_transfer = {
+            key: np.array(w, np.intp) for key, w in self.by_transfer.items()
+        }
         self.trees = np.array(self.tree)
-        self.indices_by_giver = {key: np.array(w, np.intp) for key, w in self.given.items()}
+        self.indices_by_giver = {key: np.array(w, np.intp) for key, w in self.by_giver.items()}
         self.is_pending_first = np.zeros(len(self.waiting_first), bool)
         self.is_pending_first[self.pending_first] = True
         self.transfers = np.array(self.transfer)

@@ -9,8 +9,8 @@ def large_files() -> str:
     rows = result["rows"]
 
     def spread(name: str) -> str:
-        taken = sorted(rows[name])
-        return f"{taken[len(taken) // 2]:.2f} s ({taken[0]:.2f} to {taken[-1]:.2f})"
+        times = sorted(rows[name])
+        return f"{times[len(times) // 2]:.2f} s ({times[0]:.2f} to {times[-1]:.2f})"
 
     head = ["what", "median of 5 (range)", "size"]
     lines = [

@@ -61,7 +61,7 @@ def topology_from_nccl_xml(
         raise FileError(
             f"expected a system element, as NCCL_TOPO_DUMP_FILE writes it, got {system.tag!r:.40}"
         )
-    reader = _Reader(pcie=pcie, network=network)
+    reader = _TopologyReader(pcie=pcie, network=network)
     for cpu in system.iterfind("cpu"):
         reader.read_cpu(cpu)
     reader.join_cpus()
@@ -86,7 +86,7 @@ def parse_xml(content: bytes) -> Any:
         raise FileError(f"not well-formed XML: {error}") from None
 
 
-class _Reader:
+class _TopologyReader:
     """The graph built while the file is read."""
 
     def __init__(self, *, pcie: bool, network: bool) -> None:
