@@ -40,12 +40,14 @@ class Hops:
             nearest: keep the hops to this many nearest servers only, ties by rank from the server
                 on; all if not given.
         """
-        found = [_routes(*switch_only_trees(topology), topology)]
+        route_tables = [_routes(*switch_only_trees(topology), topology)]
         rng = np.random.default_rng(0)
         for _ in range(variants - 1):
-            found.append(_routes(*_at_random(topology, rng), topology))
-        width = max(table.shape[1] for table in found)
-        tables = [np.pad(t, ((0, 0), (0, width - t.shape[1])), constant_values=-1) for t in found]
+            route_tables.append(_routes(*_at_random(topology, rng), topology))
+        width = max(table.shape[1] for table in route_tables)
+        tables = [
+            np.pad(t, ((0, 0), (0, width - t.shape[1])), constant_values=-1) for t in route_tables
+        ]
         table = np.unique(np.concatenate(tables), axis=0) if variants > 1 else tables[0]
         lengths = (table >= 0).sum(axis=1)
         ends = table[:, 0], table[np.arange(len(table)), lengths - 1]

@@ -221,23 +221,23 @@ def _sorted_lanes(problem: Problem, state: State, lanes: NDArray[np.int64]) -> N
     fresh, ties = fresh[order], ties[order]
     state.touched[touched] = True
     merged = np.empty(len(lanes) + len(fresh), np.int64)
-    found, following = 0, 0
+    count, following = 0, 0
     for lane in lanes:
         if state.touched[lane]:
             continue
         if following < len(fresh):
             tie = problem.tie[_best(problem, state, lane)]
             while following < len(fresh) and ties[following] < tie:
-                merged[found] = fresh[following]
-                found += 1
+                merged[count] = fresh[following]
+                count += 1
                 following += 1
-        merged[found] = lane
-        found += 1
+        merged[count] = lane
+        count += 1
     for i in range(following, len(fresh)):
-        merged[found] = fresh[i]
-        found += 1
+        merged[count] = fresh[i]
+        count += 1
     state.touched[touched] = False
-    return merged[:found]
+    return merged[:count]
 
 
 @kernel(inner=True)

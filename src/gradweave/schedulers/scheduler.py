@@ -56,15 +56,15 @@ class Scheduler(abc.ABC):
             raise OptionError(
                 f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
             )
-        made = self._make(as_topology(topology), collective, seed, time_limit).replace(
+        schedule = self._make(as_topology(topology), collective, seed, time_limit).replace(
             scheduler=Provenance(self.name, self.options(), seed)
         )
         verify(
-            made,
+            schedule,
             forwarding_servers=may_forward(self),
             aggregating_switches=self._aggregating_switches(),
         ).raise_if_invalid()
-        return made
+        return schedule
 
     def options(self) -> dict[str, Any]:
         """The strategy's fields, as they are written to a schedule's file."""
@@ -158,5 +158,5 @@ def from_stage(
     other = reverse(to_reverse.replace(topology=topology))
     if collective != "all_reduce":
         return other
-    made = to_reverse if alike else make(topology)
-    return compose(made, other) if stage == "reduce_scatter" else compose(other, made)
+    schedule = to_reverse if alike else make(topology)
+    return compose(schedule, other) if stage == "reduce_scatter" else compose(other, schedule)

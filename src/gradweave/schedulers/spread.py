@@ -36,26 +36,26 @@ def ray_cluster(address: str | None = None) -> Iterator[Executor]:
         OptionError: where Ray (extra ``ray``) is not installed.
         RunError: where Ray cannot start or find the cluster.
     """
-    with cluster(address) as found:
-        yield _RayExecutor(found)
+    with cluster(address) as ray_cluster:
+        yield _RayExecutor(ray_cluster)
 
 
 class _RayExecutor(Executor):
     """Just enough of an executor: what is submitted becomes a task."""
 
-    def __init__(self, found: Cluster) -> None:
-        self._cluster = found
-        self._given: list[Future[Any]] = []
-        found.when_lost(self._end)
+    def __init__(self, ray_cluster: Cluster) -> None:
+        self._cluster = ray_cluster
+        self._futures: list[Future[Any]] = []
+        ray_cluster.when_lost(self._end)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         self._cluster.check()
-        made = self._cluster.ray.remote(fn).remote(*args, **kwargs).future()
-        self._given.append(made)
-        return made
+        future = self._cluster.ray.remote(fn).remote(*args, **kwargs).future()
+        self._futures.append(future)
+        return future
 
     def _end(self, error: RunError) -> None:
         """Ray sets nothing on futures when it is gone itself."""
-        for future in self._given:
+        for future in self._futures:
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(error)

@@ -120,14 +120,14 @@ def _attempt(
     collective: Collective,
     seed: int,
     time_limit: float | None,
-    known: Schedule | None = None,
+    best_so_far: Schedule | None = None,
 ) -> tuple[Attempt, Schedule | None, int]:
     """One strategy: the attempt, its schedule, and rounds below which it proved there is none."""
     started = clock.now()
     below = 0
     try:
         if isinstance(scheduler, Exact):
-            start = () if known is None else (known,)
+            start = () if best_so_far is None else (best_so_far,)
             proof = scheduler.prove(
                 topology, collective, start_from=start, seed=seed, time_limit=time_limit
             )

@@ -130,8 +130,8 @@ class _Search:
         best: _Candidate | None = None
         reason = ""
         try:
-            for made, maker in self._made(scheduler):
-                for candidate in self._variants(made, maker):
+            for schedule, variant in self._schedules(scheduler):
+                for candidate in self._variants(schedule, variant):
                     if best is None or candidate.seconds < best.seconds:
                         best = candidate
                 if self._late():
@@ -159,23 +159,23 @@ class _Search:
     def _late(self) -> bool:
         return clock.now() >= self.deadline
 
-    def _made(self, scheduler: Scheduler) -> Iterator[tuple[Schedule, Scheduler]]:
+    def _schedules(self, scheduler: Scheduler) -> Iterator[tuple[Schedule, Scheduler]]:
         """A strategy's schedules: its own, with more pieces per server, and by bandwidth."""
-        makers = [scheduler]
+        variants = [scheduler]
         if any(field.name == "pieces_per_server" for field in dataclasses.fields(scheduler)):
             own = getattr(scheduler, "pieces_per_server")  # noqa: B009
-            makers += [
+            variants += [
                 dataclasses.replace(scheduler, **{"pieces_per_server": count})
                 for count in PIECES_PER_SERVER
                 if count > own
             ]
-        for maker in makers:
-            yield self._make(maker, self.topology), maker
+        for variant in variants:
+            yield self._schedule(variant, self.topology), variant
         if self.rated is not None and not in_one_piece(scheduler):
-            for maker in makers:
-                yield refitted(self._make(maker, self.rated), self.topology), maker
+            for variant in variants:
+                yield refitted(self._schedule(variant, self.rated), self.topology), variant
 
-    def _make(self, scheduler: Scheduler, topology: Topology) -> Schedule:
+    def _schedule(self, scheduler: Scheduler, topology: Topology) -> Schedule:
         left = self.deadline - clock.now()
         return scheduler.schedule(
             topology,
@@ -184,23 +184,23 @@ class _Search:
             time_limit=None if left == math.inf else max(0.0, left),
         )
 
-    def _variants(self, made: Schedule, maker: Scheduler) -> Iterator[_Candidate]:
+    def _variants(self, schedule: Schedule, variant: Scheduler) -> Iterator[_Candidate]:
         """A schedule as it is and with overlapping stages, in ever finer parts."""
-        bases = [made]
-        staged = (made.op == REDUCE).any() and (made.op == COPY).any()
-        if self.collective == "all_reduce" and staged and made.num_transfers <= MAX_OVERLAPPED:
-            bases.append(overlap(made))
+        bases = [schedule]
+        staged = (schedule.op == REDUCE).any() and (schedule.op == COPY).any()
+        if self.collective == "all_reduce" and staged and schedule.num_transfers <= MAX_OVERLAPPED:
+            bases.append(overlap(schedule))
         for base in bases:
             parts, last = 1, math.inf
             while parts == 1 or parts * base.num_transfers <= MAX_TRANSFERS:
                 finer = split(base, parts)
-                taken = seconds(finer, self.gradient_bytes, "events")
-                if taken > last * (1 - WORTH):
+                duration_s = seconds(finer, self.gradient_bytes, "events")
+                if duration_s > last * (1 - WORTH):
                     break
-                yield _Candidate(finer, maker, taken, parts, base is not made)
+                yield _Candidate(finer, variant, duration_s, parts, base is not schedule)
                 if self._late() or parts == MAX_PARTS:
                     break
-                parts, last = 2 * parts, taken
+                parts, last = 2 * parts, duration_s
 
     def solution(self, started: float) -> Solution:
         """The best candidate, verified, beside its bounds."""
@@ -213,18 +213,18 @@ class _Search:
         options |= {"parts": best.parts} if best.parts > 1 else {}
         options["objective"] = "seconds"
         rounds_bound = self._rounds_bound(best)
-        made = best.schedule.replace(
+        schedule = best.schedule.replace(
             scheduler=Provenance(best.scheduler.name, options, self.seed),
             bound=StatedBound(rounds_bound.rounds, rounds_bound.kind),
         )
         verify(
-            made,
+            schedule,
             forwarding_servers=may_forward(best.scheduler),
             aggregating_switches=getattr(best.scheduler, "aggregating_switches", False),
         ).raise_if_invalid()
-        timing = timing_of(made, self.gradient_bytes)
+        timing = timing_of(schedule, self.gradient_bytes)
         attempts, wall_s = tuple(self.attempts), clock.now() - started
-        return Solution(made, rounds_bound, best.scheduler, attempts, wall_s, timing)
+        return Solution(schedule, rounds_bound, best.scheduler, attempts, wall_s, timing)
 
     def _rounds_bound(self, best: _Candidate) -> Bound:
         return bound_for(

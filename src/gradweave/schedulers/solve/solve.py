@@ -100,7 +100,7 @@ def solve(
             time_limit=time_limit,
             progress=progress,
         )
-    found = solve_for_rounds(
+    solution = solve_for_rounds(
         topology,
         collective,
         (*first, *(DEFAULT if strategies is None else strategies)),
@@ -110,6 +110,6 @@ def solve(
         executor,
     )
     if gradient_bytes is None or has_equal_links(topology) or topology.num_nodes > MAX_TIMED:
-        return found
+        return solution
     progress("finding the least time possible")
-    return dataclasses.replace(found, timing=timing_of(found.schedule, gradient_bytes))
+    return dataclasses.replace(solution, timing=timing_of(solution.schedule, gradient_bytes))

@@ -46,8 +46,11 @@ class HalvingDoubling(Scheduler):
     ) -> Schedule:
         places = Places.of(topology, self.order, self.name)
         pieces = np.arange(topology.num_servers)
-        held = _by_place(topology, places)
-        scatter, gather = _halving(places, held), _halving(places, held, doubling=True)[::-1]
+        pieces_of_place = _by_place(topology, places)
+        scatter, gather = (
+            _halving(places, pieces_of_place),
+            _halving(places, pieces_of_place, doubling=True)[::-1],
+        )
         folded, stand_in = places.folded, places.stand_in
         own = topology.rank[folded].astype(np.int64)[:, None]
         fold = Step.of(folded, stand_in, np.tile(pieces, (len(folded), 1)), REDUCE)
@@ -113,7 +116,7 @@ def _by_place(topology: Topology, places: Places) -> NDArray[np.int64]:
     return np.stack([of_core, of_folded[places.core]], axis=1)
 
 
-def _halving(places: Places, held: NDArray, *, doubling: bool = False) -> list[Step]:
+def _halving(places: Places, pieces_of_place: NDArray, *, doubling: bool = False) -> list[Step]:
     """The halving's exchanges; for the doubling, which is the last first, the same reversed.
 
     In exchange s, a server sends its partner the pieces of all places that agree with the partner's
@@ -125,7 +128,7 @@ def _halving(places: Places, held: NDArray, *, doubling: bool = False) -> list[S
         partner = place ^ (1 << s)
         higher = np.arange(len(place) >> (s + 1)) << (s + 1)
         low = (place if doubling else partner) & ((2 << s) - 1)
-        pieces = held[low[:, None] | higher].reshape(len(place), -1)
+        pieces = pieces_of_place[low[:, None] | higher].reshape(len(place), -1)
         op = COPY if doubling else REDUCE
         steps.append(Step.of(places.core, places.core[partner], pieces, op))
     return steps

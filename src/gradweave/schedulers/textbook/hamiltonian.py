@@ -56,7 +56,7 @@ def hamiltonian_orders(
     lengths = lengths[:, topology.servers]
     limit = SEARCH_SECONDS if time_limit is None else time_limit
     hops = np.unique(lengths[lengths > 0])
-    known = True
+    decided = True
     for longest in hops.tolist():
         to_rank, from_rank = np.nonzero((lengths > 0) & (lengths <= longest))
         if len(np.unique(to_rank)) < topology.num_servers:
@@ -69,19 +69,19 @@ def hamiltonian_orders(
         if both_ways:
             links, arc = np.concatenate([links, topology.opposite[links]]), np.tile(arc, 2)
         arcs = _Arcs(from_rank, to_rank, links, arc)
-        orders, known = _circuits(topology, arcs, cycles, seed, limit / len(hops))
+        orders, decided = _circuits(topology, arcs, cycles, seed, limit / len(hops))
         if orders is not None:
             return topology.servers[np.array(orders)]
-        if not known:
+        if not decided:
             break
-    raise NoScheduleError(_reason(topology, cycles, both_ways, limit, known))
+    raise NoScheduleError(_reason(topology, cycles, both_ways, limit, decided))
 
 
-def _reason(topology: Topology, cycles: int, both_ways: bool, limit: float, known: bool) -> str:
+def _reason(topology: Topology, cycles: int, both_ways: bool, limit: float, decided: bool) -> str:
     """Says in one line that there are no such cycles, or that none were found in time."""
     count, many = topology.num_servers, cycles > 1
     what = f"{cycles} Hamiltonian cycles" if many else "Hamiltonian cycle"
-    if known:
+    if decided:
         found = f"there {'are' if many else 'is'} no {what} of the {count} servers"
     else:
         found = f"found no {what} of {count} servers"
@@ -90,7 +90,7 @@ def _reason(topology: Topology, cycles: int, both_ways: bool, limit: float, know
         f"{option}, " for option, on in (("cycles=1", many), ("directions=1", both_ways)) if on
     )
     remedy = f"; use {fewer}order=id" if not fewer else f"; use {fewer}or order=id"
-    if not known:
+    if not decided:
         remedy = f" within {limit:g} s{remedy}, or give more time"
     return f"{found} with disjoint shortest routes{both} on {topology.name!r}{remedy}"
 

@@ -48,16 +48,16 @@ def grow_base_trees(orbits: Orbits, most: int, seed: int) -> NDArray[np.int64]:
     near = np.zeros((bases, servers), np.int32)
     ready = np.empty(bases * hops, np.int64)
     count = np.int64(0)  # one type, so that what takes it is compiled once
-    made = np.empty((bases * (servers - 1), 3), np.int64)
+    transfers = np.empty((bases * (servers - 1), 3), np.int64)
     done = 0
     for base in range(bases):
         holds[base, orbits.root[base]] = True
         count = _open(orbits, holds, near, ready, count, base, orbits.root[base])
     used = np.zeros(len(orbits.capacity), np.int64)
     at = 0
-    while done < len(made):
+    while done < len(transfers):
         left = most - at
-        if left <= 0 or len(made) - done > left * orbits.capacity.sum():
+        if left <= 0 or len(transfers) - done > left * orbits.capacity.sum():
             return np.empty((0, 3), np.int64)
         used[:] = 0
         before = done
@@ -69,17 +69,17 @@ def grow_base_trees(orbits: Orbits, most: int, seed: int) -> NDArray[np.int64]:
             for i in range(orbits.first[hop], orbits.first[hop + 1]):
                 used[orbits.resources[i]] += 1
             holds[base, orbits.target[hop]] = True
-            made[done, 0], made[done, 1], made[done, 2] = at, base, hop
+            transfers[done, 0], transfers[done, 1], transfers[done, 2] = at, base, hop
             done += 1
             count -= 1
             ready[place] = ready[count]
         if done == before:
             return np.empty((0, 3), np.int64)
         for i in range(before, done):
-            base, hop = made[i, 1], made[i, 2]
+            base, hop = transfers[i, 1], transfers[i, 2]
             count = _open(orbits, holds, near, ready, count, base, orbits.target[hop])
         at += 1
-    return made
+    return transfers
 
 
 @kernel(inner=True)

@@ -58,9 +58,9 @@ class Symmetric(Scheduler):
             hops = BaseHops.of(topology, group)
             work = len(hops.roots) * topology.num_servers
             for restart in range(self.restarts or int(np.clip(WORK // work, 4, 20_000))):
-                made = hops.grow(fewest - 1, seed, restart)
-                if len(made):
-                    best, fewest = (group, hops, made), int(made[-1, 0]) + 1
+                transfers = hops.grow(fewest - 1, seed, restart)
+                if len(transfers):
+                    best, fewest = (group, hops, transfers), int(transfers[-1, 0]) + 1
                 late = deadline is not None and clock.now() > deadline
                 if fewest <= target or late:
                     break
@@ -182,11 +182,11 @@ def _generators(topology: Topology, group: FreeGroup) -> list[NDArray]:
 
 
 def _moved_about(
-    topology: Topology, group: FreeGroup, hops: BaseHops, made: NDArray[np.int64]
+    topology: Topology, group: FreeGroup, hops: BaseHops, transfers: NDArray[np.int64]
 ) -> Schedule:
     """The all-gather in which every element of the group moves the base trees."""
     moves = group.permutations
-    at, base, hop = made[np.argsort(made[:, 0], kind="stable")].T
+    at, base, hop = transfers[np.argsort(transfers[:, 0], kind="stable")].T
     nodes, offsets = take_rows(hops.routes.route_nodes, hops.routes.route_offsets, hops.route[hop])
     lengths = np.diff(offsets)
     nodes = moves[np.repeat(hops.element[hop], lengths), nodes]
