@@ -249,7 +249,7 @@ def test_bandwidths_without_a_common_unit_stay_exact():
 def test_integers_of_any_size_give_what_64_bits_give(network, collective, overlap):
     module = importlib.import_module("gradweave.bounds.throughput")
     same = throughput(network, collective, overlap=overlap)
-    with mock.patch.object(module, "LARGEST_FLOW", 0):
+    with mock.patch.object(module, "MAX_INT64_FLOW", 0):
         assert throughput(network, collective, overlap=overlap).bytes_per_s == same.bytes_per_s
 
 

@@ -1,4 +1,4 @@
-"""What a lower bound says, and the certificate by which a person can check it."""
+"""Lower bounds on rounds, with certificates that a person can check."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ class Cut:
 
 @dataclasses.dataclass(frozen=True)
 class Distance:
-    """Two servers so far apart that a piece needs many transfers, one a round."""
+    """Two servers between which a piece needs several transfers, at most one per round."""
 
     source: int
     target: int
@@ -41,7 +41,7 @@ class Distance:
 
 @dataclasses.dataclass(frozen=True)
 class LinkLoad:
-    """A link direction that the trees use often."""
+    """The link direction that the trees load most, relative to its capacity."""
 
     source: int
     target: int
@@ -55,7 +55,7 @@ class LinkLoad:
 
 @dataclasses.dataclass(frozen=True)
 class TreeDepth:
-    """A chain of transfers in one tree, of which each waits for the one before."""
+    """A chain of transfers in one tree, each of which waits for the one before."""
 
     piece: int
     transfers: int
@@ -66,7 +66,7 @@ class TreeDepth:
 
 @dataclasses.dataclass(frozen=True)
 class Ports:
-    """All transfers together against all that the servers can send in one round."""
+    """All transfers, and how many the servers' ports can send in one round."""
 
     transfers: int
     capacity: int
@@ -77,10 +77,10 @@ class Ports:
 
 @dataclasses.dataclass(frozen=True)
 class Exhausted:
-    """A search that is complete found no schedule of fewer rounds."""
+    """An exhaustive search found no schedule of fewer rounds."""
 
     searcher: str
-    """What searched, such as ``CP-SAT``."""
+    """Such as ``CP-SAT``."""
     collective: str
     impossible_below: int
 
@@ -94,7 +94,7 @@ Certificate = Exhausted | Cut | Distance | LinkLoad | TreeDepth | Ports
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """No schedule has fewer rounds, and why.
+    """A number of rounds below which there is no schedule, and why.
 
     For an all-reduce with a barrier the bound is the sum of two stages', and there are two
     certificates.

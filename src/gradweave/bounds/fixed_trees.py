@@ -1,4 +1,4 @@
-"""Lower bounds for trees that are given."""
+"""Lower bounds for given trees."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ def fixed_trees(
     """Fewest rounds that any order of these trees' workloads can have.
 
     Per stage the larger of: the most transfers over one link direction, divided by its capacity;
-    and the longest chain of workloads of which each waits for the one before.
+    and the longest chain of workloads, each of which waits for the one before.
 
     Args:
         trees: the trees of all pieces.

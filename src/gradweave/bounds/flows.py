@@ -1,4 +1,4 @@
-"""Largest flows and smallest cuts over links of integer bandwidth, however large."""
+"""Maximum flows and minimum cuts over links of integer bandwidth, however large."""
 
 from typing import Any
 
@@ -7,15 +7,15 @@ from numpy.typing import NDArray
 
 from gradweave.topology.topology import Topology
 
-LARGEST_FLOW = 1 << 62
-"""Flows up to this are found in 64-bit integers; larger ones in Python's, far more slowly."""
+MAX_INT64_FLOW = 1 << 62
+"""Flows up to this are computed in 64-bit integers; larger ones in Python's, far more slowly."""
 
 
 class Flows:
-    """Largest flows and smallest cuts, over links of integer bandwidth.
+    """Maximum flows and minimum cuts over a network's links.
 
-    The super-source has an arc to each server. Sums that may not fit into 64 bits come as Python's
-    integers, for which networkx stands in for OR-Tools.
+    The super-source has an arc to each server. Bandwidths whose sums may not fit into 64 bits are
+    Python's integers, for which networkx takes the place of OR-Tools.
     """
 
     def __init__(self, topology: Topology, bandwidth: NDArray) -> None:
@@ -31,7 +31,7 @@ class Flows:
             self.arcs = self.solver.add_arcs_with_capacity(
                 self.tail.astype(np.int32),
                 self.head.astype(np.int32),
-                np.zeros(len(self.tail), np.int64),  # any will do: `cut` sets them all
+                np.zeros(len(self.tail), np.int64),  # set by each `cut`
             )
 
     def leaving(self, inside: NDArray[np.bool_]) -> int:
@@ -39,37 +39,52 @@ class Flows:
         crosses = inside[self.topology.source] & ~inside[self.topology.target]
         return int(self.bandwidth[crosses].sum())
 
+    def narrowest_cut(self) -> tuple[int, NDArray[np.bool_]]:
+        """The least bandwidth that leaves a set of servers that misses one, and the set [V]."""
+        first, *others = self.topology.servers.tolist()
+        pairs = [ends for other in others for ends in ((first, other), (other, first))]
+        return min((self.cut(*ends, 1, 0) for ends in pairs), key=lambda cut: cut[0])
+
     def cut(
         self, source: int, target: int, per_unit: int, per_server: int
     ) -> tuple[int, NDArray[np.bool_]]:
-        """The largest flow, and [V] the source's side of a smallest cut.
+        """The maximum flow, and [V] the source's side of a minimum cut: the smallest such set.
 
         Args:
             source: a node, or V for the super-source.
             target: a node.
-            per_unit: what a unit of bandwidth carries.
-            per_server: what the super-source gives each server.
+            per_unit: capacity of a unit of bandwidth.
+            per_server: capacity of each arc of the super-source.
         """
         servers = np.full(self.topology.num_servers, per_server, self.bandwidth.dtype)
         capacity = np.concatenate([self.bandwidth * per_unit, servers])
-        near = np.zeros(self.topology.num_nodes + 1, bool)
+        source_side = np.zeros(self.topology.num_nodes + 1, bool)
         if self.solver is None:
-            value, reached = self._cut_of_any_size(capacity, source, target)
+            value, reached = self._cut_by_networkx(capacity, source, target)
         else:
             self.solver.set_arcs_capacity(self.arcs, capacity)
             self.solver.solve(source, target)
             value = self.solver.optimal_flow()
             reached = self.solver.get_source_side_min_cut()
-        near[reached] = True
-        return value, near[:-1]
+        source_side[reached] = True
+        return value, source_side[:-1]
 
-    def _cut_of_any_size(
+    def _cut_by_networkx(
         self, capacity: NDArray, source: int, target: int
     ) -> tuple[int, list[int]]:
         import networkx as nx
 
         graph = nx.DiGraph()
-        for tail, head, room in zip(self.tail.tolist(), self.head.tolist(), capacity, strict=True):
-            graph.add_edge(tail, head, capacity=int(room))
+        for tail, head, limit in zip(self.tail.tolist(), self.head.tolist(), capacity, strict=True):
+            graph.add_edge(tail, head, capacity=int(limit))
         value, (reached, _) = nx.minimum_cut(graph, source, target)
         return int(value), list(reached)
+
+
+def nodes_inside(
+    topology: Topology, inside: NDArray[np.bool_]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The servers, and the switches, of a set of nodes [V]."""
+    nodes = np.flatnonzero(inside)
+    is_server = topology.is_server[nodes]
+    return tuple(nodes[is_server].tolist()), tuple(nodes[~is_server].tolist())

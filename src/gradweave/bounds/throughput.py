@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.bound import named
-from gradweave.bounds.flows import LARGEST_FLOW, Flows
+from gradweave.bounds.flows import MAX_INT64_FLOW, Flows, nodes_inside
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.topology.topology import Topology
@@ -55,7 +55,7 @@ class Bottleneck:
 class Throughput:
     """The most bytes per second that a collective can reach, and why.
 
-    Latency counts nothing, and pieces may be cut as finely as one likes.
+    Latency is left out, and pieces may be arbitrarily small.
     """
 
     collective: Collective
@@ -64,7 +64,7 @@ class Throughput:
     unit_bytes_per_s: Fraction
     """The greatest common unit of the links' bandwidths."""
     bottlenecks: tuple[Bottleneck, ...]
-    """One a stage."""
+    """One per stage."""
     attained: bool
     """Whether a packing of trees is known to reach it; if not, it is a bound and the best may be
     less."""
@@ -84,10 +84,10 @@ class Throughput:
         return self.num_servers * self.unit_bytes_per_s / self.time_per_piece
 
     def seconds(self, gradient_bytes: float) -> float:
-        """The least time in which a gradient of so many bytes can be moved.
+        """The least time for a gradient.
 
         Args:
-            gradient_bytes: size of the whole gradient, M; an all-gather starts with M/N a server.
+            gradient_bytes: size of the whole gradient, M; an all-gather starts with M/N per server.
 
         Raises:
             OptionError: where the size is negative or not finite.
@@ -106,21 +106,21 @@ class Throughput:
 def throughput(
     topology: Topology, collective: Collective = "all_gather", *, overlap: bool = False
 ) -> Throughput:
-    """The best possible throughput of a collective built from trees, over equal parts of gradient.
+    """The best possible throughput of a collective built from trees, for equal parts of gradient.
 
     For an all-gather, 1/x* is the largest |S| / (bandwidth that leaves S) over all sets S of
     servers that miss one, switches on whichever side makes it larger. A reduce-scatter is the
-    all-gather on the opposite directions, and an all-reduce one after the other. Bandwidths count
-    here, as exact fractions; capacities and latencies do not.
+    all-gather on the opposite directions, and an all-reduce one after the other. Bandwidths enter
+    as exact fractions; capacities and latencies do not.
 
     It is reached, as pieces get smaller, where each node's links have as much bandwidth in as out,
-    or where there are no switches. Elsewhere switches, which cannot copy, may fall short of it, so
-    that all transfers over all ports count as well; `Throughput.attained` says which.
+    or where there are no switches. Elsewhere switches, which cannot copy, may not reach it, so that
+    all transfers over all ports bound it as well; `Throughput.attained` says which holds.
 
     Args:
         topology: the network.
         collective: a stage, or both.
-        overlap: whether both stages of an all-reduce may run at once. Then only this holds: the
+        overlap: whether both stages of an all-reduce may run at once. The bound is then weaker: the
             whole gradient leaves every set of servers, and each byte enters servers 2(N−1) times.
             It holds for unequal parts, too.
 
@@ -170,7 +170,7 @@ def _in_units(topology: Topology) -> tuple[Fraction, NDArray]:
     scale = math.lcm(*(value.denominator for value in exact))
     unit = Fraction(math.gcd(*(int(value * scale) for value in exact)), scale)
     integers = np.array([int(value / unit) for value in exact], object)[place]
-    small = int(integers.sum()) * topology.num_servers < LARGEST_FLOW
+    small = int(integers.sum()) * topology.num_servers < MAX_INT64_FLOW
     return unit, integers.astype(np.int64) if small else integers
 
 
@@ -229,10 +229,7 @@ def _bottleneck(
     pieces: int,
     bandwidth_bytes_per_s: Fraction,
 ) -> Bottleneck:
-    nodes = np.flatnonzero(inside)
-    servers, switches = (
-        tuple(nodes[topology.is_server[nodes] == kind].tolist()) for kind in (True, False)
-    )
+    servers, switches = nodes_inside(topology, inside)
     return Bottleneck(stage, "cut", servers, switches, leaving, pieces, bandwidth_bytes_per_s)
 
 
@@ -251,10 +248,7 @@ def _all_ports(flows: Flows, stage: Collective, unit: Fraction) -> Bottleneck:
 def _overlapped(flows: Flows, unit: Fraction) -> Bottleneck:
     """Both stages at once: all N pieces leave every set of servers; 2N(N−1) transfers in all."""
     topology, count = flows.topology, flows.topology.num_servers
-    first, *others = topology.servers.tolist()
-    pairs = [ends for other in others for ends in ((first, other), (other, first))]
-    cuts = (flows.cut(*ends, 1, 0) for ends in pairs)
-    narrowest, inside = min(cuts, key=lambda cut: cut[0])
+    narrowest, inside = flows.narrowest_cut()
     cut = _bottleneck(topology, "all_reduce", inside, True, count, narrowest * unit)
     leaving, entering = (
         int(flows.bandwidth[topology.is_server[ends]].sum())
