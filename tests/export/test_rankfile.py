@@ -51,17 +51,17 @@ def test_hosts_are_given():
 @pytest.mark.parametrize(
     ("labels", "hosts", "culprit"),
     [
-        ((), None, "have no names to take for hosts"),
-        (("a b", "leaf", "c"), None, "'a b' is no host's name"),
-        (("a\nrank 1=evil", "leaf", "c"), None, "is no host's name"),
+        ((), None, "have no names to use as hosts"),
+        (("a b", "leaf", "c"), None, "expected host names such as node1 or 10.0.0.7, got 'a b'"),
+        (("a\nrank 1=evil", "leaf", "c"), None, "expected host names"),
         ((), "a", "expected one for each of the 2 servers, got 1"),
         ((), "a:3", "got 3"),
-        ((), "a,", "'' is no host's name"),
+        ((), "a,", "got ''"),
         ((), "a:0", "'a:0': expected a host and a number"),
         ((), "a:many", "expected a host and a number"),
         ((), "a:999999,b:999999", "more than 1,048,576 ranks"),
-        ((), "-x,b", "'-x' is no host's name"),
-        ((), "a#,b", "'a#' is no host's name"),
+        ((), "-x,b", "got '-x'"),
+        ((), "a#,b", "got 'a#'"),
     ],
 )
 def test_what_is_no_host_is_refused(labels, hosts, culprit):

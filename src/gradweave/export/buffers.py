@@ -1,4 +1,4 @@
-"""Where a server's pieces live: in the input, output and scratch buffers of an executor on GPUs."""
+"""Where a server's pieces are: in the input, output and scratch buffers of an executor on GPUs."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,9 @@ Place = tuple[str, int]
 
 
 class Buffers:
-    """The buffers of one server while a schedule runs: where each piece stands, and is written.
+    """The buffers of one server while a schedule runs: where each piece is read and written.
 
-    A piece stands in the input until it is first written. Writes go to the output, or to the
+    A piece is in the input until it is first written. Writes go to the output, or to the
     scratch memory where the collective leaves the piece out of this server's output: the input is
     never written, so one file serves calls in place, where the two are the same memory, and calls
     out of place.
@@ -50,9 +50,9 @@ class Buffers:
         """Chunks of scratch memory for partial sums."""
 
     def at(self, piece: int) -> Place:
-        """Where a piece stands now.
+        """Where a piece is now.
 
-        In an all-gather, what stands at a server that is not the root means nothing yet.
+        In an all-gather, it is undefined until it arrives at a server other than its root.
         """
         if piece in self._written or (self._collective == "all_gather" and not self._mine[piece]):
             return self.written(piece)
@@ -69,7 +69,7 @@ class Buffers:
         return OUTPUT, int(self._position[piece])
 
     def write(self, piece: int) -> Place:
-        """Where a write to a piece goes; from now on the piece stands there."""
+        """Where a write to a piece goes; from now on the piece is there."""
         self._written.add(piece)
         return self.written(piece)
 
@@ -83,10 +83,10 @@ class Buffers:
 
 
 def _positions(schedule: Schedule, root: NDArray) -> tuple[NDArray, NDArray]:
-    """[P] each piece's place among those of its root, and its place in a buffer that holds all."""
+    """[P] each piece's index among those of its root, and its index in a buffer that holds all."""
     if schedule.collective == "all_reduce":
-        every = np.arange(schedule.pieces)
-        return every, every
+        indices = np.arange(schedule.pieces)
+        return indices, indices
     servers = schedule.topology.num_servers
     count = np.bincount(root, minlength=servers)
     if (count != count[0]).any():
@@ -95,7 +95,7 @@ def _positions(schedule: Schedule, root: NDArray) -> tuple[NDArray, NDArray]:
         raise ScheduleError(
             f"{schedule.collective}: expected every server to be the root of equally many pieces, "
             f"got {count[most]} at server {ids[most]} and {count[least]} at server {ids[least]}; "
-            "make the schedule with one piece a server"
+            "make the schedule with one piece per server"
         )
     by_root = np.argsort(root, kind="stable")
     position = np.empty(schedule.pieces, np.int64)
@@ -104,9 +104,10 @@ def _positions(schedule: Schedule, root: NDArray) -> tuple[NDArray, NDArray]:
 
 
 def plain_name(schedule: Schedule, name: str | None) -> str:
-    """A name that every parser reads: at most 63 letters, digits and marks, of ASCII."""
+    """A name that every parser reads: at most 63 ASCII letters, digits and punctuation marks."""
     text = f"{schedule.collective}_{schedule.topology.name}" if name is None else name
-    kept = "".join(
-        mark if mark.isascii() and (mark.isalnum() or mark in "_-.:=,+") else "_" for mark in text
+    plain = "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "_-.:=,+") else "_"
+        for letter in text
     )
-    return kept[:63] or "gradweave"
+    return plain[:63] or "gradweave"

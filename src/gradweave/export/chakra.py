@@ -1,4 +1,4 @@
-"""Chakra's execution traces, one file a server, which ASTRA-sim reads as a collective's algorithm.
+"""Chakra's execution traces, one file per server, which ASTRA-sim reads as collective algorithms.
 
 A file is the metadata, then the nodes: ``COMM_SEND_NODE``, ``COMM_RECV_NODE`` and, for a sum,
 ``COMP_NODE``, each with the nodes that it waits for.
@@ -34,9 +34,9 @@ def to_chakra_et(schedule: Schedule, *, gradient_bytes: int, element_bytes: int 
 
     Each server's nodes are the actions of its `gradweave.execute.Program`, which wait for data and
     for their turn on the link; a reduction is a receive and then a computation. The traces name
-    servers by rank. The tag of a message is its transfer's row in the schedule, so every message
-    has its own. ``piece`` and ``place`` (of the scratch memory) are attributes beyond Chakra's:
-    they say what is sent and where it goes, and simulators pass over them. Routes are left to the
+    servers by rank. The tag of a message is its transfer's row in the schedule, and so unique.
+    ``piece`` and ``place`` (of the scratch memory) are attributes beyond Chakra's: they say what is
+    sent and where it goes, and simulators ignore them. Routes are left to the
     simulator, and computations have no duration.
 
     Args:
@@ -79,7 +79,7 @@ def save_chakra_et(
 ) -> list[Path]:
     """Writes the files of `to_chakra_et`: ``<prefix>.<rank>.et``.
 
-    All are written in full beside their places before the first takes its name.
+    All are written in full under other names before the first is renamed.
 
     Returns:
         The files, by rank.
@@ -90,7 +90,7 @@ def save_chakra_et(
     traces = to_chakra_et(schedule, gradient_bytes=gradient_bytes, element_bytes=element_bytes)
     prefix = Path(prefix)
     if not prefix.name:
-        raise FileError(f"{str(prefix)!r}: expected what the files' names begin with")
+        raise FileError(f"{str(prefix)!r}: expected the prefix of the files' names")
     paths = [prefix.parent / f"{prefix.name}.{rank}.et" for rank in range(len(traces))]
     _write_together(dict(zip(paths, traces, strict=True)))
     return paths

@@ -1,4 +1,4 @@
-"""The messages of Chakra's execution traces, as much of them as is written.
+"""The messages of Chakra's execution traces, with the fields that are written.
 
 Described here, for protobuf's runtime, with the numbers and types of MLCommons' schema
 (``et_def.proto``, package ``ChakraProtoMsg``); no generated code is needed.
@@ -63,7 +63,7 @@ def messages() -> dict[str, type[Any]]:
                 field.type = kind
             if oneof and name.endswith("_val"):
                 field.oneof_index = 0
-    # A pool of our own: a program that loads Chakra's own messages too must not see these twice.
+    # A separate pool: a program may load Chakra's own messages, too.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {

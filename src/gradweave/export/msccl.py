@@ -23,7 +23,7 @@ from gradweave.schedule.schedule import Schedule
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """What one executor takes."""
+    """Limits and names of one executor."""
 
     collectives: dict[str, str]
     """Its names of the collectives."""
@@ -38,8 +38,8 @@ DIALECTS = {
         protocols=("Simple", "LL", "LL128"),
         steps=256,
     ),
-    # RCCL's threads do not wait for each other at the end of a send by LL, so that what waits for
-    # the send could overwrite what is still being read. Its older versions take 256 steps.
+    # RCCL's threads do not synchronize at the end of a send by LL, so that a step that waits for
+    # the send could overwrite data still being read. Its older versions take 256 steps.
     "rccl": Dialect(
         {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"},
         protocols=("Simple", "LL128"),
@@ -49,15 +49,15 @@ DIALECTS = {
 
 MAX_CHANNELS = 32
 MAX_BLOCKS = 128
-"""Most thread blocks of a GPU. Their numbers may go to 215, but what a step waits for is kept as an
-8-bit number with a sign."""
+"""Most thread blocks of a GPU. Their numbers may go to 215, but a step's dependency is a signed
+8-bit number."""
 MAX_PEERS = 32
-"""Most servers that one server sends to, and most that it hears, on a channel."""
+"""Most servers that one server sends to, and most that it receives from, on a channel."""
 MAX_ELEMENTS = 4095
-"""Most elements that a parser keeps for one GPU: itself, its thread blocks and steps, the other
+"""Most XML elements that a parser keeps for one GPU: itself, its thread blocks and steps, the other
 GPUs and the root."""
 MAX_CHUNKS = 1 << 15
-"""Chunks of a buffer have 16-bit numbers with a sign."""
+"""Most chunks of a buffer, whose numbers are signed 16-bit ones."""
 
 
 def to_msccl_xml(
@@ -74,22 +74,22 @@ def to_msccl_xml(
     """Writes a schedule as an algorithm of MSCCL or RCCL.
 
     Each pair of servers has one thread block at either end and its messages in one order; a step
-    waits for the data it needs, and for its turn on the link at its server's end, as in
-    `gradweave.execute.Program`. Rounds are not kept: a step starts when what it waits for is
+    waits for its data, and for its turn on the link at its server's end, as in
+    `gradweave.execute.Program`. There are no rounds: a step starts when its dependencies are
     complete. Receives are not fused with the sends that follow. Routes are left to the hardware.
 
     Args:
         schedule: of any collective, valid, without adding switches.
-        name: of the algorithm; by default collective and topology. Of any other characters than
-            letters, digits and ``_-.:=,+``, underscores are made.
+        name: of the algorithm; by default collective and topology. Characters other than letters,
+            digits and ``_-.:=,+`` become underscores.
         protocol: ``"Simple"``, ``"LL128"`` or, for MSCCL, ``"LL"``.
         instances: how many times the algorithm runs side by side, each on its own channel and its
             part of every piece.
-        in_place: whether MSCCL is to take it for calls in place, or for those out of place. RCCL
-            takes it for either unless this is False. The steps are right for both.
+        in_place: whether MSCCL is to use it for calls in place, or for those out of place. RCCL
+            uses it for either unless this is False. The steps are correct for both.
         dialect: ``"msccl"`` or ``"rccl"``.
-        min_bytes: least size of a message for which the algorithm is to be taken.
-        max_bytes: largest size of a message for which it is.
+        min_bytes: smallest message for which the algorithm is to be used.
+        max_bytes: largest message for which it is to be used.
 
     Raises:
         OptionError: an option out of its range.
@@ -105,7 +105,7 @@ def to_msccl_xml(
           <step s="0" type="s" srcbuf="i" srcoff="1" dstbuf="i" dstoff="1" cnt="1" depid="-1" ...
     """
     _check_options(protocol, instances, dialect, min_bytes, max_bytes)
-    kind = DIALECTS[dialect]
+    executor = DIALECTS[dialect]
     servers = schedule.topology.num_servers
     algorithm = ET.Element(
         "algo",
@@ -114,7 +114,7 @@ def to_msccl_xml(
         nchannels=str(instances),
         nchunksperloop=str(schedule.pieces * instances),
         ngpus=str(servers),
-        coll=kind.collectives[schedule.collective],
+        coll=executor.collectives[schedule.collective],
         inplace=str(int(in_place)),
         outofplace="1",
         minBytes=str(min_bytes),
@@ -123,7 +123,7 @@ def to_msccl_xml(
     )
     for rank in range(servers):
         blocks, buffers = blocks_of(schedule, rank)
-        _check_limits(schedule, rank, blocks, buffers, instances, kind)
+        _check_limits(schedule, rank, blocks, buffers, instances, executor)
         algorithm.append(_gpu(rank, blocks, buffers, instances))
     ET.indent(algorithm)
     return ET.tostring(algorithm, encoding="us-ascii", xml_declaration=False) + b"\n"
@@ -219,11 +219,11 @@ def _check_limits(
     )
     elements = 1 + schedule.topology.num_servers + instances * (len(blocks) + sum(steps))
     chunks = instances * max(schedule.pieces, buffers.scratch_chunks)
-    fewer_peers = "take a schedule in which a server exchanges with fewer others"
+    fewer_peers = "take a schedule in which a server exchanges data with fewer others"
     fewer_pieces = "take a schedule of fewer pieces or transfers"
     fewer_instances = "take fewer instances" if instances > 1 else fewer_peers
-    for what, got, limit, remedy in (
-        ("servers that it sends to or hears", peers, MAX_PEERS, fewer_peers),
+    for name, number, limit, remedy in (
+        ("servers that it sends to or receives from", peers, MAX_PEERS, fewer_peers),
         ("thread blocks", instances * len(blocks), MAX_BLOCKS, fewer_instances),
         ("steps in one thread block", max(steps, default=0), dialect.steps, fewer_pieces),
         (
@@ -234,8 +234,8 @@ def _check_limits(
         ),
         ("chunks of one buffer", chunks, MAX_CHUNKS, "take fewer pieces or instances"),
     ):
-        if got > limit:
+        if number > limit:
             raise ScheduleError(
-                f"server {schedule.topology.servers[rank]}: expected at most {limit} {what}, "
-                f"got {got}; {remedy}"
+                f"server {schedule.topology.servers[rank]}: expected at most {limit} {name}, "
+                f"got {number}; {remedy}"
             )

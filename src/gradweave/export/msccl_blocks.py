@@ -1,4 +1,4 @@
-"""A server's program as thread blocks of MSCCL: what is sent and received in which order."""
+"""A server's program as thread blocks of MSCCL, each with its steps in order."""
 
 import dataclasses
 
@@ -9,11 +9,11 @@ from gradweave.export.buffers import Buffers, Place
 from gradweave.schedule.schedule import COPY, Schedule
 
 NOTHING: Place = ("i", -1)
-"""What a step that only waits reads and writes."""
+"""Read and written by a step that only waits."""
 
 
 @dataclasses.dataclass
-class Step:
+class BlockStep:
     """One step of a thread block, and the step of another thread block that it waits for."""
 
     type: str
@@ -34,17 +34,17 @@ class Block:
     """Rank that it sends to, −1 for none."""
     receive: int = -1
     """Rank that it receives from, −1 for none."""
-    steps: list[Step] = dataclasses.field(default_factory=list)
+    steps: list[BlockStep] = dataclasses.field(default_factory=list)
 
 
 def blocks_of(schedule: Schedule, rank: int) -> tuple[list[Block], Buffers]:
-    """One thread block for each server that this one sends to, and one for each that it hears.
+    """One thread block for each server to send to, and one for each to receive from.
 
-    Sends and receives so overlap. Steps are in the order (round, piece, sends first, row of the
+    So sends and receives overlap. Steps are in the order (round, piece, sends first, row of the
     schedule), the same at both ends of every pair, and whatever a step waits for comes earlier in
     that order at its own server or another: a send for earlier writes, a receive for its message
-    and for the sends and writes of what it overwrites. Therefore nothing can wait in a circle, even
-    where a pair's messages have room for one only.
+    and for the sends and writes of what it overwrites. Therefore there is no deadlock, even where
+    only one message of a pair can be in flight.
 
     Returns:
         The thread blocks, and the server's buffers.
@@ -54,11 +54,11 @@ def blocks_of(schedule: Schedule, rank: int) -> tuple[list[Block], Buffers]:
         ScheduleError: the collective's pieces cannot be laid out; see `Buffers`.
     """
     program = Program.of(schedule, rank)
-    return _Writer(program, Buffers(schedule, rank)).blocks()
+    return _BlockWriter(program, Buffers(schedule, rank)).blocks()
 
 
-class _Writer:
-    """Writes the steps, in an order in which all that a step waits for is written before it."""
+class _BlockWriter:
+    """Writes the steps in an order in which a step comes after all that it waits for."""
 
     def __init__(self, program: Program, buffers: Buffers) -> None:
         self._program, self._buffers = program, buffers
@@ -71,7 +71,7 @@ class _Writer:
             Block(receive=peer) if receives else Block(send=peer) for receives, peer in ways
         ]
         self._step_of: dict[int, tuple[int, int]] = {}  # by action
-        # By step, and by block as it stands: how many steps of each block are known complete.
+        # How many steps of each block are known to be complete: at each step, and now per block.
         self._known_at: dict[tuple[int, int], np.ndarray] = {}
         self._known = np.zeros((len(ways), len(ways)), np.int64)
 
@@ -80,7 +80,7 @@ class _Writer:
             self._write(int(action))
         for piece in self._buffers.left_in_input():
             read = self._buffers.at(piece)
-            self._blocks[0].steps.append(Step("cpy", read, self._buffers.write(piece)))
+            self._blocks[0].steps.append(BlockStep("cpy", read, self._buffers.write(piece)))
         return self._blocks, self._buffers
 
     def _order(self) -> np.ndarray:
@@ -100,7 +100,7 @@ class _Writer:
         kind, row = Action(program.kind[action]), int(program.transfer[action])
         copied = program.schedule.op[row] == COPY
         if kind == Action.RECEIVE and program.place[action] >= 0:
-            return  # One step both receives and writes: the next action's.
+            return  # The next action's step both receives and writes.
         actions = [action - 1, action] if kind in LOCAL else [action]
         block = self._block[kind != Action.SEND, int(program.peer[action])]
         waits = {
@@ -112,26 +112,26 @@ class _Writer:
         piece = int(program.piece[action])
         read = self._buffers.at(piece)
         if kind == Action.SEND:
-            step = Step("s", read, read)
+            step = BlockStep("s", read, read)
         elif copied:
             written = self._buffers.write(piece)
-            step = Step("r", written, written)
+            step = BlockStep("r", written, written)
         else:
-            step = Step("rrc", read, self._buffers.write(piece))
+            step = BlockStep("rrc", read, self._buffers.write(piece))
         place = self._append(block, step, waits)
         self._step_of.update(dict.fromkeys(actions, place))
 
-    def _append(self, block: int, step: Step, waits: set[tuple[int, int]]) -> tuple[int, int]:
+    def _append(self, block: int, step: BlockStep, waits: set[tuple[int, int]]) -> tuple[int, int]:
         """Appends a step, with a `nop` for each step that it waits for beyond one."""
         known, steps = self._known[block], self._blocks[block].steps
         needed = []
-        # The latest first: what it waited for itself need not be waited for again.
+        # The latest first: it has itself waited for earlier ones.
         for other, number in sorted(waits, key=lambda place: -self._known_at[place].sum()):
             if other != block and known[other] <= number:
                 needed.append((other, number))
                 np.maximum(known, self._known_at[other, number], out=known)
         for place in needed[:-1]:
-            steps.append(Step("nop", NOTHING, NOTHING, place))
+            steps.append(BlockStep("nop", NOTHING, NOTHING, place))
         step.waits_for = needed[-1] if needed else None
         steps.append(step)
         for other, number in needed:

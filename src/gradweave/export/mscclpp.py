@@ -1,7 +1,7 @@
 """MSCCL++'s execution plans: JSON with the operations of each thread block.
 
-The executor reads at most 64 operations and 16 channels a thread block. What is more continues in
-another thread block, which a semaphore of the GPU holds back until then.
+The executor reads at most 64 operations and 16 channels per thread block. Longer sequences continue
+in another thread block, which waits for a semaphore of the GPU.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ MAX_OPERATIONS = 64
 MAX_CHANNELS = 16
 """Most channels of a thread block, and most remote buffers."""
 MAX_BLOCKS = 108
-"""Most thread blocks of a GPU. All must run at once, for they wait for each other; an A100 runs
-one on each of its 108 multiprocessors."""
-_TO_HAND_OVER = 4
-"""Operations that holding back, and being held back, may take."""
+"""Most thread blocks of a GPU. All must run at once, as they wait for each other; an A100 runs one
+on each of its 108 multiprocessors."""
+_SEMAPHORE_OPERATIONS = 4
+"""Operations that acquiring and releasing semaphores may take."""
 
 COLLECTIVES = {
     "all_reduce": "allreduce",
@@ -45,19 +45,19 @@ def to_mscclpp_json(
 ) -> bytes:
     """Writes a schedule as an execution plan of MSCCL++.
 
-    Memory channels, protocol ``Simple``, sums; see `sequences_of` for what is done in which order.
+    Memory channels, protocol ``Simple``, sums; see `sequences_of` for the order of operations.
     A message must be a multiple of 16 bytes times pieces times instances. Routes are left to the
     hardware.
 
     Args:
         schedule: of any collective, valid, without adding switches.
-        name: of the plan; by default collective and topology. Of any other characters than
-            letters, digits and ``_-.:=,+``, underscores are made.
+        name: of the plan; by default collective and topology. Characters other than letters, digits
+            and ``_-.:=,+`` become underscores.
         instances: how many times the plan runs side by side, each on its own thread blocks and its
             part of every piece.
-        in_place: whether the plan says that it is for calls in place. It is right for both.
-        min_bytes: least size of a message for which the plan may be taken.
-        max_bytes: largest size of a message for which it may.
+        in_place: whether the plan is declared to be for calls in place. It is correct for both.
+        min_bytes: smallest message for which the plan may be used.
+        max_bytes: largest message for which it may be used.
 
     Raises:
         OptionError: an option out of its range.
@@ -122,7 +122,7 @@ def _gpu(server: int, rank: int, sequence: Sequence, instances: int) -> dict[str
         "output_chunks": buffers.output_chunks * instances,
         "scratch_chunks": sequence.scratch_chunks * instances,
         "threadblocks": [
-            _Block(sequence.peers, remote, instance, instances, number, len(parts)).of(part)
+            _ThreadBlock(sequence.peers, remote, instance, instances, number, len(parts)).of(part)
             for instance in range(instances)
             for number, part in enumerate(parts)
         ],
@@ -136,14 +136,14 @@ def _gpu(server: int, rank: int, sequence: Sequence, instances: int) -> dict[str
 
 
 def _parts(operations: list[Operation]) -> list[list[Operation]]:
-    """Cuts operations into runs that fit in a thread block each."""
+    """Divides operations into runs that fit in a thread block each."""
     parts: list[list[Operation]] = [[]]
     peers: set[int] = set()
     remote: set[tuple[int, str]] = set()
     for operation in operations:
         peers |= set(operation.peers)
         remote |= {put[:2] for put in operation.put}
-        full = len(parts[-1]) == MAX_OPERATIONS - _TO_HAND_OVER
+        full = len(parts[-1]) == MAX_OPERATIONS - _SEMAPHORE_OPERATIONS
         if full or max(len(peers), len(remote)) > MAX_CHANNELS:
             parts.append([])
             peers, remote = set(operation.peers), {put[:2] for put in operation.put}
@@ -152,7 +152,7 @@ def _parts(operations: list[Operation]) -> list[list[Operation]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Block:
+class _ThreadBlock:
     """Writes one thread block; ids in operations count within it."""
 
     peers: list[int]
@@ -169,8 +169,8 @@ class _Block:
         first_semaphore = self.instance * (self.parts - 1) + self.number
         nop = {"name": NOP.name}
         if self.number:
-            held_back = {"name": "sem_acquire", "semaphore_ids": [first_semaphore - 1]}
-            written = [held_back, nop, *written]
+            acquire = {"name": "sem_acquire", "semaphore_ids": [first_semaphore - 1]}
+            written = [acquire, nop, *written]
         if self.number < self.parts - 1:
             written += [nop, {"name": "sem_release", "semaphore_ids": [first_semaphore]}]
         first_channel = self.instance * len(self.peers)

@@ -1,8 +1,8 @@
 """A schedule as operations of MSCCL++: puts into other servers' memory, signals, sums.
 
-Every server goes through the rounds one after the other. In a round it first puts what it sends,
-then signals those that it sent to, then waits for those that send to it, then adds or copies what
-they put. No server waits for a round to be over elsewhere.
+Every server goes through the rounds in order. In a round it first puts what it sends, then signals
+the servers that it sent to, then waits for those that send to it, then adds or copies what they
+put. There is no barrier between rounds.
 """
 
 import dataclasses
@@ -22,21 +22,21 @@ MAX_BUFFERS_AT_ONCE = 8
 """Most chunks that one operation puts, or adds to one; the executor takes two more."""
 
 _STARTED = -1
-"""The event that a server has started; 2t is that it signalled in round t, 2t+1 that it added."""
+"""Event: a server has started. Event 2t: it signalled in round t; 2t+1: it added in round t."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """What all threads of a thread block do, one after the other.
+    """One operation of a thread block, by all its threads.
 
-    ``nop`` lets them wait for each other: nothing else does.
+    Only ``nop`` synchronizes the threads.
     """
 
     name: str
     read: tuple[Place, ...] = ()
     written: tuple[Place, ...] = ()
     put: tuple[Remote, ...] = ()
-    """Where the chunks read are put."""
+    """Where the chunks that it reads are put."""
     peers: tuple[int, ...] = ()
     """Ranks signalled or waited for."""
 
@@ -52,25 +52,25 @@ class Sequence:
     operations: list[Operation]
     scratch_chunks: int
     peers: list[int]
-    """Ranks that it sends to or hears."""
+    """Ranks that it sends to or receives from."""
 
 
 def sequences_of(schedule: Schedule) -> list[Sequence]:
     """The operations of all servers, by rank.
 
-    A transfer is put into a place of the target's scratch memory that no other transfer uses, and
-    added or copied from there by the target. A copy goes where it belongs at once, provided that
-    its source knows by then, from the signals that reached it, that the target has done all it
-    does to that piece in earlier rounds. Before the first put each server waits for a signal from
-    those it sends to: their memory may still be in use by what ran before.
+    A transfer is put into a slot of the target's scratch memory that no other transfer uses, and
+    added or copied from there by the target. A copy goes directly to its final place, provided that
+    its source knows by then, from the signals that reached it, that the target has finished with
+    that piece's earlier rounds. Before the first put each server waits for a signal from its
+    targets: their memory may still be in use by what ran before.
 
     Raises:
         ScheduleError: the collective's pieces cannot be laid out; see `Buffers`.
     """
-    return _Writer(schedule).sequences()
+    return _OperationWriter(schedule).sequences()
 
 
-class _Writer:
+class _OperationWriter:
     """Writes the operations of all servers, round by round."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -79,49 +79,57 @@ class _Writer:
         rank = schedule.topology.rank
         self._source, self._target = rank[schedule.source], rank[schedule.target]
         self._buffers = [Buffers(schedule, each) for each in range(servers)]
-        self._places = [buffers.scratch_chunks for buffers in self._buffers]
+        self._scratch = [buffers.scratch_chunks for buffers in self._buffers]
         self._operations: list[list[Operation]] = [[] for _ in range(servers)]
-        # [N, N] the latest event of each server that each server knows of.
+        # [N, N] the latest event of each server (column) that each server (row) knows of.
         self._known = np.full((servers, servers), _STARTED - 1)
         self._last: dict[tuple[int, int], int] = {}  # by rank and piece: last event that uses it
 
     def sequences(self) -> list[Sequence]:
-        self._get_ready()
+        self._start()
         for number, (first, last) in enumerate(itertools.pairwise(self._schedule.round_offsets)):
             if last > first:
                 self._round(number, range(first, last))
         for rank, buffers in enumerate(self._buffers):
             for piece in buffers.left_in_input():
                 read = buffers.at(piece)
-                self._do(rank, Operation("copy", (read,), (buffers.write(piece),)))
+                self._add(rank, Operation("copy", (read,), (buffers.write(piece),)))
         return [
-            Sequence(buffers, operations, places, sorted(self._sends_to(rank) | self._hears(rank)))
-            for rank, (buffers, operations, places) in enumerate(
-                zip(self._buffers, self._operations, self._places, strict=True)
+            Sequence(
+                buffers,
+                operations,
+                scratch,
+                sorted(self._peers(rank)),
+            )
+            for rank, (buffers, operations, scratch) in enumerate(
+                zip(self._buffers, self._operations, self._scratch, strict=True)
             )
         ]
+
+    def _peers(self, rank: int) -> set[int]:
+        return self._sends_to(rank) | self._receives_from(rank)
 
     def _sends_to(self, rank: int) -> set[int]:
         return set(self._target[self._source == rank].tolist())
 
-    def _hears(self, rank: int) -> set[int]:
+    def _receives_from(self, rank: int) -> set[int]:
         return set(self._source[self._target == rank].tolist())
 
-    def _do(self, rank: int, *operations: Operation) -> None:
+    def _add(self, rank: int, *operations: Operation) -> None:
         self._operations[rank].extend(operations)
 
-    def _tell(self, rank: int, name: str, peers: set[int]) -> None:
-        """Signals or waits, for as many peers at a time as an operation takes."""
-        for some in _batched(sorted(peers), MAX_CHANNELS_AT_ONCE):
-            self._do(rank, Operation(name, peers=some))
+    def _synchronize(self, rank: int, name: str, peers: set[int]) -> None:
+        """Signals peers or waits for them, as many per operation as it takes."""
+        for batch in _batched(sorted(peers), MAX_CHANNELS_AT_ONCE):
+            self._add(rank, Operation(name, peers=batch))
 
-    def _get_ready(self) -> None:
+    def _start(self) -> None:
         for rank in range(len(self._buffers)):
             sends_to = self._sends_to(rank)
-            self._tell(rank, "signal", self._hears(rank))
-            self._tell(rank, "wait", sends_to)
+            self._synchronize(rank, "signal", self._receives_from(rank))
+            self._synchronize(rank, "wait", sends_to)
             if sends_to:
-                self._do(rank, NOP)
+                self._add(rank, NOP)
             self._known[rank, sorted(sends_to)] = _STARTED
 
     def _round(self, number: int, rows: range) -> None:
@@ -133,15 +141,15 @@ class _Writer:
         read_at = {row: self._buffers[source[row]].at(int(piece[row])) for row in rows}
         by_source, by_target = _grouped(rows, source), _grouped(rows, target)
         self._known[list(by_source), list(by_source)] = 2 * number
-        told = self._known.copy()
+        signalled = self._known.copy()
         for rank, sent in by_source.items():
             self._send(rank, sent, read_at, put_at)
-        for rank, heard in by_target.items():
-            self._tell(rank, "wait", {int(source[row]) for row in heard})
-            self._do(rank, NOP)
-            self._store(rank, heard, put_at)
-            for row in heard:
-                np.maximum(self._known[rank], told[source[row]], out=self._known[rank])
+        for rank, received in by_target.items():
+            self._synchronize(rank, "wait", {int(source[row]) for row in received})
+            self._add(rank, NOP)
+            self._store(rank, received, put_at)
+            for row in received:
+                np.maximum(self._known[rank], signalled[source[row]], out=self._known[rank])
                 self._last[rank, piece[row]] = 2 * number + 1
             self._known[rank, rank] = 2 * number + 1
 
@@ -154,27 +162,27 @@ class _Writer:
             if self._schedule.op[row] == COPY and known:
                 at[row] = self._buffers[rank].written(piece)
             else:
-                at[row] = SCRATCH, self._places[rank]
-                self._places[rank] += 1
+                at[row] = SCRATCH, self._scratch[rank]
+                self._scratch[rank] += 1
         return at
 
     def _send(
         self, rank: int, rows: list[int], read_at: dict[int, Place], put_at: dict[int, Place]
     ) -> None:
         # One operation reads one buffer.
-        for _, alike in itertools.groupby(
+        for _, group in itertools.groupby(
             sorted(rows, key=lambda row: read_at[row][0]), key=lambda row: read_at[row][0]
         ):
-            for some in _batched(list(alike), MAX_BUFFERS_AT_ONCE):
-                put = tuple((int(self._target[row]), *put_at[row]) for row in some)
-                self._do(rank, Operation("put", tuple(read_at[row] for row in some), put=put))
-        self._do(rank, NOP)
-        self._tell(rank, "signal", {int(self._target[row]) for row in rows})
+            for batch in _batched(list(group), MAX_BUFFERS_AT_ONCE):
+                put = tuple((int(self._target[row]), *put_at[row]) for row in batch)
+                self._add(rank, Operation("put", tuple(read_at[row] for row in batch), put=put))
+        self._add(rank, NOP)
+        self._synchronize(rank, "signal", {int(self._target[row]) for row in rows})
 
     def _store(self, rank: int, rows: list[int], put_at: dict[int, Place]) -> None:
-        """Adds or copies what was put; what is added to one piece, in the schedule's order.
+        """Adds or copies what was put; additions to one piece, in the schedule's order.
 
-        A valid schedule copies a piece alone: nothing else comes to it in that round.
+        In a valid schedule a copy is the only transfer to its piece in that round.
         """
         buffers = self._buffers[rank]
         by_piece: list[list[Operation]] = []
@@ -185,13 +193,13 @@ class _Writer:
                 if read != written:
                     operations.append(Operation("copy", (read,), (written,)))
             else:
-                for some in _batched(of_piece, MAX_BUFFERS_AT_ONCE - 1):
-                    read = buffers.at(piece), *(put_at[row] for row in some)
+                for batch in _batched(of_piece, MAX_BUFFERS_AT_ONCE - 1):
+                    read = buffers.at(piece), *(put_at[row] for row in batch)
                     operations.append(Operation("re", read, (buffers.write(piece),)))
             by_piece.append(operations)
         for wave in itertools.zip_longest(*by_piece):
-            together = [operation for operation in wave if operation is not None]
-            self._do(rank, *together, *([NOP] if together else []))
+            operations = [operation for operation in wave if operation is not None]
+            self._add(rank, *operations, *([NOP] if operations else []))
 
 
 def _grouped(rows: range | list[int], column: np.ndarray) -> dict[int, list[int]]:

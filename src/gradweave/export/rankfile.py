@@ -24,11 +24,11 @@ def to_rankfile(schedule: Schedule, hosts: Sequence[str] | None = None) -> str:
         hosts: the host of each rank; if not given, the servers' names are their hosts.
 
     Raises:
-        OptionError: not a host a rank, or what can be no host's name.
+        OptionError: not one host per rank, or not a valid host name.
 
     >>> import gradweave as gw
-    >>> made = gw.schedulers.Ring().schedule(gw.topology.ring(2))
-    >>> print(to_rankfile(made, ["node1", "node1"]), end="")
+    >>> schedule = gw.schedulers.Ring().schedule(gw.topology.ring(2))
+    >>> print(to_rankfile(schedule, ["node1", "node1"]), end="")
     # ring:n=2: the r-th server, in order of id, has rank r
     rank 0=node1 slot=0  # server 0
     rank 1=node1 slot=1  # server 1
@@ -41,7 +41,9 @@ def to_rankfile(schedule: Schedule, hosts: Sequence[str] | None = None) -> str:
         )
     for host in hosts:
         if not _HOST.fullmatch(host):
-            raise OptionError(f"hosts: {host!r:.60} is no host's name, such as node1 or 10.0.0.7")
+            raise OptionError(
+                f"hosts: expected host names such as node1 or 10.0.0.7, got {host!r:.60}"
+            )
     used: Counter[str] = Counter()
     lines = [f"# {_plain(topology.name)}: the r-th server, in order of id, has rank r"]
     for rank, (host, server) in enumerate(zip(hosts, topology.servers.tolist(), strict=True)):
@@ -67,7 +69,7 @@ def parse_hosts(text: str) -> list[str]:
     """Reads hosts as mpirun takes them: ``node1:8,node2:8`` are eight ranks on each.
 
     Raises:
-        OptionError: a number of ranks that is none.
+        OptionError: not a number of ranks.
 
     >>> parse_hosts("node1:2,node2")
     ['node1', 'node1', 'node2']
@@ -86,12 +88,12 @@ def parse_hosts(text: str) -> list[str]:
 def _names(topology: Topology) -> list[str]:
     if not topology.labels:
         raise OptionError(
-            f"hosts: the nodes of {topology.name!r:.60} have no names to take for hosts; state the "
+            f"hosts: the nodes of {topology.name!r:.60} have no names to use as hosts; give the "
             "host of each rank, as in node1:8,node2:8"
         )
     return [topology.labels[server] for server in topology.servers.tolist()]
 
 
 def _plain(text: str) -> str:
-    """A name as a comment may have it."""
+    """A name without characters that a comment cannot hold."""
     return re.sub(r"[^ -~]", "?", text)

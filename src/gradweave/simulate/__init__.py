@@ -1,4 +1,4 @@
-"""What a schedule would do: rounds played by a policy, seconds, bytes."""
+"""Simulation of schedules: rounds played by a policy, seconds, bytes."""
 
 from gradweave.simulate.rounds import (
     GrownState,

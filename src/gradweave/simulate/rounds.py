@@ -4,6 +4,7 @@ Written for clarity, in NumPy; the compiled schedulers and the learning environm
 against it.
 """
 
+import abc
 import dataclasses
 from collections.abc import Callable, Iterable
 
@@ -16,45 +17,43 @@ from gradweave.schedule.schedule import COPY, REDUCE, Provenance, Schedule, take
 from gradweave.topology.topology import Topology
 
 
-@dataclasses.dataclass(eq=False)
-class RoundState:
-    """What a policy sees in the middle of a round, and how it sends."""
+class _PlayState(abc.ABC):
+    """What `RoundState` and `GrownState` have in common: rounds, and links that fill up."""
 
-    workloads: Workloads
-    barrier: bool
-    """Whether the all-gather waits for the whole reduce-scatter."""
+    topology: Topology
 
-    def __post_init__(self) -> None:
+    def __init__(self, workloads: int, links: NDArray, link_offsets: NDArray) -> None:
+        """The first round.
+
+        Args:
+            workloads: W.
+            links: link directions of all routes, one route after the other.
+            link_offsets: [routes+1] where each route's links start.
+        """
         self.round = 0
         """The current round."""
-        self.sent_in = np.full(len(self.workloads), -1, np.int64)
-        """[W] round in which each workload was sent; −1 while it waits."""
-        self.link_load = np.zeros(len(self.workloads.topology.source), np.int64)
+        self.sent_in = np.full(workloads, -1, np.int64)
+        """[W] round in which each workload was sent; −1 where it was not."""
+        self.link_load = np.zeros(len(self.topology.source), np.int64)
         """[L] transfers that each link direction carries in this round so far."""
-        self._links, self._first = self.workloads.links()
-        self._waiting_for = np.diff(self.workloads.prefix_offsets)
-        self._waiter = np.repeat(np.arange(len(self.workloads)), self._waiting_for)
+        self._links, self._link_offsets = links, link_offsets
 
-    @property
-    def done(self) -> bool:
-        """Whether every workload was sent."""
-        return bool((self.sent_in >= 0).all())
-
+    @abc.abstractmethod
     def ready(self) -> NDArray[np.bool_]:
-        """[W] not sent yet, and every prefix completed in an earlier round."""
-        complete = (self.sent_in >= 0) & (self.sent_in < self.round)
-        missing = np.bincount(
-            self._waiter, ~complete[self.workloads.prefix], minlength=len(self.workloads)
-        )
-        ready = (self.sent_in < 0) & (missing == 0)
-        if self.barrier and not complete[self.workloads.op == REDUCE].all():
-            ready &= self.workloads.op != COPY
-        return ready
+        """[W] workloads that may be sent where their links have room."""
+
+    @abc.abstractmethod
+    def _route(self, workload: int) -> int:
+        """Number of the workload's route."""
+
+    def _route_links(self, workload: int) -> NDArray:
+        route = self._route(workload)
+        return self._links[self._link_offsets[route] : self._link_offsets[route + 1]]
 
     def fits(self, workload: int) -> bool:
         """Whether each link direction of the workload's route has room in this round."""
-        route = self._links[self._first[workload] : self._first[workload + 1]]
-        return bool((self.link_load[route] < self.workloads.topology.capacity[route]).all())
+        links = self._route_links(workload)
+        return bool((self.link_load[links] < self.topology.capacity[links]).all())
 
     def available(self) -> NDArray[np.int64]:
         """The workloads that could be sent now: ready, and with room on their routes."""
@@ -68,24 +67,65 @@ class RoundState:
         Raises:
             ScheduleError: where it is not ready or does not fit.
         """
-        _check_can_send(self, workload)
-        self.link_load[self._links[self._first[workload] : self._first[workload + 1]]] += 1
+        if not self.ready()[workload]:
+            raise ScheduleError(
+                f"round {self.round}: workload {workload} is not ready, or was sent already"
+            )
+        if not self.fits(workload):
+            raise ScheduleError(
+                f"round {self.round}: workload {workload} finds a link of its route full"
+            )
+        self.link_load[self._route_links(workload)] += 1
         self.sent_in[workload] = self.round
 
     def end_round(self) -> None:
-        """Moves to the next round: all links are free again."""
+        """Moves to the next round, in which all links are free again."""
         self.round += 1
         self.link_load[:] = 0
 
 
 @dataclasses.dataclass(eq=False)
-class GrownState:
-    """One stage whose trees grow: any hop from a server that has a piece to one that lacks it.
+class RoundState(_PlayState):
+    """Workloads in the middle of a round, as a policy sees them, and how it sends them."""
+
+    workloads: Workloads
+    barrier: bool
+    """Whether the all-gather waits for the whole reduce-scatter."""
+
+    def __post_init__(self) -> None:
+        self.topology = self.workloads.topology
+        super().__init__(len(self.workloads), *self.workloads.links())
+        waits_for = np.diff(self.workloads.prefix_offsets)
+        self._waiting = np.repeat(np.arange(len(self.workloads)), waits_for)
+
+    @property
+    def done(self) -> bool:
+        """Whether every workload was sent."""
+        return bool((self.sent_in >= 0).all())
+
+    def ready(self) -> NDArray[np.bool_]:
+        """[W] not sent yet, and every prefix completed in an earlier round."""
+        complete = (self.sent_in >= 0) & (self.sent_in < self.round)
+        missing = np.bincount(
+            self._waiting, ~complete[self.workloads.prefix], minlength=len(self.workloads)
+        )
+        ready = (self.sent_in < 0) & (missing == 0)
+        if self.barrier and not complete[self.workloads.op == REDUCE].all():
+            ready &= self.workloads.op != COPY
+        return ready
+
+    def _route(self, workload: int) -> int:
+        return workload
+
+
+@dataclasses.dataclass(eq=False)
+class GrownState(_PlayState):
+    """A stage whose trees grow: any hop from a server that holds a piece to one that lacks it.
 
     Same interface as `RoundState`. Piece p starts at server p (by rank), and a workload is a hop
     and a piece, numbered ``hop * pieces + piece``. A reduce-scatter is played backward in time, as
-    the all-gather that it then is: what a hop carries goes from its target to its source, and the
-    first round played is the schedule's last.
+    an all-gather: what a hop carries goes from its target to its source, and the first round played
+    is the schedule's last.
 
     >>> import gradweave as gw
     >>> state = gw.simulate.GrownState(
@@ -113,20 +153,15 @@ class GrownState:
         pieces = self.topology.num_servers
         source = self.topology.rank[self.route_nodes[self.route_offsets[:-1]]]
         target = self.topology.rank[self.route_nodes[self.route_offsets[1:] - 1]]
+        links = self.topology.links_along(self.route_nodes, self.route_offsets)
+        link_offsets = self.route_offsets - np.arange(len(self.route_offsets))
+        super().__init__(len(source) * pieces, links, link_offsets)
         self.giver, self.taker = (target, source) if self.backward else (source, target)
         """[H] rank of the server that must hold a piece, and of the one that gets it."""
-        self.round = 0
-        """The current round."""
-        self.sent_in = np.full(len(source) * pieces, -1, np.int64)
-        """[H·P] round in which each workload was sent; −1 where it was not."""
-        self.link_load = np.zeros(len(self.topology.source), np.int64)
-        """[L] transfers that each link direction carries in this round so far."""
         self.holds = np.eye(pieces, dtype=bool)
         """[N, P] whether a server holds a piece since an earlier round."""
         self.promised = np.zeros((pieces, pieces), bool)
         """[N, P] whether a piece is on its way to a server in this round."""
-        self._links = self.topology.links_along(self.route_nodes, self.route_offsets)
-        self._first = self.route_offsets - np.arange(len(self.route_offsets))
 
     @property
     def done(self) -> bool:
@@ -138,53 +173,29 @@ class GrownState:
         lacks = ~(self.holds | self.promised)
         return (self.holds[self.giver] & lacks[self.taker]).reshape(-1)
 
-    def fits(self, workload: int) -> bool:
-        """Whether each link direction of the workload's route has room in this round."""
-        hop = workload // self.topology.num_servers
-        route = self._links[self._first[hop] : self._first[hop + 1]]
-        return bool((self.link_load[route] < self.topology.capacity[route]).all())
-
-    def available(self) -> NDArray[np.int64]:
-        """The workloads that could be sent now: ready, and with room on their routes."""
-        return np.array(
-            [w for w in np.flatnonzero(self.ready()).tolist() if self.fits(w)], np.int64
-        )
-
     def send(self, workload: int) -> None:
         """Sends a workload in this round.
 
         Raises:
             ScheduleError: where it is not ready or does not fit.
         """
-        _check_can_send(self, workload)
+        super().send(workload)
         hop, piece = divmod(workload, self.topology.num_servers)
-        self.link_load[self._links[self._first[hop] : self._first[hop + 1]]] += 1
         self.promised[self.taker[hop], piece] = True
-        self.sent_in[workload] = self.round
 
     def end_round(self) -> None:
         """Moves to the next round: what was on the way is held, all links are free again."""
         self.holds |= self.promised
         self.promised[:] = False
-        self.round += 1
-        self.link_load[:] = 0
+        super().end_round()
 
-
-def _check_can_send(state: RoundState | GrownState, workload: int) -> None:
-    """Raises `ScheduleError` where a workload is not ready or does not fit."""
-    if not state.ready()[workload]:
-        raise ScheduleError(
-            f"round {state.round}: workload {workload} is not ready, or was sent already"
-        )
-    if not state.fits(workload):
-        raise ScheduleError(
-            f"round {state.round}: workload {workload} finds a link of its route full"
-        )
+    def _route(self, workload: int) -> int:
+        return workload // self.topology.num_servers
 
 
 Policy = Callable[[RoundState], Iterable[int]]
-"""Given the state at the start of a round, workloads in the order in which to try them; what is
-ready and fits is sent."""
+"""State at the start of a round -> workloads in the order in which to try them; those that are
+ready and fit are sent."""
 
 
 def play(
@@ -198,11 +209,11 @@ def play(
     """Plays a policy until every workload is sent.
 
     Args:
-        workloads: what must move.
-        policy: what to try first, round by round.
+        workloads: the transfers.
+        policy: chooses the order, round by round.
         barrier: for an all-reduce, whether the all-gather waits for the whole reduce-scatter.
         scheduler: the schedule's provenance.
-        patience: rounds in a row without a single transfer after which to give up.
+        patience: consecutive rounds without a transfer after which to fail.
 
     Returns:
         The schedule; not verified here.

@@ -60,8 +60,8 @@ def round_seconds(schedule: Schedule, gradient_bytes: float) -> NDArray[np.float
         return np.zeros(0)
     topology = schedule.topology
     links, transfer = schedule.route_links
-    at = schedule.round[transfer].astype(np.int64) * len(topology.source) + links
-    _, slot, load = np.unique(at, return_inverse=True, return_counts=True)
+    link_in_round = schedule.round[transfer].astype(np.int64) * len(topology.source) + links
+    _, slot, load = np.unique(link_in_round, return_inverse=True, return_counts=True)
     share = topology.bandwidth_bytes_per_s[links] / load[slot]
     first = np.searchsorted(transfer, np.arange(schedule.num_transfers))
     duration = np.add.reduceat(
@@ -75,7 +75,7 @@ def round_seconds(schedule: Schedule, gradient_bytes: float) -> NDArray[np.float
 def event_seconds(
     schedule: Schedule, gradient_bytes: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Start and end of each transfer, where nothing waits for anything but its data and its links.
+    """Start and end of each transfer, where a transfer waits only for its data and its links.
 
     Transfers claim their links in the schedule's order. Each of a link's `capacity` lanes has an
     equal part of the bandwidth and carries one transfer at a time; a transfer starts when every

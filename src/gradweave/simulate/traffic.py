@@ -16,11 +16,11 @@ class Traffic:
     link_bytes: Floats
     """[L] bytes that each link direction carries."""
     sent_bytes: Floats
-    """[N] bytes that each server sends of its own accord, by rank."""
+    """[N] bytes that each server sends as a source, by rank."""
     received_bytes: Floats
-    """[N] bytes that are meant for each server, by rank."""
+    """[N] bytes that each server receives as a target, by rank."""
     forwarded_bytes: Floats
-    """[N] bytes that each server passes on for others without using them, by rank."""
+    """[N] bytes that each server forwards on the routes of others, by rank."""
 
 
 def traffic(schedule: Schedule, gradient_bytes: float) -> Traffic:
