@@ -23,8 +23,8 @@ from timing import timed
 
 import gradweave as gw
 from gradweave.schedulers import scheduler as scheduler_module
-from gradweave.schedulers import solve as solve_function
-from gradweave.schedulers.trees import symmetric as symmetric_module
+from gradweave.schedulers.solve import solution as solution_module
+from gradweave.schedulers.trees import symmetric
 
 NETWORKS = ("bcube:n=32,k=1", "torus:32x32", "bcube:n=64,k=1", "torus:64x64")
 SEED = 0
@@ -56,7 +56,7 @@ def measure(spec: str) -> dict[str, Any]:
     topology_s, network = timed(lambda: gw.topology.from_spec(spec))
     verifying, bounding = Clock(), Clock()
     scheduler_module.verify = verifying.wrap(scheduler_module.verify)
-    for module in (symmetric_module, sys.modules[solve_function.__module__]):
+    for module in (symmetric, solution_module):
         module.free_trees = bounding.wrap(module.free_trees)
     total_s, solution = timed(lambda: gw.solve(network, seed=SEED))
     return {

@@ -248,7 +248,7 @@ def train(settings: Path) -> None:
     """Gradweave's side: trains as `gradweave train` does, and prints when updates are reported."""
     options = json.loads(settings.read_text())
     os.environ["XDG_CACHE_HOME"] = options["compiled"]
-    from gradweave.cli.jax_start import start_jax
+    from gradweave.processes.jax_start import start_jax
 
     start_jax(options["devices"])
 
