@@ -139,8 +139,8 @@ def test_progress_tells_the_agent_and_the_time_left(gradweave, config, stands_st
 
     monkeypatch.setattr(learn, "Progress", Told)
     assert gradweave("learn", "--config", config).status == 0
-    assert told[:2] == ["preparing mean", "compiling"]
-    told = told[2:]
+    assert told[:3] == ["reading the networks", "preparing mean", "compiling"]
+    told = told[3:]
     assert len(told) == 9
     assert told[0].startswith("update 1 of 9, flow-tree selection: 50.0% over the bound; about ")
     assert told[1].startswith("update 2 of 9, workload scheduling: ")

@@ -10,8 +10,7 @@ import click
 
 from gradweave import lazy
 from gradweave.cli.console import Progress, duration, note, print_json, print_lines
-from gradweave.cli.options import json_option
-from gradweave.errors import FileError
+from gradweave.cli.options import json_option, writable_folder
 from gradweave.processes.jax_start import start_jax
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ _AGENTS = {"tree": "flow-tree selection", "workload": "workload scheduling"}
     "file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="TOML file that says what to train and on what.  [default: the shipped weights' own]",
+    help="TOML file with the training's configuration.  [default: that of the shipped weights]",
 )
 @click.option(
     "--output",
@@ -36,7 +35,7 @@ _AGENTS = {"tree": "flow-tree selection", "workload": "workload scheduling"}
     metavar="FOLDER",
     default=Path("learned"),
     show_default=True,
-    help="Folder for weights, checkpoint and logs; a training that is there is gone on with.",
+    help="Folder for weights, checkpoint and logs; a training that is there is resumed.",
 )
 @click.option(
     "--devices",
@@ -56,72 +55,73 @@ _AGENTS = {"tree": "flow-tree selection", "workload": "workload scheduling"}
 def learn(
     file: Path | None, output: Path, devices: int | None, aggregation: str, as_json: bool
 ) -> None:
-    """Train the policies that the scheduler "learned" plays.
+    """Train the policies of the scheduler "learned".
 
-    A checkpoint is written every few minutes and on Ctrl-C; the same command then goes on from it
-    and, on as many devices, ends in the same weights as it would have without the break.
+    A checkpoint is written every few minutes and on Ctrl-C; the same command then resumes from it
+    and, on as many devices, ends in the same weights as it would have without the interruption.
     """
     lazy.require("gradweave learn", *_NEEDED, extra="learn")
-    if output.exists() and not output.is_dir():
-        raise FileError(f"{output}: is not a directory; give another name to --output")
+    writable_folder(output, "--output")
     begun = time.monotonic()
     from gradweave.learning.config import parse_aggregation, read_config
 
     config = read_config(file)
     parse_aggregation(aggregation, devices)
     _check_groups(config, devices)
-    with Progress("starting JAX"):
-        from gradweave.learning.training import WEIGHTS, train, updates_done
+    with Progress("starting JAX") as progress:
+        result = _train(config, output, devices, aggregation, progress)
+    result["wall_s"] = round(time.monotonic() - begun, 2)
+    if as_json:
+        print_json(result)
+    else:
+        number = result["devices"]
+        print_lines(
+            f"{config.updates} updates, {config.updates - result['resumed_from']} of them now, "
+            f"in {duration(result['wall_s'])} on {number} device{'s' * (number > 1)}",
+            f"weights: {result['weights']}",
+            f"use them: gradweave schedule NET --scheduler {shlex.quote(result['scheduler'])}",
+        )
 
-        before = updates_done(config, output)
-        number = _devices(config, devices)
-    if before:
-        note(f"resumes from {output}: {before} of {config.updates} updates are done")
-    last: Report | None = None
-    progress = Progress("reading the networks")
 
-    def report(made: "Report") -> None:
-        nonlocal last
-        last = made
-        progress(_doing(made))
+def _train(
+    config: "Config", output: Path, devices: int | None, aggregation: str, progress: Progress
+) -> dict[str, Any]:
+    """Trains, and returns the result as JSON."""
+    from gradweave.learning.training import WEIGHTS, train, updates_done
+    from gradweave.training.resuming import resuming
 
-    try:
-        with progress:
-            train(
-                config,
-                output,
-                report=report,
-                devices=number,
-                aggregation=aggregation,
-                progress=progress,
-            )
-    except KeyboardInterrupt:
-        done = updates_done(config, output)
-        if done:
-            note(f"{output} holds {done} of {config.updates} updates; learn again to go on")
-        raise
+    before = updates_done(config, output)
+    number = _devices(config, devices)
+    reports: list[Report] = []
+
+    def report(at: "Report") -> None:
+        reports[:] = [at]
+        progress(_doing(at))
+
+    def done() -> int:
+        return updates_done(config, output)
+
+    progress("reading the networks")
+    with resuming(output, before, config.updates, done, "learn", note):
+        train(
+            config,
+            output,
+            report=report,
+            devices=number,
+            aggregation=aggregation,
+            progress=progress,
+        )
     weights = output / WEIGHTS
-    scheduler = f"learned:weights={weights}"
-    held: dict[str, Any] = {
+    return {
         "output": str(output),
         "weights": str(weights),
-        "scheduler": scheduler,
+        "scheduler": f"learned:weights={weights}",
         "updates": config.updates,
         "resumed_from": before,
         "devices": number,
         "aggregation": aggregation,
-        "over_bound": None if last is None else last.over_bound,
-        "wall_s": round(time.monotonic() - begun, 2),
+        "over_bound": reports[0].over_bound if reports else None,
     }
-    if as_json:
-        print_json(held)
-    else:
-        print_lines(
-            f"{config.updates} updates, {config.updates - before} of them now, "
-            f"in {duration(held['wall_s'])} on {number} device{'s' * (number > 1)}",
-            f"weights: {weights}",
-            f"use them: gradweave schedule NET --scheduler {shlex.quote(scheduler)}",
-        )
 
 
 def _check_groups(config: "Config", devices: int | None) -> None:
@@ -152,8 +152,8 @@ def _devices(config: "Config", asked: int | None) -> int:
     )
 
 
-def _doing(made: "Report") -> str:
+def _doing(at: "Report") -> str:
     return (
-        f"update {made.update} of {made.of}, {_AGENTS[made.agent]}: "
-        f"{made.over_bound:.1%} over the bound; about {duration(made.seconds_left)} left"
+        f"update {at.update} of {at.of}, {_AGENTS[at.agent]}: "
+        f"{at.over_bound:.1%} over the bound; about {duration(at.seconds_left)} left"
     )

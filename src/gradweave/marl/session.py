@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gradweave.errors import GradweaveError
 from gradweave.marl.request import Request
 from gradweave.processes.jax_start import start_jax
+from gradweave.training.resuming import resuming
 
 if TYPE_CHECKING:  # they import JAX, for which it is too early
     from gradweave.marl.training import Report, Trained
@@ -102,9 +103,9 @@ def train(
 
     with processes.lost_is_an_error():
         before = processes.number_of_first(done)
-    if before and processes.first:
-        note(f"resumes from {output}: {before} of {config.updates} updates are done")
-    try:
+    with contextlib.ExitStack() as stack:
+        if processes.first:
+            stack.enter_context(resuming(output, before, config.updates, done, "train", note))
         return training.train(
             config,
             output,
@@ -114,7 +115,3 @@ def train(
             extend=extend,
             processes=processes,
         )
-    except KeyboardInterrupt:
-        if processes.first and (now := done()):
-            note(f"{output} holds {now} of {config.updates} updates; train again to go on")
-        raise
