@@ -1,4 +1,4 @@
-"""What people look at: a schedule's page, a network's layout, the comparison and its chart."""
+"""Pages, layouts, tables and charts: a schedule's page, a network's layout, comparisons."""
 
 from gradweave.report.chart import comparison_chart
 from gradweave.report.comparison import TABLE_2, Case, Row, compare

@@ -11,30 +11,30 @@ from numpy.typing import NDArray
 
 from gradweave.topology.topology import Topology
 
-IN_A_ROW = 44
+MAX_ROW = 44
 """Boxes stand side by side with their servers in a row up to this many servers and gaps, in two
 rows that face each other where switches join boxes; where there are more, each box is a column."""
-LARGEST_BOX = 64
+MAX_BOX = 64
 """Servers of the largest box that is drawn as one."""
 _BAR = 0.95
-"""From a row of servers to the bar beside it, in spaces between servers."""
+"""Distance of a bar from its row of servers, in units of the distance between servers."""
 _LAYER = 1.2
 _STACKED = 0.8
-"""Between bars of one layer, which lie over each other."""
-_WAY_UP = 0.7
+"""Distance of bars of one layer that are stacked."""
+_UPLINK_SPAN = 0.7
 """Share of a bar over which its links to higher switches are spread."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drawing:
-    """Where everything is, in units that the nodes share, y growing upwards."""
+    """Positions of nodes and link ends in one unit, y growing upwards."""
 
     positions: NDArray[np.float64]
-    """[V, 2] each node; the middle of a bar."""
+    """[V, 2] of each node; the centre of a bar."""
     reach: NDArray[np.float64]
     """[V, 2] half of a bar's extent along x and y; zeros for a point."""
     ends: NDArray[np.float64]
-    """[L, 2] where each link direction leaves its source: on a point, the point itself."""
+    """[L, 2] where each link direction leaves its source; a point's own position."""
 
     @staticmethod
     def of_points(topology: Topology, positions: NDArray) -> "Drawing":
@@ -50,7 +50,7 @@ def in_boxes(topology: Topology) -> Drawing | None:
             the shared ones are not linked to each other.
 
     Returns:
-        The drawing; None where the network has not that shape.
+        The drawing; None where the network does not have this shape.
     """
     home = _home_switches(topology)
     if home is None:
@@ -63,7 +63,7 @@ def in_grid(topology: Topology) -> Drawing | None:
     """Draws servers in a grid with a bar for each row and each column: BCube of two levels.
 
     Returns:
-        The drawing; None where servers have not two switches each, one of either kind.
+        The drawing; None where servers do not have two switches each, one of either kind.
     """
     servers = topology.servers
     degree = np.bincount(topology.source, minlength=topology.num_nodes)
@@ -116,7 +116,7 @@ def _home_switches(topology: Topology) -> NDArray[np.int64] | None:
     home[source[order[::-1]]] = target[order[::-1]]
     homes = home[topology.servers]
     sizes = np.bincount(homes[homes >= 0], minlength=1)
-    if (homes < 0).any() or sizes.max() > LARGEST_BOX or sizes[np.unique(homes)].min() < 2:
+    if (homes < 0).any() or sizes.max() > MAX_BOX or sizes[np.unique(homes)].min() < 2:
         return None
     if np.isin(source, homes)[np.isin(target, homes)].any():
         return None
@@ -137,7 +137,7 @@ def _levels(topology: Topology, home: NDArray) -> NDArray[np.int64]:
 
 
 class _Boxes:
-    """Places nodes layer by layer, from the servers up."""
+    """Places nodes layer by layer, from the servers upwards."""
 
     def __init__(self, topology: Topology, home: NDArray, level: NDArray) -> None:
         self.topology, self.home, self.level = topology, home, level
@@ -151,7 +151,7 @@ class _Boxes:
         self.down = [topology.source[above & (topology.target == v)] for v in range(len(level))]
         facing = len(self.boxes) > 1 and bool(level.any())
         half = -(-len(self.boxes) // 2) if facing else len(self.boxes)
-        self.upright = sum(len(box) + 1 for box in self.boxes[:half]) > IN_A_ROW
+        self.upright = sum(len(box) + 1 for box in self.boxes[:half]) > MAX_ROW
         """Whether a box is a column."""
         self.halves = (
             [self.boxes[:half], self.boxes[half:]] if facing and not self.upright else [self.boxes]
@@ -160,31 +160,31 @@ class _Boxes:
         self.reach = np.zeros_like(self.positions)
 
     def drawing(self) -> Drawing:
-        """The whole drawing: each half from its servers up, then what joins them, in the middle."""
-        belongs = self._belongs()
+        """The whole drawing: each half from its servers upwards, then the switches between them."""
+        half = self._half_of()
         top = 0.0
         for number, boxes in enumerate(self.halves):
             self._place_boxes(boxes)
             leaves = any(len(self.up[self.home[box[0]]]) for box in boxes) and not self.upright
-            top = max(top, self._place_layers(belongs == number, leaves * (_BAR - 0.3)))
+            top = max(top, self._place_layers(half == number, leaves * (_BAR - 0.3)))
         if len(self.halves) > 1:
-            end = self._place_layers(belongs == 2, top)
+            end = self._place_layers(half == 2, top)
             # The upper half is turned over: its own top lies one layer above the middle.
             turned = end + _LAYER + top - self.positions[:, 1]
-            self.positions[:, 1] = np.where(belongs == 1, turned, self.positions[:, 1])
+            self.positions[:, 1] = np.where(half == 1, turned, self.positions[:, 1])
         return Drawing(self.positions, self.reach, self._ends())
 
-    def _belongs(self) -> NDArray[np.int64]:
-        """[V] the half that a node belongs to; 2 for what joins both."""
-        belongs = np.full(self.topology.num_nodes, -1)
+    def _half_of(self) -> NDArray[np.int64]:
+        """[V] the half that a node belongs to; 2 for switches that join both."""
+        half_of = np.full(self.topology.num_nodes, -1)
         for number, boxes in enumerate(self.halves):
             for box in boxes:
-                belongs[box] = belongs[self.home[box[0]]] = number
+                half_of[box] = half_of[self.home[box[0]]] = number
         for v in np.argsort(self.level, kind="stable").tolist():
-            if belongs[v] < 0:
-                below = np.unique(belongs[self.down[v]])
-                belongs[v] = below[0] if len(below) == 1 else 2
-        return belongs
+            if half_of[v] < 0:
+                below = np.unique(half_of[self.down[v]])
+                half_of[v] = below[0] if len(below) == 1 else 2
+        return half_of
 
     def _place_boxes(self, boxes: list[NDArray]) -> None:
         """Places boxes side by side."""
@@ -194,7 +194,7 @@ class _Boxes:
             edge = self._place_box(box, edge) + (1.9 if beside else 1.15 if self.upright else 1.7)
 
     def _place_layers(self, mine: NDArray[np.bool_], height: float) -> float:
-        """Places the higher switches of some nodes above a height; returns their own."""
+        """Places the higher switches among some nodes above a height; returns their height."""
         for step in range(1, int(self.level.max()) + 1):
             layer = np.flatnonzero(mine & (self.level == step))
             if len(layer):
@@ -202,7 +202,7 @@ class _Boxes:
         return height
 
     def _place_box(self, box: NDArray, edge: float) -> float:
-        """Places one box, its first server at an edge; returns where it ends."""
+        """Places one box from an edge; returns its other edge."""
         switch = self.home[box[0]]
         along, across = (1, 0) if self.upright else (0, 1)
         sign = -1.0 if self.upright else 1.0
@@ -211,7 +211,7 @@ class _Boxes:
         self.positions[box, across] = edge if self.upright else 0.0
         middle = (len(box) - 1) / 2 * sign
         self.positions[switch, along] = middle + (0.0 if self.upright else edge)
-        # With links upwards it stands on their way, else on the servers' other side.
+        # With links upwards it is on their side of the servers, else on the other.
         outward = 1.0 if len(self.up[switch]) else -1.0
         gap = 0.55 if self.upright else _BAR
         self.positions[switch, across] = (edge if self.upright else 0.0) + outward * gap
@@ -222,7 +222,7 @@ class _Boxes:
         return edge if self.upright else edge + len(box) - 1
 
     def _place_layer(self, layer: NDArray, height: float) -> float:
-        """Places one layer of higher switches above a height; returns its own."""
+        """Places one layer of higher switches above a height; returns its height."""
         points = [v for v in layer.tolist() if len(self.down[v]) < 3]
         bars = [v for v in layer.tolist() if len(self.down[v]) >= 3]
         owned = self.upright and points and all(self._beside_server(v) for v in points)
@@ -235,7 +235,7 @@ class _Boxes:
         return self._stack(bars, height + _LAYER) if bars else height
 
     def _stack(self, bars: list[int], height: float) -> float:
-        """Places bars from a height up, over each other where they would meet; returns the last."""
+        """Places bars from a height upwards, stacked where they would overlap."""
         taken: list[float] = []
         for v in bars:
             low, high = self._span(self.down[v])
@@ -246,9 +246,9 @@ class _Boxes:
         return height + (len(taken) - 1) * _STACKED
 
     def _beside_server(self, switch: int) -> bool:
-        """Places a switch of one server beside it, in a column; whether it was one of those.
+        """Places a switch of one server beside it, in a column; False if it is not such a switch.
 
-        Lower ones stand further out, so that their links upwards pass the others.
+        Lower ones are further out, so that their links upwards pass the others.
         """
         if len(self.down[switch]) != 1 or not self.topology.is_server[self.down[switch][0]]:
             return False
@@ -262,7 +262,7 @@ class _Boxes:
         return float(low.min()), float(high.max())
 
     def _ends(self) -> NDArray[np.float64]:
-        """Where links leave bars: straight over their other end, spread where several go up."""
+        """Where links leave bars: in line with their other end, spread where several go upwards."""
         source, target = self.topology.source, self.topology.target
         ends = self.positions[source]
         for link in range(len(source)):
@@ -273,25 +273,25 @@ class _Boxes:
                 along = int(self.reach[v, 1] > 0)
                 ends[link, along] = self.positions[other, along]
             elif self.level[other] > self.level[v]:
-                ends[link] = self._way_up(v, other)
+                ends[link] = self._uplink_end(v, other)
             else:
                 ends[link, 0] = (
-                    self._way_up(other, v)[0]
+                    self._uplink_end(other, v)[0]
                     if self.reach[other].any()
                     else (self.positions[other, 0])
                 )
         return ends
 
-    def _way_up(self, v: int, other: int) -> NDArray[np.float64]:
-        """Where a bar's link to a higher switch leaves it, or passes above its upper end."""
+    def _uplink_end(self, v: int, other: int) -> NDArray[np.float64]:
+        """Where a bar's link to a higher switch leaves it, at its upper end if it is upright."""
         ways = self.up[v].tolist()
         share = (ways.index(other) + 0.5) / len(ways) * 2 - 1
         if self.reach[v, 1]:
             return self.positions[v] + [0.4 * share, self.reach[v, 1]]
-        return self.positions[v] + [_WAY_UP * share * self.reach[v, 0], 0.0]
+        return self.positions[v] + [_UPLINK_SPAN * share * self.reach[v, 0], 0.0]
 
 
 def _apart(x: NDArray, gap: float) -> NDArray[np.float64]:
-    """Moves sorted places apart to at least a gap, about their mean."""
+    """Moves sorted coordinates to distances of at least a gap, around the same mean."""
     moved = np.maximum.accumulate(x - gap * np.arange(len(x))) + gap * np.arange(len(x))
     return moved - (moved.mean() - x.mean())

@@ -1,24 +1,22 @@
 """The chart of `gradweave compare`: rounds beside the lower bound and the paper's figures."""
 
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
-from gradweave.lazy import missing
+from gradweave.report.figures import INK, literal, new_figure, save_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _COLOURS = ("#4269d0", "#e3903b", "#3ca58a", "#c65b8c", "#8b6fc9", "#9a7b4f", "#5aa9d6", "#7d8794")
-_INK, _MUTED, _BOUND = "#23262b", "#767b84", "#c0392b"
-_PANELS_A_ROW = 3
+_MUTED, _BOUND = "#767b84", "#c0392b"
+_PANELS_PER_ROW = 3
 _OUTLIER = 3.5
-"""A bar that is longer than this many times the median is cut off and says its length."""
+"""A bar longer than this many times the median is truncated, and its length written beside it."""
 
 _Row = Mapping[str, Any]
 
@@ -27,7 +25,8 @@ def comparison_chart(rows: Sequence[_Row], path: str | Path) -> None:
     """Draws a comparison of schedulers as a PNG: a panel per network, a bar per scheduler.
 
     A bar is a scheduler's mean rounds, the tick in it its best run, the diamond the paper's figure,
-    the line across the bars the network's lower bound. Bars far longer than the others are cut off.
+    the line across the bars the network's lower bound. Bars far longer than the others are
+    truncated.
 
     Args:
         rows: one mapping per network and scheduler with ``label`` (or ``topology``),
@@ -39,18 +38,13 @@ def comparison_chart(rows: Sequence[_Row], path: str | Path) -> None:
         MissingExtraError: matplotlib is not installed.
         FileError: the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing("a chart", "matplotlib") from error
     if not rows:
         raise OptionError("nothing to draw: expected at least one row, got none")
     networks = list(dict.fromkeys(_network(row) for row in rows))
     schedulers = list(dict.fromkeys(str(row["scheduler"]) for row in rows))
-    across = min(_PANELS_A_ROW, len(networks))
+    across = min(_PANELS_PER_ROW, len(networks))
     down = -(-len(networks) // across)
-    size = (2.6 + 3.0 * across, 1.0 + down * (0.55 + 0.23 * len(schedulers)))
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    figure = new_figure(2.6 + 3.0 * across, 1.0 + down * (0.55 + 0.23 * len(schedulers)))
     panels = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
     for panel, network in zip(panels, networks, strict=False):
         _draw_network(panel, network, [row for row in rows if _network(row) == network], schedulers)
@@ -58,18 +52,11 @@ def comparison_chart(rows: Sequence[_Row], path: str | Path) -> None:
         panel.set_axis_off()
     panels[0].invert_yaxis()
     _legend(figure, rows)
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
-    atomic_write(path, image.getvalue())
+    save_png(figure, path)
 
 
 def _network(row: _Row) -> str:
-    return _plain(row.get("label") or row["topology"])
-
-
-def _plain(text: object) -> str:
-    """Text that matplotlib draws as it stands, without reading mathematics into dollar signs."""
-    return str(text).replace("$", r"\$")
+    return literal(row.get("label") or row["topology"])
 
 
 def _draw_network(axes: "Axes", network: str, rows: list[_Row], schedulers: list[str]) -> None:
@@ -91,12 +78,12 @@ def _draw_network(axes: "Axes", network: str, rows: list[_Row], schedulers: list
             end = float(row["paper"]) + 0.01 * edge  # the figure goes behind the diamond
         axes.text(
             end + 0.015 * edge, place, figure if mean <= edge else f"→ {figure}", va="center",
-            fontsize=7.5, color=_INK,
+            fontsize=7.5, color=INK,
         )  # fmt: skip
         if row.get("paper") is not None:
             axes.scatter(
                 min(float(row["paper"]), edge), place, marker="D", s=22, color="white",
-                edgecolor=_INK, linewidth=1.1, zorder=5,
+                edgecolor=INK, linewidth=1.1, zorder=5,
             )  # fmt: skip
     for bound in {float(row["bound"]) for row in rows if row.get("bound") is not None}:
         axes.axvline(bound, color=_BOUND, linewidth=1.4, zorder=4)
@@ -107,11 +94,11 @@ def _dress(
     axes: "Axes", network: str, rows: list[_Row], schedulers: list[str], edge: float
 ) -> None:
     stages = {str(row["stages"]).replace("_", "-") for row in rows if row.get("stages")}
-    axes.set_title(network, loc="left", fontsize=10, color=_INK, fontweight="bold")
+    axes.set_title(network, loc="left", fontsize=10, color=INK, fontweight="bold")
     axes.set_title(", ".join(sorted(stages)), loc="right", fontsize=7.5, color=_MUTED)
     axes.set_xlim(0, 1.16 * edge)
-    axes.set_yticks(range(len(schedulers)), [_plain(name).lstrip("_") for name in schedulers])
-    axes.tick_params(axis="both", length=0, labelcolor=_INK, labelsize=8)
+    axes.set_yticks(range(len(schedulers)), [literal(name).lstrip("_") for name in schedulers])
+    axes.tick_params(axis="both", length=0, labelcolor=INK, labelsize=8)
     axes.xaxis.grid(True, color="#e4e4e0", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
@@ -127,9 +114,9 @@ def _legend(figure: "Figure", rows: Sequence[_Row]) -> None:
     if any(row.get("bound") is not None for row in rows):
         handles.append(Line2D([], [], color=_BOUND, linewidth=1.4, label="lower bound"))
     if any(row.get("paper") is not None for row in rows):
-        diamond = dict(marker="D", color="white", markeredgecolor=_INK, markersize=5)
+        diamond = dict(marker="D", color="white", markeredgecolor=INK, markersize=5)
         handles.append(Line2D([], [], label="figure in the paper", **diamond))  # pyright: ignore
     figure.legend(
         handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=8.5,
-        labelcolor=_INK,
+        labelcolor=INK,
     )  # fmt: skip

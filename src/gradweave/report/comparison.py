@@ -18,20 +18,19 @@ from gradweave.topology.topology import Topology
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One column of the table: a network, or several of one kind, and what is counted on it."""
+    """One column of the table: a network, or several of one kind, and the stages that count."""
 
     label: str
     """Short name, such as B3."""
     spec: str
-    """Specification of the network; of the first, where `instances` is more than one."""
+    """Specification of the network; of the first, where there are several `instances`."""
     stages: Collective = "all_reduce"
-    """What is counted: the paper counts both stages on BCube and Jellyfish, one on DCell."""
+    """The stages that count: in the paper both on BCube and Jellyfish, one on DCell."""
     instances: int = 1
-    """Number of networks that the seeds go through: run i is on ``spec`` with ``seed=i``, modulo
-    this."""
+    """Number of networks: run i is on ``spec`` with ``seed=i`` modulo this."""
 
     faults: Faults = dataclasses.field(default_factory=Faults)
-    """What each network has lost."""
+    """Links and servers that each network has lost."""
 
     def network(self, seed: int) -> Topology:
         """The network of one run."""
@@ -51,8 +50,8 @@ TABLE_2: tuple[Case, ...] = (
     *(Case(f"D{n}", f"dcell:n={n},k=1", "reduce_scatter") for n in (4, 5, 6)),
     *(Case(name, f"jellyfish:reference={name}", instances=20) for name in ("J10", "J15", "J20")),
 )
-"""The nine networks of the paper's Table 2. Its Jellyfish graphs are unknown; the three here stand
-for 20 graphs each."""
+"""The nine networks of the paper's Table 2. Its Jellyfish graphs are unknown; each of the three
+here is 20 random graphs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,12 +70,12 @@ class Row:
     bound: float
     """Lower bound; the mean where the runs are on several networks."""
     paper: float | None
-    """The figure of the paper's Table 2, where it has this scheduler."""
+    """From the paper's Table 2, where it has this scheduler."""
     reason: str = ""
     """Why there is no figure."""
 
     def as_object(self) -> dict[str, Any]:
-        """The row for JSON and CSV; without the reason where there is none to give."""
+        """The row for JSON and CSV; without the reason where there is none."""
         row = dataclasses.asdict(self)
         if not self.reason:
             del row["reason"]
@@ -96,10 +95,10 @@ def compare(
     Args:
         cases: what to run on.
         schedulers: what to run.
-        seeds: runs of each scheduler on each case; at least 100 of a learned scheduler's single
-            drawn episodes, whose mean is asked for.
+        seeds: runs of each scheduler on each case; at least 100 of a learned scheduler that samples
+            one episode, whose mean is reported.
         time_limit: seconds for each run.
-        progress: told what is about to run.
+        progress: called with the case and scheduler that run next.
 
     Returns:
         Rows by case, then scheduler.
@@ -107,7 +106,7 @@ def compare(
     rows = []
     for case in cases:
         for scheduler in schedulers:
-            number = max(seeds, DRAWN) if _is_drawn(scheduler) else seeds
+            number = max(seeds, MIN_SAMPLED) if _is_sampled(scheduler) else seeds
             runs = [case.network(seed) for seed in range(number)]
             progress(f"{case.label}: {to_spec(scheduler)}")
             bounds = {
@@ -120,13 +119,13 @@ def compare(
 
 
 LEARNED = ("learned:samples=1,greedy=false", "learned:samples=0", "learned")
-"""A learned scheduler's three figures: the mean of drawn episodes, the best actions', the best of
-64 drawn ones."""
-DRAWN = 100
-"""Episodes that a mean of drawn ones is taken of, at least."""
+"""A learned scheduler's three rows: the mean of sampled episodes, the greedy episode, the best of
+64 sampled ones."""
+MIN_SAMPLED = 100
+"""Fewest sampled episodes that a mean is taken over."""
 
 
-def _is_drawn(scheduler: Scheduler) -> bool:
+def _is_sampled(scheduler: Scheduler) -> bool:
     return isinstance(scheduler, Learned) and scheduler.samples == 1 and not scheduler.greedy
 
 
@@ -141,10 +140,10 @@ def _row(
     reason = ""
     try:
         for seed, network in enumerate(runs):
-            made = scheduler.schedule(
+            schedule = scheduler.schedule(
                 network, collective=case.stages, seed=seed, time_limit=time_limit
             )
-            rounds.append(made.rounds)
+            rounds.append(schedule.rounds)
     except NoScheduleError as error:
         reason = str(error)
     name = to_spec(scheduler)

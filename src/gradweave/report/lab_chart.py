@@ -1,21 +1,19 @@
 """The chart of `gradweave lab`: measured times beside predicted ones, and the links' bytes."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradweave.atomic import atomic_write
-from gradweave.lazy import missing
+from gradweave.report.figures import INK, literal, new_figure, save_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from gradweave.lab.measure import Measurement
 
-_MEASURED, _PREDICTED, _INK = "#4269d0", "#e3903b", "#23262b"
+_MEASURED, _PREDICTED = "#4269d0", "#e3903b"
 
 
 def lab_chart(measurements: Sequence["Measurement"], title: str, path: str | Path) -> None:
@@ -26,34 +24,27 @@ def lab_chart(measurements: Sequence["Measurement"], title: str, path: str | Pat
     has a prediction: bytes that the kernel counted against bytes of data predicted.
 
     Args:
-        measurements: what was measured; at least one.
-        title: what on.
+        measurements: at least one.
+        title: of the chart, such as the network's name.
         path: where to write the PNG.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
         FileError: the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing("a chart", "matplotlib") from error
-    height = 1.6 + 0.34 * len(measurements)
-    figure = Figure(figsize=(10.5, max(height, 3.6)), dpi=150, layout="constrained")
+    figure = new_figure(10.5, max(1.6 + 0.34 * len(measurements), 3.6))
     times, links = figure.subplots(1, 2, width_ratios=(1.6, 1))
     _draw_times(times, measurements)
     _draw_links(links, measurements)
-    figure.suptitle(title.replace("$", r"\$"), fontsize=10, color=_INK)
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
-    atomic_write(path, image.getvalue())
+    figure.suptitle(literal(title), fontsize=10, color=INK)
+    save_png(figure, path)
 
 
 def _draw_times(axes: "Axes", measurements: Sequence["Measurement"]) -> None:
     for place, one in enumerate(measurements):
         runs = [1e3 * seconds for seconds in one.runs_s]
         axes.barh(place, 1e3 * one.measured_s, height=0.6, color=_MEASURED)
-        axes.plot([min(runs), max(runs)], [place, place], color=_INK, linewidth=1)
+        axes.plot([min(runs), max(runs)], [place, place], color=INK, linewidth=1)
         text = f"{1e3 * one.measured_s:.0f}"
         if one.predicted_s is not None:
             predicted = 1e3 * one.predicted_s
@@ -66,10 +57,10 @@ def _draw_times(axes: "Axes", measurements: Sequence["Measurement"]) -> None:
             textcoords="offset points",
             va="center",
             fontsize=7,
-            color=_INK,
+            color=INK,
         )
     labels = [f"{one.name}, {one.gradient_bytes / 1e6:g} MB" for one in measurements]
-    axes.set_yticks(range(len(labels)), [label.replace("$", r"\$") for label in labels], fontsize=8)
+    axes.set_yticks(range(len(labels)), [literal(label) for label in labels], fontsize=8)
     axes.invert_yaxis()
     axes.margins(x=0.2)
     axes.set_xlim(left=0)

@@ -1,4 +1,4 @@
-"""The figures of Table 2 of the paper, for comparison. None of them was measured here.
+"""The figures of Table 2 of the paper, for comparison. None of them were measured here.
 
 Source: Wei, Liu, Wu, "AllReduce Scheduling with Hierarchical Deep Reinforcement Learning", Table 2;
 mean number of rounds.

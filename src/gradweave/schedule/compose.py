@@ -11,10 +11,9 @@ from gradweave.schedule.schedule import COPY, REDUCE, Schedule
 def reverse(schedule: Schedule) -> Schedule:
     """The other stage: all transfers in reversed time and direction.
 
-    Copies take the place of reduces, and reduces of copies.
-    A valid all-gather becomes a valid reduce-scatter that merges at every server, and back. Each
-    link direction's load moves to its opposite, so the result respects the capacities where the two
-    directions of a link are alike.
+    Copies become reduces, and reduces copies. A valid all-gather becomes a valid reduce-scatter
+    that merges at every server, and vice versa. Each link direction's load moves to its opposite,
+    so the result respects the capacities where the two directions of a link are alike.
 
     Raises:
         ScheduleError: for an all-reduce.
@@ -82,11 +81,11 @@ def compose(reduce_scatter: Schedule, all_gather: Schedule) -> Schedule:
 
 
 def overlap(schedule: Schedule) -> Schedule:
-    """Lets each piece's all-gather start as soon as its root is complete, where links are free.
+    """Starts each piece's all-gather as soon as its root is complete, where links are free.
 
-    Every copy keeps the order of the schedule and moves to the earliest round in which its prefix
-    is complete, its route has room, and what it overwrites was written and sent on; reduces stay
-    where they are. The result never has more rounds.
+    Copies keep the order of the schedule, and each moves to the earliest round in which its prefix
+    is complete, its route has room, and the data that it overwrites was written and sent on;
+    reduces stay in their rounds. The result never has more rounds.
 
     Args:
         schedule: a valid all-reduce.

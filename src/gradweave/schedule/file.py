@@ -63,7 +63,7 @@ class _File(msgspec.Struct, omit_defaults=True):
 def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Schedule:
     """Reads a schedule file.
 
-    The schedule is well-formed, not necessarily valid: ask `gradweave.verify`.
+    The schedule is well-formed, not necessarily valid: `gradweave.verify` checks that.
 
     Args:
         path: a ``.json`` or ``.json.gz`` file.
@@ -87,19 +87,19 @@ def from_bytes(content: bytes, name: str) -> Schedule:
     """Reads a schedule from an unpacked file's content.
 
     Args:
-        content: what `to_bytes` gave.
-        name: what messages call it.
+        content: as `to_bytes` writes it.
+        name: of the file, in messages.
 
     Raises:
         FileError: where it does not hold a schedule; one line that names the field.
     """
     collecting = gc.isenabled()
-    # A million small lists and nothing to collect: the collector would take longer than the parser.
+    # A million small lists and no garbage: the collector would take longer than the parser.
     gc.disable()
     try:
-        held = msgspec.json.decode(content, type=_File)
+        file = msgspec.json.decode(content, type=_File)
         del content
-        return _to_schedule(held)
+        return _to_schedule(file)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FileError(f"{name}: not a schedule file: {error}") from error
     except RecursionError as error:
@@ -124,7 +124,7 @@ def save(schedule: Schedule, path: str | Path) -> None:
 
 
 def to_bytes(schedule: Schedule) -> bytes:
-    """An unpacked file's content: the same schedule is the same bytes."""
+    """An unpacked file's content: equal schedules have equal bytes."""
     return msgspec.json.encode(_from_schedule(schedule))
 
 
@@ -149,11 +149,11 @@ def _column(name: str, values: list[int]) -> NDArray[np.int64]:
         raise FileError(f"{name}: an integer does not fit in 64 bits") from error
 
 
-def _to_schedule(held: _File) -> Schedule:
-    transfers = held.transfers
-    if held.pieces != len(held.root):
+def _to_schedule(file: _File) -> Schedule:
+    transfers = file.transfers
+    if file.pieces != len(file.root):
         raise FileError(
-            f"pieces: is {held.pieces}, but root has {len(held.root)} entries; they must agree"
+            f"pieces: is {file.pieces}, but root has {len(file.root)} entries; they must agree"
         )
     lengths = np.fromiter(map(len, transfers.route), np.int64, len(transfers.route))
     try:
@@ -164,9 +164,9 @@ def _to_schedule(held: _File) -> Schedule:
         raise FileError("route: an integer does not fit in 64 bits") from error
     code = {name: number for number, name in enumerate(OPS)}
     schedule = Schedule(
-        topology=topology_from_object(held.topology),
-        collective=held.collective,
-        root=_column("root", held.root),
+        topology=topology_from_object(file.topology),
+        collective=file.collective,
+        root=_column("root", file.root),
         **{
             name: _column(name, getattr(transfers, name))
             for name in ("round", "piece", "source", "target")
@@ -174,12 +174,12 @@ def _to_schedule(held: _File) -> Schedule:
         op=np.fromiter(map(code.__getitem__, transfers.op), np.int8, len(transfers.op)),
         route_nodes=route_nodes,
         route_offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
-        scheduler=Provenance(held.scheduler.name, held.scheduler.options, held.scheduler.seed),
-        bound=StatedBound(held.bound.rounds, held.bound.kind) if held.bound else None,
+        scheduler=Provenance(file.scheduler.name, file.scheduler.options, file.scheduler.seed),
+        bound=StatedBound(file.bound.rounds, file.bound.kind) if file.bound else None,
     )
-    if schedule.rounds != held.rounds:
+    if schedule.rounds != file.rounds:
         raise FileError(
-            f"rounds: is {held.rounds}, but the last transfer is in round {schedule.rounds - 1}"
+            f"rounds: is {file.rounds}, but the last transfer is in round {schedule.rounds - 1}"
         )
     return schedule
 
@@ -187,7 +187,7 @@ def _to_schedule(held: _File) -> Schedule:
 def _from_schedule(schedule: Schedule) -> Mapping[str, Any]:
     flat = schedule.route_nodes.tolist()
     offsets = schedule.route_offsets.tolist()
-    by = schedule.scheduler
+    scheduler = schedule.scheduler
     return {
         "format": "gradweave-schedule",
         "version": 1,
@@ -204,7 +204,11 @@ def _from_schedule(schedule: Schedule) -> Mapping[str, Any]:
             "op": [OPS[op] for op in schedule.op.tolist()],
             "route": [flat[start:end] for start, end in itertools.pairwise(offsets)],
         },
-        "scheduler": {"name": by.name, "options": dict(by.options), "seed": by.seed},
+        "scheduler": {
+            "name": scheduler.name,
+            "options": dict(scheduler.options),
+            "seed": scheduler.seed,
+        },
         "bound": None
         if schedule.bound is None
         else {"rounds": schedule.bound.rounds, "kind": schedule.bound.kind},

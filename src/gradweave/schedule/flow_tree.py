@@ -1,7 +1,7 @@
-"""Flow trees and the workloads that they ask for.
+"""Flow trees and their workloads.
 
 A flow tree says, for the piece of one root, where each server sends its partial sum next.
-`FlowTrees` holds the trees of all pieces as one list of edges; `Workloads` is that list turned into
+`FlowTrees` holds the trees of all pieces as one list of edges; `Workloads` is that list as
 transfers with prefixes, for one stage or both.
 """
 
@@ -17,7 +17,7 @@ from gradweave.topology.topology import Integers, Topology
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlowTrees:
-    """The trees of all pieces, one row an edge from a child to its parent.
+    """The trees of all pieces, one row per edge from a child to its parent.
 
     Rows are sorted by piece. `shortest_path` and `unmerged` make them; a scheduler that grows its
     own trees fills the columns itself.
@@ -93,7 +93,7 @@ class FlowTrees:
         return len(self.root)
 
     def edges(self) -> list[tuple[int, tuple[int, ...]]]:
-        """(piece, route from child to parent) of every edge: for people and small networks."""
+        """(piece, route from child to parent) of every edge: for display and small networks."""
         routes = np.split(self.route_nodes, self.route_offsets[1:-1])
         return [
             (int(piece), tuple(route.tolist()))
@@ -136,7 +136,7 @@ def _trees(topology: Topology, root: NDArray, stops: NDArray | None, *, merged: 
 
 
 def _used_by_servers(topology: Topology, toward_root: NDArray) -> NDArray[np.bool_]:
-    """[P, V] nodes of each tree that a server's flow passes: no switch without servers behind."""
+    """[P, V] nodes of each tree that a server's flow passes."""
     used = np.broadcast_to(topology.is_server, toward_root.shape).copy()
     while True:
         piece, node = np.nonzero(used & (toward_root >= 0))
@@ -149,7 +149,7 @@ def _used_by_servers(topology: Topology, toward_root: NDArray) -> NDArray[np.boo
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Workloads:
-    """The transfers that must happen, in no order yet, each with those that it waits for.
+    """The transfers of a collective, not yet ordered, each with those that it waits for.
 
     The model: a workload occupies every link direction of its route for one round; it may start
     once its prefixes completed in earlier rounds. Source: the paper's section 4.1, "Workload".
@@ -232,18 +232,18 @@ class Workloads:
         return len(self.piece)
 
     def prefixes(self, workload: int) -> tuple[int, ...]:
-        """The workloads that must be complete before one may start."""
+        """The workloads that must be complete before one starts."""
         return tuple(
             self.prefix[self.prefix_offsets[workload] : self.prefix_offsets[workload + 1]].tolist()
         )
 
     def links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Link directions of all routes, workload by workload, and [W+1] where each one's start."""
+        """Link directions of all routes, workload by workload, and [W+1] where each one starts."""
         links = self.topology.links_along(self.route_nodes, self.route_offsets)
         return links, self.route_offsets - np.arange(len(self) + 1)
 
     def heights(self) -> NDArray[np.int32]:
-        """[W] length of the longest chain of waiting workloads that each begins, at least 1."""
+        """[W] length of the longest chain of waiting workloads that starts at each, at least 1."""
         waiting = np.repeat(np.arange(len(self)), np.diff(self.prefix_offsets))
         heights = np.ones(len(self), np.int32)
         while True:

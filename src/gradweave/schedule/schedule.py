@@ -1,4 +1,4 @@
-"""The schedule: what moves when, as an immutable struct of arrays with one row a transfer."""
+"""The schedule: what moves when, as an immutable struct of arrays with one row per transfer."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ OPS = ("reduce", "copy")
 """The ops' names in files, by their number."""
 
 MAX_ROUNDS = 1 << 26
-"""Largest number of rounds accepted; a guard against absurd files, not a limit of the code."""
+"""Largest number of rounds accepted: a guard against malformed files, not a limit of the code."""
 COLUMNS = ("root", "round", "piece", "source", "target", "op", "route_nodes", "route_offsets")
 """The fields of a schedule that are arrays."""
 
@@ -138,7 +138,7 @@ class Schedule:
             topology: the network.
             rows: one (round, piece, op, route) per transfer; source and target are the route's
                 ends.
-            collective: what the schedule accomplishes.
+            collective: of the schedule.
             root: server of each piece; one piece per server in order of id if not given.
             scheduler: who made it.
 
@@ -171,7 +171,7 @@ class Schedule:
 
     @property
     def pieces(self) -> int:
-        """P, the number of pieces that the gradient is cut into."""
+        """P, the number of pieces that the gradient is divided into."""
         return len(self.root)
 
     @property
@@ -228,7 +228,7 @@ class Schedule:
         )
 
     def replace(self, **changes: Any) -> "Schedule":
-        """The same schedule with some fields changed; checked anew."""
+        """The same schedule with some fields changed, checked again."""
         return dataclasses.replace(self, **changes)
 
     def save(self, path: str | Path) -> None:

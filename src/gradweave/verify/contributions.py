@@ -1,4 +1,4 @@
-"""Contribution counts: who is in each partial sum, and how often.
+"""Contribution counts: which servers' parts are in each partial sum, and how often.
 
 The state is, for every server and piece, a vector with one count per server. A reduce adds the
 source's vector as it stood at the round's start; a copy overwrites the target's. Kept naively that
@@ -6,8 +6,8 @@ is N³ integers. Here counts are kept as two bit planes, *at least once* and *at
 never fall under a reduce, and only a count of exactly one can be right at the end, so saturating at
 two loses nothing. A vector is then 2·⌈N/64⌉ words, and pieces, which do not interact, are checked
 in blocks that fit the memory given: servers × pieces-in-a-block × N/4 bytes at a time. Where a
-block ends wrong, the one piece at fault is counted again with exact integers, so that the message
-can say how often.
+block ends wrong, the piece at fault is counted again with exact integers, so that the message can
+say how often.
 """
 
 import itertools
@@ -27,10 +27,10 @@ def first_wrong_count(
 ) -> Violation | None:
     """Plays the contributions and finds the first server and piece that end wrong.
 
-    What must hold at the end, by collective: all ones at every server for every piece (all_reduce,
-    all_gather), or at each piece's root (reduce_scatter). At the start each server has its own
-    contribution once; for an all_gather the root has all of them and the others' memory counts as
-    their own stale contribution, so that adding to it or passing it on shows.
+    At the end all counts must be one: at every server for every piece (all_reduce, all_gather), or
+    at each piece's root (reduce_scatter). At the start each server has its own contribution once;
+    for an all_gather the root has all of them, and the other servers' memory counts as their own
+    stale contribution, so that adding or copying it is detected.
     """
     topology = schedule.topology
     holders = np.arange(topology.num_nodes) if aggregating_switches else topology.servers
@@ -85,8 +85,8 @@ def _play(
 ) -> None:
     """Plays a block's transfers on its planes, round by round.
 
-    All of a round's reads happen before its first write. A round is split into layers, in each of
-    which every cell is written at most once, so that one indexed assignment does a layer.
+    All of a round's reads happen before its first write. A round is divided into layers, in each of
+    which every cell is written at most once, so that a layer is one indexed assignment.
     """
     piece = schedule.piece[rows].astype(np.int64) - first_piece
     read = holder_row[schedule.source[rows]] * pieces + piece
@@ -106,17 +106,17 @@ def _play(
     layer_edges = _edges(rounds, layer)
     next_layer = 0
     for low, high in itertools.pairwise(round_edges):
-        more_once, more_twice = once[read[low:high]], twice[read[low:high]]
+        read_once, read_twice = once[read[low:high]], twice[read[low:high]]
         while layer_edges[next_layer] < high:
             begin, end = layer_edges[next_layer], layer_edges[next_layer + 1]
-            taken = slice(begin - low, end - low)
+            rows_of_layer = slice(begin - low, end - low)
             _write(
                 once,
                 twice,
                 written[begin:end],
                 copied[begin:end],
-                more_once[taken],
-                more_twice[taken],
+                read_once[rows_of_layer],
+                read_twice[rows_of_layer],
             )
             next_layer += 1
 
@@ -126,22 +126,22 @@ def _write(
     twice: NDArray,
     cells: NDArray,
     copied: NDArray,
-    more_once: NDArray,
-    more_twice: NDArray,
+    read_once: NDArray,
+    read_twice: NDArray,
 ) -> None:
     """Adds to distinct cells, or overwrites them where copied."""
     if not copied.all():
         held_once, held_twice = once[cells], twice[cells]
         summed_once, summed_twice = (
-            held_once | more_once,
-            held_twice | more_twice | (held_once & more_once),
+            held_once | read_once,
+            held_twice | read_twice | (held_once & read_once),
         )
         if copied.any():
-            summed_once = np.where(copied[:, None], more_once, summed_once)
-            summed_twice = np.where(copied[:, None], more_twice, summed_twice)
-        more_once, more_twice = summed_once, summed_twice
-    once[cells] = more_once
-    twice[cells] = more_twice
+            summed_once = np.where(copied[:, None], read_once, summed_once)
+            summed_twice = np.where(copied[:, None], read_twice, summed_twice)
+        read_once, read_twice = summed_once, summed_twice
+    once[cells] = read_once
+    twice[cells] = read_twice
 
 
 def _layers(rounds: NDArray, written: NDArray) -> NDArray[np.int64]:
@@ -158,7 +158,7 @@ def _layers(rounds: NDArray, written: NDArray) -> NDArray[np.int64]:
 
 
 def _edges(*columns: NDArray) -> list[int]:
-    """Where runs of equal rows begin, and the end."""
+    """Starts of runs of equal rows, and the end."""
     changes = np.zeros(max(len(columns[0]) - 1, 0), bool)
     for column in columns:
         changes |= column[1:] != column[:-1]
@@ -186,7 +186,7 @@ def _wrong_cell(
 
 
 def _explain(schedule: Schedule, server: int, piece: int) -> Violation:
-    """Counts one piece exactly, and says which contribution is wrong at one server."""
+    """Counts one piece exactly: which contribution is wrong at one server."""
     counts = exact_counts(schedule, piece)[server]
     rank = int(np.flatnonzero(counts != 1)[0])
     topology = schedule.topology
@@ -200,7 +200,7 @@ def _explain(schedule: Schedule, server: int, piece: int) -> Violation:
 
 
 def exact_counts(schedule: Schedule, piece: int) -> NDArray[np.object_]:
-    """[V, N] how often each node's sum of one piece holds each server's part, at the end.
+    """[V, N] how often each node's sum of one piece contains each server's part, at the end.
 
     Python integers, since a schedule that doubles each round would overflow any other.
     """

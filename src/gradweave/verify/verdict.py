@@ -1,4 +1,4 @@
-"""What the verifier answers."""
+"""The verifier's verdict: valid, or the first violation."""
 
 import dataclasses
 from typing import Literal
@@ -10,7 +10,7 @@ ViolationKind = Literal["route", "forwarding", "endpoint", "capacity", "conflict
 
 @dataclasses.dataclass(frozen=True)
 class Violation:
-    """The first rule that a schedule breaks, with what was expected and what was found."""
+    """The first rule that a schedule breaks, with what was expected and found."""
 
     kind: ViolationKind
     message: str

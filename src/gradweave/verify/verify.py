@@ -1,8 +1,8 @@
-"""Is this schedule valid? Checked from first principles, apart from simulator and schedulers.
+"""Is this schedule valid? Checked from first principles, independently of simulator and schedulers.
 
 Three checks, each vectorised over all transfers: every route is a path of the network; no link
-direction carries more transfers in a round than its capacity; and the contribution counts come out
-right (`gradweave.verify.contributions`).
+direction carries more transfers in a round than its capacity; and all contribution counts are right
+at the end (`gradweave.verify.contributions`).
 """
 
 import itertools
@@ -28,8 +28,8 @@ def verify(
         schedule: the schedule.
         forwarding_servers: accept routes that pass through other servers, as the unmerged
             baselines' do. The verdict counts them either way.
-        aggregating_switches: accept transfers that begin or end at a switch, which then adds like a
-            server does.
+        aggregating_switches: accept transfers that begin or end at a switch, which then aggregates
+            like a server.
         block_bytes: memory for the contribution counts; pieces are checked in blocks that fit.
 
     Returns:
@@ -203,7 +203,7 @@ def _capacity_violation(schedule: Schedule) -> Violation | None:
 
 
 def _conflict_violation(schedule: Schedule) -> Violation | None:
-    """A copy that shares target, piece and round with another write: which is last is undefined."""
+    """A copy that shares target, piece and round with another write: their order is undefined."""
     pieces = np.int64(schedule.pieces)
     cell = schedule.target.astype(np.int64) * pieces + schedule.piece
     order = np.lexsort((cell, schedule.round))

@@ -12,14 +12,14 @@ from gradweave.aggregate.asynchronous.consistency import (
     from_spec,
     staleness_bound,
 )
-from gradweave.aggregate.asynchronous.history import History, Kept, Run, Traffic
+from gradweave.aggregate.asynchronous.history import History, Kept, Run, RunTraffic
 from gradweave.aggregate.asynchronous.simulate import Death, simulate
 from gradweave.aggregate.asynchronous.stragglers import Stragglers
 from gradweave.aggregate.asynchronous.task import Draw, Task
 from gradweave.aggregate.asynchronous.train import UpdateReport, train
 
-Report = UpdateReport
-"""The earlier name of `UpdateReport`."""
+Report, Traffic = UpdateReport, RunTraffic
+"""Their earlier names."""
 
 __all__ = [
     "SSP",
@@ -31,6 +31,7 @@ __all__ = [
     "Kept",
     "Report",
     "Run",
+    "RunTraffic",
     "Stragglers",
     "Sync",
     "Task",

@@ -55,7 +55,7 @@ class History:
 
 
 @dataclasses.dataclass(frozen=True)
-class Traffic:
+class RunTraffic:
     """Bytes of arrays, of the steps whose gradients arrived.
 
     Counted by the workers as they pull and push, from the arrays themselves; Ray's own overhead is
@@ -86,7 +86,7 @@ class Run:
     params: Any
     """After the last update."""
     history: History
-    traffic: Traffic
+    traffic: RunTraffic
     kept: tuple[Kept, ...]
     """Requested by `keep_every`."""
     replaced: int = 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradweave.aggregate.asynchronous import clocks as protocol
 from gradweave.aggregate.asynchronous.clocks import Clocks, Update
-from gradweave.aggregate.asynchronous.history import HistoryBuilder, Kept, Run, Traffic
+from gradweave.aggregate.asynchronous.history import HistoryBuilder, Kept, Run, RunTraffic
 from gradweave.aggregate.asynchronous.layout import to_host
 from gradweave.aggregate.asynchronous.shard import compiled_apply, initial_shard
 from gradweave.aggregate.asynchronous.task import Task, flat_gradient
@@ -96,7 +96,7 @@ class _Simulation:
         shard_bytes = [(e - b) * self.layout.dtype.itemsize for b, e in task.ranges()]
         moved_bytes = np.outer(self.steps, shard_bytes)
         params = self.layout.tree(self.vector())
-        traffic = Traffic(moved_bytes, moved_bytes.copy())
+        traffic = RunTraffic(moved_bytes, moved_bytes.copy())
         return Run(params, self.history.build(), traffic, tuple(self.kept), self.replaced)
 
     def vector(self) -> Any:

@@ -17,7 +17,7 @@ from gradweave.aggregate.asynchronous.calls import RetriedCall
 from gradweave.aggregate.asynchronous.checkpoint import Snapshot
 from gradweave.aggregate.asynchronous.clocks import Clocks, Update
 from gradweave.aggregate.asynchronous.commands import Commands
-from gradweave.aggregate.asynchronous.history import HistoryBuilder, Kept, Run, Traffic
+from gradweave.aggregate.asynchronous.history import HistoryBuilder, Kept, Run, RunTraffic
 from gradweave.aggregate.asynchronous.shard import initial_shard
 from gradweave.aggregate.asynchronous.task import Task
 from gradweave.atomic import make_folder
@@ -158,7 +158,7 @@ def _finished(task: Task, folder: Path | None, snapshot: Snapshot) -> Run:
         path = checkpoint.shard_path(folder, server, snapshot.updates)
         parts.append(np.asarray(checkpoint.load_shard(path, like).parameters))
     nothing = np.zeros((task.workers, task.servers), np.int64)
-    traffic = Traffic(nothing, nothing.copy())
+    traffic = RunTraffic(nothing, nothing.copy())
     return Run(layout.tree(np.concatenate(parts)), snapshot.history, traffic, ())
 
 
@@ -371,6 +371,6 @@ class _Driver:
         params: list[Any] = []
         self.commands.send("pull", on_done=lambda parts: params.append(self._params(parts)))
         self.commands.collect(wait=True)
-        traffic = Traffic(self.pulled, self.pushed)
+        traffic = RunTraffic(self.pulled, self.pushed)
         history, kept = self.history.build(), tuple(self.kept)
         return Run(params[0], history, traffic, kept, self.replaced, self.recovered)

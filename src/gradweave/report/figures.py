@@ -1,0 +1,43 @@
+"""Figures that are drawn by matplotlib, of the extra ``plot``, and written as PNG."""
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradweave.atomic import atomic_write
+from gradweave.lazy import missing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK = "#23262b"
+"""Colour of text."""
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure of a size in inches.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise missing("a chart", "matplotlib") from error
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def save_png(figure: "Figure", path: str | Path) -> None:
+    """Writes a figure, whole or not at all.
+
+    Raises:
+        FileError: the file cannot be written.
+    """
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    atomic_write(path, image.getvalue())
+
+
+def literal(text: object) -> str:
+    """Text in which matplotlib does not read dollar signs as mathematics."""
+    return str(text).replace("$", r"\$")
