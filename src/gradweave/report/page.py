@@ -257,10 +257,10 @@ def _check_size(schedule: Schedule) -> None:
         "servers times pieces": topology.num_servers * schedule.pieces,
         "steps of routes": len(schedule.route_nodes),
     }
-    for what, size in sizes.items():
-        if size > LIMITS[what]:
+    for name, size in sizes.items():
+        if size > LIMITS[name]:
             raise OptionError(
-                f"the page of a schedule takes at most {LIMITS[what]:,} {what}, got {size:,}; "
+                f"the page of a schedule takes at most {LIMITS[name]:,} {name}, got {size:,}; "
                 "show a smaller network"
             )
 
