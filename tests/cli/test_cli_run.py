@@ -195,7 +195,7 @@ OPTIONS = {
     "no processes": (["--backend", "jax", "--processes", "0"], "--processes"),
     "too many processes": (
         ["--backend", "jax", "--processes", "10"],
-        "processes: expected 1 to 9, one a server at most, got 10",
+        "processes: expected 1 to 9, one per server at most, got 10",
     ),
     "found devices in processes": (
         ["--backend", "jax", "--processes", "2", "--devices", "found"],

@@ -4,9 +4,8 @@ Each round becomes the fewest `jax.lax.ppermute` that carry its transfers. Devic
 is the server of rank i. Additions are made in the schedule's order, so the bits are those of
 `gradweave.execute.play`, on any number of processes and in every run.
 
-What XLA makes of a `ppermute` is not decided here: the routes, and that a round ends before the
-next one begins, are the schedule's intentions. On devices that share memory a schedule has nothing
-to gain; `jax.lax.psum` is faster there.
+XLA decides how a `ppermute` is carried out: it need not keep to the schedule's routes, nor end a
+round before the next one begins. On devices that share memory `jax.lax.psum` is faster.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,8 +28,8 @@ from gradweave.schedule.schedule import COPY, REDUCE, Schedule
 
 _COMBINE = {"sum": lax.add, "mean": lax.add, "max": lax.max, "min": lax.min}
 _BRANCHES = 16
-"""Branches of a conditional. XLA takes time in the cube of them: 9 s for 512 in one conditional,
-0.6 s for the same in a tree of such."""
+"""Branches of a conditional. XLA's compile time grows with their cube: 9 s for 512 in one
+conditional, 0.6 s for as many in a tree of conditionals."""
 
 
 def all_reduce(
@@ -38,29 +37,29 @@ def all_reduce(
 ) -> Callable[[PyTree], PyTree]:
     """An all-reduce that follows a schedule.
 
-    Use what it returns inside `jax.shard_map`, as one would use `jax.lax.psum` or `jax.lax.pmean`.
-    It can be compiled, differentiated in both modes, batched with `jax.vmap` and put into loops.
-    The derivative of a sum, being a sum, runs by the same schedule. `jax.shard_map` cannot
-    know that all servers end with the same values: give it ``check_vma=False``, or out_specs that
-    name the axis.
+    Use the returned function inside `jax.shard_map`, in place of `jax.lax.psum` or
+    `jax.lax.pmean`. It can be compiled, differentiated in both modes, batched with `jax.vmap` and
+    put into loops. The derivative of a sum, being a sum, runs by the same schedule.
+    `jax.shard_map` cannot know that all servers end with the same values: give it
+    ``check_vma=False``, or out_specs that name the axis.
 
     Args:
         schedule: an all-reduce for as many servers as the axis has devices; verified here.
         axis_name: of the mesh axis; device i along it is the server of rank i.
-        reduction: how contributions are combined. The mean is for floating-point and complex
-            numbers, the sum for all numbers; booleans have maximum (any) and minimum (all).
+        reduction: how contributions are combined. Floating-point and complex numbers have the
+            mean, all numbers the sum; booleans have maximum (any) and minimum (all).
 
     Returns:
         A function from a gradient, a pytree of arrays, to the reduced one. Arrays of each type are
-        put end to end and cut into the schedule's pieces; types are never mixed or converted.
+        concatenated and cut into the schedule's pieces; types are never mixed or converted.
 
     Raises:
         ScheduleError: the schedule is for one stage alone, or, when the function is traced, for
             another number of servers.
         InvalidScheduleError: the verifier rejects the schedule.
-        OptionError: the reduction is not known, or, when the function is traced, not for a type.
+        OptionError: the reduction is unknown, or, when the function is traced, not for a type.
 
-    Here `jax.vmap` stands in for four devices, which it can where all servers send in every round:
+    Here `jax.vmap` replaces four devices, as it can where all servers send in every round:
 
     >>> import gradweave as gw
     >>> schedule = gw.schedulers.Ring().schedule(gw.topology.ring(4))
@@ -78,16 +77,16 @@ def all_reduce(
 def collective(
     schedule: Schedule, axis_name: AxisName = AXIS, *, reduction: Reduction = "sum"
 ) -> Callable[[PyTree], PyTree]:
-    """The collective of a schedule, whichever it is.
+    """The collective of a schedule of any collective.
 
     As `all_reduce`, except that after a reduce-scatter only the pieces at their roots mean
-    anything (`gradweave.execute.piece_offsets` says which elements of each type's arrays a piece
-    is), and that an all-gather reads only those and does not reduce.
+    anything (`gradweave.execute.piece_offsets` gives the elements of a piece), and that an
+    all-gather reads only those and does not reduce.
 
     Raises:
         ScheduleError: when the function is traced: the schedule is for another number of servers.
         InvalidScheduleError: the verifier rejects the schedule.
-        OptionError: the reduction is not known, or, when the function is traced, not for a type.
+        OptionError: the reduction is unknown, or, when the function is traced, not for a type.
     """
     check_reduction(reduction, floating=True, dtype=None)
     check_runs(schedule)
@@ -111,12 +110,12 @@ def collective(
 def sent_bytes(schedule: Schedule, gradient: PyTree) -> NDArray[np.int64]:
     """Bytes that each device sends in the schedule's collective.
 
-    A device hands on rows, of which all are as long as the longest piece; so this exceeds the
-    bytes that the schedule needs by up to an element a transfer.
+    A device sends rows, all as long as the longest piece; so this exceeds the bytes that the
+    schedule needs by up to one element per transfer.
 
     Args:
         schedule: the schedule.
-        gradient: a pytree of arrays, or of what has their shapes and types.
+        gradient: a pytree of arrays, or of shapes and types.
 
     Returns:
         [N]
@@ -136,25 +135,25 @@ def mesh(schedule: Schedule, devices: Sequence[Any] | None = None) -> jax.shardi
 
     Args:
         schedule: the schedule.
-        devices: at least as many as the schedule has servers, the first of which are taken in the
-            order of the ranks; all devices of all processes if not given.
+        devices: at least as many as the schedule has servers; the first ones are taken, in the
+            order of the ranks. All devices of all processes if not given.
 
     Raises:
-        ScheduleError: there are too few.
+        ScheduleError: there are too few devices.
     """
     servers = schedule.topology.num_servers
-    found = jax.devices() if devices is None else list(devices)
-    if len(found) < servers:
+    available = jax.devices() if devices is None else list(devices)
+    if len(available) < servers:
         raise ScheduleError(
             f"expected {servers} devices, one for each server of {schedule.topology.name}, got "
-            f"{len(found)}; to try it on a processor, set the environment variable "
+            f"{len(available)}; to try it on a processor, set the environment variable "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={servers} before JAX starts"
         )
-    return jax.sharding.Mesh(np.asarray(found[:servers]), (AXIS,))
+    return jax.sharding.Mesh(np.asarray(available[:servers]), (AXIS,))
 
 
 def _check_dtype(reduction: Reduction, dtype: jnp.dtype) -> None:
-    """Refuses a reduction that there is not for a type."""
+    """Refuses a reduction that a type does not have."""
     check_reduction(reduction, floating=jnp.issubdtype(dtype, jnp.inexact), dtype=dtype)
     if dtype == jnp.bool_ and reduction == "sum":
         raise OptionError(
@@ -166,14 +165,14 @@ def _check_dtype(reduction: Reduction, dtype: jnp.dtype) -> None:
 def _reduced(
     schedule: Schedule, axis_name: AxisName, reduction: Reduction, elements: jax.Array
 ) -> jax.Array:
-    """[elements] What becomes of one flat array."""
+    """[elements] The reduction of one flat array."""
     if not elements.size:
         return elements
     rows = _varying(to_rows(elements, schedule.pieces), axis_name)
     play = partial(_play, steps(schedule), axis_name, _COMBINE[reduction])
     adds = reduction in ("sum", "mean") and jnp.issubdtype(elements.dtype, jnp.inexact)
     if adds and schedule.collective == "all_reduce":
-        # A sum given to all is its own transpose. Nothing is solved: of JAX's ways to say that,
+        # An all-reduced sum is its own transpose. Nothing is solved: of JAX's ways to state that,
         # this alone also has batching and forward mode.
         rows = lax.custom_linear_solve(lambda x: x, rows, lambda _, x: play(x), symmetric=True)
     else:
@@ -188,8 +187,8 @@ def _divided(total: jax.Array, servers: int) -> jax.Array:
     """A mean from its total, rounded as NumPy does it."""
     if jnp.issubdtype(total.dtype, jnp.complexfloating):
         return total * (1 / servers)
-    # XLA turns one divisor for all elements into a factor, which rounds differently. So they get
-    # one each; what is no number may be divided by anything.
+    # XLA turns one divisor for all elements into a factor, which rounds differently. So each
+    # element has its own; a NaN may be divided by anything.
     divisor = jnp.where(jnp.isnan(total), 1, jnp.asarray(servers, total.dtype))
     return total / divisor
 
@@ -197,9 +196,9 @@ def _divided(total: jax.Array, servers: int) -> jax.Array:
 def _varying(rows: jax.Array, axis_name: AxisName) -> jax.Array:
     """The same rows, known to JAX to differ between servers.
 
-    A loop must know so from its first round on, where `jax.shard_map` checks such things. That is
-    said by a slice, which is all of the rows wherever a server would have it start, and of which
-    XLA leaves nothing. `jax.lax.pcast` is not for all versions, nor for a map without checks.
+    A loop must know so from its first round on, where `jax.shard_map` checks it. The means is a
+    slice, which is all of the rows whatever its start, and which XLA removes. `jax.lax.pcast` is
+    not in all versions, nor for a map without checks.
     """
     return lax.dynamic_slice_in_dim(rows, lax.axis_index(axis_name), len(rows))
 
@@ -232,7 +231,7 @@ def _play_round(
     """The pieces after one more round.
 
     Args:
-        loop: which the round belongs to.
+        loop: of the round.
         axis_name: of the servers' axis.
         combine: adds, maximises or minimises.
         rows: [P, L] the pieces.
@@ -243,8 +242,8 @@ def _play_round(
     branches = [partial(_exchange, form.permutations, axis_name) for form in loop.forms]
     received = _switch(form, branches, sent)
     if loop.slots > 1:
-        # All writes wait for all sends, as each takes its piece out of this one array. Otherwise
-        # XLA could not tell that no one reads the buffer any more, and would copy all of it.
+        # All writes wait for all sends, since each takes its piece from this one array. Otherwise
+        # XLA could not tell that nothing reads the buffer any more, and would copy all of it.
         together = jnp.stack(received)
         received = [_row(together, table[TAKE, write]) for write in range(loop.slots)]
     for write, (piece, ops) in enumerate(zip(received, loop.ops, strict=True)):
@@ -255,7 +254,7 @@ def _play_round(
 def _exchange(
     permutations: Sequence[Sequence[tuple[int, int]]], axis_name: AxisName, sent: list[jax.Array]
 ) -> list[jax.Array]:
-    """What the permutations of one form bring; slots that it does not have stay as they are."""
+    """The pieces received by the permutations of one form; its missing slots are unchanged."""
     received = [
         lax.ppermute(piece, axis_name, permutation)
         for piece, permutation in zip(sent, permutations, strict=False)
@@ -266,7 +265,7 @@ def _exchange(
 def _switch(
     number: jax.Array, branches: Sequence[Callable[[list[jax.Array]], list]], operand: list
 ) -> list[jax.Array]:
-    """As `jax.lax.switch`, by a tree of small ones."""
+    """As `jax.lax.switch`, as a tree of conditionals of few branches."""
     if len(branches) == 1:
         return branches[0](operand)
     width = 1
@@ -293,17 +292,17 @@ def _written(
 
     Args:
         rows: [P, L] the pieces.
-        piece: [L] what came.
-        number: of the piece that it belongs to.
-        op: what this server does: `REDUCE`, `COPY` or `IDLE`.
-        ops: what any server does, so that nothing is computed that all leave out.
+        piece: [L] the received one.
+        number: of the piece.
+        op: of this server: `REDUCE`, `COPY` or `IDLE`.
+        ops: of all servers; what none of them needs is not computed.
         combine: adds, maximises or minimises.
     """
     if ops != {COPY}:
-        held = _row(rows, number)
+        before = _row(rows, number)
         if REDUCE in ops:
-            both = combine(held, piece)
+            both = combine(before, piece)
             piece = jnp.where(op == COPY, piece, both) if COPY in ops else both
         if IDLE in ops:
-            piece = jnp.where(op == IDLE, held, piece)
+            piece = jnp.where(op == IDLE, before, piece)
     return lax.dynamic_update_index_in_dim(rows, piece, number, 0)

@@ -1,4 +1,4 @@
-"""Pytrees of arrays as buffers of equally long rows, one row a piece, and back."""
+"""Pytrees of arrays as buffers of rows of one length, one row per piece, and back."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ PyTree = Any
 
 
 def by_dtype(leaves: list[jax.Array]) -> dict[jnp.dtype, list[int]]:
-    """Numbers of the leaves of each type; elements of different types are never put together.
+    """Numbers of the leaves of each type; elements of different types are never concatenated.
 
     Raises:
-        OptionError: a leaf holds no numbers, but keys of random numbers or the like.
+        OptionError: a leaf is not of numbers, but of random keys or the like.
     """
     numbers: dict[jnp.dtype, list[int]] = {}
     for number, leaf in enumerate(leaves):
@@ -29,12 +29,12 @@ def by_dtype(leaves: list[jax.Array]) -> dict[jnp.dtype, list[int]]:
 
 
 def joined(leaves: list[jax.Array]) -> jax.Array:
-    """The elements of all leaves, one after the other."""
+    """The elements of all leaves, concatenated."""
     return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
 
 
 def divided(elements: jax.Array, like: list[jax.Array]) -> list[jax.Array]:
-    """The opposite of `joined`.
+    """The inverse of `joined`.
 
     Args:
         elements: [sum of the leaves' sizes]
@@ -48,10 +48,10 @@ def divided(elements: jax.Array, like: list[jax.Array]) -> list[jax.Array]:
 
 
 def to_rows(elements: jax.Array, pieces: int) -> jax.Array:
-    """Cuts elements into pieces, the same as `piece_offsets` does.
+    """Cuts elements into pieces, as `piece_offsets` does.
 
     Returns:
-        [P, L] a row a piece; the later ones are filled up with a zero where they are shorter.
+        [P, L] one row per piece; shorter pieces are padded with a zero.
     """
     least, larger = divmod(elements.size, pieces)
     if not larger:
@@ -63,7 +63,7 @@ def to_rows(elements: jax.Array, pieces: int) -> jax.Array:
 
 
 def from_rows(rows: jax.Array, size: int) -> jax.Array:
-    """The opposite of `to_rows`.
+    """The inverse of `to_rows`.
 
     Args:
         rows: [P, L]

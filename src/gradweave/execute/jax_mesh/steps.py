@@ -1,11 +1,11 @@
-"""A schedule as static steps: which permutations each round takes, and who does what in them.
+"""A schedule as static steps: the permutations of each round, and each server's part in them.
 
 Plain NumPy; `jax_mesh` turns the steps into a JAX program.
 
-A round has slots, as many as one of its servers at most sends or receives. In a slot every server
+A round has slots, as many as one of its servers sends or receives at most. In a slot every server
 sends one piece at most, along one permutation; all slots read before anything is written. As many
-writes follow. In write j every server combines into its buffer what its j-th transfer of the round
-brought, in the schedule's order, so that sums are made in the same order as everywhere else.
+writes follow. In write j every server combines the piece that its j-th transfer of the round
+received into its buffer. That keeps the schedule's order of additions.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ from gradweave.execute.matchings import matchings
 from gradweave.schedule.schedule import Schedule
 
 IDLE = 2
-"""The op of a server for which a write has nothing; beside `REDUCE` and `COPY`."""
+"""The op of a server that has nothing in a write; beside `REDUCE` and `COPY`."""
 SEND, WRITE, OP, TAKE = range(4)
 """Rows of `Steps.table`."""
 MOST_UNROLLED = 32
-"""Permutations in the program above which all rounds become one loop with a branch for each form,
-so that the code that reads and writes is compiled once for all and not once for each."""
+"""With more permutations than this, all rounds become one loop with a branch per form, so that the
+code that reads and writes is compiled once for all of them."""
 
 Permutation = tuple[tuple[int, int], ...]
 """Pairs of ranks, source and target."""
@@ -32,23 +32,23 @@ Permutation = tuple[tuple[int, int], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What rounds must share in order to be run by the same code."""
+    """What rounds must share to run by the same code."""
 
     permutations: tuple[Permutation, ...]
-    """One a slot."""
+    """One per slot."""
     ops: tuple[frozenset[int], ...]
     """Ops that occur in each write, `IDLE` among them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """Rounds run by one piece of code: a single round, alike rounds, or rounds of several forms."""
+    """Rounds that share code: one round, rounds of one form, or rounds of several forms."""
 
     forms: tuple[Form, ...]
     form: tuple[int, ...]
     """Form of each round."""
     slots: int
-    """Columns of the table that each round takes: as many as the widest form has slots."""
+    """Columns of the table per round: the slots of the widest form."""
     start: int
     """Column at which the first round begins."""
 
@@ -67,7 +67,7 @@ class Steps:
     loops: tuple[Loop, ...]
     table: NDArray[np.int32]
     """[N, 4, slots of all rounds] by rank: piece to send, piece to write to, op of the write, and
-    slot that brought what is written."""
+    slot of the piece that is written."""
 
 
 _steps: weakref.WeakKeyDictionary[Schedule, Steps] = weakref.WeakKeyDictionary()
@@ -77,8 +77,8 @@ def steps(schedule: Schedule) -> Steps:
     """The steps of a schedule; derived once per object.
 
     >>> import gradweave as gw
-    >>> found = steps(gw.schedulers.Ring().schedule(gw.topology.ring(8)))
-    >>> [(len(loop.form), loop.ops) for loop in found.loops]
+    >>> ring = steps(gw.schedulers.Ring().schedule(gw.topology.ring(8)))
+    >>> [(len(loop.form), loop.ops) for loop in ring.loops]
     [(7, (frozenset({0}),)), (7, (frozenset({1}),))]
     """
     if schedule not in _steps:
@@ -126,7 +126,7 @@ def _round(source: NDArray, target: NDArray, piece: NDArray, op: NDArray, server
 
 
 def _count_before(values: NDArray) -> NDArray[np.int64]:
-    """How often each entry's value stands before it."""
+    """Number of earlier entries with the same value."""
     order = np.argsort(values, kind="stable")
     starts = np.flatnonzero(np.diff(values[order], prepend=-1))
     lengths = np.diff(np.append(starts, len(values)))
@@ -136,7 +136,7 @@ def _count_before(values: NDArray) -> NDArray[np.int64]:
 
 
 def _joined(rounds: list[_Round], servers: int) -> Steps:
-    """Alike rounds in a row make a loop; where that leaves too much code, all rounds make one."""
+    """Successive rounds of one form become a loop; where that is too much code, all rounds do."""
     runs = [list(run) for _, run in itertools.groupby(rounds, key=lambda each: each.form)]
     if sum(len(run[0].form.permutations) for run in runs) > MOST_UNROLLED:
         runs = [rounds]
@@ -152,7 +152,7 @@ def _joined(rounds: list[_Round], servers: int) -> Steps:
 
 
 def _widened(table: NDArray, slots: int) -> NDArray:
-    """A round's table with columns for more slots, in which nobody does anything."""
+    """A round's table with columns for more slots, in which all servers are idle."""
     wider = np.zeros((*table.shape[:2], slots), table.dtype)
     wider[:, OP] = IDLE
     wider[:, :, : table.shape[2]] = table

@@ -99,13 +99,13 @@ def _jax(schedule: Schedule, task: WorkerTask, place: Place) -> Launch:
     servers, processes = schedule.topology.num_servers, place.processes
     if not 1 <= processes <= servers:
         raise OptionError(
-            f"processes: expected 1 to {servers}, one a server at most, got {processes}"
+            f"processes: expected 1 to {servers}, one per server at most, got {processes}"
         )
     bounds = [servers * i // processes for i in range(processes + 1)]
     ranks = [list(range(bounds[i], bounds[i + 1])) for i in range(processes)]
     if processes > 1:
-        # The process by which the others find each other takes them along when it ends, before
-        # they can say why. So it is one of its own, without servers.
+        # When the coordinator ends, it ends the other processes before they can report why. So it
+        # is a separate process, without servers.
         ranks.insert(0, [])
         address = f"127.0.0.1:{_free_port()}"
         task = dataclasses.replace(task, address=address, processes=len(ranks))
