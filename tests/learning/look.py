@@ -12,7 +12,7 @@ from gradweave.environment import Problem, State
 from gradweave.environment.flow_tree_selection import select
 from gradweave.environment.workload_scheduling import available, send
 from gradweave.learning import features
-from gradweave.learning.features import Graph, Round, Tally
+from gradweave.learning.features import Graph, Loads, Round
 from gradweave.learning.networks import HierarchicalPolicy, Views, Weights
 from gradweave.learning.rollout import hop_scores, piece_scores
 from gradweave.schedulers.learned.policy_kernel import ROUNDING
@@ -85,14 +85,14 @@ def scores(
     """
     graph, seen = Graph.of(problem), exact_slack(looked.features)
 
-    def one(place: Array, carry: tuple[State, Tally]) -> tuple[State, Tally]:
-        before, tally = carry
+    def one(place: Array, carry: tuple[State, Loads]) -> tuple[State, Loads]:
+        before, loads = carry
         real = place < count
         after = send(problem, before, hops[place], trees[place], real)
-        return after, tally.sent(problem.taker[hops[place]], real)
+        return after, loads.sent(problem.taker[hops[place]], real)
 
-    state, tally = jax.lax.fori_loop(0, len(hops), one, (state, Tally.start(seen)))
-    numbers, can = features.of_hops(problem, graph, seen, state, tally)
+    state, loads = jax.lax.fori_loop(0, len(hops), one, (state, Loads.start(seen)))
+    numbers, can = features.of_hops(problem, graph, seen, state, loads)
 
     def on_hop(hop: Array) -> tuple[Array, Array]:
         numbers, can = features.of_pieces(problem, seen, state, hop)

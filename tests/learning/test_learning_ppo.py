@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.learning import ppo
-from gradweave.learning.ppo import PPO, Lesson, judged, lesson, minibatch
+from gradweave.learning.ppo import PPO, Samples, advantages_and_targets, minibatch, samples
 from gradweave.learning.rollout import RoundLog
 
 ROUNDS, EPISODES = 9, 5
@@ -26,7 +26,7 @@ def a_log(seed: int = 0, problems: int | None = None) -> RoundLog:
     real = np.arange(ROUNDS)[:, None] < length
     numbers = {
         name: jnp.asarray(rng.normal(size=shape), jnp.float32)
-        for name in ("tree_log_odds", "tree_value", "workload_value")
+        for name in ("tree_log_probability", "tree_value", "workload_value")
     }
     rewards = {
         name: jnp.asarray(rng.normal(size=shape) * real, jnp.float32)
@@ -54,7 +54,7 @@ def plain(reward: np.ndarray, value: np.ndarray, length: int, how: PPO) -> np.nd
 @pytest.mark.parametrize("agent", ["tree", "workload"])
 def test_advantages_are_those_of_the_definition(agent, how):
     log = a_log()
-    advantage, target = judged(log, agent, how)
+    advantage, target = advantages_and_targets(log, agent, how)
     reward, value = (np.asarray(getattr(log, f"{agent}_{name}")) for name in ("reward", "value"))
     for episode, length in enumerate(np.asarray(log.real).sum(0)):
         wanted = plain(reward[:, episode], value[:, episode], length, how)
@@ -68,20 +68,20 @@ def test_advantages_are_those_of_the_definition(agent, how):
 def test_each_problems_advantages_are_of_one_scale():
     log = a_log(1, problems=3)
     log = log._replace(tree_reward=log.tree_reward * jnp.asarray([1.0, 100.0, 0.01])[:, None, None])
-    rows = lesson(log, "tree", PPO())
+    rows = samples(log, "tree", PPO())
     real = np.asarray(log.real).reshape(3, -1)
     for problem in range(3):
         own = np.asarray(rows.advantage[problem])[real[problem]]
         assert own.mean() == pytest.approx(0, abs=1e-5)
         assert own.std() == pytest.approx(1, abs=1e-3)
-    raw, target = judged(jax.tree.map(lambda x: x[1], log), "tree", PPO())
+    raw, target = advantages_and_targets(jax.tree.map(lambda x: x[1], log), "tree", PPO())
     np.testing.assert_allclose(rows.target[1], np.asarray(target).reshape(-1), rtol=1e-6)
     order = np.argsort(np.asarray(raw).reshape(-1)[real[1]])
     assert (np.diff(np.asarray(rows.advantage[1])[real[1]][order]) >= 0).all()
 
 
 def test_a_minibatch_takes_real_rounds_first_and_others_another_time():
-    rows = lesson(a_log(2, problems=2), "workload", PPO())
+    rows = samples(a_log(2, problems=2), "workload", PPO())
     real = np.asarray(rows.rounds.real)
     fewest = int(real.sum(1).min())
     taken = [minibatch(rows, jax.random.key(seed), fewest) for seed in range(3)]
@@ -92,13 +92,13 @@ def test_a_minibatch_takes_real_rounds_first_and_others_another_time():
             assert np.isin(made.advantage[problem], rows.advantage[problem]).all()
     some = [np.asarray(minibatch(rows, jax.random.key(seed), 4).advantage) for seed in range(3)]
     assert not np.array_equal(some[0], some[1]) or not np.array_equal(some[1], some[2])
-    assert isinstance(taken[0], Lesson)
+    assert isinstance(taken[0], Samples)
 
 
 def test_gains_end_where_odds_have_moved_enough():
     ratio = jnp.asarray([0.5, 0.9, 1.1, 1.5] * 2)
     advantage = jnp.asarray([1.0] * 4 + [-1.0] * 4)
-    gain = ppo._clipped(ratio, advantage, 0.2)
+    gain = ppo._clipped_gain(ratio, advantage, 0.2)
     np.testing.assert_allclose(gain, [0.5, 0.9, 1.1, 1.2, -0.8, -0.9, -1.1, -1.5], rtol=1e-6)
 
 

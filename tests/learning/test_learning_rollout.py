@@ -19,8 +19,15 @@ import jax.numpy as jnp
 from gradweave.environment import Instance, Problem, Rewards, stack
 from gradweave.learning import rollout
 from gradweave.learning.networks import HierarchicalPolicy
-from gradweave.learning.ppo import PPO, lesson, loss
-from gradweave.learning.rollout import Decode, Ends, Rollout, RoundLog, select_trees, tree_log_odds
+from gradweave.learning.ppo import PPO, loss, samples
+from gradweave.learning.rollout import (
+    Decode,
+    Ends,
+    Rollout,
+    RoundLog,
+    select_trees,
+    tree_log_probability,
+)
 from gradweave.verify import verify
 from tests.conformance.networks import network
 from tests.learning.look import some_policy
@@ -104,7 +111,7 @@ def test_odds_are_those_of_a_hop_and_then_of_a_tree_on_it():
         taker = int(problem.taker[draw.hop])
         pieces = draw.piece_features @ weights.piece[t, b, taker] + weights.match[t, b, taker]
         odds *= softmax(pieces, draw.piece_can)[draw.piece]
-        assert np.exp(draw.log_odds) == pytest.approx(odds, rel=1e-3)
+        assert np.exp(draw.log_probability) == pytest.approx(odds, rel=1e-3)
 
 
 def softmax(scores: np.ndarray, can: np.ndarray) -> np.ndarray:
@@ -116,7 +123,7 @@ def test_a_policy_that_has_not_moved_gives_its_actions_the_odds_of_the_record():
     policy, problem, log, _ = recorded()
     for agent in ("tree", "workload"):
         how = PPO()
-        rows = lesson(jax.tree.map(lambda x: jnp.asarray(x)[None], log), agent, how)
+        rows = samples(jax.tree.map(lambda x: jnp.asarray(x)[None], log), agent, how)
         _, figures = eqx.filter_jit(loss)(policy, stack([problem]), rows, agent, how)
         assert 0 <= figures["moved"] < 1e-4
         assert figures["entropy"] > 0.1
@@ -131,7 +138,7 @@ def test_odds_of_selections_add_up():
     chance = np.asarray(jax.nn.sigmoid(scores))
     total = 0.0
     for bits in itertools.product([False, True], repeat=5):
-        odds = float(jnp.exp(tree_log_odds(scores, jnp.asarray(bits), can)))
+        odds = float(jnp.exp(tree_log_probability(scores, jnp.asarray(bits), can)))
         each = np.where(bits, chance, 1 - chance)
         wanted = np.where(can, each, 1.0).prod()
         assert odds == pytest.approx(wanted, rel=1e-5)
@@ -174,7 +181,7 @@ def test_trees_are_selected_by_their_odds():
     assert not selected[:, 1].any()
     together = (selected[:, 0] & selected[:, 2]).mean()
     assert together == pytest.approx(chance[0] * chance[2], abs=0.04)
-    wanted = tree_log_odds(jnp.asarray(scores), jnp.asarray(selected[0]), jnp.asarray(can))
+    wanted = tree_log_probability(jnp.asarray(scores), jnp.asarray(selected[0]), jnp.asarray(can))
     assert odds[0] == pytest.approx(float(wanted), rel=1e-5)
 
 

@@ -22,14 +22,14 @@ RNG = np.random.default_rng(0)
 def test_what_is_not_available_is_never_drawn_whatever_its_score():
     available = jnp.asarray(RNG.random((50, 6)) < 0.4).at[:, 2].set(True)
     scores = jnp.where(available, 0.0, 50.0) + jnp.asarray(RNG.standard_normal((50, 6)))
-    odds = distributions.log_odds(scores, available)
+    odds = distributions.log_probabilities(scores, available)
     uniform = jax.random.uniform(jax.random.key(0), (400, 50))
-    drawn = jax.vmap(lambda number: distributions.draw(number, odds))(uniform)
+    drawn = jax.vmap(lambda number: distributions.sample(number, odds))(uniform)
     assert available[jnp.arange(50)[None], drawn].all()
     np.testing.assert_allclose(jnp.exp(odds).sum(-1), 1.0, rtol=1e-5)
     assert jnp.exp(odds)[~available].max() == 0
     number = available.sum(-1)
-    alike = distributions.log_odds(jnp.zeros((50, 6)), available)
+    alike = distributions.log_probabilities(jnp.zeros((50, 6)), available)
     np.testing.assert_allclose(distributions.entropy(alike), jnp.log(number), rtol=1e-5, atol=1e-6)
 
 
@@ -37,8 +37,10 @@ def test_what_is_not_available_is_never_drawn_whatever_its_score():
 def test_no_number_draws_what_is_not_available(number):
     """At both ends too, where sums of odds are rounded."""
     available = jnp.asarray(RNG.random((5000, 7)) < 0.5).at[:, 3].set(True)
-    odds = distributions.log_odds(jnp.asarray(RNG.standard_normal((5000, 7)) * 5), available)
-    drawn = distributions.draw(jnp.full(5000, number), odds)
+    odds = distributions.log_probabilities(
+        jnp.asarray(RNG.standard_normal((5000, 7)) * 5), available
+    )
+    drawn = distributions.sample(jnp.full(5000, number), odds)
     assert available[jnp.arange(5000), drawn].all()
     first, last = available.argmax(-1), 6 - available[:, ::-1].argmax(-1)
     assert ((first <= drawn) & (drawn <= last)).all()
@@ -47,7 +49,7 @@ def test_no_number_draws_what_is_not_available(number):
 def test_actions_are_drawn_as_often_as_their_odds_say():
     odds = jnp.log(jnp.array([0.1, 0.0, 0.25, 0.65]))
     uniform = jax.random.uniform(jax.random.key(0), (40_000,))
-    drawn = distributions.draw(uniform, jnp.broadcast_to(odds, (40_000, 4)))
+    drawn = distributions.sample(uniform, jnp.broadcast_to(odds, (40_000, 4)))
     share = np.bincount(drawn, minlength=4) / 40_000
     np.testing.assert_allclose(share, [0.1, 0.0, 0.25, 0.65], atol=0.01)
 
@@ -87,7 +89,7 @@ def test_nothing_is_learned_about_what_is_not_available():
     available = jnp.array([True, False, True])
 
     def loss(scores):
-        odds = distributions.log_odds(scores, available)
+        odds = distributions.log_probabilities(scores, available)
         return distributions.of_action(odds, jnp.array(2)) + distributions.entropy(odds)
 
     gradient = jax.grad(loss)(jnp.array([0.3, 9.0, -0.4]))
@@ -100,13 +102,13 @@ def test_the_gaussians_density_and_entropy_count_components_that_exist():
     real = np.array([[True, True, True], [True, False, True]])
     scale = np.exp(log_std)
     each = -((action - mean) ** 2) / (2 * scale**2) - np.log(scale * math.sqrt(2 * math.pi))
-    got = distributions.gaussian_of_action(*map(jnp.asarray, (mean, log_std, action, real)))
+    got = distributions.gaussian_log_density(*map(jnp.asarray, (mean, log_std, action, real)))
     np.testing.assert_allclose(got, (each * real).sum(-1), rtol=1e-5)
     entropy = distributions.gaussian_entropy(jnp.asarray(log_std), jnp.asarray(real))
     whole = 0.5 * np.log(2 * math.pi * math.e * scale**2)
     np.testing.assert_allclose(entropy, (whole * real).sum(-1), rtol=1e-5)
     normal = jax.random.normal(jax.random.key(1), (4000, 2, 3))
-    drawn = distributions.gaussian_draw(normal, jnp.asarray(mean[0]), jnp.asarray(log_std))
+    drawn = distributions.gaussian_sample(normal, jnp.asarray(mean[0]), jnp.asarray(log_std))
     np.testing.assert_allclose(drawn.mean(0), mean[0], atol=0.15)
     np.testing.assert_allclose(drawn.std(0), np.broadcast_to(scale, (2, 3)), rtol=0.1)
 

@@ -73,7 +73,7 @@ def test_policies_are_judged_by_the_same_episodes_or_each_by_its_own(same_episod
 def small(algorithm: str = "ippo", **settings: Any) -> tuple[Any, Any]:
     """A learner, and a roll-out of it that is compiled once."""
     one = learner(algorithm, **settings)
-    return one, jax.jit(one._play)
+    return one, jax.jit(one._rollout)
 
 
 def begun(one):
@@ -84,13 +84,13 @@ def test_a_game_depends_on_no_other_game():
     one, play = small()
     state = begun(one)
     keys = jnp.concatenate([state.keys[:1], jax.random.split(jax.random.key(99), 3)])
-    _, lesson, _ = play(state)
+    _, samples, _ = play(state)
     _, other, _ = play(dataclasses.replace(state, keys=keys))
-    for name in ("observation", "action", "log_odds", "value", "start", "available"):
-        got, changed = getattr(lesson.played, name), getattr(other.played, name)
+    for name in ("observation", "action", "log_probability", "value", "start", "available"):
+        got, changed = getattr(samples.played, name), getattr(other.played, name)
         np.testing.assert_array_equal(got[:, 0], changed[:, 0])
-    assert (lesson.played.observation[1:, 1:] != other.played.observation[1:, 1:]).any()
-    np.testing.assert_array_equal(lesson.advantage[:, 0], other.advantage[:, 0])
+    assert (samples.played.observation[1:, 1:] != other.played.observation[1:, 1:]).any()
+    np.testing.assert_array_equal(samples.advantage[:, 0], other.advantage[:, 0])
 
 
 def test_games_are_the_same_however_many_are_on_a_device():
@@ -110,8 +110,8 @@ def test_games_are_the_same_however_many_are_on_a_device():
 
 def test_only_what_is_available_is_played_and_episodes_are_marked():
     one, play = small(rollout=64)
-    state, lesson, metrics = play(begun(one))
-    steps = lesson.played
+    state, samples, metrics = play(begun(one))
+    steps = samples.played
     took = jnp.take_along_axis(steps.available, steps.action[..., None], -1)
     assert took.all() and not steps.available.all()
     assert not steps.available[:, :, 0, DOORS["left"] :].any()  # which the left has not
@@ -130,7 +130,7 @@ def test_what_is_filled_up_counts_for_nothing(algorithm):
 
     @jax.jit
     def looked(parameters):
-        return one.players.look(parameters, state.memories, state.view, drawn)[1]
+        return one.players.step(parameters, state.memories, state.view, drawn)[1]
 
     before = looked(state.parameters)
     after = looked(
@@ -140,29 +140,31 @@ def test_what_is_filled_up_counts_for_nothing(algorithm):
             replace_fn=lambda x: x.at[DOORS["left"] :].set(1e6),
         )
     )
-    for name in ("action", "log_odds", "value"):
+    for name in ("action", "log_probability", "value"):
         np.testing.assert_array_equal(getattr(before, name)[:, 0], getattr(after, name)[:, 0])
-    assert (before.log_odds[:, 1] != after.log_odds[:, 1]).any()
+    assert (before.log_probability[:, 1] != after.log_probability[:, 1]).any()
 
 
 def test_a_memory_is_empty_where_an_episode_begins():
     """What is judged again from a roll-out's start is what was played, over ends of episodes."""
     one, play = small("mappo", recurrent=True, rollout=12)
-    judge = jax.jit(one.players.judge)
-    state, lesson, _ = play(begun(one))
-    assert lesson.played.start[1:].any()
-    log_odds, _, value = judge(state.parameters, lesson.memories, lesson.played)
-    np.testing.assert_allclose(log_odds, lesson.played.log_odds, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(value, lesson.played.value, rtol=1e-4, atol=1e-5)
+    judge = jax.jit(one.players.evaluate)
+    state, samples, _ = play(begun(one))
+    assert samples.played.start[1:].any()
+    log_probability, _, value = judge(state.parameters, samples.memories, samples.played)
+    np.testing.assert_allclose(
+        log_probability, samples.played.log_probability, rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(value, samples.played.value, rtol=1e-4, atol=1e-5)
     # The next roll-out goes on where this one stopped.
     again, more, _ = play(state)
-    log_odds, _, _ = judge(again.parameters, more.memories, more.played)
-    np.testing.assert_allclose(log_odds, more.played.log_odds, rtol=1e-4, atol=1e-5)
+    log_probability, _, _ = judge(again.parameters, more.memories, more.played)
+    np.testing.assert_allclose(log_probability, more.played.log_probability, rtol=1e-4, atol=1e-5)
     assert (more.memories.actor != 0).any()
 
 
 def test_the_loss_is_that_of_the_papers():
-    state, lesson, _ = small()[1](begun(small()[0]))
+    state, samples, _ = small()[1](begun(small()[0]))
     one = learner(
         normalise_advantages=False,
         value_clip=0.1,
@@ -174,11 +176,13 @@ def test_the_loss_is_that_of_the_papers():
     moved = jax.tree.map(
         lambda x: x + 0.3 * rng.standard_normal(x.shape).astype(np.float32), state.parameters
     )
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), lesson)
-    log_odds, entropy, value = map(np.asarray, one.players.judge(moved, flat.memories, flat.played))
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
+    log_probability, entropy, value = map(
+        np.asarray, one.players.evaluate(moved, flat.memories, flat.played)
+    )
     gain, error = [], []
     for place in np.ndindex(value.shape):
-        ratio = np.exp(log_odds[place] - flat.played.log_odds[place])
+        ratio = np.exp(log_probability[place] - flat.played.log_probability[place])
         advantage, target = flat.advantage[place], flat.target[place]
         gain.append(min(ratio * advantage, min(max(ratio, 0.9), 1.1) * advantage))
         old = flat.played.value[place]
@@ -209,20 +213,22 @@ def test_time_alone_may_end_an_episode_without_ending_its_value():
 def test_every_step_is_learned_from_once_an_epoch():
     for recurrent in (False, True):
         one, play = small("mappo", recurrent=True, rollout=12) if recurrent else small()
-        _, lesson, _ = play(begun(one))
-        lesson = dataclasses.replace(
-            lesson,
-            target=jnp.arange(lesson.target.size, dtype=jnp.float32).reshape(lesson.target.shape),
+        _, samples, _ = play(begun(one))
+        samples = dataclasses.replace(
+            samples,
+            target=jnp.arange(samples.target.size, dtype=jnp.float32).reshape(samples.target.shape),
         )
-        parts = jax.jit(one._parts)(lesson, jax.random.key(5))
+        parts = jax.jit(one._minibatches)(samples, jax.random.key(5))
         assert parts.target.shape[0] == 2
-        assert sorted(parts.target.ravel().tolist()) == list(range(lesson.target.size))
+        assert sorted(parts.target.ravel().tolist()) == list(range(samples.target.size))
         if recurrent:  # whole games, in the order of their steps, with their own memory
             assert parts.target.shape == (2, 12, 2, 2)
             assert (jnp.diff(parts.target, axis=1) == 4 * 2).all()
         # What belongs together stays together.
-        flat = lesson.played.log_odds.ravel()
-        np.testing.assert_array_equal(parts.played.log_odds, flat[parts.target.astype(jnp.int32)])
+        flat = samples.played.log_probability.ravel()
+        np.testing.assert_array_equal(
+            parts.played.log_probability, flat[parts.target.astype(jnp.int32)]
+        )
 
 
 def test_one_compilation_serves_any_number_of_updates_and_the_bits_are_the_same():

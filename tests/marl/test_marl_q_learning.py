@@ -18,7 +18,7 @@ from gradweave.errors import OptionError
 from gradweave.marl.evaluation import evaluate
 from gradweave.marl.learners import algorithms
 from gradweave.marl.learners.mixers import Monotone, Sum
-from gradweave.marl.learners.q_learning import traced
+from gradweave.marl.learners.q_learning import lambda_returns
 from gradweave.marl.learners.q_settings import QLearning
 from gradweave.marl.program import Program
 from tests.marl.doors import STEPS, doors
@@ -98,7 +98,7 @@ def test_returns_by_a_loop(trace):
     rng = np.random.default_rng(0)
     reward, following = rng.standard_normal((2, 6, 3, 2)).astype(np.float32)
     done = rng.random((6, 3)) < 0.3
-    got = traced(jnp.array(reward), jnp.array(following), jnp.array(done), 0.9, trace)
+    got = lambda_returns(jnp.array(reward), jnp.array(following), jnp.array(done), 0.9, trace)
     later = following[-1]
     for t in reversed(range(6)):
         ahead = (1 - trace) * following[t] + trace * later

@@ -143,8 +143,8 @@ def test_a_sets_step_depends_on_its_own_agents_alone():
         max_gradient_norm=1e-3,
     )
     state = jax.jit(one.init)(jax.random.key(0), 0)
-    _, lesson, _ = jax.jit(one._play)(state)
-    part = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), lesson)
+    _, samples, _ = jax.jit(one._rollout)(state)
+    part = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
     learn = jax.jit(one._learn)
     carry = state.parameters, state.optimizer
     (expected, _), _ = learn(carry, part)

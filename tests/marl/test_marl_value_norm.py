@@ -66,7 +66,7 @@ def test_advantages_are_of_returns_and_the_critic_learns_normalised_ones():
     state = jax.jit(one.init)(jax.random.key(3), 0)
     moments = ValueNorm(jnp.array([2.0]), jnp.array([9.0]), jnp.int32(3), (0, 0))
     state = dataclasses.replace(state, returns=moments)
-    after, lesson, _ = jax.jit(one._play)(state)
+    after, samples, _ = jax.jit(one._rollout)(state)
     # Another learner, whose critic says 2 + 3 times as much by its output layer.
     plain = learner("mappo", rollout=12, truncation="bootstrap")
     parameters = eqx.tree_at(
@@ -75,11 +75,11 @@ def test_advantages_are_of_returns_and_the_critic_learns_normalised_ones():
         replace_fn=lambda x: 3.0 * x + (2.0 if x.ndim == 1 else 0.0),
     )
     other = dataclasses.replace(state, parameters=parameters, returns=None)
-    _, expected, _ = jax.jit(plain._play)(other)
-    np.testing.assert_array_equal(lesson.played.action, expected.played.action)
-    np.testing.assert_allclose(lesson.advantage, expected.advantage, rtol=1e-4, atol=1e-4)
+    _, expected, _ = jax.jit(plain._rollout)(other)
+    np.testing.assert_array_equal(samples.played.action, expected.played.action)
+    np.testing.assert_allclose(samples.advantage, expected.advantage, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(
-        after.returns.denormalise(lesson.target), expected.target, rtol=1e-4, atol=1e-4
+        after.returns.denormalise(samples.target), expected.target, rtol=1e-4, atol=1e-4
     )
     counted = moments.add(expected.target)
     np.testing.assert_allclose(after.returns.mean, counted.mean, rtol=1e-4)

@@ -19,7 +19,7 @@ from gradweave.environment import Instance, Problem, SchedulingEnvironment, Stat
 from gradweave.environment import state as states
 from gradweave.environment.flow_tree_selection import select
 from gradweave.learning import checkpoint, rollout
-from gradweave.learning.features import Graph, Round, Tally, of_round
+from gradweave.learning.features import Graph, Loads, Round, of_round
 from gradweave.learning.networks import HierarchicalPolicy, Weights
 from gradweave.learning.rollout import Decode, draw
 from gradweave.schedulers.learned import policy as without_jax
@@ -113,14 +113,14 @@ def round_with_jax(problem: Problem, state: State, chosen: jax.Array, weights: W
     features = exact_slack(of_round(problem, graph, state))
 
     def one(carry: tuple) -> tuple:
-        state, tally = carry
+        state, loads = carry
         key, decode = jax.random.key(0), Decode(temperature=NO_NOISE)
-        return draw(problem, graph, features, weights, state, tally, key, decode)[:2]
+        return draw(problem, graph, features, weights, state, loads, key, decode)[:2]
 
     def left(carry: tuple) -> jax.Array:
         return states.any_available(carry[0])
 
-    start = select(problem, state, chosen), Tally.start(features)
+    start = select(problem, state, chosen), Loads.start(features)
     return rollout.close(problem, jax.lax.while_loop(left, one, start)[0])
 
 

@@ -4,8 +4,10 @@ All of it is counts and ratios of a neighbourhood, so that nothing depends on a 
 how its servers are numbered. The numbers of a round go through the message passing of `networks`;
 those of a workload change with every workload that is sent, and are cheap.
 
-`schedulers/policy_kernel.py` computes the same numbers for the shipped scheduler.
+`schedulers/learned/policy_kernel.py` computes the same numbers for the shipped scheduler.
 """
+
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,9 +18,9 @@ from gradweave.environment.problem import Problem
 from gradweave.environment.state import State, ready
 
 LOWEST, HIGHEST, UNIT = -4.0, 8.0, 4.0
-"""Slack, in transfers or rounds, is cut off at the first two and divided by the third."""
+"""Slack, in transfers or rounds, is clipped to the first two and divided by the third."""
 PLENTY = 1e6
-"""Slack of the link that stands for none."""
+"""Slack where there is no link."""
 
 
 class Graph(eqx.Module):
@@ -103,53 +105,111 @@ def of_round(problem: Problem, graph: Graph, state: State) -> Round:
         graph: its matrices.
         state: at the turn of flow-tree selection.
     """
+    now = _now(problem, graph, state)
+    link, link_slack = _links(problem, now, state)
+    intake = problem.intake[:, None]
+    heights = jnp.where(now.workloads, problem.height[now.cell], 0)
+    return Round(
+        server=jnp.where(intake > 0, _servers(problem, now), 0.0),
+        link=link,
+        tree=jnp.where(now.exists[:, None], _trees(problem, now, state), 0.0),
+        whole=_whole(problem, now, state),
+        holds=now.holds,
+        lacks=now.lacks,
+        into=now.into,
+        links_in=now.links_in,
+        links_out=now.links_out,
+        candidates=now.workloads.any(0),
+        rounds_left=now.rounds_left,
+        link_slack=link_slack,
+        chain=heights.max(1).astype(jnp.float32),
+        to_come=now.to_come,
+    )
+
+
+class _Now(NamedTuple):
+    """What the features of a round share."""
+
+    into: Float[Array, "N N"]
+    links_in: Float[Array, "N L"]
+    links_out: Float[Array, "N L"]
+    """As `Round` has them."""
+    bound: Int[Array, ""]
+    """Rounds."""
+    rounds_left: Float[Array, ""]
+    exists: Bool[Array, " Q"]
+    """Trees of this stage that have transfers."""
+    holds: Bool[Array, "N Q"]
+    lacks: Bool[Array, "N Q"]
+    to_come: Float[Array, " N"]
+    workloads: Bool[Array, "H Q"]
+    """Ready on each hop."""
+    cell: tuple[Int[Array, "H Q"], Int[Array, " Q"]]
+    """Where matrices [N, Q] have the workload of a hop and a tree."""
+
+
+def _now(problem: Problem, graph: Graph, state: State) -> _Now:
     trees = in_stage(problem, state)
     into, links_in, links_out = (
         matrix[state.stage] for matrix in (graph.into, graph.links_in, graph.links_out)
     )
     bound = jnp.where(problem.barrier, problem.bound[state.stage], problem.bound.sum())
     spent = state.round - jnp.where(problem.barrier, state.stage_start, 0)
-    rounds_left = jnp.maximum(bound - spent, 1).astype(jnp.float32)
     exists = problem.pending.any(0) & trees
     wait = jnp.where(exists, state.waiting, 0).astype(jnp.float32)
     holds, lacks = exists & (state.waiting == 0), exists & (state.waiting > 0)
     holds &= (problem.intake > 0)[:, None]
-    to_come = wait.sum(1)
-    workloads = ready(problem, state, exists)
-    count = workloads.sum(1).astype(jnp.float32)
-
     at_giver = problem.at_giver
-    key = jnp.where(at_giver, problem.giver[:, None], problem.taker[:, None])
-    columns = jnp.arange(at_giver.shape[0])
-    left = problem.allowed & exists & state.pending[key, columns]
-    into_each = into.sum(1)
-    share = to_come / jnp.maximum(into_each, 1.0)
-    there = (problem.allowed & exists).any(1)
-    wanted = jnp.where(problem.grown, share[problem.taker] * there, left.sum(1))
-    crosses = problem.crosses.astype(jnp.float32)
-    capacity = problem.capacity.astype(jnp.float32)
-    demand, contenders = (crosses @ jnp.stack([wanted, count], 1)).T
-    used = links_in.sum(0) > 0
-    fits = rounds_left * jnp.maximum(capacity, 1.0)
-    spare = jnp.where(used, rounds_left * capacity - demand, PLENTY)
+    server = jnp.where(at_giver, problem.giver[:, None], problem.taker[:, None])
+    return _Now(
+        into=into,
+        links_in=links_in,
+        links_out=links_out,
+        bound=bound,
+        rounds_left=jnp.maximum(bound - spent, 1).astype(jnp.float32),
+        exists=exists,
+        holds=holds,
+        lacks=lacks,
+        to_come=wait.sum(1),
+        workloads=ready(problem, state, exists),
+        cell=(server, jnp.arange(at_giver.shape[0])),
+    )
 
-    heights = jnp.where(workloads, problem.height[key, columns], 0)
-    number = jnp.maximum(exists.sum(), 1).astype(jnp.float32)
-    servers = jnp.maximum((problem.intake > 0).sum(), 1).astype(jnp.float32)
+
+def _servers(problem: Problem, now: _Now) -> Float[Array, "N 6"]:
+    """`Round.server`, of padding as well."""
+    number = jnp.maximum(now.exists.sum(), 1).astype(jnp.float32)
     intake = problem.intake.astype(jnp.float32)
-    can_take = rounds_left * jnp.maximum(intake, 1.0)
-    neighbours_lack = into.T @ lacks.astype(jnp.float32) > 0
-    server = jnp.stack(
+    can_take = now.rounds_left * jnp.maximum(intake, 1.0)
+    neighbours_lack = now.into.T @ now.lacks.astype(jnp.float32) > 0
+    return jnp.stack(
         [
-            jnp.minimum(to_come / can_take, 2.0),
-            _cut(rounds_left * intake - to_come),
-            holds.sum(1) / number,
-            lacks.sum(1) / number,
+            jnp.minimum(now.to_come / can_take, 2.0),
+            _clipped(now.rounds_left * intake - now.to_come),
+            now.holds.sum(1) / number,
+            now.lacks.sum(1) / number,
             jnp.log1p(intake) / 2.0,
-            (holds & neighbours_lack).sum(1) / jnp.maximum(holds.sum(1), 1),
+            (now.holds & neighbours_lack).sum(1) / jnp.maximum(now.holds.sum(1), 1),
         ],
         1,
     )
+
+
+def _links(
+    problem: Problem, now: _Now, state: State
+) -> tuple[Float[Array, "L 3"], Float[Array, " H"]]:
+    """`Round.link` and `Round.link_slack`."""
+    share = now.to_come / jnp.maximum(now.into.sum(1), 1.0)
+    left = problem.allowed & now.exists & state.pending[now.cell]
+    there = (problem.allowed & now.exists).any(1)
+    wanted = jnp.where(problem.grown, share[problem.taker] * there, left.sum(1))
+    count = now.workloads.sum(1).astype(jnp.float32)
+    crosses = problem.crosses.astype(jnp.float32)
+    capacity = problem.capacity.astype(jnp.float32)
+    demand, contenders = (crosses @ jnp.stack([wanted, count], 1)).T
+    used = now.links_in.sum(0) > 0
+    fits = now.rounds_left * jnp.maximum(capacity, 1.0)
+    spare = jnp.where(used, now.rounds_left * capacity - demand, PLENTY)
     link = jnp.stack(
         [
             jnp.where(used, jnp.minimum(demand / fits, 2.0), 0.0),
@@ -158,73 +218,67 @@ def of_round(problem: Problem, graph: Graph, state: State) -> Round:
         ],
         1,
     )
+    return link, jnp.append(spare[:-1], PLENTY)[problem.hop_links].min(1)
+
+
+def _trees(problem: Problem, now: _Now, state: State) -> Float[Array, "Q 5"]:
+    """`Round.tree`, of padding as well."""
     total = jnp.maximum(problem.pending.sum(0), 1).astype(jnp.float32)
-    remaining = jnp.where(exists, state.pending.sum(0) / total, 0.0)
-    cells = jnp.zeros(state.pending.shape, bool).at[key, columns].max(workloads)
-    tallest = jnp.where(state.pending & exists, problem.height, 0).max(0)
-    tree = jnp.stack(
+    remaining = jnp.where(now.exists, state.pending.sum(0) / total, 0.0)
+    cells = jnp.zeros(state.pending.shape, bool).at[now.cell].max(now.workloads)
+    tallest = jnp.where(state.pending & now.exists, problem.height, 0).max(0)
+    return jnp.stack(
         [
-            jnp.where(exists, 1.0 - remaining, 0.0),
+            jnp.where(now.exists, 1.0 - remaining, 0.0),
             cells.sum(0) / total,
             remaining,
             state.selected_before.astype(jnp.float32),
-            jnp.minimum(tallest / rounds_left, 2.0),
+            jnp.minimum(tallest / now.rounds_left, 2.0),
         ],
         1,
     )
-    whole = jnp.stack(
+
+
+def _whole(problem: Problem, now: _Now, state: State) -> Float[Array, " 5"]:
+    """`Round.whole`."""
+    servers = jnp.maximum((problem.intake > 0).sum(), 1).astype(jnp.float32)
+    return jnp.stack(
         [
             problem.grown.astype(jnp.float32),
-            jnp.minimum(rounds_left / jnp.maximum(bound, 1), 1.0),
-            jnp.where(exists, state.pending.sum(0), 0).sum()
-            / jnp.maximum(jnp.where(exists, problem.pending.sum(0), 0).sum(), 1),
-            (at_giver & exists).any().astype(jnp.float32),
+            jnp.minimum(now.rounds_left / jnp.maximum(now.bound, 1), 1.0),
+            jnp.where(now.exists, state.pending.sum(0), 0).sum()
+            / jnp.maximum(jnp.where(now.exists, problem.pending.sum(0), 0).sum(), 1),
+            (problem.at_giver & now.exists).any().astype(jnp.float32),
             jnp.log(servers) / 4.0,
         ]
     )
-    return Round(
-        server=jnp.where(intake[:, None] > 0, server, 0.0),
-        link=link,
-        tree=jnp.where(exists[:, None], tree, 0.0),
-        whole=whole,
-        holds=holds,
-        lacks=lacks,
-        into=into,
-        links_in=links_in,
-        links_out=links_out,
-        candidates=workloads.any(0),
-        rounds_left=rounds_left,
-        link_slack=jnp.append(spare[:-1], PLENTY)[problem.hop_links].min(1),
-        chain=heights.max(1).astype(jnp.float32),
-        to_come=to_come,
-    )
 
 
-def _cut(slack: Float[Array, " ..."]) -> Float[Array, " ..."]:
+def _clipped(slack: Float[Array, " ..."]) -> Float[Array, " ..."]:
     return jnp.clip(slack, LOWEST, HIGHEST) / UNIT
 
 
-class Tally(eqx.Module):
-    """Sums that change with each workload of a round."""
+class Loads(eqx.Module):
+    """Transfers into each server, which change with each workload of a round."""
 
     to_come: Float[Array, " N"]
-    """Transfers into each server that are neither made nor on the way."""
+    """Neither made nor on the way."""
     taken: Float[Array, " N"]
-    """Transfers on the way into it in this round."""
+    """On the way in this round."""
 
     @staticmethod
-    def start(features: Round) -> "Tally":
+    def start(features: Round) -> "Loads":
         """At the round's start."""
-        return Tally(features.to_come, jnp.zeros_like(features.to_come))
+        return Loads(features.to_come, jnp.zeros_like(features.to_come))
 
-    def sent(self, taker: Int[Array, ""], can: Bool[Array, ""]) -> "Tally":
+    def sent(self, taker: Int[Array, ""], can: Bool[Array, ""]) -> "Loads":
         """After a workload."""
         one = can.astype(jnp.float32)
-        return Tally(self.to_come.at[taker].add(-one), self.taken.at[taker].add(one))
+        return Loads(self.to_come.at[taker].add(-one), self.taken.at[taker].add(one))
 
 
 def of_hops(
-    problem: Problem, graph: Graph, features: Round, state: State, tally: Tally
+    problem: Problem, graph: Graph, features: Round, state: State, loads: Loads
 ) -> tuple[Float[Array, "H 12"], Bool[Array, " H"]]:
     """Features of each hop before a workload is sent, and which hops can be used.
 
@@ -238,11 +292,11 @@ def of_hops(
     crosses = problem.crosses.astype(jnp.float32)
     contenders = crosses @ fits.astype(jnp.float32)
     ratio = contenders / jnp.maximum(state.room, 1)
-    slack, load, taken = _of_takers(problem, features, tally)
+    slack, load, taken = _of_takers(problem, features, loads)
     numbers = [
         slack[problem.taker],
         (slack <= 0).astype(jnp.float32)[problem.taker],
-        _cut(features.link_slack),
+        _clipped(features.link_slack),
         (features.link_slack <= 0).astype(jnp.float32),
         _log(ratio @ crosses),
         _log(ratio)[problem.taker_link],
@@ -251,18 +305,18 @@ def of_hops(
         taken[problem.taker],
         load[problem.taker],
         graph.length / 2.0 - 1.0,
-        jnp.where(problem.grown, 0.0, _cut(features.rounds_left - features.chain)),
+        jnp.where(problem.grown, 0.0, _clipped(features.rounds_left - features.chain)),
     ]
     return jnp.where(fits[:, None], jnp.stack(numbers, 1), 0.0), fits
 
 
-def _of_takers(problem: Problem, features: Round, tally: Tally) -> tuple[Array, Array, Array]:
+def _of_takers(problem: Problem, features: Round, loads: Loads) -> tuple[Array, Array, Array]:
     intake = problem.intake.astype(jnp.float32)
     can_take = features.rounds_left * jnp.maximum(intake, 1.0)
     return (
-        _cut(features.rounds_left * intake - tally.to_come),
-        jnp.minimum(tally.to_come / can_take, 2.0),
-        tally.taken / jnp.maximum(intake, 1.0),
+        _clipped(features.rounds_left * intake - loads.to_come),
+        jnp.minimum(loads.to_come / can_take, 2.0),
+        loads.taken / jnp.maximum(intake, 1.0),
     )
 
 
@@ -301,7 +355,7 @@ def of_pieces(
         jnp.where(grown, 4.0 * (servers - lacking[3]) / servers, 0.0),
         jnp.where(grown, 4.0 * lacking[1] / jnp.maximum(from_taker.sum(), 1.0), 0.0),
         jnp.where(grown, 4.0 * lacking[2] / jnp.maximum(from_giver.sum(), 1.0), 0.0),
-        jnp.where(grown, 0.0, _cut(features.rounds_left - height)),
+        jnp.where(grown, 0.0, _clipped(features.rounds_left - height)),
         1.0 / jnp.maximum(awaited, 1.0),
     ]
     can = (

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gradweave.aggregate.aggregation import Aggregation
 from gradweave.environment.problem import Problem
 from gradweave.learning.networks import HierarchicalPolicy
-from gradweave.learning.ppo import PPO, Agent, lesson, loss, minibatch
+from gradweave.learning.ppo import PPO, Agent, Samples, loss, minibatch, samples
 from gradweave.learning.rollout import Ends, Rollout, RoundLog, record
 
 AGENTS: tuple[Agent, Agent] = ("tree", "workload")
@@ -114,7 +114,7 @@ class Trainer:
         how = self.ppo(agent)
         playing, learning = jax.random.split(key)
         logs, ends = self.collect(learner.policy, batch, playing, self.episodes // devices)
-        rows = lesson(logs, agent, how)
+        rows = samples(logs, agent, how)
         size = rows.advantage.shape[1] // (2 * how.minibatches)
         optimizer = self.optimizer(agent)
         average = None if axis is None else self.aggregation(optax.identity())
@@ -122,19 +122,13 @@ class Trainer:
         def step(carry: tuple, key: PRNGKeyArray) -> tuple:
             policy, state = carry
             chosen = minibatch(rows, key, max(size, 1))
-            own = getattr(policy, agent)
-
-            def objective(own: eqx.Module) -> tuple:
-                whole = eqx.tree_at(lambda p: getattr(p, agent), policy, own)
-                return loss(whole, batch.problems, chosen, agent, how)
-
-            (_, figures), gradient = jax.value_and_grad(objective, has_aux=True)(own)
+            gradient, figures = self._gradient(policy, batch.problems, chosen, agent)
             if average is not None:
                 gradient, _ = average.update(gradient, average.init(gradient))
                 figures = jax.lax.pmean(figures, axis)
             change, state = optimizer.update(gradient, state)
-            own = optax.apply_updates(own, change)
-            return (eqx.tree_at(lambda p: getattr(p, agent), policy, own), state), figures
+            trained = optax.apply_updates(getattr(policy, agent), change)
+            return (_with_agent(policy, agent, trained), state), figures
 
         carry = learner.policy, getattr(learner, f"{agent}_optimizer")
         keys = jax.random.split(learning, how.epochs * how.minibatches)
@@ -146,6 +140,22 @@ class Trainer:
             figures["decisions"] *= devices
         after = dataclasses.replace(learner, policy=policy, **{f"{agent}_optimizer": state})
         return after, figures
+
+    def _gradient(
+        self, policy: HierarchicalPolicy, problems: Problem, rows: Samples, agent: Agent
+    ) -> tuple[Any, dict[str, Array]]:
+        """The loss's gradient by one agent's parameters, and its figures."""
+
+        def objective(trained: eqx.Module) -> tuple:
+            return loss(_with_agent(policy, agent, trained), problems, rows, agent, self.ppo(agent))
+
+        (_, figures), gradient = jax.value_and_grad(objective, has_aux=True)(getattr(policy, agent))
+        return gradient, figures
+
+
+def _with_agent(policy: HierarchicalPolicy, agent: Agent, trained: Any) -> HierarchicalPolicy:
+    """The policies with other parameters of one agent."""
+    return eqx.tree_at(lambda policy: getattr(policy, agent), policy, trained)
 
 
 def _results(batch: Batch, logs: RoundLog, ends: Ends) -> dict[str, Array]:

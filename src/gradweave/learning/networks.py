@@ -34,7 +34,7 @@ learned before what tells one place from another."""
 
 
 class Messages(eqx.Module):
-    """One layer: what each server, link and tree makes of itself and of its neighbours."""
+    """One layer: the weights of the messages to each server, link and tree."""
 
     server: Float[Array, "8 D D"]
     link: Float[Array, "4 D D"]
@@ -50,12 +50,12 @@ class Messages(eqx.Module):
 
 
 def _scaled(key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
-    """Normal numbers, so small that the sum over the messages keeps its scale."""
+    """Normal weights, scaled so that the sum over the messages keeps its variance."""
     return jax.random.normal(key, shape) / jnp.sqrt(shape[0] * shape[1])
 
 
 class Views(eqx.Module):
-    """What the message passing says about each part of a network."""
+    """The embedding of each part of a network."""
 
     server: Float[Array, "N D"]
     link: Float[Array, "L D"]
@@ -88,45 +88,62 @@ class Encoder(eqx.Module):
     def __call__(self, features: Round) -> Views:
         """The views at the start of a round."""
         masks = _masks(features)
-        own = jnp.einsum("w,wkd->kd", features.whole, self.whole)
-        server = jax.nn.relu(features.server @ self.server + own[0]) * masks[0]
-        link = jax.nn.relu(features.link @ self.link + own[1]) * masks[1]
-        tree = jax.nn.relu(features.tree @ self.tree + own[2]) * masks[2]
-        holds, lacks = features.holds.astype(jnp.float32), features.lacks.astype(jnp.float32)
+        bias = jnp.einsum("w,wkd->kd", features.whole, self.whole)
+        server = jax.nn.relu(features.server @ self.server + bias[0]) * masks[0]
+        link = jax.nn.relu(features.link @ self.link + bias[1]) * masks[1]
+        tree = jax.nn.relu(features.tree @ self.tree + bias[2]) * masks[2]
         for layer in self.layers:
-            heard_by_server = jnp.stack(
-                [
-                    server,
-                    _mean(features.into, server),
-                    _mean(features.into.T, server),
-                    _mean(features.links_in, link),
-                    _mean(features.links_out, link),
-                    _mean(holds, tree),
-                    _mean(lacks, tree),
-                    jnp.broadcast_to(_mean(masks[0].T, server), server.shape),
-                ]
+            received = _received(features, masks, server, link, tree)
+            weights = layer.server, layer.link, layer.tree
+            server, link, tree = (
+                _updated(*each) * mask
+                for *each, mask in zip(
+                    (server, link, tree), received, weights, layer.bias, masks, strict=True
+                )
             )
-            heard_by_link = jnp.stack(
-                [
-                    link,
-                    _mean(features.links_out.T, server),
-                    _mean(features.links_in.T, server),
-                    jnp.broadcast_to(_mean(masks[1].T, link), link.shape),
-                ]
-            )
-            heard_by_tree = jnp.stack(
-                [
-                    tree,
-                    _mean(holds.T, server),
-                    _mean(lacks.T, server),
-                    jnp.broadcast_to(_mean(masks[2].T, tree), tree.shape),
-                ]
-            )
-            server = _told(server, heard_by_server, layer.server, layer.bias[0]) * masks[0]
-            link = _told(link, heard_by_link, layer.link, layer.bias[1]) * masks[1]
-            tree = _told(tree, heard_by_tree, layer.tree, layer.bias[2]) * masks[2]
         means = [_mean(mask.T, x)[0] for mask, x in zip(masks, (server, link, tree), strict=True)]
         return Views(server, link, tree, jnp.concatenate([*means, features.whole]))
+
+
+def _received(
+    features: Round,
+    masks: tuple[Array, Array, Array],
+    server: Float[Array, "N D"],
+    link: Float[Array, "L D"],
+    tree: Float[Array, "Q D"],
+) -> tuple[Float[Array, "8 N D"], Float[Array, "4 L D"], Float[Array, "4 Q D"]]:
+    """The messages of a layer to servers, links and trees; the first is their own view."""
+    holds, lacks = features.holds.astype(jnp.float32), features.lacks.astype(jnp.float32)
+    # Stacked one after the other: gradients add up, and are rounded, in this order.
+    to_server = jnp.stack(
+        [
+            server,
+            _mean(features.into, server),
+            _mean(features.into.T, server),
+            _mean(features.links_in, link),
+            _mean(features.links_out, link),
+            _mean(holds, tree),
+            _mean(lacks, tree),
+            jnp.broadcast_to(_mean(masks[0].T, server), server.shape),
+        ]
+    )
+    to_link = jnp.stack(
+        [
+            link,
+            _mean(features.links_out.T, server),
+            _mean(features.links_in.T, server),
+            jnp.broadcast_to(_mean(masks[1].T, link), link.shape),
+        ]
+    )
+    to_tree = jnp.stack(
+        [
+            tree,
+            _mean(holds.T, server),
+            _mean(lacks.T, server),
+            jnp.broadcast_to(_mean(masks[2].T, tree), tree.shape),
+        ]
+    )
+    return to_server, to_link, to_tree
 
 
 def _masks(features: Round) -> tuple[Array, Array, Array]:
@@ -140,13 +157,13 @@ def _mean(weights: Float[Array, "A B"], of: Float[Array, "B D"]) -> Float[Array,
     return weights @ of / jnp.maximum(weights.sum(1, keepdims=True), 1.0)
 
 
-def _told(
-    own: Float[Array, "A D"],
-    heard: Float[Array, "M A D"],
+def _updated(
+    view: Float[Array, "A D"],
+    received: Float[Array, "M A D"],
     weights: Float[Array, "M D D"],
     bias: Float[Array, " D"],
 ) -> Float[Array, "A D"]:
-    return own + jax.nn.relu(jnp.einsum("mad,mde->ae", heard, weights) + bias)
+    return view + jax.nn.relu(jnp.einsum("mad,mde->ae", received, weights) + bias)
 
 
 class Perceptron(eqx.Module):
@@ -196,12 +213,12 @@ class TreePolicy(eqx.Module):
         self.critic = Critic(critic)
 
     def __call__(self, views: Views) -> Float[Array, " Q"]:
-        """The logarithm of each tree's odds to be selected."""
+        """The logit of each tree's selection."""
         return views.tree @ self.score + self.bias
 
 
 class Weights(eqx.Module):
-    """What the features of a round's workloads count for."""
+    """The weights of the features of a round's workloads."""
 
     hop: Float[Array, "H F"]
     piece: Float[Array, "N G"]
@@ -262,5 +279,5 @@ class HierarchicalPolicy(eqx.Module):
 
 
 def masked_log_softmax(scores: Float[Array, " A"], can: Bool[Array, " A"]) -> Float[Array, " A"]:
-    """Logarithms of the odds among what can be chosen; very low elsewhere."""
+    """Log-probabilities of what can be chosen; very low elsewhere."""
     return jax.nn.log_softmax(jnp.where(can, scores, -1e9))

@@ -19,7 +19,7 @@ from gradweave.learning.rollout import (
     RoundLog,
     hop_scores,
     piece_scores,
-    tree_log_odds,
+    tree_log_probability,
 )
 from gradweave.learning.settings import PPO as PPO
 from gradweave.training.advantages import advantages
@@ -28,7 +28,7 @@ Agent = Literal["tree", "workload"]
 """Flow-tree selection, or workload scheduling."""
 
 
-class Lesson(eqx.Module):
+class Samples(eqx.Module):
     """Rounds with their advantages, [G, rows] of several problems."""
 
     rounds: RoundLog
@@ -36,7 +36,7 @@ class Lesson(eqx.Module):
     target: Float[Array, "G M"]
 
 
-def judged(
+def advantages_and_targets(
     log: RoundLog, agent: Agent, how: PPO
 ) -> tuple[Float[Array, "T B"], Float[Array, "T B"]]:
     """Generalised advantage estimates and the critic's targets.
@@ -44,7 +44,7 @@ def judged(
     Args:
         log: [T, B] rounds.
         agent: whose.
-        how: discount and smoothing.
+        how: γ and λ.
     """
     reward, value = (
         (log.tree_reward, log.tree_value)
@@ -53,21 +53,21 @@ def judged(
     )
     value = value * log.real
     # Each record is one episode; what follows its last round is worth nothing.
-    following = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
+    next_value = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
     never = jnp.zeros(value.shape, bool)
-    found = advantages(reward, value, following, never, how.discount, how.gae_lambda)
-    return found, found + value
+    advantage = advantages(reward, value, next_value, never, how.discount, how.gae_lambda)
+    return advantage, advantage + value
 
 
-def lesson(logs: RoundLog, agent: Agent, how: PPO) -> Lesson:
+def samples(logs: RoundLog, agent: Agent, how: PPO) -> Samples:
     """The rounds of several problems' records, one row each, advantages of one scale.
 
     Args:
         logs: [G, T, B] rounds.
         agent: whose.
-        how: discount and smoothing.
+        how: γ and λ.
     """
-    advantage, target = jax.vmap(lambda log: judged(log, agent, how))(logs)
+    advantage, target = jax.vmap(lambda log: advantages_and_targets(log, agent, how))(logs)
     real = logs.real.astype(jnp.float32)
     number = jnp.maximum(real.sum((1, 2), keepdims=True), 1.0)
     mean = (advantage * real).sum((1, 2), keepdims=True) / number
@@ -75,13 +75,13 @@ def lesson(logs: RoundLog, agent: Agent, how: PPO) -> Lesson:
     advantage = (advantage - mean) / (spread + 1e-6)
     flat = jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), logs)
     problems = advantage.shape[0]
-    return Lesson(flat, advantage.reshape(problems, -1), target.reshape(problems, -1))
+    return Samples(flat, advantage.reshape(problems, -1), target.reshape(problems, -1))
 
 
-def _draw_log_odds(
+def _draw_log_probability(
     weights: eqx.Module, draw: Draw, problem: Problem
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Logarithm of a draw's odds, and the entropy of what it was drawn from."""
+    """Log-probability of a draw, and the entropy of its distribution."""
     hop_log = masked_log_softmax(hop_scores(weights, draw.hop_features), draw.hop_can)  # pyright: ignore[reportArgumentType]
     taker = problem.taker[draw.hop]
     piece_log = masked_log_softmax(
@@ -95,12 +95,12 @@ def _draw_log_odds(
     return hop_log[draw.hop] + piece_log[draw.piece], spread
 
 
-def _clipped(ratio: Array, advantage: Array, clip: float) -> Array:
+def _clipped_gain(ratio: Array, advantage: Array, clip: float) -> Array:
     return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
 
 
 def loss(
-    policy: HierarchicalPolicy, problems: Problem, rows: Lesson, agent: Agent, how: PPO
+    policy: HierarchicalPolicy, problems: Problem, rows: Samples, agent: Agent, how: PPO
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
     """The clipped objective, the critic's error and the entropy, over rows of several problems.
 
@@ -115,22 +115,24 @@ def loss(
     def of_tree(problem: Problem, log: RoundLog, advantage: Array) -> tuple[Array, ...]:
         views = policy.tree.encoder(log.features)
         scores = policy.tree(views)
-        now = tree_log_odds(scores, log.selected, log.features.candidates)
-        ratio = jnp.exp(now - log.tree_log_odds)
+        now = tree_log_probability(scores, log.selected, log.features.candidates)
+        ratio = jnp.exp(now - log.tree_log_probability)
         odds = jax.nn.sigmoid(scores)
         each = -odds * jax.nn.log_sigmoid(scores) - (1 - odds) * jax.nn.log_sigmoid(-scores)
         spread = jnp.where(log.features.candidates, each, 0.0).sum()
-        gain = _clipped(ratio, advantage, how.clip_ratio)
+        gain = _clipped_gain(ratio, advantage, how.clip_ratio)
         one = jnp.ones(())
         return policy.tree.critic(views), gain, spread, one, jnp.abs(ratio - 1)
 
     def of_workload(problem: Problem, log: RoundLog, advantage: Array) -> tuple[Array, ...]:
         views = policy.workload.encoder(log.features)
         weights = policy.workload(views, problem)
-        now, spread = jax.vmap(lambda draw: _draw_log_odds(weights, draw, problem))(log.draws)
+        now, spread = jax.vmap(lambda draw: _draw_log_probability(weights, draw, problem))(
+            log.draws
+        )
         real = log.draws.real.astype(jnp.float32)
-        ratio = jnp.exp(jnp.where(log.draws.real, now - log.draws.log_odds, 0.0))
-        gain = (_clipped(ratio, advantage, how.clip_ratio) * real).sum()
+        ratio = jnp.exp(jnp.where(log.draws.real, now - log.draws.log_probability, 0.0))
+        gain = (_clipped_gain(ratio, advantage, how.clip_ratio) * real).sum()
         value = policy.workload.critic(views)
         return value, gain, (spread * real).sum(), real.sum(), (jnp.abs(ratio - 1) * real).sum()
 
@@ -145,7 +147,7 @@ def loss(
     return total, {"gain": gain, "value_error": error, "entropy": spread, "moved": moved}
 
 
-def minibatch(rows: Lesson, key: PRNGKeyArray, size: int) -> Lesson:
+def minibatch(rows: Samples, key: PRNGKeyArray, size: int) -> Samples:
     """Random rows of each problem, real ones first."""
 
     def chosen(key: PRNGKeyArray, real: Array) -> Array:

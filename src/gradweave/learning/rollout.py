@@ -15,7 +15,7 @@ from gradweave.environment.rewards import Rewards
 from gradweave.environment.state import State, any_available, end_round, reset, where
 from gradweave.environment.workload_scheduling import send
 from gradweave.learning import features as features_of
-from gradweave.learning.features import Graph, Round, Tally
+from gradweave.learning.features import Graph, Loads, Round
 from gradweave.learning.networks import (
     HierarchicalPolicy,
     Weights,
@@ -43,8 +43,7 @@ class Draw(NamedTuple):
     piece_features: Float[Array, "Q 7"]
     piece_can: Bool[Array, " Q"]
     piece: Int[Array, ""]
-    log_odds: Float[Array, ""]
-    """Logarithm of the odds with which it was drawn."""
+    log_probability: Float[Array, ""]
     real: Bool[Array, ""]
     """Whether there was a workload to draw."""
 
@@ -54,7 +53,7 @@ class RoundLog(NamedTuple):
 
     features: Round
     selected: Bool[Array, " Q"]
-    tree_log_odds: Float[Array, ""]
+    tree_log_probability: Float[Array, ""]
     tree_value: Float[Array, ""]
     workload_value: Float[Array, ""]
     tree_reward: Float[Array, ""]
@@ -65,10 +64,10 @@ class RoundLog(NamedTuple):
     """Whether the episode had not ended before."""
 
 
-def tree_log_odds(
+def tree_log_probability(
     scores: Float[Array, " Q"], selected: Bool[Array, " Q"], can: Bool[Array, " Q"]
 ) -> Float[Array, ""]:
-    """Logarithm of the odds of a selection; trees with nothing to send do not count.
+    """Log-probability of a selection; trees with nothing to send do not count.
 
     Args:
         scores: of each tree.
@@ -82,7 +81,7 @@ def tree_log_odds(
 def select_trees(
     policy: HierarchicalPolicy, features: Round, key: PRNGKeyArray, decode: Decode
 ) -> tuple[Bool[Array, " Q"], Float[Array, ""], Float[Array, ""]]:
-    """The trees of a round, the logarithm of their odds, and the state's value."""
+    """The trees of a round, the log-probability of their selection, and the state's value."""
     views = policy.tree.encoder(features)
     scores = policy.tree(views)
     value = policy.tree.critic(views)
@@ -94,15 +93,15 @@ def select_trees(
     if decode.temperature == 0:  # a round without a transfer helps nobody
         best = jnp.arange(len(scores)) == jnp.where(can, scores, -jnp.inf).argmax()
         selected = jnp.where(selected.any(), selected, can & best)
-    return selected, tree_log_odds(scores, selected, can), value
+    return selected, tree_log_probability(scores, selected, can), value
 
 
 def _pick(scores: Array, can: Array, noise: Array, temperature: float) -> tuple[Array, Array]:
-    """A choice and the logarithm of its odds."""
-    log_odds = masked_log_softmax(scores, can)
+    """A choice and its log-probability."""
+    log_probabilities = masked_log_softmax(scores, can)
     tie = 1e-4 if temperature == 0 else temperature
     chosen = jnp.where(can, scores + tie * noise, -jnp.inf).argmax()
-    return chosen, log_odds[chosen]
+    return chosen, log_probabilities[chosen]
 
 
 def hop_scores(weights: Weights, hop_features: Float[Array, "H 12"]) -> Float[Array, " H"]:
@@ -123,32 +122,32 @@ def draw(
     features: Round,
     weights: Weights,
     state: State,
-    tally: Tally,
+    loads: Loads,
     key: PRNGKeyArray,
     decode: Decode,
-) -> tuple[State, Tally, Draw]:
+) -> tuple[State, Loads, Draw]:
     """Draws one workload and sends it, if there is any."""
     hops, trees = problem.giver.shape[0], problem.root.shape[0]
     noise = jax.random.gumbel(key, (hops + trees,))
-    hop_features, hop_can = features_of.of_hops(problem, graph, features, state, tally)
+    hop_features, hop_can = features_of.of_hops(problem, graph, features, state, loads)
     scores = hop_scores(weights, hop_features)
-    hop, hop_log_odds = _pick(scores, hop_can, noise[:hops], decode.temperature)
+    hop, hop_log_probability = _pick(scores, hop_can, noise[:hops], decode.temperature)
     taker = problem.taker[hop]
     piece_features, piece_can = features_of.of_pieces(problem, features, state, hop)
     scores = piece_scores(weights, taker, piece_features)
-    piece, piece_log_odds = _pick(scores, piece_can, noise[hops:], decode.temperature)
+    piece, piece_log_probability = _pick(scores, piece_can, noise[hops:], decode.temperature)
     real = hop_can.any()
-    made = Draw(
+    drawn = Draw(
         hop_features,
         hop_can,
         hop,
         piece_features,
         piece_can,
         piece,
-        hop_log_odds + piece_log_odds,
+        hop_log_probability + piece_log_probability,
         real,
     )
-    return send(problem, state, hop, piece, real), tally.sent(taker, real), made
+    return send(problem, state, hop, piece, real), loads.sent(taker, real), drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,46 +187,97 @@ def play(
         length: rounds at most.
         decode: how to choose.
     """
-    graph = Graph.of(problem)
+    episodes = _Episodes(policy, problem, Graph.of(problem), decode)
 
-    def round_of(state: State, key: PRNGKeyArray) -> tuple[State, Round, Weights, PRNGKeyArray]:
-        first, second = jax.random.split(key)
-        features = features_of.of_round(problem, graph, state)
-        selected, _, _ = select_trees(policy, features, first, decode)
-        weights = policy.workload(policy.workload.encoder(features), problem)
-        return select(problem, state, selected), features, weights, second
-
-    def one_draw(carry: tuple) -> tuple:
-        step, states, tallies, features, weights, keys = carry
-        now = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
-        states, tallies, _ = jax.vmap(
-            lambda f, w, s, t, k: draw(problem, graph, f, w, s, t, k, decode)
-        )(features, weights, states, tallies, now)
-        return step + 1, states, tallies, features, weights, keys
+    def open_round(state: State, key: PRNGKeyArray) -> tuple[State, _Evaluation, PRNGKeyArray]:
+        selecting, drawing = jax.random.split(key)
+        return *episodes.open(state, selecting), drawing
 
     def one_round(carry: tuple[Array, State]) -> tuple[Array, State]:
         index, before = carry
         now = jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
-        states, features, weights, inner = jax.vmap(round_of)(before, now)
-        tallies = jax.vmap(Tally.start)(features)
-        start = (jnp.zeros((), jnp.int32), states, tallies, features, weights, inner)
-        _, states, *_ = jax.lax.while_loop(_some_left, one_draw, start)
-        ended = jax.vmap(lambda s: close(problem, s))(states)
-        states = jax.vmap(where)(before.done, before, ended)
-        return index + 1, states
+        states, evaluation, drawing = jax.vmap(open_round)(before, now)
+
+        def one_draw(carry: tuple[Array, State, Loads]) -> tuple[Array, State, Loads]:
+            step, states, loads = carry
+            states, loads, _ = episodes.draw(step, states, loads, evaluation, drawing)
+            return step + 1, states, loads
+
+        loads = jax.vmap(Loads.start)(evaluation.features)
+        start = jnp.zeros((), jnp.int32), states, loads
+        _, states, _ = jax.lax.while_loop(_some_left, one_draw, start)
+        return index + 1, episodes.close(before, states)
 
     def unfinished(carry: tuple[Array, State]) -> Array:
         index, states = carry
         return (index < length) & ~states.done.all()
 
-    start = jax.vmap(lambda _: reset(problem))(keys)
-    _, states = jax.lax.while_loop(unfinished, one_round, (jnp.zeros((), jnp.int32), start))
-    return Ends(jax.vmap(rounds_of)(states), states.done, states.sent_round, states.sent_hop)
+    start = jnp.zeros((), jnp.int32), episodes.start(keys)
+    return _ends(jax.lax.while_loop(unfinished, one_round, start)[1])
+
+
+class _Evaluation(NamedTuple):
+    """What the policies make of a round at its start."""
+
+    features: Round
+    weights: Weights
+    selected: Bool[Array, " Q"]
+    tree_log_probability: Float[Array, ""]
+    tree_value: Float[Array, ""]
+    workload_value: Float[Array, ""]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Episodes:
+    """Episodes of one problem, side by side."""
+
+    policy: HierarchicalPolicy
+    problem: Problem
+    graph: Graph
+    decode: Decode
+
+    def start(self, keys: PRNGKeyArray) -> State:
+        """As many states before the first round as there are keys."""
+        return jax.vmap(lambda _: reset(self.problem))(keys)
+
+    def open(self, state: State, key: PRNGKeyArray) -> tuple[State, _Evaluation]:
+        """Evaluates the policies at the start of an episode's round, and selects its trees."""
+        features = features_of.of_round(self.problem, self.graph, state)
+        chosen = select_trees(self.policy, features, key, self.decode)
+        selected, log_probability, tree_value = chosen
+        views = self.policy.workload.encoder(features)
+        weights = self.policy.workload(views, self.problem)
+        after = select(self.problem, state, selected)
+        value = self.policy.workload.critic(views)
+        return after, _Evaluation(features, weights, selected, log_probability, tree_value, value)
+
+    def draw(
+        self,
+        step: Int[Array, ""],
+        states: State,
+        loads: Loads,
+        evaluation: _Evaluation,
+        keys: PRNGKeyArray,
+    ) -> tuple[State, Loads, Draw]:
+        """Draws each episode's next workload of the round."""
+        now = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
+        return jax.vmap(
+            lambda f, w, s, t, k: draw(self.problem, self.graph, f, w, s, t, k, self.decode)
+        )(evaluation.features, evaluation.weights, states, loads, now)
+
+    def close(self, before: State, states: State) -> State:
+        """Ends the round, of the episodes that had not ended before."""
+        ended = jax.vmap(lambda state: close(self.problem, state))(states)
+        return jax.vmap(where)(before.done, before, ended)
 
 
 def _some_left(carry: tuple) -> Array:
     """Whether any episode, second in a loop's carry, has a workload left for this round."""
     return jax.vmap(any_available)(carry[1]).any()
+
+
+def _ends(states: State) -> Ends:
+    return Ends(jax.vmap(rounds_of)(states), states.done, states.sent_round, states.sent_hop)
 
 
 def close(problem: Problem, state: State) -> State:
@@ -254,66 +304,39 @@ def record(
     Returns:
         A log of [T, B] rounds with [T, B, K] draws, and how the episodes came out.
     """
-    graph = Graph.of(problem)
-    batch = keys.shape[0]
+    episodes = _Episodes(policy, problem, Graph.of(problem), how.decode)
     stride = jnp.maximum(-(-busiest // how.draws), 1)
+    empty = _no_draws(problem, keys.shape[0], how.draws)
 
     def open_round(state: State, key: PRNGKeyArray) -> tuple:
-        first, second, third = jax.random.split(key, 3)
-        features = features_of.of_round(problem, graph, state)
-        selected, log_odds, tree_value = select_trees(policy, features, first, how.decode)
-        views = policy.workload.encoder(features)
-        weights = policy.workload(views, problem)
-        after = select(problem, state, selected)
-        offset = jax.random.randint(third, (), 0, stride)
-        values = (log_odds, tree_value, policy.workload.critic(views))
-        return after, features, weights, selected, values, second, offset
+        selecting, drawing, sampling = jax.random.split(key, 3)
+        offset = jax.random.randint(sampling, (), 0, stride)
+        return *episodes.open(state, selecting), drawing, offset
 
-    def one_draw(carry: tuple) -> tuple:
-        step, states, tallies, logs, features, weights, keys, offsets = carry
-        now = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
-        states, tallies, made = jax.vmap(
-            lambda f, w, s, t, k: draw(problem, graph, f, w, s, t, k, how.decode)
-        )(features, weights, states, tallies, now)
-        chosen = (step % stride == offsets) & (step // stride < how.draws)
-        slot = jnp.where(chosen, jnp.minimum(step // stride, how.draws - 1), how.draws)
-        each = jnp.arange(batch)
-        logs = jax.tree.map(lambda log, new: log.at[each, slot].set(new, mode="drop"), logs, made)
-        return step + 1, states, tallies, logs, features, weights, keys, offsets
-
-    def one_round(states: State, index: Array) -> tuple[State, RoundLog]:
-        before = states
-        real = ~before.done
+    def one_round(before: State, index: Array) -> tuple[State, RoundLog]:
         now = jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
-        states, features, weights, selected, values, inner, offsets = jax.vmap(open_round)(
-            before, now
-        )
-        tallies = jax.vmap(Tally.start)(features)
-        step = jnp.zeros((), jnp.int32)
-        start = (step, states, tallies, empty, features, weights, inner, offsets)
-        _, states, _, logs, *_ = jax.lax.while_loop(_some_left, one_draw, start)
-        after = jax.vmap(lambda s: close(problem, s))(states)
-        after = jax.vmap(where)(before.done, before, after)
-        rewards = how.rewards
-        log_odds, tree_value, workload_value = values
-        tree_reward = jax.vmap(lambda a, b: rewards.flow_tree_selection(problem, a, b))
-        workload_reward = jax.vmap(lambda a, b: rewards.workload_scheduling(problem, a, b))
-        log = RoundLog(
-            features,
-            selected,
-            log_odds,
-            tree_value,
-            workload_value,
-            tree_reward(before, after) * real,
-            workload_reward(before, after) * real,
-            logs._replace(real=logs.real & real[:, None]),
-            real,
-        )
-        return after, log
+        states, evaluation, drawing, offsets = jax.vmap(open_round)(before, now)
 
+        def one_draw(carry: tuple[Array, State, Loads, Draw]) -> tuple[Array, State, Loads, Draw]:
+            step, states, loads, draws = carry
+            states, loads, drawn = episodes.draw(step, states, loads, evaluation, drawing)
+            return step + 1, states, loads, _kept(draws, drawn, step, stride, offsets)
+
+        loads = jax.vmap(Loads.start)(evaluation.features)
+        start = jnp.zeros((), jnp.int32), states, loads, empty
+        _, states, _, draws = jax.lax.while_loop(_some_left, one_draw, start)
+        after = episodes.close(before, states)
+        return after, _round_log(problem, how.rewards, before, after, evaluation, draws)
+
+    states, log = jax.lax.scan(one_round, episodes.start(keys), jnp.arange(how.rounds))
+    return log, _ends(states)
+
+
+def _no_draws(problem: Problem, batch: int, draws: int) -> Draw:
+    """Room for [B, K] draws."""
     hops, trees = problem.giver.shape[0], problem.root.shape[0]
-    shape = (batch, how.draws)
-    empty = Draw(
+    shape = (batch, draws)
+    return Draw(
         jnp.zeros((*shape, hops, HOP_FEATURES)),
         jnp.zeros((*shape, hops), bool),
         jnp.zeros(shape, jnp.int32),
@@ -323,7 +346,41 @@ def record(
         jnp.zeros(shape),
         jnp.zeros(shape, bool),
     )
-    start = jax.vmap(lambda _: reset(problem))(keys)
-    states, log = jax.lax.scan(one_round, start, jnp.arange(how.rounds))
-    ends = Ends(jax.vmap(rounds_of)(states), states.done, states.sent_round, states.sent_hop)
-    return log, ends
+
+
+def _kept(draws: Draw, drawn: Draw, step: Array, stride: Array, offsets: Array) -> Draw:
+    """The draws [B, K] with those of a step [B], where it is one that is recorded.
+
+    Of every `stride` steps one is, the one at the episode's offset.
+    """
+    batch, room = draws.hop.shape
+    place = step // stride
+    recorded = (step % stride == offsets) & (place < room)
+    slot = jnp.where(recorded, jnp.minimum(place, room - 1), room)
+    each = jnp.arange(batch)
+    return jax.tree.map(lambda all, new: all.at[each, slot].set(new, mode="drop"), draws, drawn)
+
+
+def _round_log(
+    problem: Problem,
+    rewards: Rewards,
+    before: State,
+    after: State,
+    evaluation: _Evaluation,
+    draws: Draw,
+) -> RoundLog:
+    """The record of a round of each episode."""
+    real = ~before.done
+    tree_reward = jax.vmap(lambda a, b: rewards.flow_tree_selection(problem, a, b))
+    workload_reward = jax.vmap(lambda a, b: rewards.workload_scheduling(problem, a, b))
+    return RoundLog(
+        evaluation.features,
+        evaluation.selected,
+        evaluation.tree_log_probability,
+        evaluation.tree_value,
+        evaluation.workload_value,
+        tree_reward(before, after) * real,
+        workload_reward(before, after) * real,
+        draws._replace(real=draws.real & real[:, None]),
+        real,
+    )

@@ -1,4 +1,4 @@
-"""Actors and critics of all agents, and how they look at an environment."""
+"""Actors and critics of all agents on an environment."""
 
 import dataclasses
 
@@ -21,32 +21,32 @@ class ActorCritic(eqx.Module):
     actor: AnyNetwork
     critic: AnyNetwork
     log_std: Float[Array, "*N U"] | None
-    """Of continuous actions, whatever is seen; None for discrete ones. Of each set of parameters,
+    """Of continuous actions, in any state; None for discrete ones. Of each set of parameters,
     where there are several."""
 
 
 class Memories(eqx.Module):
-    """What both networks remember."""
+    """Of both networks."""
 
     actor: Memory
     critic: Memory
 
 
 class Played(eqx.Module):
-    """Steps that were played: [T, E], or any part of them. What nobody looks at is None."""
+    """Steps that were played: [T, E], or any part of them. What no network needs is None."""
 
     observation: Float[Array, "T E A O"]
     available: Bool[Array, "T E A U"] | None
     world: Float[Array, "T E W"] | None
     start: Bool[Array, "T E"]
     action: Num[Array, "T E A *U"]
-    log_odds: Float[Array, "T E A"]
+    log_probability: Float[Array, "T E A"]
     value: Float[Array, "T E A"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Players:
-    """How the networks are made for an environment, and what they make of it."""
+    """The networks for an environment, and how they act on it."""
 
     environment: Environment
     central: bool
@@ -90,11 +90,11 @@ class Players:
         )
 
     def memory(self, parameters: ActorCritic, batch: int) -> Memories:
-        """What is remembered at the start of episodes, of games side by side."""
+        """The memories at the start of episodes, of games side by side."""
         return Memories(parameters.actor.start(batch), parameters.critic.start(batch))
 
     def noise(self, keys: PRNGKeyArray) -> Float[Array, "..."]:
-        """Numbers to draw actions by: normal where actions are continuous, else uniform.
+        """Numbers to sample actions by: normal where actions are continuous, else uniform.
 
         Args:
             keys: [*B].
@@ -108,14 +108,14 @@ class Players:
             return draw_each(keys, lambda key: jax.random.normal(key, shape))
         return draw_each(keys, lambda key: jax.random.uniform(key, shape[:1]))
 
-    def look(
+    def step(
         self,
         parameters: ActorCritic,
         memories: Memories,
         view: View,
         noise: Float[Array, "E A *U"],
     ) -> tuple[Memories, Played]:
-        """Draws an action for what is seen, and judges it.
+        """Samples an action for what is seen, with its log-probability and value.
 
         Args:
             parameters: of both networks.
@@ -123,28 +123,30 @@ class Players:
             view: [E].
             noise: as `noise` draws it.
         """
-        seen = self._kept(view)
+        seen = self._observed(view)
         actor, scores = parameters.actor(memories.actor, view.observation, view.start)
-        critic, value = parameters.critic(memories.critic, self._judged(seen), view.start)
+        critic, value = parameters.critic(memories.critic, self._critic_input(seen), view.start)
         log_std = self._log_std(parameters)
         if log_std is not None:
-            action = distributions.gaussian_draw(noise, scores, log_std)
+            action = distributions.gaussian_sample(noise, scores, log_std)
         else:
-            odds = distributions.log_odds(scores, self._mask(seen))
-            action = distributions.draw(noise, odds)
-        log_odds = self._log_odds(parameters, scores, seen, action)[0]
-        played = dataclasses.replace(seen, action=action, log_odds=log_odds, value=value[..., 0])
+            log_p = distributions.log_probabilities(scores, self._mask(seen))
+            action = distributions.sample(noise, log_p)
+        log_probability = self._log_probability(parameters, scores, seen, action)[0]
+        played = dataclasses.replace(
+            seen, action=action, log_probability=log_probability, value=value[..., 0]
+        )
         return Memories(actor, critic), played
 
     def value(self, parameters: ActorCritic, memories: Memories, view: View) -> Float[Array, "E A"]:
-        """What the critic gives a view that nobody acts on."""
-        sees = self._judged(self._kept(view))
+        """The critic's value of a view, without acting on it."""
+        sees = self._critic_input(self._observed(view))
         return parameters.critic(memories.critic, sees, view.start)[1][..., 0]
 
-    def judge(
+    def evaluate(
         self, parameters: ActorCritic, memories: Memories, played: Played
     ) -> tuple[Float[Array, "T E A"], Float[Array, "T E A"], Float[Array, "T E A"]]:
-        """Log odds of the actions that were taken, entropies and values, by these parameters.
+        """Log-probabilities of the actions that were taken, entropies and values.
 
         Args:
             parameters: of both networks.
@@ -152,9 +154,9 @@ class Players:
             played: [T, E] steps in their order; of networks without a memory in any order.
         """
         scores = parameters.actor.along(memories.actor, played.observation, played.start)
-        value = parameters.critic.along(memories.critic, self._judged(played), played.start)
-        log_odds, entropy = self._log_odds(parameters, scores, played, played.action)
-        return log_odds, entropy, value[..., 0]
+        value = parameters.critic.along(memories.critic, self._critic_input(played), played.start)
+        log_probability, entropy = self._log_probability(parameters, scores, played, played.action)
+        return log_probability, entropy, value[..., 0]
 
     def act(
         self,
@@ -167,15 +169,15 @@ class Players:
     ) -> tuple[Memories, Num[Array, "B A *U"]]:
         """See `Learner.act`: the best is the likeliest action, or the mean of continuous ones."""
         if not greedy:
-            memories, played = self.look(parameters, memories, view, self.noise(keys))
+            memories, played = self.step(parameters, memories, view, self.noise(keys))
             return memories, played.action
         actor, scores = parameters.actor(memories.actor, view.observation, view.start)
         if parameters.log_std is None:
-            scores = distributions.log_odds(scores, view.available).argmax(-1)
+            scores = distributions.log_probabilities(scores, view.available).argmax(-1)
         return dataclasses.replace(memories, actor=actor), scores
 
-    def _kept(self, view: View) -> Played:
-        """What has to be kept of a view; its action is still to come."""
+    def _observed(self, view: View) -> Played:
+        """What to keep of a view; its action is still to come."""
         nothing = jnp.zeros(view.start.shape)
         return Played(
             observation=view.observation,
@@ -183,12 +185,12 @@ class Players:
             world=view.world if self.central else None,
             start=view.start,
             action=nothing,
-            log_odds=nothing,
+            log_probability=nothing,
             value=nothing,
         )
 
-    def _judged(self, seen: Played) -> Float[Array, "..."]:
-        """What critics see, with an axis of agents."""
+    def _critic_input(self, seen: Played) -> Float[Array, "..."]:
+        """The critics' input, with an axis of agents."""
         return seen.observation if seen.world is None else seen.world[..., None, :]
 
     def _log_std(self, parameters: ActorCritic) -> Float[Array, "*A U"] | None:
@@ -202,19 +204,19 @@ class Players:
             return jnp.asarray(self.environment.mask)
         return seen.available
 
-    def _log_odds(
+    def _log_probability(
         self,
         parameters: ActorCritic,
         scores: Float[Array, "*B A U"],
         seen: Played,
         action: Num[Array, "..."],
     ) -> tuple[Float[Array, "*B A"], Float[Array, "*B A"]]:
-        """Log odds of actions, and the entropy of what they were drawn from."""
+        """Log-probability of actions, and the entropy of their distribution."""
         log_std = self._log_std(parameters)
         if log_std is None:
-            odds = distributions.log_odds(scores, self._mask(seen))
-            return distributions.of_action(odds, action), distributions.entropy(odds)
+            log_p = distributions.log_probabilities(scores, self._mask(seen))
+            return distributions.of_action(log_p, action), distributions.entropy(log_p)
         real = jnp.asarray(self.environment.mask)
-        density = distributions.gaussian_of_action(scores, log_std, action, real)
+        density = distributions.gaussian_log_density(scores, log_std, action, real)
         entropy = distributions.gaussian_entropy(log_std, real)
         return density, jnp.broadcast_to(entropy, density.shape)

@@ -1,4 +1,4 @@
-"""What actors draw actions from. Actions that are not available have no odds at all."""
+"""Distributions of actions: categorical under a mask, or normal with independent components."""
 
 import math
 
@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 NEVER = -1e9
-"""Stands for the logarithm of no odds; finite, so that gradients beside it are."""
+"""Stands for the logarithm of 0; finite, so that gradients beside it are."""
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
-def log_odds(
+def log_probabilities(
     scores: Float[Array, "*B U"], available: Bool[Array, "*#B U"] | None
 ) -> Float[Array, "*B U"]:
-    """Logarithms of the odds of discrete actions.
+    """Log-probabilities of discrete actions.
 
     Args:
         scores: of each.
@@ -23,29 +23,29 @@ def log_odds(
     return jax.nn.log_softmax(scores if available is None else jnp.where(available, scores, NEVER))
 
 
-def draw(uniform: Float[Array, "*B"], odds: Float[Array, "*B U"]) -> Int[Array, "*B"]:
-    """An action for each row of `log_odds`.
+def sample(uniform: Float[Array, "*B"], log_p: Float[Array, "*B U"]) -> Int[Array, "*B"]:
+    """An action for each row of `log_probabilities`.
 
     Args:
         uniform: in [0, 1), one number for each action, where the Gumbel trick takes U.
-        odds: of each action.
+        log_p: of each action.
     """
-    cumulative = jnp.cumsum(jnp.exp(odds), axis=-1)
-    # The first sum above the number: what has no odds adds nothing, so it is never the first.
+    cumulative = jnp.cumsum(jnp.exp(log_p), axis=-1)
+    # The first sum above the number: a probability of 0 adds nothing, so it is never the first.
     return (cumulative > uniform[..., None] * cumulative[..., -1:]).argmax(-1)
 
 
-def of_action(odds: Float[Array, "*B U"], action: Int[Array, "*B"]) -> Float[Array, "*B"]:
-    """Logarithm of the odds of the actions that were taken."""
-    return jnp.take_along_axis(odds, action[..., None], axis=-1)[..., 0]
+def of_action(log_p: Float[Array, "*B U"], action: Int[Array, "*B"]) -> Float[Array, "*B"]:
+    """Log-probability of the actions that were taken."""
+    return jnp.take_along_axis(log_p, action[..., None], axis=-1)[..., 0]
 
 
-def entropy(odds: Float[Array, "*B U"]) -> Float[Array, "*B"]:
-    """Entropy of each row of `log_odds`, in nats; what cannot happen adds nothing."""
-    return -(jnp.exp(odds) * jnp.where(odds > NEVER / 2, odds, 0.0)).sum(-1)
+def entropy(log_p: Float[Array, "*B U"]) -> Float[Array, "*B"]:
+    """Entropy of each row of `log_probabilities`, in nats."""
+    return -(jnp.exp(log_p) * jnp.where(log_p > NEVER / 2, log_p, 0.0)).sum(-1)
 
 
-def gaussian_draw(
+def gaussian_sample(
     normal: Float[Array, "*B U"], mean: Float[Array, "*B U"], log_std: Float[Array, "*#B U"]
 ) -> Float[Array, "*B U"]:
     """A value of each component.
@@ -58,15 +58,15 @@ def gaussian_draw(
     return mean + jnp.exp(log_std) * normal
 
 
-def gaussian_of_action(
+def gaussian_log_density(
     mean: Float[Array, "*B U"],
     log_std: Float[Array, "*#B U"],
     action: Float[Array, "*B U"],
     real: Bool[Array, "*#B U"],
 ) -> Float[Array, "*B"]:
-    """Logarithm of the density of the actions that were taken, over components that exist."""
-    away = (action - mean) * jnp.exp(-log_std)
-    return jnp.where(real, -0.5 * jnp.square(away) - log_std - _HALF_LOG_TAU, 0.0).sum(-1)
+    """Log-density of the actions that were taken, over components that exist."""
+    z = (action - mean) * jnp.exp(-log_std)
+    return jnp.where(real, -0.5 * jnp.square(z) - log_std - _HALF_LOG_TAU, 0.0).sum(-1)
 
 
 def gaussian_entropy(

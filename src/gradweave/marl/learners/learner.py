@@ -21,7 +21,7 @@ LearnerState = TypeVar("LearnerState")
 
 
 class Metrics(eqx.Module):
-    """What an update came to. Sums, so that devices' and updates' are added up exactly."""
+    """What an update came to. Sums, so that those of devices and updates add up exactly."""
 
     episodes: Int[Array, ""]
     """Episodes that ended."""
@@ -30,7 +30,7 @@ class Metrics(eqx.Module):
     lengths: Int[Array, ""]
     """Sum of their steps."""
     figures: dict[str, Float[Array, ""]]
-    """Anything else by name, means of the update."""
+    """Others by name, means over the update."""
 
 
 class Learner(Protocol[LearnerState]):
@@ -90,23 +90,23 @@ class Learner(Protocol[LearnerState]):
         ...
 
 
-class Tally(eqx.Module):
-    """Returns of the episodes that are being played."""
+class RunningReturns(eqx.Module):
+    """Returns of the episodes under way."""
 
     returns: Float[Array, "E A"]
     lengths: Int[Array, " E"]
 
     @staticmethod
-    def zero(games: int, agents: int) -> "Tally":
+    def zero(games: int, agents: int) -> "RunningReturns":
         """Nothing yet."""
-        return Tally(jnp.zeros((games, agents)), jnp.zeros(games, jnp.int32))
+        return RunningReturns(jnp.zeros((games, agents)), jnp.zeros(games, jnp.int32))
 
     def add(
         self, reward: Float[Array, "T E A"], done: Bool[Array, "T E"]
-    ) -> tuple["Tally", Metrics]:
+    ) -> tuple["RunningReturns", Metrics]:
         """Counts steps: what is going on after them, and what ended in them."""
 
-        def step(tally: Tally, now: tuple[Array, Array]) -> tuple[Tally, tuple]:
+        def step(tally: RunningReturns, now: tuple[Array, Array]) -> tuple[RunningReturns, tuple]:
             reward, done = now
             returns, lengths = tally.returns + reward, tally.lengths + 1
             ended = (
@@ -115,15 +115,15 @@ class Tally(eqx.Module):
                 jnp.where(done, lengths, 0).sum(dtype=jnp.int32),
             )
             kept = jnp.where(done[:, None], 0.0, returns), jnp.where(done, 0, lengths)
-            return Tally(*kept), ended
+            return RunningReturns(*kept), ended
 
         tally, ended = jax.lax.scan(step, self, (reward, done))
         episodes, returns, lengths = (x.sum(0) for x in ended)
         return tally, Metrics(episodes, returns, lengths, {})
 
 
-def sent(optimizer: Any) -> dict[str, Float[Array, ""]]:
-    """What the aggregation in an optimizer's state says it sent, as a figure; nothing without."""
+def sent_bytes(optimizer: Any) -> dict[str, Float[Array, ""]]:
+    """The bytes that the aggregation in an optimizer's state sent, as a figure; none without."""
     found = optax.tree_utils.tree_get_all_with_path(optimizer, "sent_bytes")
     if not found:
         return {}

@@ -1,28 +1,29 @@
 """Proximal policy optimisation for several agents: IPPO and MAPPO.
 
 IPPO's critic sees what its agent sees, MAPPO's the state of the whole game; both tell agents apart
-by their numbers. Either can have a memory. Where agents do not all have their parameters together,
-each set of parameters learns as if it were alone: the loss is the sum of the sets' own ones.
-Episodes that reach over an update's end go on in the next one.
+by their numbers. Either can have a memory. Where agents do not all share parameters, each set of
+parameters learns as if it were alone: the loss is the sum of the sets' losses. Episodes that an
+update does not complete continue in the next one.
 
 Source: Schulman et al. 2017; de Witt et al. 2020 (IPPO); Yu et al. 2022 (MAPPO).
 """
 
 import dataclasses
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 
 from gradweave.execute.axis import AXIS
 from gradweave.marl.config import PPO
 from gradweave.marl.games.environment import View
 from gradweave.marl.learners.actor_critic import ActorCritic, Memories, Played, Players
-from gradweave.marl.learners.learner import Metrics, Tally, norm, sent
+from gradweave.marl.learners.learner import Metrics, RunningReturns, norm, sent_bytes
 from gradweave.marl.learners.randomness import game_keys, permutation, rollout_keys, split_each
 from gradweave.marl.learners.sets import mean_of_each, number
 from gradweave.marl.learners.value_norm import ValueNorm
@@ -30,7 +31,7 @@ from gradweave.training.advantages import advantages
 
 
 class PPOState(eqx.Module):
-    """A learner: all that its next update depends on."""
+    """All that the next update depends on."""
 
     parameters: ActorCritic
     optimizer: Any
@@ -39,26 +40,34 @@ class PPOState(eqx.Module):
     view: View
     """[E]."""
     memories: Memories
-    tally: Tally
+    tally: RunningReturns
     keys: PRNGKeyArray
     """[E] each game's own."""
     key: PRNGKeyArray
-    """Orders what is learned from."""
+    """Of the minibatches."""
     updates: Int[Array, ""]
     """Done so far."""
     returns: ValueNorm | None
-    """Moments of what critics learn; None where they learn it as it is."""
+    """Moments of returns; None where critics learn them as they are."""
 
 
-class Lesson(eqx.Module):
-    """Steps with what is to be learned from them; [T, E], or any part of them."""
+class Samples(eqx.Module):
+    """Steps to learn from: [T, E], or any part of them."""
 
     memories: Memories
     """[E, A, H] before the first step."""
     played: Played
     advantage: Float[Array, "T E A"]
     target: Float[Array, "T E A"]
-    """What the critic is to say."""
+    """Of the critic."""
+
+
+class _Outcome(NamedTuple):
+    """Of steps, as `Outcome` has it."""
+
+    reward: Float[Array, "E A"]
+    shaped: Float[Array, "E A"]
+    done: Bool[Array, " E"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,7 +82,7 @@ class PPOLearner:
     games: int
     """E: on one device."""
     total_updates: int
-    """Over which what decays decays."""
+    """Over which learning rates and weights decay."""
 
     @property
     def steps(self) -> int:
@@ -93,7 +102,7 @@ class PPOLearner:
             games=games,
             view=view,
             memories=self.memory(parameters, self.games),
-            tally=Tally.zero(self.games, environment.num_agents),
+            tally=RunningReturns.zero(self.games, environment.num_agents),
             keys=keys,
             key=jax.random.fold_in(learning, first),
             updates=jnp.zeros((), jnp.int32),
@@ -122,11 +131,11 @@ class PPOLearner:
 
     def update(self, state: PPOState) -> tuple[PPOState, Metrics]:
         """See `Learner.update`."""
-        state, lesson, metrics = self._play(state)
+        state, samples, metrics = self._rollout(state)
         key, learning = jax.random.split(state.key)
 
         def epoch(carry: Any, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
-            return jax.lax.scan(self._learn, carry, self._parts(lesson, key))
+            return jax.lax.scan(self._learn, carry, self._minibatches(samples, key))
 
         keys = jax.random.split(learning, self.settings.epochs)
         carry = state.parameters, state.optimizer
@@ -140,50 +149,20 @@ class PPOLearner:
         )
         return state, dataclasses.replace(metrics, figures=jax.tree.map(jnp.mean, figures))
 
-    def _play(self, state: PPOState) -> tuple[PPOState, Lesson, Metrics]:
-        """One roll-out, judged."""
-        players, settings, parameters = self.players, self.settings, state.parameters
-        bootstrap, moments = settings.truncation == "bootstrap", state.returns
-
-        def paid(value: Array) -> Array:
-            return value if moments is None else moments.denormalise(value)
-
-        def step(carry: Any, now: tuple[Array, PRNGKeyArray]) -> tuple[Any, Any]:
-            games, view, memories = carry
-            noise, playing = now
-            memories, played = players.look(parameters, memories, view, noise)
-            games, view, outcome = players.environment.steps(playing, games, played.action)
-            after = jnp.zeros_like(played.value)
-            if bootstrap:
-                after = paid(players.value(parameters, memories, outcome.last))
-                after = jnp.where(outcome.truncated[:, None], after, 0.0)
-            kept = outcome.reward, outcome.shaped, outcome.done, after
-            return (games, view, memories), (played, kept)
-
-        keys, (drawing, playing) = rollout_keys(state.keys, settings.rollout, 2)
+    def _rollout(self, state: PPOState) -> tuple[PPOState, Samples, Metrics]:
+        """One roll-out, with its advantages."""
+        keys, (sampling, playing) = rollout_keys(state.keys, self.settings.rollout, 2)
+        noise = self.players.noise(sampling)
+        step = functools.partial(self._step, state)
         carry = state.games, state.view, state.memories
-        carry, (played, kept) = jax.lax.scan(step, carry, (players.noise(drawing), playing))
+        carry, (played, outcome, last_value) = jax.lax.scan(step, carry, (noise, playing))
         games, view, memories = carry
-        reward, shaped, done, after = kept
-        value = paid(played.value)
-        last = paid(players.value(parameters, memories, view))
-        following = jnp.concatenate([value[1:], last[None]])
-        following = jnp.where(done[..., None], after, following)
-        advantage = advantages(
-            reward + self._help(state.updates) * shaped,
-            value,
-            following,
-            done[..., None],
-            settings.discount,
-            settings.gae_lambda,
+        advantage, target, moments = self._advantages(
+            state, played, outcome, last_value, memories, view
         )
-        tally, metrics = state.tally.add(reward, done)
-        target = advantage + value
-        if moments is not None:
-            moments = moments.add(target, AXIS if self.devices > 1 else None)
-            target = moments.normalise(target)
-        lesson = Lesson(state.memories, played, advantage, target)
-        after_play = dataclasses.replace(
+        tally, metrics = state.tally.add(outcome.reward, outcome.done)
+        samples = Samples(state.memories, played, advantage, target)
+        after = dataclasses.replace(
             state,
             games=games,
             view=view,
@@ -192,23 +171,71 @@ class PPOLearner:
             keys=keys,
             returns=moments,
         )
-        return after_play, lesson, metrics
+        return after, samples, metrics
 
-    def _help(self, updates: Int[Array, ""]) -> Float[Array, ""]:
-        """What the game's own help counts for: less and less, then nothing."""
+    def _step(self, state: PPOState, carry: Any, now: tuple[Array, PRNGKeyArray]) -> tuple:
+        """One step of all games; the value after it, where a time limit ended the episode."""
+        games, view, memories = carry
+        noise, playing = now
+        memories, played = self.players.step(state.parameters, memories, view, noise)
+        games, view, outcome = self.players.environment.steps(playing, games, played.action)
+        last_value = jnp.zeros_like(played.value)
+        if self.settings.truncation == "bootstrap":
+            last_value = self._returns(
+                state, self.players.value(state.parameters, memories, outcome.last)
+            )
+            last_value = jnp.where(outcome.truncated[:, None], last_value, 0.0)
+        kept = _Outcome(outcome.reward, outcome.shaped, outcome.done)
+        return (games, view, memories), (played, kept, last_value)
+
+    def _returns(self, state: PPOState, value: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
+        """The returns that a critic's values stand for."""
+        return value if state.returns is None else state.returns.denormalise(value)
+
+    def _advantages(
+        self,
+        state: PPOState,
+        played: Played,
+        outcome: _Outcome,
+        last_value: Float[Array, "T E A"],
+        memories: Memories,
+        view: View,
+    ) -> tuple[Float[Array, "T E A"], Float[Array, "T E A"], ValueNorm | None]:
+        """Advantages, the critic's targets, and the moments of returns after these."""
+        settings, moments = self.settings, state.returns
+        value = self._returns(state, played.value)
+        final = self._returns(state, self.players.value(state.parameters, memories, view))
+        next_value = jnp.concatenate([value[1:], final[None]])
+        done = outcome.done[..., None]
+        advantage = advantages(
+            outcome.reward + self._shaping(state.updates) * outcome.shaped,
+            value,
+            jnp.where(done, last_value, next_value),
+            done,
+            settings.discount,
+            settings.gae_lambda,
+        )
+        target = advantage + value
+        if moments is not None:
+            moments = moments.add(target, AXIS if self.devices > 1 else None)
+            target = moments.normalise(target)
+        return advantage, target, moments
+
+    def _shaping(self, updates: Int[Array, ""]) -> Float[Array, ""]:
+        """Weight of shaped rewards, which falls to 0."""
         settings = self.settings
         over = max(settings.shaping_fraction * self.total_updates, 1.0)
         return settings.shaping * jnp.maximum(0.0, 1.0 - updates / over)
 
-    def _parts(self, lesson: Lesson, key: PRNGKeyArray) -> Lesson:
-        """The lesson in random parts, [minibatches, …]: whole games where there is a memory."""
+    def _minibatches(self, samples: Samples, key: PRNGKeyArray) -> Samples:
+        """Random [minibatches, …] of the samples: of whole games where there is a memory."""
         minibatches = self.settings.minibatches
 
         def parts(x: Array, order: Array) -> Array:
             return x[order].reshape(minibatches, -1, *x.shape[1:])
 
         if not self.settings.recurrent:
-            rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), lesson)
+            rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
             order = permutation(key, rows.advantage.shape[0])
             return jax.tree.map(lambda x: parts(x, order), rows)
         order = permutation(key, self.games)
@@ -216,29 +243,29 @@ class PPOLearner:
         def by_game(x: Array) -> Array:
             return jnp.moveaxis(parts(jnp.moveaxis(x, 1, 0), order), 2, 1)
 
-        return Lesson(
-            jax.tree.map(lambda x: parts(x, order), lesson.memories),
-            *jax.tree.map(by_game, (lesson.played, lesson.advantage, lesson.target)),
+        return Samples(
+            jax.tree.map(lambda x: parts(x, order), samples.memories),
+            *jax.tree.map(by_game, (samples.played, samples.advantage, samples.target)),
         )
 
-    def _learn(self, carry: Any, part: Lesson) -> tuple[Any, dict[str, Array]]:
+    def _learn(self, carry: Any, part: Samples) -> tuple[Any, dict[str, Array]]:
         """One step of the optimizer."""
         parameters, state = carry
         (_, figures), gradient = jax.value_and_grad(self._loss, has_aux=True)(parameters, part)
         change, state = self.optimizer.update(gradient, state, parameters)
-        figures |= {"gradient_norm": norm(gradient)} | sent(state)
+        figures |= {"gradient_norm": norm(gradient)} | sent_bytes(state)
         return (optax.apply_updates(parameters, change), state), figures
 
     def _loss(
-        self, parameters: ActorCritic, part: Lesson
+        self, parameters: ActorCritic, part: Samples
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
         """The clipped objective, the critic's error and the entropy."""
         settings, played = self.settings, part.played
-        log_odds, entropy, value = self.players.judge(parameters, part.memories, played)
+        log_probability, entropy, value = self.players.evaluate(parameters, part.memories, played)
         advantage = part.advantage
         if settings.normalise_advantages:
-            advantage = self._alike(advantage)
-        change = log_odds - played.log_odds
+            advantage = self._normalised(advantage)
+        change = log_probability - played.log_probability
         ratio = jnp.exp(change)
         clipped = jnp.clip(ratio, 1.0 - settings.clip_ratio, 1.0 + settings.clip_ratio)
         gain = self._mean(jnp.minimum(ratio * advantage, clipped * advantage))
@@ -258,14 +285,14 @@ class PPOLearner:
             "clipped": (jnp.abs(ratio - 1.0) > settings.clip_ratio).mean(),
         }
 
-    def _alike(self, advantage: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
-        """Brought to mean 0 and deviation 1, for each set of parameters."""
+    def _normalised(self, advantage: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
+        """To mean 0 and deviation 1, for each set of parameters."""
         sets = self.players.sets
         if number(sets) == 1:
             return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        own = np.array(sets)
-        away = advantage - mean_of_each(advantage, sets)[own]
-        return away / (jnp.sqrt(mean_of_each(jnp.square(away), sets))[own] + 1e-8)
+        of_agent = np.array(sets)
+        centred = advantage - mean_of_each(advantage, sets)[of_agent]
+        return centred / (jnp.sqrt(mean_of_each(jnp.square(centred), sets))[of_agent] + 1e-8)
 
     def _mean(self, x: Float[Array, "*B A"]) -> Float[Array, ""]:
         """Over all agents; where there are several sets of parameters, over their means."""

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from gradweave.errors import OptionError
 from gradweave.marl.games.environment import Environment, View
 from gradweave.marl.learners import distributions
-from gradweave.marl.learners.learner import Metrics, Tally, norm, sent
+from gradweave.marl.learners.learner import Metrics, RunningReturns, norm, sent_bytes
 from gradweave.marl.learners.mixers import Apart, Mixer, Monotone, Sum
 from gradweave.marl.learners.networks import AnyNetwork, Memory, Network, draw
 from gradweave.marl.learners.q_settings import QLearning
@@ -34,12 +34,12 @@ class Values(eqx.Module):
     """All parameters."""
 
     agent: AnyNetwork
-    """From what an agent sees to the values of its actions."""
+    """From an observation to the values of actions."""
     mixer: Mixer
 
 
 class Rows(eqx.Module):
-    """What was played: [R] rows of T steps. What nobody looks at is None."""
+    """The replay buffer: [R] rows of T steps. What no network needs is None."""
 
     memory: Float[Array, "R A H"] | None
     """Before the first step."""
@@ -54,7 +54,7 @@ class Rows(eqx.Module):
 
 
 class QState(eqx.Module):
-    """A learner: all that its next update depends on."""
+    """All that the next update depends on."""
 
     parameters: Values
     target: Values
@@ -64,11 +64,11 @@ class QState(eqx.Module):
     view: View
     """[E]."""
     memory: Memory
-    tally: Tally
+    tally: RunningReturns
     keys: PRNGKeyArray
     """[E] each game's own."""
     key: PRNGKeyArray
-    """Chooses what is learned from."""
+    """Of the batches."""
     rows: Rows
     updates: Int[Array, ""]
     """Done so far."""
@@ -90,7 +90,7 @@ class QLearner:
     """With its aggregation over the devices."""
     devices: int
     total_updates: int
-    """Over which what decays decays."""
+    """Over which rates decay."""
 
     def __post_init__(self) -> None:
         environment = self.environment
@@ -122,7 +122,7 @@ class QLearner:
 
     @property
     def _blocks(self) -> int:
-        """Updates whose rows are remembered."""
+        """Updates whose rows the replay buffer holds."""
         return max(1, self.settings.replay_size // self.settings.steps)
 
     def init(self, shared: PRNGKeyArray, first: Int[Array, ""] | int) -> QState:
@@ -140,10 +140,10 @@ class QLearner:
             games=games,
             view=view,
             memory=memory,
-            tally=Tally.zero(self.games, environment.num_agents),
+            tally=RunningReturns.zero(self.games, environment.num_agents),
             keys=keys,
             key=jax.random.fold_in(learning, first),
-            rows=self._no_rows(memory),
+            rows=self._empty_rows(memory),
             updates=jnp.zeros((), jnp.int32),
         )
 
@@ -222,8 +222,8 @@ class QLearner:
             )
         return Values(agent, Sum() if self.kind == "vdn" else Apart())
 
-    def _no_rows(self, memory: Memory) -> Rows:
-        """Room for all rows that are remembered."""
+    def _empty_rows(self, memory: Memory) -> Rows:
+        """An empty replay buffer."""
         environment, steps = self.environment, self.settings.rollout
         number, agents = self._blocks * self.games, environment.num_agents
 
@@ -244,7 +244,7 @@ class QLearner:
         )
 
     def _explore(self, updates: Int[Array, ""]) -> Float[Array, ""]:
-        """Share of actions that are taken at random."""
+        """ε: share of random actions."""
         settings = self.settings
         gone = updates / max(settings.epsilon_fraction * self.total_updates, 1.0)
         return jnp.maximum(
@@ -263,12 +263,12 @@ class QLearner:
         """ε-greedy: the best action, or with probability `explore` any that is available."""
         memory, values = parameters.agent(memory, view.observation, view.start)
         best = _best(values, view.available)
-        alike = distributions.log_odds(jnp.zeros(values.shape), view.available)
-        other = distributions.draw(noise[:, 0], alike).astype(best.dtype)
+        uniform = distributions.log_probabilities(jnp.zeros(values.shape), view.available)
+        other = distributions.sample(noise[:, 0], uniform).astype(best.dtype)
         return memory, jnp.where(noise[:, 1] < explore, other, best)
 
     def _noise(self, keys: PRNGKeyArray) -> Float[Array, "*B 2 A"]:
-        """Uniform numbers: which random action each agent would take, and whether it does."""
+        """Uniform numbers: which random action each agent would take, and whether it takes it."""
         shape = 2, self.environment.num_agents
         return draw_each(keys, lambda key: jax.random.uniform(key, shape))
 
@@ -319,13 +319,13 @@ class QLearner:
         change, state = self.optimizer.update(gradient, state, parameters)
         parameters = optax.apply_updates(parameters, change)
         target = optax.incremental_update(parameters, target, self.settings.target_update_rate)
-        figures |= {"gradient_norm": norm(gradient)} | sent(state)
+        figures |= {"gradient_norm": norm(gradient)} | sent_bytes(state)
         return (parameters, target, state), figures
 
     def _loss(
         self, parameters: Values, target: Values, rows: Rows
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-        """Mean squared error of the values of what was done."""
+        """Mean squared error of the values of the actions taken."""
         settings = self.settings
         memory = rows.memory
         steps = jax.tree.map(
@@ -335,18 +335,18 @@ class QLearner:
         def values(of: Values) -> Float[Array, "T+1 B A U"]:
             return of.agent.along(memory, steps.observation, steps.start)
 
-        own, others = values(parameters), values(target)
+        online, frozen = values(parameters), values(target)
         mask = jnp.asarray(self.environment.mask) if steps.available is None else steps.available
-        best = _best(own, jnp.broadcast_to(mask, own.shape))
+        best = _best(online, jnp.broadcast_to(mask, online.shape))
         world = jnp.zeros(()) if steps.world is None else steps.world
         now, after = (world, world) if steps.world is None else (world[:-1], world[1:])
-        value = parameters.mixer(_of(own[:-1], steps.action), now)
-        following = target.mixer(_of(others[1:], best[1:]), after)
+        value = parameters.mixer(_of(online[:-1], steps.action), now)
+        next_value = target.mixer(_of(frozen[1:], best[1:]), after)
         reward = steps.reward * settings.reward_scale
         if self.kind != "iql":
             reward = reward.mean(-1, keepdims=True)
         goal = jax.lax.stop_gradient(
-            traced(reward, following, steps.done, settings.discount, settings.td_lambda)
+            lambda_returns(reward, next_value, steps.done, settings.discount, settings.td_lambda)
         )
         error = jnp.square(value - goal)
         if self.kind == "iql" and number(self._sets) > 1:  # each set learns as if it were alone
@@ -356,30 +356,30 @@ class QLearner:
         return error, {"value_error": error, "value": value.mean()}
 
 
-def traced(
+def lambda_returns(
     reward: Float[Array, "T B N"],
-    following: Float[Array, "T B N"],
+    next_value: Float[Array, "T B N"],
     done: Bool[Array, "T B"],
     discount: float,
-    trace: float,
+    td_lambda: float,
 ) -> Float[Array, "T B N"]:
-    """Returns that are learned: what came, then a mixture of values and later returns.
+    """λ-returns: rewards, then a mixture of values and later returns.
 
     Args:
         reward: of each step.
-        following: value of what each step led to.
+        next_value: of the state after each step.
         done: whether an episode ended with the step, after which nothing follows.
         discount: of what is one step later.
-        trace: λ.
+        td_lambda: λ.
     """
 
     def step(later: Array, now: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        reward, following, done = now
-        ahead = (1.0 - trace) * following + trace * later
+        reward, next_value, done = now
+        ahead = (1.0 - td_lambda) * next_value + td_lambda * later
         goal = reward + discount * jnp.where(done[..., None], 0.0, ahead)
         return goal, goal
 
-    return jax.lax.scan(step, following[-1], (reward, following, done), reverse=True)[1]
+    return jax.lax.scan(step, next_value[-1], (reward, next_value, done), reverse=True)[1]
 
 
 def _best(values: Float[Array, "*B A U"], available: Bool[Array, "*B A U"]) -> Int[Array, "*B A"]:
