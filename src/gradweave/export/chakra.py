@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -114,36 +115,41 @@ def _trace(program: Program, elements: list[int], element_bytes: int) -> bytes:
 
 def _node(program: Program, action: int, elements: list[int], element_bytes: int) -> object:
     kind = Action(program.kind[action])
-    piece, peer, place = (
-        int(column[action]) for column in (program.piece, program.peer, program.place)
-    )
-    size = elements[piece] * element_bytes
+    piece, place = int(program.piece[action]), int(program.place[action])
     attributes = [attribute("is_cpu_op", False), attribute("piece", piece)]
     if place >= 0:
         attributes.append(attribute("place", place))
-    if kind in LOCAL:
-        name = f"{kind.name.lower()} piece {piece} from rank {peer}"
-        attributes += [
-            attribute("num_ops", elements[piece], wide=True),
-            attribute("tensor_size", size, wide=True),
-        ]
-    else:
-        sends = kind == Action.SEND
-        name = f"{'send' if sends else 'receive'} piece {piece} {'to' if sends else 'from'} {peer}"
-        attributes += [
-            attribute("comm_src", program.rank if sends else peer),
-            attribute("comm_dst", peer if sends else program.rank),
-            attribute("comm_tag", int(program.transfer[action])),
-            attribute("comm_size", size, wide=True),
-        ]
+    name, specific = _name_and_attributes(program, action, elements[piece], element_bytes)
     after = program.after[program.after_offsets[action] : program.after_offsets[action + 1]]
     return messages()["Node"](
         id=action,
         name=name,
         type={Action.SEND: SEND, Action.RECEIVE: RECEIVE}.get(kind, COMPUTE),
         data_deps=sorted(set(after.tolist())),
-        attr=attributes,
+        attr=attributes + specific,
     )
+
+
+def _name_and_attributes(
+    program: Program, action: int, elements: int, element_bytes: int
+) -> tuple[str, list[Any]]:
+    """The name of a node, and the attributes of its kind: a computation or a message."""
+    kind, size = Action(program.kind[action]), elements * element_bytes
+    piece, peer = int(program.piece[action]), int(program.peer[action])
+    if kind in LOCAL:
+        name = f"{kind.name.lower()} piece {piece} from rank {peer}"
+        return name, [
+            attribute("num_ops", elements, wide=True),
+            attribute("tensor_size", size, wide=True),
+        ]
+    sends = kind == Action.SEND
+    name = f"{'send' if sends else 'receive'} piece {piece} {'to' if sends else 'from'} {peer}"
+    return name, [
+        attribute("comm_src", program.rank if sends else peer),
+        attribute("comm_dst", peer if sends else program.rank),
+        attribute("comm_tag", int(program.transfer[action])),
+        attribute("comm_size", size, wide=True),
+    ]
 
 
 def _write_together(files: dict[Path, bytes]) -> None:

@@ -149,19 +149,23 @@ def _column(name: str, values: list[int]) -> NDArray[np.int64]:
         raise FileError(f"{name}: an integer does not fit in 64 bits") from error
 
 
+def _routes(routes: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The routes' nodes, and where each route starts."""
+    lengths = np.fromiter(map(len, routes), np.int64, len(routes))
+    try:
+        nodes = np.fromiter(itertools.chain.from_iterable(routes), np.int64, int(lengths.sum()))
+    except OverflowError as error:
+        raise FileError("route: an integer does not fit in 64 bits") from error
+    return nodes, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+
 def _to_schedule(file: _File) -> Schedule:
     transfers = file.transfers
     if file.pieces != len(file.root):
         raise FileError(
             f"pieces: is {file.pieces}, but root has {len(file.root)} entries; they must agree"
         )
-    lengths = np.fromiter(map(len, transfers.route), np.int64, len(transfers.route))
-    try:
-        route_nodes = np.fromiter(
-            itertools.chain.from_iterable(transfers.route), np.int64, int(lengths.sum())
-        )
-    except OverflowError as error:
-        raise FileError("route: an integer does not fit in 64 bits") from error
+    route_nodes, route_offsets = _routes(transfers.route)
     code = {name: number for number, name in enumerate(OPS)}
     schedule = Schedule(
         topology=topology_from_object(file.topology),
@@ -173,7 +177,7 @@ def _to_schedule(file: _File) -> Schedule:
         },
         op=np.fromiter(map(code.__getitem__, transfers.op), np.int8, len(transfers.op)),
         route_nodes=route_nodes,
-        route_offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+        route_offsets=route_offsets,
         scheduler=Provenance(file.scheduler.name, file.scheduler.options, file.scheduler.seed),
         bound=StatedBound(file.bound.rounds, file.bound.kind) if file.bound else None,
     )

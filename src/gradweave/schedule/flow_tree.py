@@ -190,29 +190,14 @@ class Workloads:
             collective: the stage, or both.
         """
         edges = len(trees.piece)
-        nodes = np.int64(trees.topology.num_nodes)
-        below = trees.piece * nodes + trees.child
-        above = trees.piece * nodes + trees.parent
-        at_root = trees.parent == trees.root[trees.piece]
-        waits: list[tuple[NDArray, NDArray]] = []
-        if collective in ("reduce_scatter", "all_reduce") and trees.merged:
-            waits.append(_pairs(below, above))
-        offset = edges if collective == "all_reduce" else 0
-        if collective == "all_reduce":
-            first = np.flatnonzero(at_root)
-            workload, prefix = _pairs(trees.piece[first], trees.piece[first])
-            waits.append((first[workload] + edges, first[prefix]))
-        if collective in ("all_gather", "all_reduce") and trees.merged:
-            workload, prefix = _pairs(above, below)
-            waits.append((workload + offset, prefix + offset))
-        reverse = reverse_rows(trees.route_nodes, trees.route_offsets)
         parts = []
         if collective != "all_gather":
             parts.append((trees.child, trees.parent, REDUCE, trees.route_nodes))
         if collective != "reduce_scatter":
+            reverse = reverse_rows(trees.route_nodes, trees.route_offsets)
             parts.append((trees.parent, trees.child, COPY, reverse))
         lengths = np.tile(np.diff(trees.route_offsets), len(parts))
-        prefix_offsets, prefix = _ragged(edges * len(parts), waits)
+        prefix_offsets, prefix = _ragged(edges * len(parts), _waits(trees, collective))
         return Workloads(
             topology=trees.topology,
             collective=collective,
@@ -252,6 +237,26 @@ class Workloads:
             if (raised == heights).all():
                 return heights
             heights = raised
+
+
+def _waits(trees: FlowTrees, collective: Collective) -> list[tuple[NDArray, NDArray]]:
+    """(workload, prefix) pairs as arrays; an all-reduce's copies are numbered after its reduces."""
+    edges = len(trees.piece)
+    nodes = np.int64(trees.topology.num_nodes)
+    child = trees.piece * nodes + trees.child
+    parent = trees.piece * nodes + trees.parent
+    waits: list[tuple[NDArray, NDArray]] = []
+    if collective != "all_gather" and trees.merged:
+        waits.append(_pairs(child, parent))
+    if collective == "all_reduce":
+        at_root = np.flatnonzero(trees.parent == trees.root[trees.piece])
+        workload, prefix = _pairs(trees.piece[at_root], trees.piece[at_root])
+        waits.append((at_root[workload] + edges, at_root[prefix]))
+    if collective != "reduce_scatter" and trees.merged:
+        first_copy = edges if collective == "all_reduce" else 0
+        workload, prefix = _pairs(parent, child)
+        waits.append((workload + first_copy, prefix + first_copy))
+    return waits
 
 
 def _pairs(wanted: NDArray, keys: NDArray) -> tuple[NDArray, NDArray]:
