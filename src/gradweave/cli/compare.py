@@ -121,10 +121,10 @@ def _write(rows: Sequence[Row], output: Path) -> list[str]:
     writer.writerows(objects)
     atomic_write(output / "comparison.csv", text.getvalue().encode())
     atomic_write(output / "comparison.json", json.dumps({"rows": objects}, indent=1).encode())
-    drawn = [row for row in objects if row["rounds_mean"] is not None]
+    charted = [row for row in objects if row["rounds_mean"] is not None]
     try:
-        if drawn:
-            comparison_chart(drawn, output / "comparison.png")
+        if charted:
+            comparison_chart(charted, output / "comparison.png")
             return ["comparison.csv", "comparison.json", "comparison.png"]
     except MissingExtraError as error:
         warn(f"no comparison.png: {error}")

@@ -47,12 +47,12 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]] = ()) -> "Table":
     """
     from rich.table import Table
 
-    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    result = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for number, head in enumerate(heads):
-        made.add_column(printable(head), justify="right" if number else "left", no_wrap=True)
+        result.add_column(printable(head), justify="right" if number else "left", no_wrap=True)
     for row in rows:
-        made.add_row(*map(printable, row))
-    return made
+        result.add_row(*map(printable, row))
+    return result
 
 
 def print_table(table: "Table", *notes: str) -> None:

@@ -53,14 +53,14 @@ class Processes:
 
     def __init__(self) -> None:
         """Starts JAX, which all processes do together."""
-        own: dict[int, Any] = {}
+        first_device: dict[int, Any] = {}
         for device in jax.devices():
-            own.setdefault(device.process_index, device)
+            first_device.setdefault(device.process_index, device)
         self.index = jax.process_index()
-        self.number = len(own)
+        self.number = len(first_device)
         self.ended_together = False
         """Whether all processes know that all end."""
-        mesh = Mesh(np.array([own[process] for process in sorted(own)]), (_AXIS,))
+        mesh = Mesh(np.array([first_device[process] for process in sorted(first_device)]), (_AXIS,))
         self._one_each = NamedSharding(mesh, P(_AXIS))
         everywhere = NamedSharding(mesh, P())
         self._all = jax.jit(lambda rows: rows, out_shardings=everywhere)
@@ -102,11 +102,12 @@ class Processes:
         if self.alone:
             return np.array([mine], np.int64)
         failed = self._error is not None
-        told = self._everyones(np.array([failed, *mine], np.int64).view(np.uint8)).view(np.int64)
+        row = np.array([failed, *mine], np.int64)
+        gathered = self._everyones(row.view(np.uint8)).view(np.int64)
         error, self._error = self._error, None
-        for process in np.flatnonzero(told[:, 0])[:1]:
+        for process in np.flatnonzero(gathered[:, 0])[:1]:
             self._end(int(process), error)
-        return told[:, 1:]
+        return gathered[:, 1:]
 
     def by_first(self, work: Callable[[], T]) -> T | None:
         """Calls a function in the first process, and keeps its error for the next `agree`."""
@@ -136,14 +137,14 @@ class Processes:
 
     def number_of_first(self, work: Callable[[], int]) -> int:
         """Broadcast of the first process's number."""
-        found = self.by_first(work)
-        return int(self.agree(found or 0)[0, 0])
+        mine = self.by_first(work)
+        return int(self.agree(mine or 0)[0, 0])
 
     def bytes_of_first(self, work: Callable[[], bytes]) -> bytes:
         """Broadcast of the first process's bytes."""
-        found = self.by_first(work) or b""
-        length = int(self.agree(len(found))[0, 0])
-        return self._spread(np.frombuffer(found, np.uint8), (length,), np.uint8).tobytes()
+        mine = self.by_first(work) or b""
+        length = int(self.agree(len(mine))[0, 0])
+        return self._spread(np.frombuffer(mine, np.uint8), (length,), np.uint8).tobytes()
 
     def check_same(self, said: Mapping[str, Any]) -> None:
         """Refuses processes that were started for different trainings.
@@ -171,11 +172,11 @@ class Processes:
         Raises:
             AgreedInterrupt: in all processes, where any was interrupted.
         """
-        told = self.agree(self._interrupted, updates, save)
-        if told[:, 0].any():
+        gathered = self.agree(self._interrupted, updates, save)
+        if gathered[:, 0].any():
             self.ended_together = True
             raise AgreedInterrupt
-        return Turn(int(told[0, 1]), bool(told[0, 2]))
+        return Turn(int(gathered[0, 1]), bool(gathered[0, 2]))
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -278,14 +279,14 @@ class Processes:
         if self.alone:
             assert array is not None
             return array
-        made = np.zeros(shape, dtype)
+        result = np.zeros(shape, dtype)
         if self.first and array is not None:
-            made[...] = array
-        raw = made.reshape(-1).view(np.uint8)
+            result[...] = array
+        raw = result.reshape(-1).view(np.uint8)
         for start in range(0, raw.size, LARGEST):
             part = raw[start : start + LARGEST]
             part[:] = self._exchanged(self._sum, part)
-        return made
+        return result
 
     def _everyones(self, mine: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """[processes, bytes]."""
@@ -311,8 +312,8 @@ class Processes:
 
 def lost(reason: str) -> str:
     """Message where another process is gone, from a library's."""
-    told = " ".join(reason.split("\n")[0].rsplit("] ", 1)[-1].split())[:200].rstrip(".: ")
+    summary = " ".join(reason.split("\n")[0].rsplit("] ", 1)[-1].split())[:200].rstrip(".: ")
     return (
-        f"another process of the training was lost ({told}): start the training again to go on "
+        f"another process of the training was lost ({summary}): start the training again to go on "
         "from its checkpoint"
     )

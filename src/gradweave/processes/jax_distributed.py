@@ -116,7 +116,7 @@ def join() -> int:
     if method is not None:
         from mpi4py import MPI
 
-        MPI.Finalize()  # it has told who there is, and would have processes wait for each other
+        MPI.Finalize()  # it has named the processes, and would have them wait for each other
     return distributed.global_state.num_processes
 
 

@@ -53,7 +53,7 @@ def jax_arguments() -> dict[str, Any]:
     Raises:
         OptionError: one of them makes no sense.
     """
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, variable in JAX_VARIABLES.items():
         if variable not in os.environ:
             continue
@@ -61,12 +61,12 @@ def jax_arguments() -> dict[str, Any]:
         if name == "coordinator_address":
             if not value.rpartition(":")[2].isdecimal():
                 raise OptionError(f"{variable}: expected HOST:PORT, got {value!r}")
-            given[name] = value
+            arguments[name] = value
         elif not value.isdecimal():
             raise OptionError(f"{variable}: expected a number, got {value!r}")
         else:
-            given[name] = int(value)
-    return given
+            arguments[name] = int(value)
+    return arguments
 
 
 def only_through_mpi4py() -> bool:

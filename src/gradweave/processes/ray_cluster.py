@@ -171,13 +171,13 @@ def cluster(address: str | None = None) -> Iterator[Cluster]:
         opened = _joined(ray, address)
     else:
         opened = _started(ray)
-    with opened as found:
-        _connected.append(found)
+    with opened as ray_cluster:
+        _connected.append(ray_cluster)
         try:
-            with found.explained():
-                yield found
+            with ray_cluster.explained():
+                yield ray_cluster
         finally:
-            _connected.remove(found)
+            _connected.remove(ray_cluster)
 
 
 @contextlib.contextmanager
@@ -194,8 +194,8 @@ def _started(ray: Any) -> Iterator[Cluster]:
                 parts = {"raylet": children["raylet"], "GCS": children["gcs_server"]}
             beside.send(0, {"parts": parts})
             ray_loopback.mute(ray)
-            with _watched(ray, beside, str(top / "ray" / "session_latest" / "logs")) as found:
-                yield found
+            with _watched(ray, beside, str(top / "ray" / "session_latest" / "logs")) as ray_cluster:
+                yield ray_cluster
         finally:
             ray_loopback.stop(ray)
 
@@ -206,9 +206,9 @@ def _joined(ray: Any, address: str) -> Iterator[Cluster]:
     with _starting(f"at {address}"):
         _with_retries(ray, lambda: ray_loopback.connect(ray, address))
     try:
-        with _others(ray) as found:
+        with _others(ray) as ray_cluster:
             ray_loopback.mute(ray)
-            yield found
+            yield ray_cluster
     finally:
         ray.shutdown()
 
@@ -222,8 +222,8 @@ def _others(ray: Any) -> Iterator[Cluster]:
         raylet = _listener(node.raylet_socket_name)
         watched["parts"] = {} if raylet is None else {"raylet": raylet}
         watched["address"] = node.gcs_address
-    with _beside(**watched) as beside, _watched(ray, beside, _LOGS) as found:
-        yield found
+    with _beside(**watched) as beside, _watched(ray, beside, _LOGS) as ray_cluster:
+        yield ray_cluster
 
 
 def _with_retries(ray: Any, start: Callable[[], None]) -> None:
@@ -263,11 +263,11 @@ def _beside(**watched: Any) -> Iterator[Children]:
 
 @contextlib.contextmanager
 def _watched(ray: Any, beside: Children, logs: str) -> Iterator[Cluster]:
-    found = Cluster(ray, beside, logs)
+    ray_cluster = Cluster(ray, beside, logs)
     try:
-        yield found
+        yield ray_cluster
     finally:
-        found.close()
+        ray_cluster.close()
 
 
 def _psutil() -> Any:
@@ -286,5 +286,7 @@ def _listener(path: str) -> int | None:
             connection.connect(path)
         except OSError:
             return None
-        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return struct.unpack("3i", told)[0] or None
+        credentials = connection.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+        )
+    return struct.unpack("3i", credentials)[0] or None
