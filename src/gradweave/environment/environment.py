@@ -22,9 +22,9 @@ class Step(NamedTuple):
     workload_reward: Float[Array, ""]
     """Reward of workload scheduling."""
     done: Bool[Array, ""]
-    """Whether the episode ended, by its last transfer or cut off."""
+    """Whether the episode ended, by its last transfer or by truncation."""
     truncated: Bool[Array, ""]
-    """Whether it was cut off: `Problem.limit` rounds passed."""
+    """Whether it was truncated: `Problem.limit` rounds passed."""
 
 
 @dataclasses.dataclass(frozen=True)

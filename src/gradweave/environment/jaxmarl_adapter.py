@@ -37,7 +37,7 @@ class JaxMARLScheduling(MultiAgentEnv):
     the numbers mean stands at `NumberedEnvironment`. `step` resets by itself, as JaxMARL's
     environments do; `step_env` does not, so that its last state gives the `schedule`.
 
-    An episode is cut off after `Problem.limit` rounds. ``info`` holds, for each agent, ``rounds``
+    An episode is truncated after `Problem.limit` rounds. ``info`` holds, for each agent, ``rounds``
     so far and whether the episode was ``truncated``.
 
     >>> import jax, gradweave as gw

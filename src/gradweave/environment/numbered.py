@@ -82,7 +82,7 @@ class NumberedEnvironment(eqx.Module):
     An agent for whom a policy is given is its learner's partner: its turns pass within the other
     one's step, and their rewards are added up.
 
-    An episode is also cut off after as many steps as no episode takes that keeps to the masks.
+    An episode is also truncated after more steps than any episode takes that keeps to the masks.
     """
 
     problems: Problem

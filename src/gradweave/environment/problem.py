@@ -64,7 +64,7 @@ class Problem(eqx.Module):
     bound: Int[Array, "2"]
     """Lower bound on each stage's rounds."""
     limit: Int[Array, ""]
-    """Rounds after which an episode is cut off."""
+    """Rounds after which an episode is truncated."""
     grown: Bool[Array, ""]
     """Whether trees grow."""
     barrier: Bool[Array, ""]

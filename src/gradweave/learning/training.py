@@ -35,7 +35,7 @@ RECENT = 50
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What one update came to."""
+    """The result of one update."""
 
     update: int
     """Updates completed, this one included."""
@@ -116,7 +116,7 @@ def train(
         devices: how many to divide the episodes among; all if not given.
         aggregation: how they average gradients, as `gradweave.aggregate.from_spec` understands it;
             one that is exact.
-        progress: told in words what is done before the first update, which may take long.
+        progress: called with the step under way before the first update, which may take long.
         stop_after: updates after which to stop early, for tests; the checkpoint is written.
 
     Returns:
@@ -144,15 +144,15 @@ def train(
     log = Log(folder, first.updates, first.updates)
     start = time.monotonic()
 
-    def after(now: Progress[State], update: _Update) -> None:
-        made = updates.report(update, now.updates, time.monotonic() - start)
-        _write(log, made, update.names)
-        report(made)
+    def record(now: Progress[State], update: _Update) -> None:
+        result = updates.report(update, now.updates, time.monotonic() - start)
+        _write(log, result, update.names)
+        report(result)
 
     training.run(
         config.updates if stop_after is None else min(stop_after, config.updates),
         lambda now, _: updates.run(now),
-        after,
+        record,
         log=log,
         pace=updates.pace,
         checkpoint_minutes=config.checkpoint_minutes,
@@ -173,7 +173,7 @@ def _busiest(instance: Instance) -> int:
 
 
 class _Update(NamedTuple):
-    """What an update came to."""
+    """The results of one update."""
 
     agent: str
     group: int
@@ -235,15 +235,15 @@ class _Updates:
         names = tuple(course.names[i] for i in which)
         return State(learners, recent), _Update(agent, index, names, figures)
 
-    def report(self, made: _Update, completed: int, seconds: float) -> Report:
+    def report(self, update: _Update, completed: int, seconds: float) -> Report:
         """An update's report, after so many updates and seconds."""
         return Report(
             completed,
             self.config.updates,
-            made.agent,
-            made.group,
-            float(made.figures["over_bound"].mean()),
-            made.figures,
+            update.agent,
+            update.group,
+            float(update.figures["over_bound"].mean()),
+            update.figures,
             seconds,
             self.pace.seconds_per_update * (self.config.updates - completed),
         )

@@ -1,4 +1,4 @@
-"""What a training depends on: checked where it is made, and read from a TOML file."""
+"""What a training depends on, checked at construction."""
 
 import dataclasses
 import math
@@ -26,7 +26,7 @@ Sharing = Literal["shared", "team", "agent"]
 
 
 class Settings(Protocol):
-    """What every algorithm's settings have."""
+    """The settings of any algorithm."""
 
     environments: int
     """Games side by side, of all devices together."""
@@ -38,7 +38,7 @@ class Settings(Protocol):
 
 
 def check_network(hidden: tuple[int, ...], activation: str, sharing: str) -> None:
-    """Refuses networks that cannot be made."""
+    """Refuses settings that no network can have."""
     if not hidden or min(hidden) < 1:
         raise OptionError(f"hidden: expected at least one width of 1 or more, got {list(hidden)}")
     known = get_args(Activation)
@@ -195,27 +195,27 @@ class Config:
         return -(-self.steps // self.settings.steps)
 
     def flat(self) -> dict[str, Any]:
-        """All that it says, by name, as JSON has it; settings as ``settings.NAME``."""
+        """All fields by name, as in JSON; settings as ``settings.NAME``."""
         said = msgspec.json.decode(msgspec.json.encode(self))
         settings = said.pop("settings")
         return said | {f"{_SETTINGS}{name}": value for name, value in settings.items()}
 
 
 def current(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What `Config.flat` told, with the current names of settings."""
+    """The result of `Config.flat` with the current names of settings."""
     old = {f"{_SETTINGS}{name}": f"{_SETTINGS}{new}" for name, new in OLD_NAMES.items()}
     return {old.get(name, name): value for name, value in said.items()}
 
 
 def from_flat(said: Mapping[str, Any], kind: Callable[[str], type]) -> Config:
-    """The training that `Config.flat` tells of.
+    """The training of a `Config.flat`.
 
     Args:
         said: all of it.
         kind: an algorithm's name -> the class of its settings.
 
     Raises:
-        OptionError: where anything is missing or is not taken.
+        OptionError: where a field is missing, unknown or out of range.
     """
     settings = {
         name.removeprefix(_SETTINGS): value
@@ -228,9 +228,9 @@ def from_flat(said: Mapping[str, Any], kind: Callable[[str], type]) -> Config:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """What two trainings' `Config.flat` do not have in common, in words.
+    """What differs between the `Config.flat` of two trainings, for a message.
 
-    Where one of them is of before there was a setting, it is what it did without.
+    Where one is older than a setting, the setting counts as what the training did without it.
     """
 
     def both(name: str) -> tuple[Any, Any]:
@@ -253,7 +253,7 @@ def settings_of(kind: type[T], usual: Mapping[str, Any], given: Mapping[str, Any
         given: what a user asks for.
 
     Raises:
-        OptionError: where a name is unknown or a value is not taken.
+        OptionError: where a name is unknown or a value is out of range.
     """
     names = [field.name for field in dataclasses.fields(kind)]  # pyright: ignore[reportArgumentType]
     try:

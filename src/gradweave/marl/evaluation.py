@@ -1,4 +1,4 @@
-"""What a policy earns: whole episodes, each of a game of its own."""
+"""The returns of a policy, in whole episodes."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from gradweave.marl.learners.learner import Learner
 from gradweave.marl.learners.randomness import split_each
 
 LIMIT = 10_000
-"""Steps after which an episode is broken off, and counts with what it earned so far."""
+"""Steps after which an episode is truncated, and counts with its return so far."""
 How = Literal["greedy", "sampled", "random"]
 HOWS: tuple[How, ...] = get_args(How)
 Act = Callable[[Any, View, PRNGKeyArray], tuple[Any, Num[Array, "B A *U"]]]
@@ -25,7 +25,7 @@ Act = Callable[[Any, View, PRNGKeyArray], tuple[Any, Num[Array, "B A *U"]]]
 
 @dataclasses.dataclass(frozen=True)
 class Returns:
-    """What episodes earned."""
+    """The returns of episodes."""
 
     by_agent: NDArray[np.float32]
     """[episodes, A]."""
@@ -45,7 +45,7 @@ class Returns:
 
 
 def random_action(environment: Environment, view: View, keys: PRNGKeyArray) -> Num[Array, "B A *U"]:
-    """For each agent one of the actions available, all alike; continuous ones within range."""
+    """Uniformly random actions of all agents: of those available, or within range."""
     shape = view.available.shape[1:]
 
     def one(key: PRNGKeyArray, available: Bool[Array, "A U"]) -> Array:
@@ -103,7 +103,7 @@ def evaluate(
     seed: int,
     same_episodes: bool = True,
 ) -> list[Returns]:
-    """What the policies of several seeds earn.
+    """The returns of the policies of several seeds.
 
     Args:
         learner: whose policies.
@@ -114,7 +114,7 @@ def evaluate(
             is one result.
         episodes: of each.
         seed: of the episodes.
-        same_episodes: whether all policies are judged by the same ones; else each has its own, so
+        same_episodes: whether all policies play the same ones; else each has its own, so
             that what chance gave them does not show in all.
     """
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), _SALT), episodes)
@@ -138,7 +138,7 @@ def _others(keys: PRNGKeyArray, number: int) -> PRNGKeyArray:
 
 
 _SALT = 0x65_76_61_6C
-"""Keeps the episodes of evaluation apart from those that were learned from."""
+"""Gives evaluation other random numbers than training."""
 
 
 @functools.lru_cache(maxsize=2)

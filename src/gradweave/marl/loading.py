@@ -1,4 +1,4 @@
-"""A training that came to its end, read from its folder: to play by, to judge, to draw."""
+"""A finished training, read from its folder: to play, evaluate or draw."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from gradweave.marl.training import CHECKPOINT, POLICY, Trained, load_policy
 
 
 def load(folder: Path) -> Trained:
-    """Reads what a training led to. Its environment and algorithm are those that it says.
+    """Reads a finished training, with its environment and algorithm.
 
     Args:
         folder: that `train` was given.

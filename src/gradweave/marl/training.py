@@ -33,20 +33,20 @@ RECENT_CALLS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Where a training has got to."""
+    """How far a training is."""
 
     update: int
-    """Updates done."""
+    """Updates completed."""
     of: int
     steps: int
-    """Steps done, of all games."""
+    """Steps completed, of all games."""
     mean_return: float | None
     """Of the episodes that ended lately, over all seeds and agents; None if none did."""
     steps_per_s: float
     """Lately, of all games of one seed; compilation counts in the first one."""
     seconds_left: float
     not_finite: tuple[int, ...] = ()
-    """Of each device: its gradients so far that were left out as not finite."""
+    """Per device: gradients so far that were left out as not finite."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,11 +99,11 @@ def train(
     Args:
         config: what to do.
         folder: of checkpoint, logs and the policy.
-        report: told after each call of the compiled program, about once a second.
-        progress: told in words what is done before the first update, which may take long.
+        report: called after each call of the compiled program, about once a second.
+        progress: called with the step under way before the first update, which may take long.
         checkpoint_minutes: time between checkpoints.
         stop_after: updates after which to stop early; the checkpoint is written.
-        extend: whether to go on from the end of a training of fewer steps, rather than refuse it.
+        extend: whether to resume from the end of a training of fewer steps, rather than refuse it.
         aggregate: in place of what the config names.
         processes: which train together, if that is known.
 
@@ -133,7 +133,7 @@ def train(
         training.run(
             config.updates if stop_after is None else min(stop_after, config.updates),
             run.advance,
-            lambda now, made: report(run.record(log, now, made)),
+            lambda now, call: report(run.record(log, now, call)),
             log=log,
             pace=run.pace,
             checkpoint_minutes=checkpoint_minutes,
@@ -163,7 +163,7 @@ def updates_done(config: Config, folder: Path, *, extend: bool = False) -> int:
 
 
 def _stated(config: Config, folder: Path, extend: bool) -> Mapping[str, Any] | None:
-    """What a folder's checkpoint says of itself, if it is one to go on from; None without one."""
+    """The metadata of a folder's checkpoint, if it can be resumed from; None without one."""
     path = folder / CHECKPOINT
     if not path.exists():
         return None
@@ -194,7 +194,7 @@ def _stated(config: Config, folder: Path, extend: bool) -> Mapping[str, Any] | N
 
 
 def _extended(config: Config, stated: Mapping[str, Any] | None) -> tuple[int, ...]:
-    """`Trained.extended`, of a training that goes on from a checkpoint."""
+    """`Trained.extended`, of a training that resumes from a checkpoint."""
     if stated is None:
         return ()
     before = tuple(stated.get("extended", ()))
@@ -206,15 +206,15 @@ def load_policy(folder: Path, learner: Learner, config: Config) -> Any:
     """Reads the parameters [S, ...] that a finished training wrote.
 
     Raises:
-        FileError: where the file is none of its kind.
+        FileError: where the file cannot be read, or is of another format.
     """
     program = Program(learner, jax.devices()[:1], config.seed, config.seeds)
     like = jax.eval_shape(program.parameters, program.shapes())
     return checkpoint.load(folder / POLICY, like)
 
 
-class _Made(NamedTuple):
-    """What a call of the compiled program made."""
+class _CallMetrics(NamedTuple):
+    """Of a call of the compiled program."""
 
     metrics: Metrics
     """[updates, S, ...]."""
@@ -245,15 +245,15 @@ class _Run:
         self.processes.agree()
         return self.processes.place(read, shapes, self.program.sharding)
 
-    def advance(self, progress: Progress[Any], updates: int) -> tuple[Any, _Made]:
+    def advance(self, progress: Progress[Any], updates: int) -> tuple[Any, _CallMetrics]:
         """One call of the program."""
         with self.pace.timed(updates):
             state, metrics = self.program.run(progress.state, updates)
-        return state, _Made(metrics, self.program.not_finite(state))
+        return state, _CallMetrics(metrics, self.program.not_finite(state))
 
-    def record(self, log: Log, progress: Progress[Any], made: _Made) -> Report:
+    def record(self, log: Log, progress: Progress[Any], call: _CallMetrics) -> Report:
         """Logs each update of a call, and reports all of them."""
-        metrics, steps = made.metrics, self.config.settings.steps
+        metrics, steps = call.metrics, self.config.settings.steps
         number = len(metrics.episodes)
         lines = [
             rows.row(
@@ -275,7 +275,7 @@ class _Run:
             mean_return=float(metrics.returns.sum((0, 1)).mean() / episodes) if episodes else None,
             steps_per_s=steps / self.pace.seconds_per_update,
             seconds_left=self.pace.seconds_per_update * (self.config.updates - progress.updates),
-            not_finite=made.not_finite,
+            not_finite=call.not_finite,
         )
 
     def write(self, progress: Progress[Any]) -> None:

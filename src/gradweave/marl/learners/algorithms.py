@@ -1,4 +1,4 @@
-"""The algorithms by their names: one row each, which is all that the training loop knows of one.
+"""The algorithms by name: one row each, which is all that the training loop knows of one.
 
 JAX is imported where a learner is made: names and settings are checked without it.
 """
@@ -24,7 +24,7 @@ Aggregate = Callable[["optax.GradientTransformation"], "optax.GradientTransforma
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-    """How a learner is made."""
+    """An algorithm: its settings, and how to build its learner."""
 
     settings: type
     """A dataclass that is a `Settings`."""
@@ -136,10 +136,10 @@ def settings(name: str, family: str, given: Mapping[str, Any]) -> Settings:
 
 
 def config_of(said: Mapping[str, Any]) -> Config:
-    """The training that `Config.flat` tells of.
+    """The training of a `Config.flat`.
 
     Raises:
-        OptionError: where anything is missing or is not taken.
+        OptionError: where a field is missing, unknown or out of range.
     """
     return from_flat(said, lambda name: algorithm(name).settings)
 

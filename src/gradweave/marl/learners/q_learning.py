@@ -1,7 +1,7 @@
 """Q-learning for several agents: independent, VDN and QMIX.
 
-What was played is remembered as rows of a few steps, from which later updates learn; with a memory
-in the network, a row keeps what the network remembered when it began. The next action's value is
+Steps are kept in a replay buffer, as rows of a few steps; of a recurrent network, a row keeps the
+hidden state from which it began. The next action's value is
 the target network's, of the action that the learning network likes best.
 
 Source: Mnih et al. 2015; van Hasselt et al. 2016 (double Q-learning); Kapturowski et al. 2019

@@ -1,4 +1,4 @@
-"""Which agents have parameters together, and means over those who have."""
+"""Which agents share parameters, and means over those who do."""
 
 from typing import TYPE_CHECKING
 
