@@ -25,7 +25,7 @@ import optax
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_disable_most_optimizations", True)
 from gradweave.aggregate import disagreement, from_spec
-from gradweave.marl import algorithms
+from gradweave.marl.learners import algorithms
 from gradweave.marl.config import PPO
 from gradweave.marl.program import Program
 from tests.marl.doors import doors
