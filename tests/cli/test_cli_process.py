@@ -42,6 +42,14 @@ def to_full(*arguments: str, stream: str, cwd: Path):
         )
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory):
+    """Compiles what the commands below use, which takes longer than the time to first progress."""
+    arguments = ["compare", "torus:3x3", "--schedulers", "parameter_server,merged,ring"]
+    folder = tmp_path_factory.mktemp("compiled")
+    subprocess.run([*COMMANDS["module"], *arguments], cwd=folder, check=True, timeout=300)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_schedule_then_verify_then_show(command, tmp_path):
     if not Path(COMMANDS[command][0]).exists():
