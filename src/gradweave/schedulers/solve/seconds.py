@@ -130,8 +130,8 @@ class _Search:
         best: _Candidate | None = None
         reason = ""
         try:
-            for schedule, variant in self._schedules(scheduler):
-                for candidate in self._variants(schedule, variant):
+            for schedule, used in self._schedules(scheduler):
+                for candidate in self._variants(schedule, used):
                     if best is None or candidate.seconds < best.seconds:
                         best = candidate
                 if self._late():
@@ -161,19 +161,19 @@ class _Search:
 
     def _schedules(self, scheduler: Scheduler) -> Iterator[tuple[Schedule, Scheduler]]:
         """A strategy's schedules: its own, with more pieces per server, and by bandwidth."""
-        variants = [scheduler]
+        schedulers = [scheduler]
         if any(field.name == "pieces_per_server" for field in dataclasses.fields(scheduler)):
             own = getattr(scheduler, "pieces_per_server")  # noqa: B009
-            variants += [
+            schedulers += [
                 dataclasses.replace(scheduler, **{"pieces_per_server": count})
                 for count in PIECES_PER_SERVER
                 if count > own
             ]
-        for variant in variants:
-            yield self._schedule(variant, self.topology), variant
+        for each in schedulers:
+            yield self._schedule(each, self.topology), each
         if self.rated is not None and not in_one_piece(scheduler):
-            for variant in variants:
-                yield refitted(self._schedule(variant, self.rated), self.topology), variant
+            for each in schedulers:
+                yield refitted(self._schedule(each, self.rated), self.topology), each
 
     def _schedule(self, scheduler: Scheduler, topology: Topology) -> Schedule:
         left = self.deadline - clock.now()
@@ -184,7 +184,7 @@ class _Search:
             time_limit=None if left == math.inf else max(0.0, left),
         )
 
-    def _variants(self, schedule: Schedule, variant: Scheduler) -> Iterator[_Candidate]:
+    def _variants(self, schedule: Schedule, scheduler: Scheduler) -> Iterator[_Candidate]:
         """A schedule as it is and with overlapping stages, in ever finer parts."""
         bases = [schedule]
         staged = (schedule.op == REDUCE).any() and (schedule.op == COPY).any()
@@ -197,7 +197,7 @@ class _Search:
                 duration_s = seconds(finer, self.gradient_bytes, "events")
                 if duration_s > last * (1 - WORTH):
                     break
-                yield _Candidate(finer, variant, duration_s, parts, base is not schedule)
+                yield _Candidate(finer, scheduler, duration_s, parts, base is not schedule)
                 if self._late() or parts == MAX_PARTS:
                     break
                 parts, last = 2 * parts, duration_s

@@ -1,4 +1,4 @@
-"""A schedule that was looked for and found: its bound, its time, and what each strategy came to."""
+"""The result of a search: a schedule, its bound and timing, and the outcome of each strategy."""
 
 import dataclasses
 from collections.abc import Sequence
