@@ -41,11 +41,12 @@ def kernel(
         fastmath: whether sums of floats may be reordered.
     """
     if function is None:
-        return lambda function: _compile(function, inner or inlined, inlined, fastmath)
-    return _compile(function, inner or inlined, inlined, fastmath)
+        return lambda function: _compile(function, inner, inlined, fastmath)
+    return _compile(function, inner, inlined, fastmath)
 
 
 def _compile(function: Callable[..., Any], inner: bool, inlined: bool, fastmath: bool) -> Any:
+    inner = inner or inlined
     options: dict[str, Any] = {
         "nogil": True,
         "forceinline": inlined,
