@@ -110,7 +110,7 @@ class Scores(NamedTuple):
 
 @kernel(inlined=True)
 def _key(hops: HopTable, workloads: WorkloadTable, hop: int, tree: int) -> int:
-    """The server by whose row a transfer is known."""
+    """The server whose row of an [N, Q] array stands for a transfer: its giver or its taker."""
     return hops.giver[hop] if workloads.at_giver[tree] else hops.taker[hop]
 
 
@@ -495,15 +495,17 @@ def _score_hops(
             conflict += _conflict(contenders, room, links[i])
         by_taker = _conflict(contenders, room, hops.taker_link[hop])
         by_giver = _conflict(contenders, room, hops.giver_link[hop])
-        own, tightest = scores.hop_weights[hop], scores.link_slack[hop]
-        total = own[0] * _clipped(slack) + own[1] * (slack <= 0)
-        total += own[2] * _clipped(tightest) + own[3] * (tightest <= ROUNDING)
-        total += own[4] * _log(conflict) + own[5] * _log(by_taker) + own[6] * _log(by_giver)
-        total += own[7] * _log(float(ready[hop])) + own[8] * taken[end] / takes
-        total += own[9] * min(to_come[end] / (rounds_left * takes), 2.0)
-        total += own[10] * ((last - first) / 2.0 - 1.0)
+        weights, tightest = scores.hop_weights[hop], scores.link_slack[hop]
+        total = weights[0] * _clipped(slack) + weights[1] * (slack <= 0)
+        total += weights[2] * _clipped(tightest) + weights[3] * (tightest <= ROUNDING)
+        total += (
+            weights[4] * _log(conflict) + weights[5] * _log(by_taker) + weights[6] * _log(by_giver)
+        )
+        total += weights[7] * _log(float(ready[hop])) + weights[8] * taken[end] / takes
+        total += weights[9] * min(to_come[end] / (rounds_left * takes), 2.0)
+        total += weights[10] * ((last - first) / 2.0 - 1.0)
         if not workloads.grown:
-            total += own[11] * _clipped(rounds_left - scores.chain[hop])
+            total += weights[11] * _clipped(rounds_left - scores.chain[hop])
         state.score[hop] = total
         state.weight[hop] = np.exp(min(max(total, -500.0), 500.0))
 
@@ -552,7 +554,7 @@ def _draw_tree(
     into, out = max(state.into[taker], 1), max(state.out[taker], 1)
     out_of_giver, servers = max(state.out[giver], 1), len(workloads.intake)
     ready = _ready(hops, workloads, progress, state.selected, hop)
-    own, match, held = scores.piece_weights[taker], scores.match[taker], progress.held
+    weights, match, held = scores.piece_weights[taker], scores.match[taker], progress.held
     near, lack, lack_of_giver = progress.near[taker], progress.lack[taker], progress.lack[giver]
     waiting, arriving = progress.waiting[taker], progress.arriving[taker]
     at_giver, height, grown = workloads.at_giver, workloads.height, workloads.grown
@@ -561,16 +563,16 @@ def _draw_tree(
             continue
         total = float(match[tree])
         if grown:
-            total += own[0] * 4.0 * near[tree] / into
-            total += own[1] * np.log(max(near[tree], 1.0))
-            total += own[2] * 4.0 * held[tree] / servers
-            total += own[3] * 4.0 * lack[tree] / out
-            total += own[4] * 4.0 * lack_of_giver[tree] / out_of_giver
+            total += weights[0] * 4.0 * near[tree] / into
+            total += weights[1] * np.log(max(near[tree], 1.0))
+            total += weights[2] * 4.0 * held[tree] / servers
+            total += weights[3] * 4.0 * lack[tree] / out
+            total += weights[4] * 4.0 * lack_of_giver[tree] / out_of_giver
         else:
-            total += own[5] * _clipped(
+            total += weights[5] * _clipped(
                 rounds_left - height[giver if at_giver[tree] else taker, tree]
             )
-        total += own[6] / max(waiting[tree] - arriving[tree], 1)
+        total += weights[6] / max(waiting[tree] - arriving[tree], 1)
         noisy = total + _noise(temperature)
         if noisy > highest:
             chosen, highest = tree, noisy
