@@ -33,12 +33,9 @@ def rllib() -> str:
         )
 
     ratios = result["times_rllib"]
-    if fastest := result.get("fastest"):
-        against = [f"Against {fastest['rllib']}, seed by seed:\n"]
-        against += [f"- {fastest[run]}: {times(ratios[run])}" for run in ("first_run", "later_run")]
-    else:  # results before later runs were measured
-        ours, theirs = (result["faster_way"][side] for side in ("gradweave", "rllib"))
-        against = [f"{ours}, against {theirs}, seed by seed: {times(ratios)}"]
+    fastest = result["fastest"]
+    against = [f"Against {fastest['rllib']}, seed by seed:\n"]
+    against += [f"- {fastest[run]}: {times(ratios[run])}" for run in ("first_run", "later_run")]
     versions = result["versions"]
     packages = {name: versions[name] for name in ("python", "jax", "jaxmarl")}
     packages |= {name: versions[f"rllib side: {name}"] for name in ("ray", "torch", "mpe2")}
