@@ -104,7 +104,11 @@ def test_an_unknown_collective_is_refused():
 def test_it_tells_what_it_does():
     said: list[str] = []
     solve(from_spec("mesh:3x3"), schedulers=[Ring(), Merged("deepest")], progress=said.append)
-    assert said == ["finding the lower bound", "trying ring", "trying merged:rule=deepest"]
+    assert said == [
+        "finding the lower bound",
+        "trying ring",
+        "trying merged:rule=deepest; 32 rounds so far, bound 8",
+    ]
 
 
 def test_the_default_is_the_best_of_all_strategies():

@@ -5,9 +5,9 @@ from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.exact.proof import Proof
 from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.scheduler import Scheduler, to_spec
+from gradweave.schedulers.solve.order import DEFAULT
 from gradweave.schedulers.solve.portfolio import Portfolio
 from gradweave.schedulers.solve.repair import Repair
-from gradweave.schedulers.solve.rounds import DEFAULT
 from gradweave.schedulers.solve.seconds_bound import SecondsBound, Timing
 from gradweave.schedulers.solve.solution import Attempt, Solution
 from gradweave.schedulers.solve.solve import OBJECTIVES, Objective, solve

@@ -5,8 +5,13 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.schedule.schedule import take_rows
 from gradweave.topology.routes import follow, switch_only_trees
 from gradweave.topology.topology import Topology
+
+SPARE = 8
+"""Lanes offered over a server's link for each transfer that it can carry in a round: with half as
+many, some networks take a round more; with all of them, the search takes up to 16 times as long."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,24 +36,30 @@ class Hops:
 
     @staticmethod
     def of(topology: Topology, *, variants: int = 1, nearest: int | None = None) -> "Hops":
-        """Shortest switch-only routes between each two servers that have one.
+        """Switch-only routes between each two servers that have one.
+
+        Between two servers: a shortest route, and where servers are on several switches, a shortest
+        one for each pair of a switch of the first and a switch of the second. A server would else
+        be reached over the nearest of its ports alone, while the others idle.
 
         Args:
             topology: the network.
-            variants: how many times to look for a shortest route between two servers: once by the
-                pinned tie rule, then with ties broken at random; alike ones are kept once.
+            variants: how many times to look for shortest routes: once by the pinned tie rule, then
+                with ties broken at random; alike ones are kept once.
             nearest: keep the hops to this many nearest servers only, ties by rank from the server
                 on; all if not given.
         """
-        route_tables = [_routes(*switch_only_trees(topology), topology)]
+        several_switches = _on_several_switches(topology)
+        tables: list[NDArray[np.int32]] = []
         rng = np.random.default_rng(0)
-        for _ in range(variants - 1):
-            route_tables.append(_routes(*_at_random(topology, rng), topology))
-        width = max(table.shape[1] for table in route_tables)
-        tables = [
-            np.pad(t, ((0, 0), (0, width - t.shape[1])), constant_values=-1) for t in route_tables
-        ]
-        table = np.unique(np.concatenate(tables), axis=0) if variants > 1 else tables[0]
+        for variant in range(variants):
+            targets = _shuffled(topology, rng) if variant else None
+            tables.append(_routes(topology, targets))
+            if several_switches:
+                tables.append(_routes_between_switches(topology, targets))
+        width = max(table.shape[1] for table in tables)
+        tables = [np.pad(t, ((0, 0), (0, width - t.shape[1])), constant_values=-1) for t in tables]
+        table = np.unique(np.concatenate(tables), axis=0) if len(tables) > 1 else tables[0]
         lengths = (table >= 0).sum(axis=1)
         ends = table[:, 0], table[np.arange(len(table)), lengths - 1]
         source, target = (topology.rank[nodes].astype(np.int64) for nodes in ends)
@@ -67,30 +78,78 @@ class Hops:
     def lanes(self, capacity: NDArray, most: int) -> NDArray[np.int64]:
         """Hops by number, each as often as its narrowest link can carry it in a round.
 
+        Where many hops share a server's link, each gets fewer lanes: `SPARE` times as many in all
+        as the link can carry, so that a server on a switch is not offered all its ports times from
+        every other.
+
         Args:
             capacity: [L] transfers per round of each link direction.
             most: lanes of one hop at most.
         """
-        narrowest = np.minimum.reduceat(np.asarray(capacity)[self.links], self.first_link[:-1])
-        return np.repeat(np.arange(len(self.source)), np.minimum(narrowest, most))
+        capacity = np.asarray(capacity, np.int64)
+        narrowest = np.minimum.reduceat(capacity[self.links], self.first_link[:-1])
+        ends = self.links[self.first_link[:-1]], self.links[self.first_link[1:] - 1]
+        shares = [-(-SPARE * capacity[end] // np.bincount(end)[end]) for end in ends]
+        return np.repeat(
+            np.arange(len(self.source)),
+            np.minimum(np.minimum(narrowest, most), np.maximum(*shares)),
+        )
 
 
-def _routes(toward: NDArray, lengths: NDArray, topology: Topology) -> NDArray[np.int32]:
+def _routes(topology: Topology, targets: NDArray | None) -> NDArray[np.int32]:
     """One row of nodes per pair of servers with a route, filled up with −1."""
+    toward, lengths = switch_only_trees(topology, targets=targets)
     to, source = np.nonzero(lengths[:, topology.servers] > 0)
-    nodes, offsets = follow(toward[to], topology.servers[source], topology.servers[to])
+    return _table(*follow(toward[to], topology.servers[source], topology.servers[to]))
+
+
+def _table(nodes: NDArray, offsets: NDArray) -> NDArray[np.int32]:
+    """Ragged rows as a table, filled up with −1."""
     counts = np.diff(offsets)
-    table = np.full((len(to), int(counts.max(initial=1))), -1, np.int32)
+    table = np.full((len(counts), int(counts.max(initial=1))), -1, np.int32)
     place = np.arange(len(nodes)) - np.repeat(offsets[:-1], counts)
-    table[np.repeat(np.arange(len(to)), counts), place] = nodes
+    table[np.repeat(np.arange(len(counts)), counts), place] = nodes
     return table
 
 
-def _at_random(topology: Topology, rng: np.random.Generator) -> tuple[NDArray, NDArray]:
-    """As `switch_only_trees`, with each node's neighbours looked at in random order."""
-    from gradweave.topology.breadth_first import switch_only_parents
-
-    shuffled = np.lexsort((rng.random(len(topology.source)), topology.source))
-    targets = topology.target[shuffled]
+def _shuffled(topology: Topology, rng: np.random.Generator) -> NDArray[np.int32]:
+    """[L] the link directions' targets, with each node's in random order."""
+    order = np.lexsort((rng.random(len(topology.source)), topology.source))
+    targets = topology.target[order].astype(np.int32)
     targets.flags.writeable = False  # as the network's own, so that the search is compiled once
-    return switch_only_parents(topology.first_link, targets, topology.is_server, topology.servers)
+    return targets
+
+
+def _ports(topology: Topology) -> NDArray[np.int64]:
+    """Link directions from a server to a switch."""
+    return np.flatnonzero(
+        topology.is_server[topology.source] & ~topology.is_server[topology.target]
+    )
+
+
+def _on_several_switches(topology: Topology) -> bool:
+    """Whether some server is."""
+    return bool(np.bincount(topology.source[_ports(topology)], minlength=1).max() > 1)
+
+
+def _routes_between_switches(topology: Topology, targets: NDArray | None) -> NDArray[np.int32]:
+    """One row per two servers, switch of the first and switch of the second, as in `_routes`."""
+    ports = _ports(topology)
+    server, switch = topology.source[ports], topology.target[ports]
+    switches, place = np.unique(switch, return_inverse=True)
+    toward, lengths = switch_only_trees(topology, switches, targets=targets)
+    last, first = np.nonzero(lengths[:, switches] >= 0)
+    between = follow(toward[last], switches[first], switches[last])
+    # Each pair of switches with each server on the one and each server on the other.
+    of_switch = server[np.argsort(place, kind="stable")]
+    begin = np.searchsorted(np.sort(place), np.arange(len(switches) + 1))
+    sender, rows = take_rows(of_switch, begin, first)
+    pair = np.repeat(np.arange(len(first)), np.diff(rows))
+    receiver, rows = take_rows(of_switch, begin, last[pair])
+    sender, pair = (np.repeat(column, np.diff(rows)) for column in (sender, pair))
+    apart = sender != receiver
+    sender, receiver, pair = sender[apart], receiver[apart], pair[apart]
+    middle = _table(*between)[pair]
+    table = np.concatenate([sender[:, None], middle, np.full((len(pair), 1), -1)], axis=1)
+    table[np.arange(len(pair)), 1 + (middle >= 0).sum(axis=1)] = receiver
+    return table.astype(np.int32)

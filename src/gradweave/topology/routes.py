@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import TopologyError
-from gradweave.topology.topology import Topology
+from gradweave.topology.topology import Integers, Topology
 
 
 def shortest_path_trees(topology: Topology, roots: NDArray | None = None) -> NDArray[np.int32]:
@@ -95,13 +95,15 @@ def k_shortest_routes(
 
 
 def switch_only_trees(
-    topology: Topology, roots: NDArray | None = None
+    topology: Topology, roots: NDArray | None = None, *, targets: Integers | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Finds the shortest routes towards each root that pass through switches only.
 
     Args:
         topology: the network.
         roots: [R] node ids; all servers if not given.
+        targets: [L] ``topology.target`` with each node's neighbours in another order, which breaks
+            ties in place of their ids.
 
     Returns:
         [R, V] the next node towards each root and [R, V] the number of links to it, by the tie rule
@@ -111,7 +113,8 @@ def switch_only_trees(
     from gradweave.topology.breadth_first import switch_only_parents
 
     roots = topology.servers if roots is None else np.asarray(roots, np.int32)
-    return switch_only_parents(topology.first_link, topology.target, topology.is_server, roots)
+    targets = topology.target if targets is None else targets
+    return switch_only_parents(topology.first_link, targets, topology.is_server, roots)
 
 
 def follow(

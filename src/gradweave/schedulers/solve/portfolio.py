@@ -5,7 +5,8 @@ from typing import ClassVar
 
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solve.rounds import DEFAULT, solve_for_rounds
+from gradweave.schedulers.solve.order import DEFAULT
+from gradweave.schedulers.solve.rounds import solve_for_rounds
 from gradweave.topology.topology import Topology
 
 

@@ -8,25 +8,10 @@ from gradweave.bounds import Bound, Exhausted
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule, StatedBound
 from gradweave.schedulers.exact.exact import Exact
-from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.scheduler import Scheduler, may_forward, to_spec
-from gradweave.schedulers.solve.repair import Repair
+from gradweave.schedulers.solve.order import in_order
 from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for, in_one_piece
-from gradweave.schedulers.textbook.ring import Ring
-from gradweave.schedulers.trees.grown import Grown
-from gradweave.schedulers.trees.merged import Merged
-from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.topology.topology import Topology
-
-DEFAULT: tuple[Scheduler, ...] = (
-    Symmetric(),
-    Ring(forwarding=False),
-    Learned(),
-    Grown(),
-    Merged(),
-    Exact(effort=3.0),
-)
-"""What `solve` tries where nothing else is asked for, in this order."""
 
 
 def solve_for_rounds(
@@ -52,7 +37,7 @@ def solve_for_rounds(
     started = clock.now()
     progress("finding the lower bound")
     bound = bound_for(topology, collective, schedulers)
-    schedulers = _rings_first(schedulers, topology, collective, bound)
+    schedulers = in_order(schedulers, topology, collective, bound)
     best: Schedule | None = None
     winner = schedulers[0]
     attempts: list[Attempt] = []
@@ -66,7 +51,8 @@ def solve_for_rounds(
         left = None if time_limit is None else max(0.0, time_limit - (clock.now() - started))
         if left == 0.0 and best is not None and not executor:
             break
-        progress(f"trying {to_spec(scheduler)}")
+        so_far = f"; {best.rounds} rounds so far, bound {bound.rounds}" if best else ""
+        progress(f"trying {to_spec(scheduler)}{so_far}")
         attempt, schedule, below = (
             running[place].result() if executor else _attempt(scheduler, *given, left, best)
         )
@@ -84,22 +70,6 @@ def solve_for_rounds(
         raise NoScheduleError(f"no schedule for {topology.name!r}: {reasons}")
     stated = best.replace(bound=StatedBound(bound.rounds, bound.kind))
     return Solution(stated, bound, winner, tuple(attempts), clock.now() - started)
-
-
-def _rings_first(
-    schedulers: Sequence[Scheduler], topology: Topology, collective: Collective, bound: Bound
-) -> Sequence[Scheduler]:
-    """The strategies with rings first, after any repair, where a ring can meet the bound.
-
-    A ring never hands a link from one pair of servers to another. So of schedules with equally few
-    rounds it is the one whose time real networks hold best: docs/design/execution.md.
-    """
-    stages = 2 if collective == "all_reduce" else 1
-    if bound.rounds < stages * (topology.num_servers - 1):
-        return schedulers
-    return sorted(
-        schedulers, key=lambda one: 0 if isinstance(one, Repair) else 2 - isinstance(one, Ring)
-    )
 
 
 def _pieces_in_all(scheduler: Scheduler, topology: Topology) -> int:

@@ -8,8 +8,9 @@ from typing import Literal, get_args
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.solve.order import DEFAULT
 from gradweave.schedulers.solve.repair import Repair
-from gradweave.schedulers.solve.rounds import DEFAULT, solve_for_rounds
+from gradweave.schedulers.solve.rounds import solve_for_rounds
 from gradweave.schedulers.solve.seconds import solve_for_seconds
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
 from gradweave.schedulers.solve.solution import Solution

@@ -15,8 +15,10 @@ from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Topology
 
-WORK = 300_000
-"""Base hops that the restarts choose where their number is not given."""
+WORK = 10_000_000
+"""Base hops that the restarts look at where their number is not given."""
+LOOKS, SEARCHED = 20, 1 / 8
+"""Base hops looked at for each transfer: so many, and so large a share of all, roughly."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Symmetric(Scheduler):
         fewest = topology.num_servers**2
         for group in free_groups(topology):
             hops = BaseHops.of(topology, group)
-            work = len(hops.roots) * topology.num_servers
+            bases = len(hops.roots)
+            looks = LOOKS + SEARCHED * bases * len(hops.target)
+            work = int(bases * topology.num_servers * looks)
             for restart in range(self.restarts or int(np.clip(WORK // work, 4, 20_000))):
                 transfers = hops.grow(fewest - 1, seed, restart)
                 if len(transfers):

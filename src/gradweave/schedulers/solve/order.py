@@ -1,0 +1,59 @@
+"""Which strategies are tried by default, and which first."""
+
+from collections.abc import Sequence
+
+from gradweave.bounds import Bound
+from gradweave.schedule.schedule import Collective
+from gradweave.schedulers.exact.exact import Exact
+from gradweave.schedulers.learned.learned import Learned
+from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.solve.repair import Repair
+from gradweave.schedulers.textbook.ring import Ring
+from gradweave.schedulers.trees.grown import Grown
+from gradweave.schedulers.trees.merged import Merged
+from gradweave.schedulers.trees.symmetric import Symmetric
+from gradweave.topology.topology import Topology
+
+DEFAULT: tuple[Scheduler, ...] = (
+    Grown(restarts=4),
+    Symmetric(),
+    Ring(forwarding=False),
+    Grown(),
+    Learned(),
+    Merged(),
+    Exact(effort=3.0),
+)
+"""What `solve` tries where nothing else is asked for. Its order is that of `in_order`."""
+
+QUICKLY_GROWN = 256
+"""Servers up to which a few runs of grown trees take less than the search for a symmetry."""
+
+
+def in_order(
+    schedulers: Sequence[Scheduler], topology: Topology, collective: Collective, bound: Bound
+) -> list[Scheduler]:
+    """The strategies in the order to try them: repairs, promising rings, then as they stand.
+
+    A ring is promising where it can meet the bound: it never hands a link from one pair of servers
+    to another, so of schedules with equally few rounds it is the one whose time real networks hold
+    best (docs/design/execution.md). On large networks, trees mapped by a symmetry come before grown
+    ones: the former cost as much as one tree, the latter as much as all.
+
+    Args:
+        schedulers: the strategies.
+        topology: the network.
+        collective: a stage, or both.
+        bound: on its rounds.
+    """
+    stages = 2 if collective == "all_reduce" else 1
+    ring_may_do = bound.rounds >= stages * (topology.num_servers - 1)
+    large = topology.num_servers > QUICKLY_GROWN
+
+    def place(one: Scheduler) -> int:
+        if isinstance(one, Repair):
+            return 0
+        if isinstance(one, Ring) and ring_may_do:
+            return 1
+        return 2 if large and isinstance(one, Symmetric) else 3
+
+    return sorted(schedulers, key=place)
