@@ -16,6 +16,7 @@ from gradweave.schedulers import (
     Ring,
     Scheduler,
     Symmetric,
+    Timed,
 )
 from gradweave.topology import Topology
 
@@ -59,6 +60,8 @@ STRATEGIES: dict[str, Strategy] = {
     "learned, fixed trees": Strategy(lambda _: Learned(samples=2, trees="fixed")),
     "grown": Strategy(lambda _: Grown(restarts=10)),
     "grown, two threads, one route": Strategy(lambda _: Grown(restarts=4, workers=2, routes=1)),
+    "timed": Strategy(lambda _: Timed(restarts=2)),
+    "timed, of a size": Strategy(lambda _: Timed(gradient_bytes=1e6, restarts=2, routes=1)),
     "merged": Strategy(lambda _: Merged()),
     "merged, random": Strategy(lambda _: Merged("random", tries=1, swap_passes=0)),
     "merged, deepest": Strategy(lambda _: Merged("deepest", tries=4, swap_passes=2)),

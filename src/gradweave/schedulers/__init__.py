@@ -19,6 +19,7 @@ from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.symmetric import Symmetric
+from gradweave.schedulers.trees.timed import Timed
 
 __all__ = [
     "DEFAULT",
@@ -43,6 +44,7 @@ __all__ = [
     "SecondsBound",
     "Solution",
     "Symmetric",
+    "Timed",
     "Timing",
     "from_spec",
     "solve",

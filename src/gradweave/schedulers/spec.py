@@ -16,6 +16,7 @@ from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.symmetric import Symmetric
+from gradweave.schedulers.trees.timed import Timed
 from gradweave.specification import field_kinds, parse_spec, read_options
 
 STRATEGIES: dict[str, type[Scheduler]] = {
@@ -25,6 +26,7 @@ STRATEGIES: dict[str, type[Scheduler]] = {
         Symmetric,
         Learned,
         Grown,
+        Timed,
         Exact,
         Merged,
         Ring,

@@ -6,6 +6,9 @@ from numpy.typing import NDArray
 from gradweave.compiled import kernel
 from gradweave.topology.topology import Floats, Integers
 
+ROUNDING = 1e-9
+"""Relative error of sums of rates: so little less than what a transfer takes is enough."""
+
 
 @kernel
 def play_events(
@@ -15,13 +18,18 @@ def play_events(
     target: Integers,
     links: Integers,
     route_start: Integers,
-    link_seconds: Floats,
-    link_latency: Floats,
-    first_lane: Integers,
+    rate: Floats,
+    bandwidth: Floats,
+    latency: Floats,
+    first_slot: Integers,
     nodes: int,
     pieces: int,
+    piece_bytes: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Start and end of each transfer; see `gradweave.simulate.event_seconds`.
+
+    A link remembers the last transfers that took bandwidth of it, one a slot. One that is forgotten
+    ends before any later one begins, so that bandwidth is never taken twice.
 
     Args:
         round_offsets: [rounds+1] where each round's transfers start.
@@ -30,33 +38,46 @@ def play_events(
         target: [T] node.
         links: link directions of all routes.
         route_start: [T+1] where each transfer's links start.
-        link_seconds: [L] time that one piece occupies a lane.
-        link_latency: [L] seconds.
-        first_lane: [L+1] where each link direction's lanes start.
+        rate: [T] bytes per second, at most each of its links' bandwidth.
+        bandwidth: [L] bytes per second.
+        latency: [L] seconds.
+        first_slot: [L+1] where each link direction's slots start.
         nodes: V.
         pieces: P.
+        piece_bytes: size of a piece.
     """
     transfers = len(piece)
     start, end = np.zeros(transfers), np.zeros(transfers)
     ready = np.zeros((nodes, pieces))
-    lane_free = np.zeros(first_lane[-1])
-    lane = np.empty(nodes, np.int64)
+    taken, taken_until = np.zeros(first_slot[-1]), np.zeros(first_slot[-1])
+    free_from = np.zeros(len(bandwidth))
     for r in range(len(round_offsets) - 1):
         for t in range(round_offsets[r], round_offsets[r + 1]):
-            begin, duration, latency = ready[source[t], piece[t]], 0.0, 0.0
+            begin, delay = ready[source[t], piece[t]], 0.0
+            for i in range(route_start[t], route_start[t + 1]):
+                begin = max(begin, free_from[links[i]])
+                delay += latency[links[i]]
+            i = route_start[t]
+            while i < route_start[t + 1]:
+                link, left, soonest = links[i], bandwidth[links[i]], np.inf
+                for slot in range(first_slot[link], first_slot[link + 1]):
+                    if taken_until[slot] > begin:
+                        left -= taken[slot]
+                        soonest = min(soonest, taken_until[slot])
+                if left < rate[t] * (1 - ROUNDING):
+                    begin, i = soonest, route_start[t]  # all links are looked at again
+                else:
+                    i += 1
+            free = begin + piece_bytes / rate[t]
             for i in range(route_start[t], route_start[t + 1]):
                 link = links[i]
-                best = first_lane[link]
-                for candidate in range(best + 1, first_lane[link + 1]):
-                    if lane_free[candidate] < lane_free[best]:
-                        best = candidate
-                lane[i - route_start[t]] = best
-                begin = max(begin, lane_free[best])
-                duration = max(duration, link_seconds[link])
-                latency += link_latency[link]
-            for i in range(route_start[t + 1] - route_start[t]):
-                lane_free[lane[i]] = begin + duration
-            start[t], end[t] = begin, begin + duration + latency
+                oldest = first_slot[link]
+                for slot in range(oldest + 1, first_slot[link + 1]):
+                    if taken_until[slot] < taken_until[oldest]:
+                        oldest = slot
+                free_from[link] = max(free_from[link], taken_until[oldest])
+                taken[oldest], taken_until[oldest] = rate[t], free
+            start[t], end[t] = begin, free + delay
         # Only now, so that a transfer of this round does not wait for another of the same round.
         for t in range(round_offsets[r], round_offsets[r + 1]):
             ready[target[t], piece[t]] = max(ready[target[t], piece[t]], end[t])

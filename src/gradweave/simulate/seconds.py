@@ -60,13 +60,9 @@ def round_seconds(schedule: Schedule, gradient_bytes: float) -> NDArray[np.float
         return np.zeros(0)
     topology = schedule.topology
     links, transfer = schedule.route_links
-    link_in_round = schedule.round[transfer].astype(np.int64) * len(topology.source) + links
-    _, slot, load = np.unique(link_in_round, return_inverse=True, return_counts=True)
-    share = topology.bandwidth_bytes_per_s[links] / load[slot]
     first = np.searchsorted(transfer, np.arange(schedule.num_transfers))
-    duration = np.add.reduceat(
-        topology.latency_s[links], first
-    ) + piece_bytes / np.minimum.reduceat(share, first)
+    latency = np.add.reduceat(topology.latency_s[links], first)
+    duration = latency + piece_bytes / rates(schedule)
     longest = np.zeros(schedule.rounds)
     np.maximum.at(longest, schedule.round, duration)
     return longest
@@ -77,11 +73,12 @@ def event_seconds(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Start and end of each transfer, where a transfer waits only for its data and its links.
 
-    Transfers claim their links in the schedule's order. Each of a link's `capacity` lanes has an
-    equal part of the bandwidth and carries one transfer at a time; a transfer starts when every
-    earlier write to its piece at its source has arrived and each link of its route has a lane free;
-    it holds the lanes for its bytes over the slowest lane, and arrives the route's latency later.
-    Bandwidths may differ from link to link.
+    A transfer is as fast as in the model of rounds (`rates`). It starts as soon as every earlier
+    write to its piece at its source has arrived and each link of its route has that much bandwidth
+    left. Transfers claim bandwidth in the schedule's order, hold it for their bytes, and arrive the
+    route's latency later. So one alone on a link has all of its bandwidth, whatever its capacity; a
+    fast link carries several slow transfers at once; and nothing takes longer than in the model of
+    rounds.
 
     Args:
         schedule: the schedule.
@@ -93,21 +90,45 @@ def event_seconds(
     from gradweave.simulate.events import play_events
 
     piece_bytes = bytes_per_piece(schedule, gradient_bytes)
+    if not schedule.num_transfers:
+        return np.zeros(0), np.zeros(0)
     topology = schedule.topology
     links, transfer = schedule.route_links
-    route_start = np.searchsorted(transfer, np.arange(schedule.num_transfers + 1))
-    lane_bandwidth = topology.bandwidth_bytes_per_s / topology.capacity
-    first_lane = np.concatenate([[0], np.cumsum(topology.capacity, dtype=np.int64)])
+    rate = rates(schedule)
+    slowest = np.full(len(topology.source), np.inf)
+    np.minimum.at(slowest, links, rate[transfer])
+    at_once = np.floor(topology.bandwidth_bytes_per_s / slowest * (1 + 1e-6))
+    carried = np.bincount(links, minlength=len(topology.source))
+    slots = np.minimum(at_once, carried).astype(np.int64)
     return play_events(
         schedule.round_offsets,
         schedule.piece,
         schedule.source,
         schedule.target,
         links,
-        route_start,
-        piece_bytes / lane_bandwidth,
+        np.searchsorted(transfer, np.arange(schedule.num_transfers + 1)),
+        rate,
+        topology.bandwidth_bytes_per_s,
         topology.latency_s,
-        first_lane,
+        np.concatenate([[0], np.cumsum(slots)]),
         topology.num_nodes,
         schedule.pieces,
+        piece_bytes,
     )
+
+
+def rates(schedule: Schedule) -> NDArray[np.float64]:
+    """[T] bytes per second of each transfer: its share of the scarcest link of its route.
+
+    A link direction's bandwidth divides evenly among the transfers that it carries in their round.
+
+    Args:
+        schedule: the schedule.
+    """
+    topology = schedule.topology
+    links, transfer = schedule.route_links
+    link_in_round = schedule.round[transfer].astype(np.int64) * len(topology.source) + links
+    _, slot, load = np.unique(link_in_round, return_inverse=True, return_counts=True)
+    share = topology.bandwidth_bytes_per_s[links] / load[slot]
+    first = np.searchsorted(transfer, np.arange(schedule.num_transfers))
+    return np.minimum.reduceat(share, first)

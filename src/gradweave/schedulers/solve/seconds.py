@@ -10,7 +10,8 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import overlap
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, Provenance, Schedule, StatedBound
 from gradweave.schedulers.scheduler import Scheduler, may_forward, to_spec
-from gradweave.schedulers.solve.seconds_bound import timing_of
+from gradweave.schedulers.solve.pieces import piece_counts
+from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, seconds_bound, timing_of
 from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for, in_one_piece
 from gradweave.schedulers.solve.variants import rated, refitted, split
 from gradweave.schedulers.textbook.binomial import Binomial
@@ -19,6 +20,7 @@ from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.symmetric import Symmetric
+from gradweave.schedulers.trees.timed import Timed
 from gradweave.simulate import seconds
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
@@ -34,18 +36,21 @@ FOR_SECONDS: tuple[Scheduler, ...] = (
     Ring(),
     Merged(tries=1),
     Grown(restarts=64),
+    Timed(),
     Ring(order="hamiltonian"),
     Ring(order="hamiltonian", directions=2),
 )
 """What is tried for the objective seconds where nothing else is asked for, in this order."""
-PIECES_PER_SERVER = (2, 4)
-"""Pieces per server that strategies with such an option are tried with, besides their own."""
 MAX_PARTS = 256
 """Most parts that a piece is cut into."""
 MAX_TRANSFERS = 2_000_000
 """Schedules with more are not cut further."""
+MAX_IN_PIECES = 100_000
+"""Largest number of transfers of a stage for which more than one piece per server is tried."""
 MAX_OVERLAPPED = 100_000
 """Schedules with more transfers are not tried with overlapping stages."""
+NEAR = 1e-3
+"""How near the least time possible a schedule ends the search, relative to it."""
 WORTH = 0.005
 """Gain of finer parts below which no finer ones are tried: each part has a cost outside the
 model."""
@@ -90,9 +95,9 @@ def solve_for_seconds(
     deadline = math.inf if time_limit is None else started + time_limit
     search = _Search(topology, collective, gradient_bytes, seed, deadline)
     for scheduler in schedulers:
-        if search.best is not None and clock.now() >= deadline:
+        if search.best is not None and (clock.now() >= deadline or search.near_the_least):
             break
-        progress(f"trying {to_spec(scheduler)}")
+        progress(f"trying {to_spec(scheduler)}{search.so_far}")
         search.attempt(scheduler)
     progress("finding the least time possible")
     return search.solution(started)
@@ -123,6 +128,13 @@ class _Search:
         self.attempts: list[Attempt] = []
         self.best: _Candidate | None = None
         self.rated = rated(self.topology)
+        small = self.topology.num_nodes <= MAX_TIMED
+        self.piece_counts = piece_counts(self.topology, self.collective) if small else (1,)
+        self._least = (
+            seconds_bound(self.topology, self.collective, self.gradient_bytes).seconds
+            if small
+            else 0.0
+        )
 
     def attempt(self, scheduler: Scheduler) -> None:
         """Times a strategy's schedules in all variants."""
@@ -134,7 +146,7 @@ class _Search:
                 for candidate in self._variants(schedule, used):
                     if best is None or candidate.seconds < best.seconds:
                         best = candidate
-                if self._late():
+                if self._late() or (best and best.seconds <= self._least * (1 + NEAR)):
                     break
         except NoScheduleError as error:
             reason = str(error)
@@ -156,18 +168,33 @@ class _Search:
         if self.best is None or best.seconds < self.best.seconds:
             self.best = best
 
+    @property
+    def near_the_least(self) -> bool:
+        """Whether the best is so near the least time possible that nothing else is worth trying."""
+        return self.best is not None and self.best.seconds <= self._least * (1 + NEAR)
+
+    @property
+    def so_far(self) -> str:
+        """The best time and the least possible, for whoever waits."""
+        if self.best is None:
+            return ""
+        least = f", at least {1e3 * self._least:.4g}" if self._least else ""
+        return f"; {1e3 * self.best.seconds:.4g} ms so far{least}"
+
     def _late(self) -> bool:
         return clock.now() >= self.deadline
 
     def _schedules(self, scheduler: Scheduler) -> Iterator[tuple[Schedule, Scheduler]]:
         """A strategy's schedules: its own, with more pieces per server, and by bandwidth."""
+        if isinstance(scheduler, Timed) and math.isinf(scheduler.gradient_bytes):
+            scheduler = dataclasses.replace(scheduler, gradient_bytes=self.gradient_bytes)
         schedulers = [scheduler]
         if any(field.name == "pieces_per_server" for field in dataclasses.fields(scheduler)):
             own = getattr(scheduler, "pieces_per_server")  # noqa: B009
             schedulers += [
-                dataclasses.replace(scheduler, **{"pieces_per_server": count})
-                for count in PIECES_PER_SERVER
-                if count > own
+                _in_pieces(scheduler, count)
+                for count in self.piece_counts
+                if count > own and count * self.topology.num_servers**2 <= MAX_IN_PIECES
             ]
         for each in schedulers:
             yield self._schedule(each, self.topology), each
@@ -234,3 +261,11 @@ class _Search:
             parts=best.parts,
             overlap=best.overlapped,
         )
+
+
+def _in_pieces(scheduler: Scheduler, count: int) -> Scheduler:
+    """A strategy with more pieces per server, and as many times fewer restarts."""
+    changes: dict[str, int] = {"pieces_per_server": count}
+    if restarts := getattr(scheduler, "restarts", None):
+        changes["restarts"] = max(1, restarts // count)
+    return dataclasses.replace(scheduler, **changes)

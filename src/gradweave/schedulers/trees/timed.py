@@ -1,0 +1,178 @@
+"""Grown trees on a continuous clock, for links of unequal bandwidth and latency."""
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import clock
+from gradweave.bounds import throughput
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
+from gradweave.schedulers.hops import Hops
+from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
+from gradweave.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.trees.timed_kernel import Clocked
+
+CHOICES: tuple[tuple[int, int, int], ...] = (
+    # near, everywhere, noise
+    (1024, 0, 512),
+    (1024, 50, 512),
+    (1024, 200, 64),
+)
+"""What the restarts go through in turn."""
+HOPED = (0.0, 0.5, 0.95, 0.25, 0.75)
+"""Times hoped for that the restarts go through in turn: from the bound, 0, to the best time so far,
+1."""
+WORK = 100_000_000
+"""Choices between pieces that all restarts make together by default."""
+WORTH = 1e-3
+"""Restarts end at a time so little above the bound, relative to it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed(Scheduler):
+    """A randomised greedy all-gather in which links that get free take the most urgent piece.
+
+    As `Grown`, without rounds: a transfer starts as soon as its links are free, whatever others
+    do, so that a link of four times the bandwidth carries four times as many pieces. The best of
+    several runs by the event model's time. The reduce-scatter is the reversed all-gather.
+    """
+
+    name: ClassVar[str] = "timed"
+
+    gradient_bytes: float = math.inf
+    """Size of the gradient for which it is fast; for one beyond all measure, latencies do not
+    count."""
+    pieces_per_server: int = 1
+    """Pieces that each server is the root of."""
+    restarts: int | None = None
+    """Runs at most. If not given, as many as a few seconds take on one core, reckoned from the
+    network's size and not from the clock."""
+    routes: int = 4
+    """Shortest routes to look for between two servers: one by the pinned rule, others at random."""
+
+    def __post_init__(self) -> None:
+        if not self.gradient_bytes > 0:
+            raise OptionError(
+                f"timed: gradient_bytes: expected more than 0, got {self.gradient_bytes:g}"
+            )
+        check_counts(self, "restarts", "routes", "pieces_per_server")
+
+    def _make(
+        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
+    ) -> Schedule:
+        deadline = None if time_limit is None else clock.now() + time_limit
+        return from_stage(
+            "all_gather",
+            lambda network: self._all_gather(network, seed, deadline),
+            topology,
+            collective,
+        )
+
+    def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
+        from gradweave.schedulers.trees.timed_kernel import Choice, grow_in_time
+
+        root = np.repeat(np.arange(topology.num_servers), self.pieces_per_server)
+        hops = Hops.of(topology, variants=self.routes)
+        clocked = self._clocked(topology, hops, root)
+        least = self._least(topology, len(root))
+        work = len(hops.source) * len(root) * topology.num_servers
+        restarts = self.restarts or int(np.clip(WORK // work, 6, 60))
+        best, fastest = None, math.inf
+        for restart in range(restarts):
+            choice = Choice(*CHOICES[restart % len(CHOICES)])
+            mixed = int(np.random.SeedSequence([seed, restart]).generate_state(1)[0])
+            hoped = least
+            if best is not None:
+                hoped += HOPED[restart % len(HOPED)] * (fastest - least)
+            sent, start, seconds = grow_in_time(clocked, choice, hoped, fastest, mixed)
+            if len(sent) and seconds < fastest:
+                best, fastest = (sent, start), seconds
+            late = deadline is not None and clock.now() > deadline
+            if fastest <= least * (1 + WORTH) or late:
+                break
+        if best is None:
+            raise NoScheduleError(f"timed: no all-gather of {topology.name!r} was completed")
+        return _schedule(topology, hops, clocked, best[0])
+
+    def _least(self, topology: Topology, pieces: int) -> float:
+        """Seconds below which no all-gather ends, in the clock's unit."""
+        best = throughput(topology, "all_gather")
+        if math.isinf(self.gradient_bytes):
+            fastest = float(topology.bandwidth_bytes_per_s.max())
+            return best.seconds(fastest * pieces)
+        first = topology.latency_s[topology.is_server[topology.source]]
+        return best.seconds(self.gradient_bytes) + float(first.min())
+
+    def _clocked(self, topology: Topology, hops: Hops, root: NDArray) -> "Clocked":
+        from gradweave.schedulers.trees.timed_kernel import Clocked
+
+        if math.isinf(self.gradient_bytes):
+            piece_bytes = float(topology.bandwidth_bytes_per_s.max())
+            latency = np.zeros(len(topology.source))
+        else:
+            piece_bytes, latency = self.gradient_bytes / len(root), topology.latency_s
+        bandwidth = (topology.bandwidth_bytes_per_s / piece_bytes).astype(np.float64)
+        lengths = np.diff(hops.first_link)
+        by_link = np.argsort(hops.links, kind="stable")
+        links = np.arange(len(topology.source) + 1)
+        servers = np.arange(topology.num_servers + 1)
+        by_source = np.argsort(hops.source, kind="stable")
+        last = hops.links[hops.first_link[1:] - 1]
+        pairs = np.unique(np.stack([hops.target, last]), axis=1)
+        return Clocked(
+            root=root.astype(np.int64),
+            source=hops.source,
+            target=hops.target,
+            links=hops.links,
+            first=hops.first_link,
+            over=np.repeat(np.arange(len(hops.source)), lengths)[by_link],
+            first_over=np.searchsorted(hops.links[by_link], links).astype(np.int64),
+            leaving=by_source,
+            first_leaving=np.searchsorted(hops.source[by_source], servers).astype(np.int64),
+            bandwidth=bandwidth,
+            rate=np.minimum.reduceat(bandwidth[hops.links], hops.first_link[:-1]),
+            latency=np.add.reduceat(latency[hops.links], hops.first_link[:-1]),
+            intake=np.bincount(
+                pairs[0], bandwidth[pairs[1]], minlength=topology.num_servers
+            ).astype(np.float64),
+        )
+
+
+def _schedule(
+    topology: Topology, hops: Hops, clocked: "Clocked", sent: NDArray[np.int64]
+) -> Schedule:
+    """The all-gather of transfers in the order in which they start: [T, 2] piece and hop."""
+    from gradweave.schedulers.trees.timed_kernel import rounds_of
+
+    piece, hop = sent.T
+    pieces = len(clocked.root)
+    rounds = rounds_of(
+        clocked.links,
+        clocked.first,
+        hop,
+        hops.source[hop] * pieces + piece,
+        hops.target[hop] * pieces + piece,
+        topology.num_servers * pieces,
+        len(topology.source),
+    )
+    order = np.argsort(rounds, kind="stable")
+    piece, hop = piece[order], hop[order]
+    nodes, offsets = take_rows(hops.route_nodes, hops.route_offsets, hop)
+    return Schedule(
+        topology=topology,
+        collective="all_gather",
+        root=topology.servers[clocked.root],
+        round=rounds[order],
+        piece=piece,
+        source=topology.servers[hops.source[hop]],
+        target=topology.servers[hops.target[hop]],
+        op=np.full(len(hop), COPY, np.int8),
+        route_nodes=nodes,
+        route_offsets=offsets,
+    )
