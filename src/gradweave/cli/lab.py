@@ -1,5 +1,6 @@
 """``gradweave lab``: measure all-reduces on an emulated network, beside the prediction."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -37,7 +38,8 @@ from gradweave.topology.units import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gradweave.lab.measure import Measurement
+    from gradweave.lab.emulation import Emulation
+    from gradweave.lab.measure import Experiment, Measurement
 
 BACKEND = "gloo"
 """Stands for the backend's native all-reduce among the schedulers."""
@@ -72,9 +74,7 @@ BACKEND = "gloo"
     show_default=True,
     help="Bandwidth of the slowest link; the others keep their proportion to it.",
 )
-@click.option(
-    "--latency", default="0", show_default=True, help="Latency of every link, such as 1ms."
-)
+@click.option("--latency", help="Latency of every link, such as 20ms.  [default: each link's own]")
 @click.option("--repetitions", type=click.IntRange(1, 10_000), default=5, show_default=True)
 @fault_options
 @seed_option
@@ -90,7 +90,7 @@ def lab(
     files: tuple[Path, ...],
     gradient_bytes: tuple[int, ...],
     bandwidth: str,
-    latency: str,
+    latency: str | None,
     repetitions: int,
     seed: int,
     output: Path | None,
@@ -100,8 +100,9 @@ def lab(
     """Measure all-reduces on NETWORK, emulated on this machine; needs root.
 
     Every server and switch becomes a network namespace, every link a pair of interfaces that send
-    no faster than the link. One process per server runs each schedule over torch.distributed; the
-    bytes are those that the kernel counts.
+    no faster than the link, and latencies are added. Round trips and throughput of the links are
+    measured first. Then one process per server runs each schedule over torch.distributed; the bytes
+    are those that the kernel counts.
     """
     writable(output, ".json", ".png")
     _require()
@@ -110,7 +111,7 @@ def lab(
     topology = laboratory.emulated(
         network_of(network, lost),
         bandwidth_bytes_per_s=_bandwidth(bandwidth),
-        latency_s=parse_latency(latency),
+        latency_s=None if latency is None else parse_latency(latency),
     )
     with Progress(f"scheduling {network}") as progress:
         contenders = [
@@ -120,15 +121,15 @@ def lab(
         contenders += [(path.name, _on(load(path), topology, path)) for path in files]
         if not contenders:
             raise OptionError("schedulers: expected at least one, got none")
-        measurements = laboratory.measure(
+        experiment = laboratory.measure(
             topology,
             contenders,
             gradient_bytes=gradient_bytes,
             repetitions=repetitions,
             progress=progress,
         )
-    result = _as_object(measurements, topology)
-    written = _write(result, measurements, output) if output is not None else []
+    result = _as_object(experiment, topology)
+    written = _write(result, experiment.measurements, output) if output is not None else []
     if as_json:
         print_json(result)
         return
@@ -136,7 +137,8 @@ def lab(
         f"{topology.name}: {topology.num_servers} processes, {topology.num_links} links, the "
         f"slowest {format_bandwidth(float(topology.bandwidth_bytes_per_s.min()))}"
     )
-    print_table(_table(measurements))
+    print_lines(_emulated(experiment.emulation))
+    print_table(_table(experiment.measurements))
     if written:
         print_lines(f"written to {' and '.join(map(str, written))}")
 
@@ -175,7 +177,19 @@ def _on(schedule: Schedule, topology: Topology, path: Path) -> Schedule:
     return schedule.replace(topology=topology)
 
 
-def _as_object(measurements: Sequence["Measurement"], topology: Topology) -> dict[str, Any]:
+def _emulated(emulation: "Emulation") -> str:
+    """What was emulated, beside what was asked for, in one line."""
+    late = emulation.round_trip_s - emulation.asked_round_trip_s
+    sample = "" if len(emulation.links) == emulation.of_links else f" of {emulation.of_links}"
+    added = "no delays" if emulation.delays == "none" else f"delays by {emulation.delays}"
+    return (
+        f"emulated with {added}: round trips {1e3 * late.min():+.2f} to {1e3 * late.max():+.2f} ms "
+        f"of what was asked for, {emulation.together:.0%} of the throughput with all links loaded "
+        f"({len(emulation.links)}{sample} link directions measured)"
+    )
+
+
+def _as_object(experiment: "Experiment", topology: Topology) -> dict[str, Any]:
     from gradweave.lab.network import HEADER_BYTES
 
     return {
@@ -188,8 +202,19 @@ def _as_object(measurements: Sequence["Measurement"], topology: Topology) -> dic
             "bandwidth_bytes_per_s": topology.bandwidth_bytes_per_s.tolist(),
             "latency_s": topology.latency_s.tolist(),
         },
-        "measurements": [_one(one) for one in measurements],
+        "emulation": _emulation(experiment.emulation),
+        "measurements": [_one(one) for one in experiment.measurements],
     }
+
+
+def _emulation(emulation: "Emulation") -> dict[str, Any]:
+    columns = {
+        field.name: getattr(emulation, field.name) for field in dataclasses.fields(emulation)
+    }
+    return {
+        name: column.tolist() if isinstance(column, np.ndarray) else column
+        for name, column in columns.items()
+    } | {"alone_bytes_per_s": [None if x != x else x for x in emulation.alone_bytes_per_s.tolist()]}
 
 
 def _one(one: "Measurement") -> dict[str, Any]:

@@ -8,19 +8,24 @@ from typing import TYPE_CHECKING
 from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
-    from gradweave.lab import measure, network, paths
-    from gradweave.lab.measure import Laboratory, Measurement, emulated, laboratory
+    from gradweave.lab import emulation, measure, network, paths
+    from gradweave.lab.emulation import Emulation, measure_links
+    from gradweave.lab.measure import Experiment, Laboratory, Measurement, emulated, laboratory
     from gradweave.lab.network import EmulatedNetwork
     from gradweave.lab.paths import Paths, schedule_paths, shortest_paths
 
 _HOME = {
     "EmulatedNetwork": "network",
+    "Emulation": "emulation",
+    "Experiment": "measure",
     "Laboratory": "measure",
     "Measurement": "measure",
     "Paths": "paths",
     "emulated": "measure",
     "laboratory": "measure",
+    "emulation": "",
     "measure": "",
+    "measure_links": "emulation",
     "network": "",
     "paths": "",
     "schedule_paths": "paths",
@@ -29,12 +34,16 @@ _HOME = {
 
 __all__ = [
     "EmulatedNetwork",
+    "Emulation",
+    "Experiment",
     "Laboratory",
     "Measurement",
     "Paths",
     "emulated",
+    "emulation",
     "laboratory",
     "measure",
+    "measure_links",
     "network",
     "paths",
     "schedule_paths",

@@ -17,6 +17,7 @@ from gradweave import simulate
 from gradweave.errors import InputWarning, OptionError, RunError
 from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.program import check_all_reduce
+from gradweave.lab.emulation import Emulation, measure_links
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.lab.paths import schedule_paths, shortest_paths
 from gradweave.lab.server_processes import ANSWER_S, ServerProcesses
@@ -32,8 +33,10 @@ _PATIENCE_S = 1800.0
 """Predicted time of all runs beyond which there is a warning beforehand."""
 _GREETING_BYTES = 1000
 """About the bytes that two processes exchange when they connect, as all pairs do."""
+_CONNECTING_TRIPS = 8
+"""Round trips in which two processes connect: they greet one another over two connections."""
 _SETTLE_S = 0.05
-"""Time for the last acknowledgements, before the counters are read."""
+"""Time for the last acknowledgements, before the counters are read; beside the latencies."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,6 +80,14 @@ class Measurement:
         return float(self.link_bytes.sum() / self.predicted_link_bytes.sum()) - 1
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Experiment:
+    """What was emulated, and what was measured on it."""
+
+    emulation: Emulation
+    measurements: list[Measurement]
+
+
 def emulated(
     topology: Topology, *, bandwidth_bytes_per_s: float, latency_s: float | None = None
 ) -> Topology:
@@ -102,7 +113,7 @@ def measure(
     gradient_bytes: Sequence[int],
     repetitions: int = 5,
     progress: Callable[[str], None] = lambda _: None,
-) -> list[Measurement]:
+) -> Experiment:
     """Runs all-reduces on an emulated network of real processes.
 
     Args:
@@ -114,8 +125,8 @@ def measure(
         progress: called with the step under way.
 
     Raises:
-        OptionError: not root, or the kernel lacks what is needed; or a run would take longer than
-            processes are waited for.
+        OptionError: not root, or the kernel lacks what is needed; what it emulates is far from
+            what is asked for; or a run would take longer than processes are waited for.
         LostServerError: a server's process died.
         RunError: a process failed, or a result was wrong.
     """
@@ -126,11 +137,12 @@ def measure(
             check_all_reduce(schedule)
     check_time(topology, contenders, gradient_bytes, repetitions)
     with laboratory(topology, progress) as lab:
-        return [
+        measurements = [
             lab.measure(name, schedule, size, repetitions, progress)
             for name, schedule in contenders
             for size in gradient_bytes
         ]
+        return Experiment(lab.emulation, measurements)
 
 
 def check_time(
@@ -152,7 +164,8 @@ def check_time(
     """
     slowest = float(topology.bandwidth_bytes_per_s.min())
     servers = topology.num_servers
-    connecting = (servers - 1) * _GREETING_BYTES / slowest
+    round_trip_s = 2 * _longest_latency_s(topology)
+    connecting = (servers - 1) * (_GREETING_BYTES / slowest + _CONNECTING_TRIPS * round_trip_s)
     total = 0.0
     for name, schedule in contenders:
         for size in gradient_bytes:
@@ -180,21 +193,39 @@ def check_time(
 def laboratory(
     topology: Topology, progress: Callable[[str], None] = lambda _: None
 ) -> Iterator["Laboratory"]:
-    """An emulated network with one process per server, for as long as the block lasts."""
+    """An emulated network with one process per server, for as long as the block lasts.
+
+    Args:
+        topology: the network, with the bandwidths and latencies to emulate.
+        progress: called with the step under way.
+
+    Raises:
+        OptionError: not root, the kernel lacks what is needed, or what it emulates is far from what
+            is asked for.
+    """
     progress(f"making a network of {topology.num_nodes} namespaces")
     with (
         tempfile.TemporaryDirectory(prefix="gradweave-lab-") as folder,
-        EmulatedNetwork(topology) as network,
-        ServerProcesses(network, Path(folder, "log")) as servers,
+        EmulatedNetwork(topology, log=Path(folder, "delays")) as network,
     ):
-        yield Laboratory(network, servers, Path(folder))
+        emulation = measure_links(network, progress)
+        emulation.check(topology)
+        with ServerProcesses(network, Path(folder, "log")) as servers:
+            yield Laboratory(network, servers, Path(folder), emulation)
 
 
 class Laboratory:
     """A network and its processes, ready to run schedules."""
 
-    def __init__(self, network: EmulatedNetwork, servers: ServerProcesses, folder: Path) -> None:
+    def __init__(
+        self,
+        network: EmulatedNetwork,
+        servers: ServerProcesses,
+        folder: Path,
+        emulation: Emulation,
+    ) -> None:
         self.network, self.servers = network, servers
+        self.emulation = emulation
         self._folder = folder
         self._connections = 0
 
@@ -218,7 +249,7 @@ class Laboratory:
             progress(f"{name}, {gradient_bytes / 1e6:g} MB: run {number + 1} of {repetitions}")
             seconds, sent = self.run()
             runs.append(seconds)
-        time.sleep(_SETTLE_S)
+        time.sleep(_SETTLE_S + _longest_latency_s(self.network.topology))
         link_bytes = (self.network.sent_bytes() - before) / repetitions
         self.servers.ask(lambda _: {"do": "finish"})
         predicted = _prediction(schedule, elements) if schedule is not None else (None,) * 3
@@ -265,6 +296,13 @@ class Laboratory:
         late = max(answer["start"] for answer in answers)
         end = max(answer["end"] for answer in answers)
         return end - max(at, late), [answer["sent_bytes"] for answer in answers]
+
+
+def _longest_latency_s(topology: Topology) -> float:
+    """From a server to another, by routes of fewest links; of several the sum may be less."""
+    routes = shortest_paths(topology).routes.values()
+    along = (topology.find_links(route[:-1], route[1:]) for route in routes)
+    return max(float(topology.latency_s[links].sum()) for links in along)
 
 
 def _prediction(schedule: Schedule, elements: int) -> tuple[float, float, NDArray[np.float64]]:

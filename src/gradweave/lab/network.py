@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,7 +17,16 @@ from pyroute2 import IPRoute, netns
 from pyroute2.netlink.exceptions import NetlinkError
 
 from gradweave.errors import OptionError, RunError
-from gradweave.lab.paths import Paths
+from gradweave.lab.delays import (
+    LEAST_DELAY_LINE_S,
+    LEAST_NETEM_S,
+    NETEM_PACKETS,
+    DelayLine,
+    Delays,
+    delayed_links,
+    has_netem,
+)
+from gradweave.lab.paths import Paths, Route
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
 
@@ -30,9 +39,16 @@ _TABLE = 1000
 """First routing table of exceptions for a source."""
 _NAME = re.compile(rf"{PREFIX}(\d+)-\d+")
 _WINDOW_BYTES = 1 << 18
+"""Least receive buffer of a connection."""
+_SEND_BUFFER_BYTES = 1 << 22
+"""Least send buffer of a connection, as Linux has it."""
+_FIRST_PACKETS = 10
+"""Packets that TCP sends before the first acknowledgement where a route holds none."""
+_QUEUE_PACKETS = 10_000
+"""Packets that may wait in a device; TAP devices lose more than that."""
 _MOST_BYTES_PER_S = 4e9
-_LEAST_LATENCY_S = 20e-6
-"""Latencies up to this are not added: those of the machine are larger."""
+_TIMER_S = 2e-6
+"""tbf's parameters are in whole microseconds: the bucket must not be smaller than a packet."""
 
 
 class EmulatedNetwork:
@@ -40,18 +56,21 @@ class EmulatedNetwork:
 
     Each node is a namespace, each link a pair of virtual Ethernet interfaces. Each end sends no
     faster than the link direction's bandwidth, by a token bucket that lets through one packet at
-    once; the rest waits in a queue that loses nothing. Latencies above 20 µs are added
-    where the kernel has netem. The model leaves out loss, and the limits of switches.
+    once; the rest waits in a queue that loses nothing. Latencies are added by netem, or where the
+    kernel has none, and they are above 0.2 ms, by a process that holds each packet: the link is
+    then a pair of TAP devices. TCP may have as much under way as its route holds, from the start.
+    The model leaves out loss, slow start, and the limits of switches.
 
     Args:
         topology: the network, with the bandwidths to emulate.
         mtu: bytes of a packet, without the Ethernet header.
+        log: file for the standard error of the process that delays packets.
 
     Raises:
         OptionError: not root, or the kernel lacks what is needed.
     """
 
-    def __init__(self, topology: Topology, *, mtu: int = 9000) -> None:
+    def __init__(self, topology: Topology, *, mtu: int = 9000, log: Path | None = None) -> None:
         if os.geteuid() != 0:
             raise OptionError("a lab makes network namespaces, which needs root; run it with sudo")
         if topology.num_nodes >= 1 << 16:
@@ -64,7 +83,14 @@ class EmulatedNetwork:
                 f"{format_bandwidth(fastest)}: ask for a lower bandwidth"
             )
         self.topology = topology
-        self._mtu = mtu
+        self.mtu = mtu
+        self.delays: Delays = "none"
+        """What adds latencies, once the network is made."""
+        self.window_bytes = 0
+        """Most that a connection may have under way."""
+        self._log = log
+        self._delayed = np.zeros(len(topology.source), bool)
+        self._delay_line: DelayLine | None = None
         self._namespaces: list[IPRoute] = []
         self._addresses = 0  # channels that have addresses
         self._routes: list[tuple[int, dict]] = []
@@ -78,6 +104,10 @@ class EmulatedNetwork:
         """Address of a server on a channel."""
         rank = int(self.topology.rank[server])
         return f"10.{64 + channel}.{rank >> 8}.{rank & 255}"
+
+    def gateway(self, node: int) -> str:
+        """Address of a node over the link from any neighbour, which no other link leads to."""
+        return _gateway(node)
 
     def interface(self, channel: int) -> str:
         """The interface that has a server's address on a channel."""
@@ -104,65 +134,106 @@ class EmulatedNetwork:
     ) -> None:
         self._destroy()
 
+    def check(self) -> None:
+        """Raises an error where the network is no longer whole.
+
+        Raises:
+            RunError: the process that delays packets was lost.
+        """
+        if self._delay_line is not None:
+            self._delay_line.check()
+
     def _make(self) -> None:
         topology = self.topology
         for node in range(topology.num_nodes):
             _create(self.name(node))
-            with self._inside(node):
+            with self.inside(node):
                 self._namespaces.append(IPRoute())
-                _set("net/ipv4/conf/all/rp_filter", 0)
-                _set("net/ipv4/conf/default/rp_filter", 0)
-                _set("net/ipv4/ip_forward", int(not topology.is_server[node]))
-                _set("net/ipv6/conf/all/disable_ipv6", 1, optional=True)
-                # No packet is lost here, so the simplest congestion control is the best.
-                _set("net/ipv4/tcp_congestion_control", "reno", optional=True)
-                _set("net/ipv4/tcp_slow_start_after_idle", 0)
-                _set("net/ipv4/tcp_no_metrics_save", 1)
-                # Short queues, as those of network cards that report how much they hold: a
-                # message's announcement must not wait behind a tenth of a second of data.
-                _set("net/ipv4/tcp_limit_output_bytes", 2 * self._mtu)
-                _set("net/ipv4/tcp_rmem", f"4096 65536 {_WINDOW_BYTES}")
-        for node in range(topology.num_nodes):
+                self._configure(node)
             self._up(node, "lo")
-        for source, target in zip(topology.source.tolist(), topology.target.tolist(), strict=True):
+            self._add_address(node, "lo", _gateway(node))
+        self._choose_delays()
+        links = list(zip(topology.source.tolist(), topology.target.tolist(), strict=True))
+        for link, (source, target) in enumerate(links):
             if source < target:
-                self._link(source, target)
-        for link in range(len(topology.source)):
+                self._link(source, target, made=self.delays == "delay line" and self._delayed[link])
+        for link in range(len(links)):
             self._limit(link)
-        for link in range(len(topology.source)):
+        self._allow(links)
+        for link in range(len(links)):
             self._neighbour(link)
 
-    def _link(self, a: int, b: int) -> None:
-        self._namespaces[a].link(
-            "add",
-            ifname=_to(b),
-            kind="veth",
-            mtu=self._mtu,
-            gso_max_segs=1,
-            peer={"ifname": _to(a), "net_ns_fd": self.name(b), "mtu": self._mtu},
-        )
-        self._namespaces[b].link("set", index=self._index(b, _to(a)), gso_max_segs=1)
-        self._namespaces[a].link("set", index=self._index(a, _to(b)), gso_max_segs=1)
-        self._up(a, _to(b))
-        self._up(b, _to(a))
+    def _configure(self, node: int) -> None:
+        """Sets the parameters of the namespace that this thread is in."""
+        _set("net/ipv4/conf/all/rp_filter", 0)
+        _set("net/ipv4/conf/default/rp_filter", 0)
+        _set("net/ipv4/ip_forward", int(not self.topology.is_server[node]))
+        _set("net/ipv6/conf/all/disable_ipv6", 1, optional=True)
+        # No packet is lost here, so the simplest congestion control is the best.
+        _set("net/ipv4/tcp_congestion_control", "reno", optional=True)
+        _set("net/ipv4/tcp_slow_start_after_idle", 0)
+        _set("net/ipv4/tcp_no_metrics_save", 1)
+        # Short queues, as those of network cards that report how much they hold: a
+        # message's announcement must not wait behind a tenth of a second of data.
+        _set("net/ipv4/tcp_limit_output_bytes", 2 * self.mtu)
+
+    def _choose_delays(self) -> None:
+        """Decides what adds latencies, and starts the process that does where it must."""
+        topology = self.topology
+        netem = has_netem(self._namespaces[0])
+        least_s = LEAST_NETEM_S if netem else LEAST_DELAY_LINE_S
+        self._delayed = delayed_links(topology, least_s)
+        if not self._delayed.any():
+            return
+        self.delays = "netem" if netem else "delay line"
+        if netem:
+            return
+        links = [
+            {
+                "ends": [(self.name(a), _to(b)), (self.name(b), _to(a))],
+                "latency_s": [
+                    float(topology.latency_s[link]),
+                    float(topology.latency_s[topology.opposite[link]]),
+                ],
+            }
+            for link in np.flatnonzero(self._delayed & (topology.source < topology.target)).tolist()
+            for a, b in [(int(topology.source[link]), int(topology.target[link]))]
+        ]
+        self._delay_line = DelayLine(links, self.mtu, self._log)
+
+    def _link(self, a: int, b: int, *, made: bool) -> None:
+        """Sets up a link; `made`: the delay line has made its two ends."""
+        if not made:
+            peer = {"ifname": _to(a), "net_ns_fd": self.name(b)}
+            self._namespaces[a].link("add", ifname=_to(b), kind="veth", peer=peer)
+        for node, other in ((a, b), (b, a)):
+            self._namespaces[node].link(
+                "set",
+                index=self._index(node, _to(other)),
+                mtu=self.mtu,
+                gso_max_segs=1,
+                txqlen=_QUEUE_PACKETS,
+                state="up",
+            )
 
     def _limit(self, link: int) -> None:
         topology = self.topology
         source, target = int(topology.source[link]), int(topology.target[link])
         node, index = self._namespaces[source], self._index(source, _to(target))
         rate = int(topology.bandwidth_bytes_per_s[link])
-        packet = self._mtu + 14
+        packet = self.mtu + 14
         # With less than two packets the bucket never holds a large segment, and cuts it up.
-        node.tc("add", "tbf", index, 0x10000, rate=rate, burst=packet + 100, limit=1 << 26)
-        latency = float(topology.latency_s[link])
-        if latency > _LEAST_LATENCY_S:
-            try:
-                node.tc("add", "netem", index, 0x20000, parent=0x10001, delay=int(latency * 1e6))
-            except NetlinkError as error:
-                raise OptionError(
-                    f"link {source}→{target} has a latency of {latency:g} s, and this kernel has "
-                    "no netem to emulate it; load sch_netem, or ask for a latency of 0"
-                ) from error
+        burst = int(packet + 100 + _TIMER_S * rate)
+        node.tc("add", "tbf", index, 0x10000, rate=rate, burst=burst, limit=1 << 26)
+        if self.delays == "netem" and self._delayed[link]:
+            # Delayed before the bucket, not after it: of one latency, that ends the same.
+            delay_us = int(float(topology.latency_s[link]) * 1e6)
+            node.tc(
+                *("add", "netem", index, 0x20000),
+                parent=0x10001,
+                delay=delay_us,
+                limit=NETEM_PACKETS,
+            )
 
     def _neighbour(self, link: int) -> None:
         """Sets the hardware address of a link's target at its source, which then never asks."""
@@ -175,6 +246,37 @@ class EmulatedNetwork:
             ifindex=self._index(source, _to(target)),
             state=0x80,  # permanent
         )
+        self._namespaces[source].route(
+            "add",
+            dst=f"{_gateway(target)}/32",
+            oif=self._index(source, _to(target)),
+            prefsrc=_gateway(source),
+            scope="link",
+            metrics={"initcwnd": self._packets((source, target))},
+        )
+
+    def _allow(self, routes: Iterable[Route]) -> None:
+        """Lets connections have as much under way as the longest, fastest route holds."""
+        most = max(map(self._bytes_under_way, routes), default=0)
+        # Linux counts the memory of packets, up to twice their data.
+        self.window_bytes = _WINDOW_BYTES + 2 * most
+        for node in range(self.topology.num_nodes):
+            with self.inside(node):
+                _set("net/ipv4/tcp_rmem", f"4096 {self.window_bytes >> 1} {self.window_bytes}")
+                most_sent = max(_SEND_BUFFER_BYTES, self.window_bytes)
+                _set("net/ipv4/tcp_wmem", f"4096 16384 {most_sent}")
+
+    def _bytes_under_way(self, route: Route) -> int:
+        """Bytes that a route and its way back hold: bandwidth times round-trip time."""
+        topology = self.topology
+        there = topology.find_links(route[:-1], route[1:])
+        back = topology.opposite[there]
+        round_trip_s = float((topology.latency_s[there] + topology.latency_s[back]).sum())
+        return int(round_trip_s * float(topology.bandwidth_bytes_per_s[there].min()))
+
+    def _packets(self, route: Route) -> int:
+        """Packets that TCP may send on a route before the first acknowledgement."""
+        return _FIRST_PACKETS + self._bytes_under_way(route) // self.mtu
 
     def _up(self, node: int, interface: str) -> None:
         self._namespaces[node].link("set", index=self._index(node, interface), state="up")
@@ -197,6 +299,7 @@ class EmulatedNetwork:
         for channel in range(self._addresses, paths.channels):
             self._add_addresses(channel)
         self._addresses = max(self._addresses, paths.channels)
+        self._allow(paths.routes.values())
         for node, hops in paths.tables().items():
             for hop in hops:
                 where = {
@@ -207,6 +310,8 @@ class EmulatedNetwork:
                 }
                 if self.topology.is_server[node]:
                     where["prefsrc"] = self.address(hop.channel, node)
+                    if (route := paths.routes.get((hop.channel, node, hop.target))) is not None:
+                        where["metrics"] = {"initcwnd": self._packets(route)}
                 if hop.source is not None:
                     where["table"] = _TABLE + len(self._rules)
                     self._add_rule(node, hop.channel, hop.source, hop.target, where["table"])
@@ -240,17 +345,16 @@ class EmulatedNetwork:
             node.link("add", ifname=name, kind="veth", peer={"ifname": f"{name}-end"})
             self._up(server, name)
             self._up(server, f"{name}-end")
-            node.addr(
-                "add",
-                index=self._index(server, name),
-                address=self.address(channel, server),
-                prefixlen=32,
-            )
+            self._add_address(server, name, self.address(channel, server))
+
+    def _add_address(self, node: int, interface: str, address: str) -> None:
+        index = self._index(node, interface)
+        self._namespaces[node].addr("add", index=index, address=address, prefixlen=32)
 
     def forward(self, servers: frozenset[int] | None) -> None:
         """Lets these servers alone forward for others; None: all of them."""
         for server in self.topology.servers.tolist():
-            with self._inside(server):
+            with self.inside(server):
                 _set("net/ipv4/ip_forward", int(servers is None or server in servers))
 
     def sent_bytes(self) -> NDArray[np.int64]:
@@ -263,7 +367,7 @@ class EmulatedNetwork:
         return np.array(counts, np.int64)
 
     @contextlib.contextmanager
-    def _inside(self, node: int) -> Iterator[None]:
+    def inside(self, node: int) -> Iterator[None]:
         """Puts this thread in a node's namespace."""
         netns.pushns(self.name(node))
         try:
@@ -277,6 +381,9 @@ class EmulatedNetwork:
             for namespace in self._namespaces:
                 namespace.close()
             self._namespaces = []
+            if self._delay_line is not None:
+                self._delay_line.close()
+                self._delay_line = None
             for node in range(self.topology.num_nodes):
                 with contextlib.suppress(OSError):
                     netns.remove(self.name(node))
@@ -322,7 +429,7 @@ def _to(node: int) -> str:
 
 
 def _gateway(node: int) -> str:
-    """Address by which neighbours name a node; no packet is ever sent to it."""
+    """Address by which neighbours know a node, over the link between them alone."""
     return f"10.63.{node >> 8}.{node & 255}"
 
 

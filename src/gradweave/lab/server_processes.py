@@ -18,6 +18,8 @@ ANSWER_S = 300.0
 """How long a task may take."""
 FAREWELL_S = 30.0
 """How long processes have to notice that one of them was lost, before they are killed."""
+_LOOK_S = 1.0
+"""Time between two looks at whether the network is whole."""
 _Answers = dict[int, dict[str, Any]]
 """By rank."""
 
@@ -31,7 +33,7 @@ class ServerProcesses:
     """
 
     def __init__(self, network: EmulatedNetwork, log: Path) -> None:
-        self._topology, self._log = network.topology, log
+        self._network, self._topology, self._log = network, network.topology, log
         self._servers = self._topology.servers.tolist()
         command = [sys.executable, "-m", "gradweave.lab.worker"]
         starts = [
@@ -56,15 +58,18 @@ class ServerProcesses:
 
         Raises:
             LostServerError: a process died; all others have ended too, each naming it.
-            RunError: a process failed.
+            RunError: a process failed, or the network did.
         """
         for rank in range(len(self._servers)):
             self._children.send(rank, task(rank))
         answers: _Answers = {}
         until = time.monotonic() + ANSWER_S
         while len(answers) < len(self._servers):
-            received = self._children.receive(until - time.monotonic())
+            received = self._children.receive(min(until - time.monotonic(), _LOOK_S))
             if received is None:
+                self._network.check()
+                if time.monotonic() < until:
+                    continue
                 late = [s for rank, s in enumerate(self._servers) if rank not in answers]
                 names = ", ".join(map(self._topology.id_name, late))
                 raise RunError(f"no answer from servers {names} within {ANSWER_S:g} s")

@@ -1,0 +1,333 @@
+"""What an emulated network's links really do, measured before anything is run on them."""
+
+import contextlib
+import dataclasses
+import select
+import socket
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import InputWarning, OptionError, RunError
+from gradweave.lab.delays import Delays
+from gradweave.lab.network import HEADER_BYTES, EmulatedNetwork
+from gradweave.topology.topology import Topology
+from gradweave.topology.units import format_bandwidth, format_latency
+
+TOLERANCE = 0.1
+"""How far a round trip or a throughput may be from what is asked for, as a fraction."""
+REFUSED = 0.25
+"""How far off a link by itself is refused."""
+SLACK_S = 0.5e-3
+"""Of a round trip, beside the tolerance: a busy machine wakes a process late."""
+MOST_LINKS = 128
+"""Link directions measured; of more, that many evenly among them."""
+_MOST_ALONE = 8
+"""Link directions measured by themselves, of those that fall short beside all others."""
+_PINGS = 5
+_GAP_S = 1e-3
+"""Between two messages of one byte: at once, they would wait for one another in this process."""
+_PORT = 5000
+_LEAST_S = 0.4
+_LEAST_PACKETS = 24
+_MOST_S = 10.0
+_GROWTH_TRIPS = 8
+"""Round trips in which a connection's window grows to what a link holds."""
+_PATIENCE_S = 10.0
+_TICK_S = 0.005
+_QUEUED_S = 2.0
+"""Most that may wait before a link, in seconds of its bandwidth."""
+_CHUNK = memoryview(bytes(1 << 16))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Emulation:
+    """What an emulated network was asked to do, and does; arrays over the M directions measured."""
+
+    delays: Delays
+    """What adds latencies."""
+    window_bytes: int
+    """Receive buffer of a connection over one link: twice what the longest link holds, or more."""
+    of_links: int
+    """L, the link directions that there are."""
+    links: NDArray[np.int64]
+    """[M] link directions."""
+    asked_round_trip_s: NDArray[np.float64]
+    """[M] the latencies of both directions together."""
+    round_trip_s: NDArray[np.float64]
+    """[M] median of some messages of one byte, with nothing else on the links."""
+    asked_bytes_per_s: NDArray[np.float64]
+    """[M] data over TCP at the link's bandwidth: headers are its smallest part."""
+    together_bytes_per_s: NDArray[np.float64]
+    """[M] data over TCP, all M directions loaded at the same time."""
+    alone_bytes_per_s: NDArray[np.float64]
+    """[M] the same of a direction by itself; NaN where it was not measured, as it was not among
+    those that fell shortest beside the others."""
+
+    @property
+    def throughput(self) -> NDArray[np.float64]:
+        """[M] data rate of a direction that nothing holds back, over that asked for.
+
+        That beside all others where it is near what was asked for, else that by itself; NaN where
+        it was not measured by itself.
+        """
+        together = self.together_bytes_per_s / self.asked_bytes_per_s
+        alone = self.alone_bytes_per_s / self.asked_bytes_per_s
+        return np.where(together >= 1 - TOLERANCE, together, np.maximum(alone, together))
+
+    @property
+    def together(self) -> float:
+        """Data rate of all directions loaded at once, over that asked for."""
+        return float(self.together_bytes_per_s.sum() / self.asked_bytes_per_s.sum())
+
+    @property
+    def lateness(self) -> NDArray[np.float64]:
+        """[M] how far round trips are off, beyond the slack, over those asked for."""
+        beyond = np.abs(self.round_trip_s - self.asked_round_trip_s) - SLACK_S
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(beyond > 0, beyond / self.asked_round_trip_s, 0.0)
+
+    def check(self, topology: Topology) -> None:
+        """Refuses what this machine does not emulate, and warns of what it hardly does.
+
+        Args:
+            topology: the network, for names.
+
+        Raises:
+            OptionError: a link by itself is more than `REFUSED` off.
+        """
+        off = np.fmax(self.lateness, 1 - self.throughput)
+        worst = int(off.argmax())
+        says = self._says(worst, topology)
+        if off[worst] > REFUSED:
+            raise OptionError(f"{says}: this machine cannot carry it; ask for a lower bandwidth")
+        if off[worst] > TOLERANCE:
+            warnings.warn(f"{says}; is the machine busy?", InputWarning, stacklevel=2)
+        if self.together < 1 - TOLERANCE:
+            warnings.warn(
+                f"all links loaded at once carry {self.together:.0%} of what was asked for, "
+                f"{format_bandwidth(float(self.asked_bytes_per_s.sum()))}: a schedule that loads "
+                "them so measures this machine; ask for a lower bandwidth",
+                InputWarning,
+                stacklevel=2,
+            )
+
+    def _says(self, place: int, topology: Topology) -> str:
+        rate = self.throughput[place] * self.asked_bytes_per_s[place]
+        carried = "" if np.isnan(rate) else f" and {format_bandwidth(float(rate))}"
+        return (
+            f"{topology.link_name(int(self.links[place]))} was asked for round trips of "
+            f"{format_latency(float(self.asked_round_trip_s[place]))} and "
+            f"{format_bandwidth(float(self.asked_bytes_per_s[place]))} of data, and has "
+            f"{format_latency(float(self.round_trip_s[place]))}{carried}"
+        )
+
+
+def measure_links(
+    network: EmulatedNetwork, progress: Callable[[str], None] = lambda _: None
+) -> Emulation:
+    """Measures round trips and throughput of an emulated network's links, by TCP over each.
+
+    All link directions send at the same time; those that fall short are measured by themselves.
+
+    Args:
+        network: made, with nothing running on it.
+        progress: called with the step under way.
+
+    Raises:
+        RunError: a link carries nothing.
+    """
+    topology = network.topology
+    count = len(topology.source)
+    links = np.unique(np.linspace(0, count - 1, min(count, MOST_LINKS)).round().astype(np.int64))
+    latency_s = topology.latency_s[links] + topology.latency_s[topology.opposite[links]]
+    data = 1 - HEADER_BYTES / (network.mtu + 14)
+    asked = np.asarray(topology.bandwidth_bytes_per_s[links] * data, np.float64)
+    progress(f"measuring {len(links)} link directions")
+    window_bytes = network.window_bytes
+    with _connected(network, links.tolist()) as flows:
+        round_trip_s = _round_trips(flows)
+        queued = np.minimum(window_bytes // 2, np.maximum(_QUEUED_S * asked, 2 * network.mtu))
+        limits = [int(limit) for limit in latency_s * asked + queued]
+        transfer = _Transfer(
+            flows,
+            limits,
+            growth_s=_GROWTH_TRIPS * float(latency_s.max()) + 0.1,
+            seconds=_duration(float(asked.min()), network.mtu),
+            patience_s=float((limits / asked).max()),
+        )
+        together = np.array(transfer.rates(range(len(flows))))
+        alone = np.full(len(flows), np.nan)
+        short = np.flatnonzero(together < (1 - TOLERANCE) * asked)
+        for place in short[np.argsort((together / asked)[short])][:_MOST_ALONE].tolist():
+            progress(f"measuring {topology.link_name(int(links[place]))} alone")
+            (alone[place],) = transfer.rates([place])
+    return Emulation(
+        delays=network.delays,
+        window_bytes=window_bytes,
+        of_links=count,
+        links=links,
+        asked_round_trip_s=latency_s,
+        round_trip_s=round_trip_s,
+        asked_bytes_per_s=asked,
+        together_bytes_per_s=together,
+        alone_bytes_per_s=alone,
+    )
+
+
+def _duration(slowest_bytes_per_s: float, mtu: int) -> float:
+    """Seconds in which every link carries enough packets to tell its rate."""
+    return min(max(_LEAST_S, _LEAST_PACKETS * mtu / slowest_bytes_per_s), _MOST_S)
+
+
+Flow = tuple[socket.socket, socket.socket]
+"""The two ends of a connection over one link: that which sends, that which receives."""
+
+
+@contextlib.contextmanager
+def _connected(network: EmulatedNetwork, links: Sequence[int]) -> Iterator[list[Flow]]:
+    """A connection over each link direction, between the two ends' own addresses."""
+    topology = network.topology
+    with contextlib.ExitStack() as stack:
+        listeners: dict[int, socket.socket] = {}
+        for node in {int(topology.target[link]) for link in links}:
+            with network.inside(node):
+                listeners[node] = stack.enter_context(socket.socket())
+            listeners[node].bind((network.gateway(node), _PORT))
+            listeners[node].listen(len(links))
+            listeners[node].settimeout(_PATIENCE_S)
+        senders = []
+        for link in links:
+            source, target = int(topology.source[link]), int(topology.target[link])
+            with network.inside(source):
+                sender = stack.enter_context(socket.socket())
+            sender.setblocking(False)
+            sender.bind((network.gateway(source), 0))
+            sender.connect_ex((network.gateway(target), _PORT))
+            senders.append(sender)
+        accepted = {}
+        for link in links:
+            try:
+                connection, peer = listeners[int(topology.target[link])].accept()
+            except TimeoutError as error:
+                raise RunError(
+                    f"{topology.link_name(link)} or another link to its end carries nothing"
+                ) from error
+            accepted[peer] = stack.enter_context(connection)
+        flows = [(sender, accepted[sender.getsockname()]) for sender in senders]
+        for end in (end for flow in flows for end in flow):
+            end.setblocking(False)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield flows
+
+
+def _round_trips(flows: Sequence[Flow]) -> NDArray[np.float64]:
+    """[M] median seconds from a byte's departure to its echo's arrival."""
+    took: list[list[float]] = [[] for _ in flows]
+    ends = {end.fileno(): (place, end) for place, flow in enumerate(flows) for end in flow}
+    with select.epoll() as epoll:
+        for end in ends:
+            epoll.register(end, select.EPOLLIN)
+        for _ in range(_PINGS):
+            started: list[float] = []
+            left, until = len(flows), time.monotonic() + _PATIENCE_S
+            while left:
+                if unsent := len(started) < len(flows):
+                    sender, _ = flows[len(started)]
+                    started.append(time.monotonic())
+                    sender.send(b".")
+                for descriptor, _ in epoll.poll(_GAP_S if unsent else _PATIENCE_S):
+                    place, end = ends[descriptor]
+                    end.recv(1)
+                    if end is flows[place][1]:
+                        end.send(b".")
+                    else:
+                        took[place].append(time.monotonic() - started[place])
+                        left -= 1
+                if time.monotonic() > until:
+                    raise RunError(f"a message of one byte did not come back in {_PATIENCE_S:g} s")
+    return np.array([statistics.median(times) for times in took])
+
+
+class _Transfer:
+    """Data over connections, for as long as it takes to tell their rates.
+
+    Args:
+        flows: connections.
+        limits: of each, most bytes that may be under way, so that what is left drains soon.
+        growth_s: time for the connections' windows to grow, not counted.
+        seconds: time that counts.
+        patience_s: time in which all that may be under way arrives.
+    """
+
+    def __init__(
+        self,
+        flows: Sequence[Flow],
+        limits: Sequence[int],
+        *,
+        growth_s: float,
+        seconds: float,
+        patience_s: float,
+    ) -> None:
+        self._flows, self._limits = flows, limits
+        self._growth_s, self._seconds = growth_s, seconds
+        self._under_way = [0] * len(flows)
+        self._patience_s = _PATIENCE_S + patience_s
+        self._into = bytearray(1 << 18)
+
+    def rates(self, places: Sequence[int]) -> list[float]:
+        """Bytes per second that arrive over some of the connections, all at once."""
+        first: dict[int, float] = {}
+        last: dict[int, float] = {}
+        arrived = dict.fromkeys(places, 0)
+        begin = time.monotonic() + self._growth_s
+        end = begin + self._seconds
+        for place, now, received in self._move(places, end):
+            if now < begin:
+                continue
+            if place in first:
+                arrived[place] += received
+            first.setdefault(place, now)
+            last[place] = now
+        return [
+            arrived[place] / (last[place] - first[place]) if arrived[place] else 0.0
+            for place in places
+        ]
+
+    def _move(self, places: Sequence[int], end: float) -> Iterator[tuple[int, float, int]]:
+        """Sends until a time and receives until nothing is left; yields place, time and bytes."""
+        by_receiver = {self._flows[place][1].fileno(): place for place in places}
+        with select.epoll() as epoll:
+            for receiver in by_receiver:
+                epoll.register(receiver, select.EPOLLIN)
+            starved = set(places)
+            while (now := time.monotonic()) < end:
+                for place in starved:
+                    self._send(place)
+                ready = [by_receiver[descriptor] for descriptor, _ in epoll.poll(_TICK_S)]
+                now = time.monotonic()
+                for place in ready:
+                    yield place, now, self._receive(place)
+                starved = set(ready) if ready else set(places)
+            until = now + self._patience_s
+            while any(self._under_way[place] for place in places):
+                for descriptor, _ in epoll.poll(_TICK_S):
+                    self._receive(by_receiver[descriptor])
+                if time.monotonic() > until:
+                    raise RunError(f"a link's data did not arrive in {self._patience_s:.3g} s")
+
+    def _send(self, place: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while (room := self._limits[place] - self._under_way[place]) > 0:
+                self._under_way[place] += self._flows[place][0].send(_CHUNK[:room])
+
+    def _receive(self, place: int) -> int:
+        with contextlib.suppress(BlockingIOError):
+            received = self._flows[place][1].recv_into(self._into)
+            self._under_way[place] -= received
+            return received
+        return 0
