@@ -43,7 +43,7 @@ def schedules_of(topology: gw.Topology) -> list[tuple[str, gw.Schedule | None]]:
     return schedules
 
 
-def row(network: str, mbit: int, one: Measurement) -> dict[str, object]:
+def row(network: str, one: Measurement) -> dict[str, object]:
     fields = {
         field.name: getattr(one, field.name)
         for field in dataclasses.fields(one)
@@ -52,7 +52,6 @@ def row(network: str, mbit: int, one: Measurement) -> dict[str, object]:
     data = one.predicted_link_bytes
     return {
         "network": network,
-        "mbit_per_s": mbit,
         **fields,
         "rounds": None if one.schedule is None else one.schedule.rounds,
         "measured_s": one.measured_s,
@@ -77,7 +76,7 @@ def main() -> None:
                 for size in SIZES[:1] if name == SLOW else SIZES:
                     runs = 3 if name == SLOW else REPETITIONS
                     one = lab.measure(name, schedule, size, runs, lambda _: None)
-                    rows.append(row(network, mbit, one))
+                    rows.append(row(network, one) | {"mbit_per_s": mbit})
                     if (network, mbit) == DRAWN and name != SLOW:
                         drawn.append(one)
                     ratio = "" if one.ratio is None else f"×{one.ratio:.3f}"

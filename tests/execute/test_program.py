@@ -32,6 +32,7 @@ from gradweave.schedulers import (
     Ring,
     Scheduler,
 )
+from gradweave.schedulers.spec import from_spec
 from gradweave.topology import Topology
 from tests.conformance.networks import NETWORKS, TABLE_2, network, relabelled
 from tests.conformance.strategies import STRATEGIES
@@ -331,6 +332,50 @@ def test_further_ahead_where_others_are_met():
         assert by_default.at_once == given.at_once
     assert Program.of(switches, 0).at_once > Program.of(switches, 0, ahead=1).at_once
     survives(switches, range(2))
+
+
+def far_apart(spec: str, latency_s: float) -> gw.topology.Topology:
+    link = gw.topology.Link(bandwidth_bytes_per_s=1e6, latency_s=latency_s)
+    return {"ring": gw.topology.ring, "star": gw.topology.star}[spec](5, link=link)
+
+
+@pytest.mark.parametrize("piece_bytes", [100, 10_000, 10**9])
+@pytest.mark.parametrize("strategy", ["ring", "parameter_server", "grown"])
+@pytest.mark.parametrize("spec", ["ring", "star"])
+def test_messages_from_afar_are_announced_early(spec: str, strategy: str, piece_bytes: int):
+    schedule = from_spec(strategy).schedule(far_apart(spec, 0.02))
+    run = [Program.of(schedule, rank, piece_bytes=piece_bytes) for rank in range(5)]
+    held = labels(5, schedule.pieces)
+    expected = play(schedule, held, mix)
+    for seed in range(6):
+        assert np.array_equal(Machine(run, held, mix, seed, ahead=16).play(), expected)
+
+
+def test_how_many_messages_are_announced_early():
+    ring = Ring().schedule(far_apart("ring", 0.02))
+    # A round trip of 40 ms and 1 MB/s: 40,000 bytes. Sends wait for no receiver.
+    for piece_bytes, early in ((10_000, 5), (20_001, 2), (40_001, 1), (1, 8)):
+        program = Program.of(ring, 0, piece_bytes=piece_bytes)
+        assert program.at_once == 1 + (1 + early), piece_bytes  # 8 messages come in all
+    # On one link from several servers, only as many as the round trip has room for.
+    star = from_spec("parameter_server").schedule(far_apart("star", 0.01))
+    waits = Program.of(star, 0, piece_bytes=40_001)
+    plain = Program.of(star, 0)
+    receives = waits.kind == Action.RECEIVE
+    assert np.array_equal(plain.kind, waits.kind)
+    for action in np.flatnonzero(receives):
+        turns = set(np.flatnonzero(receives & (waits.peer != waits.peer[action])).tolist())
+        after = [
+            p.after[p.after_offsets[action] : p.after_offsets[action + 1]] for p in (plain, waits)
+        ]
+        assert turns & set(after[0].tolist()) == turns & set(after[1].tolist())
+
+
+def test_nothing_near_is_announced_early():
+    schedule = made("fat_tree:4", "parameter server")
+    plain, sized = Program.of(schedule, 0), Program.of(schedule, 0, piece_bytes=1)
+    assert plain.at_once == sized.at_once and plain.places == sized.places
+    assert np.array_equal(plain.after, sized.after)
 
 
 def test_a_single_transfer():

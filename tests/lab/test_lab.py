@@ -275,6 +275,11 @@ def test_what_is_not_emulated_is_refused_or_warned_of():
     late = dataclasses.replace(near, round_trip_s=np.array([0.041, 0.06]))
     with pytest.raises(OptionError, match=r"1→0 was asked for round trips of 40 ms .* has 60 ms"):
         late.check(topology)
+    # A busy machine is no reason to refuse a link without a latency.
+    with pytest.warns(InputWarning, match="busy"):
+        dataclasses.replace(
+            near, asked_round_trip_s=np.full(2, 2e-6), round_trip_s=np.array([1e-4, 0.1])
+        ).check(topology)
     slow = np.array([np.nan, 0.5])
     with pytest.raises(OptionError, match=r"1→0 .* 100 Mbit/s of data, and has .* 50 Mbit/s"):
         dataclasses.replace(

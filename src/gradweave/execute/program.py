@@ -5,6 +5,7 @@ It has no barriers and no rounds: an action starts as soon as the actions named 
 are complete.
 """
 
+import collections
 import dataclasses
 import enum
 import functools
@@ -35,6 +36,10 @@ class Action(enum.IntEnum):
     """Copies a place of the scratch memory over the piece."""
 
 
+FAR_S = 1e-3
+"""Latency of a route from which on a message's announcement is worth sending early."""
+_MOST_EARLY = 16
+"""Messages that a server may announce on a link before their turn, at most."""
 LOCAL = (Action.REDUCE, Action.COPY)
 """Actions without a message."""
 
@@ -51,6 +56,10 @@ class Program:
     c + `ahead` transfers of one server under way. That keeps the scheduler's order where more is
     ready than the link can carry. An action waits for earlier rounds alone, or, a reduction, for
     sends and receives of its round; so no two servers can wait for each other forever.
+
+    From far away, the announcement that a receiver is ready takes long too, so it is sent before
+    the turn: for as many messages as the link carries in a round trip; and, where those under way
+    come from one server, whose sends keep their order anyway, for one more.
 
     Attributes are arrays over the A actions.
     """
@@ -84,7 +93,13 @@ class Program:
     """[A+1] action a waits for ``after[after_offsets[a]:after_offsets[a + 1]]``."""
 
     @staticmethod
-    def of(schedule: Schedule, rank: int, *, ahead: int | None = None) -> "Program":
+    def of(
+        schedule: Schedule,
+        rank: int,
+        *,
+        ahead: int | None = None,
+        piece_bytes: float | None = None,
+    ) -> "Program":
         """Derives the program of one server.
 
         Args:
@@ -94,6 +109,8 @@ class Program:
                 carries at once; if not given, none, which keeps the schedule's order, or two where
                 other servers' transfers meet these on links between switches, where that order is
                 lost anyway and more under way fills the gaps.
+            piece_bytes: size of a piece, which says what is early enough for messages from far
+                away; if not given, nothing is announced before its turn.
 
         Raises:
             OptionError: there is no such rank.
@@ -112,7 +129,7 @@ class Program:
             )
         if ahead is None:
             ahead = 2 if meets_others(schedule) else 0
-        return _ProgramBuilder(schedule, rank, ahead).program()
+        return _ProgramBuilder(schedule, rank, ahead, _early(schedule, piece_bytes)).program()
 
     @property
     def sent_pieces(self) -> NDArray[np.int64]:
@@ -206,9 +223,10 @@ def same_bits(schedule: Schedule) -> bool:
 class _ProgramBuilder:
     """Builds a program, action by action."""
 
-    def __init__(self, schedule: Schedule, rank: int, ahead: int) -> None:
+    def __init__(self, schedule: Schedule, rank: int, ahead: int, early: NDArray[np.int64]) -> None:
         topology = schedule.topology
-        self._schedule, self._rank, self._ahead = schedule, rank, ahead
+        self._schedule, self._rank, self._ahead, self._early = schedule, rank, ahead, early
+        self._most_early: dict[tuple[int, bool], int] = {}  # by link and way, of its transfers
         self._server = int(topology.servers[rank])
         self._rows: list[tuple[int, ...]] = []
         self._messages: dict[tuple[int, bool], int] = {}  # by peer and way: how many so far
@@ -229,6 +247,7 @@ class _ProgramBuilder:
         self._most = int(np.diff(starts, append=len(mine)).max(initial=self._most))
         sends = schedule.source[mine] == self._server
         out_link, in_link = _end_links(schedule, mine)
+        self._most_early = self._early_by_link(mine, np.where(sends, out_link, in_link), sends)
         for first, last in zip(starts, [*starts[1:], len(mine)], strict=True):
             rows = range(first, last)
             self._round_starts = len(self._rows)
@@ -257,9 +276,20 @@ class _ProgramBuilder:
             after_offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
         )
 
+    def _early_by_link(
+        self, rows: NDArray, links: NDArray, sends: NDArray
+    ) -> dict[tuple[int, bool], int]:
+        """By link and way, the most messages that are announced early, and no more than come."""
+        most: dict[tuple[int, bool], int] = {}
+        keys = list(zip(links.tolist(), sends.tolist(), strict=True))
+        for key, row in zip(keys, rows.tolist(), strict=True):
+            most[key] = max(most.get(key, 0), int(self._early[row]))
+        come = collections.Counter(keys)
+        return {key: min(early, come[key]) for key, early in most.items()}
+
     def _send(self, row: int, link: int) -> None:
         piece = int(self._schedule.piece[row])
-        after = self._turn(link, out=True)
+        after = self._turn(row, link, out=True)
         if piece in self._write:
             after.append(self._write[piece])
         action = self._act(Action.SEND, row, -1, after)
@@ -271,7 +301,7 @@ class _ProgramBuilder:
         before = self._reads.pop(piece, [])
         if piece in self._write:
             before.append(self._write[piece])
-        turn = self._turn(link, out=False)
+        turn = self._turn(row, link, out=False)
         copies = self._schedule.op[row] == COPY
         if copies and max(before, default=-1) < self._round_starts:
             action = self._act(Action.RECEIVE, row, -1, [*turn, *before])
@@ -300,10 +330,15 @@ class _ProgramBuilder:
         self._after.append(after)
         return len(self._rows) - 1
 
-    def _turn(self, link: int, *, out: bool) -> list[int]:
+    def _turn(self, row: int, link: int, *, out: bool) -> list[int]:
         """The action that must be complete before one more may start on a link."""
         turns = self._turns.setdefault((link, out), [])
-        back = self._at_once(link, out=out)
+        back, early = self._at_once(link, out=out), int(self._early[row])
+        if not out:
+            back = self._room(link) + max(self._ahead, early - 1)
+            peer = self._schedule.topology.rank[self._schedule.source[row]]
+            if early > self._ahead and all(self._rows[turn][3] == peer for turn in turns[-back:]):
+                back += 1
         return [turns[-back]] if len(turns) >= back else []
 
     def _place(self, link: int) -> tuple[int, list[int]]:
@@ -318,11 +353,29 @@ class _ProgramBuilder:
 
     def _at_once(self, link: int, *, out: bool = False) -> int:
         """Transfers that one server has under way on a link, of however large a capacity."""
+        # A send may wait ahead where its receiver is not yet ready, which costs the link nothing,
+        # and tells soon when the receiver is gone. Those of far servers are ready before.
+        early = self._most_early.get((link, out), 0)
+        return self._room(link) + max(self._ahead, int(not early) if out else early)
+
+    def _room(self, link: int) -> int:
         # A round's transfers never wait for each other's turns: there is room for all of them.
-        # A send may always wait ahead, which costs the link nothing until its receiver is ready,
-        # and tells soon when the receiver is gone.
-        room = min(int(self._schedule.topology.capacity[link]), self._most)
-        return room + (max(self._ahead, 1) if out else self._ahead)
+        return min(int(self._schedule.topology.capacity[link]), self._most)
+
+
+def _early(schedule: Schedule, piece_bytes: float | None) -> NDArray[np.int64]:
+    """[T] how many messages may be announced before their turn when this one is; 0: none."""
+    if piece_bytes is None:
+        return np.zeros(schedule.num_transfers, np.int64)
+    topology, (links, transfer) = schedule.topology, schedule.route_links
+    latency_s = np.bincount(transfer, topology.latency_s[links], minlength=schedule.num_transfers)
+    lane = topology.bandwidth_bytes_per_s / topology.capacity
+    bytes_per_s = np.full(schedule.num_transfers, np.inf)
+    np.minimum.at(bytes_per_s, transfer, lane[links])
+    in_a_round_trip = 2 * latency_s * bytes_per_s / max(piece_bytes, 1.0)
+    return np.where(latency_s < FAR_S, 0, np.minimum(in_a_round_trip, _MOST_EARLY - 1) + 1).astype(
+        np.int64
+    )
 
 
 def _end_links(schedule: Schedule, rows: NDArray) -> tuple[NDArray, NDArray]:

@@ -18,6 +18,7 @@ class Tracker:
     """
 
     def __init__(self, program: Program, sizes: Iterable[int]) -> None:
+        self.program = program
         actions = len(program.kind)
         lengths = np.diff(program.after_offsets)
         order = np.argsort(program.after, kind="stable")

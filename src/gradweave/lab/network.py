@@ -176,6 +176,9 @@ class EmulatedNetwork:
         # Short queues, as those of network cards that report how much they hold: a
         # message's announcement must not wait behind a tenth of a second of data.
         _set("net/ipv4/tcp_limit_output_bytes", 2 * self.mtu)
+        # A message counts as sent when little of it still waits in this machine; else the next
+        # one, to another server, would share the link with it.
+        _set("net/ipv4/tcp_notsent_lowat", 4 * self.mtu)
 
     def _choose_delays(self) -> None:
         """Decides what adds latencies, and starts the process that does where it must."""

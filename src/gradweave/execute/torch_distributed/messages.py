@@ -98,25 +98,22 @@ class Messages:
     def __init__(self, schedule: Schedule, channels: Channels) -> None:
         pairs, channel = channels
         group = self._group = pairs[0][0]
-        self._program = Program.of(schedule, dist.get_rank(group))
+        self._schedule = schedule
         used = [0] * schedule.num_transfers if channel is None else channel.tolist()
         down = schedule.source > schedule.target
-        self._groups = [pairs[used[t]][int(down[t])] for t in self._program.transfer]
+        self._group_of = [pairs[used[t]][int(down[t])] for t in range(schedule.num_transfers)]
         self._all_groups: list[Any] = list(itertools.chain(*pairs))  # the stubs lack a twin's recv
         self._lost = LossDetector(schedule.topology, group)
         self.sent_bytes = np.zeros(dist.get_world_size(group), np.int64)
         self._counting = threading.Lock()
-        self._trackers: dict[int, Tracker] = {}
+        self._trackers: dict[tuple[int, int], Tracker] = {}
         self._longest = max(2 * group_timeout(group), _LONGEST)
         self._scratch = torch.empty(0)
         self._error: RunError | None = None
         self._ready: _Queue = queue.SimpleQueue()
-        threads = max(self._program.at_once, 1)
-        for number in range(threads):
-            threading.Thread(
-                target=_work, args=(self._ready,), name=f"gradweave-{number}", daemon=True
-            ).start()
-        weakref.finalize(self, _stop_threads, self._ready, threads)
+        self._threads: list[threading.Thread] = []
+        self._have_threads(1)
+        weakref.finalize(self, _stop_threads, self._ready, self._threads)
 
     def __call__(self, flat: torch.Tensor, at: list[int], reduction: Reduction) -> None:
         """Runs the schedule on a flat tensor.
@@ -127,16 +124,31 @@ class Messages:
             reduction: how contributions are combined.
         """
         self._check()
-        length = flat.numel()
-        if length not in self._trackers:
-            self._trackers[length] = Tracker(self._program, np.diff(at))
-        run = _Run(self, self._trackers[length], flat, at, reduction)
+        size = flat.numel(), flat.element_size()
+        if size not in self._trackers:
+            self._trackers[size] = Tracker(self._program(flat.nbytes), np.diff(at))
+        run = _Run(self, self._trackers[size], flat, at, reduction)
         ready = run.tracker.restart()
         if not run.tracker.left:
             return
         for action in ready:
             self._ready.put(functools.partial(run.follow, action, self._ready))
         self._finish(run.call)
+
+    def _program(self, gradient_bytes: int) -> Program:
+        """The program for tensors of a size, and threads for all its messages."""
+        piece_bytes = gradient_bytes / max(self._schedule.pieces, 1)
+        program = Program.of(self._schedule, dist.get_rank(self._group), piece_bytes=piece_bytes)
+        self._have_threads(program.at_once)
+        return program
+
+    def _have_threads(self, count: int) -> None:
+        """Starts threads until there are so many."""
+        while len(self._threads) < count:
+            name = f"gradweave-{len(self._threads)}"
+            thread = threading.Thread(target=_work, args=(self._ready,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def guarded(self, call: Callable[[], object]) -> None:
         """Calls one of torch.distributed's collectives; names the server that it fails for."""
@@ -214,19 +226,19 @@ class Messages:
                 raise call.error or self._lost.explain(error, peer) from error
         call.moved()
 
-    def scratch(self, like: torch.Tensor, largest: int) -> torch.Tensor:
+    def scratch(self, like: torch.Tensor, places: int, largest: int) -> torch.Tensor:
         """[places, largest] receive buffers, kept from run to run."""
-        needed = self._program.places * largest
+        needed = places * largest
         if self._scratch.dtype != like.dtype or self._scratch.numel() < needed:
             self._scratch = like.new_empty(needed)
-        return self._scratch[:needed].view(self._program.places, largest)
+        return self._scratch[:needed].view(places, largest)
 
     def perform(self, action: int, run: "_Run") -> None:
         """Does one action, and returns when it is complete."""
-        program = self._program
+        program = run.tracker.program
         kind, place = program.kind[action], int(program.place[action])
         peer, tag = int(program.peer[action]), int(program.message[action])
-        piece, group = run.pieces[program.piece[action]], self._groups[action]
+        piece, group = run.pieces[program.piece[action]], self._group_of[program.transfer[action]]
         into = piece if place < 0 else run.places[place, : piece.numel()]
         if kind == Action.REDUCE:
             combine(run.reduction, piece, into)
@@ -257,7 +269,7 @@ class _Run:
         self.tracker = tracker
         self.reduction: Reduction = reduction
         self.pieces = [flat[a:b] for a, b in itertools.pairwise(at)]
-        self.places = messages.scratch(flat, at[1] - at[0])
+        self.places = messages.scratch(flat, tracker.program.places, at[1] - at[0])
         self.call = PendingCollective()
         self._perform = messages.perform
         self._lock = threading.Lock()
@@ -295,8 +307,8 @@ def _work(ready: _Queue) -> None:
         del job
 
 
-def _stop_threads(ready: _Queue, threads: int) -> None:
-    for _ in range(threads):
+def _stop_threads(ready: _Queue, threads: list[threading.Thread]) -> None:
+    for _ in threads:
         ready.put(None)
 
 
