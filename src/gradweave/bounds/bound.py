@@ -27,6 +27,72 @@ class Cut:
 
 
 @dataclasses.dataclass(frozen=True)
+class LateEntry:
+    """A set of nodes whose last pieces must enter some rounds before the end, to spread inside.
+
+    Of the `pieces` that must enter, at most `late` do in the last `last_rounds` rounds and `early`
+    in the first `first_rounds`; `capacity` do in any other.
+    """
+
+    servers: tuple[int, ...]
+    """The servers inside."""
+    switches: tuple[int, ...]
+    """The switches inside."""
+    pieces: int
+    """Pieces that must enter: those of the servers outside."""
+    capacity: int
+    """Transfers that can enter in one round."""
+    first_rounds: int = 0
+    early: int = 0
+    """Pieces that start at most `first_rounds` transfers away."""
+    last_rounds: int = 0
+    late: int = 0
+    """Pieces that can enter in the last rounds and still reach every server inside."""
+    reach: tuple[int, ...] = ()
+    """The servers inside, or some of them, that limit `late`."""
+    transfers: int = 0
+    """Least number of transfers that bring a piece from outside to one of `reach`."""
+    deliveries: int = 0
+    """Transfers that can bring late pieces to `reach` in the rounds that are left there."""
+    needed: int = 0
+    """How many of them each piece needs."""
+    leaving: bool = False
+    """Whether all is reversed, as in a reduce-scatter: pieces must leave, the last of them after
+    sums from all servers inside have met."""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that it proves."""
+        others = -(-(self.pieces - self.late - self.early) // self.capacity)
+        return self.first_rounds + self.last_rounds + others
+
+    def __str__(self) -> str:
+        inside = named("server", self.servers) + (
+            f" and {named('switch', self.switches)}" if self.switches else ""
+        )
+        verb, last, first = (
+            ("leave", "first", "last") if self.leaving else ("enter", "last", "first")
+        )
+        text = f"{self.pieces} pieces must {verb} {inside}, {self.capacity} a round"
+        if self.last_rounds:
+            text += f", {_at_most(self.late)} of them in the {_rounds(last, self.last_rounds)}: "
+            text += self._why()
+        if self.first_rounds:
+            text += f", {_at_most(self.early)} in the {_rounds(first, self.first_rounds)}, since "
+            text += "the others are rooted farther away"
+        return text
+
+    def _why(self) -> str:
+        reach = "the servers inside" if self.reach == self.servers else named("server", self.reach)
+        moved = "transfer" if self.deliveries == 1 else "transfers"
+        if not self.deliveries:
+            path = f"{reach} to outside" if self.leaving else f"outside to {reach}"
+            return f"it takes {self.transfers} transfers from {path}"
+        each = f", {self.needed} for each piece" if self.needed > 1 else ""
+        return f"{self.deliveries} {moved} {'from' if self.leaving else 'to'} {reach} in time{each}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Distance:
     """Two servers between which a piece needs several transfers, at most one per round."""
 
@@ -89,7 +155,7 @@ class Exhausted:
         return f"{self.searcher} proved that there is no {fewer}"
 
 
-Certificate = Exhausted | Cut | Distance | LinkLoad | TreeDepth | Ports
+Certificate = Exhausted | Cut | LateEntry | Distance | LinkLoad | TreeDepth | Ports
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +168,8 @@ class Bound:
 
     rounds: int
     kind: str
-    """``cut``, ``depth``, ``ports``, ``link_load``, ``tree_depth`` or ``exact``; of two stages with
-    different kinds, both: ``cut+depth``."""
+    """``cut``, ``late_entry``, ``depth``, ``ports``, ``link_load``, ``tree_depth`` or ``exact``; of
+    two stages with different kinds, both: ``cut+depth``."""
     certificates: tuple[Certificate, ...]
 
     def __str__(self) -> str:
@@ -130,3 +196,11 @@ def named(kind: str, ids: tuple[int, ...]) -> str:
     plural = {"server": "servers", "switch": "switches"}[kind]
     shown = ", ".join(map(str, ids[:12])) + (f" and {len(ids) - 12} more" if len(ids) > 12 else "")
     return f"{kind if len(ids) == 1 else plural} {shown}"
+
+
+def _at_most(count: int) -> str:
+    return f"at most {count}" if count else "none"
+
+
+def _rounds(which: str, count: int) -> str:
+    return f"{which} round" if count == 1 else f"{which} {count} rounds"

@@ -1,11 +1,14 @@
 """Lower bounds that hold for every choice of trees."""
 
 import dataclasses
+import functools
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gradweave.bounds.bound import Bound, Cut, Distance, Ports, best
+from gradweave.bounds.bound import Bound, Cut, Distance, LateEntry, Ports, best
 from gradweave.bounds.flows import Flows, nodes_inside
+from gradweave.bounds.late_entry import late_entry
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.topology.routes import hop_distances
@@ -23,21 +26,23 @@ def free_trees(
 ) -> Bound:
     """Fewest rounds that any schedule with one piece per server can have, whatever its trees.
 
-    Per stage the larger of two: the **cut** bound, the smallest T such that for every server v the
-    maximum flow into v is N, from a super-source that gives each server one piece, over link
-    directions of T times their capacity; and the **depth** bound, the most transfers that a piece
-    needs between two servers. An all-reduce adds up both stages; with overlap it has bounds of its
-    own: 2N(N−1) transfers over all server ports, N pieces out of every set of servers, and the
-    depth of one stage.
+    Per stage the largest of three. The **cut** bound is the smallest T such that for every server v
+    the maximum flow into v is N, from a super-source that gives each server one piece, over link
+    directions of T times their capacity. The **depth** bound is the most transfers that a piece
+    needs between two servers. The **late-entry** bound counts what must still happen after the last
+    pieces have crossed a cut, and before the first can. An all-reduce adds up both stages; with
+    overlap it has bounds of its own: 2N(N−1) transfers over all server ports, N pieces out of every
+    set of servers, and the depth of one stage.
 
     Args:
         topology: the network.
         collective: a stage, or both.
         overlap: whether an all-reduce may run both stages at once.
         aggregating_switches: whether switches aggregate and copy like servers. That saves the
-            servers transfers, so the number of all transfers gives no bound.
+            servers transfers, so the number of all transfers gives no bound, and neither does
+            late entry.
         forwarding_servers: whether routes may pass through servers, as the unmerged baselines' do.
-            One transfer then covers any distance, so depth gives no bound.
+            One transfer then covers any distance, so depth and late entry give no bound.
         pieces_per_server: c, pieces that each server is the root of; multiplies all counts of
             pieces.
 
@@ -55,51 +60,72 @@ def free_trees(
         raise OptionError(
             f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
         )
-    depth = _depth(topology, forwarding_servers)
+    hops = hop_distances(topology)
+    if forwarding_servers:
+        hops = np.minimum(hops, 1)
     if collective == "all_reduce" and overlap:
+        depth = _depth(topology, hops)
         leaves = best(_every_piece_leaves(topology, pieces_per_server), depth)
         if aggregating_switches:
             return leaves
         return best(_ports(topology, pieces_per_server), leaves)
     forward = topology.capacity
-    gather = (
-        best(_cut(topology, forward, pieces_per_server, leaving=True), depth)
-        if collective != "reduce_scatter"
-        else None
-    )
+    spreads = not (forwarding_servers or aggregating_switches)
+    bound_stage = functools.partial(_stage, topology, hops, pieces_per_server, spreads)
+    gather = None if collective == "reduce_scatter" else bound_stage(forward)
     if collective == "all_gather":
         assert gather is not None
         return gather
     backward = forward[topology.opposite]
-    if gather is not None and np.array_equal(forward, backward):
-        mirrored = _mirrored(gather)
-        return mirrored.then(gather)
-    scatter = best(_cut(topology, backward, pieces_per_server, leaving=False), depth)
+    alike = np.array_equal(forward, backward)
+    scatter = _mirrored(gather if gather and alike else bound_stage(backward))
     return scatter if gather is None else scatter.then(gather)
 
 
+def _stage(
+    topology: Topology,
+    hops: NDArray[np.int32],
+    per_server: int,
+    spreads: bool,
+    capacity: Integers,
+) -> Bound:
+    """The bound of an all-gather over link directions of the given capacity.
+
+    Args:
+        topology: the network.
+        hops: [N, N] least number of transfers from server to server.
+        per_server: pieces of each server.
+        spreads: whether pieces spread from server to server alone, by one transfer a round.
+        capacity: [L] of each link direction.
+    """
+    cut, tightest = _cut(topology, capacity, per_server)
+    known = best(cut, _depth(topology, hops))
+    if not spreads:
+        return known
+    return late_entry(topology, capacity, hops, tightest, known.rounds, per_server) or known
+
+
 def _mirrored(gather: Bound) -> Bound:
-    """The reduce-scatter's bound where links are alike both ways: the all-gather's, reversed."""
+    """The reduce-scatter's bound, of the all-gather over opposite directions: all is reversed."""
     (certificate,) = gather.certificates
-    if isinstance(certificate, Cut):
+    if isinstance(certificate, Cut | LateEntry):
         certificate = dataclasses.replace(certificate, leaving=not certificate.leaving)
     elif isinstance(certificate, Distance):
         certificate = Distance(certificate.target, certificate.source, certificate.transfers)
     return Bound(gather.rounds, gather.kind, (certificate,))
 
 
-def _depth(topology: Topology, forwarding_servers: bool) -> Bound:
-    hops = hop_distances(topology)
-    if forwarding_servers:
-        hops = np.minimum(hops, 1)
+def _depth(topology: Topology, hops: NDArray[np.int32]) -> Bound:
     source, target = divmod(int(hops.argmax()), len(hops))
     farthest = int(hops[source, target])
     ends = int(topology.servers[source]), int(topology.servers[target])
     return Bound(farthest, "depth", (Distance(*ends, farthest),))
 
 
-def _cut(topology: Topology, capacity: Integers, per_server: int, *, leaving: bool) -> Bound:
-    """The cut bound of an all-gather over link directions of the given capacity.
+def _cut(
+    topology: Topology, capacity: Integers, per_server: int
+) -> tuple[Bound, NDArray[np.bool_]]:
+    """The cut bound of an all-gather, and [V] the set that its pieces must leave.
 
     Starts from the cuts around single servers and raises the round count by the cut that each
     failing flow exposes, so that about one flow per server is computed.
@@ -122,10 +148,10 @@ def _cut(topology: Topology, capacity: Integers, per_server: int, *, leaving: bo
             inside = reached
     pieces_across = int(inside[servers].sum()) * per_server
     capacity_across = flows.leaving(inside)
-    if inside.sum() * 2 > topology.num_nodes:
-        inside, leaving = ~inside, not leaving
-    certificate = Cut(*nodes_inside(topology, inside), pieces_across, capacity_across, leaving)
-    return Bound(rounds, "cut", (certificate,))
+    leaving = inside.sum() * 2 <= topology.num_nodes
+    boundary = nodes_inside(topology, inside if leaving else ~inside)
+    certificate = Cut(*boundary, pieces_across, capacity_across, bool(leaving))
+    return Bound(rounds, "cut", (certificate,)), inside
 
 
 def _ports(topology: Topology, per_server: int) -> Bound:
