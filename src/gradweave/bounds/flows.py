@@ -10,6 +10,9 @@ from gradweave.topology.topology import Topology
 MAX_INT64_FLOW = 1 << 62
 """Flows up to this are computed in 64-bit integers; larger ones in Python's, far more slowly."""
 
+MAX_NEARBY = 1_000
+"""Nodes at which the search for a path from a confirmed server stops."""
+
 
 class Flows:
     """Maximum flows and minimum cuts over a network's links.
@@ -79,6 +82,72 @@ class Flows:
             graph.add_edge(tail, head, capacity=int(limit))
         value, (reached, _) = nx.minimum_cut(graph, source, target)
         return int(value), list(reached)
+
+
+class NearbyFlows:
+    """Servers known to receive a whole flow, and a quick proof that one near them does, too.
+
+    In question are sets S of nodes whose servers have more to send than the links that leave S
+    carry. If none misses a confirmed server, one that misses server v has all confirmed ones
+    inside; so what flows from these to v crosses its boundary, and if that is as much as the
+    servers but v have to send, there is no such set. A few short paths show it, where a flow from
+    all servers visits every link. Raising the capacity of all links later confirms no less.
+    """
+
+    def __init__(self, topology: Topology, bandwidth: NDArray) -> None:
+        self.first_link = topology.first_link.tolist()
+        self.target, self.opposite = topology.target.tolist(), topology.opposite.tolist()
+        self.bandwidth = bandwidth.tolist()
+        self.confirmed = bytearray(topology.num_nodes)
+
+    def confirm(self, server: int) -> None:
+        """Notes that no set in question misses a server, as its own flow has shown."""
+        self.confirmed[server] = True
+
+    def confirms(self, server: int, per_unit: int, needed: int) -> bool:
+        """Whether paths from confirmed servers bring a flow to another one, which is then noted.
+
+        Args:
+            server: a server not confirmed.
+            per_unit: capacity of a unit of bandwidth.
+            needed: what all servers but this one have to send.
+        """
+        used: dict[int, int] = {}
+        while needed > 0:
+            path = self._path(server, per_unit, used)
+            if not path:
+                return False
+            room = min(self._room(link, per_unit, used) for link in path)
+            for link in path:
+                used[link] = used.get(link, 0) + room
+            needed -= room
+        self.confirm(server)
+        return True
+
+    def _room(self, link: int, per_unit: int, used: dict[int, int]) -> int:
+        back = used.get(self.opposite[link], 0)  # sent the other way, and so taken back
+        return self.bandwidth[link] * per_unit - used.get(link, 0) + back
+
+    def _path(self, server: int, per_unit: int, used: dict[int, int]) -> list[int]:
+        """The links of a shortest path with room from a confirmed server; empty if none is near."""
+        onward = {server: -1}
+        queue = [server]
+        for node in queue:
+            for out in range(self.first_link[node], self.first_link[node + 1]):
+                before, link = self.target[out], self.opposite[out]
+                if before in onward or self._room(link, per_unit, used) <= 0:
+                    continue
+                onward[before] = link
+                if self.confirmed[before]:
+                    path = []
+                    while before != server:
+                        path.append(onward[before])
+                        before = self.target[onward[before]]
+                    return path
+                queue.append(before)
+            if len(queue) > MAX_NEARBY:
+                break
+        return []
 
 
 def nodes_inside(

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.bound import Bound, Cut, Distance, LateEntry, Ports, best
-from gradweave.bounds.flows import Flows, nodes_inside
+from gradweave.bounds.flows import Flows, NearbyFlows, nodes_inside
 from gradweave.bounds.late_entry import late_entry
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COLLECTIVES, Collective
@@ -128,7 +128,7 @@ def _cut(
     """The cut bound of an all-gather, and [V] the set that its pieces must leave.
 
     Starts from the cuts around single servers and raises the round count by the cut that each
-    failing flow exposes, so that about one flow per server is computed.
+    failing flow exposes. A flow is computed for those servers that `NearbyFlows` cannot confirm.
     """
     servers, pieces = topology.servers, topology.num_servers * per_server
     entering = np.bincount(topology.target, capacity, minlength=topology.num_nodes)[servers].astype(
@@ -139,13 +139,17 @@ def _cut(
     inside = np.ones(topology.num_nodes, bool)
     inside[servers[tightest]] = False
     flows = Flows(topology, capacity.astype(np.int64))
+    nearby = NearbyFlows(topology, flows.bandwidth)
     for server in servers.tolist():
+        if nearby.confirms(server, rounds, pieces - per_server):
+            continue
         while True:
             value, reached = flows.cut(topology.num_nodes, server, rounds, per_server)
             if value >= pieces:
                 break
             rounds = -(-int(reached[servers].sum()) * per_server // flows.leaving(reached))
             inside = reached
+        nearby.confirm(server)
     pieces_across = int(inside[servers].sum()) * per_server
     capacity_across = flows.leaving(inside)
     leaving = inside.sum() * 2 <= topology.num_nodes

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.bound import named
-from gradweave.bounds.flows import MAX_INT64_FLOW, Flows, nodes_inside
+from gradweave.bounds.flows import MAX_INT64_FLOW, Flows, NearbyFlows, nodes_inside
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.topology.topology import Topology
@@ -194,27 +194,41 @@ def _worst_cut(flows: Flows, stage: Collective, unit: Fraction) -> Bottleneck:
     from the super-source (q for each server, p for each unit of bandwidth) is N·q unless some set
     has a larger ratio, which the smallest cut then exposes; that is the next ratio. Ratios rise
     and cuts are finitely many, so it ends, with a flow for every server at the last ratio or one
-    that was no larger.
+    that was no larger, but for servers that `NearbyFlows` confirms.
     """
     topology, count = flows.topology, flows.topology.num_servers
-    alone = np.zeros((2 * count, topology.num_nodes), bool)
-    alone[np.arange(count), topology.servers] = True
-    alone[count:] = ~alone[:count]
-    inside = max(alone, key=lambda inside: _ratio(flows, inside))
+    inside = max(_one_apart(flows), key=lambda inside: _ratio(flows, inside))
     worst = _ratio(flows, inside)
+    nearby = NearbyFlows(topology, flows.bandwidth)
     for server in topology.servers.tolist():
+        if nearby.confirms(server, worst.numerator, (count - 1) * worst.denominator):
+            continue
         while True:
             pieces, bandwidth = worst.numerator, worst.denominator
             value, reached = flows.cut(topology.num_nodes, server, pieces, bandwidth)
             if value == count * bandwidth:
                 break
             inside, worst = reached, _ratio(flows, reached)
+        nearby.confirm(server)
     pieces = int(inside[topology.servers].sum())
     leaving, boundary = flows.leaving(inside), inside
     if inside.sum() * 2 > topology.num_nodes:
         boundary = ~inside
     out = (boundary is inside) == (stage == "all_gather")
     return _bottleneck(topology, stage, boundary, out, pieces, leaving * unit)
+
+
+def _one_apart(flows: Flows) -> NDArray[np.bool_]:
+    """[2, V] the server that least bandwidth leaves, and all but the one that least enters."""
+    topology = flows.topology
+    narrowest = []
+    for ends in (topology.source, topology.target):
+        sums = np.zeros(topology.num_nodes, flows.bandwidth.dtype)
+        np.add.at(sums, ends, flows.bandwidth)
+        narrowest.append(topology.servers[np.argmin(sums[topology.servers])])
+    alone = np.arange(topology.num_nodes) == np.array(narrowest)[:, None]
+    alone[1] = ~alone[1]
+    return alone
 
 
 def _ratio(flows: Flows, inside: NDArray[np.bool_]) -> Fraction:
