@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from fractions import Fraction
 
 import networkx as nx
 import numpy as np
@@ -61,8 +62,9 @@ def random_network(seed: int) -> Topology:
         (from_spec("a100:boxes=8"), 8),
         (star_of_rings(5, 5), 22),
         (two_tori(), 20),
+        (gw.topology.leaf_spine(5, 3, 8, Fraction(7, 2)), 3),
     ],
-    ids=["4 A100 boxes", "8 A100 boxes", "star of rings", "two tori"],
+    ids=["4 A100 boxes", "8 A100 boxes", "star of rings", "two tori", "leaf–spine"],
 )
 def test_what_crosses_a_cut_last_must_still_spread(network, rounds):
     bound = free_trees(network, "all_gather")

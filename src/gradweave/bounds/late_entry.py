@@ -15,6 +15,8 @@ WORK = 1 << 27
 """Pairs of servers that are looked at, over all sets."""
 MAX_SETS = 64
 """Sets that are looked at closely, on however small a network."""
+ALIKE = 4
+"""Sets of as many servers and the same capacity that are looked at before all other kinds were."""
 BEYOND = 3
 """Last rounds that are tried beyond the largest distance."""
 UNLIMITED = np.iinfo(np.int64).max
@@ -63,8 +65,18 @@ def _promising(network: "_Network", sets: NDArray[np.bool_], rounds: int) -> lis
     # What happens at the ends adds at most about two diameters to what crosses between.
     may = np.flatnonzero(cut + 2 * (int(network.hops.max()) - 1) + BEYOND > rounds)
     most = max(1, min(MAX_SETS, WORK // network.topology.num_servers**2))
-    chosen = may[np.argsort(-cut[may], kind="stable")][:most]
+    repeats = _repeats(np.stack([outside[may], capacities[may]], axis=1))
+    chosen = may[np.lexsort((-cut[may], repeats // ALIKE))][:most]
     return [_Entry(network, sets[k], int(capacities[k])) for k in chosen.tolist()]
+
+
+def _repeats(rows: Integers) -> NDArray[np.int64]:
+    """[K] how many equal rows stand before each row."""
+    _, kind, count = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
+    grouped = np.argsort(kind.ravel(), kind="stable")
+    repeats = np.empty(len(rows), np.int64)
+    repeats[grouped] = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
+    return repeats
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
