@@ -3,6 +3,7 @@
 from gradweave.bounds.bound import (
     Bound,
     Certificate,
+    ClosingCut,
     Cut,
     Distance,
     Exhausted,
@@ -19,6 +20,7 @@ __all__ = [
     "Bottleneck",
     "Bound",
     "Certificate",
+    "ClosingCut",
     "Cut",
     "Distance",
     "Exhausted",

@@ -93,6 +93,43 @@ class LateEntry:
 
 
 @dataclasses.dataclass(frozen=True)
+class ClosingCut:
+    """Sets of nodes around a server, each within the one before, that pieces cannot enter in time.
+
+    In each round pieces move by one transfer: from servers outside that round's first set, through
+    switches, into its second set, which is the next round's first.
+    """
+
+    target: int
+    """The server that some piece does not reach."""
+    pieces: int
+    """Pieces that start outside the first set."""
+    capacities: tuple[int, ...]
+    """Transfers that can enter in each round."""
+    servers: tuple[tuple[int, ...], ...]
+    """The servers inside at the start of each round, and at the end."""
+    switches: tuple[tuple[int, ...], ...]
+    """The switches inside in each round."""
+    leaving: bool = False
+    """Whether all is reversed, as in a reduce-scatter: rounds count from the end."""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that it proves: one more than are too few."""
+        return len(self.capacities) + 1
+
+    def __str__(self) -> str:
+        start, end = named("server", self.servers[0]), named("server", (self.target,))
+        way = f"from {end} to outside {start}" if self.leaving else f"from outside {start} to {end}"
+        order = "from the last to the first" if self.leaving else "in turn"
+        room = ", ".join(map(str, self.capacities))
+        return (
+            f"{self.pieces} pieces must come {way}, and {len(self.capacities)} rounds let "
+            f"at most {sum(self.capacities)} past a boundary that closes in: {order} {room}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class Distance:
     """Two servers between which a piece needs several transfers, at most one per round."""
 
@@ -155,7 +192,7 @@ class Exhausted:
         return f"{self.searcher} proved that there is no {fewer}"
 
 
-Certificate = Exhausted | Cut | LateEntry | Distance | LinkLoad | TreeDepth | Ports
+Certificate = Exhausted | Cut | LateEntry | ClosingCut | Distance | LinkLoad | TreeDepth | Ports
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,8 +205,8 @@ class Bound:
 
     rounds: int
     kind: str
-    """``cut``, ``late_entry``, ``depth``, ``ports``, ``link_load``, ``tree_depth`` or ``exact``; of
-    two stages with different kinds, both: ``cut+depth``."""
+    """``cut``, ``late_entry``, ``closing_cut``, ``depth``, ``ports``, ``link_load``, ``tree_depth``
+    or ``exact``; of two stages with different kinds, both: ``cut+depth``."""
     certificates: tuple[Certificate, ...]
 
     def __str__(self) -> str:

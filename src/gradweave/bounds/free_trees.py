@@ -6,7 +6,8 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.bound import Bound, Cut, Distance, LateEntry, Ports, best
+from gradweave.bounds.bound import Bound, ClosingCut, Cut, Distance, LateEntry, Ports, best
+from gradweave.bounds.closing_cut import closing_cut
 from gradweave.bounds.flows import Flows, NearbyFlows, nodes_inside
 from gradweave.bounds.late_entry import late_entry
 from gradweave.errors import OptionError
@@ -102,13 +103,14 @@ def _stage(
     known = best(cut, _depth(topology, hops))
     if not spreads:
         return known
-    return late_entry(topology, capacity, hops, tightest, known.rounds, per_server) or known
+    known = late_entry(topology, capacity, hops, tightest, known.rounds, per_server) or known
+    return closing_cut(topology, capacity, known.rounds, per_server) or known
 
 
 def _mirrored(gather: Bound) -> Bound:
     """The reduce-scatter's bound, of the all-gather over opposite directions: all is reversed."""
     (certificate,) = gather.certificates
-    if isinstance(certificate, Cut | LateEntry):
+    if isinstance(certificate, Cut | LateEntry | ClosingCut):
         certificate = dataclasses.replace(certificate, leaving=not certificate.leaving)
     elif isinstance(certificate, Distance):
         certificate = Distance(certificate.target, certificate.source, certificate.transfers)
