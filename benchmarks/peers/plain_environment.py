@@ -36,13 +36,13 @@ class PlainEnvironment:
         problem = Problem.of(instance)
         self.pieces = trees = len(problem.root)
         hop, tree = np.nonzero(np.asarray(problem.allowed))
-        giver, taker = np.asarray(problem.giver)[hop], np.asarray(problem.taker)[hop]
-        at = np.where(np.asarray(problem.at_giver)[tree], giver, taker)
+        sender, receiver = np.asarray(problem.sender)[hop], np.asarray(problem.receiver)[hop]
+        at = np.where(np.asarray(problem.by_sender)[tree], sender, receiver)
         self.number = hop * trees + tree
         """`SchedulingEnvironment`'s number of each workload; here they are numbered from 0."""
         self.tree: list[int] = tree.tolist()
         self.transfer: list[int] = (at * trees + tree).tolist()
-        self.arrives: list[int] = (taker * trees + tree).tolist()
+        self.arrives: list[int] = (receiver * trees + tree).tolist()
         self.capacity: list[int] = np.asarray(problem.capacity)[:-1].tolist()
         routes = [
             [link for link in route if link < len(self.capacity)]
@@ -51,12 +51,12 @@ class PlainEnvironment:
         self.links = [routes[h] for h in hop]
         self.on_link: list[list[int]] = [[] for _ in self.capacity]
         self.by_transfer: dict[int, list[int]] = {}
-        self.by_giver: dict[int, list[int]] = {}
-        for workload, gives in enumerate((giver * trees + tree).tolist()):
+        self.by_sender: dict[int, list[int]] = {}
+        for workload, source in enumerate((sender * trees + tree).tolist()):
             for link in self.links[workload]:
                 self.on_link[link].append(workload)
             self.by_transfer.setdefault(self.transfer[workload], []).append(workload)
-            self.by_giver.setdefault(gives, []).append(workload)
+            self.by_sender.setdefault(source, []).append(workload)
         self.stage: list[int] = np.asarray(problem.stage).tolist()
         self.barrier = bool(problem.barrier)
         # A root's copies also wait for the reduces into it.
@@ -101,7 +101,7 @@ class PlainEnvironment:
         if self.barrier and self.stage[server_and_tree % self.pieces] > self.open:
             self.behind_barrier.append(server_and_tree)
             return
-        for workload in self.by_giver.get(server_and_tree, ()):
+        for workload in self.by_sender.get(server_and_tree, ()):
             if self.transfer[workload] in self.pending:
                 self.ready.add(workload)
 
@@ -237,7 +237,7 @@ class NumpyEnvironment(PlainEnvironment):
             key: np.array(w, np.intp) for key, w in self.by_transfer.items()
         }
         self.trees = np.array(self.tree)
-        self.indices_by_giver = {key: np.array(w, np.intp) for key, w in self.by_giver.items()}
+        self.indices_by_sender = {key: np.array(w, np.intp) for key, w in self.by_sender.items()}
         self.is_pending_first = np.zeros(len(self.waiting_first), bool)
         self.is_pending_first[self.pending_first] = True
         self.transfers = np.array(self.transfer)
@@ -253,7 +253,7 @@ class NumpyEnvironment(PlainEnvironment):
         if self.barrier and self.stage[server_and_tree % self.pieces] > self.open:
             self.behind_barrier.append(server_and_tree)
             return
-        workloads = self.indices_by_giver.get(server_and_tree)
+        workloads = self.indices_by_sender.get(server_and_tree)
         if workloads is not None:
             self.are_ready[workloads] = self.is_pending[self.transfers[workloads]]
 

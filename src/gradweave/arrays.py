@@ -95,5 +95,15 @@ def read(path: Path) -> dict[str, NDArray[Any]]:
         raise _unreadable(path, error) from error
 
 
+def renamed(
+    arrays: Mapping[str, NDArray[Any]], old_names: Mapping[str, str]
+) -> dict[str, NDArray[Any]]:
+    """Arrays by the new names of their paths' parts, which dots separate."""
+    return {
+        ".".join(old_names.get(part, part) for part in name.split(".")): array
+        for name, array in arrays.items()
+    }
+
+
 def _unreadable(path: Path, error: Exception) -> FileError:
     return FileError(f"{path}: cannot be read as safetensors: {error}")

@@ -44,10 +44,7 @@ def load(
         FileError: where the file cannot be read, or has other arrays.
     """
     names, leaves, structure = _flatten(like)
-    by_name = {
-        ".".join(old_names.get(part, part) for part in name.split(".")): array
-        for name, array in arrays.read(path).items()
-    }
+    by_name = arrays.renamed(arrays.read(path), old_names)
     if set(by_name) != set(names):
         odd = sorted(set(by_name) ^ set(names))[0]
         raise FileError(f"{path}: array {odd!r} is missing, or there is no use for it{hint}")

@@ -89,16 +89,16 @@ def scores(
         before, loads = carry
         real = place < count
         after = send(problem, before, hops[place], trees[place], real)
-        return after, loads.sent(problem.taker[hops[place]], real)
+        return after, loads.sent(problem.receiver[hops[place]], real)
 
     state, loads = jax.lax.fori_loop(0, len(hops), one, (state, Loads.start(seen)))
     numbers, can = features.of_hops(problem, graph, seen, state, loads)
 
     def on_hop(hop: Array) -> tuple[Array, Array]:
         numbers, can = features.of_pieces(problem, seen, state, hop)
-        return piece_scores(looked.weights, problem.taker[hop], numbers), can
+        return piece_scores(looked.weights, problem.receiver[hop], numbers), can
 
-    pieces, pieces_can = jax.lax.map(on_hop, jnp.arange(len(problem.giver)))
+    pieces, pieces_can = jax.lax.map(on_hop, jnp.arange(len(problem.sender)))
     return Scores(hop_scores(looked.weights, numbers), can, pieces, pieces_can)
 
 

@@ -57,15 +57,18 @@ def some_order(seed: int) -> Order:
 
 
 AXES = {
-    **dict.fromkeys(("giver", "taker", "giver_link", "taker_link"), "H"),
+    **dict.fromkeys(("sender", "receiver", "sender_link", "receiver_link"), "H"),
     **dict.fromkeys(("waiting", "pending", "height"), "NQ"),
-    **dict.fromkeys(("at_giver", "root", "stage", "then"), "Q"),
+    **dict.fromkeys(("by_sender", "root", "stage", "then"), "Q"),
     **{"hop_links": "HR", "crosses": "LH", "capacity": "L", "allowed": "HQ", "intake": "N"},
     **dict.fromkeys(("bound", "limit", "grown", "barrier"), ""),
 }
-NUMBERS = {"giver": "server", "taker": "server", "root": "server", "then": "tree"} | dict.fromkeys(
-    ("giver_link", "taker_link", "hop_links"), "link"
-)
+NUMBERS = {
+    "sender": "server",
+    "receiver": "server",
+    "root": "server",
+    "then": "tree",
+} | dict.fromkeys(("sender_link", "receiver_link", "hop_links"), "link")
 """Fields whose values are themselves servers, links or trees."""
 STATE_AXES = {
     **dict.fromkeys(("waiting", "pending", "arriving", "sent_round", "sent_hop"), "NQ"),

@@ -108,8 +108,8 @@ def test_odds_are_those_of_a_hop_and_then_of_a_tree_on_it():
     for t, b, k in np.argwhere(log.draws.real):
         draw = jax.tree.map(lambda x: x[t, b, k], log.draws)  # noqa: B023
         odds = softmax((weights.hop[t, b] * draw.hop_features).sum(-1), draw.hop_can)[draw.hop]
-        taker = int(problem.taker[draw.hop])
-        pieces = draw.piece_features @ weights.piece[t, b, taker] + weights.match[t, b, taker]
+        receiver = int(problem.receiver[draw.hop])
+        pieces = draw.piece_features @ weights.piece[t, b, receiver] + weights.match[t, b, receiver]
         odds *= softmax(pieces, draw.piece_can)[draw.piece]
         assert np.exp(draw.log_probability) == pytest.approx(odds, rel=1e-3)
 

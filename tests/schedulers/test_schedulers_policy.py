@@ -139,7 +139,11 @@ def test_the_best_actions_are_the_same_round_after_round(case, seed):
     )
     play = OngoingEpisode(compiled)
     servers, trees = compiled.waiting.shape
-    shapes = ((len(compiled.hops.giver), HOP_FEATURES), (servers, PIECE_FEATURES), (servers, trees))
+    shapes = (
+        (len(compiled.hops.sender), HOP_FEATURES),
+        (servers, PIECE_FEATURES),
+        (servers, trees),
+    )
     whole = ((size().hops, HOP_FEATURES), (size().servers, PIECE_FEATURES), start.waiting.shape)
     while play.left:
         candidates = play.features().candidates

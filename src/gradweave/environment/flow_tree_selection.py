@@ -47,7 +47,7 @@ def observe(problem: Problem, state: State) -> TreeObservation:
     # With grown trees several hops can make the same transfer: count it once.
     cells = jnp.zeros(state.pending.shape, bool)
     columns = jnp.arange(workloads.shape[1])
-    key = jnp.where(problem.at_giver, problem.giver[:, None], problem.taker[:, None])
+    key = jnp.where(problem.by_sender, problem.sender[:, None], problem.receiver[:, None])
     cells = cells.at[key, columns].max(workloads)
     load = (problem.crosses @ workloads.sum(1).astype(jnp.float32)) / problem.capacity.clip(1)
     exists = problem.pending.any(0)

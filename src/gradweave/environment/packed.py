@@ -1,6 +1,6 @@
 """One stage of a problem, laid out for `rollouts`: trees are bits of words, hops stand in a grid.
 
-Everything here is made on the host, once for a problem; the rollouts' program holds it as
+Everything here is computed on the host, once for a problem; the rollouts' program holds it as
 constants. Axes, beside those of `Problem`: W words of 32 trees each; P places of the grid of G
 groups by K rows that the hops stand in, the last places empty.
 """
@@ -35,12 +35,12 @@ class Stage:
     """G: a hop stands in group ``place % G``."""
     rows: int
     """K: hops of a group."""
-    giver: NDArray[np.int64]
-    """[P] server that gives."""
-    taker: NDArray[np.int64]
-    """[P] server that takes."""
-    own: NDArray[np.int64]
-    """[P] server that the hop's transfers are told apart by: see `Problem.at_giver`."""
+    sender: NDArray[np.int64]
+    """[P] server that each hop sends from."""
+    receiver: NDArray[np.int64]
+    """[P] server that it sends to."""
+    row_server: NDArray[np.int64]
+    """[P] server whose rows of [N, Q] arrays the hop's transfers have: see `Problem.by_sender`."""
     allowed: NDArray[np.uint32]
     """[P, W] trees of each hop."""
     links: NDArray[np.int64]
@@ -48,9 +48,9 @@ class Stage:
     capacity: NDArray[np.int64]
     """[L] transfers that each link carries in a round."""
     pending: NDArray[np.uint32]
-    """[N·W] transfers to come, by the server that they are told apart by."""
-    at_giver: bool
-    """Whether that is the giver: a fixed tree's reduces."""
+    """[N·W] transfers to come, by row."""
+    by_sender: bool
+    """Whether rows are senders': a fixed tree's reduces."""
     grown: bool
     """Whether a transfer can take one of several hops."""
     workloads: int
@@ -66,7 +66,7 @@ class Stage:
     @property
     def places(self) -> int:
         """P."""
-        return len(self.giver)
+        return len(self.sender)
 
     @property
     def route(self) -> int:
@@ -80,7 +80,7 @@ class Stage:
 
     @cached_property
     def one_each(self) -> bool:
-        """Whether each link carries one transfer a round, so that sending blocks the own hop."""
+        """Whether each link carries one transfer a round, so that sending blocks its hop."""
         return bool((self.capacity[self.links[self.links < self.no_link]] == 1).all())
 
     @cached_property
@@ -117,17 +117,17 @@ class Stage:
     @cached_property
     def prefixes(self) -> list[tuple[NDArray[np.int64], NDArray[np.uint32]]]:
         """For reduces on fixed trees: ([N] a child of each server, [N, W] in which trees), all."""
-        if not self.at_giver:
+        if not self.by_sender:
             return []
         into: list[list[int]] = [[] for _ in range(self.servers)]
         for place in range(len(self.hops)):
-            into[self.taker[place]].append(place)
+            into[self.receiver[place]].append(place)
         found = []
         for nth in range(max(map(len, into))):
             place = np.array([places[nth] if nth < len(places) else 0 for places in into])
             exists = np.array([nth < len(places) for places in into])
             found.append(
-                (self.giver[place], np.where(exists[:, None], self.allowed[place], np.uint32(0)))
+                (self.sender[place], np.where(exists[:, None], self.allowed[place], np.uint32(0)))
             )
         return found
 
@@ -158,8 +158,10 @@ def _stage(host: Problem, number: int) -> Stage:
     rows = max(2, round((len(hops) / 3) ** 0.5))  # groups are cheaper to go through than rows
     groups = -(-len(hops) // rows)
     more = groups * rows - len(hops)
-    giver, taker = (np.pad(np.asarray(end)[hops], (0, more)) for end in (host.giver, host.taker))
-    at_giver = bool(host.at_giver[trees[0]])
+    sender, receiver = (
+        np.pad(np.asarray(end)[hops], (0, more)) for end in (host.sender, host.receiver)
+    )
+    by_sender = bool(host.by_sender[trees[0]])
     capacity = np.asarray(host.capacity)[:-1].astype(np.int64)
     links = np.full((groups * rows, host.hop_links.shape[1]), len(capacity))
     for place, route in enumerate(np.asarray(host.hop_links)[hops]):
@@ -172,14 +174,14 @@ def _stage(host: Problem, number: int) -> Stage:
         hops=hops,
         groups=groups,
         rows=rows,
-        giver=giver,
-        taker=taker,
-        own=giver if at_giver else taker,
+        sender=sender,
+        receiver=receiver,
+        row_server=sender if by_sender else receiver,
         allowed=np.pad(packed(here), ((0, more), (0, 0))),
         links=links,
         capacity=capacity,
         pending=packed(pending[:, trees]).reshape(-1),
-        at_giver=at_giver,
+        by_sender=by_sender,
         grown=bool(host.grown),
         workloads=int(here.sum()),
         most=int(here.sum(1).max()),

@@ -22,22 +22,22 @@ ENDLESS = 2**20
 class Problem(eqx.Module):
     """What never changes in an episode. Padding is masked: no hop, tree or server of it is used.
 
-    A **tree** is one piece in one stage. A **hop** is a route with only switches inside, along
-    which what its *giver* has goes to its *taker*. A **workload** is a hop and a tree. With grown
-    trees a reduce-scatter is played as the all-gather that it is when time runs backward, so that
-    a hop's giver is then the server that its route enters.
+    A **tree** is one piece in one stage. A **hop** is a route with only switches inside, from its
+    *sender* to its *receiver*. A **workload** is a hop and a tree. With grown trees a
+    reduce-scatter is played as the all-gather that it is when time runs backward: a hop's sender is
+    then the server that its route enters.
     """
 
-    giver: Int[Array, " H"]
+    sender: Int[Array, " H"]
     """Server that has to be ready before the hop can be used."""
-    taker: Int[Array, " H"]
-    """Server that is one step nearer to ready after it."""
+    receiver: Int[Array, " H"]
+    """Server that waits for one transfer less after it."""
     hop_links: Int[Array, "H R"]
     """Links of each hop's route; filled up with the last link, which stands for none."""
-    giver_link: Int[Array, " H"]
-    """The link of each hop's route at its giver's end."""
-    taker_link: Int[Array, " H"]
-    """The link at its taker's end."""
+    sender_link: Int[Array, " H"]
+    """The link of each hop's route at its sender's end."""
+    receiver_link: Int[Array, " H"]
+    """The link at its receiver's end."""
     crosses: Bool[Array, "L H"]
     """Whether a link lies on a hop's route; nothing lies on the last link."""
     capacity: Int[Array, " L"]
@@ -45,12 +45,12 @@ class Problem(eqx.Module):
     allowed: Bool[Array, "H Q"]
     """Which workloads exist: with fixed trees those of the trees, else all of the stage."""
     waiting: Int[Array, "N Q"]
-    """Transfers into each server that it waits for before it can give, at the start."""
+    """Transfers into each server that it waits for before it can send, at the start."""
     pending: Bool[Array, "N Q"]
-    """Transfers to come at the start, by the server that stands for them: see `at_giver`."""
-    at_giver: Bool[Array, " Q"]
-    """Whether a tree's transfers are told apart by the server that gives (it gives once: a fixed
-    tree of a reduce-scatter) rather than by the one that takes (it takes once)."""
+    """Transfers not sent at the start; a transfer's row is a server: see `by_sender`."""
+    by_sender: Bool[Array, " Q"]
+    """Whether the row of a tree's transfers is their sender (which sends once: a fixed tree of a
+    reduce-scatter) and not their receiver (which receives once)."""
     root: Int[Array, " Q"]
     """Server at which each tree's piece is reduced, or starts from."""
     stage: Int[Array, " Q"]
@@ -60,7 +60,7 @@ class Problem(eqx.Module):
     height: Int[Array, "N Q"]
     """Rounds that the longest chain of transfers takes which each begins; 0 with grown trees."""
     intake: Int[Array, " N"]
-    """Transfers that each server can take in a round."""
+    """Transfers that each server can receive in a round."""
     bound: Int[Array, "2"]
     """Lower bound on each stage's rounds."""
     limit: Int[Array, ""]
@@ -126,49 +126,26 @@ def stack(problems: Sequence[Problem]) -> Problem:
 OUT_OF_REACH = 9
 """Stage of the trees that are padding."""
 
+_AXES = {"N": "servers", "Q": "trees", "H": "hops", "L": "links", "R": "route"}
+
 
 def _padded(arrays: dict[str, NDArray], size: Size) -> Problem:
-    """The arrays at their full lengths."""
-    none = size.links - 1
-    own_links = len(arrays["capacity"])
-    table = arrays["hop_links"]
-    table = np.where(table == own_links, none, table)
-    lengths = {
-        "giver": (size.hops,),
-        "taker": (size.hops,),
-        "giver_link": (size.hops,),
-        "taker_link": (size.hops,),
-        "allowed": (size.hops, size.trees),
-        "waiting": (size.servers, size.trees),
-        "pending": (size.servers, size.trees),
-        "height": (size.servers, size.trees),
-        "intake": (size.servers,),
-        "at_giver": (size.trees,),
-        "root": (size.trees,),
-    }
-    padded = {
-        name: np.pad(
-            arrays[name], [(0, n - m) for n, m in zip(to, arrays[name].shape, strict=True)]
-        )
-        for name, to in lengths.items()
-    }
-    hop_links = np.full((size.hops, size.route), none)
-    hop_links[: table.shape[0], : table.shape[1]] = table
+    """The arrays at the lengths that the annotations of `Problem` name."""
+    no_link, unpadded_no_link = size.links - 1, len(arrays["capacity"])
+    padding = {"hop_links": no_link, "stage": OUT_OF_REACH, "then": -1}
+    padded = {}
+    for name, array in arrays.items():
+        axes = Problem.__annotations__[name].dim_str.split()
+        lengths = [getattr(size, _AXES[axis]) if axis in _AXES else int(axis) for axis in axes]
+        padded[name] = np.full(lengths, padding.get(name, 0), array.dtype)
+        padded[name][tuple(map(slice, array.shape))] = array
+    hop_links, capacity = padded["hop_links"], np.minimum(padded["capacity"], ENDLESS)
+    hop_links[hop_links == unpadded_no_link] = no_link
+    capacity[no_link] = ENDLESS
     crosses = np.zeros((size.links, size.hops), bool)
     crosses[hop_links.T, np.arange(size.hops)] = True
-    crosses[none] = False
-    capacity = np.zeros(size.links, np.int64)
-    capacity[:own_links] = arrays["capacity"]
-    capacity[none] = ENDLESS
-    more = size.trees - len(arrays["stage"])
-    padded |= {
-        "hop_links": hop_links,
-        "crosses": crosses,
-        "capacity": np.minimum(capacity, ENDLESS),
-        "stage": np.pad(arrays["stage"], (0, more), constant_values=OUT_OF_REACH),
-        "then": np.pad(arrays["then"], (0, more), constant_values=-1),
-        **{name: arrays[name] for name in ("bound", "limit", "grown", "barrier")},
-    }
+    crosses[no_link] = False
+    padded |= {"capacity": capacity, "crosses": crosses}
     return Problem(
         **{
             name: jnp.asarray(value, bool if value.dtype == bool else jnp.int32)

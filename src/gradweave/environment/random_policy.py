@@ -29,9 +29,9 @@ def draw(
     total = counts.sum()
     number = scaled(bits, total.astype(jnp.uint32)).astype(jnp.int32)
     hop, number = _bin(counts, number)
-    giver, taker = problem.giver[hop], problem.taker[hop]
-    pending = jnp.where(problem.at_giver, state.pending[giver], state.pending[taker])
-    ready = problem.allowed[hop] & (state.waiting[giver] == 0) & pending & state.selected
+    sender, receiver = problem.sender[hop], problem.receiver[hop]
+    pending = jnp.where(problem.by_sender, state.pending[sender], state.pending[receiver])
+    ready = problem.allowed[hop] & (state.waiting[sender] == 0) & pending & state.selected
     tree, _ = _bin(ready.astype(jnp.int32), number)
     return hop, tree, total > 0
 

@@ -43,8 +43,8 @@ class Lanes(eqx.Module):
 
     pending: UInt32[Array, "NW B"]
     """Transfers not sent yet."""
-    gives: UInt32[Array, "NW B"]
-    """Trees in which each server can give in this round."""
+    can_send: UInt32[Array, "NW B"]
+    """Trees that each server can send in this round."""
     selected: UInt32[Array, "W B"]
     """Trees selected in this round."""
     count: UInt[Array, "P B"]
@@ -156,7 +156,7 @@ def _play(
     stage: Stage, key: Array, *, lanes: int, episodes: int, share: float, schedules: bool
 ) -> tuple[Progress, Lanes]:
     """Plays one stage until each environment has played all its episodes."""
-    own, trees_key = jax.random.bits(key, (2, lanes), jnp.uint32)
+    seed, trees_key = jax.random.bits(key, (2, lanes), jnp.uint32)
     flat = stage.servers * len(stage.trees) + 1
 
     def a_round(carry: tuple) -> tuple:
@@ -167,7 +167,7 @@ def _play(
 
         def a_step(carry: tuple) -> tuple:
             state, steps, more = carry
-            bits = hashed(own ^ hashed(steps))
+            bits = hashed(seed ^ hashed(steps))
             state, can = _send(stage, functools.partial(_apart, more), state, bits, progress)
             return state, steps + 1, can.any()
 
@@ -180,7 +180,7 @@ def _play(
     never = jnp.full((flat, lanes), NEVER, jnp.int32) if schedules else None
     state = Lanes(
         pending=zeros((len(stage.pending), lanes)),
-        gives=zeros((len(stage.pending), lanes)),
+        can_send=zeros((len(stage.pending), lanes)),
         selected=zeros((stage.words, lanes)),
         count=zeros((stage.places, lanes)).astype(_count_type(stage)),
         room=None if stage.one_each else zeros((len(stage.listed) + 1, lanes)).astype(jnp.uint16),
@@ -217,21 +217,21 @@ def _begin_round(
     playing = episode < episodes
     first = jnp.asarray(stage.pending)[:, None]
     pending = jnp.where(over & playing, first, state.pending)
-    gives = apart(functools.partial(_gives, stage), pending)
-    count = apart(functools.partial(_counts, stage), pending, gives, selected)
+    can_send = apart(functools.partial(_can_send, stage), pending)
+    count = apart(functools.partial(_counts, stage), pending, can_send, selected)
     room = state.room
     if room is not None:
         most = np.minimum(np.append(stage.capacity[stage.listed], MOST), MOST)
         room = jnp.broadcast_to(jnp.asarray(most, room.dtype)[:, None], room.shape)
     return (
         Progress(episode, jnp.where(over, 0, progress.round) + playing, rounds, progress.steps),
-        Lanes(pending, gives, selected, count, room, state.sent_round, state.sent_hop),
+        Lanes(pending, can_send, selected, count, room, state.sent_round, state.sent_hop),
     )
 
 
-def _gives(stage: Stage, pending: Array) -> Array:
+def _can_send(stage: Stage, pending: Array) -> Array:
     """[NW, B] trees in which each server waits for nothing."""
-    if not stage.at_giver:
+    if not stage.by_sender:
         return ~pending
     shape = (stage.servers, stage.words, -1)
     by_server = pending.reshape(shape)
@@ -239,25 +239,28 @@ def _gives(stage: Stage, pending: Array) -> Array:
     return ~functools.reduce(jnp.bitwise_or, waits).reshape(pending.shape)
 
 
-def _counts(stage: Stage, pending: Array, gives: Array, selected: Array) -> Array:
+def _counts(stage: Stage, pending: Array, can_send: Array, selected: Array) -> Array:
     """[P, B] workloads that are ready on each hop."""
     count = jnp.zeros((), _count_type(stage))
     for word in range(stage.words):
-        ready = gives[stage.giver * stage.words + word] & pending[stage.own * stage.words + word]
+        ready = (
+            can_send[stage.sender * stage.words + word]
+            & pending[stage.row_server * stage.words + word]
+        )
         ready &= jnp.asarray(stage.allowed[:, word])[:, None] & selected[word]
         count = count + jax.lax.population_count(ready).astype(count.dtype)
     return count
 
 
-def _drawn_trees(own: Array, number: Array, words: int, share: float) -> Array:
+def _drawn_trees(seed: Array, number: Array, words: int, share: float) -> Array:
     """[W, B] trees at random, each with the chance given: its binary digits choose and or or."""
     digits = round(share * 256)
     if digits == 256:
-        return jnp.full((words, len(own)), 2**WORD - 1, jnp.uint32)
-    drawn = jnp.zeros((words, len(own)), jnp.uint32)
+        return jnp.full((words, len(seed)), 2**WORD - 1, jnp.uint32)
+    drawn = jnp.zeros((words, len(seed)), jnp.uint32)
     for place in range(8):
         bits = jnp.stack(
-            [hashed(own ^ hashed((number * words + word) * 8 + place)) for word in range(words)]
+            [hashed(seed ^ hashed((number * words + word) * 8 + place)) for word in range(words)]
         )
         drawn = drawn | bits if digits >> place & 1 else drawn & bits
     return drawn
@@ -270,7 +273,7 @@ def _send(
     width, lane = bits.shape[0], jnp.arange(bits.shape[0], dtype=jnp.uint32)
     place, nth, can = _drawn_hop(stage, apart, state.count, bits)
     word, bit = _drawn_tree(stage, apart, state, place, nth, can)
-    own, links, row, at = apart(functools.partial(_whereabouts, stage), place, word, bit, can)
+    server, links, row, at = apart(functools.partial(_whereabouts, stage), place, word, bit, can)
     # The bit is set; taking it away leaves the others as they are.
     pending = _at(state.pending, row * width + lane, add=jnp.zeros_like(bit) - bit)
     room, full = state.room, None
@@ -278,13 +281,17 @@ def _send(
         room, full = apart(functools.partial(_less_room, stage), room, links)
     elif stage.looked_up:
         full = apart(functools.partial(_full, stage), links)
-    holds = apart(functools.partial(_holds, stage), state.gives, word, bit) if stage.grown else None
-    count = _less_count(stage, state.count, own, jnp.where(can, place, 2**16), links, holds, full)
+    holds = (
+        apart(functools.partial(_holds, stage), state.can_send, word, bit) if stage.grown else None
+    )
+    count = _less_count(
+        stage, state.count, server, jnp.where(can, place, 2**16), links, holds, full
+    )
     sent_round, sent_hop = state.sent_round, state.sent_hop
     if sent_round is not None and sent_hop is not None:
         sent_round = _at(sent_round, at * width + lane, put=progress.round - 1)
         sent_hop = _at(sent_hop, at * width + lane, put=place.astype(jnp.int32))
-    return Lanes(pending, state.gives, state.selected, count, room, sent_round, sent_hop), can
+    return Lanes(pending, state.can_send, state.selected, count, room, sent_round, sent_hop), can
 
 
 def _drawn_hop(
@@ -336,13 +343,13 @@ def _drawn_tree(
     """The n-th tree whose workload is ready on a hop: its word, and its bit in it."""
     lane = jnp.arange(len(place), dtype=jnp.uint32)
 
-    def ready(gives: Array, pending: Array, selected: Array, place: Array) -> list[Array]:
+    def ready(can_send: Array, pending: Array, selected: Array, place: Array) -> list[Array]:
         both = _at(_ends(stage), place)
-        giver, own = both & 0xFFFF, both >> 16
+        sender, server = both & 0xFFFF, both >> 16
         found = []
         for word in range(stage.words):
-            here = _at(gives, (giver * stage.words + word) * len(lane) + lane)
-            here &= _at(pending, (own * stage.words + word) * len(lane) + lane) & selected[word]
+            here = _at(can_send, (sender * stage.words + word) * len(lane) + lane)
+            here &= _at(pending, (server * stage.words + word) * len(lane) + lane) & selected[word]
             found.append(here & _at(jnp.asarray(stage.allowed[:, word]), place))
         return found
 
@@ -356,7 +363,7 @@ def _drawn_tree(
             word = jnp.where(number == i, words[i], word)
         return jnp.where(can, _nth_bit(word, found >> 16), jnp.uint32(0))
 
-    words = apart(ready, state.gives, state.pending, state.selected, place)
+    words = apart(ready, state.can_send, state.pending, state.selected, place)
     found = apart(in_words, words, nth)
     return found & 0xFFFF, apart(in_word, words, found, can)
 
@@ -375,25 +382,25 @@ def _nth_bit(word: Array, nth: Array) -> Array:
 def _whereabouts(
     stage: Stage, place: Array, word: Array, bit: Array, can: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """Of a workload: own server, links, row in `pending`, row in `sent_round`; none if it is 0."""
+    """Of a workload: row server, links, row in `pending`, row in `sent_round`; none if it is 0."""
     narrow = _number_type(stage)
     none = jnp.asarray(jnp.iinfo(narrow).max, narrow)
-    own = _at(_ends(stage), place) >> 16
+    server = _at(_ends(stage), place) >> 16
     table = jnp.asarray(stage.links.T.reshape(-1), narrow)
     positions = jnp.arange(stage.route, dtype=jnp.uint32)[:, None] * stage.places
     tree = word * WORD + (WORD - 1 - jax.lax.clz(bit))
     trees = len(stage.trees)
     return (
-        jnp.where(can, own.astype(narrow), none),
+        jnp.where(can, server.astype(narrow), none),
         jnp.where(can, _at(table, place + positions), none),
-        own * stage.words + word,
-        jnp.where(can, own * trees + tree, jnp.uint32(stage.servers * trees)),
+        server * stage.words + word,
+        jnp.where(can, server * trees + tree, jnp.uint32(stage.servers * trees)),
     )
 
 
-def _holds(stage: Stage, gives: Array, word: Array, bit: Array) -> Array:
-    """[N, B] whether each server could give the workload's tree: 1 or 0."""
-    by_server = gives.reshape(stage.servers, stage.words, -1)
+def _holds(stage: Stage, can_send: Array, word: Array, bit: Array) -> Array:
+    """[N, B] whether each server could send the workload's tree: 1 or 0."""
+    by_server = can_send.reshape(stage.servers, stage.words, -1)
     here = by_server[:, 0]
     for i in range(1, stage.words):
         here = jnp.where(word == i, by_server[:, i], here)
@@ -424,7 +431,7 @@ def _less_room(stage: Stage, room: Array, links: Array) -> tuple[Array, Array]:
 def _less_count(
     stage: Stage,
     count: Array,
-    own: Array,
+    row_server: Array,
     place: Array,
     links: Array,
     holds: Array | None,
@@ -433,8 +440,10 @@ def _less_count(
     """[P, B] without what the workload sent rules out: the same transfer, and full links' hops."""
     one = jnp.asarray(1, count.dtype)
     if holds is not None:
-        fewer = count - jnp.minimum(count, holds[stage.giver].astype(count.dtype))
-        count = jnp.where(jnp.asarray(stage.own, own.dtype)[:, None] == own, fewer, count)
+        fewer = count - jnp.minimum(count, holds[stage.sender].astype(count.dtype))
+        count = jnp.where(
+            jnp.asarray(stage.row_server, row_server.dtype)[:, None] == row_server, fewer, count
+        )
     elif not stage.one_each:
         here = jnp.arange(stage.places, dtype=jnp.uint32)[:, None] == place
         count = jnp.where(here, count - jnp.minimum(count, one), count)
@@ -450,8 +459,8 @@ def _less_count(
 
 
 def _ends(stage: Stage) -> Array:
-    """[P] giver, and own server << 16."""
-    return jnp.asarray(stage.giver | stage.own << 16, jnp.uint32)
+    """[P] sender, and row server << 16."""
+    return jnp.asarray(stage.sender | stage.row_server << 16, jnp.uint32)
 
 
 def _count_type(stage: Stage) -> Any:

@@ -24,9 +24,9 @@ class State(eqx.Module):
     turn: Int[Array, ""]
     """Whose turn it is: `FLOW_TREE_SELECTION` or `WORKLOAD_SCHEDULING`."""
     waiting: Int[Array, "N Q"]
-    """Transfers that each server still waits for before it can give."""
+    """Transfers that each server still waits for before it can send."""
     pending: Bool[Array, "N Q"]
-    """Transfers not sent yet; see `Problem.at_giver`."""
+    """Transfers not sent yet; see `Problem.by_sender`."""
     arriving: Int[Array, "N Q"]
     """Transfers that are on the way in this round."""
     room: Int[Array, " L"]
@@ -57,7 +57,7 @@ class State(eqx.Module):
 def reset(problem: Problem) -> State:
     """The state before the first round, at the turn of flow-tree selection."""
     never = jnp.full(problem.waiting.shape, NEVER, jnp.int16)
-    wide = problem.giver.shape[0] > jnp.iinfo(jnp.int16).max
+    wide = problem.sender.shape[0] > jnp.iinfo(jnp.int16).max
     zero = jnp.zeros((), jnp.int32)
     trees = jnp.zeros(problem.root.shape, bool)
     return State(
@@ -69,8 +69,8 @@ def reset(problem: Problem) -> State:
         pending=problem.pending,
         arriving=jnp.zeros(problem.waiting.shape, jnp.int16),
         room=problem.capacity,
-        blocked=jnp.zeros(problem.giver.shape, bool),
-        count=jnp.zeros(problem.giver.shape, jnp.int32),
+        blocked=jnp.zeros(problem.sender.shape, bool),
+        count=jnp.zeros(problem.sender.shape, jnp.int32),
         selected=trees,
         selected_before=trees,
         sent=zero,
@@ -94,11 +94,11 @@ def ready(problem: Problem, state: State, trees: Bool[Array, " Q"]) -> Bool[Arra
         state: the episode.
         trees: whose workloads are asked for.
     """
-    gives = (state.waiting == 0)[problem.giver]
+    can_send = (state.waiting == 0)[problem.sender]
     pending = jnp.where(
-        problem.at_giver, state.pending[problem.giver], state.pending[problem.taker]
+        problem.by_sender, state.pending[problem.sender], state.pending[problem.receiver]
     )
-    return problem.allowed & gives & pending & trees & open_trees(problem, state)
+    return problem.allowed & can_send & pending & trees & open_trees(problem, state)
 
 
 def ready_words(problem: Problem, state: State, trees: Bool[Array, " Q"]) -> UInt32[Array, "H W"]:
@@ -109,11 +109,11 @@ def ready_words(problem: Problem, state: State, trees: Bool[Array, " Q"]) -> UIn
         state: the episode.
         trees: whose workloads are asked for.
     """
-    gives, pending = packed(state.waiting == 0), packed(state.pending)
-    at_giver = packed(problem.at_giver)
-    own = (pending[problem.giver] & at_giver) | (pending[problem.taker] & ~at_giver)
+    can_send, pending = packed(state.waiting == 0), packed(state.pending)
+    by_sender = packed(problem.by_sender)
+    unsent = (pending[problem.sender] & by_sender) | (pending[problem.receiver] & ~by_sender)
     asked = packed(trees & open_trees(problem, state))
-    return packed(problem.allowed) & gives[problem.giver] & own & asked
+    return packed(problem.allowed) & can_send[problem.sender] & unsent & asked
 
 
 def packed(table: Bool[Array, "... Q"]) -> UInt32[Array, "... W"]:

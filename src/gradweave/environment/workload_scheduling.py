@@ -28,7 +28,7 @@ class WorkloadObservation(eqx.Module):
     room: Float[Array, " L"]
     """Share of each link direction's capacity that is free in this round."""
     held: Float[Array, "N Q"]
-    """Whether each server is ready to give, tree by tree."""
+    """Whether each server is ready to send, tree by tree."""
     pending: Float[Array, "N Q"]
     """Transfers not sent yet."""
 
@@ -69,13 +69,13 @@ def send(
             with True: see `schedule`.
     """
     can = jnp.asarray(can)
-    giver, taker = problem.giver[hop], problem.taker[hop]
-    at_giver = problem.at_giver[tree]
-    key = jnp.where(at_giver, giver, taker)
+    sender, receiver = problem.sender[hop], problem.receiver[hop]
+    by_sender = problem.by_sender[tree]
+    key = jnp.where(by_sender, sender, receiver)
     # The same transfer is no workload any more on any hop.
-    keys = jnp.where(at_giver, problem.giver, problem.taker)
-    gives = (jnp.take(state.waiting, tree, axis=1) == 0)[problem.giver]
-    gone = can & (keys == key) & gives & problem.allowed.T[tree]
+    keys = jnp.where(by_sender, problem.sender, problem.receiver)
+    can_send = (jnp.take(state.waiting, tree, axis=1) == 0)[problem.sender]
+    gone = can & (keys == key) & can_send & problem.allowed.T[tree]
     room, blocked = state.room.at[problem.hop_links[hop]].add(-can.astype(jnp.int32)), state.blocked
     for position in range(problem.hop_links.shape[-1]):
         link = problem.hop_links[hop, position]
@@ -85,7 +85,7 @@ def send(
     return dataclasses.replace(
         state,
         pending=state.pending.at[row, tree].set(False, mode="drop"),
-        arriving=state.arriving.at[taker, tree].add(can.astype(jnp.int16)),
+        arriving=state.arriving.at[receiver, tree].add(can.astype(jnp.int16)),
         room=room,
         blocked=blocked,
         count=state.count - gone.astype(state.count.dtype),
@@ -107,12 +107,12 @@ def schedule(problem: Problem, state: State, workload: Int[Array, ""]) -> State:
     """
     trees = problem.root.shape[0]
     hop, tree = workload // trees, workload % trees
-    key = jnp.where(problem.at_giver[tree], problem.giver[hop], problem.taker[hop])
+    key = jnp.where(problem.by_sender[tree], problem.sender[hop], problem.receiver[hop])
     can = (
         (workload >= 0)
         & (workload < problem.allowed.size)
         & problem.allowed[hop, tree]
-        & (state.waiting[problem.giver[hop], tree] == 0)
+        & (state.waiting[problem.sender[hop], tree] == 0)
         & state.pending[key, tree]
         & state.selected[tree]
         & ~state.blocked[hop]

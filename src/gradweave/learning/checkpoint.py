@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from gradweave import arrays, pytrees
 from gradweave.learning.networks import COMMON, HierarchicalPolicy
-from gradweave.schedulers.learned.learned import FORMAT, VERSION
+from gradweave.schedulers.learned.learned import FORMAT, OLD_NAMES, VERSION
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ def load(path: Path, like: T, kind: str) -> T:
         FileError: where the file cannot be read, is of another format or of other shapes.
     """
     metadata(path, kind)
-    return jax.tree.map(jnp.asarray, pytrees.load(path, like))
+    return jax.tree.map(jnp.asarray, pytrees.load(path, like, old_names=OLD_NAMES))
 
 
 def save_policy(path: Path, policy: HierarchicalPolicy, about: dict[str, Any]) -> None:

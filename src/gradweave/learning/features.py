@@ -40,16 +40,16 @@ class Graph(eqx.Module):
         """The matrices of a problem."""
         servers = problem.waiting.shape[0]
         crosses = problem.crosses.astype(jnp.float32)
-        gives = jax.nn.one_hot(problem.giver, servers, axis=0)
-        takes = jax.nn.one_hot(problem.taker, servers, axis=0)
+        sends = jax.nn.one_hot(problem.sender, servers, axis=0)
+        receives = jax.nn.one_hot(problem.receiver, servers, axis=0)
 
         def of_stage(stage: int) -> tuple[Array, Array, Array]:
             trees = jnp.where(problem.barrier, problem.stage == stage, problem.stage < 2)
             there = (problem.allowed & trees).any(1).astype(jnp.float32)
             return (
-                (takes * there) @ gives.T,
-                (takes * there) @ crosses.T,
-                (gives * there) @ crosses.T,
+                (receives * there) @ sends.T,
+                (receives * there) @ crosses.T,
+                (sends * there) @ crosses.T,
             )
 
         first, second = of_stage(0), of_stage(1)
@@ -71,9 +71,9 @@ class Round(eqx.Module):
     takes over the rounds left."""
     whole: Float[Array, " 5"]
     """Grown or fixed; share of the bound's rounds left; share of transfers to come; whether
-    transfers merge into their takers; the logarithm of the servers' number."""
+    transfers merge into their receivers; the logarithm of the servers' number."""
     holds: Bool[Array, "N Q"]
-    """Trees of this stage for which a server is ready to give."""
+    """Trees of this stage for which a server is ready to send."""
     lacks: Bool[Array, "N Q"]
     """Trees of this stage for which a server waits."""
     into: Float[Array, "N N"]
@@ -159,8 +159,8 @@ def _now(problem: Problem, graph: Graph, state: State) -> _Now:
     wait = jnp.where(exists, state.waiting, 0).astype(jnp.float32)
     holds, lacks = exists & (state.waiting == 0), exists & (state.waiting > 0)
     holds &= (problem.intake > 0)[:, None]
-    at_giver = problem.at_giver
-    server = jnp.where(at_giver, problem.giver[:, None], problem.taker[:, None])
+    by_sender = problem.by_sender
+    server = jnp.where(by_sender, problem.sender[:, None], problem.receiver[:, None])
     return _Now(
         into=into,
         links_in=links_in,
@@ -172,7 +172,7 @@ def _now(problem: Problem, graph: Graph, state: State) -> _Now:
         lacks=lacks,
         to_come=wait.sum(1),
         workloads=ready(problem, state, exists),
-        cell=(server, jnp.arange(at_giver.shape[0])),
+        cell=(server, jnp.arange(by_sender.shape[0])),
     )
 
 
@@ -202,7 +202,7 @@ def _links(
     share = now.to_come / jnp.maximum(now.into.sum(1), 1.0)
     left = problem.allowed & now.exists & state.pending[now.cell]
     there = (problem.allowed & now.exists).any(1)
-    wanted = jnp.where(problem.grown, share[problem.taker] * there, left.sum(1))
+    wanted = jnp.where(problem.grown, share[problem.receiver] * there, left.sum(1))
     count = now.workloads.sum(1).astype(jnp.float32)
     crosses = problem.crosses.astype(jnp.float32)
     capacity = problem.capacity.astype(jnp.float32)
@@ -248,7 +248,7 @@ def _whole(problem: Problem, now: _Now, state: State) -> Float[Array, " 5"]:
             jnp.minimum(now.rounds_left / jnp.maximum(now.bound, 1), 1.0),
             jnp.where(now.exists, state.pending.sum(0), 0).sum()
             / jnp.maximum(jnp.where(now.exists, problem.pending.sum(0), 0).sum(), 1),
-            (problem.at_giver & now.exists).any().astype(jnp.float32),
+            (problem.by_sender & now.exists).any().astype(jnp.float32),
             jnp.log(servers) / 4.0,
         ]
     )
@@ -271,10 +271,10 @@ class Loads(eqx.Module):
         """At the round's start."""
         return Loads(features.to_come, jnp.zeros_like(features.to_come))
 
-    def sent(self, taker: Int[Array, ""], can: Bool[Array, ""]) -> "Loads":
+    def sent(self, receiver: Int[Array, ""], can: Bool[Array, ""]) -> "Loads":
         """After a workload."""
         one = can.astype(jnp.float32)
-        return Loads(self.to_come.at[taker].add(-one), self.taken.at[taker].add(one))
+        return Loads(self.to_come.at[receiver].add(-one), self.taken.at[receiver].add(one))
 
 
 def of_hops(
@@ -282,35 +282,35 @@ def of_hops(
 ) -> tuple[Float[Array, "H 12"], Bool[Array, " H"]]:
     """Features of each hop before a workload is sent, and which hops can be used.
 
-    In order: the taker's slack (transfers that it can take until the bound, less those to come),
+    In order: the receiver's slack (transfers that it can take until the bound, less those to come),
     and whether there is none; the same of the tightest link; logarithms of the hops that contend
-    for the route's links, the taker's and the giver's, over the room there; of the hop's ready
-    workloads; the taker's load of this round, and of the rounds left; the route's length; the
+    for the route's links, the receiver's and the sender's, over the room there; of the hop's ready
+    workloads; the receiver's load of this round, and of the rounds left; the route's length; the
     slack of the longest chain of waiting workloads.
     """
     fits = (state.count > 0) & ~state.blocked
     crosses = problem.crosses.astype(jnp.float32)
     contenders = crosses @ fits.astype(jnp.float32)
     ratio = contenders / jnp.maximum(state.room, 1)
-    slack, load, taken = _of_takers(problem, features, loads)
+    slack, load, taken = _of_receivers(problem, features, loads)
     numbers = [
-        slack[problem.taker],
-        (slack <= 0).astype(jnp.float32)[problem.taker],
+        slack[problem.receiver],
+        (slack <= 0).astype(jnp.float32)[problem.receiver],
         _clipped(features.link_slack),
         (features.link_slack <= 0).astype(jnp.float32),
         _log(ratio @ crosses),
-        _log(ratio)[problem.taker_link],
-        _log(ratio)[problem.giver_link],
+        _log(ratio)[problem.receiver_link],
+        _log(ratio)[problem.sender_link],
         _log(state.count.astype(jnp.float32)),
-        taken[problem.taker],
-        load[problem.taker],
+        taken[problem.receiver],
+        load[problem.receiver],
         graph.length / 2.0 - 1.0,
         jnp.where(problem.grown, 0.0, _clipped(features.rounds_left - features.chain)),
     ]
     return jnp.where(fits[:, None], jnp.stack(numbers, 1), 0.0), fits
 
 
-def _of_takers(problem: Problem, features: Round, loads: Loads) -> tuple[Array, Array, Array]:
+def _of_receivers(problem: Problem, features: Round, loads: Loads) -> tuple[Array, Array, Array]:
     intake = problem.intake.astype(jnp.float32)
     can_take = features.rounds_left * jnp.maximum(intake, 1.0)
     return (
@@ -329,38 +329,39 @@ def of_pieces(
 ) -> tuple[Float[Array, "Q 7"], Bool[Array, " Q"]]:
     """Features of each tree on one hop, and which trees have a ready workload there.
 
-    In order, the first five with grown trees only: hops by which the taker could get the piece,
+    In order, the first five with grown trees only: hops by which the receiver could get the piece,
     from servers that hold it or are about to, and their logarithm; servers that hold it or are
-    about to; hops from the taker, and from the giver, to servers that still lack it. Then the slack
-    of the chain that the workload begins, and one over the transfers that its taker waits for.
+    about to; hops from the receiver, and from the sender, to servers that still lack it. Then the
+    slack of the chain that the workload begins, and one over the transfers that its
+    receiver waits for.
     """
-    giver, taker = problem.giver[hop], problem.taker[hop]
+    sender, receiver = problem.sender[hop], problem.receiver[hop]
     lacks = (state.pending & in_stage(problem, state)).astype(jnp.float32)
     into = features.into
-    into_taker, from_taker, from_giver = into[taker], into[:, taker], into[:, giver]
-    degree_in = jnp.maximum(into_taker.sum(), 1.0)
-    counts = jnp.stack([into_taker, from_taker, from_giver, jnp.ones_like(into_taker)])
+    into_receiver, from_receiver, from_sender = into[receiver], into[:, receiver], into[:, sender]
+    degree_in = jnp.maximum(into_receiver.sum(), 1.0)
+    counts = jnp.stack([into_receiver, from_receiver, from_sender, jnp.ones_like(into_receiver)])
     counts = jnp.where(problem.intake > 0, counts, 0.0)
     lacking = counts @ lacks
-    near = into_taker.sum() - lacking[0]
+    near = into_receiver.sum() - lacking[0]
     servers = jnp.maximum((problem.intake > 0).sum(), 1)
-    at_giver = problem.at_giver
-    height = jnp.where(at_giver, problem.height[giver], problem.height[taker])
-    pending = jnp.where(at_giver, state.pending[giver], state.pending[taker])
-    awaited = (state.waiting[taker] - state.arriving[taker]).astype(jnp.float32)
+    by_sender = problem.by_sender
+    height = jnp.where(by_sender, problem.height[sender], problem.height[receiver])
+    pending = jnp.where(by_sender, state.pending[sender], state.pending[receiver])
+    awaited = (state.waiting[receiver] - state.arriving[receiver]).astype(jnp.float32)
     grown = problem.grown
     numbers = [
         jnp.where(grown, 4.0 * near / degree_in, 0.0),
         jnp.where(grown, jnp.log(jnp.maximum(near, 1.0)), 0.0),
         jnp.where(grown, 4.0 * (servers - lacking[3]) / servers, 0.0),
-        jnp.where(grown, 4.0 * lacking[1] / jnp.maximum(from_taker.sum(), 1.0), 0.0),
-        jnp.where(grown, 4.0 * lacking[2] / jnp.maximum(from_giver.sum(), 1.0), 0.0),
+        jnp.where(grown, 4.0 * lacking[1] / jnp.maximum(from_receiver.sum(), 1.0), 0.0),
+        jnp.where(grown, 4.0 * lacking[2] / jnp.maximum(from_sender.sum(), 1.0), 0.0),
         jnp.where(grown, 0.0, _clipped(features.rounds_left - height)),
         1.0 / jnp.maximum(awaited, 1.0),
     ]
     can = (
         problem.allowed[hop]
-        & (state.waiting[giver] == 0)
+        & (state.waiting[sender] == 0)
         & pending
         & state.selected
         & in_stage(problem, state)

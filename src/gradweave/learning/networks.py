@@ -222,9 +222,9 @@ class Weights(eqx.Module):
 
     hop: Float[Array, "H F"]
     piece: Float[Array, "N G"]
-    """By the taker."""
+    """By the receiver."""
     match: Float[Array, "N Q"]
-    """Added to a tree's score at a taker."""
+    """Added to a tree's score at a receiver."""
 
 
 class WorkloadPolicy(eqx.Module):
@@ -232,11 +232,11 @@ class WorkloadPolicy(eqx.Module):
 
     encoder: Encoder
     hop: Float[Array, " F"]
-    hop_of_giver: Float[Array, "D F"]
-    hop_of_taker: Float[Array, "D F"]
+    hop_of_sender: Float[Array, "D F"]
+    hop_of_receiver: Float[Array, "D F"]
     hop_of_links: Float[Array, "D F"]
     piece: Float[Array, " G"]
-    piece_of_taker: Float[Array, "D G"]
+    piece_of_receiver: Float[Array, "D G"]
     match: Float[Array, "D D"]
     critic: Critic
 
@@ -244,11 +244,11 @@ class WorkloadPolicy(eqx.Module):
         encoder, critic = jax.random.split(key)
         self.encoder = Encoder(encoder)
         self.hop = jnp.zeros(HOP_FEATURES)
-        self.hop_of_giver = jnp.zeros((WIDTH, HOP_FEATURES))
-        self.hop_of_taker = jnp.zeros((WIDTH, HOP_FEATURES))
+        self.hop_of_sender = jnp.zeros((WIDTH, HOP_FEATURES))
+        self.hop_of_receiver = jnp.zeros((WIDTH, HOP_FEATURES))
         self.hop_of_links = jnp.zeros((WIDTH, HOP_FEATURES))
         self.piece = jnp.zeros(PIECE_FEATURES)
-        self.piece_of_taker = jnp.zeros((WIDTH, PIECE_FEATURES))
+        self.piece_of_receiver = jnp.zeros((WIDTH, PIECE_FEATURES))
         self.match = jnp.zeros((WIDTH, WIDTH))
         self.critic = Critic(critic)
 
@@ -258,11 +258,11 @@ class WorkloadPolicy(eqx.Module):
         links = _mean(crosses.T, views.link)
         hop = (
             COMMON * self.hop
-            + (views.server @ self.hop_of_giver)[problem.giver]
-            + (views.server @ self.hop_of_taker)[problem.taker]
+            + (views.server @ self.hop_of_sender)[problem.sender]
+            + (views.server @ self.hop_of_receiver)[problem.receiver]
             + links @ self.hop_of_links
         )
-        piece = COMMON * self.piece + views.server @ self.piece_of_taker
+        piece = COMMON * self.piece + views.server @ self.piece_of_receiver
         return Weights(hop, piece, views.server @ self.match @ views.tree.T)
 
 

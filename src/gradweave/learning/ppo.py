@@ -83,9 +83,9 @@ def _draw_log_probability(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Log-probability of a draw, and the entropy of its distribution."""
     hop_log = masked_log_softmax(hop_scores(weights, draw.hop_features), draw.hop_can)  # pyright: ignore[reportArgumentType]
-    taker = problem.taker[draw.hop]
+    receiver = problem.receiver[draw.hop]
     piece_log = masked_log_softmax(
-        piece_scores(weights, taker, draw.piece_features),  # pyright: ignore[reportArgumentType]
+        piece_scores(weights, receiver, draw.piece_features),  # pyright: ignore[reportArgumentType]
         draw.piece_can,
     )
     spread = (

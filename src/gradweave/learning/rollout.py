@@ -110,10 +110,10 @@ def hop_scores(weights: Weights, hop_features: Float[Array, "H 12"]) -> Float[Ar
 
 
 def piece_scores(
-    weights: Weights, taker: Int[Array, ""], piece_features: Float[Array, "Q 7"]
+    weights: Weights, receiver: Int[Array, ""], piece_features: Float[Array, "Q 7"]
 ) -> Float[Array, " Q"]:
-    """The score of each tree at a taker."""
-    return piece_features @ weights.piece[taker] + weights.match[taker]
+    """The score of each tree at a receiver."""
+    return piece_features @ weights.piece[receiver] + weights.match[receiver]
 
 
 def draw(
@@ -127,14 +127,14 @@ def draw(
     decode: Decode,
 ) -> tuple[State, Loads, Draw]:
     """Draws one workload and sends it, if there is any."""
-    hops, trees = problem.giver.shape[0], problem.root.shape[0]
+    hops, trees = problem.sender.shape[0], problem.root.shape[0]
     noise = jax.random.gumbel(key, (hops + trees,))
     hop_features, hop_can = features_of.of_hops(problem, graph, features, state, loads)
     scores = hop_scores(weights, hop_features)
     hop, hop_log_probability = _pick(scores, hop_can, noise[:hops], decode.temperature)
-    taker = problem.taker[hop]
+    receiver = problem.receiver[hop]
     piece_features, piece_can = features_of.of_pieces(problem, features, state, hop)
-    scores = piece_scores(weights, taker, piece_features)
+    scores = piece_scores(weights, receiver, piece_features)
     piece, piece_log_probability = _pick(scores, piece_can, noise[hops:], decode.temperature)
     real = hop_can.any()
     drawn = Draw(
@@ -147,7 +147,7 @@ def draw(
         hop_log_probability + piece_log_probability,
         real,
     )
-    return send(problem, state, hop, piece, real), loads.sent(taker, real), drawn
+    return send(problem, state, hop, piece, real), loads.sent(receiver, real), drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,7 +334,7 @@ def record(
 
 def _no_draws(problem: Problem, batch: int, draws: int) -> Draw:
     """Room for [B, K] draws."""
-    hops, trees = problem.giver.shape[0], problem.root.shape[0]
+    hops, trees = problem.sender.shape[0], problem.root.shape[0]
     shape = (batch, draws)
     return Draw(
         jnp.zeros((*shape, hops, HOP_FEATURES)),

@@ -125,7 +125,7 @@ class Instance:
         arrays = self.arrays
         servers, trees = arrays["waiting"].shape
         links = len(self.topology.source) + 1
-        return Size(servers, trees, len(arrays["giver"]), links, arrays["hop_links"].shape[1])
+        return Size(servers, trees, len(arrays["sender"]), links, arrays["hop_links"].shape[1])
 
     @functools.cached_property
     def workloads(self) -> Workloads:
@@ -231,12 +231,12 @@ def _end_links(hops: Hops) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _intake(
-    topology: Topology, hops: Hops, taker: NDArray, *, at_end: NDArray | bool
+    topology: Topology, hops: Hops, receiver: NDArray, *, at_end: NDArray | bool
 ) -> NDArray[np.int64]:
-    """[N] transfers a round into each taker: the capacity of its hops' links at its end."""
+    """[N] transfers a round into each receiver: the capacity of its hops' links at its end."""
     first, last = _end_links(hops)
     link = np.where(at_end, last, first)
-    pairs = np.unique(np.stack([taker, link]), axis=1)
+    pairs = np.unique(np.stack([receiver, link]), axis=1)
     into = np.bincount(pairs[0], topology.capacity[pairs[1]], minlength=topology.num_servers)
     return into.astype(np.int64)
 
@@ -267,22 +267,22 @@ def _grown_arrays(instance: Instance) -> dict[str, NDArray]:
     count = len(hops.source) // len(stages)
     backward = np.repeat([stage == "reduce_scatter" for stage in stages], count)
     own_stage = np.repeat(np.arange(len(stages)), count)
-    giver = np.where(backward, hops.target, hops.source)
-    taker = np.where(backward, hops.source, hops.target)
+    sender = np.where(backward, hops.target, hops.source)
+    receiver = np.where(backward, hops.source, hops.target)
     common = _common(instance)
     lacks = np.tile(~np.eye(servers, dtype=bool), (1, len(stages)))
     last = own_stage == len(stages) - 1
-    intake = _intake(topology, _some(hops, last), taker[last], at_end=~backward[last])
+    intake = _intake(topology, _some(hops, last), receiver[last], at_end=~backward[last])
     first_link, last_link = _end_links(hops)
     return common | {
-        "giver_link": np.where(backward, last_link, first_link),
-        "taker_link": np.where(backward, first_link, last_link),
-        "giver": giver,
-        "taker": taker,
+        "sender_link": np.where(backward, last_link, first_link),
+        "receiver_link": np.where(backward, first_link, last_link),
+        "sender": sender,
+        "receiver": receiver,
         "allowed": own_stage[:, None] == common["stage"][None, :],
         "waiting": lacks.astype(np.int64),
         "pending": lacks,
-        "at_giver": np.zeros(len(common["root"]), bool),
+        "by_sender": np.zeros(len(common["root"]), bool),
         "then": np.full(len(common["root"]), -1),
         "height": np.zeros(lacks.shape, np.int64),
         "intake": intake,
@@ -346,14 +346,14 @@ def _fixed_arrays(instance: Instance) -> dict[str, NDArray]:
         waiting[roots, roots + servers] = waiting[roots, roots]
     first_link, last_link = _end_links(hops)
     return common | {
-        "giver_link": first_link,
-        "taker_link": last_link,
-        "giver": hops.source,
-        "taker": hops.target,
+        "sender_link": first_link,
+        "receiver_link": last_link,
+        "sender": hops.source,
+        "receiver": hops.target,
         "allowed": allowed,
         "waiting": waiting,
         "pending": pending,
-        "at_giver": np.array([stage == "reduce_scatter" for stage in stages])[common["stage"]],
+        "by_sender": np.array([stage == "reduce_scatter" for stage in stages])[common["stage"]],
         "height": height,
         "intake": _intake(topology, hops, hops.target, at_end=True),
     }

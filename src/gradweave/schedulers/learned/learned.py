@@ -30,6 +30,12 @@ from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
 from gradweave.topology.topology import Topology
 
 FORMAT, VERSION = "gradweave-policy", "1"
+OLD_NAMES = {
+    "hop_of_giver": "hop_of_sender",
+    "hop_of_taker": "hop_of_receiver",
+    "piece_of_taker": "piece_of_receiver",
+}
+"""Of parts of arrays' names in files, the shipped one among them."""
 """What a file of weights says it is."""
 ROUTES = 4
 """Shortest routes between two servers that are looked for."""
@@ -203,24 +209,11 @@ def _shipped() -> PolicyWeights:
 
 
 def _read(path: Path) -> PolicyWeights:
-    from safetensors import SafetensorError, safe_open
+    from gradweave import arrays  # safetensors is imported where weights are read
 
-    try:
-        with safe_open(path, framework="numpy") as file:
-            about = file.metadata() or {}
-            if (about.get("format"), about.get("version")) != (FORMAT, VERSION):
-                raise FileError(
-                    f"{path}: expected weights that `gradweave learn` wrote, of format {FORMAT} "
-                    f"{VERSION}, got {about.get('format')!r:.40} {about.get('version')!r:.40}"
-                )
-            for name in file.keys():
-                kind = file.get_slice(name).get_dtype()  # NumPy does not know all that there are
-                if kind != "F32":
-                    raise FileError(f"{path}: array {name!r}: expected float32, got {kind}")
-            arrays = {name: file.get_tensor(name) for name in file.keys()}
-    except (OSError, SafetensorError) as error:
-        raise FileError(f"{path}: cannot be read as safetensors: {error}") from error
-    reader = _Reader(path, arrays)
+    about = arrays.metadata(path)
+    arrays.check_format(path, about, FORMAT, VERSION)
+    reader = _Reader(path, arrays.renamed(arrays.read(path), OLD_NAMES))
     common = np.float32(reader.number(about.get("common", "")))
     return PolicyWeights(
         of_trees=reader.encoder("tree.encoder"),
@@ -228,11 +221,11 @@ def _read(path: Path) -> PolicyWeights:
         tree_bias=reader.take("tree.bias", ()).item(),
         of_workloads=reader.encoder("workload.encoder"),
         hop=common * reader.take("workload.hop", ("F",)),
-        hop_of_giver=reader.take("workload.hop_of_giver", ("D", "F")),
-        hop_of_taker=reader.take("workload.hop_of_taker", ("D", "F")),
+        hop_of_sender=reader.take("workload.hop_of_sender", ("D", "F")),
+        hop_of_receiver=reader.take("workload.hop_of_receiver", ("D", "F")),
         hop_of_links=reader.take("workload.hop_of_links", ("D", "F")),
         piece=common * reader.take("workload.piece", ("G",)),
-        piece_of_taker=reader.take("workload.piece_of_taker", ("D", "G")),
+        piece_of_receiver=reader.take("workload.piece_of_receiver", ("D", "G")),
         match=reader.take("workload.match", ("D", "D")),
     )
 

@@ -55,13 +55,13 @@ class PolicyWeights(NamedTuple):
     of_workloads: EncoderWeights
     hop: Numbers
     """[12]"""
-    hop_of_giver: Numbers
+    hop_of_sender: Numbers
     """[D, 12]"""
-    hop_of_taker: Numbers
+    hop_of_receiver: Numbers
     hop_of_links: Numbers
     piece: Numbers
     """[7]"""
-    piece_of_taker: Numbers
+    piece_of_receiver: Numbers
     """[D, 7]"""
     match: Numbers
     """[D, D]"""
@@ -130,7 +130,7 @@ class CompiledInstance:
             capacity=_integers(arrays["capacity"]),
             intake=_integers(arrays["intake"]),
             allowed=np.ascontiguousarray(arrays["allowed"]),
-            at_giver=arrays["at_giver"],
+            by_sender=arrays["by_sender"],
             height=_integers(arrays["height"]),
             grown=bool(arrays["grown"]),
         )
@@ -154,13 +154,13 @@ def _hops(instance: Instance, hop_of_link: NDArray[np.int64]) -> "HopTable":
     arrays, routes = instance.arrays, instance.hops
     servers = len(arrays["intake"])
     on, first_on = _rows(routes.links, len(arrays["capacity"]))
-    hops_from, first_from = _rows(arrays["giver"], servers)
-    hops_into, first_into = _rows(arrays["taker"], servers)
+    hops_from, first_from = _rows(arrays["sender"], servers)
+    hops_into, first_into = _rows(arrays["receiver"], servers)
     return HopTable(
-        giver=_integers(arrays["giver"]),
-        taker=_integers(arrays["taker"]),
-        giver_link=_integers(arrays["giver_link"]),
-        taker_link=_integers(arrays["taker_link"]),
+        sender=_integers(arrays["sender"]),
+        receiver=_integers(arrays["receiver"]),
+        sender_link=_integers(arrays["sender_link"]),
+        receiver_link=_integers(arrays["receiver_link"]),
         links=_integers(routes.links),
         first_link=_integers(routes.first_link),
         hops_on=_integers(hop_of_link[on]),
@@ -230,9 +230,9 @@ class OngoingEpisode:
         to_send = np.where(self.under_way, self.pending, False)
         holds, lacks = self.under_way & (wait == 0), self.under_way & (wait > 0)
         to_come = wait.sum(1).astype(np.float64)
-        into = np.bincount(hops.taker[there], minlength=len(to_come))
+        into = np.bincount(hops.receiver[there], minlength=len(to_come))
         share = to_come / np.maximum(into, 1)
-        wanted = share[hops.taker] * there if workloads.grown else left.astype(np.float64)
+        wanted = share[hops.receiver] * there if workloads.grown else left.astype(np.float64)
         link, link_slack = link_features(
             hops, workloads.capacity, there, wanted, ready, rounds_left
         )
@@ -296,7 +296,7 @@ class OngoingEpisode:
             workloads.grown,
             min(rounds_left / max(self.bound, 1), 1.0),
             to_send.sum() / max(np.where(self.under_way, total, 0).sum(), 1),
-            (workloads.at_giver & self.under_way).any(),
+            (workloads.by_sender & self.under_way).any(),
             np.log(len(workloads.intake)) / 4.0,
         ]
         return np.array(features, np.float32)
@@ -338,13 +338,13 @@ class OngoingEpisode:
         hops, hop_of_link = self.problem.hops, self.problem.hop_of_link
         server, number = views.server, len(views.server)
         on_hop = self.there[hop_of_link]
-        giver, taker = hops.giver[hop_of_link], hops.taker[hop_of_link]
+        sender, receiver = hops.sender[hop_of_link], hops.receiver[hop_of_link]
         messages = [
             server,
-            mean_over_hops(server, hops.giver, hops.taker, self.there, number),
-            mean_over_hops(server, hops.taker, hops.giver, self.there, number),
-            mean_over_hops(views.link, hops.links, taker, on_hop, number),
-            mean_over_hops(views.link, hops.links, giver, on_hop, number),
+            mean_over_hops(server, hops.sender, hops.receiver, self.there, number),
+            mean_over_hops(server, hops.receiver, hops.sender, self.there, number),
+            mean_over_hops(views.link, hops.links, receiver, on_hop, number),
+            mean_over_hops(views.link, hops.links, sender, on_hop, number),
             mean_where(holds, views.tree),
             mean_where(lacks, views.tree),
             _mean_of_all(server, is_server),
@@ -358,11 +358,11 @@ class OngoingEpisode:
         hops, hop_of_link = self.problem.hops, self.problem.hop_of_link
         server, number = views.server, len(views.link)
         on_hop = self.there[hop_of_link]
-        giver, taker = hops.giver[hop_of_link], hops.taker[hop_of_link]
+        sender, receiver = hops.sender[hop_of_link], hops.receiver[hop_of_link]
         messages = [
             views.link,
-            mean_over_hops(server, giver, hops.links, on_hop, number),
-            mean_over_hops(server, taker, hops.links, on_hop, number),
+            mean_over_hops(server, sender, hops.links, on_hop, number),
+            mean_over_hops(server, receiver, hops.links, on_hop, number),
             _mean_of_all(views.link, is_link),
         ]
         return _stacked(messages)
@@ -386,16 +386,16 @@ class OngoingEpisode:
     def scores(
         self, weights: PolicyWeights, features: Features
     ) -> tuple[Numbers, Numbers, Numbers]:
-        """What the features of the round's workloads count for: by hop, by taker; the match."""
+        """What the features of the round's workloads count for: by hop, by receiver; the match."""
         from gradweave.schedulers.learned.policy_kernel import times
 
         hops, views = self.problem.hops, self.encode(weights.of_workloads, features)
         links = np.add.reduceat(views.link[hops.links], hops.first_link[:-1])
         links /= np.diff(hops.first_link)[:, None]
         hop = weights.hop + times(links, weights.hop_of_links)
-        hop += times(views.server, weights.hop_of_giver)[hops.giver]
-        hop += times(views.server, weights.hop_of_taker)[hops.taker]
-        piece = weights.piece + times(views.server, weights.piece_of_taker)
+        hop += times(views.server, weights.hop_of_sender)[hops.sender]
+        hop += times(views.server, weights.hop_of_receiver)[hops.receiver]
+        piece = weights.piece + times(views.server, weights.piece_of_receiver)
         match = times(times(views.server, weights.match), np.ascontiguousarray(views.tree.T))
         return hop, piece, match
 

@@ -27,14 +27,14 @@ Numbers = NDArray[np.float32]
 class HopTable(NamedTuple):
     """Who can send to whom, over which links. H hops, L link directions, N servers, Q trees."""
 
-    giver: Integers
+    sender: Integers
     """[H] server that each hop leaves."""
-    taker: Integers
+    receiver: Integers
     """[H] server that it enters."""
-    giver_link: Integers
-    """[H] link of its route at the giver's end."""
-    taker_link: Integers
-    """[H] link at the taker's end."""
+    sender_link: Integers
+    """[H] link of its route at the sender's end."""
+    receiver_link: Integers
+    """[H] link at the receiver's end."""
     links: Integers
     """Of the hops' routes, one route after the other."""
     first_link: Integers
@@ -62,7 +62,7 @@ class WorkloadTable(NamedTuple):
     """[N] transfers that a server can take in a round."""
     allowed: Booleans
     """[H, Q] workloads that exist."""
-    at_giver: Booleans
+    by_sender: Booleans
     """[Q] as in `Instance.arrays`."""
     height: Integers
     """[N, Q] as in `Instance.arrays`."""
@@ -99,9 +99,9 @@ class Scores(NamedTuple):
     hop_weights: Numbers
     """[H, 12] what the features of each hop count for."""
     piece_weights: Numbers
-    """[N, 7] what those of a piece count for, by the taker."""
+    """[N, 7] what those of a piece count for, by the receiver."""
     match: Numbers
-    """[N, Q] added to a tree's score at a taker."""
+    """[N, Q] added to a tree's score at a receiver."""
     link_slack: Numbers
     """[H] transfers that the tightest link of a route can spare."""
     chain: Integers
@@ -110,8 +110,8 @@ class Scores(NamedTuple):
 
 @kernel(inlined=True)
 def _key(hops: HopTable, workloads: WorkloadTable, hop: int, tree: int) -> int:
-    """The server whose row of an [N, Q] array stands for a transfer: its giver or its taker."""
-    return hops.giver[hop] if workloads.at_giver[tree] else hops.taker[hop]
+    """The server whose row of an [N, Q] array stands for a transfer: its sender or its receiver."""
+    return hops.sender[hop] if workloads.by_sender[tree] else hops.receiver[hop]
 
 
 @kernel
@@ -141,10 +141,10 @@ def enter_stage(
     held[:] = servers
     for hop in range(len(there)):
         if there[hop]:
-            giver, taker = hops.giver[hop], hops.taker[hop]
+            sender, receiver = hops.sender[hop], hops.receiver[hop]
             for tree in range(trees):
-                near[taker, tree] += not (under_way[tree] and pending[giver, tree])
-                lack[giver, tree] += under_way[tree] and pending[taker, tree]
+                near[receiver, tree] += not (under_way[tree] and pending[sender, tree])
+                lack[sender, tree] += under_way[tree] and pending[receiver, tree]
     for server in range(servers):
         for tree in range(trees):
             held[tree] -= under_way[tree] and pending[server, tree]
@@ -170,18 +170,20 @@ def hop_counts(
     left, ready = np.zeros(number, np.int64), np.zeros(number, np.int64)
     chain = np.zeros(number, np.int64)
     cells, candidates = np.zeros((servers, trees), np.bool_), np.zeros(trees, np.bool_)
+    allowed, by_sender, height = workloads.allowed, workloads.by_sender, workloads.height
     for hop in range(number):
         if not there[hop]:
             continue
+        sender, receiver = hops.sender[hop], hops.receiver[hop]
         for tree in range(trees):
-            key = _key(hops, workloads, hop, tree)
-            if under_way[tree] and workloads.allowed[hop, tree] and pending[key, tree]:
+            key = sender if by_sender[tree] else receiver
+            if under_way[tree] and allowed[hop, tree] and pending[key, tree]:
                 left[hop] += 1
-                if waiting[hops.giver[hop], tree] == 0:
+                if waiting[sender, tree] == 0:
                     ready[hop] += 1
                     candidates[tree] = True
                     cells[key, tree] = True
-                    chain[hop] = max(chain[hop], workloads.height[key, tree])
+                    chain[hop] = max(chain[hop], height[key, tree])
     return left, ready, chain, cells, candidates
 
 
@@ -234,7 +236,7 @@ def neighbours_want(hops: HopTable, there: Booleans, lacks: Booleans) -> Boolean
     for hop in range(len(there)):
         if there[hop]:
             for tree in range(lacks.shape[1]):
-                want[hops.giver[hop], tree] |= lacks[hops.taker[hop], tree]
+                want[hops.sender[hop], tree] |= lacks[hops.receiver[hop], tree]
     return want
 
 
@@ -397,7 +399,7 @@ def draw_round(
     """
     np.random.seed(seed)
     state = _begin_round(hops, workloads, progress, there, selected)
-    waits, sent = len(hops.giver), 0
+    waits, sent = len(hops.sender), 0
     while True:
         _score_hops(hops, workloads, progress, scores, state, rounds_left, waits)
         hop = _draw_hop(state.fits, state.score, state.weight, temperature)
@@ -417,13 +419,13 @@ def _ready(
     hops: HopTable, workloads: WorkloadTable, progress: EpisodeArrays, selected: Booleans, hop: int
 ) -> Booleans:
     """[Q] whether a hop can carry each tree's workload now, as far as data goes."""
-    giver, taker = hops.giver[hop], hops.taker[hop]
-    allowed, waiting = workloads.allowed[hop], progress.waiting[giver]
-    at_giver, pending = workloads.at_giver, progress.pending
+    sender, receiver = hops.sender[hop], hops.receiver[hop]
+    allowed, waiting = workloads.allowed[hop], progress.waiting[sender]
+    by_sender, pending = workloads.by_sender, progress.pending
     ready = np.zeros(len(selected), np.bool_)
     for tree in range(len(selected)):
         if selected[tree] and allowed[tree] and waiting[tree] == 0:
-            ready[tree] = pending[giver if at_giver[tree] else taker, tree]
+            ready[tree] = pending[sender if by_sender[tree] else receiver, tree]
     return ready
 
 
@@ -436,7 +438,7 @@ def _begin_round(
     selected: Booleans,
 ) -> Any:
     """A round in which nothing is drawn; all hops wait to be scored."""
-    links, number, servers = len(workloads.capacity), len(hops.giver), len(workloads.intake)
+    links, number, servers = len(workloads.capacity), len(hops.sender), len(workloads.intake)
     state = _Round(
         there,
         selected,
@@ -457,8 +459,8 @@ def _begin_round(
     for hop in range(number):
         if not there[hop]:
             continue
-        state.into[hops.taker[hop]] += 1
-        state.out[hops.giver[hop]] += 1
+        state.into[hops.receiver[hop]] += 1
+        state.out[hops.sender[hop]] += 1
         state.ready[hop] = _ready(hops, workloads, progress, selected, hop).sum()
         state.fits[hop] = state.ready[hop] > 0
         if state.fits[hop]:
@@ -480,26 +482,29 @@ def _score_hops(
     """Scores the hops at the head of the queue. A score depends on no other hop's score."""
     contenders, room = state.contenders, state.room
     queue, queued, fits = state.queue, state.queued, state.fits
-    links, first_link, takers, intake = hops.links, hops.first_link, hops.taker, workloads.intake
+    links, first_link = hops.links, hops.first_link
+    receivers, intake = hops.receiver, workloads.intake
     to_come, taken, ready = progress.to_come, state.taken, state.ready
     for place in range(waits):
         hop = queue[place]
         queued[hop] = False
         if not fits[hop]:
             continue
-        end, first, last = takers[hop], first_link[hop], first_link[hop + 1]
+        end, first, last = receivers[hop], first_link[hop], first_link[hop + 1]
         takes = float(max(intake[end], 1))
         slack = rounds_left * intake[end] - to_come[end]
         conflict = 0.0
         for i in range(first, last):
             conflict += _conflict(contenders, room, links[i])
-        by_taker = _conflict(contenders, room, hops.taker_link[hop])
-        by_giver = _conflict(contenders, room, hops.giver_link[hop])
+        receiver_conflict = _conflict(contenders, room, hops.receiver_link[hop])
+        sender_conflict = _conflict(contenders, room, hops.sender_link[hop])
         weights, tightest = scores.hop_weights[hop], scores.link_slack[hop]
         total = weights[0] * _clipped(slack) + weights[1] * (slack <= 0)
         total += weights[2] * _clipped(tightest) + weights[3] * (tightest <= ROUNDING)
         total += (
-            weights[4] * _log(conflict) + weights[5] * _log(by_taker) + weights[6] * _log(by_giver)
+            weights[4] * _log(conflict)
+            + weights[5] * _log(receiver_conflict)
+            + weights[6] * _log(sender_conflict)
         )
         total += weights[7] * _log(float(ready[hop])) + weights[8] * taken[end] / takes
         total += weights[9] * min(to_come[end] / (rounds_left * takes), 2.0)
@@ -512,7 +517,7 @@ def _score_hops(
 
 @kernel(inlined=True)
 def _conflict(contenders: Integers, room: Integers, link: int) -> float:
-    """HopTable that want a link, for each transfer that it can still carry."""
+    """Hops that want a link, for each transfer that it can still carry."""
     return contenders[link] / max(room[link], 1)
 
 
@@ -550,14 +555,15 @@ def _draw_tree(
 ) -> int:
     """A tree whose workload is ready on a hop that fits: there is one."""
     chosen, highest = -1, -np.inf
-    giver, taker = hops.giver[hop], hops.taker[hop]
-    into, out = max(state.into[taker], 1), max(state.out[taker], 1)
-    out_of_giver, servers = max(state.out[giver], 1), len(workloads.intake)
+    sender, receiver = hops.sender[hop], hops.receiver[hop]
+    into, out = max(state.into[receiver], 1), max(state.out[receiver], 1)
+    out_of_sender, servers = max(state.out[sender], 1), len(workloads.intake)
     ready = _ready(hops, workloads, progress, state.selected, hop)
-    weights, match, held = scores.piece_weights[taker], scores.match[taker], progress.held
-    near, lack, lack_of_giver = progress.near[taker], progress.lack[taker], progress.lack[giver]
-    waiting, arriving = progress.waiting[taker], progress.arriving[taker]
-    at_giver, height, grown = workloads.at_giver, workloads.height, workloads.grown
+    weights, match, held = scores.piece_weights[receiver], scores.match[receiver], progress.held
+    near, lack = progress.near[receiver], progress.lack[receiver]
+    lack_of_sender = progress.lack[sender]
+    waiting, arriving = progress.waiting[receiver], progress.arriving[receiver]
+    by_sender, height, grown = workloads.by_sender, workloads.height, workloads.grown
     for tree in range(len(ready)):
         if not ready[tree]:
             continue
@@ -567,10 +573,10 @@ def _draw_tree(
             total += weights[1] * np.log(max(near[tree], 1.0))
             total += weights[2] * 4.0 * held[tree] / servers
             total += weights[3] * 4.0 * lack[tree] / out
-            total += weights[4] * 4.0 * lack_of_giver[tree] / out_of_giver
+            total += weights[4] * 4.0 * lack_of_sender[tree] / out_of_sender
         else:
             total += weights[5] * _clipped(
-                rounds_left - height[giver if at_giver[tree] else taker, tree]
+                rounds_left - height[sender if by_sender[tree] else receiver, tree]
             )
         total += weights[6] / max(waiting[tree] - arriving[tree], 1)
         noisy = total + _noise(temperature)
@@ -590,22 +596,22 @@ def _send(
     at: int,
 ) -> None:
     """Sends a tree's workload over a hop."""
-    key, taker = _key(hops, workloads, hop, tree), hops.taker[hop]
+    key, receiver = _key(hops, workloads, hop, tree), hops.receiver[hop]
     progress.pending[key, tree] = False
-    progress.arriving[taker, tree] += 1
+    progress.arriving[receiver, tree] += 1
     progress.sent_round[key, tree] = at
     progress.sent_hop[key, tree] = hop
-    progress.to_come[taker] -= 1
-    state.taken[taker] += 1
+    progress.to_come[receiver] -= 1
+    state.taken[receiver] += 1
     if not workloads.grown:
         return
     progress.held[tree] += 1
-    takers, givers, near, lack = hops.taker, hops.giver, progress.near, progress.lack
+    receivers, senders, near, lack = hops.receiver, hops.sender, progress.near, progress.lack
     allowed = workloads.allowed
-    for other in hops.hops_from[hops.first_from[taker] : hops.first_from[taker + 1]]:
-        near[takers[other], tree] += allowed[other, tree]
-    for other in hops.hops_into[hops.first_into[taker] : hops.first_into[taker + 1]]:
-        lack[givers[other], tree] -= allowed[other, tree]
+    for other in hops.hops_from[hops.first_from[receiver] : hops.first_from[receiver + 1]]:
+        near[receivers[other], tree] += allowed[other, tree]
+    for other in hops.hops_into[hops.first_into[receiver] : hops.first_into[receiver + 1]]:
+        lack[senders[other], tree] -= allowed[other, tree]
 
 
 @kernel(inlined=True)
@@ -623,13 +629,13 @@ def _without_workload(
         How many of them fit no more; they are at the head of the queue.
     """
     key, gone = _key(hops, workloads, hop, tree), 0
-    at_giver = workloads.at_giver[tree]
-    first = hops.first_from if at_giver else hops.first_into
-    rows = hops.hops_from if at_giver else hops.hops_into
-    allowed, waiting, givers = workloads.allowed, progress.waiting, hops.giver
+    by_sender = workloads.by_sender[tree]
+    first = hops.first_from if by_sender else hops.first_into
+    rows = hops.hops_from if by_sender else hops.hops_into
+    allowed, waiting, senders = workloads.allowed, progress.waiting, hops.sender
     there, ready, fits, queue = state.there, state.ready, state.fits, state.queue
     for other in rows[first[key] : first[key + 1]]:
-        if there[other] and allowed[other, tree] and waiting[givers[other], tree] == 0:
+        if there[other] and allowed[other, tree] and waiting[senders[other], tree] == 0:
             ready[other] -= 1
             if ready[other] == 0 and fits[other]:
                 fits[other] = False
@@ -689,10 +695,10 @@ def _note(links: Integers, is_changed: Booleans, link: int, changed: int) -> int
 
 @kernel(inlined=True)
 def _queue_changed(hops: HopTable, state: Any, hop: int, changed: int) -> int:
-    """Queues what must be scored again: hops over changed links, into the taker, from the giver.
+    """Queues what must be scored again: hops over changed links, and over either server.
 
     A hop's score depends on its links' room and contenders, on its own workloads, and on what its
-    taker still takes; nothing else of it changes within a round.
+    receiver still takes; nothing else of it changes within a round.
 
     Returns:
         How many wait.
@@ -706,10 +712,10 @@ def _queue_changed(hops: HopTable, state: Any, hop: int, changed: int) -> int:
         is_changed[link] = False
         rows = hops_on[first_on[link] : first_on[link + 1]]
         waits = _queue_up(rows, fits, queued, queue, waits)
-    giver, taker = hops.giver[hop], hops.taker[hop]
-    rows = hops.hops_into[hops.first_into[taker] : hops.first_into[taker + 1]]
+    sender, receiver = hops.sender[hop], hops.receiver[hop]
+    rows = hops.hops_into[hops.first_into[receiver] : hops.first_into[receiver + 1]]
     waits = _queue_up(rows, fits, queued, queue, waits)
-    rows = hops.hops_from[hops.first_from[giver] : hops.first_from[giver + 1]]
+    rows = hops.hops_from[hops.first_from[sender] : hops.first_from[sender + 1]]
     return _queue_up(rows, fits, queued, queue, waits)
 
 
