@@ -28,11 +28,11 @@ class TreeObservation(eqx.Module):
     """What the agent sees before it selects. Padding is 0."""
 
     sent: Float[Array, " Q"]
-    """Share of each tree's transfers that were made."""
+    """Share of each tree's transfers that were sent."""
     available: Float[Array, " Q"]
-    """Share that could be made now, were the links free."""
+    """Share that could be sent now, were the links free."""
     remaining: Float[Array, " Q"]
-    """Share that is not made yet."""
+    """Share that is not sent yet."""
     pressure: Float[Array, " L"]
     """Workloads ready on each link direction, over its capacity; its share of the largest."""
     selected_before: Float[Array, " Q"]
@@ -44,7 +44,7 @@ def observe(problem: Problem, state: State) -> TreeObservation:
     total = jnp.maximum(problem.pending.sum(0), 1)
     remaining = state.pending.sum(0) / total
     workloads = ready(problem, state, jnp.ones_like(state.selected))
-    # With grown trees several hops can make the same transfer: count it once.
+    # With grown trees several hops can carry the same transfer: count it once.
     cells = jnp.zeros(state.pending.shape, bool)
     columns = jnp.arange(workloads.shape[1])
     key = jnp.where(problem.by_sender, problem.sender[:, None], problem.receiver[:, None])
@@ -87,7 +87,7 @@ def select(problem: Problem, state: State, trees: Bool[Array, " Q"]) -> State:
         turn=jnp.full((), WORKLOAD_SCHEDULING, jnp.int32),
     )
     after = where(any_available(chosen), chosen, end_round(problem, chosen))
-    # Nothing was sent: a round that passes changes none of the tables. Said, it saves copies.
+    # Nothing was sent: a round that passes changes none of the tables. Saying so saves copies.
     tables = ("waiting", "pending", "arriving", "sent_round", "sent_hop")
     return dataclasses.replace(after, **{name: getattr(state, name) for name in tables})
 

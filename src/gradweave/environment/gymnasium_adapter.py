@@ -143,12 +143,12 @@ class GymnasiumScheduling(gymnasium.Env):
         """
         before, _ = self._episode("step")
         action = jnp.asarray(action, jnp.int32)
-        made, vector, mask = _step(self._numbered, self._key(), before, action)
-        self._now = made.state, np.asarray(mask)
-        reward = float(_own_reward(self._numbered, made))
-        truncated = bool(made.truncated)
-        terminated = bool(made.done) and not truncated
-        return np.asarray(vector), reward, terminated, truncated, _info(made.state)
+        step, vector, mask = _step(self._numbered, self._key(), before, action)
+        self._now = step.state, np.asarray(mask)
+        reward = float(_own_reward(self._numbered, step))
+        truncated = bool(step.truncated)
+        terminated = bool(step.done) and not truncated
+        return np.asarray(vector), reward, terminated, truncated, _info(step.state)
 
     def action_masks(self) -> NDArray[np.bool_]:
         """[A] which actions have an effect now; for a multi-hot selection [2Q], tree by tree.
@@ -181,10 +181,10 @@ def _info(state: NumberedState) -> dict[str, Any]:
     return {"rounds": int(state.state.round), "instance": int(state.which)}
 
 
-def _own_reward(numbered: NumberedEnvironment, made: NumberedStep) -> Array:
+def _own_reward(numbered: NumberedEnvironment, step: NumberedStep) -> Array:
     """The sum over the agents that the learner plays."""
-    trees = made.tree_reward if numbered.tree_policy is None else 0.0
-    workloads = made.workload_reward if numbered.workload_policy is None else 0.0
+    trees = step.tree_reward if numbered.tree_policy is None else 0.0
+    workloads = step.workload_reward if numbered.workload_policy is None else 0.0
     return jnp.asarray(trees + workloads)
 
 
@@ -216,14 +216,14 @@ def _step(
 ) -> tuple[NumberedStep, Array, Array]:
     trees = numbered.size.trees
     if numbered.workload_policy is not None:
-        made = numbered.step(key, state, action, jnp.asarray(0))
+        step = numbered.step(key, state, action, jnp.asarray(0))
     elif numbered.tree_policy is not None:
-        made = numbered.step(key, state, jnp.asarray(0), action + 1)
+        step = numbered.step(key, state, jnp.asarray(0), action + 1)
     else:
         # Out of its range, either number does nothing in the other agent's turn.
         selects = jnp.where(action <= trees, action, trees + 1)
-        made = numbered.step(key, state, selects, action - trees)
-    return made, *_seen(numbered, made.state)
+        step = numbered.step(key, state, selects, action - trees)
+    return step, *_seen(numbered, step.state)
 
 
 gymnasium.register(NAME, entry_point=f"{__name__}:GymnasiumScheduling")

@@ -136,21 +136,21 @@ class JaxMARLScheduling(MultiAgentEnv):
             actions: of each agent; only that of the agent whose turn it is matters.
         """
         wait = jnp.zeros((), jnp.int32)
-        made = self.numbered.step(
+        step = self.numbered.step(
             key, state, actions.get(TREES, wait), actions.get(WORKLOADS, wait)
         )
-        rewards = {TREES: made.tree_reward, WORKLOADS: made.workload_reward}
+        rewards = {TREES: step.tree_reward, WORKLOADS: step.workload_reward}
         if self.team:
-            rewards = dict.fromkeys(rewards, made.tree_reward + made.workload_reward)
+            rewards = dict.fromkeys(rewards, step.tree_reward + step.workload_reward)
         info = {
-            "rounds": jnp.full(self.num_agents, made.state.state.round),
-            "truncated": jnp.full(self.num_agents, made.truncated),
+            "rounds": jnp.full(self.num_agents, step.state.state.round),
+            "truncated": jnp.full(self.num_agents, step.truncated),
         }
         return (
-            self.get_obs(made.state),
-            made.state,
+            self.get_obs(step.state),
+            step.state,
             {agent: rewards[agent] for agent in self.agents},
-            dict.fromkeys([*self.agents, "__all__"], made.done),
+            dict.fromkeys([*self.agents, "__all__"], step.done),
             info,
         )
 

@@ -51,7 +51,7 @@ class NumberedState(eqx.Module):
     """Number of the instance that is played."""
     state: State
     chosen: Bool[Array, " Q"]
-    """Trees added so far to the selection that is being made."""
+    """Trees added to the selection so far."""
     step: Int[Array, ""]
     """Steps so far, those of a partner included."""
     done: Bool[Array, ""]
@@ -159,7 +159,7 @@ class NumberedEnvironment(eqx.Module):
             step=jnp.zeros((), jnp.int32),
             done=jnp.zeros((), bool),
         )
-        return self._until_learner(problem, self._nothing(begin), key).state
+        return self._until_learner(problem, self._no_step(begin), key).state
 
     def step(
         self,
@@ -178,10 +178,10 @@ class NumberedEnvironment(eqx.Module):
         """
         problem = self.problem(state)
         if self.selection == "multi_hot":
-            made = self._act(problem, state, trees.astype(bool), workload - 1)
+            step = self._act(problem, state, trees.astype(bool), workload - 1)
         else:
-            made = self._one_by_one(problem, state, trees, workload - 1)
-        return self._until_learner(problem, made, key)
+            step = self._one_by_one(problem, state, trees, workload - 1)
+        return self._until_learner(problem, step, key)
 
     def tree_mask(self, state: NumberedState) -> Bool[Array, "..."]:
         """[1 + Q], or [Q] if multi-hot: actions of flow-tree selection that have an effect."""
@@ -225,7 +225,7 @@ class NumberedEnvironment(eqx.Module):
     def _problem(self, which: Int[Array, ""]) -> Problem:
         return jax.tree.map(lambda leaf: leaf[which], self.problems)
 
-    def _nothing(self, state: NumberedState) -> NumberedStep:
+    def _no_step(self, state: NumberedState) -> NumberedStep:
         zero, no = jnp.zeros(()), jnp.zeros((), bool)
         return NumberedStep(state, zero, zero, no, no)
 
@@ -237,12 +237,12 @@ class NumberedEnvironment(eqx.Module):
         workload: Int[Array, ""],
     ) -> NumberedStep:
         """The environment's step."""
-        made = self.environment.step(problem, state.state, trees, workload)
-        step = state.step + 1
-        truncated = made.truncated | (~made.done & (step >= _most_steps(problem)))
-        done = made.done | truncated
-        after = NumberedState(state.which, made.state, jnp.zeros_like(state.chosen), step, done)
-        return NumberedStep(after, made.tree_reward, made.workload_reward, done, truncated)
+        step = self.environment.step(problem, state.state, trees, workload)
+        steps = state.step + 1
+        truncated = step.truncated | (~step.done & (steps >= _most_steps(problem)))
+        done = step.done | truncated
+        after = NumberedState(state.which, step.state, jnp.zeros_like(state.chosen), steps, done)
+        return NumberedStep(after, step.tree_reward, step.workload_reward, done, truncated)
 
     def _one_by_one(
         self,
@@ -251,43 +251,43 @@ class NumberedEnvironment(eqx.Module):
         number: Int[Array, ""],
         workload: Int[Array, ""],
     ) -> NumberedStep:
-        """Adds a tree to the selection, or takes the environment's step with what was chosen."""
-        taken = self._act(problem, state, state.chosen, workload)
+        """Adds a tree to the selection, or takes the environment's step with the trees chosen."""
+        step = self._act(problem, state, state.chosen, workload)
         adds = flow_tree_selection.is_turn(state.state) & (number > 0)
         tree = jnp.arange(self.size.trees) == number - 1
         chosen = state.chosen | (tree & self.environment.tree_mask(problem, state.state))
-        truncated = taken.state.step >= _most_steps(problem)
-        held = NumberedState(state.which, state.state, chosen, taken.state.step, truncated)
-        kept = self._nothing(held)._replace(done=truncated, truncated=truncated)
-        return jax.tree.map(lambda one, other: jnp.where(adds, one, other), kept, taken)
+        truncated = step.state.step >= _most_steps(problem)
+        after = NumberedState(state.which, state.state, chosen, step.state.step, truncated)
+        added = self._no_step(after)._replace(done=truncated, truncated=truncated)
+        return jax.tree.map(lambda one, other: jnp.where(adds, one, other), added, step)
 
     def _until_learner(
-        self, problem: Problem, made: NumberedStep, key: PRNGKeyArray
+        self, problem: Problem, step: NumberedStep, key: PRNGKeyArray
     ) -> NumberedStep:
         """The steps of a partner until it is the learner's turn or the episode's end."""
         if self.tree_policy is None and self.workload_policy is None:
-            return made
+            return step
         partner = workload_scheduling if self.tree_policy is None else flow_tree_selection
 
-        def goes_on(carry: tuple[NumberedStep, PRNGKeyArray]) -> Bool[Array, ""]:
+        def is_partners_turn(carry: tuple[NumberedStep, PRNGKeyArray]) -> Bool[Array, ""]:
             return ~carry[0].done & partner.is_turn(carry[0].state.state)
 
         def act(carry: tuple[NumberedStep, PRNGKeyArray]) -> tuple[NumberedStep, PRNGKeyArray]:
             so_far, key = carry
-            key, own = jax.random.split(key)
+            key, drawing = jax.random.split(key)
             state = so_far.state
             trees, workload = jnp.zeros_like(state.chosen), jnp.full((), -1, jnp.int32)
             if self.tree_policy is not None:
-                trees = self.tree_policy(self.environment, problem, state.state, own)
+                trees = self.tree_policy(self.environment, problem, state.state, drawing)
             if self.workload_policy is not None:
-                workload = self.workload_policy(self.environment, problem, state.state, own)
-            more = self._act(problem, state, trees, workload)
-            return more._replace(
-                tree_reward=so_far.tree_reward + more.tree_reward,
-                workload_reward=so_far.workload_reward + more.workload_reward,
+                workload = self.workload_policy(self.environment, problem, state.state, drawing)
+            after = self._act(problem, state, trees, workload)
+            return after._replace(
+                tree_reward=so_far.tree_reward + after.tree_reward,
+                workload_reward=so_far.workload_reward + after.workload_reward,
             ), key
 
-        return jax.lax.while_loop(goes_on, act, (made, key))[0]
+        return jax.lax.while_loop(is_partners_turn, act, (step, key))[0]
 
 
 def _most_steps(problem: Problem) -> Float[Array, ""]:

@@ -9,14 +9,14 @@ import dataclasses
 from functools import cached_property
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.environment.problem import Problem
+from gradweave.environment.state import packed
 from gradweave.errors import OptionError
 
-WORD = 32
-"""Trees in a word."""
 MOST = 2**16 - 1
 """Workloads of a stage at most: two numbers up to this are kept in one word."""
 
@@ -177,26 +177,12 @@ def _stage(host: Problem, number: int) -> Stage:
         sender=sender,
         receiver=receiver,
         row_server=sender if by_sender else receiver,
-        allowed=np.pad(packed(here), ((0, more), (0, 0))),
+        allowed=np.pad(np.asarray(packed(jnp.asarray(here))), ((0, more), (0, 0))),
         links=links,
         capacity=capacity,
-        pending=packed(pending[:, trees]).reshape(-1),
+        pending=np.asarray(packed(jnp.asarray(pending[:, trees]))).reshape(-1),
         by_sender=by_sender,
         grown=bool(host.grown),
         workloads=int(here.sum()),
         most=int(here.sum(1).max()),
     )
-
-
-def packed(table: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    """[…, Q] as bits: [..., W].
-
-    >>> import numpy as np
-    >>> packed(np.arange(40) % 20 == 0).tolist()
-    [1048577, 0]
-    """
-    trees = table.shape[-1]
-    words = -(-trees // WORD)
-    wide = np.pad(table, [(0, 0)] * (table.ndim - 1) + [(0, words * WORD - trees)])
-    bits = wide.reshape(*table.shape[:-1], words, WORD).astype(np.uint32)
-    return (bits << np.arange(WORD, dtype=np.uint32)).sum(-1, dtype=np.uint32)

@@ -15,7 +15,7 @@ def draw(
     """A workload drawn uniformly from the available ones, for `workload_scheduling.send`.
 
     First a hop that is not blocked, with a chance proportional to its ready workloads, then one of
-    these: the mask of all workloads is never made.
+    these: the mask of all workloads is never computed.
 
     Args:
         problem: the problem.
@@ -39,7 +39,7 @@ def draw(
 def _bin(counts: Int[Array, " n"], number: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
     """The bin that a number falls into where things are numbered bin by bin; its place in there.
 
-    Bins stand in a square, so that two short running sums do instead of a long one.
+    Bins are laid out in a square: two short running sums in place of a long one.
     """
     side = math.isqrt(counts.shape[0] - 1) + 1
     square = jnp.pad(counts, (0, side * side - counts.shape[0])).reshape(side, side)
@@ -52,7 +52,7 @@ def _passed(
     counts: Int[Array, " n"], number: Int[Array, ""]
 ) -> tuple[Int[Array, ""], Int[Array, ""]]:
     """How many of the running sums do not exceed a number; what is left of it."""
-    # Sums over a triangle: compilers for processors make slow work of a running sum as such.
+    # Sums over a triangle: XLA on CPUs is slow at a running sum as such.
     upto = (counts[:, None] * jnp.triu(jnp.ones((len(counts),) * 2, counts.dtype))).sum(0)
     below = upto <= number
     before = jnp.where(below, upto, 0).max()

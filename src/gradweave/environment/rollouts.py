@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, UInt, UInt32
 
-from gradweave.environment.packed import MOST, WORD, Stage, stages
+from gradweave.environment.packed import MOST, Stage, stages
 from gradweave.environment.problem import NEVER, Problem
 from gradweave.environment.random_policy import hashed, scaled
+from gradweave.environment.state import WORD
 from gradweave.errors import OptionError
 
 
@@ -206,7 +207,7 @@ def _begin_round(
     selected: Array,
     episodes: int,
 ) -> tuple[Progress, Lanes]:
-    """What was on the way has arrived; new episodes begin where all transfers are made."""
+    """What was on the way has arrived; new episodes begin where all transfers are sent."""
     lanes = jnp.arange(selected.shape[1])
     left = apart(lambda pending: functools.reduce(jnp.bitwise_or, list(pending)), state.pending)
     over = (left == 0) & (progress.episode < episodes)

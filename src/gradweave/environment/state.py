@@ -11,6 +11,8 @@ FLOW_TREE_SELECTION = 0
 """Turn of the agent that selects trees, once a round."""
 WORKLOAD_SCHEDULING = 1
 """Turn of the agent that sends workloads, one a step."""
+WORD = 32
+"""Trees in a word."""
 
 
 class State(eqx.Module):
@@ -50,7 +52,7 @@ class State(eqx.Module):
 
     @property
     def done(self) -> Bool[Array, ""]:
-        """Whether every transfer is made, and the round in which the last one was has ended."""
+        """Whether every transfer is sent, and the round of the last one has ended."""
         return ~self.pending.any((-2, -1)) & (self.turn == FLOW_TREE_SELECTION)
 
 
@@ -117,16 +119,16 @@ def ready_words(problem: Problem, state: State, trees: Bool[Array, " Q"]) -> UIn
 
 
 def packed(table: Bool[Array, "... Q"]) -> UInt32[Array, "... W"]:
-    """Truth values as bits, those of 32 trees in a word.
+    """Truth values as bits, those of `WORD` trees in a word.
 
     >>> import jax.numpy as jnp
     >>> packed(jnp.arange(40) % 20 == 0).tolist()
     [1048577, 0]
     """
-    words = -(-table.shape[-1] // 32)
-    spare = [(0, 0)] * (table.ndim - 1) + [(0, 32 * words - table.shape[-1])]
-    bits = jnp.pad(table, spare).reshape(*table.shape[:-1], words, 32).astype(jnp.uint32)
-    return (bits << jnp.arange(32, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)
+    words = -(-table.shape[-1] // WORD)
+    spare = [(0, 0)] * (table.ndim - 1) + [(0, WORD * words - table.shape[-1])]
+    bits = jnp.pad(table, spare).reshape(*table.shape[:-1], words, WORD).astype(jnp.uint32)
+    return (bits << jnp.arange(WORD, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)
 
 
 def available(problem: Problem, state: State) -> Bool[Array, "H Q"]:
