@@ -199,7 +199,7 @@ OPTIONS = {
     ),
     "found devices in processes": (
         ["--backend", "jax", "--processes", "2", "--devices", "found"],
-        "--devices found: expected one process",
+        "devices that JAX finds: expected one process",
     ),
     "logs nowhere": (["--logs", "nowhere/logs"], "--logs: there is no directory nowhere"),
     "logs in a file": (

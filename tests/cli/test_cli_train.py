@@ -278,16 +278,3 @@ def test_killed_in_the_middle_it_ends_in_the_same_bits(tmp_path, quick):
             (folder / "out" / "log.jsonl").read_bytes(),
         )
     assert ends["whole"] == ends["broken"]
-
-
-def test_a_device_is_named_once_whose_gradients_are_not_finite(capsys):
-    from gradweave.cli.train import _reporting
-    from gradweave.marl.training import Report
-
-    report = _reporting(lambda text: None)
-    for update, counts in enumerate([(0, 0, 0), (0, 0, 2), (0, 0, 3), (1, 0, 3)], 1):
-        report(Report(update, 9, 10 * update, None, 1.0, 1.0, counts))
-    assert capsys.readouterr().err.splitlines() == [
-        "device 2: gradients that are not finite, 2 by update 2; they are left out",
-        "device 0: gradients that are not finite, 1 by update 4; they are left out",
-    ]

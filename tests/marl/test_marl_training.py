@@ -23,6 +23,7 @@ from safetensors import safe_open
 from gradweave.errors import FileError, OptionError
 from gradweave.marl import checkpoint, training
 from gradweave.marl.config import PPO, Config
+from gradweave.marl.session import reporting
 from gradweave.marl.training import CHECKPOINT, POLICY, Report, train, updates_done
 from gradweave.training.log import LOG, read_log
 from tests.marl.doors import doors
@@ -303,3 +304,15 @@ def test_a_training_is_loaded_from_its_folder(tmp_path, monkeypatch):
     (tmp_path / POLICY).write_bytes(raw.replace(b"settings.clip_ratio", b"settings.klip_ratio"))
     with pytest.raises(FileError, match="settings: klip_ratio: unknown; did you mean clip_ratio"):
         loading.load(tmp_path)
+
+
+def test_a_device_is_named_once_whose_gradients_are_not_finite():
+    shown, noted = [], []
+    report = reporting(shown.append, noted.append)
+    for update, counts in enumerate([(0, 0, 0), (0, 0, 2), (0, 0, 3), (1, 0, 3)], 1):
+        report(Report(update, 9, 10 * update, None, 1.0, 1.0, counts))
+    assert noted == [
+        "device 2: gradients that are not finite, 2 by update 2; they are left out",
+        "device 0: gradients that are not finite, 1 by update 4; they are left out",
+    ]
+    assert shown[0] == "update 1 of 9; 1 steps/s, about 1 s left"

@@ -150,15 +150,6 @@ def spoken_warnings() -> Iterator[None]:
         yield
 
 
-def duration(seconds: float) -> str:
-    """Seconds in words, in a unit that suits them."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
 class Progress:
     """Shows the step under way on standard error, once the work takes longer than `PATIENCE_S`.
 

@@ -2,17 +2,15 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gradweave import lazy
-from gradweave.cli.console import Progress, duration, print_json, print_lines
+from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option, seed_option, writable
 from gradweave.processes.jax_start import start_jax
-
-if TYPE_CHECKING:
-    from gradweave.marl.training import Trained
+from gradweave.training.pace import duration
 
 NEEDED = ("jax", "equinox", "jaxtyping", "optax", "safetensors", "tensorboardX", "jaxmarl")
 """Packages for training agents and for playing by their policies."""
@@ -49,7 +47,7 @@ def evaluate(folder: Path, episodes: int, seed: int, render: Path | None, as_jso
     start_jax()
     with Progress("reading the policy") as progress:
         from gradweave.marl.loading import load
-        from gradweave.marl.results import description
+        from gradweave.marl.results import description, judged
 
         trained = load(folder)
         result = {"folder": str(folder), **description(trained), "seed": seed}
@@ -63,20 +61,6 @@ def evaluate(folder: Path, episodes: int, seed: int, render: Path | None, as_jso
         f"{duration(result['wall_s'])}",
         *lines_of(result),
     )
-
-
-def judged(
-    trained: "Trained", episodes: int, seed: int, render: Path | None, progress: Progress
-) -> dict[str, Any]:
-    """The policy's returns, and the name of its picture if one is asked for."""
-    from gradweave.marl.results import draw, returns
-
-    progress("judging the policy")
-    result = returns(trained, episodes, seed)
-    if render is not None:
-        progress("drawing an episode")
-        draw(trained, render, seed)
-    return result | {"rendered": None if render is None else str(render)}
 
 
 def lines_of(result: dict[str, Any]) -> list[str]:

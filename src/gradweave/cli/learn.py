@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradweave import lazy
-from gradweave.cli.console import Progress, duration, note, print_json, print_lines
+from gradweave.cli.console import Progress, note, print_json, print_lines
 from gradweave.cli.options import json_option, writable_folder
 from gradweave.processes.jax_start import start_jax
+from gradweave.training.pace import duration
 
 if TYPE_CHECKING:
     from gradweave.learning.config import Config

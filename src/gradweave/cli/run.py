@@ -1,6 +1,5 @@
 """``gradweave run``: the collective on real processes, checked and timed."""
 
-import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,14 +21,9 @@ from gradweave.execute.reduction import REDUCTIONS, Reduction
 from gradweave.execute.running.joined import ended_at_once
 from gradweave.execute.running.launch import Place
 from gradweave.execute.running.run import run as run_file
-from gradweave.execute.running.trial import DTYPES, RunReport, RunTimes, Trial, itemsize
-from gradweave.lazy import require
+from gradweave.execute.running.trial import DTYPES, Trial, description, itemsize
 from gradweave.processes.launchers import rank_given
-from gradweave.schedule import Schedule
 from gradweave.topology.units import format_size
-
-_PACKAGES = {"mpi": "mpi4py", "torch": "torch", "jax": "jax"}
-_NATIVE = {"mpi": "MPI_Allreduce", "torch": "dist.all_reduce", "jax": "jax.lax.psum"}
 
 
 @click.command()
@@ -120,112 +114,63 @@ def run(
             repetitions,
             warm_up,
         )
+        if backend != "jax":
+            _refuse(backend, processes=processes, devices=devices)
+        if logs is not None and not logs.parent.is_dir():
+            raise OptionError(f"--logs: there is no directory {logs.parent}; make it first")
+        writable_folder(logs, "--logs")
         place = Place(processes or 1, devices != "found", logs, timeout)
-        _check_options(trial, place, processes, devices)
         first = not rank_given(backend)
         with Progress(f"reading {file}") as progress:
             if not first:
                 progress.hide()
             schedule, report = run_file(file, trial, place, progress, complain)
-    if first and as_json:
-        print_json(_summary(schedule, report, trial, file))
-    elif first:
-        _print(schedule, report, trial, file)
+    if not first:
+        return
+    result = {"file": str(file)} | description(schedule, report, trial)
+    if as_json:
+        print_json(result | {"ranks": rank_map(schedule.topology)})
+    else:
+        _print(result, rank_lines(schedule.topology))
 
 
-def _check_options(trial: Trial, place: Place, processes: int | None, devices: str | None) -> None:
-    """Refuses options that do not go together, before anything is started."""
-    backend = trial.backend
-    if backend != "jax":
-        for name, given in (("--processes", processes), ("--devices", devices)):
-            if given is not None:
-                raise OptionError(
-                    f"{name} is for the backend jax; {backend} has one process per server"
-                )
-    elif not place.pretend_devices and place.processes > 1:
-        raise OptionError("--devices found: expected one process; leave --processes out")
-    require(f"the backend {backend}", _PACKAGES[backend])
-    for other in _PACKAGES:
-        if other != backend and rank_given(other) is not None:
+def _refuse(backend: str, **given: object) -> None:
+    """Refuses options of another backend."""
+    for name, value in given.items():
+        if value is not None:
             raise OptionError(
-                f"--backend {backend} does not run under the launcher of {other}; use "
-                f"--backend {other}, or start gradweave without it"
+                f"--{name} is for the backend jax; {backend} has one process per server"
             )
-    if place.logs is not None and not place.logs.parent.is_dir():
-        raise OptionError(f"--logs: there is no directory {place.logs.parent}; make it first")
-    writable_folder(place.logs, "--logs")
 
 
-def _summary(schedule: Schedule, report: RunReport, trial: Trial, file: Path) -> dict[str, Any]:
-    sent = report.schedule.sent_bytes or ()
-    return {
-        "file": str(file),
-        "topology": schedule.topology.name,
-        "scheduler": schedule.scheduler.name,
-        "collective": schedule.collective,
-        "servers": schedule.topology.num_servers,
-        "backend": trial.backend,
-        "library": report.library,
-        "processes": report.processes,
-        "ranks": rank_map(schedule.topology),
-        "cores": os.cpu_count(),
-        "gradient_bytes": trial.gradient_bytes,
-        "elements": trial.elements,
-        "dtype": trial.dtype,
-        "reduction": trial.reduction,
-        "warm_up": trial.warm_up,
-        "repetitions": trial.repetitions,
-        "correct": True,  # A wrong result is an error.
-        "oracle_elements": report.oracle_elements,
-        "pattern_elements": report.pattern_elements,
-        "schedule": _numbers(report.schedule, trial)
-        | {"sent_bytes": list(sent), "total_sent_bytes": sum(sent)},
-        "own": report.native and {"name": _NATIVE[trial.backend]} | _numbers(report.native, trial),
-    }
-
-
-def _numbers(timing: RunTimes, trial: Trial) -> dict[str, Any]:
-    first, third = timing.quartiles
-    return {
-        "median_s": timing.median,
-        "min_s": min(timing.seconds),
-        "first_quartile_s": first,
-        "third_quartile_s": third,
-        "seconds": list(timing.seconds),
-        "bandwidth_bytes_per_s": trial.gradient_bytes / timing.median,
-    }
-
-
-def _print(schedule: Schedule, report: RunReport, trial: Trial, file: Path) -> None:
-    servers, name = schedule.topology.num_servers, schedule.topology.name
-    processes = "1 process" if report.processes == 1 else f"{report.processes} processes"
-    checked = f"bit for bit as the oracle's, length {report.oracle_elements:,}"
-    if report.pattern_elements > report.oracle_elements:
-        checked += f"; exact, length {report.pattern_elements:,}"
+def _print(result: dict[str, Any], ranks: list[str]) -> None:
+    schedule, native, number = result["schedule"], result["own"], result["processes"]
+    checked = f"bit for bit as the oracle's, length {result['oracle_elements']:,}"
+    if result["pattern_elements"] > result["oracle_elements"]:
+        checked += f"; exact, length {result['pattern_elements']:,}"
     print_lines(
-        f"{schedule.collective} on {name} by {schedule.scheduler.name}: {servers} servers in "
-        f"{processes} on {os.cpu_count()} cores, {report.library}",
-        f"{format_size(trial.gradient_bytes)} of {trial.dtype}, {trial.reduction}: {checked}",
-        *rank_lines(schedule.topology),
+        f"{result['collective']} on {result['topology']} by {result['scheduler']}: "
+        f"{result['servers']} servers in {number} process{'es' * (number > 1)} on "
+        f"{result['cores']} cores, {result['library']}",
+        f"{format_size(result['gradient_bytes'])} of {result['dtype']}, {result['reduction']}: "
+        f"{checked}",
+        *ranks,
     )
-    rows = [[file.name, *_cells(report.schedule, trial)]]
-    if report.native is not None:
-        rows.append([_NATIVE[trial.backend], *_cells(report.native, trial)])
+    rows = [[Path(result["file"]).name, *_cells(schedule)]]
+    if native is not None:
+        rows.append([native["name"], *_cells(native)])
     print_table(table(["", "median", "fastest", "quartiles", "bandwidth"], rows))
-    print_lines(_sent(report.schedule.sent_bytes or ()))
-
-
-def _cells(timing: RunTimes, trial: Trial) -> list[str]:
-    first, third = timing.quartiles
-    return [
-        f"{1e3 * timing.median:.4g} ms",
-        f"{1e3 * min(timing.seconds):.4g} ms",
-        f"{1e3 * first:.4g} to {1e3 * third:.4g} ms",
-        f"{format_size(trial.gradient_bytes / timing.median)}/s",
-    ]
-
-
-def _sent(sent_bytes: tuple[int, ...]) -> str:
-    least, most = format_size(min(sent_bytes)), format_size(max(sent_bytes))
+    least, most = (format_size(end(schedule["sent_bytes"])) for end in (min, max))
     each = most if least == most else f"{least} to {most}"
-    return f"sent by each server, counted: {each}; by all: {format_size(sum(sent_bytes))}"
+    total = format_size(schedule["total_sent_bytes"])
+    print_lines(f"sent by each server, counted: {each}; by all: {total}")
+
+
+def _cells(times: dict[str, Any]) -> list[str]:
+    first, third = times["first_quartile_s"], times["third_quartile_s"]
+    return [
+        f"{1e3 * times['median_s']:.4g} ms",
+        f"{1e3 * times['min_s']:.4g} ms",
+        f"{1e3 * first:.4g} to {1e3 * third:.4g} ms",
+        f"{format_size(times['bandwidth_bytes_per_s'])}/s",
+    ]

@@ -1,29 +1,21 @@
 """``gradweave train``: train agents on many devices, with any way to combine what they learn."""
 
-import json
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gradweave import lazy
-from gradweave.atomic import atomic_write
-from gradweave.cli.console import Progress, complain, duration, note, print_json, print_lines
+from gradweave.cli.console import Progress, complain, note, print_json, print_lines
 from gradweave.cli.evaluate import (
     NEEDED,
     episodes_option,
-    judged,
     lines_of,
     render_option,
 )
 from gradweave.cli.options import json_option, positive, writable, writable_folder
-
-if TYPE_CHECKING:
-    from gradweave.marl.training import Report, Trained
-
-RESULT = "result.json"
+from gradweave.training.pace import duration
 
 
 @click.command()
@@ -134,7 +126,6 @@ def train(
             progress.hide()
         trained = train_in(
             *(request, output, group),
-            report=_reporting(progress),
             progress=progress,
             checkpoint_minutes=checkpoint_minutes,
             note=note,
@@ -142,52 +133,17 @@ def train(
         group.leave()
         if not group.first:
             return
-        result = _result(trained, output, group.number)
-        result |= judged(trained, episodes, request.config.seed, render, progress)
+        from gradweave.marl import results
+
+        result = results.description(trained)
+        result |= results.of_training(trained, output, group.number)
+        result |= results.judged(trained, episodes, request.config.seed, render, progress)
     result["wall_s"] = round(time.monotonic() - begun, 2)
-    atomic_write(output / RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    results.save(result, output)
     if as_json:
         print_json(result)
     else:
         print_lines(*_lines(result))
-
-
-def _reporting(progress: Progress) -> "Callable[[Report], None]":
-    """Shows progress, and says once per device that it has gradients that are not finite."""
-    named: set[int] = set()
-
-    def report(at: "Report") -> None:
-        progress(_doing(at))
-        for device, number in enumerate(at.not_finite):
-            if number and device not in named:
-                named.add(device)
-                note(
-                    f"device {device}: gradients that are not finite, {number} by update "
-                    f"{at.update}; they are left out"
-                )
-
-    return report
-
-
-def _result(trained: "Trained", output: Path, processes: int) -> dict[str, Any]:
-    from gradweave.marl.results import description
-
-    return {
-        "output": str(output),
-        **description(trained),
-        "seed": trained.config.seed,
-        "resumed_from": trained.resumed_from,
-        "steps_per_s": trained.steps_per_s,
-        "processes": processes,
-    }
-
-
-def _doing(at: "Report") -> str:
-    mean = "" if at.mean_return is None else f", return {at.mean_return:.4g}"
-    return (
-        f"update {at.update} of {at.of}{mean}; "
-        f"{at.steps_per_s:.3g} steps/s, about {duration(at.seconds_left)} left"
-    )
 
 
 def _lines(result: dict[str, Any]) -> list[str]:
@@ -204,5 +160,5 @@ def _lines(result: dict[str, Any]) -> list[str]:
         + (f" ({schedule['topology']}, {schedule['rounds']} rounds)" if schedule else "")
         + (f", {rate:.3g} steps/s" if rate else ""),
         *lines_of(result),
-        f"in {result['output']}: policy.safetensors, log.jsonl, tensorboard, {RESULT}",
+        f"in {result['output']}: policy.safetensors, log.jsonl, tensorboard, result.json",
     ]

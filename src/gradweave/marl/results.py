@@ -1,10 +1,13 @@
 """A training's result as JSON: what was trained, what its policy earns, and a picture of it."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from gradweave.atomic import atomic_write
 from gradweave.marl.evaluation import HOWS, Returns, evaluate
 from gradweave.marl.games.render import episode, save_gif
 from gradweave.marl.training import Trained
@@ -31,6 +34,28 @@ def description(trained: Trained) -> dict[str, Any]:
     }
 
 
+def of_training(trained: Trained, output: Path, processes: int) -> dict[str, Any]:
+    """What this call of the command added to it.
+
+    Args:
+        trained: what it ended in.
+        output: its folder.
+        processes: how many trained together.
+    """
+    return {
+        "output": str(output),
+        "seed": trained.config.seed,
+        "resumed_from": trained.resumed_from,
+        "steps_per_s": trained.steps_per_s,
+        "processes": processes,
+    }
+
+
+def save(result: dict[str, Any], folder: Path) -> None:
+    """Writes a result beside the policy, as ``result.json``."""
+    atomic_write(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+
+
 def returns(trained: Trained, episodes: int, seed: int) -> dict[str, Any]:
     """What the policy earns, beside agents that play at random.
 
@@ -48,6 +73,22 @@ def returns(trained: Trained, episodes: int, seed: int) -> dict[str, Any]:
         for how in HOWS
     }
     return {"episodes": episodes, "return": by_how, "return_is": environment.meaning}
+
+
+def judged(
+    trained: Trained,
+    episodes: int,
+    seed: int,
+    picture: Path | None,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    """The policy's returns, and the path of its picture if one is asked for; see `returns`."""
+    progress("judging the policy")
+    result = returns(trained, episodes, seed)
+    if picture is not None:
+        progress("drawing an episode")
+        draw(trained, picture, seed)
+    return result | {"rendered": None if picture is None else str(picture)}
 
 
 def _summary(by_seed: list[Returns], agents: tuple[str, ...]) -> dict[str, Any]:

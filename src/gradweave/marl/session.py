@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gradweave.errors import GradweaveError
 from gradweave.marl.request import Request
 from gradweave.processes.jax_start import start_jax
+from gradweave.training.pace import duration
 from gradweave.training.resuming import resuming
 
 if TYPE_CHECKING:  # they import JAX, for which it is too early
@@ -15,7 +16,7 @@ if TYPE_CHECKING:  # they import JAX, for which it is too early
     from gradweave.processes.agreement import Processes
 
 Say = Callable[[str], None]
-"""Writes a line to standard error."""
+"""Is told a line."""
 
 
 @contextlib.contextmanager
@@ -75,19 +76,17 @@ def train(
     output: Path,
     processes: "Processes",
     *,
-    report: "Callable[[Report], None]",
-    progress: Callable[[str], None],
+    progress: Say,
     checkpoint_minutes: float,
     note: Say,
 ) -> "Trained":
-    """Trains, and says what it resumes from and what is kept after Ctrl-C.
+    """Trains, and says how far it is, what it resumes from, and what is kept after Ctrl-C.
 
     Args:
         request: what to do.
         output: folder of checkpoint, logs and the policy.
         processes: that train together.
-        report: as of `training.train`; so are `progress` and `checkpoint_minutes`.
-        progress: called with the step under way before the first update.
+        progress: called with the step under way.
         checkpoint_minutes: between checkpoints.
         note: writes a line to standard error.
 
@@ -109,9 +108,35 @@ def train(
         return training.train(
             config,
             output,
-            report=report,
+            report=reporting(progress, note),
             progress=progress,
             checkpoint_minutes=checkpoint_minutes,
             extend=extend,
             processes=processes,
         )
+
+
+def reporting(progress: Say, note: Say) -> "Callable[[Report], None]":
+    """Shows progress, and notes once per device that it has gradients that are not finite.
+
+    Args:
+        progress: called with the step under way.
+        note: writes a line to standard error.
+    """
+    noted: set[int] = set()
+
+    def report(at: "Report") -> None:
+        mean = "" if at.mean_return is None else f", return {at.mean_return:.4g}"
+        progress(
+            f"update {at.update} of {at.of}{mean}; "
+            f"{at.steps_per_s:.3g} steps/s, about {duration(at.seconds_left)} left"
+        )
+        for device, number in enumerate(at.not_finite):
+            if number and device not in noted:
+                noted.add(device)
+                note(
+                    f"device {device}: gradients that are not finite, {number} by update "
+                    f"{at.update}; they are left out"
+                )
+
+    return report

@@ -57,6 +57,15 @@ class Pace:
         return _updates(self._later) / seconds if seconds else None
 
 
+def duration(seconds: float) -> str:
+    """Seconds in words, in a unit that suits them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
 def _updates(calls: list[Call]) -> int:
     return sum(updates for updates, _ in calls)
 

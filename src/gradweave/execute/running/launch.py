@@ -35,6 +35,10 @@ class Place:
     timeout_s: float = 300.0
     """How long nothing may move."""
 
+    def __post_init__(self) -> None:
+        if self.processes > 1 and not self.pretend_devices:
+            raise OptionError("devices that JAX finds: expected one process, so that it has all")
+
 
 def launch(
     schedule: Schedule,

@@ -3,13 +3,17 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from gradweave.errors import OptionError
 from gradweave.execute.program import check_runs
 from gradweave.execute.running.joined import Say, join
 from gradweave.execute.running.launch import Place, launch
 from gradweave.execute.running.trial import RunReport, Trial
 from gradweave.execute.running.worker import WorkerTask
+from gradweave.lazy import require
 from gradweave.processes.launchers import rank_given
 from gradweave.schedule import Schedule, load
+
+_PACKAGES = {"mpi": "mpi4py", "torch": "torch", "jax": "jax"}
 
 
 def run(
@@ -28,8 +32,11 @@ def run(
         The schedule, and the report, which is the same in every process.
 
     Raises:
+        MissingExtraError: the backend's package is missing.
+        OptionError: another backend's launcher started this process.
         GradweaveError: as for `join` and `launch`; or the file holds no schedule that can run.
     """
+    _check_backend(trial.backend)
     schedule = load(file)
     check_runs(schedule)
     if rank_given(trial.backend) is not None:
@@ -38,3 +45,13 @@ def run(
         )
     progress(f"starting {schedule.topology.num_servers} servers")
     return schedule, launch(schedule, file, trial, place, progress)
+
+
+def _check_backend(backend: str) -> None:
+    require(f"the backend {backend}", _PACKAGES[backend])
+    for other in _PACKAGES:
+        if other != backend and rank_given(other) is not None:
+            raise OptionError(
+                f"--backend {backend} does not run under the launcher of {other}; use "
+                f"--backend {other}, or start gradweave without it"
+            )

@@ -1,6 +1,7 @@
 """A run on real processes: its parameters and its report."""
 
 import dataclasses
+import os
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 
 from gradweave.errors import OptionError
 from gradweave.execute.reduction import Reduction, check_reduction
+from gradweave.schedule.schedule import Schedule
 
 DTYPES = {
     "mpi": ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"),
@@ -18,6 +20,7 @@ DTYPES = {
             "uint8"),
 }  # fmt: skip
 """By backend: the types that a gradient can have."""
+_NATIVE = {"mpi": "MPI_Allreduce", "torch": "dist.all_reduce", "jax": "jax.lax.psum"}
 _BFLOAT16_BYTES = 2
 
 
@@ -130,3 +133,42 @@ class RunReport:
 def _times(fields: Mapping[str, Any]) -> RunTimes:
     sent = fields["sent_bytes"]
     return RunTimes(tuple(fields["seconds"]), None if sent is None else tuple(sent))
+
+
+def description(schedule: Schedule, report: RunReport, trial: Trial) -> dict[str, Any]:
+    """What was run on this machine, and what was measured, as JSON."""
+    sent = report.schedule.sent_bytes or ()
+    return {
+        "topology": schedule.topology.name,
+        "scheduler": schedule.scheduler.name,
+        "collective": schedule.collective,
+        "servers": schedule.topology.num_servers,
+        "backend": trial.backend,
+        "library": report.library,
+        "processes": report.processes,
+        "cores": os.cpu_count(),
+        "gradient_bytes": trial.gradient_bytes,
+        "elements": trial.elements,
+        "dtype": trial.dtype,
+        "reduction": trial.reduction,
+        "warm_up": trial.warm_up,
+        "repetitions": trial.repetitions,
+        "correct": True,  # A wrong result is an error.
+        "oracle_elements": report.oracle_elements,
+        "pattern_elements": report.pattern_elements,
+        "schedule": _numbers(report.schedule, trial)
+        | {"sent_bytes": list(sent), "total_sent_bytes": sum(sent)},
+        "own": report.native and {"name": _NATIVE[trial.backend]} | _numbers(report.native, trial),
+    }
+
+
+def _numbers(times: RunTimes, trial: Trial) -> dict[str, Any]:
+    first, third = times.quartiles
+    return {
+        "median_s": times.median,
+        "min_s": min(times.seconds),
+        "first_quartile_s": first,
+        "third_quartile_s": third,
+        "seconds": list(times.seconds),
+        "bandwidth_bytes_per_s": trial.gradient_bytes / times.median,
+    }
