@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import gradweave as gw
-from gradweave.cli import run as verb
+from gradweave.execute.running.run import _PACKAGES
 from gradweave.execute.running.trial import RunReport, RunTimes
 from tests.execute.run_verb import COMMAND, MPIRUN, PATIENCE_S, left_behind, said, started
 
@@ -226,7 +226,7 @@ def test_a_file_that_holds_no_schedule(refused, here, files):
     assert "cannot run: " in refused("run", "wrong.json", status=1)
 
 
-@pytest.mark.parametrize(("backend", "package"), verb._PACKAGES.items())
+@pytest.mark.parametrize(("backend", "package"), _PACKAGES.items())
 def test_a_package_that_is_not_there(refused, here, files, monkeypatch, backend, package):
     monkeypatch.setitem(sys.modules, package, None)
     line = refused("run", files["ring"], "--backend", backend)
@@ -256,7 +256,7 @@ REPORT = RunReport("a library", 40, 100, 2_000_000, RunTimes((0.5, 0.25), (1, 2)
 def test_more_servers_than_sensible_is_a_warning(gradweave, here, monkeypatch):
     gw.schedulers.Ring().schedule(gw.topology.ring(40)).save(here / "ring.json")
     monkeypatch.setattr("gradweave.execute.running.launch.supervise", launched(REPORT))
-    monkeypatch.setattr(verb.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr("gradweave.execute.running.machine.available_bytes", lambda: 5 * 10**9)
     done = gradweave("run", "ring.json", "--elements", 10**6)
     assert done.status == 0
@@ -272,7 +272,7 @@ def test_what_it_says(gradweave, here, files, monkeypatch):
     native = RunTimes((0.1, 0.2, 0.4), None)
     report = dataclasses.replace(REPORT, native=native, processes=9)
     monkeypatch.setattr("gradweave.execute.running.run.launch", launched(report))
-    monkeypatch.setattr(verb.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     done = gradweave("run", files["ring"], "--backend", "mpi")
     assert done.stdout.splitlines() == [
         "all_reduce on bcube:n=3,k=1 by ring: 9 servers in 9 processes on 2 cores, a library",
