@@ -295,13 +295,13 @@ def test_every_game_is_drawn(spec, tmp_path):
     """Its first steps, as they were played."""
     pytest.importorskip("matplotlib")
     Image = pytest.importorskip("PIL.Image")
-    from gradweave.marl.games.render import Moment, save_gif
+    from gradweave.marl.games.render import Frame, save_gif
 
     env = environment(spec)
     _, ((views, outcome, action), _, after, _) = both(spec)
     paid = outcome.reward
-    moments = [
-        Moment(
+    frames = [
+        Frame(
             jax.tree.map(lambda x, t=t: x[t], after),
             views.observation[t],
             action[t],
@@ -310,7 +310,7 @@ def test_every_game_is_drawn(spec, tmp_path):
         )
         for t in (0, 3)
     ]
-    save_gif(env, moments, tmp_path / "game.gif")
+    save_gif(env, frames, tmp_path / "game.gif")
     with Image.open(tmp_path / "game.gif") as picture:
         assert picture.n_frames == 2
         drawn = np.asarray(picture.convert("L"))[80:]

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from gradweave.errors import OptionError
 from gradweave.marl.evaluation import evaluate
 from gradweave.marl.learners import algorithms
-from gradweave.marl.learners.mixers import Monotone, Sum
+from gradweave.marl.learners.mixers import MonotonicMixer, SumMixer
 from gradweave.marl.learners.q_learning import lambda_returns
 from gradweave.marl.learners.q_settings import QLearning
 from gradweave.marl.program import Program
@@ -108,8 +108,8 @@ def test_returns_by_a_loop(trace):
 
 def test_mixers():
     values, world = jnp.arange(6.0).reshape(2, 3), jax.random.normal(jax.random.key(1), (2, 5))
-    assert Sum()(values, world).tolist() == [[3.0], [12.0]]
-    mixer = Monotone(5, 3, 8, jax.random.key(0))
+    assert SumMixer()(values, world).tolist() == [[3.0], [12.0]]
+    mixer = MonotonicMixer(5, 3, 8, jax.random.key(0))
     assert mixer(values, world).shape == (2, 1)
     slope = jax.grad(lambda values: mixer(values, world).sum())(values)
     assert (slope > 0).all() and len(np.unique(slope)) == 6  # of the state, not of the agent alone

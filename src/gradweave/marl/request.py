@@ -11,7 +11,8 @@ from gradweave.aggregate.spec import parse
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError
 from gradweave.marl.config import Config
-from gradweave.marl.games.environments import asked_of, family_of
+from gradweave.marl.games.environments import family_of
+from gradweave.marl.games.environments import parse as parse_game
 from gradweave.marl.learners import algorithms
 from gradweave.training.config import read_toml
 
@@ -42,7 +43,7 @@ class Request:
 
     def check(self) -> None:
         """Refuses at once what training would refuse once JAX has started and a game is made."""
-        asked_of(self.config.env, self.config.options)
+        parse_game(self.config.env, self.config.options)
         parse(self.config.aggregation).check_workers(self.config.devices)
 
 

@@ -114,5 +114,5 @@ def draw(trained: Trained, path: Path, seed: int) -> None:
         seed: of the episode.
     """
     first = jax.tree.map(lambda x: x[0], trained.parameters)
-    moments = episode(trained.learner, trained.environment, first, seed=seed, greedy=True)
-    save_gif(trained.environment, moments, path)
+    frames = episode(trained.learner, trained.environment, first, seed=seed, greedy=True)
+    save_gif(trained.environment, frames, path)

@@ -1,4 +1,4 @@
-"""What learners see of a game: arrays over agents in a fixed order, whatever the game is like."""
+"""A game as learners see it: arrays over its agents in a fixed order."""
 
 import dataclasses
 import warnings
@@ -16,55 +16,55 @@ from gradweave.marl.games.reading import Reading as Reading
 
 
 class View(eqx.Module):
-    """What can be seen before an action. ``*B`` are axes of games side by side."""
+    """What is observed before an action. ``*B`` are axes of parallel games."""
 
     observation: Float[Array, "*B A O"]
-    """Each agent's own, filled up with zeros to the longest."""
+    """Each agent's, padded with zeros to the longest."""
     available: Bool[Array, "*B A U"]
     """Discrete actions that may be taken now; components of a continuous action that exist."""
     world: Float[Array, "*B W"]
     """For centralised critics and mixers: the game's own state vector where it has one, and all
     observations one after the other where not."""
     start: Bool[Array, "*B"]
-    """Whether an episode begins here, so that what was remembered is of no use."""
+    """Whether an episode begins here, so that recurrent state is reset."""
 
 
 class Outcome(eqx.Module):
-    """What a step led to."""
+    """The result of a step."""
 
     reward: Float[Array, "*B A"]
     shaped: Float[Array, "*B A"]
-    """What the game offers beside the reward to make learning easier; counts in no return."""
+    """The game's shaped reward, which counts in no return."""
     done: Bool[Array, "*B"]
     """Whether the episode ended, for all agents; the next view is then of a new one."""
     truncated: Bool[Array, "*B"]
-    """Whether it ended by a limit of time alone, as far as the game tells."""
+    """Whether a time limit alone ended it, as far as the game tells."""
     last: View
-    """The view that the step led to, before a new episode took its place."""
+    """The view after the step, before a new episode replaced it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Environment:
     """A game behind the arrays above. `step` starts a new episode by itself, as JaxMARL's does.
 
-    `reset` and `step` are of one game; `jax.vmap` makes them many.
+    `reset` and `step` are of one game; `jax.vmap` runs many.
     """
 
     id: str
     """With its options, as `environments.make` read it."""
     family: str
-    """What its defaults go by."""
+    """By which algorithms choose their defaults."""
     meaning: str
-    """What the return that is reported says."""
+    """What the reported return measures."""
     game: Game
     reading: Reading
     agents: tuple[str, ...]
     """[A]."""
     teams: tuple[int, ...]
-    """[A] each agent's, from 0 on: agents of one team want the same."""
+    """[A] each agent's, from 0 on: agents of a team have common interests."""
     continuous: bool
     mask: np.ndarray
-    """[A, U] what `View.available` is at most: the actions, or components, that each agent has."""
+    """[A, U] the actions, or components, that each agent has: `View.available` is a subset."""
     low: np.ndarray
     """[A, U] least value of each component of a continuous action."""
     high: np.ndarray
@@ -83,7 +83,7 @@ class Environment:
 
     @property
     def actions(self) -> int:
-        """U: discrete actions, or components of a continuous one, of the agent that has most."""
+        """U: the most discrete actions, or components of a continuous one, of any agent."""
         return self.mask.shape[1]
 
     @property
@@ -106,7 +106,7 @@ class Environment:
     def step(
         self, key: PRNGKeyArray, state: State, action: Num[Array, "A *U"]
     ) -> tuple[State, View, Outcome]:
-        """One step of all agents, and a new episode where it ended the old one.
+        """One step of all agents, and a new episode where one ended.
 
         The keys are divided as `MultiAgentEnv.step` divides them, so that both play the same game.
 
@@ -116,31 +116,31 @@ class Environment:
             action: [A] numbers of discrete actions, or [A, U] components, each in [−1, 1] for the
                 whole of its range; values beyond count as the nearest within.
         """
-        after, last, outcome = self._go_on(key, state, action)
-        return *self._renewed(outcome.done, key, after, last), outcome
+        after, last, outcome = self._step_in_episode(key, state, action)
+        return *self._reset_where_done(outcome.done, key, after, last), outcome
 
     def steps(
         self, keys: PRNGKeyArray, states: State, actions: Num[Array, "B A *U"]
     ) -> tuple[State, View, Outcome]:
-        """The same of games side by side; new episodes are drawn only when any has ended.
+        """`step` for parallel games; new episodes are drawn only when any has ended.
 
         Args:
             keys: [B] each game's.
             states: [B].
             actions: see `step`.
         """
-        after, last, outcome = jax.vmap(self._go_on)(keys, states, actions)
+        after, last, outcome = jax.vmap(self._step_in_episode)(keys, states, actions)
 
-        def renewed() -> tuple[State, View]:
-            return jax.vmap(self._renewed)(outcome.done, keys, after, last)
+        def reset_where_done() -> tuple[State, View]:
+            return jax.vmap(self._reset_where_done)(outcome.done, keys, after, last)
 
-        like = jax.eval_shape(renewed)
+        like = jax.eval_shape(reset_where_done)
         states, views = jax.lax.cond(
-            outcome.done.any(), renewed, lambda: jax.tree.map(_as, (after, last), like)
+            outcome.done.any(), reset_where_done, lambda: jax.tree.map(_cast, (after, last), like)
         )
         return states, views, outcome
 
-    def _go_on(
+    def _step_in_episode(
         self, key: PRNGKeyArray, state: State, action: Num[Array, "A *U"]
     ) -> tuple[State, View, Outcome]:
         """A step in the same episode."""
@@ -164,13 +164,13 @@ class Environment:
             )
         return after, last, outcome
 
-    def _renewed(
+    def _reset_where_done(
         self, done: Bool[Array, ""], key: PRNGKeyArray, state: State, view: View
     ) -> tuple[State, View]:
         """A new episode in place of one that has ended."""
-        begun = self.reset(jax.random.split(key)[1])
+        first = self.reset(jax.random.split(key)[1])
         return jax.tree.map(
-            lambda new, old: jnp.where(done, new, _as(old, new)), begun, (state, view)
+            lambda new, old: jnp.where(done, new, _cast(old, new)), first, (state, view)
         )
 
     def _by_agent(self, action: Num[Array, "A *U"]) -> dict[Any, Array]:
@@ -178,18 +178,18 @@ class Environment:
             return {agent: action[i] for i, agent in enumerate(self.game.agents)}
         share = (jnp.clip(action, -1.0, 1.0) + 1.0) / 2.0
         value = jnp.asarray(self.low) + share * (self.high - self.low)
-        own = self.mask.sum(1)
-        return {agent: value[i, : own[i]] for i, agent in enumerate(self.game.agents)}
+        counts = self.mask.sum(1)
+        return {agent: value[i, : counts[i]] for i, agent in enumerate(self.game.agents)}
 
     def _view(self, seen: Any, state: State, start: Bool[Array, ""]) -> View:
         rows, world = _sizes(self.game, self.reading, seen)
         available = self.reading.available
         return View(
-            observation=jnp.stack([_filled(row, self.observation) for row in rows]),
+            observation=jnp.stack([_padded(row, self.observation) for row in rows]),
             available=jnp.asarray(self.mask)
             if available is None
             else jnp.stack(
-                [_filled(_flat(row), self.actions) > 0 for row in available(self.game, state)]
+                [_padded(_flat(row), self.actions) > 0 for row in available(self.game, state)]
             ),
             world=world,
             start=start,
@@ -205,18 +205,18 @@ def wrap(
     meaning: str,
     teams: Sequence[int] | None = None,
 ) -> Environment:
-    """An environment of a game, whose arrays are measured.
+    """An environment of a game; the sizes of its arrays are those of a reset.
 
-    Some of JaxMARL's spaces say other shapes than its steps give, so that only the number of
-    actions is taken from them.
+    Some of JaxMARL's spaces differ from what its steps return, so only the number of actions
+    is taken from them.
 
     Args:
         game: a `MultiAgentEnv`, or what has that interface.
         reading: how its dictionaries are read.
-        id: what to call it.
-        family: what an algorithm's defaults go by.
-        meaning: what its return says.
-        teams: see `Environment`; where they are not given all agents are of one.
+        id: its name.
+        family: by which algorithms choose their defaults.
+        meaning: what its return measures.
+        teams: see `Environment`; one for all agents if not given.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -225,11 +225,11 @@ def wrap(
     lengths, world = [row.size for row in sizes[0]], sizes[1].size
     spaces = [game.action_space(agent) for agent in game.agents]
     continuous = hasattr(spaces[0], "low")
-    own = [int(space.shape[0]) if continuous else int(space.n) for space in spaces]
-    mask = np.arange(max(own))[None] < np.array(own)[:, None]
+    counts = [int(space.shape[0]) if continuous else int(space.n) for space in spaces]
+    mask = np.arange(max(counts))[None] < np.array(counts)[:, None]
     low, high = np.zeros(mask.shape, np.float32), np.zeros(mask.shape, np.float32)
     for i, space in enumerate(spaces if continuous else ()):
-        low[i, : own[i]], high[i, : own[i]] = space.low, space.high
+        low[i, : counts[i]], high[i, : counts[i]] = space.low, space.high
     return Environment(
         id=id,
         family=family,
@@ -255,12 +255,12 @@ def _sizes(game: Any, reading: Reading, seen: Any) -> tuple[list[Array], Array]:
 
 
 def _strong(x: Any) -> Array:
-    """An array of the same dtype whatever it is added to: JAX keeps Python's numbers weak."""
+    """An array of a strong dtype: JAX gives Python's numbers weak ones."""
     x = jnp.asarray(x)
     return jax.lax.convert_element_type(x, x.dtype)
 
 
-def _as(x: Any, like: Any) -> Array:
+def _cast(x: Any, like: Any) -> Array:
     """An array of another's dtype."""
     return jnp.asarray(x, like.dtype)
 
@@ -269,7 +269,7 @@ def _flat(x: Any) -> Float[Array, " N"]:
     return jnp.asarray(x).astype(jnp.float32).reshape(-1)
 
 
-def _filled(row: Float[Array, " N"], length: int) -> Float[Array, " M"]:
+def _padded(row: Float[Array, " N"], length: int) -> Float[Array, " M"]:
     return jnp.pad(row, (0, length - row.shape[0]))
 
 

@@ -1,4 +1,4 @@
-"""Every game by its name: JaxMARL's families and Gradweave's own, and where each is unlike others.
+"""Every game by its name: JaxMARL's families and Gradweave's own, and what is particular to each.
 
 ``MPE_simple_spread_v3``: 3 agents, each gets half of what the team gets (minus the distances from
 each landmark to the nearest agent) and half of its own (−1 a collision). JaxMARL's and PettingZoo's
@@ -6,7 +6,7 @@ figures are often the sum over agents: 3 times this.
 ``MPE_simple_tag_v3``, ``MPE_simple_world_comm_v3``: pursuers, who all get +10 for each touch, and
 prey, who get −10; the mean over both sides says little, each agent's own return does.
 ``MPE_simple_adversary_v3``: a spy gets minus its distance from a landmark that it has to guess; the
-others get that distance, minus that of the nearest of them. Here too see each agent's own.
+others get that distance, minus that of the nearest of them. See each agent's own here too.
 ``MPE_simple_push_v3``: one gets minus its distance from a landmark, the other that distance, minus
 its own.
 ``MPE_simple_crypto_v3``: Eve guesses what Alice tells Bob. JaxMARL's colours are of 255: a step
@@ -17,14 +17,14 @@ landmark that the other one sees; both get it.
 ``MPE_simple_reference_v3``: 2 agents, minus distances from landmarks that the other one knows.
 ``MPE_simple_facmac_v1``, ``MPE_simple_facmac_3a_v1``, …: one team of pursuers, who all get +10 for
 each touch; prey follow rules and are no agents here. Actions are continuous.
-``switch_riddle``: the team's +1 or −1 for telling, or 0; only the agent in the room has a choice.
+``switch_riddle``: the team's +1 or −1 for an announcement, else 0; only the agent in the room acts.
 ``coin_game``: 2 agents, +1 for a coin, −2 where the other takes one's own, so that at random both
 get 0 or less; with ``shared_rewards`` each gets the sum of both.
 ``storm``: 2 agents, each one's payoffs of the matrix game.
 ``overcooked``, ``overcooked_v2``: 2 agents (of v2, as many as the layout has), the team's 20 for a
-soup, in v2 of the recipe that is asked for. Help for learning is apart and in no return.
-``jaxnav``: robots on a map: +4 for the goal, −4 for a crash, and little for each step; half of what
-each gets is the mean over all.
+soup, in v2 of the recipe ordered. Shaped rewards are separate and in no return.
+``jaxnav``: robots on a map: +4 for the goal, −4 for a crash, and little for each step; half of each
+robot's reward is the mean over all.
 ``hanabi``: 2 agents, the team's score.
 ``SMAX``: both teams learn, 5 against 5: damage dealt, and 1 for a victory.
 ``HeuristicEnemySMAX``: one team learns, the other follows rules; 2 is the most.
@@ -34,6 +34,7 @@ MABrax, ``ant_4x2`` and others: one body, whose reward all limbs get.
 
 import contextlib
 import dataclasses
+import importlib
 import io
 import sys
 import warnings
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from gradweave.marl.games.environment import Environment
 
 OWN = "gradweave:"
-"""What the ids of Gradweave's scheduling begin with; the network in words follows."""
+"""Prefix of the ids of Gradweave's scheduling; a network's specification follows."""
 MABRAX = ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3")
 
 
@@ -59,28 +60,28 @@ def _each(game: Any, by_agent: Mapping) -> list[Any]:
     return [by_agent[agent] for agent in game.agents]
 
 
-def _always(game: Any, state: Any, info: Any, done: Any) -> Any:
-    """Time alone ends these games."""
+def _at_time_limit(game: Any, state: Any, info: Any, done: Any) -> Any:
+    """Only a time limit ends these games."""
     return done
 
 
-def _never(game: Any, state: Any, info: Any, done: Any) -> Any:
-    """These end by their own rules; a riddle's days are one of them."""
+def _no_time_limit(game: Any, state: Any, info: Any, done: Any) -> Any:
+    """These end by their rules, the riddle's number of days among them."""
     return np.zeros((), bool)
 
 
-def _fight_goes_on(game: Any, state: Any, info: Any, done: Any) -> Any:
+def _both_sides_alive(game: Any, state: Any, info: Any, done: Any) -> Any:
     alive = getattr(state, "state", state).unit_alive
     return alive[: game.num_allies].any() & alive[game.num_allies :].any()
 
 
 def _noisy(game: Any) -> bool:
-    """Steps draw noise for what agents do and say, and multiply it by these, usually all 0."""
+    """Steps draw noise for actions and messages and scale it by these, usually all 0."""
     return bool(np.any(game.u_noise) or np.any(game.c_noise))
 
 
-def _acts_in_the_room(game: Any, state: Any) -> list[Any]:
-    """JaxMARL asks all agents, and does only what the one in the room says."""
+def _available_in_room(game: Any, state: Any) -> list[Any]:
+    """JaxMARL takes an action of every agent and ignores all but the one in the room."""
     import jax.numpy as jnp
 
     nothing = jnp.arange(len(game.game_actions)) == game.game_actions["NOTHING"]
@@ -88,41 +89,41 @@ def _acts_in_the_room(game: Any, state: Any) -> list[Any]:
 
 
 def _storm_observations(game: Any, seen: Mapping) -> list[Any]:
-    """JaxMARL gives [A, …] what is seen, and [5, A] what is held."""
+    """JaxMARL gives the view as [A, …] and the inventory as [5, A]."""
     import jax.numpy as jnp
 
-    around, held = seen["observations"], seen["inventory"]
-    number = len(game.agents)
-    return [jnp.concatenate([around[i].reshape(-1), held[:, i]]) for i in range(number)]
+    view, inventory = seen["observations"], seen["inventory"]
+    agents = range(len(game.agents))
+    return [jnp.concatenate([view[i].reshape(-1), inventory[:, i]]) for i in agents]
 
 
-def _some_were_under_way(game: Any, state: Any, info: Any, done: Any) -> Any:
-    """A robot that is neither at its goal nor broken goes on until time is up."""
+def _robots_under_way(game: Any, state: Any, info: Any, done: Any) -> Any:
+    """Whether the time limit stopped a robot that had neither arrived nor crashed."""
     return (info["TimeO"] & ~(state.goal_reached | state.move_term)).any()
 
 
-def _together(game: Any, options: Mapping[str, Any]) -> list[int]:
+def _one_team(game: Any, options: Mapping[str, Any]) -> list[int]:
     return [0 for _ in game.agents]
 
 
-def _apart(game: Any, options: Mapping[str, Any]) -> list[int]:
+def _team_per_agent(game: Any, options: Mapping[str, Any]) -> list[int]:
     return list(range(len(game.agents)))
 
 
-def _apart_unless_shared(game: Any, options: Mapping[str, Any]) -> list[int]:
-    return (_together if options.get("shared_rewards") else _apart)(game, options)
+def _teams_by_reward(game: Any, options: Mapping[str, Any]) -> list[int]:
+    return (_one_team if options.get("shared_rewards") else _team_per_agent)(game, options)
 
 
-def _good_and_bad(game: Any, options: Mapping[str, Any]) -> list[int]:
+def _teams_by_goodness(game: Any, options: Mapping[str, Any]) -> list[int]:
     return [int(agent in game.good_agents) for agent in game.agents]
 
 
-def _allies_and_enemies(game: Any, options: Mapping[str, Any]) -> list[int]:
+def _teams_by_side(game: Any, options: Mapping[str, Any]) -> list[int]:
     return [int(agent.startswith("enemy")) for agent in game.agents]
 
 
-class _Changed:
-    """A game with something of it changed."""
+class _Wrapper:
+    """A game, parts of which a subclass replaces."""
 
     def __init__(self, game: Any) -> None:
         self._game = game
@@ -131,19 +132,19 @@ class _Changed:
         return getattr(self._game, name)
 
 
-class _Pursuers(_Changed):
-    """FACMAC's game without its prey, who are moved by rules whatever they are asked to do."""
+class _Pursuers(_Wrapper):
+    """FACMAC's game without its prey, whose actions JaxMARL ignores: they follow rules."""
 
     @property
     def agents(self) -> list[str]:
         return self._game.adversaries
 
     def step_env(self, key: Any, state: Any, actions: Mapping) -> Any:
-        unheard = {prey: np.zeros(5, np.float32) for prey in self._game.good_agents}
-        return self._game.step_env(key, state, {**actions, **unheard})
+        ignored = {prey: np.zeros(5, np.float32) for prey in self._game.good_agents}
+        return self._game.step_env(key, state, {**actions, **ignored})
 
 
-class _Silent(_Changed):
+class _WithoutPrints(_Wrapper):
     """A game that prints while it is traced."""
 
     def step_env(self, key: Any, state: Any, actions: Mapping) -> Any:
@@ -151,9 +152,9 @@ class _Silent(_Changed):
             return self._game.step_env(key, state, actions)
 
 
-PLAIN = Reading(_each, _each, _always)
+PLAIN = Reading(_each, _each, _at_time_limit)
 MPE = dataclasses.replace(PLAIN, stochastic=_noisy)
-HELPED = dataclasses.replace(PLAIN, shaped=lambda game, info: _each(game, info["shaped_reward"]))
+SHAPED = dataclasses.replace(PLAIN, shaped=lambda game, info: _each(game, info["shaped_reward"]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,27 +165,33 @@ class Family:
     reading: Reading
     meaning: str
     options: tuple[str, ...] = ()
-    """Names of the options that its games take: JaxMARL passes over others in silence."""
-    given: Callable[[dict[str, Any]], dict[str, Any]] = lambda options: options
-    """What the game's constructor is called with."""
-    teams: Callable[[Any, Mapping[str, Any]], Sequence[int]] = _together
-    """(game, options) -> each agent's team, from 0 on: those who want the same."""
-    change: Callable[[Any], Any] = lambda game: game
-    """What stands before JaxMARL's game."""
+    """Names of the options that its games take: JaxMARL silently ignores others."""
+    arguments: Callable[[dict[str, Any]], dict[str, Any]] = lambda options: options
+    """(options) -> the arguments of the game's constructor."""
+    teams: Callable[[Any, Mapping[str, Any]], Sequence[int]] = _one_team
+    """(game, options) -> each agent's team, from 0 on: those with common interests."""
+    wrapper: Callable[[Any], Any] = lambda game: game
+    """(game) -> the game that is played."""
 
 
 def _mpe(options: dict[str, Any]) -> dict[str, Any]:
-    # simple_world_comm_v3 is continuous unless told otherwise; the others are discrete.
+    # simple_world_comm_v3 is continuous by default, the others are discrete.
     continuous = options.pop("continuous", False)
     return options | {"action_type": "Continuous" if continuous else "Discrete"}
 
 
-def _smax(options: dict[str, Any]) -> dict[str, Any]:
-    if "scenario" in options:
-        from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO as maps
+def _looked_up(option: str, module: str, table: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Replaces an option's value by what a table of JaxMARL has under that name."""
 
-        options["scenario"] = _among(maps, "scenario", options["scenario"])
-    return options
+    def replaced(options: dict[str, Any]) -> dict[str, Any]:
+        if option in options:
+            known = getattr(importlib.import_module(f"jaxmarl.environments.{module}"), table)
+            if options[option] not in known:
+                raise OptionError(expected_one_of(option, known, options[option]))
+            options[option] = known[options[option]]
+        return options
+
+    return replaced
 
 
 def _hanabi(options: dict[str, Any]) -> dict[str, Any]:
@@ -195,24 +202,8 @@ def _hanabi(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _overcooked(options: dict[str, Any]) -> dict[str, Any]:
-    if "layout" in options:
-        from jaxmarl.environments.overcooked import overcooked_layouts as layouts
-
-        options["layout"] = _among(layouts, "layout", options["layout"])
-    return options
-
-
-def _overcooked_v2(options: dict[str, Any]) -> dict[str, Any]:
-    if "layout" in options:
-        from jaxmarl.environments.overcooked_v2.layouts import overcooked_v2_layouts as layouts
-
-        options["layout"] = _among(layouts, "layout", options["layout"])
-    return options
-
-
 def _jaxnav(options: dict[str, Any]) -> dict[str, Any]:
-    # Its own default is continuous, as that of simple_world_comm_v3 is.
+    # Its default is continuous, as that of simple_world_comm_v3.
     side, fill = options.pop("side", 11), options.pop("fill", 0.3)
     continuous = options.pop("continuous", False)
     return options | {
@@ -221,18 +212,11 @@ def _jaxnav(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _among(table: Mapping[str, Any], what: str, name: Any) -> Any:
-    if name not in table:
-        raise OptionError(expected_one_of(what, table, name))
-    return table[name]
-
-
 _MEAN = "mean over agents of an episode's reward"
 _TEAM = "an episode's reward, which all agents share"
 _SIDES = f"{_MEAN}, of both sides, whose interests are opposed: see each agent's own"
 _TOUCHES = f"{_TEAM}: 10 for each touch of the prey"
 _MPE_OPTIONS = ("continuous", "max_steps")
-_SMAX_OPTIONS = ("scenario", "num_allies", "num_enemies", "max_steps", "see_enemy_actions")
 FAMILIES: dict[str, Family] = {
     "spread": Family(
         ("MPE_simple_spread_v3",),
@@ -247,7 +231,7 @@ FAMILIES: dict[str, Family] = {
         _SIDES,
         (*_MPE_OPTIONS, "num_good_agents", "num_adversaries", "num_obs"),
         _mpe,
-        _good_and_bad,
+        _teams_by_goodness,
     ),
     "push": Family(
         ("MPE_simple_push_v3",),
@@ -255,9 +239,11 @@ FAMILIES: dict[str, Family] = {
         _SIDES,
         (*_MPE_OPTIONS, "num_good_agents", "num_adversaries"),
         _mpe,
-        _good_and_bad,
+        _teams_by_goodness,
     ),
-    "crypto": Family(("MPE_simple_crypto_v3",), MPE, _SIDES, _MPE_OPTIONS, _mpe, _good_and_bad),
+    "crypto": Family(
+        ("MPE_simple_crypto_v3",), MPE, _SIDES, _MPE_OPTIONS, _mpe, _teams_by_goodness
+    ),
     "simple": Family(
         ("MPE_simple_v3",),
         MPE,
@@ -287,17 +273,17 @@ FAMILIES: dict[str, Family] = {
             *("num_good_agents", "num_adversaries", "num_landmarks", "view_radius"),
             *("score_function", "max_steps"),
         ),
-        change=_Pursuers,
+        wrapper=_Pursuers,
     ),
     "facmac_of_a_size": Family(
         tuple(f"MPE_simple_facmac_{number}a_v1" for number in (3, 6, 9)),
         MPE,
         _TOUCHES,
-        change=_Pursuers,
+        wrapper=_Pursuers,
     ),
     "switch_riddle": Family(
         ("switch_riddle",),
-        Reading(_each, _each, _never, available=_acts_in_the_room),
+        Reading(_each, _each, _no_time_limit, available=_available_in_room),
         _TEAM,
         ("num_agents",),
     ),
@@ -306,50 +292,50 @@ FAMILIES: dict[str, Family] = {
         PLAIN,
         f"{_MEAN}; with shared_rewards each gets the sum of both",
         ("num_inner_steps", "num_outer_steps", "egocentric", "shared_rewards"),
-        teams=_apart_unless_shared,
+        teams=_teams_by_reward,
     ),
     "storm": Family(
         ("storm",),
-        Reading(_storm_observations, lambda game, rewards: list(rewards), _always),
+        Reading(_storm_observations, lambda game, rewards: list(rewards), _at_time_limit),
         _MEAN,
         ("num_inner_steps", "num_outer_steps", "fixed_coin_location", "freeze_penalty"),
-        teams=_apart,
+        teams=_team_per_agent,
     ),
     "overcooked": Family(
         ("overcooked",),
-        HELPED,
+        SHAPED,
         f"{_TEAM}: 20 for each soup delivered",
         ("layout", "max_steps", "random_reset"),
-        _overcooked,
+        _looked_up("layout", "overcooked", "overcooked_layouts"),
     ),
     "overcooked_v2": Family(
         ("overcooked_v2",),
-        HELPED,
+        SHAPED,
         f"{_TEAM}: 20 for each soup delivered of the recipe that is asked for",
         (
             *("layout", "max_steps", "agent_view_size", "random_reset", "random_agent_positions"),
             *("start_cooking_interaction", "negative_rewards", "sample_recipe_on_delivery"),
             "indicate_successful_delivery",
         ),
-        _overcooked_v2,
+        _looked_up("layout", "overcooked_v2.layouts", "overcooked_v2_layouts"),
     ),
     "jaxnav": Family(
         ("jaxnav",),
-        Reading(_each, _each, _some_were_under_way),
+        Reading(_each, _each, _robots_under_way),
         f"{_MEAN}: 4 for a goal, −4 for a crash, little for each step",
         (
             *("continuous", "num_agents", "max_steps", "side", "fill", "lidar_num_beams"),
             *("rew_lambda", "evaporating"),
         ),
         _jaxnav,
-        change=_Silent,
+        wrapper=_WithoutPrints,
     ),
     "hanabi": Family(
         ("hanabi",),
         Reading(
             _each,
             _each,
-            _never,
+            _no_time_limit,
             available=lambda game, state: _each(game, game.get_legal_moves(state)),
         ),
         f"{_TEAM}: the score",
@@ -361,14 +347,14 @@ FAMILIES: dict[str, Family] = {
         Reading(
             _each,
             _each,
-            _fight_goes_on,
+            _both_sides_alive,
             available=lambda game, state: _each(game, game.get_avail_actions(state)),
             world=lambda game, seen: seen["world_state"],
         ),
         f"{_MEAN}: damage dealt and victories",
-        _SMAX_OPTIONS,
-        _smax,
-        _allies_and_enemies,
+        ("scenario", "num_allies", "num_enemies", "max_steps", "see_enemy_actions"),
+        _looked_up("scenario", "smax.smax_env", "MAP_NAME_TO_SCENARIO"),
+        _teams_by_side,
     ),
     "mabrax": Family(
         MABRAX,
@@ -376,7 +362,7 @@ FAMILIES: dict[str, Family] = {
             _each,
             _each,
             lambda game, state, info, done: info["truncation"] > 0,
-            # Each observation is a part of the body's, which is what the critic should see.
+            # Each observation is a part of the body's state, which the critic should see.
         ),
         _TEAM,
         ("backend", "episode_length"),
@@ -396,7 +382,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def make(spec: str, **options: Any) -> "Environment":
-    """A game by its name.
+    """Makes a game by its name.
 
     Args:
         spec: an id of the table above, with options as in ``overcooked:layout=coord_ring``; or
@@ -413,27 +399,27 @@ def make(spec: str, **options: Any) -> "Environment":
     """
     from gradweave.marl.games.environment import wrap
 
-    id, options = asked_of(spec, options)
+    id, options = parse(spec, options)
     name = family_of(spec)
     family = FAMILIES[name]
     with _quiet():
-        game: Any = _own(spec, dict(options)) if id == OWN else None
+        game: Any = _scheduling(spec, dict(options)) if id == OWN else None
         if game is None:
-            game = family.change(_jaxmarl(id, family.given(dict(options))))
-    said = ",".join(f"{option}={_written(value)}" for option, value in options.items())
+            game = family.wrapper(_jaxmarl(id, family.arguments(dict(options))))
+    written = ",".join(f"{option}={_formatted(value)}" for option, value in options.items())
     full = spec if id == OWN else id
     return wrap(
         game,
         family.reading,
-        id=f"{full}:{said}" if said and id != OWN else full,
+        id=f"{full}:{written}" if written and id != OWN else full,
         family=name,
         meaning=family.meaning,
         teams=family.teams(game, options),
     )
 
 
-def asked_of(spec: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A game's id without its options, and all of these: checked as far as goes without JAX.
+def parse(spec: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A game's id and all its options, checked as far as possible without JAX.
 
     Raises:
         OptionError: where the id is unknown or an option's name is.
@@ -443,8 +429,8 @@ def asked_of(spec: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]
 
     id, _, written = (OWN, "", "") if spec.startswith(OWN) else spec.partition(":")
     family = FAMILIES[family_of(spec)]
-    asked = _parsed(spec, written) | dict(options)
-    for option in asked:
+    options = _parsed(spec, written) | dict(options)
+    for option in options:
         if option not in family.options:
             raise OptionError(
                 f"{id}: unknown option {option!r}; {did_you_mean(option, family.options)}"
@@ -452,7 +438,7 @@ def asked_of(spec: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]
             )
     if id == OWN:
         from_spec(spec.removeprefix(OWN))
-    return id, asked
+    return id, options
 
 
 def ids() -> list[str]:
@@ -495,7 +481,7 @@ def _value(text: str) -> Any:
     return text
 
 
-def _written(value: Any) -> str:
+def _formatted(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -511,7 +497,7 @@ def _jaxmarl(id: str, options: dict[str, Any]) -> Game:
         raise OptionError(f"{id}: refused its options {options}: {error}") from error
 
 
-def _own(spec: str, options: dict[str, Any]) -> Game:
+def _scheduling(spec: str, options: dict[str, Any]) -> Game:
     from gradweave.environment import Instance, Rewards
     from gradweave.environment.jaxmarl_adapter import JaxMARLScheduling
     from gradweave.topology.spec import from_spec
@@ -524,14 +510,14 @@ def _own(spec: str, options: dict[str, Any]) -> Game:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps what JaxMARL prints and warns of while it is imported and made from the reader.
+    """Discards what JaxMARL prints and warns of while it is imported and makes a game.
 
-    Its MABrax part sets `sys.stdout` back to `sys.__stdout__`, so that is turned away as well.
+    Its MABrax part sets `sys.stdout` back to `sys.__stdout__`, which is therefore replaced too.
     """
     kept = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
-    nowhere = io.StringIO()
-    sys.stdout = sys.stderr = nowhere
-    sys.__stdout__ = sys.__stderr__ = nowhere  # pyright: ignore[reportAttributeAccessIssue]
+    discarded = io.StringIO()
+    sys.stdout = sys.stderr = discarded
+    sys.__stdout__ = sys.__stderr__ = discarded  # pyright: ignore[reportAttributeAccessIssue]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""How a game's dictionaries are read: known without JAX, which the games themselves need."""
+"""How a game's dictionaries are read; importing this needs no JAX, unlike the games."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ State = Any
 
 
 class Game(Protocol):
-    """The part of JaxMARL's `MultiAgentEnv` that is relied on."""
+    """The part of JaxMARL's `MultiAgentEnv` that Gradweave uses."""
 
     @property
     def agents(self) -> Sequence[Any]: ...  # noqa: D102
@@ -33,12 +33,12 @@ class Reading:
     rewards: Callable[[Any, Any], Sequence["Num[Array, '']"]]
     """(game, rewards) -> each agent's."""
     truncated: Callable[[Any, State, Any, "Bool[Array, '']"], "Bool[Array, '']"]
-    """(game, state after, info, done) -> whether time alone ended it."""
+    """(game, state after, info, done) -> whether a time limit alone ended it."""
     available: Callable[[Any, State], Sequence["Num[Array, '...']"]] | None = None
     """(game, state) -> each agent's mask; None where all actions are always available."""
     world: Callable[[Any, Any], "Num[Array, '...']"] | None = None
     """(game, observations) -> the state vector; None where the game has none."""
     shaped: Callable[[Any, Any], Sequence["Num[Array, '']"]] | None = None
-    """(game, info) -> each agent's help; None where there is none."""
+    """(game, info) -> each agent's shaped reward; None without one."""
     stochastic: Callable[[Any], bool] = lambda game: True
-    """(game) -> whether its steps depend on their keys; resets aside."""
+    """(game) -> whether its steps depend on their keys, as resets always do."""

@@ -1,4 +1,4 @@
-"""An episode as a moving picture."""
+"""An episode as an animated GIF."""
 
 import dataclasses
 import io
@@ -18,16 +18,14 @@ from gradweave.marl.learners.randomness import split_each
 
 FRAME_MS = 150
 MOST_FRAMES = 400
-Image = NDArray[np.uint8]
-"""[height, width, 3]."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Moment:
-    """What is drawn of one step."""
+class Frame:
+    """What a picture shows of one step."""
 
     state: Any
-    """The game's own, before the action."""
+    """The game's, before the action."""
     observation: NDArray[np.float32]
     """[A, O]."""
     action: NDArray[Any]
@@ -40,7 +38,7 @@ class Moment:
 
 def episode(
     learner: Learner, environment: Environment, parameters: Any, *, seed: int, greedy: bool
-) -> list[Moment]:
+) -> list[Frame]:
     """Plays one episode, `MOST_FRAMES` steps of it at most.
 
     Args:
@@ -48,7 +46,7 @@ def episode(
         environment: what.
         parameters: of one seed.
         seed: of the episode.
-        greedy: whether it takes its best actions rather than draw them.
+        greedy: whether it takes its best actions rather than sample them.
     """
     keys = jax.random.split(jax.random.key(seed), 1)
 
@@ -61,25 +59,25 @@ def episode(
 
     games, view = jax.jit(jax.vmap(environment.reset))(keys)
     now = games, view, learner.memory(parameters, 1), keys
-    moments: list[Moment] = []
+    frames: list[Frame] = []
     returns = np.zeros(environment.num_agents, np.float32)
     for _ in range(MOST_FRAMES):
         state, seen = jax.tree.map(lambda x: np.asarray(x[0]), now[0]), now[1].observation[0]
         now, action, outcome = step(*now)
         reward = np.asarray(outcome.reward[0])
-        moments.append(Moment(state, np.asarray(seen), np.asarray(action[0]), reward, returns))
+        frames.append(Frame(state, np.asarray(seen), np.asarray(action[0]), reward, returns))
         returns = returns + reward
         if outcome.done[0]:
             break
-    return moments
+    return frames
 
 
-def save_gif(environment: Environment, moments: list[Moment], path: Path) -> None:
+def save_gif(environment: Environment, frames: list[Frame], path: Path) -> None:
     """Draws an episode.
 
     Args:
         environment: that was played.
-        moments: its steps.
+        frames: its steps.
         path: a name ending in .gif.
 
     Raises:
@@ -91,19 +89,19 @@ def save_gif(environment: Environment, moments: list[Moment], path: Path) -> Non
     from matplotlib.figure import Figure
     from PIL import Image as Pillow
 
-    paint = PAINTERS.get(environment.family, _paint_numbers)
-    frames = []
-    for number, moment in enumerate(moments):
+    paint = PAINTERS.get(environment.family, _paint_arrays)
+    images = []
+    for number, frame in enumerate(frames):
         figure = Figure(figsize=(5.2, 5.4), dpi=80)
         canvas = FigureCanvasAgg(figure)
         axes = figure.add_axes((0.06, 0.04, 0.88, 0.84))
-        paint(environment, moment, axes)
-        earned = "  ".join(f"{value:g}" for value in np.round(moment.returns, 2))
+        paint(environment, frame, axes)
+        earned = "  ".join(f"{value:g}" for value in np.round(frame.returns, 2))
         figure.text(0.06, 0.945, environment.id, fontsize=11, weight="bold")
-        figure.text(0.06, 0.9, f"step {number + 1} of {len(moments)} · so far {earned}", fontsize=9)
+        figure.text(0.06, 0.9, f"step {number + 1} of {len(frames)} · so far {earned}", fontsize=9)
         canvas.draw()
-        frames.append(Pillow.fromarray(np.asarray(canvas.buffer_rgba())[..., :3]))
-    pictures = [frame.quantize(64) for frame in frames]
+        images.append(Pillow.fromarray(np.asarray(canvas.buffer_rgba())[..., :3]))
+    pictures = [image.quantize(64) for image in images]
     file = io.BytesIO()
     pictures[0].save(
         file,
@@ -116,58 +114,53 @@ def save_gif(environment: Environment, moments: list[Moment], path: Path) -> Non
     atomic_write(path, file.getvalue())
 
 
-def _paint_plane(environment: Environment, moment: Moment, axes: Any) -> None:
-    """MPE: round things on a plane, a ring around a goal, and what is said."""
+def _paint_plane(environment: Environment, frame: Frame, axes: Any) -> None:
+    """MPE: agents and landmarks as discs, a ring around the goal, and messages."""
     from matplotlib.patches import Circle
 
     game: Any = environment.game
-    goals = np.atleast_1d([] if moment.state.goal is None else moment.state.goal)
+    goals = np.atleast_1d([] if frame.state.goal is None else frame.state.goal)
     for place in reversed(range(game.num_entities)):
         colour = np.asarray(game.colour[place], float).ravel()[:3] / 255
-        if len(colour) < 3:  # push's colours of landmarks are no colours
+        if len(colour) < 3:  # push gives landmarks no RGB colours
             colour = np.full(3, 0.25)
         solid = place < game.num_agents
-        centre, radius = moment.state.p_pos[place], float(game.rad[place])
+        centre, radius = frame.state.p_pos[place], float(game.rad[place])
         axes.add_patch(Circle(centre, radius, color=colour, alpha=0.9 if solid else 0.5))
         if solid:
-            said = moment.state.c[place]
-            told = f" says {int(said.argmax())}" if said.any() else ""
-            axes.annotate(f"{place}{told}", centre, ha="center", va="center", fontsize=8)
+            message = frame.state.c[place]
+            label = f"{place} says {int(message.argmax())}" if message.any() else str(place)
+            axes.annotate(label, centre, ha="center", va="center", fontsize=8)
         elif place - game.num_agents in goals:
             axes.add_patch(Circle(centre, radius + 0.06, fill=False, color="black"))
-    axes.set_xlim(-1.6, 1.6)
-    axes.set_ylim(-1.6, 1.6)
-    axes.set_aspect("equal")
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), aspect="equal", xticks=[], yticks=[])
 
 
-def _paint_overcooked(environment: Environment, moment: Moment, axes: Any) -> None:
+def _paint_overcooked(environment: Environment, frame: Frame, axes: Any) -> None:
     from jaxmarl.viz.overcooked_visualizer import OvercookedVisualizer
 
     game: Any = environment.game
     edge = game.agent_view_size - 2
-    grid = np.asarray(moment.state.maze_map[edge:-edge, edge:-edge, :])
-    _show(
-        axes,
-        OvercookedVisualizer._render_grid(
-            grid,
-            highlight_mask=None,
-            agent_dir_idx=moment.state.agent_dir_idx,
-            agent_inv=moment.state.agent_inv,
-        ),
+    grid = np.asarray(frame.state.maze_map[edge:-edge, edge:-edge, :])
+    picture = OvercookedVisualizer._render_grid(
+        grid,
+        highlight_mask=None,
+        agent_dir_idx=frame.state.agent_dir_idx,
+        agent_inv=frame.state.agent_inv,
     )
+    axes.imshow(picture)
+    axes.axis("off")
 
 
 _INGREDIENTS = ("gold", "darkgreen", "purple", "cyan", "red", "orange", "blue", "pink")
 
 
-def _paint_overcooked_v2(environment: Environment, moment: Moment, axes: Any) -> None:
-    """Counters, pots and piles; cooks as arrows. JaxMARL's own picture asks for imageio."""
+def _paint_overcooked_v2(environment: Environment, frame: Frame, axes: Any) -> None:
+    """Counters, pots and piles; cooks as arrows. JaxMARL's own picture needs imageio."""
     from jaxmarl.environments.overcooked_v2.common import StaticObject as Thing
     from matplotlib.colors import to_rgb
 
-    state = moment.state
+    state = frame.state
     colours: dict[int, str] = {
         Thing.EMPTY: "black",
         Thing.WALL: "grey",
@@ -184,12 +177,12 @@ def _paint_overcooked_v2(environment: Environment, moment: Moment, axes: Any) ->
         if kind >= Thing.INGREDIENT_PILE_BASE:
             axes.scatter(*at, s=260, color=_INGREDIENTS[kind - Thing.INGREDIENT_PILE_BASE])
         elif kind == Thing.POT:
-            told = f"pot {state.grid[row, column, 2]}"
-            axes.annotate(told, (column, row - 0.3), ha="center", va="center", fontsize=7)
-        asked = kind == Thing.RECIPE_INDICATOR or (
+            label = f"pot {state.grid[row, column, 2]}"
+            axes.annotate(label, (column, row - 0.3), ha="center", va="center", fontsize=7)
+        shows_recipe = kind == Thing.RECIPE_INDICATOR or (
             kind == Thing.BUTTON_RECIPE_INDICATOR and state.grid[row, column, 2] > 0
         )
-        _paint_food(axes, at, int(state.recipe if asked else state.grid[row, column, 1]))
+        _paint_food(axes, at, int(state.recipe if shows_recipe else state.grid[row, column, 1]))
     ways = ((0.0, -1.0), (0.0, 1.0), (1.0, 0.0), (-1.0, 0.0))  # by direction: x, y
     cooks = state.agents
     for cook, way in enumerate(cooks.dir):
@@ -201,23 +194,23 @@ def _paint_overcooked_v2(environment: Environment, moment: Moment, axes: Any) ->
     axes.axis("off")
 
 
-def _paint_food(axes: Any, at: tuple[float, float], held: int) -> None:
-    """What lies somewhere, by overcooked_v2's bits: plate, cooked, two for each ingredient."""
-    if held & 1:
-        axes.scatter(*at, s=150, color="white", edgecolors="red" if held & 2 else "black", zorder=4)
-    counts = [(held >> 2 * kind + 2) & 3 for kind in range(len(_INGREDIENTS))]
+def _paint_food(axes: Any, at: tuple[float, float], bits: int) -> None:
+    """Food by overcooked_v2's bits: plate, cooked, two for each ingredient's count."""
+    if bits & 1:
+        axes.scatter(*at, s=150, color="white", edgecolors="red" if bits & 2 else "black", zorder=4)
+    counts = [(bits >> 2 * kind + 2) & 3 for kind in range(len(_INGREDIENTS))]
     pieces = [kind for kind, count in enumerate(counts) for _ in range(count)]
     for number, kind in enumerate(pieces):
         aside = 0.14 * (number - (len(pieces) - 1) / 2)
         axes.scatter(at[0] + aside, at[1], s=30, color=_INGREDIENTS[kind], zorder=5)
 
 
-def _paint_robots(environment: Environment, moment: Moment, axes: Any) -> None:
-    """jaxnav: walls, robots with where they look, and goals as stars."""
+def _paint_robots(environment: Environment, frame: Frame, axes: Any) -> None:
+    """jaxnav: walls, robots with their headings, and goals as stars."""
     from matplotlib.patches import Circle
 
     game: Any = environment.game
-    state = moment.state
+    state = frame.state
     height, width = state.map_data.shape
     axes.imshow(state.map_data, cmap="binary", origin="lower", extent=(0, width, 0, height))
     for robot, (place, goal, angle) in enumerate(
@@ -225,18 +218,18 @@ def _paint_robots(environment: Environment, moment: Moment, axes: Any) -> None:
     ):
         colour = "grey" if state.move_term[robot] else f"C{robot % 10}"
         axes.add_patch(Circle(place, game.rad, color=colour))
-        ahead = place + game.rad * np.array([np.cos(angle), np.sin(angle)])
-        axes.plot([place[0], ahead[0]], [place[1], ahead[1]], color="black")
+        front = place + game.rad * np.array([np.cos(angle), np.sin(angle)])
+        axes.plot([place[0], front[0]], [place[1], front[1]], color="black")
         axes.scatter(*goal, marker="*", s=140, color=f"C{robot % 10}", edgecolors="black")
         axes.annotate(str(robot), place, ha="center", va="center", fontsize=7)
     axes.axis("off")
 
 
-def _paint_storm(environment: Environment, moment: Moment, axes: Any) -> None:
+def _paint_storm(environment: Environment, frame: Frame, axes: Any) -> None:
     """Coins of both kinds, players as arrows. JaxMARL's own picture fails on NumPy 2."""
     from jaxmarl.environments.storm.storm_env import Items
 
-    state = moment.state
+    state = frame.state
     colours = {Items.cooperation_coin: "tab:green", Items.defection_coin: "tab:red"}
     for item, colour in colours.items():
         for row, column in np.argwhere(state.grid == item):
@@ -250,19 +243,14 @@ def _paint_storm(environment: Environment, moment: Moment, axes: Any) -> None:
             (column - 0.45 * right, row - 0.45 * down),
             arrowprops={"width": 7, "headwidth": 18, "color": f"C{player}"},
         )
-        held = state.agent_inventories[player].astype(int).tolist()
-        axes.annotate(f"{player} {held}", (column, row), fontsize=8, ha="center", va="center")
-    axes.set_xlim(-0.5, len(state.grid) - 0.5)
-    axes.set_ylim(-0.5, len(state.grid) - 0.5)
-    axes.set_aspect("equal")
-    axes.set_xticks(np.arange(len(state.grid) - 1) + 0.5, labels=[])
-    axes.set_yticks(np.arange(len(state.grid) - 1) + 0.5, labels=[])
-    axes.grid(alpha=0.4)
+        inventory = state.agent_inventories[player].astype(int).tolist()
+        axes.annotate(f"{player} {inventory}", (column, row), fontsize=8, ha="center", va="center")
+    _draw_cells(axes, len(state.grid), alpha=0.4)
 
 
-def _paint_coins(environment: Environment, moment: Moment, axes: Any) -> None:
-    """Players are large, coins are small, each in its colour."""
-    state = moment.state
+def _paint_coins(environment: Environment, frame: Frame, axes: Any) -> None:
+    """Large discs for players, small ones for coins, in their colours."""
+    state = frame.state
     things = (
         (state.red_pos, "tab:red", 0.32, -0.12, "0"),
         (state.blue_pos, "tab:blue", 0.32, 0.12, "1"),
@@ -275,43 +263,45 @@ def _paint_coins(environment: Environment, moment: Moment, axes: Any) -> None:
         centre = float(column) + aside, float(row)
         axes.add_patch(Circle(centre, size, color=colour, alpha=0.75))
         axes.annotate(text, centre, ha="center", va="center", color="white")
-    axes.set_xlim(-0.5, 2.5)
-    axes.set_ylim(-0.5, 2.5)
-    axes.set_aspect("equal")
-    axes.set_xticks([0.5, 1.5], labels=[])
-    axes.set_yticks([0.5, 1.5], labels=[])
-    axes.grid()
+    _draw_cells(axes, 3, alpha=1.0)
 
 
-def _paint_fight(environment: Environment, moment: Moment, axes: Any) -> None:
-    """SMAX: units of both sides, paler as their health is less."""
+def _draw_cells(axes: Any, side: int, alpha: float) -> None:
+    """The lines between the cells of a square grid."""
+    between = np.arange(side - 1) + 0.5
+    axes.set(xlim=(-0.5, side - 0.5), ylim=(-0.5, side - 0.5), aspect="equal")
+    axes.set_xticks(between, labels=[])
+    axes.set_yticks(between, labels=[])
+    axes.grid(alpha=alpha)
+
+
+def _paint_battle(environment: Environment, frame: Frame, axes: Any) -> None:
+    """SMAX: units of both sides, more transparent as their health falls."""
     game: Any = environment.game
-    state = getattr(moment.state, "state", moment.state)
-    whole = np.asarray(game.unit_type_health)[state.unit_types]
+    state = getattr(frame.state, "state", frame.state)
+    full = np.asarray(game.unit_type_health)[state.unit_types]
     for unit, place in enumerate(state.unit_positions):
         if state.unit_alive[unit]:
-            share = float(np.clip(state.unit_health[unit] / whole[unit], 0.1, 1.0))
+            share = float(np.clip(state.unit_health[unit] / full[unit], 0.1, 1.0))
             colour = "tab:blue" if unit < game.num_allies else "tab:red"
             axes.scatter(*place, s=140, color=colour, alpha=share, edgecolors="black")
             axes.annotate(str(unit), place, ha="center", va="center", fontsize=7)
-    axes.set_xlim(0, game.map_width)
-    axes.set_ylim(0, game.map_height)
-    axes.set_aspect("equal")
+    axes.set(xlim=(0, game.map_width), ylim=(0, game.map_height), aspect="equal")
 
 
-def _paint_numbers(environment: Environment, moment: Moment, axes: Any) -> None:
-    """Games that no picture is known of: what each agent sees, does and gets."""
-    seen = moment.observation
+def _paint_arrays(environment: Environment, frame: Frame, axes: Any) -> None:
+    """Other games: each agent's observation as a tile, its action and its reward."""
+    seen = frame.observation
     side = int(np.ceil(seen.shape[1] ** 0.5))
     filled = np.zeros((len(seen), side * side), np.float32)
     filled[:, : seen.shape[1]] = np.clip(seen, -1.0, 1.0)
     tiles = [np.pad(row.reshape(side, side), 1, constant_values=np.nan) for row in filled]
     axes.imshow(np.concatenate(tiles, axis=1), cmap="coolwarm", vmin=-1, vmax=1)
     for agent, name in enumerate(environment.agents):
-        what = np.round(moment.action[agent], 1).tolist()
-        told = f"{name.replace('_', ' ')}\naction {what}\nreward {moment.reward[agent]:.2g}"
+        what = np.round(frame.action[agent], 1).tolist()
+        label = f"{name.replace('_', ' ')}\naction {what}\nreward {frame.reward[agent]:.2g}"
         axes.annotate(
-            told,
+            label,
             ((side + 2) * (agent + 0.5), -0.6),
             ha="center",
             va="bottom",
@@ -321,12 +311,7 @@ def _paint_numbers(environment: Environment, moment: Moment, axes: Any) -> None:
     axes.axis("off")
 
 
-def _show(axes: Any, picture: Image) -> None:
-    axes.imshow(picture)
-    axes.axis("off")
-
-
-Painter = Callable[[Environment, Moment, Any], None]
+Painter = Callable[[Environment, Frame, Any], None]
 PAINTERS: dict[str, Painter] = {
     "spread": _paint_plane,
     "mpe": _paint_plane,
@@ -342,5 +327,5 @@ PAINTERS: dict[str, Painter] = {
     "jaxnav": _paint_robots,
     "storm": _paint_storm,
     "coin_game": _paint_coins,
-    "smax": _paint_fight,
+    "smax": _paint_battle,
 }

@@ -1,4 +1,4 @@
-"""From the values of single agents' actions to that of all of them together."""
+"""Mixing networks: from each agent's action value to the team's."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gradweave.marl.learners.networks import Dense
 
 
-class Sum(eqx.Module):
-    """Values add up. Source: Sunehag et al. 2018 (VDN)."""
+class SumMixer(eqx.Module):
+    """The sum of the agents' values. Source: Sunehag et al. 2018 (VDN)."""
 
     def __call__(
         self, values: Float[Array, "*B A"], world: Float[Array, "*B W"]
@@ -20,8 +20,8 @@ class Sum(eqx.Module):
         return values.sum(-1, keepdims=True)
 
 
-class Monotone(eqx.Module):
-    """A network that rises with each agent's value, with weights from the state of the game.
+class MonotonicMixer(eqx.Module):
+    """A network monotone in each agent's value; hypernetworks of the state give its weights.
 
     Source: Rashid et al. 2018 (QMIX).
     """
@@ -37,8 +37,8 @@ class Monotone(eqx.Module):
         Args:
             world: W.
             agents: A.
-            width: of the mixing network, and of the ones that make its weights.
-            key: draws.
+            width: of the mixing network and of the hypernetworks.
+            key: draws the parameters.
         """
         keys = jax.random.split(key, 7)
         gain = 2**0.5
@@ -52,24 +52,24 @@ class Monotone(eqx.Module):
     ) -> Float[Array, "*B 1"]:
         """The team's value."""
         agents, width = values.shape[-1], self.bias.bias.shape[0]
-        first = jnp.abs(_through(self.first, world)).reshape(*values.shape[:-1], agents, width)
-        second = jnp.abs(_through(self.second, world))
+        first = jnp.abs(_two_layers(self.first, world)).reshape(*values.shape[:-1], agents, width)
+        second = jnp.abs(_two_layers(self.second, world))
         hidden = (values[..., None] * first).sum(-2) + self.bias(world)
         mixed = (jax.nn.elu(hidden) * second).sum(-1, keepdims=True)
-        return mixed + _through(self.value, world)
+        return mixed + _two_layers(self.value, world)
 
 
-class Apart(eqx.Module):
-    """Each agent for itself."""
+class NoMixer(eqx.Module):
+    """Independent agents: no mixing."""
 
     def __call__(self, values: Float[Array, "*B A"], world: Any) -> Float[Array, "*B A"]:
         """The same values."""
         return values
 
 
-Mixer = Apart | Sum | Monotone
+Mixer = NoMixer | SumMixer | MonotonicMixer
 
 
-def _through(layers: tuple[Dense, Dense], x: Array) -> Array:
+def _two_layers(layers: tuple[Dense, Dense], x: Array) -> Array:
     one, two = layers
     return two(jax.nn.relu(one(x)))

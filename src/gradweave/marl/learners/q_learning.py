@@ -21,7 +21,7 @@ from gradweave.errors import OptionError
 from gradweave.marl.games.environment import Environment, View
 from gradweave.marl.learners import distributions
 from gradweave.marl.learners.learner import Metrics, RunningReturns, norm, sent_bytes
-from gradweave.marl.learners.mixers import Apart, Mixer, Monotone, Sum
+from gradweave.marl.learners.mixers import Mixer, MonotonicMixer, NoMixer, SumMixer
 from gradweave.marl.learners.networks import AnyNetwork, Memory, Network, draw
 from gradweave.marl.learners.q_settings import QLearning
 from gradweave.marl.learners.randomness import draw_each, game_keys, rollout_keys, split_each
@@ -218,9 +218,9 @@ class QLearner:
         if self.kind == "qmix":
             agents = environment.num_agents
             return Values(
-                agent, Monotone(environment.world, agents, settings.mixing_width, mixer_key)
+                agent, MonotonicMixer(environment.world, agents, settings.mixing_width, mixer_key)
             )
-        return Values(agent, Sum() if self.kind == "vdn" else Apart())
+        return Values(agent, SumMixer() if self.kind == "vdn" else NoMixer())
 
     def _empty_rows(self, memory: Memory) -> Rows:
         """An empty replay buffer."""
