@@ -1,6 +1,8 @@
 """Names that are imported when first used: listed and found; a missing extra is named."""
 
+import ast
 import importlib
+import inspect
 import subprocess
 import sys
 from importlib.metadata import metadata, requires
@@ -23,10 +25,16 @@ def test_dir_lists_all_that_is_there(name):
     assert listed == {*package.__all__, "__version__"}
 
 
-@pytest.mark.parametrize("name", LAZY)
-def test_every_home_is_listed(name):
-    package = importlib.import_module(f"gradweave.{name}")
-    assert set(getattr(package, "_HOME", package.__all__)) == set(package.__all__)
+@pytest.mark.parametrize("name", ["gradweave", *(f"gradweave.{name}" for name in LAZY)])
+def test_every_name_is_imported_for_type_checkers_too(name):
+    package = importlib.import_module(name)
+    imported = {
+        alias.name
+        for node in ast.walk(ast.parse(inspect.getsource(package)))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert set(package.__all__) - {"BACKENDS", "__version__"} <= imported
 
 
 def test_an_unknown_name_is_no_attribute():
@@ -75,10 +83,13 @@ def test_a_missing_extra_is_named(package, name, module, extra, monkeypatch):
 
 def test_a_fault_of_our_own_is_not_called_a_missing_extra(tmp_path: Path, monkeypatch):
     (tmp_path / "owner").mkdir()
-    (tmp_path / "owner/__init__.py").touch()
+    (tmp_path / "owner/__init__.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from owner import part\n"
+    )
     (tmp_path / "owner/part.py").write_text("import owner.nothing\n")
     monkeypatch.syspath_prepend(tmp_path)
-    find, _ = lazy.lazily("owner", {"part": ""})
+    importlib.import_module("owner")
+    find, _ = lazy.lazily("owner")
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'owner\.nothing'") as failed:
         find("part")
     assert not isinstance(failed.value, MissingExtraError)

@@ -25,12 +25,9 @@ from gradweave.schedule import Schedule
 from gradweave.schedulers import Solution, solve
 from gradweave.topology import Topology
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # and when first used: they take an extra or a moment to import
     from gradweave import environment, export, lab, learning, marl, report
     from gradweave.verify.calling import verify
-
-_LATER = ("environment", "export", "lab", "learning", "marl", "report")
-"""What takes an extra or a moment to import, and is imported when it is first used."""
 
 __version__ = "0.1.0"
 
@@ -57,4 +54,4 @@ __all__ = [
     "verify",
 ]
 
-__getattr__, __dir__ = lazily(__name__, dict.fromkeys(_LATER, ""))
+__getattr__, __dir__ = lazily(__name__)

@@ -1,13 +1,16 @@
 """Names of a package that are imported on first use, and the extra to install where that fails.
 
-A package that needs an extra, or is slow to import, lists the submodules of its names. `dir` has
-the names, and type checkers have them from imports under ``TYPE_CHECKING``.
+A package that needs an extra, or is slow to import, imports its names under ``TYPE_CHECKING``
+alone. Type checkers read these imports, and so does the first use of one of the names. `dir` lists
+``__all__``.
 """
 
+import ast
+import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, cast
 
@@ -32,33 +35,46 @@ EXTRAS = {
 
 
 def lazily(
-    package: str, homes: Mapping[str, str], extra: str | None = None
+    package: str, extra: str | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The functions ``__getattr__`` and ``__dir__`` of a package.
 
     Args:
         package: its name.
-        homes: the submodule that has each name; "" for a submodule itself.
         extra: that installs all that the package needs; if not given, that of the missing module
             in `EXTRAS`.
     """
 
+    @functools.cache
+    def homes() -> dict[str, str]:
+        """The module of each name, as the imports under ``TYPE_CHECKING`` have it."""
+        loader: Any = vars(sys.modules[package])["__spec__"].loader
+        return {
+            alias.name: statement.module or ""
+            for block in ast.parse(loader.get_source(package)).body
+            if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+            for statement in block.body
+            if isinstance(statement, ast.ImportFrom)
+            for alias in statement.names
+        }
+
     def find(name: str) -> Any:
-        if name not in homes:
+        home = homes().get(name)
+        if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
-            module = importlib.import_module(f"{package}.{homes[name] or name}")
+            if home == package:  # a submodule
+                return importlib.import_module(f"{package}.{name}")
+            return getattr(importlib.import_module(home), name)
         except ModuleNotFoundError as error:
             absent = (error.name or "").partition(".")[0]
             if isinstance(error, MissingExtraError) or absent not in EXTRAS:
                 raise
             raise missing(f"{package}.{name}", absent, extra=extra) from error
-        return getattr(module, name) if homes[name] else module
 
     def names() -> list[str]:
         module = vars(sys.modules[package])
-        own = {name for name in module if name.startswith("__")}
-        return sorted({*own, *homes, *module.get("__all__", ())})
+        return sorted({*(name for name in module if name.startswith("__")), *module["__all__"]})
 
     return find, names
 

@@ -40,49 +40,6 @@ if TYPE_CHECKING:
     from gradweave.aggregate.spec import AggregationSpec, parse
     from gradweave.aggregate.validity import Validity, ValidityWarning, check
 
-_HOME = {
-    "Aggregation": "aggregation",
-    "AggregationSpec": "spec",
-    "ChocoSGD": "rules",
-    "Compressor": "compressors",
-    "DCDPSGD": "rules",
-    "DPSGD": "rules",
-    "ECDPSGD": "rules",
-    "Exact": "compressors",
-    "GossipRule": "rules",
-    "Grid": "compressors",
-    "MaxNorm": "compressors",
-    "MixingMatrix": "mixing",
-    "NaivePSGD": "rules",
-    "RandomK": "compressors",
-    "RandomKUnscaled": "compressors",
-    "TopK": "compressors",
-    "Uncompressed": "compressors",
-    "Validity": "validity",
-    "ValidityWarning": "validity",
-    "asynchronous": "",
-    "check": "validity",
-    "choco_sgd": "decentralized",
-    "consensus": "replicas",
-    "d_psgd": "decentralized",
-    "dcd_psgd": "decentralized",
-    "disagreement": "replicas",
-    "ecd_psgd": "decentralized",
-    "from_spec": "aggregation",
-    "gossip": "decentralized",
-    "mean": "exact",
-    "naive_psgd": "decentralized",
-    "neighbours": "mixing",
-    "not_finite": "messages",
-    "parameter_server": "exact",
-    "parse": "spec",
-    "replicate": "replicas",
-    "resolve": "aggregation",
-    "ring": "exact",
-    "scheduled": "exact",
-    "sent_bytes": "messages",
-}
-
 __all__ = [
     "DCDPSGD",
     "DPSGD",
@@ -126,4 +83,4 @@ __all__ = [
     "sent_bytes",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOME, "train")
+__getattr__, __dir__ = lazily(__name__, "train")

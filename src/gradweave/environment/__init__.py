@@ -10,18 +10,6 @@ if TYPE_CHECKING:
     from gradweave.environment.rewards import Rewards
     from gradweave.environment.state import State
 
-_HOME = {
-    "Instance": "problem",
-    "Problem": "problem",
-    "Rewards": "rewards",
-    "SchedulingEnvironment": "environment",
-    "Size": "problem",
-    "State": "state",
-    "Step": "environment",
-    "rounds": "environment",
-    "stack": "problem",
-}
-
 __all__ = [
     "Instance",
     "Problem",
@@ -34,4 +22,4 @@ __all__ = [
     "stack",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOME, "learn")
+__getattr__, __dir__ = lazily(__name__, "learn")

@@ -31,4 +31,4 @@ __all__ = [
     "torch_distributed",
 ]
 
-__getattr__, __dir__ = lazily(__name__, dict.fromkeys(BACKENDS, ""))
+__getattr__, __dir__ = lazily(__name__)

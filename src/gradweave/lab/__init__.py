@@ -14,24 +14,6 @@ if TYPE_CHECKING:
     from gradweave.lab.network import EmulatedNetwork
     from gradweave.lab.paths import Paths, schedule_paths, shortest_paths
 
-_HOME = {
-    "EmulatedNetwork": "network",
-    "Emulation": "emulation",
-    "Experiment": "measure",
-    "Laboratory": "measure",
-    "Measurement": "measure",
-    "Paths": "paths",
-    "emulated": "measure",
-    "laboratory": "measure",
-    "emulation": "",
-    "measure": "",
-    "measure_links": "emulation",
-    "network": "",
-    "paths": "",
-    "schedule_paths": "paths",
-    "shortest_paths": "paths",
-}
-
 __all__ = [
     "EmulatedNetwork",
     "Emulation",
@@ -50,4 +32,4 @@ __all__ = [
     "shortest_paths",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOME, "lab")
+__getattr__, __dir__ = lazily(__name__, "lab")

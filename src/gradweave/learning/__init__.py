@@ -14,19 +14,6 @@ if TYPE_CHECKING:
     from gradweave.learning.ppo import PPO
     from gradweave.learning.training import Report, train
 
-_HOME = {
-    "Config": "config",
-    "Exercise": "config",
-    "Group": "config",
-    "HierarchicalPolicy": "networks",
-    "PPO": "ppo",
-    "Report": "training",
-    "load_policy": "checkpoint",
-    "read_config": "config",
-    "save_policy": "checkpoint",
-    "train": "training",
-}
-
 __all__ = [
     "PPO",
     "Config",
@@ -40,4 +27,4 @@ __all__ = [
     "train",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOME, "learn")
+__getattr__, __dir__ = lazily(__name__, "learn")

@@ -17,22 +17,6 @@ if TYPE_CHECKING:
     from gradweave.marl.loading import load
     from gradweave.marl.training import Report, Trained, train
 
-_HOME = {
-    "Config": "config",
-    "Environment": "games.environment",
-    "Learner": "learners.learner",
-    "Metrics": "learners.learner",
-    "Outcome": "games.environment",
-    "PPO": "config",
-    "Report": "training",
-    "Trained": "training",
-    "View": "games.environment",
-    "evaluate": "evaluation",
-    "load": "loading",
-    "make": "games.environments",
-    "train": "training",
-}
-
 __all__ = [
     "PPO",
     "Config",
@@ -49,4 +33,4 @@ __all__ = [
     "train",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOME, "marl")
+__getattr__, __dir__ = lazily(__name__, "marl")
