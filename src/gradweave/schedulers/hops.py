@@ -38,9 +38,10 @@ class Hops:
     def of(topology: Topology, *, variants: int = 1, nearest: int | None = None) -> "Hops":
         """Switch-only routes between each two servers that have one.
 
-        Between two servers: a shortest route, and where servers are on several switches, a shortest
-        one for each pair of a switch of the first and a switch of the second. A server would else
-        be reached over the nearest of its ports alone, while the others idle.
+        Between two servers: a shortest route for each pair of a switch of the first and a switch of
+        the second between which routes are shortest. With one route alone, a server on several
+        switches would be reached over the first of its ports while the others idle. A port that no
+        shortest route uses has the shortest of those that use it.
 
         Args:
             topology: the network.
@@ -139,17 +140,50 @@ def _routes_between_switches(topology: Topology, targets: NDArray | None) -> NDA
     switches, place = np.unique(switch, return_inverse=True)
     toward, lengths = switch_only_trees(topology, switches, targets=targets)
     last, first = np.nonzero(lengths[:, switches] >= 0)
-    between = follow(toward[last], switches[first], switches[last])
     # Each pair of switches with each server on the one and each server on the other.
-    of_switch = server[np.argsort(place, kind="stable")]
-    begin = np.searchsorted(np.sort(place), np.arange(len(switches) + 1))
-    sender, rows = take_rows(of_switch, begin, first)
+    by_switch = np.argsort(place, kind="stable")
+    begin = np.searchsorted(place[by_switch], np.arange(len(switches) + 1))
+    leaves, rows = take_rows(by_switch, begin, first)
     pair = np.repeat(np.arange(len(first)), np.diff(rows))
-    receiver, rows = take_rows(of_switch, begin, last[pair])
-    sender, pair = (np.repeat(column, np.diff(rows)) for column in (sender, pair))
-    apart = sender != receiver
-    sender, receiver, pair = sender[apart], receiver[apart], pair[apart]
-    middle = _table(*between)[pair]
+    enters, rows = take_rows(by_switch, begin, last[pair])
+    leaves, pair = (np.repeat(column, np.diff(rows)) for column in (leaves, pair))
+    sender, receiver = server[leaves], server[enters]
+    length = lengths[last, switches[first]][pair] + 2
+    length[topology.find_links(sender, receiver) >= 0] += topology.num_nodes  # they are neighbours
+    kept = (sender != receiver) & _shortest(sender, receiver, length, leaves, enters)
+    sender, receiver, pair = sender[kept], receiver[kept], pair[kept]
+    middle = _table(*follow(toward[last], switches[first], switches[last]))[pair]
     table = np.concatenate([sender[:, None], middle, np.full((len(pair), 1), -1)], axis=1)
     table[np.arange(len(pair)), 1 + (middle >= 0).sum(axis=1)] = receiver
     return table.astype(np.int32)
+
+
+def _shortest(
+    sender: NDArray, receiver: NDArray, length: NDArray, leaves: NDArray, enters: NDArray
+) -> NDArray[np.bool_]:
+    """Which routes are the shortest of two servers, or of a port that would else have none.
+
+    Args:
+        sender: [M] server that each route leaves.
+        receiver: [M] server that it enters.
+        length: [M] links.
+        leaves: [M] port by which it leaves.
+        enters: [M] port by which it enters.
+    """
+    apart = sender != receiver
+    nodes = int(max(sender.max(), receiver.max())) + 1
+    kept = apart & _least_of(sender.astype(np.int64) * nodes + receiver, length, apart)
+    for port, other in ((leaves, receiver), (enters, sender)):
+        idle = apart & ~np.isin(port, port[kept])
+        kept |= idle & _least_of(port * nodes + other, length, idle)
+    return kept
+
+
+def _least_of(
+    group: NDArray[np.int64], length: NDArray, among: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """[M] whether a length is the least of its group, among some."""
+    _, place = np.unique(group, return_inverse=True)
+    least = np.full(place.max(initial=0) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(least, place[among], length[among])
+    return length == least[place]
