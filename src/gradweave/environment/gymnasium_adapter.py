@@ -1,7 +1,7 @@
 """The environment behind Gymnasium's interface. Needs the extra ``learn``."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import equinox as eqx
 import jax
@@ -11,16 +11,8 @@ from jaxtyping import Array, PRNGKeyArray
 from numpy.typing import NDArray
 
 from gradweave.environment import flow_tree_selection
-from gradweave.environment.numbered import (
-    NumberedEnvironment,
-    NumberedState,
-    NumberedStep,
-    Selection,
-    TreePolicy,
-    WorkloadPolicy,
-)
-from gradweave.environment.problem import Instance, Size
-from gradweave.environment.rewards import Rewards
+from gradweave.environment.numbered import NumberedEnvironment, NumberedState, NumberedStep, Options
+from gradweave.environment.problem import Instance
 from gradweave.errors import OptionError
 from gradweave.lazy import missing
 from gradweave.schedule.schedule import Provenance, Schedule
@@ -71,44 +63,29 @@ class GymnasiumScheduling(gymnasium.Env):
     def __init__(
         self,
         instances: Instance | Sequence[Instance],
-        *,
-        rewards: Rewards | None = None,
-        selection: Selection = "one_by_one",
-        tree_policy: TreePolicy | None = None,
-        workload_policy: WorkloadPolicy | None = None,
-        size: Size | None = None,
+        **options: Unpack[Options],
     ) -> None:
         """Makes the environment.
 
         Args:
             instances: what to play; `reset` draws one of several.
-            rewards: weights of the rewards; the paper's if not given.
-            selection: form of flow-tree selection's action; ``multi_hot`` needs a
-                `workload_policy`.
-            tree_policy: plays flow-tree selection, so that the learner is workload scheduling.
-            workload_policy: plays workload scheduling, so that the learner is flow-tree selection.
-            size: length of the axes; the smallest that holds all instances if not given.
+            options: of `NumberedEnvironment`; ``multi_hot`` needs a `workload_policy`.
         """
-        if selection == "multi_hot" and workload_policy is None:
+        workload_policy = options.get("workload_policy")
+        multi_hot = options.get("selection") == "multi_hot"
+        if multi_hot and workload_policy is None:
             raise OptionError(
                 "selection: multi_hot fits flow-tree selection alone; give a workload_policy, or "
                 "let both act by one_by_one"
             )
-        self._numbered = NumberedEnvironment(
-            instances,
-            rewards=rewards,
-            selection=selection,
-            tree_policy=tree_policy,
-            workload_policy=workload_policy,
-            size=size,
-        )
+        self._numbered = NumberedEnvironment(instances, **options)
         size = self._numbered.size
         workloads = size.hops * size.trees
-        if workload_policy is not None and selection == "multi_hot":
+        if multi_hot:
             self.action_space = spaces.MultiBinary(size.trees)
         elif workload_policy is not None:
             self.action_space = spaces.Discrete(1 + size.trees)
-        elif tree_policy is not None:
+        elif self._numbered.tree_policy is not None:
             self.action_space = spaces.Discrete(workloads)
         else:
             self.action_space = spaces.Discrete(1 + size.trees + workloads)

@@ -2,21 +2,14 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from gradweave.environment.numbered import (
-    NumberedEnvironment,
-    NumberedState,
-    Selection,
-    TreePolicy,
-    WorkloadPolicy,
-)
-from gradweave.environment.problem import Instance, Size
-from gradweave.environment.rewards import Rewards
+from gradweave.environment.numbered import NumberedEnvironment, NumberedState, Options
+from gradweave.environment.problem import Instance
 from gradweave.lazy import missing
 from gradweave.schedule.schedule import Provenance, Schedule
 
@@ -56,46 +49,31 @@ class JaxMARLScheduling(MultiAgentEnv):
         self,
         instances: Instance | Sequence[Instance],
         *,
-        rewards: Rewards | None = None,
-        selection: Selection = "one_by_one",
-        tree_policy: TreePolicy | None = None,
-        workload_policy: WorkloadPolicy | None = None,
-        size: Size | None = None,
         alike: bool = True,
         team: bool = False,
+        **options: Unpack[Options],
     ) -> None:
         """Makes the environment.
 
         Args:
             instances: what to play; `reset` draws one of several.
-            rewards: weights of the rewards; the paper's if not given.
-            selection: form of flow-tree selection's action: ``one_by_one`` is a `Discrete` space,
-                ``multi_hot`` a `MultiDiscrete` one of twos.
-            tree_policy: plays flow-tree selection, so that workload scheduling is the only agent.
-            workload_policy: plays workload scheduling, so that flow-tree selection is the only one.
-            size: length of the axes; the smallest that holds all instances if not given.
             alike: whether both agents' observations, and both `Discrete` spaces, have the same
                 length, as learners expect that share one network; filled up with zeros and with
                 actions that are never available.
             team: whether both get the sum of both rewards.
+            options: of `NumberedEnvironment`; flow-tree selection's space is `Discrete` with
+                ``one_by_one`` and a `MultiDiscrete` of twos with ``multi_hot``.
         """
-        self.numbered = NumberedEnvironment(
-            instances,
-            rewards=rewards,
-            selection=selection,
-            tree_policy=tree_policy,
-            workload_policy=workload_policy,
-            size=size,
-        )
-        given = {TREES: tree_policy, WORKLOADS: workload_policy}
-        agents = [agent for agent, policy in given.items() if policy is None]
+        self.numbered = NumberedEnvironment(instances, **options)
+        policies = {TREES: self.numbered.tree_policy, WORKLOADS: self.numbered.workload_policy}
+        agents = [agent for agent, policy in policies.items() if policy is None]
         super().__init__(num_agents=len(agents))
         self.agents = agents
         self.alike = alike
         self.team = team
         size = self.numbered.size
         self._actions = {TREES: 1 + size.trees, WORKLOADS: 1 + size.hops * size.trees}
-        if selection == "multi_hot":
+        if self.numbered.selection == "multi_hot":
             self._actions[TREES] = 0
         most = max(self._actions[agent] for agent in agents)
         self._filled = {agent: most if alike else self._actions[agent] for agent in agents}
@@ -112,7 +90,7 @@ class JaxMARLScheduling(MultiAgentEnv):
         self.action_spaces: dict[str, Space] = {
             agent: Discrete(self._filled[agent]) for agent in agents
         }
-        if selection == "multi_hot" and TREES in agents:
+        if self.numbered.selection == "multi_hot" and TREES in agents:
             self.action_spaces[TREES] = MultiDiscrete([2] * size.trees)
 
     @functools.partial(jax.jit, static_argnums=(0,))

@@ -4,7 +4,7 @@ The adapters to JaxMARL and Gymnasium are thin layers over it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 import equinox as eqx
 import jax
@@ -26,6 +26,16 @@ many of its steps as trees are selected, and one more."""
 
 TreePolicy = Callable[[SchedulingEnvironment, Problem, State, PRNGKeyArray], Bool[Array, " Q"]]
 WorkloadPolicy = Callable[[SchedulingEnvironment, Problem, State, PRNGKeyArray], Int[Array, ""]]
+
+
+class Options(TypedDict, total=False):
+    """What `NumberedEnvironment` takes beside the instances, which the adapters pass on."""
+
+    rewards: Rewards | None
+    selection: Selection
+    tree_policy: TreePolicy | None
+    workload_policy: WorkloadPolicy | None
+    size: Size | None
 
 
 def every_tree(

@@ -131,11 +131,6 @@ class Program:
             ahead = 2 if meets_others(schedule) else 0
         return _ProgramBuilder(schedule, rank, ahead, _early(schedule, piece_bytes)).program()
 
-    @property
-    def sent_pieces(self) -> NDArray[np.int64]:
-        """[P] times that each piece is sent."""
-        return np.bincount(self.piece[self.kind == Action.SEND], minlength=self.schedule.pieces)
-
 
 def check_runs(schedule: Schedule) -> None:
     """Refuses an invalid schedule, or one in which switches reduce, which cannot run.
