@@ -1,6 +1,7 @@
 """Candidate hops: the routes by which one server can send to another in one transfer."""
 
 import dataclasses
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,10 +9,6 @@ from numpy.typing import NDArray
 from gradweave.schedule.schedule import take_rows
 from gradweave.topology.routes import follow, switch_only_trees
 from gradweave.topology.topology import Topology
-
-SPARE = 8
-"""Lanes offered over a server's link for each transfer that it can carry in a round: with half as
-many, some networks take a round more; with all of them, the search takes up to 16 times as long."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,25 +73,22 @@ class Hops:
         links = topology.links_along(nodes, offsets)
         return Hops(source[order], target[order], nodes, offsets, links)
 
-    def lanes(self, capacity: NDArray, most: int) -> NDArray[np.int64]:
+    def lanes(self, capacity: NDArray, most: int, spare: float = math.inf) -> NDArray[np.int64]:
         """Hops by number, each as often as its narrowest link can carry it in a round.
-
-        Where many hops share a server's link, each gets fewer lanes: `SPARE` times as many in all
-        as the link can carry, so that a server on a switch is not offered all its ports times from
-        every other.
 
         Args:
             capacity: [L] transfers per round of each link direction.
             most: lanes of one hop at most.
+            spare: where many hops share a server's link, so many times as many lanes in all as the
+                link can carry, so that a server on a switch is not offered all of its capacity
+                from every other; all of them if not given.
         """
         capacity = np.asarray(capacity, np.int64)
         narrowest = np.minimum.reduceat(capacity[self.links], self.first_link[:-1])
         ends = self.links[self.first_link[:-1]], self.links[self.first_link[1:] - 1]
-        shares = [-(-SPARE * capacity[end] // np.bincount(end)[end]) for end in ends]
-        return np.repeat(
-            np.arange(len(self.source)),
-            np.minimum(np.minimum(narrowest, most), np.maximum(*shares)),
-        )
+        shares = [np.ceil(spare * capacity[end] / np.bincount(end)[end]) for end in ends]
+        lanes = np.minimum(np.minimum(narrowest, most), np.maximum(*shares))
+        return np.repeat(np.arange(len(self.source)), lanes.astype(np.int64))
 
 
 def _routes(topology: Topology, targets: NDArray | None) -> NDArray[np.int32]:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from gradweave import clock
 from gradweave.errors import OptionError
 from gradweave.schedule.compose import compose, reverse
 from gradweave.schedule.schedule import COLLECTIVES, Collective, Provenance, Schedule
@@ -160,3 +161,25 @@ def from_stage(
         return other
     schedule = to_reverse if alike else make(topology)
     return compose(schedule, other) if stage == "reduce_scatter" else compose(other, schedule)
+
+
+def from_all_gather(
+    make: Callable[[Topology, int, float | None], Schedule],
+    topology: Topology,
+    collective: Collective,
+    seed: int,
+    time_limit: float | None,
+) -> Schedule:
+    """The collective that a search for an all-gather gives rise to.
+
+    Args:
+        make: makes an all-gather from a network, a seed and a deadline of `clock.now`.
+        topology: the network.
+        collective: what to make.
+        seed: of the search.
+        time_limit: seconds for all of it; None for no limit.
+    """
+    deadline = None if time_limit is None else clock.now() + time_limit
+    return from_stage(
+        "all_gather", lambda network: make(network, seed, deadline), topology, collective
+    )

@@ -61,6 +61,15 @@ def free_groups(topology: Topology) -> Iterator[FreeGroup]:
     yield from _combined(topology, automorphism_generators(topology))
 
 
+def has_family_symmetry(topology: Topology) -> bool:
+    """Whether the network's name is of a family whose relabellings are known.
+
+    Args:
+        topology: the network.
+    """
+    return next(_family_generators(topology), None) is not None
+
+
 def is_automorphism(topology: Topology, permutation: NDArray) -> bool:
     """Whether a relabelling maps servers to servers and links to links of the same properties.
 

@@ -12,6 +12,7 @@ from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.symmetric import Symmetric
+from gradweave.topology.symmetry import has_family_symmetry
 from gradweave.topology.topology import Topology
 
 DEFAULT: tuple[Scheduler, ...] = (
@@ -36,8 +37,9 @@ def in_order(
 
     A ring is promising where it can meet the bound: it never hands a link from one pair of servers
     to another, so of schedules with equally few rounds it is the one whose time real networks hold
-    best (docs/design/execution.md). On large networks, trees mapped by a symmetry come before grown
-    ones: the former cost as much as one tree, the latter as much as all.
+    best (docs/design/execution.md). On large networks, and on families whose symmetry is known,
+    trees mapped by a symmetry come before grown ones: the former cost as much as one tree, the
+    latter as much as all.
 
     Args:
         schedulers: the strategies.
@@ -47,13 +49,13 @@ def in_order(
     """
     stages = 2 if collective == "all_reduce" else 1
     ring_may_do = bound.rounds >= stages * (topology.num_servers - 1)
-    large = topology.num_servers > QUICKLY_GROWN
+    symmetric_first = topology.num_servers > QUICKLY_GROWN or has_family_symmetry(topology)
 
     def place(one: Scheduler) -> int:
         if isinstance(one, Repair):
             return 0
         if isinstance(one, Ring) and ring_may_do:
             return 1
-        return 2 if large and isinstance(one, Symmetric) else 3
+        return 2 if symmetric_first and isinstance(one, Symmetric) else 3
 
     return sorted(schedulers, key=place)

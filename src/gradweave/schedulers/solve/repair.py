@@ -15,7 +15,7 @@ from gradweave.schedule.compose import reverse
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
 from gradweave.schedulers.trees.growing import Search, search
-from gradweave.schedulers.trees.grown import GrowthLanes, schedule_from_lanes
+from gradweave.schedulers.trees.grown import GrowthLanes, hops_for, schedule_from_lanes
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
 
@@ -75,7 +75,11 @@ class Repair(Scheduler):
 
     def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
         assert self.start_from is not None
-        lanes = GrowthLanes.of(topology, np.arange(topology.num_servers), routes=4)
+        lanes = GrowthLanes.of(
+            topology,
+            np.arange(topology.num_servers),
+            hops_for(topology, topology.num_servers, routes=4),
+        )
         hints = _hints(lanes, topology, all_gather_stage(self.start_from))
         how = Search(seed, self.restarts, deadline=deadline)
         bound = free_trees(topology, "all_gather")

@@ -35,6 +35,8 @@ class Search:
     out."""
     deadline: float | None = None
     """Of `clock.now`, in seconds; one restart is always made."""
+    first: int = 0
+    """Number of the first restart; those before it count as made."""
 
 
 def growth_of(
@@ -80,7 +82,7 @@ def search(
     pieces, servers = len(growth.root), len(growth.intake)
     fewest = pieces * servers  # an all-gather that makes progress each round takes no more
     with ThreadPoolExecutor(how.workers) as pool:
-        for first in range(0, how.restarts, how.workers):
+        for first in range(how.first, how.restarts, how.workers):
             seeds = range(first, min(first + how.workers, how.restarts))
             tries = [
                 pool.submit(_restart, growth, hints, fewest - 1, target, how.seed, i) for i in seeds

@@ -1,17 +1,17 @@
 """Grown trees: informed servers push the rarest piece; the trees emerge from the schedule."""
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
-from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
+from gradweave.schedulers.scheduler import Scheduler, check_counts, from_all_gather
 from gradweave.schedulers.trees.growing import Search, growth_of, search
 from gradweave.topology.topology import Topology
 
@@ -22,6 +22,10 @@ MAX_CHOICES = 200_000_000
 """Hops times pieces above which a network is thinned to its servers' nearest neighbours."""
 WORK = 150_000_000
 """Choices between pieces, over hops and rounds, that all restarts make together by default."""
+SPARE, FIRST_RUNS = 8, 4
+"""In the first runs, lanes offered over a server's link for each transfer that it can carry in a
+round. With half as many, some networks take a round more; with all of them, as later runs have, a
+run takes up to 16 times as long, and now and then a round less."""
 MAX_LANES = 32
 """Transfers between two servers in one round, at most, however large the capacity."""
 
@@ -53,25 +57,30 @@ class Grown(Scheduler):
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
-        deadline = None if time_limit is None else clock.now() + time_limit
-        return from_stage(
-            "all_gather",
-            lambda network: self._all_gather(network, seed, deadline),
-            topology,
-            collective,
-        )
+        return from_all_gather(self._all_gather, topology, collective, seed, time_limit)
 
     def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
         root = np.repeat(np.arange(topology.num_servers), self.pieces_per_server)
-        lanes = GrowthLanes.of(topology, root, routes=self.routes)
         bound = free_trees(topology, "all_gather", pieces_per_server=self.pieces_per_server)
-        work = len(lanes.hop) * len(root) * bound.rounds
+        hops = hops_for(topology, len(root), self.routes)
+        every = GrowthLanes.of(topology, root, hops)
+        work = len(every.hop) * len(root) * bound.rounds
         restarts = self.restarts or int(np.clip(WORK // work, 8, 5000))
-        how = Search(seed, restarts, self.workers, deadline)
-        transfers = search(lanes.growth, bound.rounds, how)
-        if transfers is None:
+        first = GrowthLanes.of(topology, root, hops, spare=SPARE)
+        runs = [(first, 0, min(FIRST_RUNS, restarts)), (every, FIRST_RUNS, restarts)]
+        if len(first.hop) == len(every.hop):
+            runs = [(every, 0, restarts)]
+        best: tuple[GrowthLanes, NDArray[np.int64]] | None = None
+        for lanes, begin, end in runs:
+            how = Search(seed, end, self.workers, deadline, begin)
+            transfers = search(lanes.growth, bound.rounds, how)
+            if transfers is not None and (best is None or transfers[-1, 0] < best[1][-1, 0]):
+                best = lanes, transfers
+            if best is not None and best[1][-1, 0] < bound.rounds:
+                break
+        if best is None:
             raise NoScheduleError(f"grown: no all-gather of {topology.name!r} was completed")
-        return schedule_from_lanes(topology, lanes, transfers)
+        return schedule_from_lanes(topology, *best)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,20 +94,18 @@ class GrowthLanes:
     """The problem in the form that the compiled search takes; its hops are lanes."""
 
     @staticmethod
-    def of(topology: Topology, root: NDArray, *, routes: int) -> "GrowthLanes":
-        """Finds the hops, thinned to near servers where there are too many.
+    def of(
+        topology: Topology, root: NDArray, hops: Hops, *, spare: float = math.inf
+    ) -> "GrowthLanes":
+        """Offers each hop as often as its links can carry it.
 
         Args:
             topology: the network.
             root: [P] rank of each piece's root.
-            routes: shortest routes to look for between two servers.
+            hops: its hops.
+            spare: see `Hops.lanes`.
         """
-        count = topology.num_servers
-        hops = Hops.of(topology, variants=routes)
-        if len(hops.source) * len(root) > MAX_CHOICES:
-            nearest = max(4, MAX_CHOICES // (len(root) * count))
-            hops = Hops.of(topology, variants=routes, nearest=nearest)
-        hop = hops.lanes(topology.capacity, min(MAX_LANES, len(root)))
+        hop = hops.lanes(topology.capacity, min(MAX_LANES, len(root)), spare)
         links, first = take_rows(hops.links, hops.first_link, hop)
         # A link holds no more than all lanes over it, however large its capacity.
         capacity = np.minimum(topology.capacity, np.bincount(links, minlength=len(topology.source)))
@@ -109,9 +116,24 @@ class GrowthLanes:
             links,
             first,
             capacity,
-            intake_of(hops, capacity, count),
+            intake_of(hops, capacity, topology.num_servers),
         )
         return GrowthLanes(hops, hop, growth)
+
+
+def hops_for(topology: Topology, pieces: int, routes: int) -> Hops:
+    """The hops to grow trees on, thinned to near servers where there are too many.
+
+    Args:
+        topology: the network.
+        pieces: P.
+        routes: shortest routes to look for between two servers.
+    """
+    hops = Hops.of(topology, variants=routes)
+    if len(hops.source) * pieces <= MAX_CHOICES:
+        return hops
+    nearest = max(4, MAX_CHOICES // (pieces * topology.num_servers))
+    return Hops.of(topology, variants=routes, nearest=nearest)
 
 
 def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
-from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
+from gradweave.schedulers.scheduler import Scheduler, check_counts, from_all_gather
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Topology
 
@@ -44,13 +44,7 @@ class Symmetric(Scheduler):
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
-        deadline = None if time_limit is None else clock.now() + time_limit
-        return from_stage(
-            "all_gather",
-            lambda network: self._all_gather(network, seed, deadline),
-            topology,
-            collective,
-        )
+        return from_all_gather(self._all_gather, topology, collective, seed, time_limit)
 
     def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
         target = free_trees(topology, "all_gather").rounds
