@@ -152,7 +152,7 @@ def test_progress_tells_the_agent_and_the_time_left(gradweave, config, stands_st
     [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (3600, "60 min"), (7200, "2.0 h")],
 )
 def test_durations_are_short(seconds, words):
-    from gradweave.cli.console import duration
+    from gradweave.training.pace import duration
 
     assert duration(seconds) == words
 
