@@ -19,5 +19,6 @@ def throughput() -> str:
             cells.append(f"{rounds / count:.4g} = {rounds}{above}/{count}")
         lines.append([label, at[label, counts[0]]["least_time_per_piece"], *cells])
     head = ["network", "1/x*", *(f"c = {count}" for count in counts)]
-    note = "In brackets, the bound where more rounds were needed."
-    return f"{table(head, lines)}\n\n{note} {source(result)}"
+    above = any(" (" in cell for line in lines for cell in line)
+    note = "In brackets, the bound where more rounds were needed. " if above else ""
+    return f"{table(head, lines)}\n\n{note}{source(result)}"
