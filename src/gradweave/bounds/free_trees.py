@@ -61,44 +61,44 @@ def free_trees(
         raise OptionError(
             f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
         )
-    hops = hop_distances(topology)
-    if forwarding_servers:
-        hops = np.minimum(hops, 1)
     if collective == "all_reduce" and overlap:
-        depth = _depth(topology, hops)
+        depth = _depth(topology, _hops(topology, forwarding_servers))
         leaves = best(_every_piece_leaves(topology, pieces_per_server), depth)
         if aggregating_switches:
             return leaves
         return best(_ports(topology, pieces_per_server), leaves)
-    forward = topology.capacity
+    alike = np.array_equal(topology.capacity, topology.capacity[topology.opposite])
     spreads = not (forwarding_servers or aggregating_switches)
-    bound_stage = functools.partial(_stage, topology, hops, pieces_per_server, spreads)
-    gather = None if collective == "reduce_scatter" else bound_stage(forward)
+    bound_stage = functools.partial(
+        _stage, topology, pieces_per_server, forwarding_servers, spreads
+    )
     if collective == "all_gather":
-        assert gather is not None
-        return gather
-    backward = forward[topology.opposite]
-    alike = np.array_equal(forward, backward)
-    scatter = _mirrored(gather if gather and alike else bound_stage(backward))
-    return scatter if gather is None else scatter.then(gather)
+        return bound_stage(backward=False)
+    scatter = _mirrored(bound_stage(backward=not alike))
+    return scatter if collective == "reduce_scatter" else scatter.then(bound_stage(backward=False))
 
 
+def _hops(topology: Topology, forwarding_servers: bool) -> NDArray[np.int32]:
+    """[N, N] least number of transfers from server to server."""
+    hops = hop_distances(topology)
+    return np.minimum(hops, 1) if forwarding_servers else hops
+
+
+@functools.lru_cache(maxsize=4)  # each strategy asks for the bound of the same network again
 def _stage(
-    topology: Topology,
-    hops: NDArray[np.int32],
-    per_server: int,
-    spreads: bool,
-    capacity: Integers,
+    topology: Topology, per_server: int, forwarding_servers: bool, spreads: bool, backward: bool
 ) -> Bound:
-    """The bound of an all-gather over link directions of the given capacity.
+    """The bound of an all-gather over all link directions, or over their opposites.
 
     Args:
         topology: the network.
-        hops: [N, N] least number of transfers from server to server.
         per_server: pieces of each server.
+        forwarding_servers: whether one transfer covers any distance.
         spreads: whether pieces spread from server to server alone, by one transfer a round.
-        capacity: [L] of each link direction.
+        backward: whether each direction has its opposite's capacity.
     """
+    capacity = topology.capacity[topology.opposite] if backward else topology.capacity
+    hops = _hops(topology, forwarding_servers)
     cut, tightest = _cut(topology, capacity, per_server)
     known = best(cut, _depth(topology, hops))
     if not spreads:
