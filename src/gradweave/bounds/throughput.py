@@ -1,6 +1,7 @@
 """The best possible throughput of collectives built from trees, as an exact fraction."""
 
 import dataclasses
+import functools
 import math
 from fractions import Fraction
 from typing import Literal
@@ -145,6 +146,11 @@ def throughput(
         raise OptionError(
             f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
         )
+    return _throughput(topology, collective, overlap)
+
+
+@functools.lru_cache(maxsize=4)  # a search for the least time asks for it again and again
+def _throughput(topology: Topology, collective: Collective, overlap: bool) -> Throughput:
     unit, bandwidth = _in_units(topology)
     forward = Flows(topology, bandwidth)
     if collective == "all_reduce" and overlap:

@@ -316,6 +316,21 @@ def take_rows(nodes: NDArray, offsets: NDArray, index: NDArray) -> tuple[NDArray
     return nodes[place], taken
 
 
+def table_of_rows(nodes: NDArray, offsets: NDArray, fill: int = -1) -> NDArray:
+    """Ragged rows as a table [rows, longest], filled up.
+
+    Args:
+        nodes: the rows' entries, one row after the other.
+        offsets: [rows+1] where each row starts.
+        fill: what stands behind a row's last entry.
+    """
+    lengths = np.diff(offsets)
+    table = np.full((len(lengths), int(lengths.max(initial=1))), fill, nodes.dtype)
+    place = np.arange(len(nodes)) - np.repeat(np.asarray(offsets)[:-1], lengths)
+    table[np.repeat(np.arange(len(lengths)), lengths), place] = nodes
+    return table
+
+
 def inside_rows(offsets: NDArray) -> NDArray[np.bool_]:
     """[entries] whether each entry of ragged rows is neither the first nor the last of its row."""
     inside = np.ones(int(offsets[-1]), bool)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedule.schedule import take_rows
+from gradweave.schedule.schedule import table_of_rows, take_rows
 from gradweave.topology.routes import follow, switch_only_trees
 from gradweave.topology.topology import Topology
 
@@ -95,16 +95,7 @@ def _routes(topology: Topology, targets: NDArray | None) -> NDArray[np.int32]:
     """One row of nodes per pair of servers with a route, filled up with −1."""
     toward, lengths = switch_only_trees(topology, targets=targets)
     to, source = np.nonzero(lengths[:, topology.servers] > 0)
-    return _table(*follow(toward[to], topology.servers[source], topology.servers[to]))
-
-
-def _table(nodes: NDArray, offsets: NDArray) -> NDArray[np.int32]:
-    """Ragged rows as a table, filled up with −1."""
-    counts = np.diff(offsets)
-    table = np.full((len(counts), int(counts.max(initial=1))), -1, np.int32)
-    place = np.arange(len(nodes)) - np.repeat(offsets[:-1], counts)
-    table[np.repeat(np.arange(len(counts)), counts), place] = nodes
-    return table
+    return table_of_rows(*follow(toward[to], topology.servers[source], topology.servers[to]))
 
 
 def _shuffled(topology: Topology, rng: np.random.Generator) -> NDArray[np.int32]:
@@ -146,7 +137,7 @@ def _routes_between_switches(topology: Topology, targets: NDArray | None) -> NDA
     length[topology.find_links(sender, receiver) >= 0] += topology.num_nodes  # they are neighbours
     kept = (sender != receiver) & _shortest(sender, receiver, length, leaves, enters)
     sender, receiver, pair = sender[kept], receiver[kept], pair[kept]
-    middle = _table(*follow(toward[last], switches[first], switches[last]))[pair]
+    middle = table_of_rows(*follow(toward[last], switches[first], switches[last]))[pair]
     table = np.concatenate([sender[:, None], middle, np.full((len(pair), 1), -1)], axis=1)
     table[np.arange(len(pair)), 1 + (middle >= 0).sum(axis=1)] = receiver
     return table.astype(np.int32)

@@ -22,6 +22,7 @@ from gradweave.schedule.schedule import (
     Collective,
     Provenance,
     Schedule,
+    table_of_rows,
     take_rows,
 )
 from gradweave.schedulers.hops import Hops
@@ -216,15 +217,6 @@ def _concatenated(first: Hops, second: Hops) -> Hops:
     )
 
 
-def _route_table(topology: Topology, hops: Hops) -> NDArray[np.int64]:
-    """[H, R] links of each route, filled up with the link that stands for none."""
-    lengths = np.diff(hops.first_link)
-    table = np.full((len(lengths), int(lengths.max())), len(topology.source))
-    place = np.arange(len(hops.links)) - np.repeat(hops.first_link[:-1], lengths)
-    table[np.repeat(np.arange(len(lengths)), lengths), place] = hops.links
-    return table
-
-
 def _end_links(hops: Hops) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """[H] each route's first link and its last."""
     return hops.links[hops.first_link[:-1]], hops.links[hops.first_link[1:] - 1]
@@ -243,13 +235,13 @@ def _intake(
 
 def _common(instance: Instance) -> dict[str, NDArray]:
     """What is alike with fixed and grown trees."""
-    topology, stages = instance.topology, len(instance.stages)
+    topology, hops, stages = instance.topology, instance.hops, len(instance.stages)
     servers = topology.num_servers
     both = stages == 2
     bounds = np.array([*instance.bounds, 0][:2])
     following = np.concatenate([np.arange(servers, 2 * servers), np.full(servers, -1)])
     return {
-        "hop_links": _route_table(topology, instance.hops),
+        "hop_links": table_of_rows(hops.links, hops.first_link, fill=len(topology.source)),
         "capacity": topology.capacity,
         "root": np.tile(np.arange(servers), stages),
         "stage": np.repeat(np.arange(stages), servers),
@@ -299,11 +291,7 @@ def _some(hops: Hops, chosen: NDArray[np.bool_]) -> Hops:
 def _hops_of(workloads: Workloads) -> Hops:
     """The distinct routes of workloads."""
     topology = workloads.topology
-    lengths = np.diff(workloads.route_offsets)
-    table = np.full((len(workloads), int(lengths.max())), -1)
-    place = np.arange(len(workloads.route_nodes)) - np.repeat(workloads.route_offsets[:-1], lengths)
-    table[np.repeat(np.arange(len(workloads)), lengths), place] = workloads.route_nodes
-    table = np.unique(table, axis=0)
+    table = np.unique(table_of_rows(workloads.route_nodes, workloads.route_offsets), axis=0)
     lengths = (table >= 0).sum(axis=1)
     nodes = table[table >= 0].astype(np.int32)
     offsets = np.concatenate([[0], np.cumsum(lengths)])

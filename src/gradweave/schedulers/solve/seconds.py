@@ -95,7 +95,7 @@ def solve_for_seconds(
     deadline = math.inf if time_limit is None else started + time_limit
     search = _Search(topology, collective, gradient_bytes, seed, deadline)
     for scheduler in schedulers:
-        if search.best is not None and (clock.now() >= deadline or search.near_the_least):
+        if search.best is not None and (clock.now() >= deadline or search.done):
             break
         progress(f"trying {to_spec(scheduler)}{search.so_far}")
         search.attempt(scheduler)
@@ -146,7 +146,7 @@ class _Search:
                 for candidate in self._variants(schedule, used):
                     if best is None or candidate.seconds < best.seconds:
                         best = candidate
-                if self._late() or (best and best.seconds <= self._least * (1 + NEAR)):
+                if self._late() or self._near_the_least(best):
                     break
         except NoScheduleError as error:
             reason = str(error)
@@ -169,9 +169,9 @@ class _Search:
             self.best = best
 
     @property
-    def near_the_least(self) -> bool:
+    def done(self) -> bool:
         """Whether the best is so near the least time possible that nothing else is worth trying."""
-        return self.best is not None and self.best.seconds <= self._least * (1 + NEAR)
+        return self._near_the_least(self.best)
 
     @property
     def so_far(self) -> str:
@@ -180,6 +180,9 @@ class _Search:
             return ""
         least = f", at least {1e3 * self._least:.4g}" if self._least else ""
         return f"; {1e3 * self.best.seconds:.4g} ms so far{least}"
+
+    def _near_the_least(self, candidate: _Candidate | None) -> bool:
+        return candidate is not None and candidate.seconds <= self._least * (1 + NEAR)
 
     def _late(self) -> bool:
         return clock.now() >= self.deadline

@@ -136,11 +136,11 @@ def hops_for(topology: Topology, pieces: int, routes: int) -> Hops:
     return Hops.of(topology, variants=routes, nearest=nearest)
 
 
-def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.int64]:
-    """[N] pieces that each server can take in one round: the capacity of its hops' last links."""
+def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.float64]:
+    """[N] what each server can take: the capacity, or bandwidth, of its hops' last links."""
     last = hops.links[hops.first_link[1:] - 1]
     pairs = np.unique(np.stack([hops.target, last]), axis=1)
-    return np.bincount(pairs[0], capacity[pairs[1]], minlength=servers).astype(np.int64)
+    return np.bincount(pairs[0], capacity[pairs[1]], minlength=servers).astype(np.float64)
 
 
 def schedule_from_lanes(

@@ -13,6 +13,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.scheduler import Scheduler, check_counts, from_all_gather
+from gradweave.schedulers.trees.grown import intake_of
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -117,8 +118,6 @@ class Timed(Scheduler):
         links = np.arange(len(topology.source) + 1)
         servers = np.arange(topology.num_servers + 1)
         by_source = np.argsort(hops.source, kind="stable")
-        last = hops.links[hops.first_link[1:] - 1]
-        pairs = np.unique(np.stack([hops.target, last]), axis=1)
         return Clocked(
             root=root.astype(np.int64),
             source=hops.source,
@@ -132,9 +131,7 @@ class Timed(Scheduler):
             bandwidth=bandwidth,
             rate=np.minimum.reduceat(bandwidth[hops.links], hops.first_link[:-1]),
             latency=np.add.reduceat(latency[hops.links], hops.first_link[:-1]),
-            intake=np.bincount(
-                pairs[0], bandwidth[pairs[1]], minlength=topology.num_servers
-            ).astype(np.float64),
+            intake=intake_of(hops, bandwidth, topology.num_servers),
         )
 
 
