@@ -66,7 +66,8 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="record nothing")
     asked = parser.parse_args()
     for warm in ("ring:4", "mesh:2x3", "jellyfish:reference=J15"):
-        gw.solve(gw.topology.from_spec(warm))  # compiles
+        gw.solve(warm)  # compiles
+        gw.solve(warm, schedulers="learned,merged,exact")
     named = []
     for network, known in named_networks().values():
         named.append(measure(network) | {"least_rounds_of_a_stage": known})

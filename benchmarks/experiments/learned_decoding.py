@@ -26,7 +26,7 @@ from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned.learned import ROUTES, best_of, read_weights
 from gradweave.schedulers.learned.policy import CompiledInstance, PolicyWeights, play
 from gradweave.schedulers.trees.growing_kernel import Rule, grow
-from gradweave.schedulers.trees.grown import GrowthLanes
+from gradweave.schedulers.trees.grown import GrowthLanes, hops_for
 
 DRAWN, BEST_OF = 100, 64
 RULES = {
@@ -76,9 +76,12 @@ def uniform_policy(weights: PolicyWeights) -> PolicyWeights:
 
 def rule_player(network: gw.Topology, rule: Rule, bound: int) -> Callable[[int], int]:
     """Rounds of one pass of a rule, by seed."""
-    growth = GrowthLanes.of(network, np.arange(network.num_servers), routes=ROUTES).growth
-    none = np.zeros((0, 3), np.int64)
-    return lambda seed: int(grow(growth, rule, none, 100_000, bound, seed)[-1, 0]) + 1
+    servers = network.num_servers
+    growth = GrowthLanes.of(network, np.arange(servers), hops_for(network, servers, ROUTES)).growth
+    none, in_time = np.zeros((0, 3), np.int64), np.zeros(1, np.bool_)
+    return lambda seed: (
+        int(grow(growth, rule, none, 100_000, bound, seed, in_time, True)[-1, 0]) + 1
+    )
 
 
 def best_in(seconds: float, bound: int, player: Callable[[int], int]) -> int:

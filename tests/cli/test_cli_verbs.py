@@ -41,6 +41,7 @@ def test_schedule_answers_in_json(gradweave, here, collective):
         "links": int,
         "rounds": int,
         "stages": dict,
+        "steps": int,
         "bound": dict,
         "optimal": bool,
         "optimal_in": list,
@@ -118,6 +119,16 @@ def test_schedule_says_what_it_found(gradweave):
     assert "at least 4 rounds (cut)" in lines[2]
     assert lines[3].startswith("100 MB: ") and "ms with a barrier a round" in lines[3]
     assert lines[4].startswith("found by ")
+
+
+def test_the_seconds_on_shared_links_are_told_where_asked_for(gradweave):
+    network = "ring:4,bandwidth=1GB/s,latency=0s,overhead=0s"
+    command = ("schedule", network, "--scheduler", "ring", "--gradient-bytes", "4e9")
+    assert "shared" not in gradweave(*command).stdout
+    said = gradweave(*command, "--fair").stdout
+    assert "6000 ms without, 6000 ms with links shared fairly" in said
+    held = gradweave(*command, "--fair", "--json").json
+    assert held["fair_seconds"] == pytest.approx(6.0) and held["gradient_bytes"] == 4e9
 
 
 def test_optimal_says_in_what(gradweave, here):

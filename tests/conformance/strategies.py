@@ -10,6 +10,7 @@ from gradweave.schedulers import (
     HalvingDoubling,
     Learned,
     Merged,
+    Packed,
     ParameterServer,
     Portfolio,
     RecursiveDoubling,
@@ -35,6 +36,8 @@ class Strategy:
     """From the number of servers; None where it depends on the network's shape."""
     none_on: frozenset[str] = frozenset()
     """Networks on which there is none to find, and it must say so."""
+    own_pieces: bool = False
+    """Whether it decides how many pieces there are and who roots them."""
     one_stage: bool = False
     """Whether an all-reduce may do without copies."""
 
@@ -62,6 +65,12 @@ STRATEGIES: dict[str, Strategy] = {
     "grown, two threads, one route": Strategy(lambda _: Grown(restarts=4, workers=2, routes=1)),
     "timed": Strategy(lambda _: Timed(restarts=2)),
     "timed, of a size": Strategy(lambda _: Timed(gradient_bytes=1e6, restarts=2, routes=1)),
+    "packed, overlapping": Strategy(
+        lambda _: Packed(pieces=24), transfers_in_stage=None, own_pieces=True
+    ),
+    "packed, of a size, overlapping": Strategy(
+        lambda _: Packed(gradient_bytes=1e6), transfers_in_stage=None, own_pieces=True
+    ),
     "merged": Strategy(lambda _: Merged()),
     "merged, random": Strategy(lambda _: Merged("random", tries=1, swap_passes=0)),
     "merged, deepest": Strategy(lambda _: Merged("deepest", tries=4, swap_passes=2)),

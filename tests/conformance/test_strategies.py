@@ -59,7 +59,8 @@ def test_every_promise(name, strategy):
             moves_as_much_with_another_seed(schedule, strategy)
             does_as_well_under_other_node_ids(schedule, strategy, bound)
     is_both_stages(made["all_reduce"], strategy)
-    assert np.array_equal(made["all_reduce"].root, made["reduce_scatter"].root)
+    if not STRATEGIES[strategy].own_pieces:
+        assert np.array_equal(made["all_reduce"].root, made["reduce_scatter"].root)
     for collective, schedule in made.items():
         assert schedule.topology is topology
         assert schedule.collective == collective

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.execute import Action, Program, piece_offsets
+from gradweave.execute import Action, Program
 from gradweave.execute import program as program_module
 from gradweave.execute.program import meets_others
 from gradweave.execute.reference import Combine
@@ -94,7 +94,7 @@ class Machine:
             ahead = 2 if meets_others(run[0].schedule) else 0
         self._combine, self._rigged = combine, rigged
         self.held = held.copy()
-        at = piece_offsets(held.shape[1], run[0].schedule.pieces)
+        at = run[0].schedule.piece_offsets(held.shape[1])
         self._servers = [
             _Server(program, rank, self.held[rank], at, ahead)  # whose memory is this array's
             for rank, program in enumerate(run)

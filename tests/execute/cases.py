@@ -4,13 +4,14 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.execute.reference import meaningful
-from gradweave.schedule import Schedule
+from gradweave.schedule import Schedule, integer_shares
 
 INTEGERS = ("int8", "uint8", "int32", "int64")
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64")
@@ -25,6 +26,17 @@ class Case:
     dtype: str
     reduction: str
     elements: int
+
+
+IN_SHARES = " in shares"
+"""Ending of a strategy's name: its schedule, with pieces of unequal size."""
+
+
+def in_shares(schedule: Schedule) -> Schedule:
+    """The schedule with one piece of nothing, 1/7 and 13/29 of the gradient; the rest is equal."""
+    first = [Fraction(0), Fraction(1, 7), Fraction(13, 29)]
+    rest = schedule.pieces - len(first)
+    return schedule.replace(shares=integer_shares(first + [(1 - sum(first)) / rest] * rest))
 
 
 def as_dtype(name: str) -> np.dtype:

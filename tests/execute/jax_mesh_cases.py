@@ -27,6 +27,7 @@ from gradweave.execute.reference import meaningful
 from gradweave.schedule import Collective, Schedule
 from tests.conformance.networks import TABLE_2, network
 from tests.conformance.strategies import STRATEGIES
+from tests.execute.cases import IN_SHARES, in_shares
 
 DEVICES, ON_NETWORKS = 12, 42
 """The most that any case takes: a mesh of two axes, and the largest network's servers."""
@@ -66,6 +67,8 @@ def case(group: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
 
 @functools.cache
 def made(name: str, strategy: str, collective: Collective = "all_reduce") -> Schedule:
+    if strategy.endswith(IN_SHARES):
+        return in_shares(made(name, strategy.removesuffix(IN_SHARES), collective))
     topology = network(name)
     scheduler = STRATEGIES[strategy].make(topology)
     return scheduler.schedule(topology, collective=collective, seed=0)
@@ -143,6 +146,17 @@ EACH = (SEVERAL, SWITCHED, RING)
 def a_million_floats() -> None:
     for strategy in ("ring", "merged", "binomial"):
         check(made("ring:8", strategy), {"f": contributions(8, 1_000_000, "float32")})
+
+
+@case("large")
+def shares() -> None:
+    for collective in ("all_reduce", "reduce_scatter", "all_gather"):
+        schedule = made("ring:8", "ring" + IN_SHARES, collective)
+        tree = {str(size): contributions(8, size, "float32") for size in (1, 10_007)}
+        for gradient in tree.values():
+            check(schedule, {"f": gradient})
+    for strategy in ("grown", "merged"):
+        check(made("ring:6", strategy + IN_SHARES), {"f": contributions(6, 1_000_000, "float32")})
 
 
 @case("large")

@@ -25,7 +25,14 @@ from gradweave.schedule import COLLECTIVES, Collective, Schedule
 from gradweave.schedulers import Ring
 from tests.conformance.networks import network
 from tests.conformance.strategies import STRATEGIES
-from tests.execute.cases import INTEGERS, Case, contribution, result_digest
+from tests.execute.cases import (
+    IN_SHARES,
+    INTEGERS,
+    Case,
+    contribution,
+    in_shares,
+    result_digest,
+)
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120
@@ -83,7 +90,20 @@ def cases(name: str, dtypes: Sequence[str]) -> list[Case]:
             turn = 0 if elements == MANY else number // len(dtypes) + at + i  # the first is a sum
             kind = possible[turn % len(possible)]
             found.append(Case(strategy, "all_reduce", *kind, elements))
-    return found
+    return found + unequal(name)
+
+
+def unequal(name: str) -> list[Case]:
+    """Pieces of unequal size, one of them empty, by gradients of any length."""
+    strategies = ("merged", "ring") if name in SMALL_NETWORKS[:2] else ("grown",)
+    sizes = (1, SOME, MANY) if name in SMALL_NETWORKS else (1, FEW)
+    collectives = COLLECTIVES if name == SMALL_NETWORKS[0] else COLLECTIVES[:1]
+    return [
+        Case(strategy + IN_SHARES, collective, "float32", "sum", elements)
+        for strategy in strategies
+        for collective in collectives
+        for elements in sizes
+    ]
 
 
 def all_kinds(dtypes: Sequence[str]) -> list[Case]:
@@ -111,6 +131,8 @@ Schedules = dict[tuple[str, str], Schedule]
 
 @functools.cache
 def made(name: str, strategy: str, collective: Collective = "all_reduce") -> Schedule:
+    if strategy.endswith(IN_SHARES):
+        return in_shares(made(name, strategy.removesuffix(IN_SHARES), collective))
     topology = network(name)
     return STRATEGIES[strategy].make(topology).schedule(topology, collective=collective, seed=0)
 

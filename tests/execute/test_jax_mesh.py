@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 import gradweave as gw
 from gradweave.errors import InvalidScheduleError, OptionError, ScheduleError
-from gradweave.execute import jax_mesh, piece_offsets, play
+from gradweave.execute import jax_mesh, play
 from gradweave.execute.jax_mesh.buffers import by_dtype, divided, from_rows, joined, to_rows
 from gradweave.execute.jax_mesh.steps import IDLE, MOST_UNROLLED, OP, SEND, TAKE, WRITE, steps
 from gradweave.execute.matchings import matchings
@@ -83,7 +83,7 @@ def test_matchings_of_thousands_are_quick():
 
 def played(schedule: Schedule, held: np.ndarray) -> np.ndarray:
     """What the steps make of everyone's elements, in plain NumPy."""
-    at, plan = piece_offsets(held.shape[1], schedule.pieces), steps(schedule)
+    at, plan = schedule.piece_offsets(held.shape[1]), steps(schedule)
     held = held.copy()
     for loop in plan.loops:
         for i, form in enumerate(loop.form):
@@ -159,15 +159,21 @@ def test_steps_of_64_servers_are_quick():
     assert time.process_time() - begin < 2
 
 
-@pytest.mark.parametrize(("size", "pieces"), [(1, 5), (7, 7), (8, 3), (9, 4), (12, 4), (107, 9)])
-def test_rows_are_the_pieces(size: int, pieces: int):
-    elements = jnp.arange(1, size + 1)
-    rows, at = to_rows(elements, pieces), piece_offsets(size, pieces)
-    assert rows.shape == (pieces, -(-size // pieces))
+SIZES = [
+    *([1] * 7, [1, 0, 0, 0, 0], [12] * 8 + [11], [3, 3, 2], [3] * 4),
+    *([0, 43, 43, 14], [100, 0, 0], [42, 8, 42, 8]),
+]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_rows_are_the_pieces(sizes: list[int]):
+    elements = jnp.arange(1, sum(sizes) + 1)
+    rows, at = to_rows(elements, sizes), np.cumsum([0, *sizes])
+    assert rows.shape == (len(sizes), max(sizes))
     for piece, row in enumerate(np.asarray(rows)):
         expected = np.arange(at[piece], at[piece + 1]) + 1
         assert row.tolist() == [*expected, *[0] * (rows.shape[1] - len(expected))]
-    assert from_rows(rows, size).tolist() == elements.tolist()
+    assert from_rows(rows, sizes).tolist() == elements.tolist()
 
 
 def test_leaves_are_joined_by_type():

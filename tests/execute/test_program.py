@@ -343,7 +343,7 @@ def far_apart(spec: str, latency_s: float) -> gw.topology.Topology:
 @pytest.mark.parametrize("spec", ["ring", "star"])
 def test_messages_from_afar_are_announced_early(spec: str, strategy: str, piece_bytes: int):
     schedule = from_spec(strategy).schedule(far_apart(spec, 0.02))
-    run = [Program.of(schedule, rank, piece_bytes=piece_bytes) for rank in range(5)]
+    run = [Program.of(schedule, rank, gradient_bytes=5 * piece_bytes) for rank in range(5)]
     held = labels(5, schedule.pieces)
     expected = play(schedule, held, mix)
     for seed in range(6):
@@ -354,11 +354,11 @@ def test_how_many_messages_are_announced_early():
     ring = Ring().schedule(far_apart("ring", 0.02))
     # A round trip of 40 ms and 1 MB/s: 40,000 bytes. Sends wait for no receiver.
     for piece_bytes, early in ((10_000, 5), (20_001, 2), (40_001, 1), (1, 8)):
-        program = Program.of(ring, 0, piece_bytes=piece_bytes)
+        program = Program.of(ring, 0, gradient_bytes=5 * piece_bytes)
         assert program.at_once == 1 + (1 + early), piece_bytes  # 8 messages come in all
     # On one link from several servers, only as many as the round trip has room for.
     star = from_spec("parameter_server").schedule(far_apart("star", 0.01))
-    waits = Program.of(star, 0, piece_bytes=40_001)
+    waits = Program.of(star, 0, gradient_bytes=5 * 40_001)
     plain = Program.of(star, 0)
     receives = waits.kind == Action.RECEIVE
     assert np.array_equal(plain.kind, waits.kind)
@@ -372,7 +372,7 @@ def test_how_many_messages_are_announced_early():
 
 def test_nothing_near_is_announced_early():
     schedule = made("fat_tree:4", "parameter server")
-    plain, sized = Program.of(schedule, 0), Program.of(schedule, 0, piece_bytes=1)
+    plain, sized = Program.of(schedule, 0), Program.of(schedule, 0, gradient_bytes=1)
     assert plain.at_once == sized.at_once and plain.places == sized.places
     assert np.array_equal(plain.after, sized.after)
 

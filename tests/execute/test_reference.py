@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import gradweave as gw
 from gradweave.errors import OptionError
-from gradweave.execute import REDUCTIONS, piece_offsets, play
+from gradweave.execute import REDUCTIONS, play
 from gradweave.execute.pattern import contribution, expected
 from gradweave.execute.reduction import check_reduction
 from gradweave.execute.reference import meaningful
@@ -59,7 +59,7 @@ def test_it_ends_with_the_reduction_of_all(schedule, reduction, elements, seed):
 
 def roots(schedule: Schedule, elements: int) -> np.ndarray:
     """[elements] rank of the server at which each element is reduced."""
-    sizes = np.diff(piece_offsets(elements, schedule.pieces))
+    sizes = np.diff(schedule.piece_offsets(elements))
     return np.repeat(schedule.topology.rank[schedule.root], sizes)
 
 

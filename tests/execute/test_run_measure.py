@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 import gradweave as gw
 from gradweave.errors import OptionError, RunError
 from gradweave.execute import play
-from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.running.correct import ResultCheck, sums_are_exact
 from gradweave.execute.running.measure import measure
 from gradweave.execute.running.trial import DTYPES, RunReport, RunTimes, Trial
@@ -43,7 +42,7 @@ class Rows:
 
     def run(self) -> None:
         self.calls.append("schedule")
-        at = piece_offsets(self._held.shape[1], self._schedule.pieces)
+        at = self._schedule.piece_offsets(self._held.shape[1])
         sizes = np.diff(at)[self._schedule.piece] * self._held.itemsize
         np.add.at(self._sent, self._schedule.topology.rank[self._schedule.source], sizes)
         self._held = play(self._schedule, self._held, self._trial.reduction)
@@ -127,7 +126,7 @@ def test_one_wrong_bit_is_found_where_it_means_anything(collective, kind):
     trial, schedule = Trial("mpi", 100), ring(collective)
     check = ResultCheck(schedule, trial, 100, kind)
     ends = play(schedule, np.stack([check.contribution(rank) for rank in range(9)]))
-    at = piece_offsets(100, 9)
+    at = schedule.piece_offsets(100)
     for rank, element in ((0, 0), (4, 50), (8, 99)):
         spoilt = ends.copy()
         spoilt[rank].view(np.uint32)[element] ^= 1

@@ -33,7 +33,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradweave.errors import GradweaveError, LostServerError, OptionError, RunError, ScheduleError
-from gradweave.execute import piece_offsets, play
+from gradweave.execute import play
 from gradweave.execute import torch_distributed as td
 from gradweave.execute.torch_distributed.messages import pair
 from gradweave.execute.torch_distributed.rounds import Rounds
@@ -255,7 +255,7 @@ def rounds_are_the_same(schedules: Schedules, rank: int) -> None:
         by_rounds, by_messages = Rounds(schedule, group), td.Collective(schedule)
         for elements in (0, 3, 101):
             whole = brought(schedule, elements)
-            at = piece_offsets(elements, schedule.pieces).tolist()
+            at = schedule.piece_offsets(elements).tolist()
             for reduction in ("sum", "max"):
                 one, other = (torch.from_numpy(whole[rank].copy()) for _ in range(2))
                 by_rounds(one, at, reduction)

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 import gradweave as gw
-from gradweave.errors import FileError, InvalidScheduleError, OptionError
-from gradweave.execute import piece_offsets
+from gradweave.errors import FileError, InvalidScheduleError, OptionError, ScheduleError
 from gradweave.export import chakra, save_chakra_et, to_chakra_et
 from gradweave.schedule import COLLECTIVES, Schedule
 from tests.conformance.networks import network
@@ -98,7 +97,7 @@ def test_sizes(element_bytes):
     """Every message has its piece's size; pieces differ by an element at most."""
     made = schedule("ring:8", "ring", "all_reduce")
     total = 1004
-    sizes = np.diff(piece_offsets(total // element_bytes, made.pieces)) * element_bytes
+    sizes = np.diff(made.piece_offsets(total // element_bytes)) * element_bytes
     assert sizes.sum() == total and len(set(sizes.tolist())) == 2
     for trace in traces_of(made, total, element_bytes=element_bytes):
         kinds = [node.type for node in trace.nodes]
@@ -177,3 +176,23 @@ def test_all_files_or_none(tmp_path, monkeypatch):
     with pytest.raises(FileError, match="full"):
         save_chakra_et(made, tmp_path / "b", gradient_bytes=64)
     assert [path.name for path in tmp_path.iterdir()] == ["a.2.et"]
+
+
+def test_pieces_of_unequal_size():
+    made = schedule("ring:8", "ring", "all_reduce").replace(shares=[1, 2, 3, 4, 5, 6, 7, 8])
+    sizes = [4 * share for share in range(1, 9)]
+    for trace in traces_of(made, 144):
+        for node in trace.nodes:
+            if node.type != COMPUTE:
+                assert node.at["comm_size"] == sizes[node.at["piece"]]
+    with pytest.raises(OptionError, match="expected at least 144, an element of 4 bytes for each"):
+        gw.export.to_chakra_et(made, gradient_bytes=32)
+    with pytest.raises(ScheduleError, match=r"shares\[2\]: is 0, but the piece is sent"):
+        gw.export.to_chakra_et(made.replace(shares=[1, 1, 0, 1, 1, 1, 1, 1]), gradient_bytes=1024)
+
+
+@pytest.mark.parametrize("write", [gw.export.to_msccl_xml, gw.export.to_mscclpp_json])
+def test_formats_of_equal_chunks_refuse_shares(write):
+    made = schedule("ring:8", "ring", "all_reduce").replace(shares=[1, 2, 3, 4, 5, 6, 7, 8])
+    with pytest.raises(ScheduleError, match=r"shares: the chunks of MSCCL(\+\+)? are of one size"):
+        write(made)

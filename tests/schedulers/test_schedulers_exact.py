@@ -13,6 +13,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import COLLECTIVES, COPY
 from gradweave.schedulers import Exact, Merged, ParameterServer, Ring, from_spec, to_spec
 from gradweave.schedulers.exact.model import Effort, GatherModel
+from gradweave.schedulers.exact.search import Search
 from gradweave.schedulers.exact.trees import TREES, Choice
 from gradweave.topology import Topology
 from gradweave.verify import verify
@@ -265,6 +266,19 @@ def test_without_time_it_says_what_is_known():
 def test_a_little_effort_is_a_limit_that_does_not_depend_on_the_clock():
     proof = Exact(effort=1e-4).prove(network("dcell:n=4,k=1"), "all_gather")
     assert proof.kind == "feasible" and proof.rounds == 12
+
+
+@pytest.mark.parametrize(("most", "asked"), [(None, 3), (1, 1)])
+def test_after_so_many_open_questions_it_ends(monkeypatch, most, asked):
+    questions: list[int] = []
+
+    def unanswered(self, rounds: int, share: float) -> None:
+        questions.append(rounds)
+
+    monkeypatch.setattr(Search, "_ask", unanswered)
+    proof = Exact(open_questions=most).prove(network("bcube:n=4,k=1"), "all_gather")
+    assert (proof.kind, proof.rounds) == ("feasible", 12)  # at least 8 rounds
+    assert len(questions) == asked and questions[0] == 8
 
 
 @pytest.mark.parametrize("spec", ["bcube:n=1024,k=0", "bcube:n=8,k=1"])

@@ -18,7 +18,7 @@ from tests.simulate.random_networks import networks
 
 net = gw.topology.from_spec
 STRATEGIES = (HalvingDoubling, RecursiveDoubling, Binomial)
-LINK = "bandwidth=1GB/s,latency=1ms"
+LINK = "bandwidth=1GB/s,latency=1ms,overhead=0s"
 
 
 @pytest.mark.parametrize("exponent", [1, 2, 3, 4])
@@ -176,7 +176,7 @@ def test_a_pipelined_chain_takes_the_textbooks_time():
     made = Binomial(order=(0, 1)).schedule(net(f"complete:2,{LINK}"), collective="all_gather")
     assert seconds(split(made, 4), 1e6, "events") == pytest.approx(1e-3 + 1e-3)
     chain = gw.schedule.Schedule.from_rows(
-        net("mesh:4,bandwidth=1GB/s,latency=0s"),
+        net("mesh:4,bandwidth=1GB/s,latency=0s,overhead=0s"),
         [(hop, 0, COPY, (hop, hop + 1)) for hop in range(3)],
         collective="all_gather",
         root=[0],

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 import gradweave as gw
 from gradweave.bounds import free_trees
-from gradweave.errors import OptionError
+from gradweave.errors import NoScheduleError, OptionError
 from gradweave.report import TABLE_2
 from gradweave.schedule import COLLECTIVES
 from gradweave.schedulers import Grown, from_spec
+from gradweave.schedulers.trees.steps import fewest_steps
+from gradweave.simulate import steps
 from gradweave.verify import verify
 from tests.conformance.networks import irregular, lopsided, relabelled
 from tests.schedule.same import same_columns
@@ -157,3 +159,27 @@ def test_options_are_checked(options, reason):
     with pytest.raises(OptionError) as caught:
         Grown(**options)
     assert str(caught.value).startswith(reason) and "\n" not in str(caught.value)
+
+
+@given(network=networks(max_servers=8), extra=st.integers(0, 2), seed=st.integers(0, 100))
+def test_no_piece_makes_more_steps_than_it_may(network, extra, seed):
+    most = fewest_steps(network) + extra
+    made = Grown(restarts=2, steps=most).schedule(network, collective="all_gather", seed=seed)
+    assert verify(made, forwarding_servers=False).valid
+    assert steps(made) <= most
+
+
+def test_on_a_dgx_1_it_has_sccls_schedule():
+    """Six pieces a server, three steps, seven rounds: (6, 3, 7) in SCCL's table 3."""
+    box = gw.topology.from_spec("dgx1v")
+    made = Grown(restarts=500, steps=3, pieces_per_server=6).schedule(
+        box, collective="all_gather", seed=1
+    )
+    assert (made.rounds, steps(made)) == (7, 3)
+    assert free_trees(box, "all_gather", pieces_per_server=6).rounds == 7
+    assert steps(Grown(restarts=64).schedule(box, collective="all_reduce")) == 4
+
+
+def test_too_few_steps_are_refused():
+    with pytest.raises(NoScheduleError, match="a piece reaches all servers in 4 transfers"):
+        Grown(steps=3).schedule("torus:4x4")

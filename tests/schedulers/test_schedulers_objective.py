@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradweave as gw
+from gradweave.bounds import least_seconds, throughput
 from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule.compose import overlap
 from gradweave.schedule.schedule import COLLECTIVES
 from gradweave.schedulers import (
     Binomial,
@@ -20,11 +22,12 @@ from gradweave.schedulers import (
     RecursiveDoubling,
     Ring,
     Symmetric,
+    Timed,
     solve,
 )
 from gradweave.schedulers.solve.seconds import FOR_SECONDS
-from gradweave.schedulers.solve.seconds_bound import seconds_bound
-from gradweave.schedulers.solve.variants import rated, refitted
+from gradweave.schedulers.solve.seconds_bound import seconds_bound, timing_of
+from gradweave.schedulers.solve.variants import rated, refitted, split
 from gradweave.simulate import seconds
 from gradweave.topology import Topology
 from gradweave.verify import verify
@@ -58,13 +61,57 @@ def test_the_portfolio_is_never_behind(spec, gradient_bytes):
 
 
 def test_small_gradients_want_few_steps_and_large_ones_bandwidth():
-    network = net("torus:8x8,latency=10us")
+    network = net("torus:8x8,latency=10us,overhead=0s")
     small, large = (solved(network, size, schedulers=FEW) for size in (1e3, 1e9))
     assert small.scheduler.name == "recursive_doubling"
     assert large.scheduler.name == "symmetric"
     assert small.timing.bound.kind == "latency"
     assert small.timing.bound.seconds == pytest.approx(8 * 10e-6)  # 4 + 4 links apart
     assert small.schedule.pieces < large.schedule.pieces
+
+
+@pytest.mark.parametrize(
+    ("spec", "schedulers"),
+    [("mesh:5x5", None), ("torus:4x2x3", [Timed()]), ("ring:8,overhead=5us", [Ring(), Grown()])],
+)
+@pytest.mark.parametrize("gradient_bytes", [1e3, 2.5e5, 1e7])
+def test_no_schedule_is_beaten_by_its_own_coarser_cut(spec, schedulers, gradient_bytes):
+    network = net(spec)
+    solution = solved(network, gradient_bytes, schedulers=schedulers)
+    options = solution.schedule.scheduler.options
+    base = solution.scheduler.schedule(network, seed=0)
+    base = overlap(base) if options.get("overlap") else base
+    parts = options.get("parts", 1)
+    times = [seconds(split(base, n), gradient_bytes, "events") for n in range(1, parts + 1)]
+    assert solution.timing.seconds == times[-1] == min(times)
+    count = getattr(solution.scheduler, "pieces_per_server", 1)
+    for fewer in (n for n in range(1, count) if count % n == 0 or n.bit_count() == 1):
+        coarser = dataclasses.replace(solution.scheduler, pieces_per_server=fewer)
+        taken = seconds(coarser.schedule(network, seed=0), gradient_bytes, "events")
+        assert solution.timing.seconds <= taken
+
+
+def test_messages_are_as_many_as_they_are_worth():
+    """The less a message costs, the more there are; and none promises less than its bound."""
+    pieces = []
+    for overhead in ("0s", "100ns", "1us", "100us"):
+        network = net(f"mesh:5x5,bandwidth=50GB/s,latency=500ns,overhead={overhead}")
+        solution = solved(network, 2.0**18, schedulers=[Merged(tries=1), Grown(restarts=8)])
+        pieces.append(solution.schedule.pieces)
+        assert solution.timing.bound.seconds <= solution.timing.seconds
+    assert pieces == sorted(pieces, reverse=True) and pieces[0] > pieces[-1] == 25
+
+
+@pytest.mark.parametrize(("servers", "exchanges"), [(2, 1), (4, 2), (5, 3), (16, 4)])
+def test_without_bytes_messages_double_those_who_know(servers, exchanges):
+    """One port each and no latency: log2 N messages in sequence, and recursive doubling does it."""
+    network = net(f"star:{servers},latency=0s,overhead=10us")
+    bound = seconds_bound(network, "all_reduce", 0.0)
+    assert bound.seconds == pytest.approx(exchanges * 10e-6)
+    if servers == 2**exchanges:
+        assert bound.kind == "messages" or servers == 2
+        made = RecursiveDoubling().schedule(network)
+        assert seconds(made, 0.0, "events") == pytest.approx(bound.seconds)
 
 
 def test_more_pieces_per_server_fill_the_last_round():
@@ -103,6 +150,23 @@ def test_no_schedule_beats_the_bound(network, strategy):
         bound = seconds_bound(network, "all_reduce", size)
         for model in ("events", "rounds"):
             assert seconds(made, size, model) >= bound.seconds * (1 - 1e-9)
+
+
+def test_on_unequal_links_the_bound_is_that_of_trees():
+    """Four pairs in a ring of thin links: as on a ring of four, 2·3 transfers over 8 directions.
+
+    No set of servers, nor all of their ports, says so.
+    """
+    ring = net("ring:8,latency=0s")
+    thin = ring.source // 2 != ring.target // 2
+    uneven = dataclasses.replace(ring, bandwidth_bytes_per_s=np.where(thin, 1e9, 1e12))
+    bound = seconds_bound(uneven, "all_reduce", 1e9)
+    assert bound.bandwidth_s == least_seconds(uneven, 1e9).seconds == pytest.approx(0.75)
+    assert throughput(uneven, "all_reduce", overlap=True).seconds(1e9) == pytest.approx(0.5)
+    assert "copies" in bound.reason and "sums" in bound.reason
+    assert seconds_bound(uneven, "all_reduce", 1e9, trees=False).seconds < bound.seconds
+    exchanged = RecursiveDoubling().schedule(uneven)
+    assert timing_of(exchanged, 1e9).bound.seconds < bound.seconds
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
@@ -172,7 +236,8 @@ def test_out_of_time_it_returns_what_it_has():
 def test_for_a_stage_the_default_has_one_root_per_server():
     solution = solved(net("mesh:3x3"), 1e3, collective="all_gather")
     names = {attempt.scheduler.name for attempt in solution.attempts}
-    assert names == {one.name for one in FOR_SECONDS} - {"recursive_doubling", "binomial"}
+    left_out = {"recursive_doubling", "binomial"} | {"packed"}  # links are equal
+    assert names == {one.name for one in FOR_SECONDS} - left_out
     with pytest.raises(OptionError, match="to one root and to all servers do not compare"):
         solved(net("ring:4"), 1e6, collective="all_gather", schedulers=[Ring(), Binomial()])
 

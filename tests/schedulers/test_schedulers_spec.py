@@ -28,18 +28,20 @@ OTHER_VALUES = {
     "order": ["hamiltonian", "near", (3, 1, 0, 2), (0, 1)],
     "directions": [2],
     "cycles": [2],
-    "steps": ["paper"],
+    "ring:steps": ["paper"],
+    "grown:steps": [3],
     "server": [0, 7],
 }
-"""Values of options other than their defaults."""
+"""Values of options other than their defaults, by option or by strategy and option."""
 
 
 def strategies():
     for strategy in STRATEGIES.values():
-        choices = [
-            [(field.name, value) for value in [field.default, *OTHER_VALUES.get(field.name, [])]]
-            for field in dataclasses.fields(strategy)
-        ]
+        choices = []
+        for field in dataclasses.fields(strategy):
+            keys = field.name, f"{strategy.name}:{field.name}"
+            others = [value for key in keys for value in OTHER_VALUES.get(key, [])]
+            choices.append([(field.name, value) for value in [field.default, *others]])
         for options in itertools.product(*choices):
             with contextlib.suppress(OptionError):  # Not every value goes with every other.
                 yield strategy(**dict(options))

@@ -16,7 +16,14 @@ from gradweave.topology import Link, Topology
 GIB = 2.0**30
 
 
-def mesh(rows: int, columns: int, across: float, down: float, latency: float = 1e-6) -> Topology:
+def mesh(
+    rows: int,
+    columns: int,
+    across: float,
+    down: float,
+    latency: float = 1e-6,
+    overhead: float = 0.0,
+) -> Topology:
     """A mesh whose horizontal links have one bandwidth and whose vertical ones have another."""
     node = np.arange(rows * columns).reshape(rows, columns)
     horizontal = np.stack([node[:, :-1].ravel(), node[:, 1:].ravel()], axis=1)
@@ -29,7 +36,7 @@ def mesh(rows: int, columns: int, across: float, down: float, latency: float = 1
         switches=0,
         links=links,
         bandwidth_bytes_per_s=bandwidth,
-        link=Link(latency_s=latency),
+        link=Link(latency_s=latency, overhead_s=overhead),
         capacity=[1] * len(links),
     )
 
@@ -61,19 +68,20 @@ def test_links_of_any_bandwidth_and_latency(seed):
         switches=0,
         links=np.stack([plain.source[ends], plain.target[ends]], axis=1),
         bandwidth_bytes_per_s=bandwidth,
-        link=Link(latency_s=20e-6),
+        link=Link(latency_s=20e-6, overhead_s=0.0),
         capacity=[1] * plain.num_links,
     )
     solution = solve(network, collective="all_gather", objective="seconds", gradient_bytes=GIB)
     assert solution.timing is not None and solution.timing.gap < 0.03
 
 
-def test_the_schedule_takes_the_time_for_which_it_was_made():
+@pytest.mark.parametrize("overhead", [0.0, 300e-6])
+def test_the_schedule_takes_the_time_for_which_it_was_made(overhead):
     """In the event model, which plays rounds, what the search played without any."""
     from gradweave.schedulers.hops import Hops
     from gradweave.schedulers.trees.timed_kernel import Choice, grow_in_time
 
-    network, size = mesh(3, 4, 1e9, 3e9), 24e6
+    network, size = mesh(3, 4, 1e9, 3e9, overhead=overhead), 24e6
     strategy = Timed(gradient_bytes=size, pieces_per_server=2)
     hops, root = Hops.of(network, variants=4), np.repeat(np.arange(12), 2)
     clocked = strategy._clocked(network, hops, root)
@@ -94,7 +102,7 @@ def test_a_trunk_carries_as_many_slow_transfers_at_once_as_it_can():
         switches=2,
         links=[*servers, (8, 9)],
         bandwidth_bytes_per_s=np.array([*[1e9] * 8, 4e9]),
-        link=Link(latency_s=0.0),
+        link=Link(latency_s=0.0, overhead_s=0.0),
         capacity=[1] * 9,
     )
     made = Timed(gradient_bytes=8e9).schedule(network, collective="all_gather")
@@ -133,6 +141,13 @@ def test_piece_counts_fill_the_bottleneck(spec, fills):
 
 
 def test_with_more_pieces_a_torus_takes_the_least_time():
-    network = gw.topology.torus((4, 2, 3))
+    network = gw.topology.torus((4, 2, 3), link=Link(overhead_s=0.0))
     solution = solve(network, collective="all_gather", objective="seconds", gradient_bytes=1e9)
     assert solution.timing is not None and solution.timing.gap < 1e-3
+
+
+def test_pieces_are_fewer_where_messages_cost_more():
+    network = gw.topology.torus((4, 2, 3))
+    by_size = [piece_counts(network, "all_gather", size) for size in (1e3, 1e6, 1e8, math.inf)]
+    assert by_size[0] == by_size[1] == (1,) and by_size[3] == (1, 3, 5, 15)
+    assert [max(counts) for counts in by_size] == sorted(max(counts) for counts in by_size)

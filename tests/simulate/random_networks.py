@@ -24,7 +24,7 @@ def networks(
         max_switches: most switches.
         max_capacity: largest capacity of a link direction.
         symmetric: whether both directions of a link have the same capacity.
-        uniform: whether all links have the same bandwidth and latency.
+        uniform: whether all links have the same bandwidth, latency and overhead.
     """
     servers = draw(st.integers(2, max_servers))
     switches = draw(st.integers(0, max_switches))
@@ -49,6 +49,7 @@ def networks(
 
     bandwidths = st.just(1e9) if uniform else st.sampled_from([1e9, 2e9, 2.5e9, 7e9])
     latencies = st.just(1e-6) if uniform else st.sampled_from([0.0, 1e-6, 3e-3])
+    overheads = st.just(1e-6) if uniform else st.sampled_from([0.0, 1e-6, 2e-3])
     return Topology(
         name="random",
         is_server=np.array(is_server),
@@ -57,4 +58,5 @@ def networks(
         bandwidth_bytes_per_s=column(bandwidths, False),
         latency_s=column(latencies, False),
         capacity=column(st.integers(1, max_capacity), symmetric),
+        overhead_s=column(overheads, False),
     )

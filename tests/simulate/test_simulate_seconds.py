@@ -1,6 +1,7 @@
 """Seconds: worked examples, the rounds model against brute force, the events model against its
 definition."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -13,12 +14,18 @@ from gradweave.errors import OptionError
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
 from gradweave.schedule.schedule import COLLECTIVES, COPY, REDUCE, Schedule
 from gradweave.simulate import event_seconds, play, round_seconds, seconds
+from gradweave.simulate.seconds import overheads
 from gradweave.topology import Link, Topology, from_spec
 from tests.simulate.random_networks import networks
 from tests.simulate.test_simulate_rounds import random_policy
 
 
-def pair(bandwidth: tuple[float, float], latency: float = 0.0, capacity: int = 1) -> Topology:
+def pair(
+    bandwidth: tuple[float, float],
+    latency: float = 0.0,
+    capacity: int = 1,
+    overhead: float = 0.0,
+) -> Topology:
     return Topology(
         "pair",
         is_server=[True, True],
@@ -27,6 +34,7 @@ def pair(bandwidth: tuple[float, float], latency: float = 0.0, capacity: int = 1
         bandwidth_bytes_per_s=bandwidth,
         latency_s=[latency, latency],
         capacity=[capacity, capacity],
+        overhead_s=[overhead, overhead],
     )
 
 
@@ -51,21 +59,35 @@ schedules = st.builds(
 @pytest.mark.parametrize("model", ["rounds", "events"])
 @pytest.mark.parametrize("servers", [2, 3, 8])
 def test_a_ring_takes_2_n_minus_1_steps_of_a_piece_each(model, servers):
-    link = Link(bandwidth_bytes_per_s=2e9, latency_s=0.25)
+    link = Link(bandwidth_bytes_per_s=2e9, latency_s=0.25, overhead_s=0.125)
     made = gw.schedulers.Ring().schedule(gw.topology.ring(servers, link=link))
-    step = 0.25 + 8e9 / servers / 2e9
+    step = 0.25 + 0.125 + 8e9 / servers / 2e9
     assert seconds(made, 8e9, model) == pytest.approx(2 * (servers - 1) * step)
 
 
 @pytest.mark.parametrize("model", ["rounds", "events"])
 def test_latencies_of_a_route_add_up_and_bytes_count_once(model):
     """On a star each transfer passes two links: twice the latency, the bytes once."""
-    link = Link(bandwidth_bytes_per_s=1e9, latency_s=0.5)
+    link = Link(bandwidth_bytes_per_s=1e9, latency_s=0.5, overhead_s=0.0)
     star = gw.topology.star(3, link=link)
     rows = [(0, 0, REDUCE, (1, 3, 0)), (1, 0, REDUCE, (2, 3, 0))]
     made = Schedule.from_rows(star, rows, collective="reduce_scatter", root=[0])
     # By events the second holds the link once the first's bytes are through, not its latency.
     assert seconds(made, 3e9, model) == pytest.approx({"rounds": 8.0, "events": 7.0}[model])
+
+
+def test_the_largest_overhead_of_a_route_holds_all_its_links():
+    """Three messages of one byte leave server 0 of a star one after the other, by events."""
+    star = gw.topology.star(4, link=Link(latency_s=0.5, overhead_s=0.0))
+    overhead = np.where(star.target == 3, 4.0, np.where(star.source == 0, 2.0, 0.0))
+    star = dataclasses.replace(star, overhead_s=overhead)
+    rows = [(0, 0, COPY, (0, 4, server)) for server in (1, 2, 3)]
+    rows = [(place, *row[1:]) for place, row in enumerate(rows)]
+    made = Schedule.from_rows(star, rows, collective="all_gather", root=[0])
+    start, end = event_seconds(made, 0.0)
+    assert start.tolist() == [0.0, 2.0, 4.0]
+    assert end.tolist() == [2.0 + 1.0, 4.0 + 1.0, 8.0 + 1.0]
+    assert round_seconds(made, 0.0).tolist() == [3.0, 3.0, 5.0]
 
 
 def test_the_scarcest_link_of_a_route_decides():
@@ -77,6 +99,7 @@ def test_the_scarcest_link_of_a_route_decides():
         bandwidth_bytes_per_s=[4e9, 1e9, 2e9, 8e9],
         latency_s=[0.0] * 4,
         capacity=[1] * 4,
+        overhead_s=[0.0] * 4,
     )
     rows = [(0, 0, REDUCE, (1, 2, 0)), (0, 1, REDUCE, (0, 2, 1))]
     made = Schedule.from_rows(star, rows, collective="reduce_scatter")
@@ -119,7 +142,7 @@ def test_a_fast_link_carries_several_slow_transfers_at_once():
         switches=2,
         links=[*((s, 8) for s in range(4)), *((s, 9) for s in range(4, 8)), (8, 9)],
         bandwidth_bytes_per_s=np.array([*[1e9] * 8, 4e9]),
-        link=Link(latency_s=0.0),
+        link=Link(latency_s=0.0, overhead_s=0.0),
     )
     rows = [(s, s, COPY, (s, 8, 9, s + 4)) for s in range(4)]
     made = Schedule.from_rows(network, rows, collective="all_gather", root=[0, 1, 2, 3])
@@ -142,7 +165,7 @@ def test_the_rounds_model_is_the_sum_of_each_rounds_slowest(made, gradient_bytes
 def duration_with_shares(made: Schedule, transfer: int, gradient_bytes: float) -> float:
     network = made.topology
     ends = list(zip(network.source.tolist(), network.target.tolist(), strict=True))
-    share, latency = float("inf"), 0.0
+    share, latency, overhead = float("inf"), 0.0, 0.0
     for step in steps(made, transfer):
         link = ends.index(step)
         users = sum(
@@ -152,7 +175,8 @@ def duration_with_shares(made: Schedule, transfer: int, gradient_bytes: float) -
         )
         share = min(share, network.bandwidth_bytes_per_s[link] / users)
         latency += network.latency_s[link]
-    return latency + gradient_bytes / made.pieces / share
+        overhead = max(overhead, network.overhead_s[link])
+    return latency + overhead + gradient_bytes / made.pieces / share
 
 
 def steps(made: Schedule, transfer: int) -> list[tuple[int, int]]:
@@ -191,7 +215,8 @@ def test_events_start_when_the_data_is_there_and_last_as_in_their_round(made, gr
             )
             assert not writes_what_t_sends or start[t] >= end[other]
         latency = sum(network.latency_s[ends.index(step)] for step in steps(made, t))
-        lasts = latency + gradient_bytes / made.pieces / rates[t]
+        overhead = max(network.overhead_s[ends.index(step)] for step in steps(made, t))
+        lasts = latency + overhead + gradient_bytes / made.pieces / rates[t]
         assert end[t] - start[t] == pytest.approx(lasts)
 
 
@@ -255,17 +280,18 @@ def test_on_uniform_networks_as_well(network, seed):
 @pytest.mark.parametrize("model", ["rounds", "events"])
 @pytest.mark.parametrize("capacity", [1, 2, 7])
 def test_one_transfer_alone_has_the_whole_link_whatever_its_capacity(model, capacity):
-    network = from_spec(f"ring:4,capacity={capacity},bandwidth=1GB/s,latency=0s")
+    network = from_spec(f"ring:4,capacity={capacity},bandwidth=1GB/s,latency=0s,overhead=0s")
     made = gw.schedulers.Ring().schedule(network)
     assert seconds(made, 4e9, model) == 6.0
 
 
 @given(made=schedules)
-def test_no_bytes_cost_latency_alone(made):
+def test_no_bytes_cost_latency_and_overhead_alone(made):
     start, end = event_seconds(made, 0)
     latency = made.topology.latency_s
     links, transfer = made.route_links
     per_transfer = np.bincount(transfer, latency[links], minlength=made.num_transfers)
+    per_transfer += overheads(made)
     assert end - start == pytest.approx(per_transfer)
     assert seconds(made, 0) == pytest.approx(
         sum(per_transfer[made.round == at].max(initial=0.0) for at in range(made.rounds))
@@ -295,5 +321,18 @@ def test_a_gradient_has_a_size(count, gradient_bytes):
 
 def test_an_unknown_model_is_refused():
     made = Schedule.from_rows(pair((1e9, 4e9)), EXCHANGE)
-    with pytest.raises(OptionError, match="model: expected rounds or events, got 'exact'"):
+    with pytest.raises(OptionError, match="model: expected rounds, events or fair, got 'exact'"):
         seconds(made, 1.0, "exact")
+
+
+def test_pieces_of_unequal_size_take_what_their_bytes_take():
+    gigabyte_links = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=0.0, overhead_s=0.0)
+    ring = gw.schedulers.Ring().schedule(gw.topology.ring(4, link=gigabyte_links))
+    unequal = ring.replace(shares=[1, 0, 2, 1])
+    # In each round all four pieces move, each on a link of its own: the largest takes 2 s of 4 GB.
+    assert gw.simulate.round_seconds(unequal, 4e9).tolist() == [2.0] * 6
+    start, end = gw.simulate.event_seconds(unequal, 4e9)
+    assert (end - start).tolist() == (4 * unequal.share[unequal.piece]).tolist()
+    moved = gw.simulate.traffic(unequal, 4e9)
+    assert moved.sent_bytes.sum() == 2 * 3 * 4e9
+    assert moved.received_bytes.sum() == moved.sent_bytes.sum() == moved.link_bytes.sum()

@@ -282,7 +282,7 @@ def test_ring_star_complete(n):
 
 
 def test_links_have_the_properties_asked_for():
-    link = Link(bandwidth_bytes_per_s=1.25e9, latency_s=5e-6, capacity=3)
+    link = Link(bandwidth_bytes_per_s=1.25e9, latency_s=5e-6, capacity=3, overhead_s=2e-6)
     for net in (
         gt.bcube(3, 1, link=link),
         gt.mesh((2, 3), link=link),
@@ -290,6 +290,7 @@ def test_links_have_the_properties_asked_for():
     ):
         assert set(net.bandwidth_bytes_per_s) == {1.25e9}
         assert set(net.latency_s) == {5e-6}
+        assert set(net.overhead_s) == {2e-6}
         assert set(net.capacity) == {3}
 
 
@@ -320,6 +321,7 @@ def test_links_have_the_properties_asked_for():
         (lambda: gt.star(10**30), "a larger number still"),
         (lambda: gt.complete(1 << 20), "links; at most"),
         (lambda: gt.ring(4, link=Link(latency_s=float("nan"))), "latency_s must be"),
+        (lambda: gt.ring(4, link=Link(overhead_s=-1e-6)), "overhead_s must be zero or positive"),
         (
             lambda: gt.ring(4, link=Link(bandwidth_bytes_per_s=-1.0)),
             "bandwidth_bytes_per_s must be positive",

@@ -40,6 +40,7 @@ def topologies(draw, labels):
     for field, values in (
         ("bandwidth_bytes_per_s", st.floats(1e-3, 1e15)),
         ("latency_s", st.floats(0, 1e3)),
+        ("overhead_s", st.floats(0, 1e3)),
         ("capacity", st.integers(1, 10**6)),
     ):
         there = draw(st.lists(values, min_size=len(ends), max_size=len(ends)))
@@ -281,6 +282,7 @@ def test_what_has_a_unit_or_is_large_is_not_told_of(quiet):
         ("latancy", "latency"),
         ("latency_us", "latency"),
         ("delay", "latency"),
+        ("overhaed", "overhead"),
         ("capcity", "capacity"),
     ],
 )
@@ -387,6 +389,9 @@ def test_kinds(key):
         ({"bandwidth_bytes_per_s": "7"}, "bandwidth_bytes_per_s", 7.0),
         ({}, "bandwidth_bytes_per_s", Link().bandwidth_bytes_per_s),
         ({"latency": "5us"}, "latency_s", 5e-6),
+        ({"overhead": "5us"}, "overhead_s", 5e-6),
+        ({"overhead_s": 0.5}, "overhead_s", 0.5),
+        ({}, "overhead_s", Link().overhead_s),
         ({"latency_s": 0.5}, "latency_s", 0.5),
         ({}, "latency_s", Link().latency_s),
         ({"capacity": 4}, "capacity", 4),
@@ -493,7 +498,7 @@ GOOD = {"servers": [0, 1], "switches": [], "links": {}}
         (".json", json.dumps({"topology": {**GOOD, "name": "x"}}), "links.source: missing"),
         (".edges", "", "0 servers"),
         (".edges", "a\n", "line 1: expected two nodes"),
-        (".edges", "a b\na b 1 1 1 1\n", "line 2: expected two nodes"),
+        (".edges", "a b\na b 1 1 1 1 1\n", "line 2: expected two nodes"),
         (".edges", "a b fast\n", "bandwidth 'fast'"),
         (".edges", "a b nan\n", "bandwidth 'nan'"),
         (".edges", "a b 1Gbit/s -5us\n", "latency '-5us'"),

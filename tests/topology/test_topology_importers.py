@@ -47,8 +47,11 @@ def test_samples_survive_saving(tmp_path, sample):
     ("sample", "machine"),
     [
         ("dgx1v.xml", gt.dgx1v()),
-        ("mi250.xml", gt.mi250_box(link=Link(36e9))),  # as RCCL counts a link
-        ("dgx_a100.xml", gt.a100_box(link=Link(240e9))),  # as NCCL counts twelve NVLinks
+        ("mi250.xml", gt.mi250_box(link=Link(36e9, overhead_s=0.0))),  # as RCCL counts a link
+        (
+            "dgx_a100.xml",
+            gt.a100_box(link=Link(240e9, overhead_s=0.0)),
+        ),  # as NCCL counts twelve NVLinks
     ],
 )
 def test_the_links_of_gpus_are_those_of_the_machine(sample, machine):

@@ -21,6 +21,20 @@ def test_round_trip(spec):
     assert read.name == net.name
 
 
+def test_an_overhead_is_written_where_it_is_not_the_default():
+    """So files of before there were overheads say what is meant now, and stay as they were."""
+    usual = topology_to_object(gt.ring(4))
+    assert "overhead_s" not in usual["links"]
+    assert set(topology_from_object(usual).overhead_s) == {gt.Link().overhead_s}
+    free = gt.from_spec("ring:4,overhead=0s")
+    held = topology_to_object(free)
+    assert held["links"]["overhead_s"] == [0.0] * 8
+    assert topology_from_object(held).same_network(free)
+    held["links"]["overhead_s"][5] = -1e-6
+    with pytest.raises(TopologyError, match="overhead_s must be zero or positive"):
+        topology_from_object(held)
+
+
 def test_labels_are_kept():
     net = dataclasses.replace(gt.ring(3), labels=("a", "b", "c"))
     assert topology_from_object(topology_to_object(net)).labels == ("a", "b", "c")

@@ -27,6 +27,7 @@ PLAIN = [
 PROPERTIES = [
     "bandwidth=10Gbit/s",
     "latency=5us",
+    "overhead=20us",
     "capacity=2",
     "bandwidth=1Mbit/s,latency=0s,capacity=7",
     "bandwidth=333333333.3333333",
@@ -65,7 +66,8 @@ def test_a_name_leads_back_to_the_network(spec, properties):
         ("jellyfish:reference=J10", "jellyfish:reference=J10,seed=0"),
         ("BCube:k=1,n=3", "bcube:n=3,k=1"),
         (" ring : n = 8 , capacity = 2 ", "ring:n=8,capacity=2"),
-        ("ring:8,bandwidth=100Gbit/s,latency=1us,capacity=1", "ring:n=8"),
+        ("ring:8,bandwidth=100Gbit/s,latency=1us,capacity=1,overhead=1us", "ring:n=8"),
+        ("ring:8,overhead=0", "ring:n=8,overhead=0s"),
         ("ring:8,bandwidth=1.25GB/s", "ring:n=8,bandwidth=10Gbit/s"),
     ],
 )
@@ -74,9 +76,10 @@ def test_other_spellings(spec, canonical):
 
 
 def test_link_properties():
-    net = from_spec("star:4,bandwidth=10Gbit/s,latency=5us,capacity=2")
+    net = from_spec("star:4,bandwidth=10Gbit/s,latency=5us,capacity=2,overhead=3us")
     assert set(net.bandwidth_bytes_per_s) == {1.25e9}
     assert set(net.latency_s) == {5e-6}
+    assert set(net.overhead_s) == {3e-6}
     assert set(net.capacity) == {2}
 
 
@@ -118,6 +121,7 @@ def test_link_properties():
         ("ring:8,bandwidth=10Gflop", ["bandwidth '10Gflop'", "unknown unit 'Gflop'"]),
         ("ring:8,bandwidth=nan", ["bandwidth 'nan'"]),
         ("ring:8,latency=-5us", ["latency '-5us'", "zero or more"]),
+        ("ring:8,overhead=5m", ["overhead '5m'", "unknown unit 'm'"]),
         ("ring:8,capacity=half", ["capacity must be an integer"]),
         ("ring:8,capacity=0", ["capacity must be at least 1"]),
         ("ring:8,capacity=99999999999", ["capacity", "99999999999"]),

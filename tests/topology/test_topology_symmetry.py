@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gradweave.schedulers import Symmetric
 from gradweave.topology import Topology, free_groups, from_spec
 from gradweave.topology.symmetry import automorphism_generators, is_automorphism
+from gradweave.topology.topology import LINK_COLUMNS, LINK_PROPERTIES
 from tests.conformance.networks import irregular, lopsided, relabelled
 from tests.simulate.random_networks import networks
 
@@ -59,8 +60,7 @@ def no_pynauty(monkeypatch):
 
 
 def links_of(topology: Topology) -> set[tuple]:
-    columns = ("source", "target", "capacity", "bandwidth_bytes_per_s", "latency_s")
-    return set(zip(*(getattr(topology, name).tolist() for name in columns), strict=True))
+    return set(zip(*(getattr(topology, name).tolist() for name in LINK_COLUMNS), strict=True))
 
 
 def check_group(topology: Topology, permutations: np.ndarray) -> None:
@@ -207,16 +207,13 @@ def uneven(spec: str, column: str, link: int, both: bool) -> Topology:
     values[link] *= 2
     if both:
         values[topology.opposite[link]] *= 2
-    columns = {
-        field: getattr(topology, field)
-        for field in ("source", "target", "bandwidth_bytes_per_s", "latency_s", "capacity")
-    }
+    columns = {field: getattr(topology, field) for field in LINK_COLUMNS}
     columns[column] = values
     return Topology(name=topology.name, is_server=topology.is_server, **columns)
 
 
 @pytest.mark.parametrize("both", [True, False])
-@pytest.mark.parametrize("column", ["capacity", "bandwidth_bytes_per_s", "latency_s"])
+@pytest.mark.parametrize("column", LINK_PROPERTIES)
 @pytest.mark.parametrize("spec", ["bcube:n=3,k=1", "torus:3x4", "hypercube:3", "ring:6"])
 def test_one_unlike_link_breaks_the_translations(spec, column, both):
     topology = uneven(spec, column, 1, both)

@@ -13,6 +13,7 @@ import numpy as np
 from gradweave.errors import ScheduleError, TopologyError
 from gradweave.schedule import COLLECTIVES, Schedule
 from gradweave.topology import Topology, shortest_route
+from gradweave.topology.topology import LINK_COLUMNS
 from gradweave.verify import verify
 from tests.verify.oracle import Draft, Row, faults
 
@@ -125,8 +126,7 @@ def _changed_whole(draft: Draft, few: Few) -> Iterator[tuple[str, Draft]]:
             thin = dataclasses.replace(topology, capacity=lower)
             yield "capacity lowered", dataclasses.replace(draft, topology=thin)
         rest = np.delete(np.arange(len(topology.source)), [link, int(topology.opposite[link])])
-        columns = ("source", "target", "bandwidth_bytes_per_s", "latency_s", "capacity")
-        kept = {column: getattr(topology, column)[rest] for column in columns}
+        kept = {column: getattr(topology, column)[rest] for column in LINK_COLUMNS}
         try:
             cut = dataclasses.replace(topology, **kept)
         except TopologyError:

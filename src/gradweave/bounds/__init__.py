@@ -12,8 +12,11 @@ from gradweave.bounds.bound import (
     Ports,
     TreeDepth,
 )
+from gradweave.bounds.cut_programme import Volumes
 from gradweave.bounds.fixed_trees import fixed_trees
 from gradweave.bounds.free_trees import free_trees
+from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
+from gradweave.bounds.prices import Crossing, Prices, Toll
 from gradweave.bounds.throughput import Bottleneck, Throughput, throughput
 
 __all__ = [
@@ -21,15 +24,21 @@ __all__ = [
     "Bound",
     "Certificate",
     "ClosingCut",
+    "Crossing",
     "Cut",
     "Distance",
     "Exhausted",
     "LateEntry",
+    "LeastSeconds",
     "LinkLoad",
     "Ports",
+    "Prices",
     "Throughput",
+    "Toll",
     "TreeDepth",
+    "Volumes",
     "fixed_trees",
     "free_trees",
+    "least_seconds",
     "throughput",
 ]

@@ -15,6 +15,7 @@ from gradweave.schedulers import Attempt, Objective, Solution, Timing, to_spec
 _MODELS: tuple[tuple[simulate.Model, str], ...] = (
     ("rounds", "with a barrier a round"),
     ("events", "without"),
+    ("fair", "with links shared fairly"),
 )
 
 
@@ -22,6 +23,7 @@ _MODELS: tuple[tuple[simulate.Model, str], ...] = (
 @click.argument("network")
 @solving_options
 @gradient_option
+@click.option("--fair", is_flag=True, help="Predict the seconds on fairly shared links as well.")
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Schedule file to write: .json or .json.gz."
 )
@@ -29,6 +31,7 @@ _MODELS: tuple[tuple[simulate.Model, str], ...] = (
 def schedule(
     network: str,
     gradient_bytes: float,
+    fair: bool,
     output: Path | None,
     as_json: bool,
     **given: Unpack[SearchOptions],
@@ -44,9 +47,13 @@ def schedule(
             progress(f"writing {output}")
             solution.schedule.save(output)
     if as_json:
-        print_json(_summary(solution, output, given["objective"]))
+        summary = _summary(solution, output, given["objective"])
+        if fair:
+            shared_s = simulate.seconds(solution.schedule, gradient_bytes, "fair")
+            summary |= {"gradient_bytes": gradient_bytes, "fair_seconds": shared_s}
+        print_json(summary)
     else:
-        print_lines(*_lines(solution, gradient_bytes, output))
+        print_lines(*_lines(solution, gradient_bytes, fair, output))
 
 
 def _summary(solution: Solution, output: Path | None, objective: Objective) -> dict[str, Any]:
@@ -59,6 +66,7 @@ def _summary(solution: Solution, output: Path | None, objective: Objective) -> d
         "links": best.topology.num_links,
         "rounds": best.rounds,
         "stages": best.stages,
+        "steps": simulate.steps(best),
         "bound": {"rounds": solution.bound.rounds, "kind": solution.bound.kind},
         "optimal": solution.optimal,
         "optimal_in": list(solution.optimal_in),
@@ -100,12 +108,13 @@ def _timed_attempts(attempts: Sequence[Attempt]) -> dict[str, Any]:
     }
 
 
-def _lines(solution: Solution, gradient_bytes: float, output: Path | None) -> list[str]:
+def _lines(solution: Solution, gradient_bytes: float, fair: bool, output: Path | None) -> list[str]:
     best, network = solution.schedule, solution.schedule.topology
     stages = [f"{rounds} {stage}" for stage, rounds in best.stages.items() if rounds]
     times = [
         f"{1e3 * simulate.seconds(best, gradient_bytes, model):.4g} ms {text}"
         for model, text in _MODELS
+        if fair or model != "fair"
     ]
     lines = [
         f"{network.name}: {network.num_servers} servers, {len(network.switches)} switches, "

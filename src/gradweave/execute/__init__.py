@@ -6,7 +6,6 @@ mpi4py or PyTorch: the extras ``jax``, ``mpi`` and ``torch``, or ``run`` for all
 
 from typing import TYPE_CHECKING
 
-from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.program import Action, Program, same_bits
 from gradweave.execute.reduction import REDUCTIONS, Reduction
 from gradweave.execute.reference import play
@@ -25,7 +24,6 @@ __all__ = [
     "Reduction",
     "jax_mesh",
     "mpi",
-    "piece_offsets",
     "play",
     "same_bits",
     "torch_distributed",

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from gradweave.errors import OptionError, RunError
 from gradweave.execute.lost import lost_server
-from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.program import Action, Program, check_all_reduce, check_servers
 from gradweave.execute.reduction import Reduction, check_reduction, combine
 from gradweave.execute.signature import mismatch, signature
@@ -107,7 +106,7 @@ class Plan:
         self._comm = duplicate(comm)
         _compare(schedule, self._array, reduction, self._comm)
         self._program = Program.of(schedule, comm.rank)
-        at = piece_offsets(self._array.size, schedule.pieces)
+        at = schedule.piece_offsets(self._array.size)
         self._tracker = Tracker(self._program, np.diff(at))
         self._pieces = [self._array[at[p] : at[p + 1]] for p in range(schedule.pieces)]
         largest = int(np.diff(at).max())

@@ -98,7 +98,7 @@ class Program:
         rank: int,
         *,
         ahead: int | None = None,
-        piece_bytes: float | None = None,
+        gradient_bytes: float | None = None,
     ) -> "Program":
         """Derives the program of one server.
 
@@ -109,8 +109,8 @@ class Program:
                 carries at once; if not given, none, which keeps the schedule's order, or two where
                 other servers' transfers meet these on links between switches, where that order is
                 lost anyway and more under way fills the gaps.
-            piece_bytes: size of a piece, which says what is early enough for messages from far
-                away; if not given, nothing is announced before its turn.
+            gradient_bytes: size of the gradient, which says what is early enough for messages from
+                far away; if not given, nothing is announced before its turn.
 
         Raises:
             OptionError: there is no such rank.
@@ -129,7 +129,7 @@ class Program:
             )
         if ahead is None:
             ahead = 2 if meets_others(schedule) else 0
-        return _ProgramBuilder(schedule, rank, ahead, _early(schedule, piece_bytes)).program()
+        return _ProgramBuilder(schedule, rank, ahead, _early(schedule, gradient_bytes)).program()
 
 
 def check_runs(schedule: Schedule) -> None:
@@ -358,16 +358,17 @@ class _ProgramBuilder:
         return min(int(self._schedule.topology.capacity[link]), self._most)
 
 
-def _early(schedule: Schedule, piece_bytes: float | None) -> NDArray[np.int64]:
+def _early(schedule: Schedule, gradient_bytes: float | None) -> NDArray[np.int64]:
     """[T] how many messages may be announced before their turn when this one is; 0: none."""
-    if piece_bytes is None:
+    if gradient_bytes is None:
         return np.zeros(schedule.num_transfers, np.int64)
     topology, (links, transfer) = schedule.topology, schedule.route_links
     latency_s = np.bincount(transfer, topology.latency_s[links], minlength=schedule.num_transfers)
     lane = topology.bandwidth_bytes_per_s / topology.capacity
     bytes_per_s = np.full(schedule.num_transfers, np.inf)
     np.minimum.at(bytes_per_s, transfer, lane[links])
-    in_a_round_trip = 2 * latency_s * bytes_per_s / max(piece_bytes, 1.0)
+    piece_bytes = np.maximum(gradient_bytes * schedule.share[schedule.piece], 1.0)
+    in_a_round_trip = 2 * latency_s * bytes_per_s / piece_bytes
     return np.where(latency_s < FAR_S, 0, np.minimum(in_a_round_trip, _MOST_EARLY - 1) + 1).astype(
         np.int64
     )

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
-from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.reduction import Reduction, check_reduction, combine
 from gradweave.schedule.schedule import COPY, Schedule
 
@@ -53,7 +52,7 @@ def play(
         kind = contributions.dtype.kind
         check_reduction(reduction, floating=kind in "fcV", dtype=contributions.dtype)
     held = np.array(contributions)
-    at = piece_offsets(held.shape[1], schedule.pieces)
+    at = schedule.piece_offsets(held.shape[1])
     rank = schedule.topology.rank
     source, target = rank[schedule.source], rank[schedule.target]
     for first, last in itertools.pairwise(schedule.round_offsets):
@@ -84,5 +83,5 @@ def meaningful(schedule: Schedule, elements: int) -> NDArray[np.bool_]:
     if schedule.collective != "reduce_scatter":
         return np.ones((servers, elements), bool)
     rank = schedule.topology.rank[schedule.root]
-    piece = np.repeat(np.arange(schedule.pieces), np.diff(piece_offsets(elements, schedule.pieces)))
+    piece = np.repeat(np.arange(schedule.pieces), np.diff(schedule.piece_offsets(elements)))
     return rank[piece] == np.arange(servers)[:, None]

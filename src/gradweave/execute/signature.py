@@ -22,6 +22,8 @@ def digest(schedule: Schedule) -> int:
         made = hashlib.blake2b(schedule.collective.encode(), digest_size=8)
         for column in COLUMNS:
             made.update(np.ascontiguousarray(getattr(schedule, column)).tobytes())
+        if schedule.shares is not None:
+            made.update(schedule.shares.tobytes())
         _digests[schedule] = int.from_bytes(made.digest(), "little") >> 1
     return _digests[schedule]
 

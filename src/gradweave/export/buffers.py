@@ -103,6 +103,18 @@ def _positions(schedule: Schedule, root: NDArray) -> tuple[NDArray, NDArray]:
     return position % count[0], position
 
 
+def check_equal_pieces(schedule: Schedule, format: str) -> None:
+    """Refuses pieces of unequal size, for formats whose chunks are equal.
+
+    Raises:
+        ScheduleError: naming the format.
+    """
+    if schedule.shares is not None:
+        raise ScheduleError(
+            f"shares: the chunks of {format} are of one size; export a schedule of equal pieces"
+        )
+
+
 def plain_name(schedule: Schedule, name: str | None) -> str:
     """A name that every parser reads: at most 63 ASCII letters, digits and punctuation marks."""
     text = f"{schedule.collective}_{schedule.topology.name}" if name is None else name

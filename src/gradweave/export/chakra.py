@@ -4,6 +4,7 @@ A file is the metadata, then the nodes: ``COMM_SEND_NODE``, ``COMM_RECV_NODE`` a
 ``COMP_NODE``, each with the nodes that it waits for.
 """
 
+import math
 import os
 import secrets
 import shutil
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradweave.atomic import atomic_write
-from gradweave.errors import FileError, OptionError
-from gradweave.execute.pieces import piece_offsets
+from gradweave.errors import FileError, OptionError, ScheduleError
 from gradweave.execute.program import LOCAL, Action, Program
 from gradweave.export.chakra_messages import (
     COMPUTE,
@@ -51,6 +52,7 @@ def to_chakra_et(schedule: Schedule, *, gradient_bytes: int, element_bytes: int 
 
     Raises:
         OptionError: sizes that do not fit, or that leave a piece without an element.
+        ScheduleError: a piece whose share is 0 is sent.
         InvalidScheduleError: the schedule is invalid, or switches add in it.
 
     >>> import gradweave as gw
@@ -63,16 +65,27 @@ def to_chakra_et(schedule: Schedule, *, gradient_bytes: int, element_bytes: int 
             f"gradient_bytes: expected a multiple of element_bytes, {element_bytes}, "
             f"got {gradient_bytes}"
         )
-    if gradient_bytes < schedule.pieces * element_bytes:
-        raise OptionError(
-            f"gradient_bytes: expected at least {schedule.pieces * element_bytes}, an element of "
-            f"{element_bytes} bytes for each of {schedule.pieces} pieces, got {gradient_bytes}"
-        )
-    elements = np.diff(piece_offsets(gradient_bytes // element_bytes, schedule.pieces)).tolist()
+    elements = np.diff(schedule.piece_offsets(gradient_bytes // element_bytes))
+    _check_none_empty(schedule, elements, element_bytes)
     return [
-        _trace(Program.of(schedule, rank), elements, element_bytes)
+        _trace(Program.of(schedule, rank), elements.tolist(), element_bytes)
         for rank in range(schedule.topology.num_servers)
     ]
+
+
+def _check_none_empty(schedule: Schedule, elements: NDArray, element_bytes: int) -> None:
+    """Refuses messages of no bytes, which simulators do not expect."""
+    sent = np.unique(schedule.piece)
+    if (elements[sent] > 0).all():
+        return
+    empty = sent[schedule.share[sent] == 0]
+    if empty.size:
+        raise ScheduleError(f"shares[{empty[0]}]: is 0, but the piece is sent; leave it out")
+    least = math.ceil(1 / schedule.share[sent].min()) * element_bytes
+    raise OptionError(
+        f"gradient_bytes: expected at least {least}, an element of {element_bytes} bytes for each "
+        f"of {schedule.pieces} pieces, got {elements.sum() * element_bytes}"
+    )
 
 
 def save_chakra_et(

@@ -16,7 +16,7 @@ from typing import Any
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError, ScheduleError
-from gradweave.export.buffers import Buffers, Place, plain_name
+from gradweave.export.buffers import Buffers, Place, check_equal_pieces, plain_name
 from gradweave.export.msccl_blocks import Block, blocks_of
 from gradweave.schedule.schedule import Schedule
 
@@ -105,6 +105,7 @@ def to_msccl_xml(
           <step s="0" type="s" srcbuf="i" srcoff="1" dstbuf="i" dstoff="1" cnt="1" depid="-1" ...
     """
     _check_options(protocol, instances, dialect, min_bytes, max_bytes)
+    check_equal_pieces(schedule, dialect.upper())
     executor = DIALECTS[dialect]
     servers = schedule.topology.num_servers
     algorithm = ET.Element(

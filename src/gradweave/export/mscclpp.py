@@ -12,7 +12,7 @@ from typing import Any
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.execute.program import check_runs
-from gradweave.export.buffers import plain_name
+from gradweave.export.buffers import check_equal_pieces, plain_name
 from gradweave.export.mscclpp_rounds import NOP, Operation, Sequence, sequences_of
 from gradweave.schedule.schedule import Schedule
 
@@ -77,6 +77,7 @@ def to_mscclpp_json(
             f"expected 0 ≤ min_bytes ≤ max_bytes < 2^64, got {min_bytes} and {max_bytes}"
         )
     check_runs(schedule)
+    check_equal_pieces(schedule, "MSCCL++")
     servers = schedule.topology.servers
     plan = {
         "name": plain_name(schedule, name),

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from gradweave import simulate
 from gradweave.errors import InputWarning, OptionError, RunError
-from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.program import check_all_reduce
 from gradweave.lab.emulation import Emulation, measure_links
 from gradweave.lab.network import EmulatedNetwork
@@ -35,6 +34,10 @@ _GREETING_BYTES = 1000
 """About the bytes that two processes exchange when they connect, as all pairs do."""
 _CONNECTING_TRIPS = 8
 """Round trips in which two processes connect: they greet one another over two connections."""
+_CALIBRATIONS = 5
+"""Runs of a schedule whose pieces are of one element, which tell what a message costs."""
+_HALVINGS = 40
+"""Of the interval in which that is looked for."""
 _SETTLE_S = 0.05
 """Time for the last acknowledgements, before the counters are read; beside the latencies."""
 
@@ -50,7 +53,10 @@ class Measurement:
     runs_s: list[float]
     """From the common start to the last server's end, run by run."""
     predicted_s: float | None
-    """By `simulate.event_seconds`: transfers wait only for their data and their links."""
+    """By `simulate.event_seconds`: transfers wait only for their data and their links, and arrive
+    `message_cost_s` later."""
+    fair_s: float | None
+    """By `simulate.fair_seconds`: the same, with links shared fairly."""
     barrier_s: float | None
     """By `simulate.round_seconds`: a barrier after each round."""
     link_bytes: NDArray[np.float64]
@@ -61,6 +67,9 @@ class Measurement:
     """[N] bytes per run by each server's executor; zeros for the native all-reduce."""
     correct: bool
     """Whether every server's result was right."""
+    message_cost_s: float | None = None
+    """What sender and receiver of a message of this schedule take beside its bytes on this machine,
+    measured before."""
 
     @property
     def measured_s(self) -> float:
@@ -228,6 +237,7 @@ class Laboratory:
         self.emulation = emulation
         self._folder = folder
         self._connections = 0
+        self._message_cost_s: dict[int, tuple[Schedule, float]] = {}
 
     def measure(
         self,
@@ -237,7 +247,11 @@ class Laboratory:
         repetitions: int,
         progress: Callable[[str], None],
     ) -> Measurement:
-        """Connects the processes, runs once to check the result, then runs timed."""
+        """Connects the processes, runs once to check the result, then runs timed.
+
+        Before a schedule's first size, `message_cost_s` is measured.
+        """
+        cost_s = None if schedule is None else self.message_cost_s(schedule, progress)
         progress(f"{name}, {gradient_bytes / 1e6:g} MB: connecting")
         elements = gradient_bytes // ELEMENT_BYTES
         correct = self.connect(schedule, elements)
@@ -252,19 +266,37 @@ class Laboratory:
         time.sleep(_SETTLE_S + _longest_latency_s(self.network.topology))
         link_bytes = (self.network.sent_bytes() - before) / repetitions
         self.servers.ask(lambda _: {"do": "finish"})
-        predicted = _prediction(schedule, elements) if schedule is not None else (None,) * 3
+        predicted: tuple[Any, ...] = (None,) * 4
+        if schedule is not None:
+            predicted = _prediction(with_message_cost(schedule, cost_s or 0.0), elements)
         return Measurement(
             name=name,
             schedule=schedule,
             gradient_bytes=elements * ELEMENT_BYTES,
             runs_s=runs,
             predicted_s=predicted[0],
-            barrier_s=predicted[1],
+            fair_s=predicted[1],
+            barrier_s=predicted[2],
             link_bytes=link_bytes,
-            predicted_link_bytes=predicted[2],
+            predicted_link_bytes=predicted[3],
             sent_bytes=sent,
             correct=correct,
+            message_cost_s=cost_s,
         )
+
+    def message_cost_s(self, schedule: Schedule, progress: Callable[[str], None]) -> float:
+        """What sender and receiver of a schedule's messages take beside the bytes, here.
+
+        Processes share this machine's cores, so it depends on how many messages a schedule has
+        under way: it is measured with the schedule itself, in pieces of one element.
+        """
+        if id(schedule) not in self._message_cost_s:
+            progress("measuring what messages cost")
+            self.connect(schedule, schedule.pieces)
+            took = min(self.run()[0] for _ in range(_CALIBRATIONS))
+            self.servers.ask(lambda _: {"do": "finish"})
+            self._message_cost_s[id(schedule)] = schedule, message_cost_of(schedule, took)
+        return self._message_cost_s[id(schedule)][1]
 
     def connect(self, schedule: Schedule | None, elements: int) -> bool:
         """Routes and connects for a schedule; returns whether its first result was right."""
@@ -305,13 +337,51 @@ def _longest_latency_s(topology: Topology) -> float:
     return max(float(topology.latency_s[links].sum()) for links in along)
 
 
-def _prediction(schedule: Schedule, elements: int) -> tuple[float, float, NDArray[np.float64]]:
-    """Seconds without and with a barrier per round, and [L] bytes of data on each link."""
+def with_message_cost(schedule: Schedule, cost_s: float) -> Schedule:
+    """The schedule on links with half of a time added to the latency at each end at a server.
+
+    It is latency, not overhead in the sense of `Topology.overhead_s`: while a link sends one
+    message, the kernel's queues hold it, and the processes work on others.
+
+    Args:
+        schedule: the schedule.
+        cost_s: what sender and receiver of a message take together, beside its bytes.
+    """
+    topology = schedule.topology
+    ends = topology.is_server[topology.source] * 1.0 + topology.is_server[topology.target]
+    latency_s = topology.latency_s + ends * (cost_s / 2)
+    return schedule.replace(topology=dataclasses.replace(topology, latency_s=latency_s))
+
+
+def message_cost_of(schedule: Schedule, seconds: float) -> float:
+    """The cost of a message with which a schedule in pieces of one element takes so long by events.
+
+    Args:
+        schedule: the schedule, of pieces of equal size.
+        seconds: the time that was measured; where latencies alone take longer, about 0 is returned.
+    """
+
+    def predicted(cost_s: float) -> float:
+        size = schedule.pieces * ELEMENT_BYTES
+        return simulate.seconds(with_message_cost(schedule, cost_s), size, "events")
+
+    least, most = 0.0, seconds
+    for _ in range(_HALVINGS):
+        middle = (least + most) / 2
+        least, most = (middle, most) if predicted(middle) < seconds else (least, middle)
+    return least
+
+
+def _prediction(
+    schedule: Schedule, elements: int
+) -> tuple[float, float, float, NDArray[np.float64]]:
+    """Seconds by events, on fair links and with a barrier a round; [L] bytes of data on links."""
     size = elements * ELEMENT_BYTES
-    piece_bytes = np.diff(piece_offsets(elements, schedule.pieces)) * ELEMENT_BYTES
+    piece_bytes = np.diff(schedule.piece_offsets(elements)) * ELEMENT_BYTES
     links, transfer = schedule.route_links
     return (
         simulate.seconds(schedule, size, "events"),
+        simulate.seconds(schedule, size, "fair"),
         simulate.seconds(schedule, size, "rounds"),
         np.bincount(
             links,

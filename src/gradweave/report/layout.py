@@ -166,7 +166,8 @@ def _family_positions(topology: Topology) -> NDArray | None:
 
 def _specified_nodes(name: str) -> int:
     """Nodes that a specification's network has at least: a guard against building a huge one."""
-    family, _, values = re.sub(r",(seed|bandwidth|latency|capacity)=[^,]*", "", name).partition(":")
+    plain = re.sub(r",(seed|bandwidth|latency|capacity|overhead)=[^,]*", "", name)
+    family, _, values = plain.partition(":")
     numbers = [min(int(text[:9]), 1 << 20) for text in re.findall(r"\d+", values)] or [0]
     if family in ("bcube", "dcell") and len(numbers) == 2:
         return (

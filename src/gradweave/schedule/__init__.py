@@ -13,6 +13,7 @@ from gradweave.schedule.schedule import (
     Schedule,
     StatedBound,
 )
+from gradweave.schedule.shares import integers as integer_shares
 
 __all__ = [
     "COLLECTIVES",
@@ -26,6 +27,7 @@ __all__ = [
     "StatedBound",
     "Workloads",
     "compose",
+    "integer_shares",
     "load",
     "overlap",
     "reverse",

@@ -62,6 +62,10 @@ def compose(reduce_scatter: Schedule, all_gather: Schedule) -> Schedule:
         raise ScheduleError(
             "compose: the stages have different roots; make both with one list of roots"
         )
+    if not np.array_equal(reduce_scatter.share, all_gather.share):
+        raise ScheduleError(
+            "compose: the stages divide the gradient differently; make both with one list of shares"
+        )
     if not reduce_scatter.topology.same_network(all_gather.topology):
         raise ScheduleError("compose: the stages are for different networks")
     first, second = reduce_scatter, all_gather

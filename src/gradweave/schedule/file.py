@@ -47,9 +47,14 @@ class _Bound(msgspec.Struct):
     kind: str
 
 
+class _Shares(msgspec.Struct):
+    numerators: list[Count]
+    denominator: int
+
+
 class _File(msgspec.Struct, omit_defaults=True):
     format: Literal["gradweave-schedule"]
-    version: Literal[1]
+    version: Literal[1, 2]
     collective: Collective
     topology: dict[str, Any]
     pieces: int
@@ -58,6 +63,7 @@ class _File(msgspec.Struct, omit_defaults=True):
     transfers: _Transfers
     scheduler: _Scheduler = msgspec.field(default_factory=lambda: _Scheduler("unknown"))
     bound: _Bound | None = None
+    shares: _Shares | None = None
 
 
 def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Schedule:
@@ -180,6 +186,7 @@ def _to_schedule(file: _File) -> Schedule:
         route_offsets=route_offsets,
         scheduler=Provenance(file.scheduler.name, file.scheduler.options, file.scheduler.seed),
         bound=StatedBound(file.bound.rounds, file.bound.kind) if file.bound else None,
+        shares=_to_shares(file),
     )
     if schedule.rounds != file.rounds:
         raise FileError(
@@ -188,13 +195,29 @@ def _to_schedule(file: _File) -> Schedule:
     return schedule
 
 
+def _to_shares(file: _File) -> NDArray[np.int64] | None:
+    """The shares as integers whose sum is the denominator; None where the pieces are equal."""
+    if file.shares is None:
+        return None
+    if file.version == 1:
+        raise FileError("shares: not in version 1, whose pieces are equal; expected version 2")
+    numerators, denominator = file.shares.numerators, file.shares.denominator
+    if sum(numerators) != denominator:
+        raise FileError(
+            f"shares: the numerators sum to {sum(numerators)}, the denominator is {denominator}; "
+            "they must agree"
+        )
+    return _column("shares", numerators)
+
+
 def _from_schedule(schedule: Schedule) -> Mapping[str, Any]:
+    shares = schedule.shares
     flat = schedule.route_nodes.tolist()
     offsets = schedule.route_offsets.tolist()
     scheduler = schedule.scheduler
     return {
         "format": "gradweave-schedule",
-        "version": 1,
+        "version": 1 if shares is None else 2,
         "collective": schedule.collective,
         "topology": topology_to_object(schedule.topology),
         "pieces": schedule.pieces,
@@ -216,4 +239,8 @@ def _from_schedule(schedule: Schedule) -> Mapping[str, Any]:
         "bound": None
         if schedule.bound is None
         else {"rounds": schedule.bound.rounds, "kind": schedule.bound.kind},
-    }
+    } | (
+        {}
+        if shares is None
+        else {"shares": {"numerators": shares.tolist(), "denominator": int(shares.sum())}}
+    )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import ScheduleError
+from gradweave.schedule.shares import apportion, normalised
 from gradweave.topology.topology import Integers, Topology
 
 Collective = Literal["all_reduce", "reduce_scatter", "all_gather"]
@@ -80,6 +81,9 @@ class Schedule:
     """[T+1] the route of transfer t is ``route_nodes[route_offsets[t]:route_offsets[t + 1]]``."""
     scheduler: Provenance = Provenance("unknown")
     bound: StatedBound | None = None
+    shares: Integers | None = None
+    """[P] integers: piece p is ``shares[p] / shares.sum()`` of the gradient. In lowest terms; None
+    where all pieces are of one size."""
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
@@ -93,6 +97,10 @@ class Schedule:
         for field, array in _sorted_by_round(columns).items():
             array.flags.writeable = False
             object.__setattr__(self, field, array)
+        shares = normalised(self.shares, self.pieces)
+        if shares is not None:
+            shares.flags.writeable = False
+        object.__setattr__(self, "shares", shares)
 
     def _columns_in_range(self) -> dict[str, NDArray]:
         """The arrays with their types; all ids can be used as indices."""
@@ -173,6 +181,37 @@ class Schedule:
     def pieces(self) -> int:
         """P, the number of pieces that the gradient is divided into."""
         return len(self.root)
+
+    @cached_property
+    def share(self) -> NDArray[np.float64]:
+        """[P] share of the gradient that each piece is; they sum to one."""
+        return self._weights / self._weights.sum()
+
+    def piece_offsets(self, length: int) -> NDArray[np.int64]:
+        """Where the pieces of a gradient start: each is its share, rounded down or up.
+
+        The elements left over go to the pieces with the largest remainders, the first of equals.
+
+        Args:
+            length: elements of the gradient; where it is smaller than the number of pieces, some
+                pieces are empty.
+
+        Returns:
+            [P+1] piece p is the elements ``offsets[p]`` to ``offsets[p + 1] − 1``.
+
+        Raises:
+            OptionError: for a negative length.
+
+        >>> import gradweave as gw
+        >>> gw.schedulers.Ring().schedule(gw.topology.ring(4)).piece_offsets(10).tolist()
+        [0, 3, 6, 8, 10]
+        """
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(apportion(length, self._weights))])
+
+    @property
+    def _weights(self) -> Integers:
+        """[P] the shares as integers, of equal pieces too."""
+        return np.ones(self.pieces, np.int64) if self.shares is None else self.shares
 
     @property
     def num_transfers(self) -> int:

@@ -20,6 +20,7 @@ from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.schedulers.trees.timed import Timed
+from gradweave.schedulers.unequal.packed import Packed
 
 __all__ = [
     "DEFAULT",
@@ -34,6 +35,7 @@ __all__ = [
     "Learned",
     "Merged",
     "Objective",
+    "Packed",
     "ParameterServer",
     "Portfolio",
     "Proof",

@@ -33,6 +33,7 @@ def list_schedule(
     max_rounds: int | None = None,
     target: int = 0,
     swap_passes: int = 0,
+    late: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int32] | None:
     """Assigns a round to each workload.
 
@@ -44,6 +45,7 @@ def list_schedule(
         max_rounds: after which to give up.
         target: rounds hoped for; swaps count a link's slack from it.
         swap_passes: how often to improve each round by swaps; 0 is plain list scheduling.
+        late: [1] set by another thread once time is up: no swaps from then on.
 
     Returns:
         [W] rounds; None where it gave up.
@@ -67,6 +69,7 @@ def list_schedule(
         target=target,
         passes=swap_passes,
         seed=seed,
+        late=late,
     )
     return rounds if len(rounds) == count else None
 
@@ -105,6 +108,7 @@ def _run(
     target: int = 0,
     passes: int = 0,
     seed: int = 0,
+    late: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int32]:
     from gradweave.schedulers.list_scheduling_kernel import Problem, run
 
@@ -135,9 +139,9 @@ def _run(
         first_waiter=integers(first_waiter, count + 1),
         is_copy=np.zeros(count, np.bool_) if is_copy is None else is_copy,
     )
-    return run(
-        problem, int(rule), integers(waiting_for, count), barrier, max_rounds, target, passes, seed
-    )
+    waiting = integers(waiting_for, count)
+    late = np.zeros(1, np.bool_) if late is None else late
+    return run(problem, int(rule), waiting, barrier, max_rounds, target, passes, seed, late)
 
 
 def _lanes(

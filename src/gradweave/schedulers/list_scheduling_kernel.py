@@ -86,6 +86,7 @@ def run(
     target: int,
     passes: int,
     seed: int,
+    late: NDArray[np.bool_],
 ) -> NDArray[np.int32]:
     """[W] round of each workload; an empty array where `max_rounds` were not enough.
 
@@ -98,6 +99,7 @@ def run(
         target: rounds hoped for, from which the slack of links is counted.
         passes: how often the swaps go through all lanes, each round.
         seed: of the swaps' order.
+        late: [1] set by another thread once time is up: nothing is swapped from then on.
     """
     np.random.seed(seed)
     count, at = len(problem.items), 0
@@ -114,11 +116,13 @@ def run(
             return np.empty(0, np.int32)
         lanes = _sorted_lanes(problem, state, lanes)
         candidates = _fill(problem, state, lanes, rule)
-        if passes:
+        if passes and not late[0]:
             for lane in candidates:
                 state.weight[lane] = _weight(problem, state, rule, lane, target - at)
         for _ in range(passes):
-            if not _swap(problem, state, candidates[np.random.permutation(len(candidates))]):
+            if late[0] or not _swap(
+                problem, state, candidates[np.random.permutation(len(candidates))]
+            ):
                 break
         sent = _send(problem, state, candidates)
         left -= len(sent)

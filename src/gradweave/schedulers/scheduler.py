@@ -27,6 +27,9 @@ class Scheduler(abc.ABC):
     """The strategy's name on the command line and in files."""
     forwards_through_servers: ClassVar[bool] = False
     """Whether routes may pass through servers that neither add nor keep what passes."""
+    own_pieces: ClassVar[bool] = False
+    """Whether it decides by itself how many pieces there are and which server roots them; then its
+    rounds do not compare with others'."""
 
     def schedule(
         self,
@@ -106,6 +109,9 @@ def _written(value: object) -> str:
     return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+SEARCHING = 0.9
+"""Share of a time limit for which searches go on: what they found is still to be finished, joined
+and verified."""
 MAX_COUNT = 1_000_000
 """Largest value of an option that counts something, unless a strategy has a reason for another."""
 
@@ -179,7 +185,13 @@ def from_all_gather(
         seed: of the search.
         time_limit: seconds for all of it; None for no limit.
     """
-    deadline = None if time_limit is None else clock.now() + time_limit
-    return from_stage(
-        "all_gather", lambda network: make(network, seed, deadline), topology, collective
-    )
+    begun = clock.now()
+    opposite = topology.capacity[topology.opposite]
+    two = collective == "all_reduce" and not np.array_equal(opposite, topology.capacity)
+    shares = iter([SEARCHING / 2, SEARCHING] if two else [SEARCHING])
+
+    def search(network: Topology) -> Schedule:
+        share = next(shares)
+        return make(network, seed, None if time_limit is None else begun + share * time_limit)
+
+    return from_stage("all_gather", search, topology, collective)

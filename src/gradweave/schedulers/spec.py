@@ -17,6 +17,7 @@ from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.schedulers.trees.timed import Timed
+from gradweave.schedulers.unequal.packed import Packed
 from gradweave.specification import field_kinds, parse_spec, read_options
 
 STRATEGIES: dict[str, type[Scheduler]] = {
@@ -27,6 +28,7 @@ STRATEGIES: dict[str, type[Scheduler]] = {
         Learned,
         Grown,
         Timed,
+        Packed,
         Exact,
         Merged,
         Ring,

@@ -7,8 +7,9 @@ from gradweave.simulate.rounds import (
     play,
     schedule_from_rounds,
 )
-from gradweave.simulate.seconds import Model, event_seconds, round_seconds, seconds
-from gradweave.simulate.traffic import Traffic, bytes_per_piece, traffic
+from gradweave.simulate.seconds import Model, event_seconds, fair_seconds, round_seconds, seconds
+from gradweave.simulate.steps import steps
+from gradweave.simulate.traffic import Traffic, piece_bytes, traffic
 
 __all__ = [
     "GrownState",
@@ -16,11 +17,13 @@ __all__ = [
     "Policy",
     "RoundState",
     "Traffic",
-    "bytes_per_piece",
     "event_seconds",
+    "fair_seconds",
+    "piece_bytes",
     "play",
     "round_seconds",
     "schedule_from_rounds",
     "seconds",
+    "steps",
     "traffic",
 ]

@@ -19,12 +19,12 @@ def play_events(
     links: Integers,
     route_start: Integers,
     rate: Floats,
+    hold: Floats,
     bandwidth: Floats,
     latency: Floats,
     first_slot: Integers,
     nodes: int,
     pieces: int,
-    piece_bytes: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Start and end of each transfer; see `gradweave.simulate.event_seconds`.
 
@@ -39,12 +39,12 @@ def play_events(
         links: link directions of all routes.
         route_start: [T+1] where each transfer's links start.
         rate: [T] bytes per second, at most each of its links' bandwidth.
+        hold: [T] seconds for which it takes that of its links.
         bandwidth: [L] bytes per second.
         latency: [L] seconds.
         first_slot: [L+1] where each link direction's slots start.
         nodes: V.
         pieces: P.
-        piece_bytes: size of a piece.
     """
     transfers = len(piece)
     start, end = np.zeros(transfers), np.zeros(transfers)
@@ -68,7 +68,7 @@ def play_events(
                     begin, i = soonest, route_start[t]  # all links are looked at again
                 else:
                     i += 1
-            free = begin + piece_bytes / rate[t]
+            free = begin + hold[t]
             for i in range(route_start[t], route_start[t + 1]):
                 link = links[i]
                 oldest = first_slot[link]

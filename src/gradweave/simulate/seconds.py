@@ -1,4 +1,4 @@
-"""How long a schedule takes, in seconds: round by round, or event by event."""
+"""How long a schedule takes, in seconds: round by round, event by event, or on shared links."""
 
 from typing import Literal
 
@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
-from gradweave.schedule.schedule import Schedule
-from gradweave.simulate.traffic import bytes_per_piece
+from gradweave.schedule.schedule import Schedule, table_of_rows, take_rows
+from gradweave.simulate.traffic import piece_bytes
 
-Model = Literal["rounds", "events"]
+Model = Literal["rounds", "events", "fair"]
 """How time passes: see `seconds`."""
 
 
@@ -17,10 +17,11 @@ def seconds(schedule: Schedule, gradient_bytes: float, model: Model = "rounds") 
     """Predicts the time of a schedule.
 
     Args:
-        schedule: the schedule; its pieces are of equal size.
+        schedule: the schedule.
         gradient_bytes: size of the whole gradient.
         model: ``rounds``: a barrier after each round, see `round_seconds`; ``events``: a transfer
-            starts as soon as it can, see `event_seconds`.
+            starts as soon as it can, first come, first served, see `event_seconds`; ``fair``: the
+            same, with links shared, see `fair_seconds`.
 
     Returns:
         Time from the first transfer's start to the last one's end, in seconds.
@@ -29,18 +30,19 @@ def seconds(schedule: Schedule, gradient_bytes: float, model: Model = "rounds") 
     """
     if model == "rounds":
         return float(round_seconds(schedule, gradient_bytes).sum())
-    if model == "events":
-        _, finish = event_seconds(schedule, gradient_bytes)
+    if model in ("events", "fair"):
+        play = event_seconds if model == "events" else fair_seconds
+        _, finish = play(schedule, gradient_bytes)
         return float(finish.max(initial=0.0))
-    raise OptionError(f"model: expected rounds or events, got {model!r}")
+    raise OptionError(f"model: expected rounds, events or fair, got {model!r}")
 
 
 def round_seconds(schedule: Schedule, gradient_bytes: float) -> NDArray[np.float64]:
     """Duration of each round, where every round waits for its slowest transfer.
 
-    A transfer takes the sum of its route's latencies, plus its bytes over its share of the scarcest
-    link: a link direction's bandwidth divides evenly among the transfers that it carries in that
-    round.
+    A transfer takes the sum of its route's latencies, the largest of its links' overheads, and its
+    bytes over its share of the scarcest link: a link direction's bandwidth divides evenly among the
+    transfers that it carries in that round.
 
     Args:
         schedule: the schedule.
@@ -50,19 +52,18 @@ def round_seconds(schedule: Schedule, gradient_bytes: float) -> NDArray[np.float
         [rounds] seconds.
 
     >>> import gradweave as gw
-    >>> gigabyte_links = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=0.0)
-    >>> ring = gw.schedulers.Ring().schedule(gw.topology.ring(4, link=gigabyte_links))
+    >>> link = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=0.0, overhead_s=0.0)
+    >>> ring = gw.schedulers.Ring().schedule(gw.topology.ring(4, link=link))
     >>> gw.simulate.round_seconds(ring, gradient_bytes=4e9).tolist()
     [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     """
-    piece_bytes = bytes_per_piece(schedule, gradient_bytes)
+    moved = piece_bytes(schedule, gradient_bytes)[schedule.piece]
     if not schedule.num_transfers:
         return np.zeros(0)
     topology = schedule.topology
-    links, transfer = schedule.route_links
-    first = np.searchsorted(transfer, np.arange(schedule.num_transfers))
-    latency = np.add.reduceat(topology.latency_s[links], first)
-    duration = latency + piece_bytes / rates(schedule)
+    links, _ = schedule.route_links
+    latency = np.add.reduceat(topology.latency_s[links], _first_links(schedule)[:-1])
+    duration = latency + overheads(schedule) + moved / rates(schedule)
     longest = np.zeros(schedule.rounds)
     np.maximum.at(longest, schedule.round, duration)
     return longest
@@ -75,10 +76,10 @@ def event_seconds(
 
     A transfer is as fast as in the model of rounds (`rates`). It starts as soon as every earlier
     write to its piece at its source has arrived and each link of its route has that much bandwidth
-    left. Transfers claim bandwidth in the schedule's order, hold it for their bytes, and arrive the
-    route's latency later. So one alone on a link has all of its bandwidth, whatever its capacity; a
-    fast link carries several slow transfers at once; and nothing takes longer than in the model of
-    rounds.
+    left. Transfers claim bandwidth in the schedule's order, hold it for their overhead
+    (`overheads`) and their bytes, and arrive the route's latency later. So one alone on a link has
+    all of its bandwidth, whatever its capacity; a fast link carries several slow transfers at once;
+    and nothing takes longer than in the model of rounds.
 
     Args:
         schedule: the schedule.
@@ -89,7 +90,7 @@ def event_seconds(
     """
     from gradweave.simulate.events import play_events
 
-    piece_bytes = bytes_per_piece(schedule, gradient_bytes)
+    moved = piece_bytes(schedule, gradient_bytes)[schedule.piece]
     if not schedule.num_transfers:
         return np.zeros(0), np.zeros(0)
     topology = schedule.topology
@@ -106,15 +107,89 @@ def event_seconds(
         schedule.source,
         schedule.target,
         links,
-        np.searchsorted(transfer, np.arange(schedule.num_transfers + 1)),
+        _first_links(schedule),
         rate,
+        overheads(schedule) + moved / rate,
         topology.bandwidth_bytes_per_s,
         topology.latency_s,
         np.concatenate([[0], np.cumsum(slots)]),
         topology.num_nodes,
         schedule.pieces,
-        piece_bytes,
     )
+
+
+def fair_seconds(
+    schedule: Schedule, gradient_bytes: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Start and end of each transfer, where routes share their links max–min fairly.
+
+    As the connections of TCP do, about: all transfers over one route are one connection and follow
+    each other in the schedule's order; a connection sends as soon as its next transfer's data has
+    arrived, whatever others do. Those that send share each link evenly, but for what a connection
+    cannot use because another link of its route is scarcer. An overhead takes as long as it does
+    alone where its route is not shared, and is shared as its bytes are. So one transfer alone takes
+    what it takes in the event model, and nobody waits for others' rounds. Ten to a thousand times
+    as slow as `event_seconds`: rates are found anew at each start and end.
+
+    Args:
+        schedule: the schedule.
+        gradient_bytes: size of the whole gradient.
+
+    Returns:
+        [T] start and [T] end in seconds.
+
+    Source: Bertsekas and Gallager, "Data Networks", 6.5.2 (max–min fair flow control).
+    """
+    from gradweave.simulate.fair import Sharing, play_fair
+
+    moved = piece_bytes(schedule, gradient_bytes)[schedule.piece]
+    if not schedule.num_transfers:
+        return np.zeros(0), np.zeros(0)
+    topology, pieces = schedule.topology, schedule.pieces
+    routes = table_of_rows(schedule.route_nodes, schedule.route_offsets)
+    _, example, connection = np.unique(routes, axis=0, return_index=True, return_inverse=True)
+    connection = connection.reshape(-1)
+    links, _ = schedule.route_links
+    first = _first_links(schedule)
+    narrowest = np.minimum.reduceat(topology.bandwidth_bytes_per_s[links], first[:-1])
+    latency = np.add.reduceat(topology.latency_s[links], first[:-1])
+    links_of, first_link = take_rows(links, first, example)
+    reads = schedule.source.astype(np.int64) * pieces + schedule.piece
+    cells = np.arange(topology.num_nodes * pieces + 1)
+    return play_fair(
+        Sharing(
+            connection=connection,
+            queue=np.argsort(connection, kind="stable"),
+            first_queued=np.searchsorted(np.sort(connection), np.arange(len(example) + 1)),
+            links=links_of,
+            first_link=first_link,
+            latency=latency[example],
+            work=moved + overheads(schedule) * narrowest,
+            round=schedule.round.astype(np.int64),
+            writes=schedule.target.astype(np.int64) * pieces + schedule.piece,
+            readers=np.argsort(reads, kind="stable"),
+            first_reader=np.searchsorted(np.sort(reads), cells),
+            bandwidth=topology.bandwidth_bytes_per_s,
+        )
+    )
+
+
+def overheads(schedule: Schedule) -> NDArray[np.float64]:
+    """[T] seconds for which each transfer holds its route beside the time of its bytes.
+
+    The largest overhead of its links: a route is held as a whole, and sender and receiver work at
+    the same time.
+
+    Args:
+        schedule: the schedule.
+    """
+    links, _ = schedule.route_links
+    return np.maximum.reduceat(schedule.topology.overhead_s[links], _first_links(schedule)[:-1])
+
+
+def _first_links(schedule: Schedule) -> NDArray[np.int64]:
+    """[T+1] where each transfer's links start in `Schedule.route_links`: nodes less one each."""
+    return schedule.route_offsets - np.arange(schedule.num_transfers + 1)
 
 
 def rates(schedule: Schedule) -> NDArray[np.float64]:
@@ -130,5 +205,4 @@ def rates(schedule: Schedule) -> NDArray[np.float64]:
     link_in_round = schedule.round[transfer].astype(np.int64) * len(topology.source) + links
     _, slot, load = np.unique(link_in_round, return_inverse=True, return_counts=True)
     share = topology.bandwidth_bytes_per_s[links] / load[slot]
-    first = np.searchsorted(transfer, np.arange(schedule.num_transfers))
-    return np.minimum.reduceat(share, first)
+    return np.minimum.reduceat(share, _first_links(schedule)[:-1])

@@ -3,10 +3,11 @@
 import dataclasses
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import Schedule, inside_rows
-from gradweave.topology.topology import Floats
+from gradweave.topology.topology import Floats, Integers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,7 +28,7 @@ def traffic(schedule: Schedule, gradient_bytes: float) -> Traffic:
     """Counts the bytes that a schedule moves.
 
     Args:
-        schedule: the schedule; its pieces are of equal size.
+        schedule: the schedule.
         gradient_bytes: size of the whole gradient, M.
 
     Source: Bandyopadhyay's comparison (lecture, 2025): 2·(N−1)·M at the server against
@@ -38,26 +39,29 @@ def traffic(schedule: Schedule, gradient_bytes: float) -> Traffic:
     >>> gw.simulate.traffic(ring, gradient_bytes=800).sent_bytes.tolist() == [2 * 7 / 8 * 800] * 8
     True
     """
-    piece_bytes = bytes_per_piece(schedule, gradient_bytes)
+    moved = piece_bytes(schedule, gradient_bytes)[schedule.piece]
     topology = schedule.topology
-    links, _ = schedule.route_links
-    per_node = {
-        "sent": np.bincount(schedule.source, minlength=topology.num_nodes),
-        "received": np.bincount(schedule.target, minlength=topology.num_nodes),
-    }
+    links, transfer = schedule.route_links
     inside = inside_rows(schedule.route_offsets)
-    per_node["forwarded"] = np.bincount(schedule.route_nodes[inside], minlength=topology.num_nodes)
+    forwarded = np.repeat(moved, np.diff(schedule.route_offsets))[inside]
+    per_node = {
+        "sent": _sums(schedule.source, moved, topology.num_nodes),
+        "received": _sums(schedule.target, moved, topology.num_nodes),
+        "forwarded": _sums(schedule.route_nodes[inside], forwarded, topology.num_nodes),
+    }
     return Traffic(
-        link_bytes=np.bincount(links, minlength=len(topology.source)) * piece_bytes,
-        **{
-            f"{name}_bytes": count[topology.servers] * piece_bytes
-            for name, count in per_node.items()
-        },
+        link_bytes=_sums(links, moved[transfer], len(topology.source)),
+        **{f"{name}_bytes": each[topology.servers] for name, each in per_node.items()},
     )
 
 
-def bytes_per_piece(schedule: Schedule, gradient_bytes: float) -> float:
-    """Size of one piece of a gradient cut evenly.
+def _sums(index: Integers, values: Floats, length: int) -> NDArray[np.float64]:
+    """[length] the sum of the values of each index."""
+    return np.bincount(index, values, length).astype(np.float64)
+
+
+def piece_bytes(schedule: Schedule, gradient_bytes: float) -> NDArray[np.float64]:
+    """[P] size of each piece of a gradient.
 
     Raises:
         OptionError: where the gradient's size is not a finite number of bytes, zero or more.
@@ -66,4 +70,4 @@ def bytes_per_piece(schedule: Schedule, gradient_bytes: float) -> float:
         raise OptionError(
             f"gradient_bytes: expected a finite number of at least 0, got {gradient_bytes}"
         )
-    return gradient_bytes / schedule.pieces
+    return gradient_bytes * schedule.share

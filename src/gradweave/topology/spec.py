@@ -36,7 +36,12 @@ from gradweave.topology.families.star import star
 from gradweave.topology.families.torus import mesh, torus
 from gradweave.topology.formats.files import SUFFIXES, load
 from gradweave.topology.topology import Link, Topology
-from gradweave.topology.units import ambiguous_bandwidth, parse_bandwidth, parse_latency
+from gradweave.topology.units import (
+    ambiguous_bandwidth,
+    parse_bandwidth,
+    parse_latency,
+    parse_overhead,
+)
 
 
 def as_topology(network: Topology | str | os.PathLike[str]) -> Topology:
@@ -58,8 +63,8 @@ def as_topology(network: Topology | str | os.PathLike[str]) -> Topology:
 def from_spec(text: str) -> Topology:
     """Makes the network that a specification describes, or reads it from a file.
 
-    Besides its own parameters, every family accepts ``bandwidth=10Gbit/s``, ``latency=5us`` and
-    ``capacity=2``.
+    Besides its own parameters, every family accepts ``bandwidth=10Gbit/s``, ``latency=5us``,
+    ``capacity=2`` and ``overhead=20us``.
 
     Args:
         text: a specification, or the path of an existing file or one with a topology file's suffix.
@@ -219,7 +224,7 @@ _REFERENCE = _Family(
 )
 """Jellyfish with one of the reference graphs."""
 
-_LINK_KEYS = ("bandwidth", "latency", "capacity")
+_LINK_KEYS = ("bandwidth", "latency", "capacity", "overhead")
 
 
 def _unknown_family(name: str) -> str:
@@ -254,4 +259,6 @@ def _link(name: str, values: Mapping[str, str], default: Link) -> Link | None:
         changes["latency_s"] = parse_latency(values["latency"])
     if "capacity" in values:
         changes["capacity"] = _integer("capacity", values["capacity"])
+    if "overhead" in values:
+        changes["overhead_s"] = parse_overhead(values["overhead"])
     return dataclasses.replace(default, **changes) if changes else None

@@ -15,10 +15,22 @@ Integers = NDArray[np.integer[Any]]
 Floats = NDArray[np.floating[Any]]
 """Numbers of any width as arguments; stored as float64."""
 
-LINK_COLUMNS = ("source", "target", "bandwidth_bytes_per_s", "latency_s", "capacity")
+LINK_COLUMNS = (
+    "source",
+    "target",
+    "bandwidth_bytes_per_s",
+    "latency_s",
+    "capacity",
+    "overhead_s",
+)
 """Fields of `Topology` that have one entry per link direction."""
 LINK_PROPERTIES = LINK_COLUMNS[2:]
 """Those that may differ between the two directions of a link."""
+
+DEVICE_OVERHEAD_S = 0.0
+"""Overhead of a message between GPUs or TPUs, in their boxes or over their own network cards. Such
+devices have many messages under way at once, so that what each costs is latency and holds no link.
+Not measured here."""
 
 MAX_NODES = 1 << 20
 """Largest number of nodes accepted; a guard against absurd specifications, not a limit of the
@@ -32,6 +44,7 @@ _DTYPES = {
     "bandwidth_bytes_per_s": np.float64,
     "latency_s": np.float64,
     "capacity": np.int32,
+    "overhead_s": np.float64,
 }
 
 
@@ -39,13 +52,16 @@ _DTYPES = {
 class Link:
     """Properties of a generated link, the same in both directions.
 
-    The defaults are a 100 Gbit/s link with one microsecond of latency.
+    The defaults are a 100 Gbit/s link with one microsecond of latency, and the overhead of the
+    cheapest message that was measured (benchmarks/experiments/message_cost.py).
     """
 
     bandwidth_bytes_per_s: float = 12.5e9
     latency_s: float = 1e-6
     capacity: int = 1
     """Transfers that the link carries in one round, per direction."""
+    overhead_s: float = 1e-6
+    """Time for which a message holds the link beyond that of its bytes, per direction."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,12 +92,18 @@ class Topology:
     """[L] latency of the link direction, in seconds."""
     capacity: Integers
     """[L] transfers that the link direction carries in one round."""
+    overhead_s: Floats = dataclasses.field(default_factory=lambda: np.zeros(0))
+    """[L] seconds for which a message holds the link direction, beside the time of its bytes: the
+    processor time of its sender or receiver, or the gap that a network card keeps. Rounds do not
+    see it. If not given, that of `Link`."""
     labels: tuple[str, ...] = ()
     """[V] the nodes' names, such as those in a file; empty where nodes have ids only."""
     positions: NDArray[np.float64] | None = None
     """[V, 2] where to draw each node, in arbitrary units, or None to let the report choose."""
 
     def __post_init__(self) -> None:
+        if not np.size(self.overhead_s):
+            object.__setattr__(self, "overhead_s", np.full(np.size(self.source), Link().overhead_s))
         columns = {
             field: _column(field, getattr(self, field), dtype) for field, dtype in _DTYPES.items()
         }
@@ -146,9 +168,10 @@ class Topology:
             ("bandwidth_bytes_per_s", "positive", "bytes/s"),
             ("latency_s", "zero or positive", "s"),
             ("capacity", "at least 1", "transfers per round"),
+            ("overhead_s", "zero or positive", "s"),
         ):
             values = getattr(self, field)
-            valid = np.isfinite(values) & ((values >= 0) if field == "latency_s" else (values > 0))
+            valid = np.isfinite(values) & (values >= 0 if unit == "s" else values > 0)
             if not valid.all():
                 link = int(np.argmin(valid))
                 raise TopologyError(
@@ -196,7 +219,7 @@ class Topology:
             servers: number of servers; they are nodes 0 … servers−1.
             switches: number of switches; they follow the servers.
             links: pairs of nodes, one per link.
-            link: bandwidth, latency and capacity of each direction of each link.
+            link: properties of each direction of each link.
             capacity: of each link, in multiples of ``link.capacity``.
             bandwidth_bytes_per_s: of each link; if not given, in proportion to its capacity.
             positions: [V, 2] where to draw the nodes.
@@ -220,6 +243,7 @@ class Topology:
             bandwidth_bytes_per_s=np.tile(bandwidth_bytes_per_s, 2),
             latency_s=np.full(2 * len(pairs), link.latency_s),
             capacity=np.tile(link.capacity * multiple, 2),
+            overhead_s=np.full(2 * len(pairs), link.overhead_s),
             positions=positions,
         )
 

@@ -111,15 +111,16 @@ def parse_latency(text: str | float) -> float:
     >>> parse_latency("1.5ms"), parse_latency("1e-6")
     (0.0015, 1e-06)
     """
-    number, unit = _split("latency", text, "5us, 1.5ms or seconds as 1e-6")
-    if unit not in _SECONDS:
-        raise SpecError(
-            f"latency {text!r:.40}: unknown unit {unit!r:.40}; write s, ms, us or ns, as in 5us"
-        )
-    latency = _finite("latency", text, number * _SECONDS[unit])
-    if latency < 0:
-        raise SpecError(f"latency {text!r:.40}: expected zero or more")
-    return latency
+    return _parse_time("latency", text)
+
+
+def parse_overhead(text: str | float) -> float:
+    """Reads a message's overhead, as `parse_latency` reads a latency.
+
+    >>> parse_overhead("20us")
+    2e-05
+    """
+    return _parse_time("overhead", text)
 
 
 def parse_size(text: str | float, least: int = 0, most: int = 10**15) -> int:
@@ -265,6 +266,18 @@ def _parses_to(parse: Callable[[str], float], text: str, value: float) -> bool:
         return parse(text) == value
     except SpecError:
         return False
+
+
+def _parse_time(quantity: str, text: str | float) -> float:
+    number, unit = _split(quantity, text, "5us, 1.5ms or seconds as 1e-6")
+    if unit not in _SECONDS:
+        raise SpecError(
+            f"{quantity} {text!r:.40}: unknown unit {unit!r:.40}; write s, ms, us or ns, as in 5us"
+        )
+    seconds = _finite(quantity, text, number * _SECONDS[unit])
+    if seconds < 0:
+        raise SpecError(f"{quantity} {text!r:.40}: expected zero or more")
+    return seconds
 
 
 def _split(quantity: str, text: str | float, expected: str) -> tuple[Fraction, str]:

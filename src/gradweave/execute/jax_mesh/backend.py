@@ -80,7 +80,7 @@ def collective(
     """The collective of a schedule of any collective.
 
     As `all_reduce`, except that after a reduce-scatter only the pieces at their roots mean
-    anything (`gradweave.execute.piece_offsets` gives the elements of a piece), and that an
+    anything (`Schedule.piece_offsets` gives the elements of a piece), and that an
     all-gather reads only those and does not reduce.
 
     Raises:
@@ -110,8 +110,8 @@ def collective(
 def sent_bytes(schedule: Schedule, gradient: PyTree) -> NDArray[np.int64]:
     """Bytes that each device sends in the schedule's collective.
 
-    A device sends rows, all as long as the longest piece; so this exceeds the bytes that the
-    schedule needs by up to one element per transfer.
+    A device sends rows, all as long as the longest piece: one element more than the others where
+    the pieces are equal. Where they are not, a schedule with its large pieces cut moves less.
 
     Args:
         schedule: the schedule.
@@ -126,8 +126,18 @@ def sent_bytes(schedule: Schedule, gradient: PyTree) -> NDArray[np.int64]:
     sizes: dict[jnp.dtype, int] = {}
     for leaf in jax.tree.leaves(gradient):
         sizes[leaf.dtype] = sizes.get(leaf.dtype, 0) + leaf.size
-    row = sum(-(-size // schedule.pieces) * dtype.itemsize for dtype, size in sizes.items())
+    row = sum(row_length(schedule, size) * dtype.itemsize for dtype, size in sizes.items())
     return transfers.astype(np.int64) * row
+
+
+def row_length(schedule: Schedule, elements: int) -> int:
+    """Elements of a row, which is as long as the longest piece.
+
+    Args:
+        schedule: the schedule.
+        elements: length of the gradient.
+    """
+    return int(np.diff(schedule.piece_offsets(elements)).max())
 
 
 def mesh(schedule: Schedule, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
@@ -168,7 +178,8 @@ def _reduced(
     """[elements] The reduction of one flat array."""
     if not elements.size:
         return elements
-    rows = _varying(to_rows(elements, schedule.pieces), axis_name)
+    sizes = np.diff(schedule.piece_offsets(elements.size)).tolist()
+    rows = _varying(to_rows(elements, sizes), axis_name)
     play = partial(_play, steps(schedule), axis_name, _COMBINE[reduction])
     adds = reduction in ("sum", "mean") and jnp.issubdtype(elements.dtype, jnp.inexact)
     if adds and schedule.collective == "all_reduce":
@@ -177,7 +188,7 @@ def _reduced(
         rows = lax.custom_linear_solve(lambda x: x, rows, lambda _, x: play(x), symmetric=True)
     else:
         rows = play(rows)
-    whole = from_rows(rows, elements.size)
+    whole = from_rows(rows, sizes)
     if reduction == "mean" and schedule.collective != "all_gather":
         return _divided(whole, schedule.topology.num_servers)
     return whole

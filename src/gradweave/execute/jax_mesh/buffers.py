@@ -1,5 +1,6 @@
 """Pytrees of arrays as buffers of rows of one length, one row per piece, and back."""
 
+import itertools
 from typing import Any
 
 import jax
@@ -47,29 +48,38 @@ def divided(elements: jax.Array, like: list[jax.Array]) -> list[jax.Array]:
     return leaves
 
 
-def to_rows(elements: jax.Array, pieces: int) -> jax.Array:
-    """Cuts elements into pieces, as `piece_offsets` does.
+def to_rows(elements: jax.Array, sizes: list[int]) -> jax.Array:
+    """Cuts elements into pieces.
+
+    Args:
+        elements: [sum of sizes]
+        sizes: [P] elements of each piece.
 
     Returns:
-        [P, L] one row per piece; shorter pieces are padded with a zero.
+        [P, L] one row per piece; shorter pieces are padded with zeros.
     """
-    least, larger = divmod(elements.size, pieces)
-    if not larger:
-        return elements.reshape(pieces, least)
-    split = larger * (least + 1)
-    long = elements[:split].reshape(larger, least + 1)
-    short = elements[split:].reshape(pieces - larger, least)
-    return jnp.concatenate([long, jnp.pad(short, ((0, 0), (0, 1)))])
+    longest, start, rows = max(sizes), 0, []
+    for size, pieces in _runs(sizes):
+        some = elements[start : start + pieces * size].reshape(pieces, size)
+        rows.append(jnp.pad(some, ((0, 0), (0, longest - size))) if size < longest else some)
+        start += pieces * size
+    return jnp.concatenate(rows) if len(rows) > 1 else rows[0]
 
 
-def from_rows(rows: jax.Array, size: int) -> jax.Array:
+def from_rows(rows: jax.Array, sizes: list[int]) -> jax.Array:
     """The inverse of `to_rows`.
 
     Args:
         rows: [P, L]
-        size: number of elements.
+        sizes: [P] elements of each piece.
     """
-    least, larger = divmod(size, len(rows))
-    if not larger:
-        return rows.reshape(-1)
-    return jnp.concatenate([rows[:larger].reshape(-1), rows[larger:, :least].reshape(-1)])
+    first, parts = 0, []
+    for size, pieces in _runs(sizes):
+        parts.append(rows[first : first + pieces, :size].reshape(-1))
+        first += pieces
+    return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
+
+
+def _runs(sizes: list[int]) -> list[tuple[int, int]]:
+    """Sizes of pieces that follow each other, and how many of each: one or two if all are equal."""
+    return [(size, len(list(run))) for size, run in itertools.groupby(sizes)]

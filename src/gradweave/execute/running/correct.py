@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from gradweave.errors import RunError
 from gradweave.execute.pattern import contribution, expected
-from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.reference import play
 from gradweave.execute.running.trial import Trial
 from gradweave.schedule.schedule import Schedule
@@ -59,7 +58,7 @@ class ResultCheck:
     def explained(self, error: NDArray[np.float64]) -> RunError:
         """A `first_error` in words."""
         rank, element = int(error[0]), int(error[1])
-        at = piece_offsets(self.elements, self.schedule.pieces)
+        at = self.schedule.piece_offsets(self.elements)
         piece = int(np.searchsorted(at, element, side="right")) - 1
         server = int(self.schedule.topology.servers[rank])
         return RunError(
@@ -70,7 +69,7 @@ class ResultCheck:
 
     def _meaningful(self, rank: int) -> Iterator[tuple[int, int]]:
         """Start and end of the parts that mean anything at a server after the schedule."""
-        at = piece_offsets(self.elements, self.schedule.pieces).tolist()
+        at = self.schedule.piece_offsets(self.elements).tolist()
         server = self.schedule.topology.servers[rank]
         for piece, root in enumerate(self.schedule.root):
             if self.schedule.collective != "reduce_scatter" or root == server:
@@ -91,7 +90,7 @@ class ResultCheck:
     def _gathered(self) -> NDArray:
         """[elements] Each piece from its root's contribution."""
         schedule = self.schedule
-        at = piece_offsets(self.elements, schedule.pieces)
+        at = schedule.piece_offsets(self.elements)
         roots = schedule.topology.rank[schedule.root]
         whole = np.empty(self.elements, self.trial.numpy_dtype)
         for rank in np.unique(roots).tolist():

@@ -152,7 +152,7 @@ def permuted_bytes(schedule: Schedule, elements: int, itemsize: int) -> NDArray[
         elements: length of the gradient.
         itemsize: bytes of an element.
     """
-    row_bytes = -(-elements // schedule.pieces) * itemsize
+    row_bytes = jax_mesh.row_length(schedule, elements) * itemsize
     sent = np.zeros(schedule.topology.num_servers, np.int64)
     for loop in steps(schedule).loops:
         for form in loop.form:

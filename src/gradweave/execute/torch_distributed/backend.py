@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch.autograd import Variable
 
 from gradweave.errors import OptionError
-from gradweave.execute.pieces import piece_offsets
 from gradweave.execute.program import check_all_reduce, check_servers
 from gradweave.execute.reduction import Reduction, check_reduction
 from gradweave.execute.signature import digest, mismatch, signature
@@ -134,7 +133,7 @@ class Collective:
             self._compared.add(key)
         with torch.no_grad():
             flat = tensor.detach().reshape(-1).contiguous()
-            at = piece_offsets(flat.numel(), self._schedule.pieces).tolist()
+            at = self._schedule.piece_offsets(flat.numel()).tolist()
             self._run(flat, at, reduction)
             if reduction == "mean" and self._schedule.collective != "all_gather":
                 flat /= self._size

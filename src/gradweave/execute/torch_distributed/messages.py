@@ -137,8 +137,8 @@ class Messages:
 
     def _program(self, gradient_bytes: int) -> Program:
         """The program for tensors of a size, and threads for all its messages."""
-        piece_bytes = gradient_bytes / max(self._schedule.pieces, 1)
-        program = Program.of(self._schedule, dist.get_rank(self._group), piece_bytes=piece_bytes)
+        rank = dist.get_rank(self._group)
+        program = Program.of(self._schedule, rank, gradient_bytes=gradient_bytes)
         self._have_threads(program.at_once)
         return program
 
@@ -269,7 +269,7 @@ class _Run:
         self.tracker = tracker
         self.reduction: Reduction = reduction
         self.pieces = [flat[a:b] for a, b in itertools.pairwise(at)]
-        self.places = messages.scratch(flat, tracker.program.places, at[1] - at[0])
+        self.places = messages.scratch(flat, tracker.program.places, int(np.diff(at).max()))
         self.call = PendingCollective()
         self._perform = messages.perform
         self._lock = threading.Lock()

@@ -21,7 +21,12 @@ from gradweave.schedulers.scheduler import Scheduler, check_counts
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
 
-LARGEST = {"pieces_per_server": 64, "workers": 256, "max_booleans": 10**8}
+LARGEST = {
+    "pieces_per_server": 64,
+    "workers": 256,
+    "open_questions": 1_000_000,
+    "max_booleans": 10**8,
+}
 """Largest values of the options that count something; the smallest is 1."""
 
 
@@ -51,6 +56,9 @@ class Exact(Scheduler):
     """CP-SAT's workers; with more than one, results vary from run to run."""
     effort: float = 60.0
     """Most deterministic time for one round count; a unit took one to three seconds."""
+    open_questions: int | None = None
+    """Round counts left unanswered at most before the search ends; as many as there are between the
+    bound and the best known if not given, halving the distance each time."""
     max_booleans: int = 400_000
     """Largest question asked; more booleans are refused in one line."""
 
@@ -159,6 +167,7 @@ class Exact(Scheduler):
         least, because = self._bound(choice)
         effort = Effort(question.seed, self.workers, self.effort, None)
         search = Search(choice, least, because, effort, question.deadline, self.max_booleans)
+        search.open_questions = self.open_questions
         given = [gather for made in question.start_from for gather in gathers(made, choice)]
         valid = [gather for gather in given if fits(gather, choice)]
         valid.append(quick(choice, question.seed, least))

@@ -26,6 +26,8 @@ class Search:
     """For one question; its seconds are replaced by what is left."""
     deadline: float | None
     max_booleans: int
+    open_questions: int | None = None
+    """Questions left unanswered at most; None for no limit."""
     best: Schedule | None = None
     hints: Sequence[Schedule] = ()
     """All-gathers to look near, where there is no best one."""
@@ -61,14 +63,14 @@ class Search:
         assert self.best is not None
         if self.best.rounds > self.impossible_below:
             self.check_size(self.impossible_below)
-        unanswered = self.impossible_below - 1
+        unanswered, hard = self.impossible_below - 1, 0
         while self.best.rounds > max(unanswered + 1, self.impossible_below):
             sure = unanswered < self.impossible_below
             rounds = self.impossible_below if sure else (unanswered + self.best.rounds) // 2
             last = rounds + 1 == self.best.rounds
             if self._ask(rounds, share=1.0 if last else 0.5) is None:
-                unanswered = rounds
-            if self.deadline is not None and clock.now() >= self.deadline:
+                unanswered, hard = rounds, hard + 1
+            if hard == self.open_questions or self._seconds_left() == 0.0:
                 break
         return Stage(self.best, self.impossible_below, self.because)
 

@@ -84,6 +84,7 @@ def _rows(schedule: Schedule, rows: np.ndarray, topology: Topology) -> Schedule:
         op=schedule.op[rows],
         route_nodes=nodes,
         route_offsets=offsets,
+        shares=None,
     )
 
 

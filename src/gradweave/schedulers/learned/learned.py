@@ -42,8 +42,8 @@ ROUTES = 4
 FEW, NEAREST = 64, 48
 """Above so many servers each keeps its hops to so many nearest ones: behind large switches the hops
 that share a link are the square of the servers."""
-TEN_SECONDS, A_MINUTE = 10.0, 60.0
-A_TRANSFER_S, A_CHOICE_S, A_WORKLOAD_S = 1e-5, 1.5e-8, 6e-9
+A_MOMENT, TEN_SECONDS, A_MINUTE = 0.3, 10.0, 60.0
+A_TRANSFER_S, A_CHOICE_S, A_WORKLOAD_S = 2e-5, 4e-8, 1.2e-8
 """What an episode takes on one core, roughly: for each transfer; for each hop and tree that is
 looked at for it; and for each workload in each round."""
 
@@ -112,6 +112,7 @@ class Learned(Scheduler):
         instance = Instance(
             topology, stage, self.trees, routes=self.routes, nearest=_nearest(topology)
         )
+        _check_time(instance, deadline)
         samples = _samples(instance) if self.samples is None else self.samples
         best = best_of(
             CompiledInstance.of(instance),
@@ -137,19 +138,39 @@ def _samples(instance: Instance) -> int:
     Raises:
         NoScheduleError: where one episode alone takes over a minute.
     """
+    episode_s = _episode_s(instance)
+    if episode_s > A_MINUTE:
+        raise NoScheduleError(
+            f"learned: one episode on {instance.topology.num_servers} servers takes about "
+            f"{episode_s:.0f} s; give samples, such as samples=0, to play it all the same"
+        )
+    return int(min(64, TEN_SECONDS // episode_s))
+
+
+def _check_time(instance: Instance, deadline: float | None) -> None:
+    """Refuses to begin an episode that takes longer than there is time.
+
+    Raises:
+        NoScheduleError: saying how long it takes.
+    """
+    if deadline is None:
+        return
+    episode_s, left_s = _episode_s(instance), deadline - clock.now()
+    if episode_s > max(left_s, A_MOMENT):
+        raise NoScheduleError(
+            f"learned: one episode takes about {episode_s:.1f} s; {max(left_s, 0.0):.1f} are left"
+        )
+
+
+def _episode_s(instance: Instance) -> float:
+    """Seconds that one episode takes on one core, roughly."""
     hops, servers = instance.hops, instance.topology.num_servers
     on_link = np.bincount(hops.links)
     beside = float(np.square(on_link).sum()) / len(hops.source)  # hops that share a hop's links
     choices = len(hops.source) + servers + beside
     transfer_s = A_TRANSFER_S + choices * A_CHOICE_S
     round_s = len(hops.source) * servers * A_WORKLOAD_S
-    episode_s = servers * (servers - 1) * transfer_s + instance.bound * round_s
-    if episode_s > A_MINUTE:
-        raise NoScheduleError(
-            f"learned: one episode on {servers} servers takes about {episode_s:.0f} s; "
-            "give samples, such as samples=0, to play it all the same"
-        )
-    return int(min(64, TEN_SECONDS // episode_s))
+    return servers * (servers - 1) * transfer_s + instance.bound * round_s
 
 
 def best_of(
@@ -177,7 +198,9 @@ def best_of(
     best: Episode | None = None
 
     def episode(number: int) -> Episode:
-        return play(problem, weights, seed=(seed, number), temperature=float(number > 0))
+        until = None if number == numbers[0] else deadline
+        heat = float(number > 0)
+        return play(problem, weights, seed=(seed, number), temperature=heat, deadline=until)
 
     with ThreadPoolExecutor(workers) as pool:
         for first in range(0, len(numbers), workers):

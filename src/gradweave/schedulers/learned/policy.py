@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave import clock
 from gradweave.schedulers.instance import NEVER, Instance
 
 if TYPE_CHECKING:
@@ -485,6 +486,7 @@ def play(
     temperature: float = 1.0,
     select: bool = True,
     max_rounds: int | None = None,
+    deadline: float | None = None,
 ) -> Episode:
     """One episode of the policies.
 
@@ -495,12 +497,13 @@ def play(
         temperature: of the draws; 0 takes the best actions, ties broken at random.
         select: whether flow-tree selection acts; if not, every tree is selected.
         max_rounds: after which to give up; eight times the bound if not given.
+        deadline: of `clock.now`, in seconds, after which to give up.
     """
     episode, rng = OngoingEpisode(problem), np.random.default_rng(seed)
     if max_rounds is None:
         max_rounds = 8 * problem.instance.bound + 8
     while episode.left:
-        late = episode.round >= max_rounds
+        late = episode.round >= max_rounds or (deadline is not None and clock.now() > deadline)
         if late or not episode.play_round(weights, rng, temperature, select):
             return Episode(-1, episode.sent_round, episode.sent_hop)
     return Episode(episode.round, episode.sent_round, episode.sent_hop)

@@ -22,7 +22,7 @@ DEFAULT: tuple[Scheduler, ...] = (
     Grown(),
     Learned(),
     Merged(),
-    Exact(effort=3.0),
+    Exact(effort=1.5, open_questions=1),
 )
 """What `solve` tries where nothing else is asked for. Its order is that of `in_order`."""
 
@@ -35,11 +35,11 @@ def in_order(
 ) -> list[Scheduler]:
     """The strategies in the order to try them: repairs, promising rings, then as they stand.
 
-    A ring is promising where it can meet the bound: it never hands a link from one pair of servers
-    to another, so of schedules with equally few rounds it is the one whose time real networks hold
-    best (docs/design/execution.md). On large networks, and on families whose symmetry is known,
-    trees mapped by a symmetry come before grown ones: the former cost as much as one tree, the
-    latter as much as all.
+    A ring is promising where it can meet the bound, each step in one round: it never hands a link
+    from one pair of servers to another, so of schedules with equally few rounds it is the one whose
+    time real networks hold best (docs/design/execution.md). On large networks, and on families
+    whose symmetry is known, trees mapped by a symmetry come before grown ones: the former cost as
+    much as one tree, the latter as much as all.
 
     Args:
         schedulers: the strategies.
@@ -54,7 +54,7 @@ def in_order(
     def place(one: Scheduler) -> int:
         if isinstance(one, Repair):
             return 0
-        if isinstance(one, Ring) and ring_may_do:
+        if isinstance(one, Ring) and ring_may_do and one.steps_fit_rounds(topology):
             return 1
         return 2 if symmetric_first and isinstance(one, Symmetric) else 3
 

@@ -1,6 +1,9 @@
 """How many pieces each server's part of the gradient is cut into."""
 
+import math
+
 import numpy as np
+from numpy.typing import NDArray
 
 from gradweave.bounds import Bottleneck, throughput
 from gradweave.schedule.schedule import Collective
@@ -12,20 +15,26 @@ TRIED = 3
 """Most numbers of pieces that are tried because of how whole pieces fill the bottleneck."""
 WORTH = 1e-3
 """Gain, relative to the least time, for which a larger number of pieces is tried."""
+SPREADING = 0.1
+"""What the overhead of more messages at the bottleneck may cost, relative to the least time, for
+pieces that spread sooner beyond it."""
 
 
-def piece_counts(topology: Topology, collective: Collective) -> tuple[int, ...]:
+def piece_counts(
+    topology: Topology, collective: Collective, gradient_bytes: float = math.inf
+) -> tuple[int, ...]:
     """Numbers of pieces per server with which whole pieces fill the bottleneck best, ascending.
 
     In the least time, each link of the bottleneck carries its bandwidth times that time. Where that
     is no whole number of pieces, the stage takes longer: with five pieces per server a torus of
     4×2×3 takes the least time, with one 8.7 % more. Each number returned is better than all smaller
-    ones, but for the last, a multiple of the best: the smaller the pieces, the sooner the last one
-    has spread beyond the bottleneck.
+    ones, the overhead of messages counted, but for the last, a multiple of the best: the smaller
+    the pieces, the sooner the last one has spread beyond the bottleneck.
 
     Args:
         topology: the network.
         collective: a stage, or both.
+        gradient_bytes: size of the whole gradient; if not given, messages cost nothing beside it.
 
     >>> import gradweave as gw
     >>> piece_counts(gw.topology.torus((4, 2, 3)), "all_gather")
@@ -33,40 +42,57 @@ def piece_counts(topology: Topology, collective: Collective) -> tuple[int, ...]:
     """
     stages = throughput(topology, collective).bottlenecks
     crossing = [_crossing(topology, bottleneck) for bottleneck in stages]
-    excess = {
-        count: max(
-            _excess(bandwidth, bottleneck.pieces * count)
-            for bottleneck, bandwidth in zip(stages, crossing, strict=True)
+
+    def excess_of(count: int) -> float:
+        """How much longer than the least time the bottleneck takes, at worst."""
+        size, overhead = gradient_bytes / (topology.num_servers * count), topology.overhead_s
+        if math.isinf(size):
+            size, overhead = 1.0, np.zeros(len(overhead))
+        return max(
+            _excess(topology.bandwidth_bytes_per_s[links] / size, overhead[links], stage, count)
+            for stage, links in zip(stages, crossing, strict=True)
         )
-        for count in range(1, MOST + 1)
-    }
+
+    excess = {count: excess_of(count) for count in range(1, MOST + 1)}
     better = [1]
     for count in range(2, MOST + 1):
         if excess[count] < excess[better[-1]] - WORTH:
             better.append(count)
-    multiple = MOST // better[-1] * better[-1]
-    return tuple(sorted({1, *better[-(TRIED - 1) :], multiple}))
+    best = better[-1]
+    cheap = [
+        multiple
+        for multiple in range(best, MOST + 1, best)
+        if excess[multiple] <= excess[best] + SPREADING
+    ]
+    return tuple(sorted({1, *better[-(TRIED - 1) :], cheap[-1]}))
 
 
-def _crossing(topology: Topology, bottleneck: Bottleneck) -> Floats:
-    """Bandwidths of the link directions that a bottleneck's pieces cross."""
+def _crossing(topology: Topology, bottleneck: Bottleneck) -> NDArray[np.bool_]:
+    """[L] whether a bottleneck's pieces cross a link direction."""
     inside = np.zeros(topology.num_nodes, bool)
     inside[[*bottleneck.servers, *bottleneck.switches]] = True
     if bottleneck.kind == "ports":  # all servers', in one direction
         ends = topology.source if bottleneck.leaving else topology.target
-        return topology.bandwidth_bytes_per_s[topology.is_server[ends]]
+        return topology.is_server[ends]
     start, end = inside[topology.source], inside[topology.target]
-    crosses = start & ~end if bottleneck.leaving else end & ~start
-    return topology.bandwidth_bytes_per_s[crosses]
+    return start & ~end if bottleneck.leaving else end & ~start
 
 
-def _excess(bandwidth: Floats, pieces: int) -> float:
-    """How much longer so many whole pieces take over parallel links than at their full bandwidth.
+def _excess(bandwidth: Floats, overhead: Floats, stage: Bottleneck, count: int) -> float:
+    """How much longer whole pieces take over parallel links than their bytes at full bandwidth.
 
     The time is the least at which the whole pieces that each link has carried are enough.
+
+    Args:
+        bandwidth: of each link, in pieces per second.
+        overhead: of each link, in seconds a piece.
+        stage: the bottleneck.
+        count: pieces per server.
     """
-    ideal = pieces / float(bandwidth.sum())
-    values, links = np.unique(bandwidth, return_counts=True)
+    pieces = stage.pieces * count
+    least = pieces / float(bandwidth.sum())
+    values, links = np.unique(1 / (overhead + 1 / bandwidth), return_counts=True)
+    ideal = pieces / float((values * links).sum())
     most = np.ceil(ideal * values * 2) + 1
     ends = np.unique(
         np.concatenate(
@@ -75,4 +101,4 @@ def _excess(bandwidth: Floats, pieces: int) -> float:
     )
     ends = ends[ends >= ideal * (1 - 1e-12)]
     carried = (np.floor(ends[:, None] * values * (1 + 1e-12)) * links).sum(axis=1)
-    return float(ends[np.argmax(carried >= pieces)] / ideal - 1)
+    return float(ends[np.argmax(carried >= pieces)] / least - 1)

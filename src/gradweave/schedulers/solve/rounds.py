@@ -74,6 +74,8 @@ def solve_for_rounds(
 
 def _pieces_in_all(scheduler: Scheduler, topology: Topology) -> int:
     each = getattr(scheduler, "pieces_per_server", 1)
+    if scheduler.own_pieces:
+        return 0
     return 1 if in_one_piece(scheduler) else each * topology.num_servers
 
 

@@ -1,8 +1,11 @@
 """The schedule that takes the least time for a gradient's size, latency and bandwidths."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
 
 from gradweave import clock
 from gradweave.bounds import Bound
@@ -11,7 +14,12 @@ from gradweave.schedule.compose import overlap
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, Provenance, Schedule, StatedBound
 from gradweave.schedulers.scheduler import Scheduler, may_forward, to_spec
 from gradweave.schedulers.solve.pieces import piece_counts
-from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, seconds_bound, timing_of
+from gradweave.schedulers.solve.seconds_bound import (
+    MAX_TIMED,
+    has_equal_links,
+    seconds_bound,
+    timing_of,
+)
 from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for, in_one_piece
 from gradweave.schedulers.solve.variants import rated, refitted, split
 from gradweave.schedulers.textbook.binomial import Binomial
@@ -19,9 +27,11 @@ from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, Recu
 from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
+from gradweave.schedulers.trees.steps import fewest_steps
 from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.schedulers.trees.timed import Timed
-from gradweave.simulate import seconds
+from gradweave.schedulers.unequal.packed import Packed
+from gradweave.simulate import seconds, steps
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
 
@@ -37,6 +47,7 @@ FOR_SECONDS: tuple[Scheduler, ...] = (
     Merged(tries=1),
     Grown(restarts=64),
     Timed(),
+    Packed(),
     Ring(order="hamiltonian"),
     Ring(order="hamiltonian", directions=2),
 )
@@ -49,8 +60,15 @@ MAX_IN_PIECES = 100_000
 """Largest number of transfers of a stage for which more than one piece per server is tried."""
 MAX_OVERLAPPED = 100_000
 """Schedules with more transfers are not tried with overlapping stages."""
+MAX_PACKED = 128
+"""Servers up to which shares are looked for, where links are unequal: the programme's time grows
+with their cube and more."""
 NEAR = 1e-3
 """How near the least time possible a schedule ends the search, relative to it."""
+MAX_STEPPED, STEPPED_RESTARTS = 128, 16
+"""Servers up to which schedules of fewer transfers in a row are tried, and runs for each."""
+MAX_RECUT = 10_000_000
+"""Transfers that the coarser cuts of the best schedule may have together to be tried all."""
 WORTH = 0.005
 """Gain of finer parts below which no finer ones are tried: each part has a cost outside the
 model."""
@@ -72,7 +90,8 @@ def solve_for_seconds(
     Each strategy's schedule is tried as it is, with its stages overlapping, and with pieces cut
     into 2, 4, … parts for as long as that is worth it; strategies that take several pieces per
     server also with those; and where capacities do not tell the bandwidths, merged trees also with
-    capacities that do. The least time in the event model wins, the first among equals.
+    capacities that do. The least time in the event model wins, the first among equals; of that
+    schedule all coarser cuts are tried, so that none of them is faster.
 
     Raises:
         OptionError: for a gradient without bytes, or strategies that do not compare.
@@ -85,7 +104,12 @@ def solve_for_seconds(
     started = clock.now()
     if schedulers is None:
         whole = collective == "all_reduce"
-        schedulers = [one for one in FOR_SECONDS if whole or not in_one_piece(one)]
+        uneven = not has_equal_links(topology) and topology.num_servers <= MAX_PACKED
+        schedulers = [
+            one
+            for one in FOR_SECONDS
+            if (whole or not in_one_piece(one)) and (uneven or not one.own_pieces)
+        ]
     elif collective != "all_reduce" and len({in_one_piece(one) for one in schedulers}) > 1:
         raise OptionError(
             f"solve: a {collective} to one root and to all servers do not compare; give strategies "
@@ -99,6 +123,7 @@ def solve_for_seconds(
             break
         progress(f"trying {to_spec(scheduler)}{search.so_far}")
         search.attempt(scheduler)
+    search.cut_coarser()
     progress("finding the least time possible")
     return search.solution(started)
 
@@ -110,6 +135,8 @@ class _Candidate:
     schedule: Schedule
     scheduler: Scheduler
     seconds: float
+    base: Schedule
+    """The same before it was cut into parts."""
     parts: int = 1
     overlapped: bool = False
 
@@ -128,8 +155,11 @@ class _Search:
         self.attempts: list[Attempt] = []
         self.best: _Candidate | None = None
         self.rated = rated(self.topology)
+        self._whole = self.collective == "all_reduce"
         small = self.topology.num_nodes <= MAX_TIMED
-        self.piece_counts = piece_counts(self.topology, self.collective) if small else (1,)
+        self.piece_counts = (
+            piece_counts(self.topology, self.collective, self.gradient_bytes) if small else (1,)
+        )
         self._least = (
             seconds_bound(self.topology, self.collective, self.gradient_bytes).seconds
             if small
@@ -154,19 +184,59 @@ class _Search:
         if best is None:
             self.attempts.append(Attempt(scheduler, None, wall_s, reason))
             return
+        self._add(best, wall_s)
+
+    def cut_coarser(self) -> None:
+        """Tries the best schedule's coarser cuts: fewer pieces per server, then fewer parts.
+
+        Finer and finer parts are tried by doubling, and numbers of pieces by how they fill the
+        bottleneck, so that one between two may be faster.
+        """
+        if self.best is None or self.done or self._late():
+            return
+        started, best = clock.now(), self.best
+        for scheduler in self._in_fewer_pieces(best.scheduler):
+            if self._late():
+                break
+            with contextlib.suppress(NoScheduleError):
+                for candidate in self._variants(
+                    self._schedule(scheduler, self.topology), scheduler
+                ):
+                    best = min(best, candidate, key=lambda one: one.seconds)
+        finest, base = best, best.base
+        step = max(1, finest.parts**2 * base.num_transfers // (2 * MAX_RECUT))
+        for parts in range(finest.parts - 1, 0, -step):
+            if self._late():
+                break
+            candidate = self._cut(base, finest.scheduler, parts, finest.overlapped)
+            best = min(best, candidate, key=lambda one: one.seconds)
+        if best is not self.best:
+            self._add(best, clock.now() - started)
+
+    def _in_fewer_pieces(self, scheduler: Scheduler) -> list[Scheduler]:
+        """A strategy with the divisors of its number of pieces, and the powers of 2 below."""
+        count = getattr(scheduler, "pieces_per_server", 1)
+        return [
+            _in_pieces(scheduler, fewer)
+            for fewer in range(count - 1, 1, -1)
+            if fewer not in self.piece_counts and (count % fewer == 0 or fewer.bit_count() == 1)
+        ]
+
+    def _add(self, candidate: _Candidate, wall_s: float) -> None:
+        """Records a strategy's best schedule, and keeps it where none is better."""
         self.attempts.append(
             Attempt(
-                best.scheduler,
-                best.schedule.rounds,
+                candidate.scheduler,
+                candidate.schedule.rounds,
                 wall_s,
-                seconds=best.seconds,
-                barrier_seconds=seconds(best.schedule, self.gradient_bytes, "rounds"),
-                pieces=best.schedule.pieces,
-                overlapped=best.overlapped,
+                seconds=candidate.seconds,
+                barrier_seconds=seconds(candidate.schedule, self.gradient_bytes, "rounds"),
+                pieces=candidate.schedule.pieces,
+                overlapped=candidate.overlapped,
             )
         )
-        if self.best is None or best.seconds < self.best.seconds:
-            self.best = best
+        if self.best is None or candidate.seconds < self.best.seconds:
+            self.best = candidate
 
     @property
     def done(self) -> bool:
@@ -189,8 +259,9 @@ class _Search:
 
     def _schedules(self, scheduler: Scheduler) -> Iterator[tuple[Schedule, Scheduler]]:
         """A strategy's schedules: its own, with more pieces per server, and by bandwidth."""
-        if isinstance(scheduler, Timed) and math.isinf(scheduler.gradient_bytes):
-            scheduler = dataclasses.replace(scheduler, gradient_bytes=self.gradient_bytes)
+        if math.isinf(getattr(scheduler, "gradient_bytes", 0.0)):
+            size: dict[str, float] = {"gradient_bytes": self.gradient_bytes}
+            scheduler = dataclasses.replace(scheduler, **size)
         schedulers = [scheduler]
         if any(field.name == "pieces_per_server" for field in dataclasses.fields(scheduler)):
             own = getattr(scheduler, "pieces_per_server")  # noqa: B009
@@ -200,10 +271,34 @@ class _Search:
                 if count > own and count * self.topology.num_servers**2 <= MAX_IN_PIECES
             ]
         for each in schedulers:
-            yield self._schedule(each, self.topology), each
-        if self.rated is not None and not in_one_piece(scheduler):
+            schedule = self._schedule(each, self.topology)
+            yield schedule, each
+            yield from self._in_fewer_steps(each, schedule)
+        if self.rated is not None and not in_one_piece(scheduler) and not scheduler.own_pieces:
             for each in schedulers:
                 yield refitted(self._schedule(each, self.rated), self.topology), each
+
+    def _in_fewer_steps(
+        self, scheduler: Scheduler, schedule: Schedule
+    ) -> Iterator[tuple[Schedule, Scheduler]]:
+        """Grown trees with fewer transfers in a row, as few as can be or one more.
+
+        Only where the latencies and overheads saved would be worth it. SCCL's trade-off.
+        """
+        network = self.topology
+        if not isinstance(scheduler, Grown) or scheduler.steps or network.num_servers > MAX_STEPPED:
+            return
+        least, stages = fewest_steps(network), 2 if self._whole else 1
+        link_s = float((network.latency_s + network.overhead_s).max())
+        hop_s = link_s * int(np.diff(schedule.route_offsets).max() - 1)
+        duration_s = seconds(schedule, self.gradient_bytes, "events")
+        for fewer in range(least, min(least + 2, steps(schedule) // stages)):
+            saved_s = (steps(schedule) - stages * fewer) * hop_s
+            if saved_s < WORTH * duration_s or self._late():
+                break
+            restarts = min(scheduler.restarts or STEPPED_RESTARTS, STEPPED_RESTARTS)
+            with_fewer = dataclasses.replace(scheduler, steps=fewer, restarts=restarts)
+            yield self._schedule(with_fewer, network), with_fewer
 
     def _schedule(self, scheduler: Scheduler, topology: Topology) -> Schedule:
         left = self.deadline - clock.now()
@@ -216,21 +311,31 @@ class _Search:
 
     def _variants(self, schedule: Schedule, scheduler: Scheduler) -> Iterator[_Candidate]:
         """A schedule as it is and with overlapping stages, in ever finer parts."""
-        bases = [schedule]
         staged = (schedule.op == REDUCE).any() and (schedule.op == COPY).any()
-        if self.collective == "all_reduce" and staged and schedule.num_transfers <= MAX_OVERLAPPED:
-            bases.append(overlap(schedule))
-        for base in bases:
+        staged &= sum(schedule.stages.values()) == schedule.rounds  # else they overlap already
+        few = schedule.num_transfers <= MAX_OVERLAPPED
+        for overlapping in (False, True):
+            if overlapping and (self._late() or not (self._whole and staged and few)):
+                break
+            base = overlap(schedule) if overlapping else schedule
             parts, last = 1, math.inf
             while parts == 1 or parts * base.num_transfers <= MAX_TRANSFERS:
-                finer = split(base, parts)
-                duration_s = seconds(finer, self.gradient_bytes, "events")
-                if duration_s > last * (1 - WORTH):
+                begun = clock.now()
+                candidate = self._cut(base, scheduler, parts, overlapping)
+                if candidate.seconds > last * (1 - WORTH):
                     break
-                yield _Candidate(finer, scheduler, duration_s, parts, base is not schedule)
-                if self._late() or parts == MAX_PARTS:
+                yield candidate
+                next_s = 2 * (clock.now() - begun)  # the next has twice as many transfers
+                if clock.now() + next_s >= self.deadline or parts == MAX_PARTS:
                     break
-                parts, last = 2 * parts, duration_s
+                parts, last = 2 * parts, candidate.seconds
+
+    def _cut(
+        self, base: Schedule, scheduler: Scheduler, parts: int, overlapped: bool
+    ) -> _Candidate:
+        cut = split(base, parts)
+        duration_s = seconds(cut, self.gradient_bytes, "events")
+        return _Candidate(cut, scheduler, duration_s, base, parts, overlapped)
 
     def solution(self, started: float) -> Solution:
         """The best candidate, verified, beside its bounds."""

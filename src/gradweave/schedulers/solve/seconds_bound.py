@@ -1,12 +1,13 @@
 """How little time an all-reduce can take, and how a schedule's time compares."""
 
 import dataclasses
+import heapq
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gradweave.bounds import throughput
-from gradweave.schedule.schedule import Collective, Schedule
+from gradweave.bounds import Throughput, least_seconds, throughput
+from gradweave.bounds.least_seconds import latencies
+from gradweave.schedule.schedule import REDUCE, Collective, Schedule
 from gradweave.simulate import seconds
 from gradweave.topology.topology import Topology
 
@@ -15,35 +16,41 @@ MAX_TIMED = 512
 
 _ROUNDING = 1e-9
 
-MAX_STARTS = 64
-"""Servers from which distances are measured; fewer than all give a bound that holds all the
-same."""
-
 
 @dataclasses.dataclass(frozen=True)
 class SecondsBound:
-    """No schedule takes less time, in either model of `gradweave.simulate.seconds`, and why."""
+    """No schedule takes less time, in any model of `gradweave.simulate.seconds`, and why."""
 
     latency_s: float
-    """Largest latency from a server to another one: a contribution must travel that far."""
+    """Largest latency from a server to another one, and one message's overhead: a contribution
+    must travel that far."""
     bandwidth_s: float
-    """Time that the gradient's bytes need to cross the tightest cut, or all servers' ports, and the
-    least latency after the last of them."""
+    """Time that the gradient's bytes need to cross the tightest cut, or all servers' ports, with
+    the overhead of the messages that it takes, and the least latency after the last of them."""
     reason: str
     """What limits the bandwidth; empty where nothing is known of it."""
+    messages_s: float = 0.0
+    """Time in which messages without bytes can reach all servers from one, or one from all, where
+    each holds its sender's and its receiver's links for its overhead."""
 
     @property
     def seconds(self) -> float:
-        """The larger of the two. Their sum would be no bound: bytes cross while others travel."""
-        return max(self.latency_s, self.bandwidth_s)
+        """The largest. Their sum would be no bound: bytes cross while others travel."""
+        return max(self.latency_s, self.messages_s, self.bandwidth_s)
 
     @property
     def kind(self) -> str:
-        """``latency`` or ``bandwidth``, whichever is larger."""
-        return "latency" if self.latency_s >= self.bandwidth_s else "bandwidth"
+        """``latency``, ``messages`` or ``bandwidth``, whichever is largest."""
+        if self.latency_s >= self.seconds:
+            return "latency"
+        return "messages" if self.messages_s >= self.seconds else "bandwidth"
 
     def __str__(self) -> str:
-        why = self.reason if self.kind == "bandwidth" else "to the farthest server and no byte more"
+        why = {
+            "latency": "to the farthest server and no byte more",
+            "messages": "from one server to all, or back, and no byte more",
+            "bandwidth": self.reason,
+        }[self.kind]
         return f"at least {1e3 * self.seconds:.4g} ms ({self.kind}): {why}"
 
 
@@ -77,12 +84,15 @@ def timing_of(schedule: Schedule, gradient_bytes: float) -> Timing:
         schedule: a valid schedule.
         gradient_bytes: size of the whole gradient.
     """
-    roots = np.unique(schedule.root, return_counts=True)[1]
+    topology = schedule.topology
+    rooted = np.bincount(topology.rank[schedule.root], schedule.share, topology.num_servers)
+    own = schedule.source == schedule.root[schedule.piece]
     bound = seconds_bound(
-        schedule.topology,
+        topology,
         schedule.collective,
         gradient_bytes,
-        equal_roots=len(roots) == schedule.topology.num_servers and np.ptp(roots) == 0,
+        equal_roots=bool(np.ptp(rooted) < _ROUNDING),
+        trees=not (own & (schedule.op == REDUCE)).any(),
         aggregating_switches=bool(schedule.scheduler.options.get("aggregating_switches")),
     )
     events, barriers = (seconds(schedule, gradient_bytes, model) for model in ("events", "rounds"))
@@ -100,15 +110,19 @@ def seconds_bound(
     gradient_bytes: float,
     *,
     equal_roots: bool = True,
+    trees: bool = True,
     aggregating_switches: bool = False,
 ) -> SecondsBound:
     """The least time for a collective, whatever its trees, pieces and overlap.
 
     Latency: the contribution of each server must reach every other (of a stage, every root), and no
-    way is shorter than the shortest. Bandwidth: the whole gradient leaves every set of servers, and
-    each byte enters servers 2(N−1) times in an all-reduce (`gradweave.bounds.throughput`). A term
-    in log2 N rounds is left out on purpose: in the event model a server can receive from all others
-    within one latency, so that no number of doublings is needed.
+    way is shorter than the shortest. Messages: what one server knows reaches the others in messages
+    that hold links for their overhead, so that those who know it grow no faster than in the LogP
+    model; without overhead a server could receive from all others within one latency, so that no
+    number of doublings is needed. Bandwidth: the whole gradient leaves every set of servers, and
+    each byte enters servers 2(N−1) times in an all-reduce (`gradweave.bounds.throughput`); where
+    links are unequal, also what trees for parts of any size can do at best
+    (`gradweave.bounds.least_seconds`).
 
     Args:
         topology: the network; bandwidths count, capacities do not.
@@ -116,27 +130,72 @@ def seconds_bound(
         gradient_bytes: size of the whole gradient.
         equal_roots: whether each server is the root of an equal part; if not, a stage has a bound
             from latency alone.
+        trees: whether each part is summed at its root alone. If not, partners may exchange sums, as
+            in recursive doubling, and what holds for trees is left out.
         aggregating_switches: whether switches add; then latency alone bounds the time.
+
+    Source: Karp, Sahay, Santos and Schauser, "Optimal broadcast and summation in the LogP model",
+        1993, for the messages.
     """
-    latency = float(_latencies(topology).max())
-    if aggregating_switches or (collective != "all_reduce" and not equal_roots):
+    overhead = float(topology.overhead_s.min())
+    latency = float(latencies(topology).max()) + overhead
+    if aggregating_switches:
         return SecondsBound(latency, 0.0, "")
+    messages = _spreading(topology, overhead)
+    if collective != "all_reduce" and not equal_roots:
+        return SecondsBound(latency, 0.0, "", messages)
     best = throughput(topology, collective, overlap=collective == "all_reduce")
-    least = float(topology.latency_s[topology.is_server[topology.source]].min())
-    return SecondsBound(latency, best.seconds(gradient_bytes) + least, str(best))
+    held = overhead
+    if collective != "all_reduce":
+        held = max(held, overhead * _messages_in_sequence(topology, best))
+    crossing = best.seconds(gradient_bytes) + held + _least_latency(topology)
+    reason = str(best)
+    # Where links are alike the cuts and ports say nearly the same, in less time.
+    if collective == "all_reduce" and trees and not has_equal_links(topology):
+        least = least_seconds(topology, gradient_bytes)
+        if least.bandwidth_s > crossing:
+            crossing, reason = least.bandwidth_s, str(least.prices)
+    return SecondsBound(latency, crossing, reason, messages)
 
 
-def _latencies(topology: Topology) -> NDArray[np.float64]:
-    """[S, N] least latency from some servers to each server, by any way."""
-    count = topology.num_servers
-    chosen = topology.servers[np.linspace(0, count - 1, min(count, MAX_STARTS)).astype(np.int64)]
-    least = np.full((topology.num_nodes, len(chosen)), np.inf)
-    least[chosen, np.arange(len(chosen))] = 0.0
-    while True:
-        shorter = least.copy()
-        np.minimum.at(
-            shorter, topology.target, least[topology.source] + topology.latency_s[:, None]
-        )
-        if (shorter == least).all():
-            return least[topology.servers].T
-        least = shorter
+def _least_latency(topology: Topology) -> float:
+    """Of a message: that of some server's link."""
+    return float(topology.latency_s[topology.is_server[topology.source]].min())
+
+
+def _slowest(topology: Topology) -> float:
+    """Bytes per second that a transfer has at least: a share of some link."""
+    return float((topology.bandwidth_bytes_per_s / topology.capacity).min())
+
+
+def _messages_in_sequence(topology: Topology, stage: Throughput) -> float:
+    """How many messages follow each other over a link of the bottleneck, evenly divided.
+
+    Each piece of the bottleneck is a message of its own, since each has its own root; and while a
+    message holds a link, it takes at least the slowest transfer's bandwidth of it.
+    """
+    (bottleneck,) = stage.bottlenecks
+    at_once = float(bottleneck.bandwidth_bytes_per_s) / _slowest(topology)
+    return bottleneck.pieces / at_once
+
+
+def _spreading(topology: Topology, overhead: float) -> float:
+    """[s] until messages can have reached all servers from one, every server sending all the time.
+
+    The k-th message of a server that knows since t arrives at t + latency + overhead · max(1, k/p),
+    where p is the number of transfers that the links of a server carry at once, at most. The
+    earliest N−1 arrivals are the fastest broadcast. O(N log N).
+    """
+    latency, count = _least_latency(topology), topology.num_servers
+    carried = topology.bandwidth_bytes_per_s / _slowest(topology)
+    ports = max(
+        float(np.bincount(ends, carried, topology.num_nodes)[topology.servers].max())
+        for ends in (topology.source, topology.target)
+    )
+    time, arrivals = 0.0, [(latency + overhead, 0.0, 1)]
+    for _ in range(count - 1):
+        time, since, k = heapq.heappop(arrivals)
+        follows = since + latency + overhead * max(1.0, (k + 1) / ports)
+        heapq.heappush(arrivals, (follows, since, k + 1))
+        heapq.heappush(arrivals, (time + latency + overhead, time, 1))
+    return time * (1 - _ROUNDING)

@@ -90,13 +90,13 @@ def bound_for(
     Args:
         topology: the network.
         collective: a stage, or both.
-        schedulers: the strategies. Of one piece with one root, only the distance that it must go
-            bounds the rounds.
+        schedulers: the strategies. Of one piece with one root, or as many as a strategy likes, only
+            the distance that one must go bounds the rounds.
         parts: how many each piece is cut into afterwards.
         overlap: whether the stages are made to overlap afterwards.
     """
     forwarding = any(may_forward(scheduler) for scheduler in schedulers)
-    if any(in_one_piece(scheduler) for scheduler in schedulers):
+    if any(in_one_piece(scheduler) or scheduler.own_pieces for scheduler in schedulers):
         return _distance(topology, forwarding)
     overlaps, aggregating_switches = (
         any(getattr(scheduler, option, False) for scheduler in schedulers)

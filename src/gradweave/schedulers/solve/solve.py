@@ -58,7 +58,9 @@ def solve(
             the same, unless time runs out. The objective seconds does not use it.
         seed: every random choice depends on it alone.
         time_limit: seconds after which no further strategy is begun, and searches return what they
-            have. A first run on a machine compiles loops; that does not count.
+            have; kept within a tenth or 0.3 s. The bound and one schedule are always found: where
+            time is too short even for them, the first run is finished in its quickest form. A first
+            run on a machine compiles loops; that does not count.
         progress: told what is about to be done.
 
     Returns:

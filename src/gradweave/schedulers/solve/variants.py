@@ -58,6 +58,7 @@ def split(schedule: Schedule, parts: int) -> Schedule:
         route_nodes=route_nodes,
         route_offsets=route_offsets,
         bound=None,
+        shares=None if schedule.shares is None else np.repeat(schedule.shares, parts),
     )
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave import clock
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import compose
 from gradweave.schedule.schedule import (
@@ -18,7 +19,7 @@ from gradweave.schedule.schedule import (
     take_rows,
 )
 from gradweave.schedulers.list_scheduling import first_fit
-from gradweave.schedulers.scheduler import Scheduler, check_counts
+from gradweave.schedulers.scheduler import SEARCHING, Scheduler, check_counts
 from gradweave.schedulers.textbook.hamiltonian import hamiltonian_orders
 from gradweave.topology.routes import follow, shortest_path_trees, switch_only_trees
 from gradweave.topology.topology import Topology
@@ -78,11 +79,23 @@ class Ring(Scheduler):
         """Pieces that each server is the root of: one for each cycle."""
         return self.cycles
 
+    def steps_fit_rounds(self, topology: Topology) -> bool:
+        """Whether, with the servers in an order that is given, each step takes one round.
+
+        Args:
+            topology: the network.
+        """
+        if self.order == "hamiltonian":
+            return True  # that is what is looked for
+        flows = _Flows.of(topology, self._orders(topology, 0, None), self.directions, False)
+        return flows.share_no_link()
+
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
+        deadline = None if time_limit is None else clock.now() + SEARCHING * time_limit
         orders = self._orders(topology, seed, time_limit)
-        flows = _Flows.of(topology, orders, self.directions, extra_step=self.steps == "paper")
+        flows = _Flows.of(topology, orders, self.directions, self.steps == "paper")
         if not self.forwarding and flows.pass_servers():
             raise NoScheduleError(
                 "some neighbours on the ring reach each other only through other servers; "
@@ -90,8 +103,9 @@ class Ring(Scheduler):
             )
         rng = np.random.default_rng(seed)
         if collective != "all_reduce":
-            return flows.stage(collective, rng)
-        return compose(flows.stage("reduce_scatter", rng), flows.stage("all_gather", rng))
+            return flows.stage(collective, rng, deadline)
+        stages = (flows.stage(one, rng, deadline) for one in ("reduce_scatter", "all_gather"))
+        return compose(*stages)
 
     def _orders(self, topology: Topology, seed: int, time_limit: float | None) -> NDArray[np.int32]:
         """[cycles, N] node ids, in order round each cycle."""
@@ -134,7 +148,7 @@ class _Flows:
     """[F+1] where each route starts."""
 
     @staticmethod
-    def of(topology: Topology, orders: NDArray, directions: int, *, extra_step: bool) -> "_Flows":
+    def of(topology: Topology, orders: NDArray, directions: int, extra_step: bool) -> "_Flows":
         """The laps of some cycles; those backward take the same routes reversed."""
         count = topology.num_servers
         parts, lengths = [], []
@@ -161,12 +175,20 @@ class _Flows:
             np.concatenate([[0], np.cumsum(np.concatenate(lengths))]),
         )
 
+    def share_no_link(self) -> bool:
+        """Whether no link carries more of the flows than it can in a round."""
+        load = np.bincount(self.topology.links_along(self.nodes, self.offsets))
+        return bool((load <= self.topology.capacity[: len(load)]).all())
+
     def pass_servers(self) -> bool:
         """Whether some flow's route passes through a server."""
         return bool(self.topology.is_server[self.nodes[inside_rows(self.offsets)]].any())
 
     def stage(
-        self, collective: Literal["reduce_scatter", "all_gather"], rng: np.random.Generator
+        self,
+        collective: Literal["reduce_scatter", "all_gather"],
+        rng: np.random.Generator,
+        deadline: float | None = None,
     ) -> Schedule:
         """One stage: as many steps as the longest lap has, a barrier after each."""
         count, scatter = self.topology.num_servers, collective == "reduce_scatter"
@@ -186,7 +208,7 @@ class _Flows:
             topology=self.topology,
             collective=collective,
             root=np.repeat(self.topology.servers, self.cycles),
-            round=self._rounds(active, rng)[active],
+            round=self._rounds(active, rng, deadline)[active],
             piece=piece[active],
             source=self.nodes[self.offsets[flow]],
             target=self.nodes[self.offsets[flow + 1] - 1],
@@ -195,18 +217,24 @@ class _Flows:
             route_offsets=route_offsets,
         )
 
-    def _rounds(self, active: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
-        """[steps, F] round of each flow of each step."""
+    def _rounds(
+        self, active: NDArray[np.bool_], rng: np.random.Generator, deadline: float | None
+    ) -> NDArray[np.int64]:
+        """[steps, F] round of each flow of each step.
+
+        After the deadline, a step of the same flows as the last takes its rounds.
+        """
         capacity = self.topology.capacity
         links = self.topology.links_along(self.nodes, self.offsets)
         first_link = self.offsets - np.arange(len(self.offsets))
-        disjoint = (np.bincount(links) <= capacity[: links.max() + 1]).all()
+        disjoint = self.share_no_link()
         rounds = np.zeros(active.shape, np.int64)
-        begin = 0
+        begin, taken = 0, 0
         for step, flows in enumerate(active):
             going = np.flatnonzero(flows)
-            taken = 0
-            if not disjoint:
+            late = deadline is not None and clock.now() >= deadline
+            alike = step > 0 and np.array_equal(flows, active[step - 1])
+            if not (disjoint or (late and alike)):
                 of_step = take_rows(links, first_link, going)
                 taken = first_fit(*of_step, capacity, rng.permutation(len(going)))
             rounds[step, going] = begin + taken

@@ -1,6 +1,7 @@
 """The search over grown all-gathers: restarts of the compiled greedy until the bound is met."""
 
 import dataclasses
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,8 @@ class Search:
     """Threads; the result depends on the seed alone, however many there are, unless time runs
     out."""
     deadline: float | None = None
-    """Of `clock.now`, in seconds; one restart is always made."""
+    """Of `clock.now`, in seconds, after which nothing more is tried. One run is always made: a
+    first one that is late is finished without swaps."""
     first: int = 0
     """Number of the first restart; those before it count as made."""
 
@@ -47,6 +49,7 @@ def growth_of(
     first: NDArray,
     capacity: NDArray,
     intake: NDArray,
+    most_steps: NDArray | None = None,
 ) -> "Growth":
     """The problem in the form that the compiled search takes; see its fields."""
     from gradweave.schedulers.trees.growing_kernel import Growth
@@ -60,6 +63,7 @@ def growth_of(
         capacity=np.ascontiguousarray(capacity, np.int64),
         first_slot=np.concatenate([[0], np.cumsum(capacity, dtype=np.int64)]),
         intake=np.ascontiguousarray(intake, np.int64),
+        most_steps=np.zeros((0, 0), np.int16) if most_steps is None else most_steps,
     )
 
 
@@ -81,17 +85,18 @@ def search(
     best: NDArray[np.int64] | None = None
     pieces, servers = len(growth.root), len(growth.intake)
     fewest = pieces * servers  # an all-gather that makes progress each round takes no more
-    with ThreadPoolExecutor(how.workers) as pool:
+    with ThreadPoolExecutor(how.workers) as pool, clock.alarm(how.deadline) as late:
+
+        def run(restart: int, most: int) -> NDArray[np.int64]:
+            finish = restart == how.first
+            return _restart(growth, hints, most, target, (how.seed, restart), late, finish)
+
         for first in range(how.first, how.restarts, how.workers):
             seeds = range(first, min(first + how.workers, how.restarts))
-            tries = [
-                pool.submit(_restart, growth, hints, fewest - 1, target, how.seed, i) for i in seeds
-            ]
-            for transfers in (attempt.result() for attempt in tries):
+            for transfers in pool.map(run, seeds, itertools.repeat(fewest - 1)):
                 if len(transfers) and int(transfers[-1, 0]) + 1 < fewest:
                     best, fewest = transfers, int(transfers[-1, 0]) + 1
-            late = how.deadline is not None and clock.now() > how.deadline
-            if fewest <= target or late:
+            if fewest <= target or late[0]:
                 break
     return best
 
@@ -101,11 +106,12 @@ def _restart(
     hints: NDArray[np.int64],
     max_rounds: int,
     target: int,
-    seed: int,
-    restart: int,
+    seed: tuple[int, int],
+    late: NDArray[np.bool_],
+    finish: bool,
 ) -> NDArray[np.int64]:
     from gradweave.schedulers.trees.growing_kernel import Rule, grow
 
-    rule = Rule(*RULES[restart % len(RULES)])
-    mixed = np.random.SeedSequence([seed, restart]).generate_state(1)[0]
-    return grow(growth, rule, hints, max_rounds, target, int(mixed))
+    rule = Rule(*RULES[seed[1] % len(RULES)])
+    mixed = np.random.SeedSequence(seed).generate_state(1)[0]
+    return grow(growth, rule, hints, max_rounds, target, int(mixed), late, finish)

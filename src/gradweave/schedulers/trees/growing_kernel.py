@@ -19,6 +19,10 @@ PER_REPEAT = 4
 """Rounds that earn one repeat of a round that would leave a server more than it can still take.
 Runs of many rounds without slack would else end at the first link that idles; short ones are as
 quickly restarted."""
+LENGTHS = 64
+"""Lengths of hops that are told apart."""
+DENSE = 8
+"""Where at least one hop in so many is worth an attempt, hops are drawn from all."""
 
 
 class Growth(NamedTuple):
@@ -40,6 +44,9 @@ class Growth(NamedTuple):
     """[R+1] where each resource's slots start."""
     intake: NDArray[np.int64]
     """[N] pieces that a server can take in one round, at most."""
+    most_steps: NDArray[np.int16]
+    """[N, P] transfers in a row by which a piece may reach a server, at most; [0, 0] for no limit.
+    Each server but a root has a neighbour with less, so that no piece gets stuck."""
 
 
 class Rule(NamedTuple):
@@ -67,6 +74,8 @@ class _State(NamedTuple):
     """[N, P] neither held nor on the way."""
     near: NDArray[np.int64]
     """[N, P] hops into the server from one that holds the piece or is about to."""
+    steps: NDArray[np.int16]
+    """[N, P] where they are limited, transfers in a row by which a piece reached a server."""
     held_by: NDArray[np.int64]
     """[P] servers that hold the piece."""
     missing: NDArray[np.int64]
@@ -83,11 +92,28 @@ class _State(NamedTuple):
     """[H] hops by the server that they leave."""
     first_leaving: NDArray[np.int64]
     """[N+1] where each server's start."""
+    entering: NDArray[np.int64]
+    """[H] hops by the server that they enter."""
+    first_entering: NDArray[np.int64]
+    """[N+1] where each server's start."""
+    open: NDArray[np.int64]
+    """[N] while swaps are tried: first, in any order, the servers that `_open` is true of."""
+    place: NDArray[np.int64]
+    """[N] where in `open` a server stands; −1 where it does not."""
+    opened: NDArray[np.int64]
+    """[2] how many servers stand in `open`, and how many hops enter them."""
 
 
 @kernel
 def grow(
-    growth: Growth, rule: Rule, hints: NDArray[np.int64], max_rounds: int, target: int, seed: int
+    growth: Growth,
+    rule: Rule,
+    hints: NDArray[np.int64],
+    max_rounds: int,
+    target: int,
+    seed: int,
+    late: NDArray[np.bool_],
+    finish: bool,
 ) -> NDArray[np.int64]:
     """[transfers, 3] round, piece and hop of each; no rows where `max_rounds` are too few.
 
@@ -98,6 +124,9 @@ def grow(
         max_rounds: after which to give up.
         target: rounds hoped for, from which receivers' slack is counted.
         seed: of every random choice.
+        late: [1] set by another thread once time is up.
+        finish: whether the run is finished then, without swaps and in a small part of the time, or
+            given up.
     """
     np.random.seed(seed)
     state = _start(growth)
@@ -105,17 +134,18 @@ def grow(
     sent = np.empty((left, 3), np.int64)  # as many as are missing: each is sent once
     count, at, hint, again = 0, 0, 0, 0
     while left:
-        if at >= max_rounds or _too_late(growth, state, max_rounds - at):
+        given_up = late[0] and not finish
+        if given_up or at >= max_rounds or _too_late(growth, state, max_rounds - at):
             return np.empty((0, 3), np.int64)
         state.used[:] = 0
         state.taken[:] = 0
         while hint < len(hints) and hints[hint, 0] <= at:
             _take(growth, state, hints[hint, 2], hints[hint, 1])
             hint += 1
-        _fill(growth, state, rule, max(target, at + 1) - at)
+        _fill(growth, state, rule, max(target, at + 1) - at, late)
         while again < at // PER_REPEAT and _too_late(growth, state, max_rounds - at - 1):
             _undo(growth, state)
-            _fill(growth, state, rule, max(target, at + 1) - at)
+            _fill(growth, state, rule, max(target, at + 1) - at, late)
             again += 1
         before = count
         for hop in range(len(growth.source)):
@@ -132,14 +162,45 @@ def grow(
 
 
 @kernel(inner=True)
-def _fill(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> None:
+def _fill(
+    growth: Growth, state: Any, rule: Rule, rounds_left: int, late: NDArray[np.bool_]
+) -> None:
     """What a round's hints leave: receivers choose, then swap."""
     salt = np.random.randint(1 << 30)
-    for hop in _by_slack(growth, state, rule, rounds_left):
-        _try(growth, state, rule, hop, salt)
+    if not late[0]:
+        for hop in _by_slack(growth, state, rule, rounds_left):
+            last = growth.resources[growth.first[hop + 1] - 1]
+            if state.used[last] < growth.capacity[last]:  # most are full: saves the call
+                _try(growth, state, rule, hop, salt)
+            if late[0]:
+                break
+    if late[0]:
+        _fill_quickly(growth, state, rule, rounds_left, salt)
+        return
+    _find_open(growth, state)
     for _ in range(rule.passes):
-        if not (_any_open(growth, state) and _swap(growth, state, rule, rounds_left)):
+        if not _swap(growth, state, rule, rounds_left, late):
             break
+
+
+@kernel(inner=True)
+def _fill_quickly(growth: Growth, state: Any, rule: Rule, rounds_left: int, salt: int) -> None:
+    """A valid round in little time: each receiver tries its hops until it can take no more."""
+    servers = len(growth.intake)
+    slack = np.empty(servers, np.int64)
+    for server in range(servers):
+        slack[server] = _slack(growth, state, server, rounds_left)
+    for server in np.argsort(slack):
+        begin = state.first_entering[server]
+        count = state.first_entering[server + 1] - begin
+        offset = np.random.randint(count) if count else 0
+        for i in range(count):
+            if not _open(growth, state, server):
+                break
+            hop = state.entering[begin + (offset + i) % count]
+            first = growth.resources[growth.first[hop]]
+            if state.carries[hop] < 0 and state.used[first] < growth.capacity[first]:
+                _try(growth, state, rule, hop, salt)
 
 
 @kernel(inner=True)
@@ -164,23 +225,20 @@ def _start(growth: Growth) -> Any:
         holds[growth.root[piece], piece], wanted[growth.root[piece], piece] = True, False
         held_by[piece] = 1
         missing[growth.root[piece]] -= 1
-    leaving, first_leaving = np.empty(hops, np.int64), np.zeros(servers + 1, np.int64)
     carries = np.empty(hops, np.int64)
     for hop in range(hops):
         carries[hop] = -1
-        first_leaving[growth.source[hop] + 1] += 1
-        for piece in range(pieces):
-            near[growth.target[hop], piece] += holds[growth.source[hop], piece]
-    for server in range(servers):
-        first_leaving[server + 1] += first_leaving[server]
-    place = first_leaving.copy()
-    for hop in range(hops):
-        leaving[place[growth.source[hop]]] = hop
-        place[growth.source[hop]] += 1
+    leaving, first_leaving = _grouped(growth.source, servers)
+    entering, first_entering = _grouped(growth.target, servers)
+    for piece in range(pieces):
+        root = growth.root[piece]
+        for i in range(first_leaving[root], first_leaving[root + 1]):
+            near[growth.target[leaving[i]], piece] += 1
     return _State(
         holds,
         wanted,
         near,
+        np.zeros(growth.most_steps.shape, np.int16),
         held_by,
         missing,
         np.zeros(servers, np.int64),
@@ -189,7 +247,27 @@ def _start(growth: Growth) -> Any:
         carries,
         leaving,
         first_leaving,
+        entering,
+        first_entering,
+        np.empty(servers, np.int64),
+        np.empty(servers, np.int64),
+        np.zeros(2, np.int64),
     )
+
+
+@kernel(inner=True)
+def _grouped(server: NDArray[np.int64], servers: int) -> Any:
+    """[H] hops by one of their servers, ascending, and [N+1] where each server's start."""
+    grouped, first = np.empty(len(server), np.int64), np.zeros(servers + 1, np.int64)
+    for hop in range(len(server)):
+        first[server[hop] + 1] += 1
+    for each in range(servers):
+        first[each + 1] += first[each]
+    place = first.copy()
+    for hop in range(len(server)):
+        grouped[place[server[hop]]] = hop
+        place[server[hop]] += 1
+    return grouped, first
 
 
 @kernel(inner=True)
@@ -201,26 +279,49 @@ def _too_late(growth: Growth, state: Any, rounds_left: int) -> bool:
     return False
 
 
-@kernel(inner=True)
+@kernel(inlined=True)
 def _slack(growth: Growth, state: Any, server: Any, rounds_left: int) -> Any:
     return rounds_left * growth.intake[server] - state.missing[server]
 
 
 @kernel(inner=True)
 def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> NDArray[np.int64]:
-    """Hops into servers that want something, least slack first, at random among equals."""
-    order = np.random.permutation(len(growth.source))
-    slack = np.empty(len(order), np.int64)
-    count = 0
-    for hop in order:
+    """Hops into servers that want something, least slack first, at random among equals.
+
+    A counting sort, since there are many hops and few values of the slack.
+    """
+    rank = _slack_ranks(growth, state, rounds_left)
+    begins = np.zeros(len(rank) * LENGTHS + 1, np.int64)
+    place = np.empty(len(growth.source), np.int64)
+    for hop in range(len(place)):
         server = growth.target[hop]
+        place[hop] = -1
         if state.missing[server] and state.carries[hop] < 0:
-            order[count] = hop
             length = growth.first[hop + 1] - growth.first[hop]
-            slack[count] = _slack(growth, state, server, rounds_left) * 64
-            slack[count] += rule.short * min(length, 63)
-            count += 1
-    return order[:count][np.argsort(slack[:count], kind="mergesort")]
+            place[hop] = rank[server] * LENGTHS + rule.short * min(length, LENGTHS - 1)
+            begins[place[hop] + 1] += 1
+    for i in range(1, len(begins)):
+        begins[i] += begins[i - 1]
+    by_slack = np.empty(begins[-1], np.int64)
+    for hop in np.random.permutation(len(place)):
+        if place[hop] >= 0:
+            by_slack[begins[place[hop]]] = hop
+            begins[place[hop]] += 1
+    return by_slack
+
+
+@kernel(inner=True)
+def _slack_ranks(growth: Growth, state: Any, rounds_left: int) -> NDArray[np.int64]:
+    """[N] how many different values of the slack are below a server's."""
+    slack = np.empty(len(growth.intake), np.int64)
+    for server in range(len(slack)):
+        slack[server] = _slack(growth, state, server, rounds_left)
+    rank, last, values = np.empty(len(slack), np.int64), np.int64(0), -1
+    for server in np.argsort(slack):
+        if values < 0 or slack[server] > last:
+            last, values = slack[server], values + 1
+        rank[server] = values
+    return rank
 
 
 @kernel(inner=True)
@@ -234,8 +335,11 @@ def _choose(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> Any:
     best, lowest = -1, np.int64(1) << 62
     mix = salt + hop * 40503
     held, wanted, near = state.holds[source], state.wanted[target], state.near[target]
+    limited = len(growth.most_steps) > 0
     for piece in range(len(growth.root)):
         if held[piece] and wanted[piece]:
+            if limited and state.steps[source, piece] >= growth.most_steps[target, piece]:
+                continue
             mixed = ((piece + 1) * 2654435761 + mix * 2246822519) & 0xFFFFFFFF
             key = (
                 rule.near * near[piece]
@@ -264,6 +368,8 @@ def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
 def _assign(growth: Growth, state: Any, hop: int, piece: Any) -> None:
     """Puts a piece on a hop whose resources are claimed. Takes time in the receiver's hops."""
     server = growth.target[hop]
+    if len(growth.most_steps):
+        state.steps[server, piece] = state.steps[growth.source[hop], piece] + 1
     state.carries[hop] = piece
     state.wanted[server, piece] = False
     state.missing[server] -= 1
@@ -296,6 +402,9 @@ def _take(growth: Growth, state: Any, hop: int, piece: int) -> None:
     source, target = growth.source[hop], growth.target[hop]
     if not (state.holds[source, piece] and state.wanted[target, piece]) or state.carries[hop] >= 0:
         return
+    limited = len(growth.most_steps) > 0
+    if limited and state.steps[source, piece] >= growth.most_steps[target, piece]:
+        return
     if _claim(growth, state, hop):
         _assign(growth, state, hop, piece)
 
@@ -314,7 +423,7 @@ def _claim(growth: Growth, state: Any, hop: int) -> bool:
     return True
 
 
-@kernel(inner=True)
+@kernel(inlined=True)
 def _free(growth: Growth, state: Any, resource: int, hop: int) -> None:
     """Gives one of a hop's slots back; the last slot moves there, so that taken ones stay first."""
     last = growth.first_slot[resource] + state.used[resource] - 1
@@ -331,35 +440,85 @@ def _release(growth: Growth, state: Any, hop: int) -> None:
         _free(growth, state, growth.resources[i], hop)
 
 
-@kernel(inner=True)
+@kernel(inlined=True)
 def _open(growth: Growth, state: Any, server: Any) -> bool:
     """Whether a server wants more than is on its way, and has room for it."""
     return state.missing[server] > 0 and state.taken[server] < growth.intake[server]
 
 
 @kernel(inner=True)
-def _any_open(growth: Growth, state: Any) -> bool:
+def _find_open(growth: Growth, state: Any) -> None:
+    """Makes the list of servers that are open; `_note` keeps it."""
+    state.opened[:] = 0
     for server in range(len(growth.intake)):
-        if _open(growth, state, server):
-            return True
-    return False
+        state.place[server] = -1
+        _note(growth, state, server)
+
+
+@kernel(inlined=True)
+def _note(growth: Growth, state: Any, server: Any) -> None:
+    """Puts a server among those that are open, or takes it out."""
+    place = state.place[server]
+    if (place >= 0) == _open(growth, state, server):
+        return
+    hops = state.first_entering[server + 1] - state.first_entering[server]
+    if place < 0:
+        state.place[server] = state.opened[0]
+        state.open[state.opened[0]] = server
+        state.opened[0] += 1
+        state.opened[1] += hops
+        return
+    state.opened[0] -= 1
+    state.opened[1] -= hops
+    last = state.open[state.opened[0]]
+    state.open[place], state.place[last] = last, place
+    state.place[server] = -1
+
+
+@kernel(inlined=True)
+def _draw(growth: Growth, state: Any) -> Any:
+    """A hop into an open server, each as likely: at random among all, or among theirs if few."""
+    if DENSE * state.opened[1] > len(growth.source):
+        while True:
+            hop = np.random.randint(len(growth.source))
+            if state.place[growth.target[hop]] >= 0:
+                return hop
+    at = np.random.randint(state.opened[1])
+    for i in range(state.opened[0]):
+        server = state.open[i]
+        count = state.first_entering[server + 1] - state.first_entering[server]
+        if at < count:
+            return state.entering[state.first_entering[server] + at]
+        at -= count
+    return -1  # not reached: the counts add up
 
 
 @kernel(inner=True)
-def _swap(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> bool:
-    """As many random attempts as there are hops. Returns whether anything changed."""
+def _swap(
+    growth: Growth, state: Any, rule: Rule, rounds_left: int, late: NDArray[np.bool_]
+) -> bool:
+    """Random attempts at hops into open servers. Returns whether anything changed.
+
+    As many as there would be if as many hops as there are were drawn from all: the others would be
+    in vain, and are counted in place of drawn.
+    """
     changed = False
-    for _ in range(len(growth.source)):
-        hop = np.random.randint(len(growth.source))
-        target = growth.target[hop]
-        if state.carries[hop] >= 0 or not _open(growth, state, target):
+    drawn = 0.0
+    while drawn < len(growth.source) and state.opened[1] > 0 and not late[0]:
+        drawn += len(growth.source) / state.opened[1]
+        hop = _draw(growth, state)
+        last = growth.resources[growth.first[hop + 1] - 1]
+        if state.carries[hop] >= 0 or state.used[last] >= growth.capacity[last]:
             continue
         other = _only_obstacle(growth, state, hop)
         if other == -2:
             continue
+        target = growth.target[hop]
         salt = np.random.randint(1 << 30)
         if other == -1:
-            changed |= _try(growth, state, rule, hop, salt)
+            if _try(growth, state, rule, hop, salt):
+                changed = True
+                _note(growth, state, target)
             continue
         loser = growth.target[other]
         gain = _slack(growth, state, loser, rounds_left) - _slack(
@@ -367,11 +526,14 @@ def _swap(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> bool:
         )
         if gain < 0 or (gain == 0 and np.random.random() < KEEP):
             continue
-        changed |= _replace(growth, state, rule, other, hop, salt)
+        if _replace(growth, state, rule, other, hop, salt):
+            changed = True
+            _note(growth, state, target)
+            _note(growth, state, loser)
     return changed
 
 
-@kernel(inner=True)
+@kernel(inlined=True)
 def _only_obstacle(growth: Growth, state: Any, hop: int) -> Any:
     """The one hop to remove so that a hop fits; −1 for none, −2 where one is not enough.
 

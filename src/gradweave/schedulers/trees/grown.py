@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave import clock
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.scheduler import Scheduler, check_counts, from_all_gather
 from gradweave.schedulers.trees.growing import Search, growth_of, search
+from gradweave.schedulers.trees.steps import steps_allowed
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -50,9 +52,12 @@ class Grown(Scheduler):
     """Threads that restart side by side; the result does not depend on their number."""
     pieces_per_server: int = 1
     """Pieces that each server is the root of."""
+    steps: int | None = None
+    """Transfers in a row that a piece makes in a stage, at most: few where messages are small and
+    latencies count, often at the price of more rounds; as many as it takes if not given."""
 
     def __post_init__(self) -> None:
-        check_counts(self, "restarts", "routes", "workers", "pieces_per_server")
+        check_counts(self, "restarts", "routes", "workers", "pieces_per_server", "steps")
 
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
@@ -63,15 +68,20 @@ class Grown(Scheduler):
         root = np.repeat(np.arange(topology.num_servers), self.pieces_per_server)
         bound = free_trees(topology, "all_gather", pieces_per_server=self.pieces_per_server)
         hops = hops_for(topology, len(root), self.routes)
-        every = GrowthLanes.of(topology, root, hops)
-        work = len(every.hop) * len(root) * bound.rounds
-        restarts = self.restarts or int(np.clip(WORK // work, 8, 5000))
-        first = GrowthLanes.of(topology, root, hops, spare=SPARE)
-        runs = [(first, 0, min(FIRST_RUNS, restarts)), (every, FIRST_RUNS, restarts)]
-        if len(first.hop) == len(every.hop):
-            runs = [(every, 0, restarts)]
+        most_steps = None if self.steps is None else steps_allowed(hops, root, self.steps)
+        most = min(MAX_LANES, len(root))
+        few, every = (len(hops.lanes(topology.capacity, most, s)) for s in (SPARE, math.inf))
+        restarts = self.restarts or int(
+            np.clip(WORK // (every * len(root) * bound.rounds), 8, 5000)
+        )
+        runs = [(float(SPARE), 0, min(FIRST_RUNS, restarts)), (math.inf, FIRST_RUNS, restarts)]
+        if few == every:
+            runs = [(math.inf, 0, restarts)]
         best: tuple[GrowthLanes, NDArray[np.int64]] | None = None
-        for lanes, begin, end in runs:
+        for spare, begin, end in runs:
+            if best is not None and deadline is not None and clock.now() >= deadline:
+                break
+            lanes = GrowthLanes.of(topology, root, hops, spare=spare, most_steps=most_steps)
             how = Search(seed, end, self.workers, deadline, begin)
             transfers = search(lanes.growth, bound.rounds, how)
             if transfers is not None and (best is None or transfers[-1, 0] < best[1][-1, 0]):
@@ -95,7 +105,12 @@ class GrowthLanes:
 
     @staticmethod
     def of(
-        topology: Topology, root: NDArray, hops: Hops, *, spare: float = math.inf
+        topology: Topology,
+        root: NDArray,
+        hops: Hops,
+        *,
+        spare: float = math.inf,
+        most_steps: NDArray[np.int16] | None = None,
     ) -> "GrowthLanes":
         """Offers each hop as often as its links can carry it.
 
@@ -104,6 +119,7 @@ class GrowthLanes:
             root: [P] rank of each piece's root.
             hops: its hops.
             spare: see `Hops.lanes`.
+            most_steps: see `Growth`; None for no limit.
         """
         hop = hops.lanes(topology.capacity, min(MAX_LANES, len(root)), spare)
         links, first = take_rows(hops.links, hops.first_link, hop)
@@ -117,6 +133,7 @@ class GrowthLanes:
             first,
             capacity,
             intake_of(hops, capacity, topology.num_servers),
+            most_steps,
         )
         return GrowthLanes(hops, hop, growth)
 

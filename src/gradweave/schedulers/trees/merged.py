@@ -66,20 +66,21 @@ class Merged(Scheduler):
         least = fixed_trees(trees, collective, overlap=self.overlap).rounds
         rule = Rule[self.rule.upper()]
         best, fewest = None, None
-        for attempt in range(self.tries):
-            rounds = list_schedule(
-                workloads,
-                rule,
-                seed * self.tries + attempt,
-                barrier=not self.overlap,
-                max_rounds=fewest and fewest - 1,
-                target=least,
-                swap_passes=self.swap_passes,
-            )
-            if rounds is not None:
-                best, fewest = rounds, int(rounds.max()) + 1
-            out_of_time = deadline is not None and clock.now() > deadline
-            if fewest == least or out_of_time:
-                break
+        with clock.alarm(deadline) as late:
+            for attempt in range(self.tries):
+                rounds = list_schedule(
+                    workloads,
+                    rule,
+                    seed * self.tries + attempt,
+                    barrier=not self.overlap,
+                    max_rounds=fewest and fewest - 1,
+                    target=least,
+                    swap_passes=self.swap_passes,
+                    late=late,
+                )
+                if rounds is not None:
+                    best, fewest = rounds, int(rounds.max()) + 1
+                if fewest == least or late[0]:
+                    break
         assert best is not None
         return schedule_from_rounds(workloads, best, Provenance(self.name))

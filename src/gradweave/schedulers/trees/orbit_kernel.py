@@ -34,13 +34,16 @@ class Orbits(NamedTuple):
 
 
 @kernel
-def grow_base_trees(orbits: Orbits, most: int, seed: int) -> NDArray[np.int64]:
+def grow_base_trees(
+    orbits: Orbits, most: int, seed: int, give_up: NDArray[np.bool_]
+) -> NDArray[np.int64]:
     """[B·(N−1), 3] round, base tree and hop; no rows where `most` rounds are too few.
 
     Args:
         orbits: the problem.
         most: rounds after which to give up.
         seed: of every random choice.
+        give_up: [1] set by another thread once time is up.
     """
     np.random.seed(seed)
     bases, servers, hops = len(orbits.root), len(orbits.first_hop) - 1, len(orbits.target)
@@ -61,7 +64,7 @@ def grow_base_trees(orbits: Orbits, most: int, seed: int) -> NDArray[np.int64]:
             return np.empty((0, 3), np.int64)
         used[:] = 0
         before = done
-        while count:
+        while count and not give_up[0]:
             place, count = _draw(orbits, holds, near, ready, count, used)
             if place < 0:
                 break
@@ -73,7 +76,7 @@ def grow_base_trees(orbits: Orbits, most: int, seed: int) -> NDArray[np.int64]:
             done += 1
             count -= 1
             ready[place] = ready[count]
-        if done == before:
+        if done == before or give_up[0]:
             return np.empty((0, 3), np.int64)
         for i in range(before, done):
             base, hop = transfers[i, 1], transfers[i, 2]

@@ -50,20 +50,22 @@ class Symmetric(Scheduler):
         target = free_trees(topology, "all_gather").rounds
         best: tuple[FreeGroup, BaseHops, NDArray] | None = None
         fewest = topology.num_servers**2
-        for group in free_groups(topology):
-            hops = BaseHops.of(topology, group)
-            bases = len(hops.roots)
-            looks = LOOKS + SEARCHED * bases * len(hops.target)
-            work = int(bases * topology.num_servers * looks)
-            for restart in range(self.restarts or int(np.clip(WORK // work, 4, 20_000))):
-                transfers = hops.grow(fewest - 1, seed, restart)
-                if len(transfers):
-                    best, fewest = (group, hops, transfers), int(transfers[-1, 0]) + 1
-                late = deadline is not None and clock.now() > deadline
-                if fewest <= target or late:
+        give_up = np.zeros(1, np.bool_)
+        with clock.alarm(deadline) as late:
+            for group in free_groups(topology, deadline=deadline):
+                hops = BaseHops.of(topology, group)
+                bases = len(hops.roots)
+                looks = LOOKS + SEARCHED * bases * len(hops.target)
+                work = int(bases * topology.num_servers * looks)
+                for restart in range(self.restarts or int(np.clip(WORK // work, 4, 20_000))):
+                    transfers = hops.grow(fewest - 1, seed, restart, give_up)
+                    if len(transfers):
+                        give_up = late  # what comes before the first schedule is finished
+                        best, fewest = (group, hops, transfers), int(transfers[-1, 0]) + 1
+                    if fewest <= target or late[0]:
+                        break
+                if fewest <= target or (late[0] and best):
                     break
-            if fewest <= target:
-                break
         if best is None:
             raise NoScheduleError(
                 f"symmetric: found no group that moves all servers of {topology.name!r} and lets "
@@ -126,15 +128,20 @@ class BaseHops:
             capacity,
         )
 
-    def grow(self, most: int, seed: int, restart: int) -> NDArray[np.int64]:
-        """[B·(N−1), 3] round, base tree and hop; no rows where `most` rounds are too few."""
+    def grow(
+        self, most: int, seed: int, restart: int, give_up: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """[B·(N−1), 3] round, base tree and hop; no rows where `most` rounds are too few.
+
+        Nor where `give_up`, [1], is set meanwhile.
+        """
         from gradweave.schedulers.trees.orbit_kernel import Orbits, grow_base_trees
 
         orbits = Orbits(
             self.roots, self.first_hop, self.target, self.resources, self.first, self.capacity
         )
         mixed = np.random.SeedSequence([seed, restart]).generate_state(1)[0]
-        return grow_base_trees(orbits, most, int(mixed))
+        return grow_base_trees(orbits, most, int(mixed), give_up)
 
 
 def _link_orbits(topology: Topology, group: FreeGroup) -> tuple[NDArray, NDArray[np.int64]]:

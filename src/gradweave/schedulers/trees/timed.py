@@ -47,8 +47,8 @@ class Timed(Scheduler):
     name: ClassVar[str] = "timed"
 
     gradient_bytes: float = math.inf
-    """Size of the gradient for which it is fast; for one beyond all measure, latencies do not
-    count."""
+    """Size of the gradient for which it is fast; for one beyond all measure, latencies and
+    overheads do not count."""
     pieces_per_server: int = 1
     """Pieces that each server is the root of."""
     restarts: int | None = None
@@ -101,18 +101,28 @@ class Timed(Scheduler):
         if math.isinf(self.gradient_bytes):
             fastest = float(topology.bandwidth_bytes_per_s.max())
             return best.seconds(fastest * pieces)
-        first = topology.latency_s[topology.is_server[topology.source]]
-        return best.seconds(self.gradient_bytes) + float(first.min())
+        first = topology.is_server[topology.source]
+        return (
+            best.seconds(self.gradient_bytes)
+            + float(topology.latency_s[first].min())
+            + float(topology.overhead_s[first].min())
+        )
 
     def _clocked(self, topology: Topology, hops: Hops, root: NDArray) -> "Clocked":
         from gradweave.schedulers.trees.timed_kernel import Clocked
 
         if math.isinf(self.gradient_bytes):
             piece_bytes = float(topology.bandwidth_bytes_per_s.max())
-            latency = np.zeros(len(topology.source))
+            latency = overhead = np.zeros(len(topology.source))
         else:
-            piece_bytes, latency = self.gradient_bytes / len(root), topology.latency_s
+            piece_bytes = self.gradient_bytes / len(root)
+            latency, overhead = topology.latency_s, topology.overhead_s
         bandwidth = (topology.bandwidth_bytes_per_s / piece_bytes).astype(np.float64)
+        rate = np.minimum.reduceat(bandwidth[hops.links], hops.first_link[:-1])
+        held = np.maximum.reduceat(overhead[hops.links], hops.first_link[:-1])
+        hold = held + 1 / rate
+        work = np.full(len(topology.source), np.inf)  # least bandwidth times time a piece takes
+        np.minimum.at(work, hops.links[hops.first_link[1:] - 1], rate * hold)
         lengths = np.diff(hops.first_link)
         by_link = np.argsort(hops.links, kind="stable")
         links = np.arange(len(topology.source) + 1)
@@ -129,9 +139,10 @@ class Timed(Scheduler):
             leaving=by_source,
             first_leaving=np.searchsorted(hops.source[by_source], servers).astype(np.int64),
             bandwidth=bandwidth,
-            rate=np.minimum.reduceat(bandwidth[hops.links], hops.first_link[:-1]),
+            rate=rate,
             latency=np.add.reduceat(latency[hops.links], hops.first_link[:-1]),
-            intake=intake_of(hops, bandwidth, topology.num_servers),
+            hold=hold,
+            intake=intake_of(hops, bandwidth / work, topology.num_servers),
         )
 
 

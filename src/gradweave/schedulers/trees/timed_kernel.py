@@ -47,6 +47,8 @@ class Clocked(NamedTuple):
     """[H] bandwidth of each hop's slowest link, which a transfer over it takes of them all."""
     latency: NDArray[np.float64]
     """[H] seconds, of each hop's links together."""
+    hold: NDArray[np.float64]
+    """[H] seconds for which a transfer takes its links: its overhead, and its bytes at `rate`."""
     intake: NDArray[np.float64]
     """[N] pieces per second that a server can take."""
 
@@ -213,7 +215,7 @@ def _send(
     salt = np.random.randint(1 << 30)
     for i in np.argsort(urgency[:kept], kind="mergesort"):
         hop = state.queue[i]
-        free = now + 1.0 / clocked.rate[hop]
+        free = now + clocked.hold[hop]
         arrives = free + clocked.latency[hop]
         if arrives >= late or not _room(clocked, state, hop):
             continue
@@ -363,5 +365,5 @@ def rounds_of(
         for i in range(first[hop[t]], first[hop[t] + 1]):
             free[links[i]] = at + 1
         rounds[t] = at
-        ready[cell_to[t]] = at + 1
+        ready[cell_to[t]] = max(ready[cell_to[t]], at + 1)  # sums come from several
     return rounds

@@ -73,4 +73,6 @@ def spec_name(body: str, link: Link | None, default: Link | None = None) -> str:
         parts.append(f"latency={exact_latency(link.latency_s)}")
     if link.capacity != default.capacity:
         parts.append(f"capacity={link.capacity}")
+    if link.overhead_s != default.overhead_s:
+        parts.append(f"overhead={exact_latency(link.overhead_s)}")
     return body + ("," if ":" in body else ":") * bool(parts) + ",".join(parts)

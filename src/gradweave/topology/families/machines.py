@@ -12,26 +12,26 @@ from gradweave.topology.drawing import MAX_DRAWN, evenly
 from gradweave.topology.families.family import check_size, integer, spec_name
 from gradweave.topology.families.torus import torus
 from gradweave.topology.rated import LinkGroup, rated_topology
-from gradweave.topology.topology import Link, Topology
+from gradweave.topology.topology import DEVICE_OVERHEAD_S, Link, Topology
 from gradweave.topology.units import exact_bandwidth
 
-DGX1V_LINK = Link(bandwidth_bytes_per_s=20e9)
+DGX1V_LINK = Link(bandwidth_bytes_per_s=20e9, overhead_s=DEVICE_OVERHEAD_S)
 """One NVLink of the second generation at the 20 GB/s that NCCL assumes; its peak is 25 GB/s."""
 
-A100_LINK = Link(bandwidth_bytes_per_s=300e9)
+A100_LINK = Link(bandwidth_bytes_per_s=300e9, overhead_s=DEVICE_OVERHEAD_S)
 """The twelve NVLinks of an A100 together, at their peak of 25 GB/s each."""
 
 A100_NIC_BYTES_PER_S = 25e9
 """One 200 Gbit/s network card."""
 
-MI250_LINK = Link(bandwidth_bytes_per_s=50e9)
+MI250_LINK = Link(bandwidth_bytes_per_s=50e9, overhead_s=DEVICE_OVERHEAD_S)
 """One Infinity Fabric link at its peak."""
 
 TPU_LINKS = {
-    "v4": (3, Link(bandwidth_bytes_per_s=50e9)),
-    "v5e": (2, Link(bandwidth_bytes_per_s=50e9)),
-    "v5p": (3, Link(bandwidth_bytes_per_s=100e9)),
-    "v6e": (2, Link(bandwidth_bytes_per_s=100e9)),
+    "v4": (3, Link(bandwidth_bytes_per_s=50e9, overhead_s=DEVICE_OVERHEAD_S)),
+    "v5e": (2, Link(bandwidth_bytes_per_s=50e9, overhead_s=DEVICE_OVERHEAD_S)),
+    "v5p": (3, Link(bandwidth_bytes_per_s=100e9, overhead_s=DEVICE_OVERHEAD_S)),
+    "v6e": (2, Link(bandwidth_bytes_per_s=100e9, overhead_s=DEVICE_OVERHEAD_S)),
 }
 """By generation: dimensions of the torus, and one inter-chip link: the published bandwidth of a
 chip (v5e 1600, v5p 4800, v6e 3200 Gbit/s; v4 six links of 50 GB/s) divided by its links."""

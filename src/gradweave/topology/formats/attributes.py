@@ -18,6 +18,7 @@ _PROPERTY_KEYS = {
     "bandwidth": ("bandwidth", "bandwidth_bytes_per_s"),
     "latency": ("latency", "latency_s"),
     "capacity": ("capacity",),
+    "overhead": ("overhead", "overhead_s"),
 }
 """Link attributes by the property that they state."""
 _LINK_KEYS = frozenset(key for keys in _PROPERTY_KEYS.values() for key in keys) | {"id", "key"}
@@ -64,7 +65,7 @@ def check_attributes(graph: "nx.Graph", name: str) -> None:
         listed = ", ".join(map(shown, names[:_MAX_LISTED])) + ", …" * (len(names) > _MAX_LISTED)
         warnings.warn(
             f"{name}: unknown attributes are ignored: {listed}; links may have "
-            f"bandwidth, latency and capacity, nodes {', '.join(sorted(_NODE_KEYS))}",
+            f"{', '.join(_PROPERTY_KEYS)}, nodes {', '.join(sorted(_NODE_KEYS))}",
             InputWarning,
             stacklevel=3,
         )

@@ -5,7 +5,8 @@
     a,s0,100Gbit/s,1us,
     b,s0,97.3Gbit/s,,
 
-The header is required, with at least ``source`` and ``target``; columns may be in any order. An
+The header is required, with at least ``source`` and ``target``; there may be ``overhead``, too, and
+columns may be in any order. An
 empty cell stands for the default. Lines that begin with ``#`` are comments, except the directives
 of `gradweave.topology.formats.directives`.
 """
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     import networkx as nx
 
 _ENDS = ("source", "target")
-_COLUMNS: tuple[str, ...] = (*_ENDS, "bandwidth", "latency", "capacity")
+_USUAL: tuple[str, ...] = (*_ENDS, "bandwidth", "latency", "capacity")
+_COLUMNS = (*_USUAL, "overhead")
 
 
 def parse_csv(text: str) -> "nx.MultiGraph":
@@ -60,7 +62,7 @@ def parse_csv(text: str) -> "nx.MultiGraph":
     except csv.Error as error:
         raise FileError(f"line {reader.line_num}: {error}") from None
     if not header:
-        raise FileError(f"expected a header such as {','.join(_COLUMNS)}, then one link per row")
+        raise FileError(f"expected a header such as {','.join(_USUAL)}, then one link per row")
     return directives.graph(rows)
 
 
@@ -77,11 +79,14 @@ def write_csv(topology: Topology, graph: "nx.Graph") -> str:
     names = node_names(topology)
     text = io.StringIO()
     text.write("\n".join(directive_lines(topology, graph.is_directed())) + "\n")
-    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+    rows: list[dict[str, Any]] = [
+        {"source": names[source], "target": names[target], **link_fields(data)}
+        for source, target, data in graph.edges(data=True)
+    ]
+    columns = _COLUMNS if any("overhead" in row for row in rows) else _USUAL
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    for source, target, data in graph.edges(data=True):
-        ends = {"source": names[source], "target": names[target]}
-        writer.writerow(ends | link_fields(data))
+    writer.writerows(rows)
     return text.getvalue()
 
 
@@ -101,7 +106,7 @@ def _header(values: list[str]) -> list[str]:
     reject_misspelt(header, _COLUMNS)
     if not {*_ENDS} <= {*header}:
         raise FileError(
-            f"expected a header with source and target, such as {','.join(_COLUMNS)}; got "
+            f"expected a header with source and target, such as {','.join(_USUAL)}; got "
             f"{shown(','.join(values))}"
         )
     repeated = next((name for name in header if header.count(name) > 1), None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gradweave.errors import FileError
 from gradweave.topology.formats.attributes import closest
 from gradweave.topology.formats.graph import integer_named
-from gradweave.topology.topology import Topology
+from gradweave.topology.topology import Link, Topology
 from gradweave.topology.units import exact_bandwidth, exact_latency
 
 if TYPE_CHECKING:
@@ -117,15 +117,17 @@ def directive_lines(topology: Topology, directed: bool) -> list[str]:
 
 
 def link_fields(data: dict[str, Any]) -> dict[str, Any]:
-    """A link's properties as written in such files.
+    """A link's properties as written in such files; an overhead only where it is not the default.
 
     Args:
         data: the edge's attributes, as `to_networkx` gives them.
     """
+    overhead = data["overhead_s"]
     return {
         "bandwidth": exact_bandwidth(data["bandwidth_bytes_per_s"]),
         "latency": exact_latency(data["latency_s"]),
         "capacity": data["capacity"],
+        **({"overhead": exact_latency(overhead)} if overhead != Link().overhead_s else {}),
     }
 
 

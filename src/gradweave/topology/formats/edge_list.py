@@ -5,8 +5,8 @@
     b s0 100Gbit/s 1us
     c s0 25Gbit/s  5us
 
-A line names two nodes, then optionally bandwidth, latency and capacity, in this order. Text after
-``#`` is a comment, except the directives of `gradweave.topology.formats.directives`.
+A line names two nodes, then optionally bandwidth, latency, capacity and overhead, in this order.
+Text after ``#`` is a comment, except the directives of `gradweave.topology.formats.directives`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from gradweave.topology.topology import Topology
 if TYPE_CHECKING:
     import networkx as nx
 
-_PROPERTIES = ("bandwidth", "latency", "capacity")
+_PROPERTIES = ("bandwidth", "latency", "capacity", "overhead")
 
 
 def parse_edge_list(text: str) -> "nx.MultiGraph":
@@ -46,8 +46,8 @@ def parse_edge_list(text: str) -> "nx.MultiGraph":
         fields = line.partition("#")[0].split()
         if not 2 <= len(fields) <= 2 + len(_PROPERTIES):
             raise FileError(
-                f"line {number}: expected two nodes, then at most bandwidth, latency and "
-                f"capacity; got {len(fields)} fields"
+                f"line {number}: expected two nodes, then at most bandwidth, latency, "
+                f"capacity and overhead; got {len(fields)} fields"
             )
         rows.append((fields[0], fields[1], dict(zip(_PROPERTIES, fields[2:], strict=False))))
     return directives.graph(rows)

@@ -12,7 +12,12 @@ from gradweave.errors import InputWarning, SpecError, TopologyError
 from gradweave.topology.capacity import capacities_from_bandwidths
 from gradweave.topology.formats.attributes import KIND_KEYS, check_attributes, shown
 from gradweave.topology.topology import LINK_COLUMNS, LINK_PROPERTIES, Link, Topology
-from gradweave.topology.units import ambiguous_bandwidth, parse_bandwidth, parse_latency
+from gradweave.topology.units import (
+    ambiguous_bandwidth,
+    parse_bandwidth,
+    parse_latency,
+    parse_overhead,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -27,8 +32,8 @@ def to_networkx(topology: Topology) -> "nx.DiGraph":
     Returns:
         A directed graph whose nodes are 0 … V−1 with the attributes ``kind`` (``server`` or
         ``switch``) and, where the network has them, ``label``, ``x`` and ``y``; its edges have
-        ``bandwidth_bytes_per_s``, ``latency_s`` and ``capacity``. The graph's ``name`` is the
-        network's.
+        ``bandwidth_bytes_per_s``, ``latency_s``, ``capacity`` and ``overhead_s``. The graph's
+        ``name`` is the network's.
 
     >>> import gradweave as gw
     >>> sorted(gw.topology.to_networkx(gw.topology.star(3)).successors(3))
@@ -57,16 +62,16 @@ def from_networkx(
 
     An undirected edge is a link with the same properties in both directions, a directed edge is one
     direction. Parallel edges become one link with their bandwidths and capacities added and the
-    larger latency. Nodes are numbered from 0: those named by integers in ascending order, others in
-    the graph's order.
+    larger latency and overhead. Nodes are numbered from 0: those named by integers in ascending
+    order, others in the graph's order.
 
     Args:
         graph: its nodes may have ``kind`` (or ``type``, ``role``), ``server`` or ``switch``,
             servers if they have none; its edges ``bandwidth`` (``"10Gbit/s"`` or bytes/s) or
-            ``bandwidth_bytes_per_s``, ``latency`` (``"5us"`` or s) or ``latency_s``, and
-            ``capacity``. Defaults are those of `Link`; where no edge has a capacity, capacities
-            are the bandwidths divided by their greatest common unit. Other attributes are ignored
-            with a warning.
+            ``bandwidth_bytes_per_s``, ``latency`` (``"5us"`` or s) or ``latency_s``, ``overhead``
+            or ``overhead_s`` likewise, and ``capacity``. Defaults are those of `Link`; where no
+            edge has a capacity, capacities are the bandwidths divided by their greatest common
+            unit. Other attributes are ignored with a warning.
         name: the network's name; the graph's if not given.
         round_capacities: whether bandwidths without a useful common unit, such as measured ones,
             get small capacities nearly in proportion to them, with a warning.
@@ -150,10 +155,12 @@ def _links(
         capacity = capacities_from_bandwidths(bandwidth, name, rounded=round_capacities)
     else:
         capacity = _column([p[2] for p in properties], default.capacity, np.int64)
+    overhead = _column([p[3] for p in properties], default.overhead_s, np.float64)
+    columns = (bandwidth, latency, capacity, overhead)
     if not graph.is_directed():
         ends = np.concatenate([ends, ends[:, ::-1]])
-        bandwidth, latency, capacity = (np.tile(c, 2) for c in (bandwidth, latency, capacity))
-    return _merged(ends, bandwidth, latency, capacity)
+        columns = tuple(np.tile(column, 2) for column in columns)
+    return _merged(ends, *columns)
 
 
 def _column(values: Iterable[float | None], default: float, dtype: type) -> NDArray:
@@ -173,27 +180,41 @@ def _warn_of_ambiguous_bandwidths(graph: "nx.Graph", name: str) -> None:
 
 
 def _merged(
-    ends: NDArray, bandwidth: NDArray, latency: NDArray, capacity: NDArray
+    ends: NDArray, bandwidth: NDArray, latency: NDArray, capacity: NDArray, overhead: NDArray
 ) -> dict[str, NDArray]:
-    """One entry per link direction: bandwidths and capacities added, the larger latency."""
+    """One entry per link direction: bandwidths and capacities added, the larger of the rest."""
     ends, place = np.unique(ends, axis=0, return_inverse=True)
     place = place.reshape(-1)
-    total_bandwidth, max_latency = np.zeros(len(ends)), np.zeros(len(ends))
-    total_capacity = np.zeros(len(ends), np.int64)
-    np.add.at(total_bandwidth, place, bandwidth)
-    np.maximum.at(max_latency, place, latency)
-    np.add.at(total_capacity, place, capacity)
-    columns = (ends[:, 0], ends[:, 1], total_bandwidth, max_latency, total_capacity)
-    return dict(zip(LINK_COLUMNS, columns, strict=True))
+
+    def of_parallel(combine: np.ufunc, values: NDArray) -> NDArray:
+        result = np.zeros(len(ends), values.dtype)
+        combine.at(result, place, values)
+        return result
+
+    return dict(
+        zip(
+            LINK_COLUMNS,
+            (
+                ends[:, 0],
+                ends[:, 1],
+                of_parallel(np.add, bandwidth),
+                of_parallel(np.maximum, latency),
+                of_parallel(np.add, capacity),
+                of_parallel(np.maximum, overhead),
+            ),
+            strict=True,
+        )
+    )
 
 
 def _properties(
     where: str, data: Mapping[str, Any]
-) -> tuple[float | None, float | None, int | None]:
-    """Bandwidth, latency and capacity of an edge; None where it has none."""
+) -> tuple[float | None, float | None, int | None, float | None]:
+    """Bandwidth, latency, capacity and overhead of an edge; None where it has none."""
     bandwidth = _property(where, data, "bandwidth", "bandwidth_bytes_per_s", parse_bandwidth)
     latency = _property(where, data, "latency", "latency_s", parse_latency)
-    return bandwidth, latency, _capacity(where, data)
+    overhead = _property(where, data, "overhead", "overhead_s", parse_overhead)
+    return bandwidth, latency, _capacity(where, data), overhead
 
 
 def _property(

@@ -25,7 +25,7 @@ from gradweave.topology.formats.nccl_attributes import (
     pcie_mb_per_s,
 )
 from gradweave.topology.serving import serving_nodes
-from gradweave.topology.topology import Link, Topology
+from gradweave.topology.topology import DEVICE_OVERHEAD_S, Link, Topology
 
 _MB = 10**6
 MAX_CPUS = 1024
@@ -242,4 +242,5 @@ class _TopologyReader:
             target,
             bandwidth_bytes_per_s=link.get("bandwidth_bytes_per_s", 0) + speed * _MB,
             latency_s=max(link.get("latency_s", 0.0), Link().latency_s + latency_s),
+            overhead_s=DEVICE_OVERHEAD_S,
         )

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from gradweave.errors import FileError
 from gradweave.topology.formats.attributes import reject_misspelt
-from gradweave.topology.topology import LINK_COLUMNS, Topology
+from gradweave.topology.topology import LINK_COLUMNS, Link, Topology
+
+_REQUIRED = tuple(column for column in LINK_COLUMNS if column != "overhead_s")
 
 
 def topology_to_object(topology: Topology) -> dict[str, Any]:
@@ -18,17 +20,19 @@ def topology_to_object(topology: Topology) -> dict[str, Any]:
         topology: the network; its drawing positions are left out.
 
     Returns:
-        ``name``, ``servers``, ``switches``, ``links`` (columns) and, where the nodes have any,
-        ``labels``.
+        ``name``, ``servers``, ``switches``, ``links`` (columns; ``overhead_s`` only where it is not
+        the default everywhere) and, where the nodes have any, ``labels``.
 
     Source: docs/reference/schedule-file.md.
     """
     labels = {"labels": list(topology.labels)} if topology.labels else {}
+    usual = bool((topology.overhead_s == Link().overhead_s).all())
+    columns = _REQUIRED if usual else LINK_COLUMNS
     return {
         "name": topology.name,
         "servers": topology.servers.tolist(),
         "switches": topology.switches.tolist(),
-        "links": {column: getattr(topology, column).tolist() for column in LINK_COLUMNS},
+        "links": {column: getattr(topology, column).tolist() for column in columns},
         **labels,
     }
 
@@ -56,13 +60,14 @@ def topology_from_object(data: Mapping[str, Any]) -> Topology:
     servers = _numbers("servers", _field(data, "servers", list), whole=True)
     switches = _numbers("switches", _field(data, "switches", list), whole=True)
     links = _field(data, "links", Mapping)
+    given = LINK_COLUMNS if "overhead_s" in links else _REQUIRED
     columns = {
         column: _numbers(
             f"links.{column}",
             _field(links, column, list, "links."),
             whole=column in ("source", "target", "capacity"),
         )
-        for column in LINK_COLUMNS
+        for column in given
     }
     return Topology(name=name, is_server=_kinds(servers, switches), labels=_labels(data), **columns)
 

@@ -1,0 +1,59 @@
+"""Steps against rounds: grown trees with and without a limit on transfers in a row.
+
+    python benchmarks/experiments/steps.py
+
+`gradweave.solve` for seconds by `grown:restarts=64` alone, so that nothing else hides the effect:
+an all-gather on a DGX-1 (SCCL's example) and on a Jellyfish of 20 servers, time in the event model
+against the gradient's size. Without: as long chains as the fewest rounds make. With: schedules of
+as few transfers in a row as can be, or one more, are tried too.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from record import record, show
+
+import gradweave as gw
+from gradweave.schedulers.solve import seconds as search
+
+NETWORKS = ("dgx1v", "jellyfish:reference=J20")
+SIZES = (1e3, 1e4, 1e5, 2e5, 4e5, 1e6, 1e7)
+SEED = 0
+
+
+def solve(network: gw.Topology, size: float, stepped: int) -> dict[str, Any]:
+    """The best schedule, with fewer steps tried on networks of up to so many servers."""
+    search.MAX_STEPPED = stepped
+    solution = gw.solve(
+        network,
+        collective="all_gather",
+        objective="seconds",
+        gradient_bytes=size,
+        schedulers="grown:restarts=64",
+        seed=SEED,
+    )
+    assert solution.timing is not None
+    return {
+        "seconds": solution.timing.seconds,
+        "steps": gw.simulate.steps(solution.schedule),
+        "rounds": solution.rounds,
+        "pieces": solution.schedule.pieces,
+    }
+
+
+def main() -> None:
+    rows = []
+    for spec in NETWORKS:
+        network = gw.topology.from_spec(spec)
+        for size in SIZES:
+            found = {"without": solve(network, size, 0), "with": solve(network, size, 128)}
+            rows.append({"network": spec, "gradient_bytes": size, **found})
+            show(rows[-1])
+    record("steps", seeds=[SEED], collective="all_gather", rows=rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""All-reduces with shares of the gradient on unequal links: time with and without `packed`.
+
+    taskset -c 0 python benchmarks/experiments/unequal_shares.py
+
+`gradweave.solve` with ``objective="seconds"``: stars with slow servers, meshes and a fat-tree whose
+links all differ, boxes of GPUs. With its defaults, and with all of them but `packed`, whose pieces
+are of one size with as many for each server. Beside the least time that trees for parts of any size
+can take. One core; seconds of the search are processor time, after compilation.
+"""
+
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from record import record, show
+from timing import timed
+
+import gradweave as gw
+from gradweave.schedulers import Packed
+from gradweave.schedulers.solve.seconds import FOR_SECONDS
+from gradweave.topology import Topology
+
+SEED = 0
+SIZES = (256e6, 4e9)
+
+
+def slowed(servers: int, slow: dict[int, float]) -> Topology:
+    """A star with some servers at a part of their speed."""
+    star = gw.topology.star(servers)
+    bandwidth = star.bandwidth_bytes_per_s.copy()
+    for server, factor in slow.items():
+        bandwidth[(star.source == server) | (star.target == server)] *= factor
+    words = ", ".join(f"server {server} at {factor:g}" for server, factor in slow.items())
+    return dataclasses.replace(star, bandwidth_bytes_per_s=bandwidth, name=f"star:16, {words}")
+
+
+def uneven(spec: str, decades: float, seed: int) -> Topology:
+    """A network with bandwidths drawn over decades, up to 100 Gbit/s, alike both ways."""
+    topology = gw.topology.from_spec(spec)
+    drawn = 12.5e9 * 10 ** -(decades * np.random.default_rng(seed).random(len(topology.source)))
+    return dataclasses.replace(
+        topology,
+        bandwidth_bytes_per_s=np.minimum(drawn, drawn[topology.opposite]),
+        name=f"{spec}, links over {decades:g} decades",
+    )
+
+
+def cases() -> Iterator[tuple[str, Topology, float]]:
+    for slow in ({0: 7 / 8}, {0: 0.5}, {0: 0.25}, {0: 0.5, 1: 0.5}):
+        yield "slow servers", slowed(16, slow), 1e9
+    for spec, decades in (("mesh:4x4", 1), ("torus:4x4", 2), ("mesh:6x6", 2), ("fat_tree:4", 1)):
+        for size in SIZES:
+            yield "links that differ", uneven(spec, decades, SEED), size
+    for size in SIZES:
+        yield "boxes", gw.topology.from_spec("a100:boxes=2"), size
+
+
+def solved(network: Topology, size: float, **options: Any) -> dict[str, Any]:
+    seconds, solution = timed(
+        lambda: gw.solve(network, objective="seconds", gradient_bytes=size, seed=SEED, **options),
+        time.process_time,
+    )
+    assert solution.timing is not None
+    return {
+        "ms": 1e3 * solution.timing.seconds,
+        "winner": solution.scheduler.name,
+        "pieces": solution.schedule.pieces,
+        "seconds": seconds,
+    }
+
+
+def measure(network: Topology, size: float) -> dict[str, Any]:
+    least = gw.bounds.least_seconds(network, size)
+    alike = [one for one in FOR_SECONDS if not one.own_pieces]
+    best, before = solved(network, size), solved(network, size, schedulers=alike)
+    return {
+        "network": network.name,
+        "gradient_bytes": size,
+        "least_ms": 1e3 * least.seconds,
+        "kind_of_bound": least.kind,
+        "gap": best["ms"] / (1e3 * least.seconds) - 1,
+        "gap_before": before["ms"] / (1e3 * least.seconds) - 1,
+        "best": best,
+        "before": before,
+    }
+
+
+def main() -> None:
+    Packed(gradient_bytes=1e6).schedule(slowed(4, {0: 0.5}))  # compiles
+    solved(slowed(4, {0: 0.5}), 1e6)
+    rows = []
+    for kind, network, size in cases():
+        rows.append({"kind": kind} | measure(network, size))
+        show(rows[-1])
+    record(
+        "unequal_shares",
+        command="taskset -c 0 python benchmarks/experiments/unequal_shares.py",
+        seeds=[SEED],
+        mean_gap=statistics.mean(row["gap"] for row in rows),
+        mean_gap_before=statistics.mean(row["gap_before"] for row in rows),
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

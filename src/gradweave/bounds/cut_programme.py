@@ -1,0 +1,296 @@
+"""The linear programme of the least time for parts of any size, solved by cutting planes."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.prices import Prices, priced
+from gradweave.schedule.schedule import Collective
+from gradweave.topology.topology import Topology
+
+MAX_PASSES = 60
+"""Times that the programme is solved, each with the cuts that the last solution violates."""
+PLATEAU = 20
+"""Passes without gain after which it ends: many solutions take the same time, and cuts that tell
+them apart add nothing to the bound."""
+TOLERANCE = 1e-7
+"""How much of a unit may be missing from a flow."""
+UNIT = 1 << 36
+"""A gradient, as the flows' integers count."""
+DENOMINATORS = (*range(1, 25), 60, 360, 5040, 10**6, 10**9, 10**12)
+"""Prices are the programme's dual values rounded to multiples of one over the first of these that
+keeps the bound, but for `ROUNDING`."""
+ROUNDING = 1e-10
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Volumes:
+    """The least time for each byte without latency, who roots how much, and what links carry."""
+
+    seconds_per_byte: float
+    shares: NDArray[np.float64]
+    """[N] part of the gradient that each server roots, by rank; they sum to one."""
+    copies: NDArray[np.float64]
+    """[L] bytes of the all-gather that each link direction carries, for each byte of gradient; zero
+    where there is none."""
+    sums: NDArray[np.float64]
+    """[L] the same of the reduce-scatter."""
+    attained: bool
+    """Whether trees that use no more can be packed, as far as floats tell. If not, the search for
+    cuts was ended early, and the least time may be larger."""
+
+
+def solve_programme(
+    topology: Topology,
+    stages: tuple[Collective, ...],
+    apart: bool,
+    shares: tuple[Fraction, ...] | None,
+) -> tuple[Volumes, Prices]:
+    """The least time, volumes that take it, and prices that prove it.
+
+    Shares w ≥ 0 of the servers sum to one. A stage's volumes x ≥ 0 on link directions let trees
+    from each root r, of weight w_r in all, reach every server: out of each set S of nodes that
+    misses a server goes at least w(S) (Edmonds 1973). Switches send what they receive, no more:
+    then routes between servers carry as much (Bang-Jensen, Frank and Jackson 1995, splitting off).
+    A reduce-scatter is the same on the opposite directions. Each link direction carries at most T
+    times its bandwidth, in both stages together or, `apart`, with a T for each; the least T.
+
+    The sets are found as minimum cuts of the flows that the last solution lacks. What is left out
+    makes T smaller, so it is a bound after each pass. Where bandwidths are alike both ways, the
+    mean of a solution and its mirror image is one, too: one stage is solved for both.
+    """
+    programme = _Programme(topology, stages, apart, shares)
+    attained, waited, least = False, 0, 0.0
+    for _ in range(MAX_PASSES):
+        programme.solve()
+        waited = 0 if programme.least > least * (1 + 1e-9) else waited + 1
+        least = programme.least
+        if attained := not programme.add_violated():
+            break
+        if waited >= PLATEAU:
+            break
+    return programme.volumes(attained), programme.prices()
+
+
+class _Programme:
+    """The model, and what it was last solved to. Bandwidths are relative to the largest."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        stages: tuple[Collective, ...],
+        apart: bool,
+        shares: tuple[Fraction, ...] | None,
+    ) -> None:
+        from ortools.math_opt.python import mathopt
+
+        self.topology, self.stages, self.apart, self.given = topology, stages, apart, shares
+        bandwidth = topology.bandwidth_bytes_per_s
+        self.largest = float(bandwidth.max())
+        self.bandwidth = bandwidth / self.largest
+        alike = np.array_equal(bandwidth, bandwidth[topology.opposite])
+        self.mirrored = alike and len(stages) == 2
+        self.solved: tuple[Collective, ...] = ("all_gather",) if self.mirrored else stages
+        self.model: Any = mathopt.Model()
+        self._add_variables()
+        self._limit_links()
+        self.balances = [self._balance(x) for x in self.volume]
+        self.cuts: list[dict[bytes, Any]] = [{} for _ in self.solved]
+        for server in topology.servers.tolist():
+            alone = np.arange(topology.num_nodes) == server
+            for k in range(len(self.solved)):
+                self._add_cuts(k, (alone, ~alone))
+        self.solver = mathopt.IncrementalSolver(self.model, mathopt.SolverType.GLOP)
+
+    def _add_variables(self) -> None:
+        """Shares, a time for each stage or for both, and volumes.
+
+        A stage's volumes are those of an all-gather: a reduce-scatter's stand at the opposite
+        directions.
+        """
+        model, topology = self.model, self.topology
+        bounds = [(0.0, 1.0)] * topology.num_servers
+        if self.given is not None:
+            bounds = [(float(share), float(share)) for share in self.given]
+        self.share = [model.add_variable(lb=low, ub=high) for low, high in bounds]
+        if self.given is None:
+            model.add_linear_constraint(sum(self.share) == 1.0)
+        times = len(self.solved) if self.apart else 1
+        self.time = [model.add_variable(lb=0.0) for _ in range(times)]
+        model.minimize(sum(self.time) * (2.0 if self.apart and self.mirrored else 1.0))
+        self.volume = [[model.add_variable(lb=0.0) for _ in topology.source] for _ in self.solved]
+
+    def _limit_links(self) -> None:
+        """No link direction carries more than its time allows.
+
+        Between two servers it may as well carry just that: more helps, if anything.
+        """
+        topology = self.topology
+        ends_are_servers = topology.is_server[topology.source] & topology.is_server[topology.target]
+        for link, (back, direct) in enumerate(
+            zip(topology.opposite.tolist(), ends_are_servers.tolist(), strict=True)
+        ):
+            for k, carried in enumerate(self._carried(link, back)):
+                most = 0.0 if direct else float("inf")
+                row = self.model.add_linear_constraint(lb=0.0, ub=most)
+                row.set_coefficient(self.time[k], float(self.bandwidth[link]))
+                for variable in carried:
+                    row.set_coefficient(variable, -1.0)
+
+    def _carried(self, link: int, back: int) -> list[list[Any]]:
+        """The volumes on a link direction that share a time."""
+        on_link = [
+            volume[link if stage == "all_gather" else back]
+            for stage, volume in zip(self.solved, self.volume, strict=True)
+        ]
+        if self.apart:
+            return [[variable] for variable in on_link]
+        return [[*on_link, self.volume[0][back]] if self.mirrored else on_link]
+
+    def _balance(self, volume: list[Any]) -> dict[int, Any]:
+        """By switch: it sends as much as it receives."""
+        topology, rows = self.topology, {}
+        for switch in topology.switches.tolist():
+            rows[switch] = self.model.add_linear_constraint(lb=0.0, ub=0.0)
+            out = range(topology.first_link[switch], topology.first_link[switch + 1])
+            for link in out:
+                rows[switch].set_coefficient(volume[link], 1.0)
+                rows[switch].set_coefficient(volume[topology.opposite[link]], -1.0)
+        return rows
+
+    def _add_cuts(self, k: int, sets: Iterable[NDArray[np.bool_]]) -> int:
+        """How many of some sets [V] are new; a stage's volumes must leave each."""
+        topology, added = self.topology, 0
+        for inside in sets:
+            key = inside.tobytes()
+            if key in self.cuts[k]:
+                continue
+            row = self.cuts[k][key] = self.model.add_linear_constraint(lb=0.0)
+            leaves = inside[topology.source] & ~inside[topology.target]
+            for link in np.flatnonzero(leaves).tolist():
+                row.set_coefficient(self.volume[k][link], 1.0)
+            for rank in np.flatnonzero(inside[topology.servers]).tolist():
+                row.set_coefficient(self.share[rank], -1.0)
+            added += 1
+        return added
+
+    def solve(self) -> None:
+        """Solves the programme with the cuts that it has."""
+        result: Any = self.solver.solve()
+        values = result.variable_values()
+        self.least = float(result.objective_value())
+        self.shares = np.maximum([values[one] for one in self.share], 0.0)
+        self.volumes_found = [
+            np.maximum([values[one] for one in volume], 0.0) for volume in self.volume
+        ]
+        self.duals = result.dual_values()
+
+    def add_violated(self) -> int:
+        """How many cuts were added that the last solution violates."""
+        return sum(
+            self._add_cuts(k, violated_cuts(self.topology, volume, self.shares))
+            for k, volume in enumerate(self.volumes_found)
+        )
+
+    def volumes(self, attained: bool) -> Volumes:
+        """The last solution, by stage."""
+        opposite = self.topology.opposite
+        found = dict.fromkeys(("all_gather", "reduce_scatter"), np.zeros(len(opposite)))
+        found |= dict(zip(self.solved, self.volumes_found, strict=True))
+        if self.mirrored:
+            found["reduce_scatter"] = found["all_gather"]
+        sums = found["reduce_scatter"][opposite]
+        return Volumes(self.least / self.largest, self.shares, found["all_gather"], sums, attained)
+
+    def prices(self) -> Prices:
+        """The dual solution in small integers, with which the bound is exact."""
+        crossings, tolls = [], []
+        for k, stage in enumerate(self.solved):
+            for stage_too in self.stages if self.mirrored else (stage,):
+                crossings += [
+                    (stage_too, np.frombuffer(key, bool), self.duals[row])
+                    for key, row in self.cuts[k].items()
+                    if self.duals.get(row, 0.0) > 0.0  # the newest are not in the solution yet
+                ]
+                tolls += [
+                    (stage_too, switch, self.duals[row]) for switch, row in self.balances[k].items()
+                ]
+        make = functools.partial(
+            _rounded, self.topology, self.stages, self.apart, self.given, crossings, tolls
+        )
+        goal = self.least / self.largest * (1 - ROUNDING)
+        best = make(DENOMINATORS[0])
+        for denominator in DENOMINATORS[1:]:
+            if best.seconds_per_byte >= goal:
+                break
+            best = max(best, make(denominator), key=lambda prices: prices.seconds_per_byte)
+        return best
+
+
+def _rounded(
+    topology: Topology,
+    stages: tuple[Collective, ...],
+    apart: bool,
+    shares: tuple[Fraction, ...] | None,
+    crossings: list[tuple[Collective, NDArray[np.bool_], float]],
+    tolls: list[tuple[Collective, int, float]],
+    denominator: int,
+) -> Prices:
+    """Prices in multiples of the largest crossing's over a denominator.
+
+    A reduce-scatter's toll has the opposite sign: its bytes leave where its mirror image enters.
+    """
+    scale = denominator / max((price for *_, price in crossings), default=1.0)
+    prices = [round(price * scale) for *_, price in crossings]
+    charges = [
+        round(price * scale) * (1 if stage == "all_gather" else -1) for stage, _, price in tolls
+    ]
+    unit = math.gcd(*prices, *charges) or 1
+    return priced(
+        topology,
+        stages,
+        apart,
+        shares,
+        [(*one[:2], price // unit) for one, price in zip(crossings, prices, strict=True)],
+        [(*one[:2], price // unit) for one, price in zip(tolls, charges, strict=True)],
+    )
+
+
+def violated_cuts(
+    topology: Topology, volume: NDArray[np.float64], shares: NDArray[np.float64]
+) -> list[NDArray[np.bool_]]:
+    """Sets of nodes [V] out of which less goes than they root.
+
+    For each server, of the minimum cuts that miss it, the smallest and the largest.
+
+    Args:
+        topology: the network.
+        volume: [L] of an all-gather, on each link direction.
+        shares: [N].
+    """
+    from ortools.graph.python import max_flow
+
+    nodes, servers = topology.num_nodes, topology.servers
+    tail = np.concatenate([topology.source, np.full(len(servers), nodes)]).astype(np.int32)
+    head = np.concatenate([topology.target, servers]).astype(np.int32)
+    solver: Any = max_flow.SimpleMaxFlow()  # its stubs misstate the arrays' types
+    room = (np.concatenate([np.minimum(volume, 2.0), shares]) * UNIT).astype(np.int64)
+    solver.add_arcs_with_capacity(tail, head, room)
+    enough = (float(shares.sum()) - TOLERANCE) * UNIT
+    found: dict[bytes, NDArray[np.bool_]] = {}
+    for server in servers.tolist():
+        solver.solve(nodes, server)
+        if solver.optimal_flow() >= enough:
+            continue
+        near, far = np.zeros(nodes + 1, bool), np.ones(nodes + 1, bool)
+        near[solver.get_source_side_min_cut()] = True
+        far[solver.get_sink_side_min_cut()] = False
+        for inside in (near[:-1], far[:-1]):
+            found[inside.tobytes()] = inside
+    return list(found.values())

@@ -1,0 +1,236 @@
+"""The least time that a collective can take, for parts of any size."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.cut_programme import Volumes, solve_programme
+from gradweave.bounds.prices import Prices, priced
+from gradweave.errors import OptionError
+from gradweave.schedule.schedule import COLLECTIVES, Collective
+from gradweave.topology.topology import Topology
+
+MAX_NODES = 512
+"""Nodes up to which the programme is solved; beyond, cuts around single servers bound the time."""
+MAX_LINKS = 20_000
+"""Link directions up to which it is."""
+MAX_BITS = 2048
+"""Of a share's denominator."""
+MAX_STARTS = 64
+"""Servers from and to which distances are measured; fewer than all bound no more."""
+
+Shares = Literal["any", "equal"] | Sequence[Fraction | float]
+
+
+@dataclasses.dataclass(frozen=True)
+class LeastSeconds:
+    """No schedule built from trees takes less time, and why."""
+
+    collective: Collective
+    gradient_bytes: float
+    latency_s: float
+    """What a gradient of one byte takes: contributions travel to a root, the sum to all servers."""
+    bandwidth_s: float
+    """What the gradient's bytes take to cross, with the latency that they must wait for then."""
+    prices: Prices
+    """The certificate of `bandwidth_s`."""
+    volumes: Volumes | None
+    """What solves the programme, without latency; None where it was not solved."""
+
+    @property
+    def seconds(self) -> float:
+        """The larger of the two. Their sum would be no bound: bytes cross while others travel."""
+        return max(self.latency_s, self.bandwidth_s)
+
+    @property
+    def kind(self) -> Literal["latency", "programme", "cuts"]:
+        """Which of the two is larger, and how the bandwidth's was found.
+
+        ``latency``; ``programme``, the least that trees can take; or ``cuts``, some of those that
+        bound it, where the network is too large or the search for more was ended.
+        """
+        if self.latency_s >= self.bandwidth_s:
+            return "latency"
+        return "programme" if self.volumes is not None and self.volumes.attained else "cuts"
+
+    def __str__(self) -> str:
+        why = "to a root, and on to all" if self.kind == "latency" else str(self.prices)
+        return f"at least {1e3 * self.seconds:.4g} ms ({self.kind}): {why}"
+
+
+def least_seconds(
+    topology: Topology,
+    gradient_bytes: float,
+    collective: Collective = "all_reduce",
+    *,
+    overlap: bool = True,
+    shares: Shares = "any",
+) -> LeastSeconds:
+    """The least time for a collective built from trees, with parts of any size.
+
+    Each part is summed at its root and copied from there, over routes through switches that neither
+    copy nor add; a link direction carries its bandwidth. `throughput` is the same for equal parts
+    and stages apart, as an exact fraction; here servers may root different shares, stages overlap,
+    and switches are held to what they receive. Capacities do not enter, nor do costs of messages.
+
+    Args:
+        topology: the network.
+        gradient_bytes: size of the whole gradient.
+        collective: a stage, or both.
+        overlap: whether both stages of an all-reduce may run at once.
+        shares: the part of the gradient that each server roots, in order of id: whatever takes
+            least, equal parts, or numbers that sum to one (fractions exactly, floats nearly).
+
+    Returns:
+        The bound with its certificate, and shares and volumes that take it.
+
+    Raises:
+        OptionError: for a size or shares that make no sense, or an unknown collective.
+
+    Source: Edmonds 1973 (arborescences); Zhao et al., "ForestColl" (switches);
+        docs/concepts/bounds.md.
+
+    >>> import gradweave as gw
+    >>> least = gw.bounds.least_seconds(gw.topology.ring(4), 1e9)
+    >>> least.seconds, least.kind
+    (0.060001, 'programme')
+    >>> float(least.volumes.shares.sum())
+    1.0
+    """
+    if collective not in COLLECTIVES:
+        raise OptionError(
+            f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
+        )
+    if not 0 <= gradient_bytes < math.inf:
+        raise OptionError(
+            f"gradient_bytes: expected a finite number, zero or more, got {gradient_bytes}"
+        )
+    given = _checked(shares, topology.num_servers)
+    stages: tuple[Collective, ...] = (collective,)
+    if collective == "all_reduce":
+        stages = ("reduce_scatter", "all_gather")
+    volumes, prices = _without_latency(topology, stages, len(stages) == 2 and not overlap, given)
+    return LeastSeconds(
+        collective,
+        gradient_bytes,
+        _latency(topology, stages, given),
+        float(prices.seconds(gradient_bytes)),
+        prices,
+        volumes,
+    )
+
+
+def _checked(shares: Shares, servers: int) -> tuple[Fraction, ...] | None:
+    if isinstance(shares, str):
+        if shares not in ("any", "equal"):
+            raise OptionError(f"shares: expected any, equal or numbers, got {shares!r}")
+        return None if shares == "any" else (Fraction(1, servers),) * servers
+    if len(shares) != servers:
+        raise OptionError(f"shares: expected {servers}, one for each server, got {len(shares)}")
+    exact = [_fraction(share, rank) for rank, share in enumerate(shares)]
+    total = sum(exact, Fraction(0))
+    if not math.isclose(total, 1, rel_tol=1e-9):
+        raise OptionError(f"shares: expected a sum of 1, got {float(total):g}")
+    return tuple(share / total for share in exact)
+
+
+def _fraction(share: Fraction | float, rank: int) -> Fraction:
+    try:
+        exact = Fraction(share)
+    except (TypeError, ValueError, OverflowError):
+        exact = Fraction(-1)
+    if not 0 <= exact <= 1 or exact.denominator.bit_length() > MAX_BITS:
+        shown = f"{share!r:.40}" if exact < 0 else f"{float(exact):g}"
+        raise OptionError(
+            f"shares: expected a number from 0 to 1 of at most {MAX_BITS} bits for the server of "
+            f"rank {rank}, got {shown}"
+        )
+    return exact
+
+
+@functools.lru_cache(maxsize=8)  # a search for the least time asks for it again and again
+def _without_latency(
+    topology: Topology,
+    stages: tuple[Collective, ...],
+    apart: bool,
+    shares: tuple[Fraction, ...] | None,
+) -> tuple[Volumes | None, Prices]:
+    if topology.num_nodes <= MAX_NODES and len(topology.source) <= MAX_LINKS:
+        return solve_programme(topology, stages, apart, shares)
+    return None, _single_servers(topology, stages, apart, shares)
+
+
+def _single_servers(
+    topology: Topology,
+    stages: tuple[Collective, ...],
+    apart: bool,
+    shares: tuple[Fraction, ...] | None,
+) -> Prices:
+    """The best of a few proofs: through all servers' ports, or out of or into one server.
+
+    A set that copies leave and the rest of the nodes, which sums enter, have the same links; a set
+    for both stages has one direction of them for each.
+    """
+    ends = topology.source, topology.target
+    bandwidth = [
+        np.bincount(end, topology.bandwidth_bytes_per_s, topology.num_nodes) for end in ends
+    ]
+    narrowest = [int(topology.servers[np.argmin(sums[topology.servers])]) for sums in bandwidth]
+    sides = [(True,), (False,), (True, False)]
+    choices = [([server], side) for server in narrowest for side in sides]
+    choices += [(topology.servers.tolist(), side) for side in sides[:2]]
+    proofs = []
+    for (servers, inside), turned in itertools.product(choices, (False, True)):
+        sets: list[tuple[Collective, NDArray[np.bool_], int]] = [
+            (stage, (np.arange(topology.num_nodes) == server) == (side != (turned and k)), 1)
+            for server, side in itertools.product(servers, inside)
+            for k, stage in enumerate(stages)
+        ]
+        proofs.append(priced(topology, stages, apart, shares, sets))
+    return max(proofs, key=lambda prices: prices.seconds_per_byte)
+
+
+@functools.lru_cache(maxsize=8)
+def _latency(
+    topology: Topology, stages: tuple[Collective, ...], shares: tuple[Fraction, ...] | None
+) -> float:
+    """The least latency from all servers to a root, from it to all, or both one after the other.
+
+    Where a server roots something, its own counts.
+    """
+    total = np.zeros(topology.num_servers)
+    if "all_gather" in stages:
+        total += latencies(topology, topology.opposite).max(axis=0)
+    if "reduce_scatter" in stages:
+        total += latencies(topology).max(axis=0)
+    if shares is None:
+        return float(total.min())
+    return float(max(time for time, share in zip(total, shares, strict=True) if share))
+
+
+def latencies(topology: Topology, links: NDArray | None = None) -> NDArray[np.float64]:
+    """[S, N] least latency from some servers to each server, by any way.
+
+    Args:
+        topology: the network.
+        links: [L] whose latency each link direction has; `opposite` for the way back. Its own if
+            not given.
+    """
+    count = topology.num_servers
+    chosen = topology.servers[np.linspace(0, count - 1, min(count, MAX_STARTS)).astype(np.int64)]
+    latency = topology.latency_s if links is None else topology.latency_s[links]
+    least = np.full((topology.num_nodes, len(chosen)), np.inf)
+    least[chosen, np.arange(len(chosen))] = 0.0
+    while True:
+        shorter = least.copy()
+        np.minimum.at(shorter, topology.target, least[topology.source] + latency[:, None])
+        if (shorter == least).all():
+            return least[topology.servers].T
+        least = shorter

@@ -1,0 +1,76 @@
+"""Transfers in a row: how few can do, and how many a server may be away from a piece's root."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import NoScheduleError
+from gradweave.schedulers.hops import Hops
+from gradweave.topology.topology import Topology
+
+
+def distances(hops: Hops, servers: int) -> NDArray[np.int16]:
+    """[N, N] transfers in a row from each server to each, at least; −1 where there is no way.
+
+    Args:
+        hops: between N servers.
+        servers: N.
+    """
+    near = np.zeros((servers, servers), np.float32)
+    near[hops.source, hops.target] = 1
+    distance = np.where(np.eye(servers, dtype=bool), 0, -1).astype(np.int16)
+    reached, step = np.eye(servers, dtype=np.float32), 0
+    while True:
+        step += 1
+        new = (reached @ near > 0) & (distance < 0)
+        if not new.any():
+            return distance
+        distance[new] = step
+        reached = new.astype(np.float32)
+
+
+def fewest_steps(topology: Topology) -> int:
+    """Transfers in a row that a piece makes at least to reach all servers.
+
+    Args:
+        topology: the network.
+
+    >>> import gradweave as gw
+    >>> fewest_steps(gw.topology.from_spec("dgx1v"))
+    2
+    """
+    return int(distances(Hops.of(topology), topology.num_servers).max())
+
+
+def steps_allowed(hops: Hops, root: NDArray, steps: int) -> NDArray[np.int16]:
+    """[N, P] by how many transfers in a row a piece may reach a server, so that it reaches all.
+
+    In a shortest-path tree from its root, a server hands the piece on over as many levels as are
+    below it, its height; that many steps must be left. A server's parent there is higher, so that
+    it may still send the piece on in time, whatever way the piece took to it.
+
+    Args:
+        hops: between N servers.
+        root: [P] rank of each piece's root.
+        steps: of all in a row.
+
+    Raises:
+        NoScheduleError: where more are needed.
+    """
+    servers = int(max(hops.source.max(), hops.target.max())) + 1
+    distance = distances(hops, servers)
+    if steps < distance.max():
+        raise NoScheduleError(
+            f"grown: steps: a piece reaches all servers in {distance.max()} transfers in a row, "
+            f"not in {steps}"
+        )
+    height = np.zeros((servers, servers), np.int16)
+    order = np.lexsort((hops.source, hops.target))
+    source, target = hops.source[order], hops.target[order]
+    for level in range(int(distance.max()), 0, -1):
+        on_way = (distance[:, source] == level - 1) & (distance[:, target] == level)
+        start, hop = np.nonzero(on_way)
+        _, first = np.unique(start * servers + target[hop], return_index=True)
+        start, hop = start[first], hop[first]
+        above = height[start, target[hop]] + 1
+        np.maximum.at(height, (start, source[hop]), above.astype(np.int16))
+    return np.ascontiguousarray((steps - height).T[:, root], np.int16)

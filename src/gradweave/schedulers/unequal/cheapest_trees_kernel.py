@@ -1,0 +1,226 @@
+"""Cheapest ways between servers, and cheapest trees that span them, compiled."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+from gradweave.topology.topology import Floats, Integers
+
+NEW, ON_PATH, REACHED = 0, 1, 2
+
+
+@kernel
+def cheapest_ways(
+    first_link: Integers,
+    target: Integers,
+    price: Floats,
+    servers: Integers,
+    is_server: NDArray[np.bool_],
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The cheapest way from each server to each node, over switches alone.
+
+    Dijkstra's algorithm without a heap: O(N·V²), which dense networks need anyway.
+
+    Args:
+        first_link: [V+1] where the links that leave each node start.
+        target: [L] node that each link enters.
+        price: [L] at least 0.
+        servers: [N] nodes.
+        is_server: [V] servers end a way, switches pass it on.
+
+    Returns:
+        [N, V] cost, infinite where there is no way; [N, V] the last link of the way, or −1.
+    """
+    nodes = len(is_server)
+    cost = np.full((len(servers), nodes), np.inf)
+    last = np.full((len(servers), nodes), -1, np.int64)
+    done = np.empty(nodes, np.bool_)
+    for s in range(len(servers)):
+        done[:] = False
+        cost[s, servers[s]] = 0.0
+        while True:
+            node, least = -1, np.inf
+            for v in range(nodes):
+                if not done[v] and cost[s, v] < least:
+                    node, least = v, cost[s, v]
+            if node < 0:
+                break
+            done[node] = True
+            if is_server[node] and node != servers[s]:
+                continue
+            for link in range(first_link[node], first_link[node + 1]):
+                there = least + price[link]
+                if there < cost[s, target[link]]:
+                    cost[s, target[link]], last[s, target[link]] = there, link
+    return cost, last
+
+
+@kernel
+def cheapest_trees(cost: Floats, tolerance: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """For each root the cheapest tree that leads from it to all servers; of equal ones a flat one.
+
+    Edmonds' algorithm in the form of Tarjan for dense graphs: a path grows backwards along the
+    cheapest arcs; a cycle becomes one node. O(N²) for each root.
+
+    Args:
+        cost: [N, N] of the arc from each server to each other; infinite where there is none.
+        tolerance: how much more an arc may cost that brings a server nearer to the root.
+
+    Returns:
+        [N] cost of each root's tree, and [N, N] each server's parent in it; the root's is −1.
+    """
+    servers = len(cost)
+    total, parents = np.zeros(servers), np.empty((servers, servers), np.int64)
+    for root in range(servers):
+        _cheapest_tree(cost, root, parents[root])
+        _flatten(cost, tolerance, root, parents[root])
+        for v in range(servers):
+            if v != root:
+                total[root] += cost[parents[root, v], v]
+    return total, parents
+
+
+class _Growing(NamedTuple):
+    """A tree that grows. Nodes are the servers, then cycles of nodes."""
+
+    into: NDArray[np.float64]
+    """[2N, N] what the arc from each server into a node costs beyond what its inner arc does."""
+    head: NDArray[np.int64]
+    """[2N, N] the server in the node that this arc enters."""
+    outermost: NDArray[np.int64]
+    """[N] the node that has each server and is in no other."""
+    cycle: NDArray[np.int64]
+    """[2N] the node that each node is part of, or −1."""
+    tail: NDArray[np.int64]
+    """[2N] the server from which a node's cheapest arc comes."""
+    entered: NDArray[np.int64]
+    """[2N] the server in the node that this arc enters."""
+    state: NDArray[np.int8]
+    """[2N] `NEW`, `ON_PATH` or `REACHED` from the root."""
+    path: NDArray[np.int64]
+    """[2N] nodes, each entered by its arc from the next one."""
+
+
+@kernel(inner=True)
+def _cheapest_tree(cost: Floats, root: int, parent: Integers) -> None:
+    """Writes the cheapest tree from a root."""
+    servers = len(cost)
+    growing, nodes = _nothing_grown(cost, root), servers
+    for start in range(servers):
+        length = 0
+        if growing.state[growing.outermost[start]] != REACHED:
+            length = _append(growing, 0, growing.outermost[start])
+        while length:
+            node = growing.path[length - 1]
+            before = growing.outermost[_take_cheapest(growing, node)]
+            if growing.state[before] == REACHED:
+                growing.state[growing.path[:length]] = REACHED
+                length = 0
+            elif growing.state[before] == NEW:
+                length = _append(growing, length, before)
+            else:
+                length = _make_cycle(growing, length, before, nodes)
+                nodes += 1
+    # From the outermost nodes inwards: where an arc enters a cycle, it takes the place of the
+    # cycle's own arc into that server, and of those of the cycles within.
+    for node in range(nodes - 1, -1, -1):
+        inner = growing.entered[node]
+        while inner >= 0 and inner != node:
+            growing.tail[inner] = growing.tail[node]
+            growing.entered[inner] = growing.entered[node]
+            inner = growing.cycle[inner]
+    parent[:] = growing.tail[:servers]
+
+
+@kernel(inner=True)
+def _nothing_grown(cost: Floats, root: int) -> _Growing:
+    servers = len(cost)
+    most = 2 * servers
+    into, head = np.full((most, servers), np.inf), np.empty((most, servers), np.int64)
+    for v in range(servers):
+        into[v], head[v] = cost[:, v], v
+    state = np.full(most, NEW, np.int8)
+    state[root] = REACHED
+    nowhere = np.full(most, -1)
+    return _Growing(
+        into,
+        head,
+        np.arange(servers),
+        nowhere,
+        nowhere.copy(),
+        nowhere.copy(),
+        state,
+        np.empty(most, np.int64),
+    )
+
+
+@kernel(inner=True)
+def _append(growing: _Growing, length: int, node: int) -> int:
+    """Puts a node at the end of the path, whose new length it returns."""
+    growing.path[length] = node
+    growing.state[node] = ON_PATH
+    return length + 1
+
+
+@kernel(inner=True)
+def _take_cheapest(growing: _Growing, node: int) -> int:
+    """Takes the cheapest arc into a node, and returns the server from which it comes.
+
+    What the other arcs cost is from now on what they cost beyond it.
+    """
+    best, least = -1, np.inf
+    for u in range(len(growing.outermost)):
+        if growing.outermost[u] != node and growing.into[node, u] < least:
+            best, least = u, growing.into[node, u]
+    growing.tail[node], growing.entered[node] = best, growing.head[node, best]
+    growing.into[node] -= least
+    return best
+
+
+@kernel(inner=True)
+def _make_cycle(growing: _Growing, length: int, first: int, node: int) -> int:
+    """Makes one node of the path from a node of it on; returns the path's new length."""
+    servers = len(growing.outermost)
+    while True:
+        length -= 1
+        part = growing.path[length]
+        growing.cycle[part] = node
+        for u in range(servers):
+            if growing.into[part, u] < growing.into[node, u]:
+                growing.into[node, u] = growing.into[part, u]
+                growing.head[node, u] = growing.head[part, u]
+        if part == first:
+            break
+    for v in range(servers):
+        if growing.cycle[growing.outermost[v]] == node:
+            growing.outermost[v] = node
+    return _append(growing, length, node)
+
+
+@kernel(inner=True)
+def _flatten(cost: Floats, tolerance: float, root: int, parent: Integers) -> None:
+    """Hangs servers nearer to the root where that costs no more: fewer hops one after the other."""
+    servers = len(parent)
+    depth = np.zeros(servers, np.int64)
+    for _ in range(servers):
+        for v in range(servers):
+            depth[v], u = 0, v
+            while u != root:
+                u = parent[u]
+                depth[v] += 1
+        changed = False
+        for v in range(servers):
+            if v == root or depth[v] <= 1:
+                continue
+            near, dearest = parent[v], cost[parent[v], v] + tolerance
+            for u in range(servers):
+                # A server that is less deep than v's parent is not below v.
+                if depth[u] < depth[near] and cost[u, v] <= dearest:
+                    near = u
+            if near != parent[v]:
+                parent[v] = near
+                changed = True
+        if not changed:
+            return

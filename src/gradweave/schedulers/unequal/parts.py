@@ -1,0 +1,187 @@
+"""Packed trees as parts of the gradient: each with a tree to its root and one from it."""
+
+import dataclasses
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedule.schedule import Collective
+from gradweave.schedulers.unequal.packing import Stage, Tree, pack_trees
+from gradweave.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parts:
+    """Parts of the gradient, with the transfers that each of their pieces needs."""
+
+    topology: Topology
+    root: NDArray[np.int64]
+    """[parts] rank of the server."""
+    share: NDArray[np.float64]
+    """[parts] of the gradient; they sum to one."""
+    fixed_roots: bool
+    """Whether every server must root an equal part, as in a stage alone."""
+    reduces: int
+    """Transfers of a piece that reduce; they come first."""
+    trees: "Trees"
+    wires: "Wires"
+    source: NDArray[np.int64]
+    """[H] rank of the server at the start of each hop."""
+    target: NDArray[np.int64]
+    """[H] and at its end."""
+    route_nodes: NDArray[np.int64]
+    route_offsets: NDArray[np.int64]
+    """[H+1] where each hop's nodes start."""
+
+
+def parts_of(topology: Topology, collective: Collective) -> Parts:
+    """Packs trees and pairs those of one root.
+
+    Args:
+        topology: the network.
+        collective: a stage, or both.
+    """
+    from gradweave.schedulers.unequal.playing_kernel import Trees
+
+    paired = _paired(pack_trees(topology, collective).trees)
+    hops = _Hops(topology)
+    rows = [_transfers(trees, hops) for trees, _ in paired]
+    following = [list(each) for _, _, follow in rows for each in follow]
+    lengths = np.array([len(each) for each in following], np.int64).reshape(len(rows), -1)
+    ends = np.cumsum(lengths).reshape(lengths.shape)
+    share = np.array([share for _, share in paired])
+    return Parts(
+        topology=topology,
+        root=np.array([trees[0].root for trees, _ in paired], np.int64),
+        share=share / share.sum(),
+        fixed_roots=collective != "all_reduce",
+        reduces=0 if collective == "all_gather" else topology.num_servers - 1,
+        trees=Trees(
+            hop=np.array([hop for hop, _, _ in rows], np.int64),
+            waits=np.array([waits for _, waits, _ in rows], np.int64),
+            following=np.array([f for each in following for f in each], np.int64),
+            first_following=np.column_stack([ends[:, :1] - lengths[:, :1], ends]),
+        ),
+        **hops.arrays(),
+    )
+
+
+def _paired(trees: tuple[Tree, ...]) -> list[tuple[tuple[Tree, ...], float]]:
+    """Trees of each root, one of each stage, with the share that both carry.
+
+    Each root's trees carry the same in either stage; where one carries more than the other's, the
+    rest is paired with the next.
+    """
+    queues: dict[tuple[int, Stage], deque[Tree]] = {}
+    for tree in sorted(trees, key=lambda tree: -tree.share):
+        queues.setdefault((tree.root, tree.stage), deque()).append(tree)
+    stages: list[Stage] = sorted({tree.stage for tree in trees}, reverse=True)  # reduces first
+    paired: list[tuple[tuple[Tree, ...], float]] = []
+    for root in sorted({tree.root for tree in trees}):
+        waiting = [queues.get((root, stage), deque()) for stage in stages]
+        while all(waiting):
+            pair = tuple(queue[0] for queue in waiting)
+            share = min(tree.share for tree in pair)
+            paired.append((pair, share))
+            for queue, tree in zip(waiting, pair, strict=True):
+                queue.popleft()
+                if tree.share - share > 1e-9:
+                    queue.appendleft(dataclasses.replace(tree, share=tree.share - share))
+    return paired
+
+
+class _Hops:
+    """Distinct routes, by number."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._number: dict[tuple[int, ...], int] = {}
+
+    def number(self, links: tuple[int, ...]) -> int:
+        return self._number.setdefault(links, len(self._number))
+
+    def arrays(self) -> dict:
+        """The fields of `Parts` that say what the hops are."""
+        from gradweave.schedulers.unequal.playing_kernel import Wires
+
+        topology = self._topology
+        routes = list(self._number)
+        lengths = np.array([len(route) for route in routes], np.int64)
+        links = np.array([link for route in routes for link in route], np.int64)
+        first = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        offsets = first + np.arange(len(first))
+        nodes = np.empty(offsets[-1], np.int64)
+        nodes[offsets[:-1]] = topology.source[links[first[:-1]]]
+        inside = np.ones(len(nodes), bool)
+        inside[offsets[:-1]] = False
+        nodes[inside] = topology.target[links]
+        bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
+        wires = Wires(
+            links=links,
+            first=first,
+            rate=np.minimum.reduceat(bandwidth[links], first[:-1]),
+            overhead=np.maximum.reduceat(topology.overhead_s[links], first[:-1]),
+            latency=np.add.reduceat(topology.latency_s[links], first[:-1]),
+            bandwidth=bandwidth,
+        )
+        return {
+            "wires": wires,
+            "source": topology.rank[nodes[offsets[:-1]]].astype(np.int64),
+            "target": topology.rank[nodes[offsets[1:] - 1]].astype(np.int64),
+            "route_nodes": nodes,
+            "route_offsets": offsets,
+        }
+
+
+def _transfers(
+    trees: tuple[Tree, ...], hops: _Hops
+) -> tuple[list[int], list[int], list[list[int]]]:
+    """Hop of each transfer of a piece, how many it waits for, and which wait for it.
+
+    Reduces come first, each stage in the order of the servers that the hops belong to.
+    """
+    servers = len(trees[0].parent)
+    number: dict[tuple[Stage, int], int] = {}
+    for tree in trees:
+        for server in range(servers):
+            if server != tree.root:
+                number[tree.stage, server] = len(number)
+    hop, waits = [0] * len(number), [0] * len(number)
+    following: list[list[int]] = [[] for _ in number]
+    for tree in trees:
+        towards = tree.stage == "reduce_scatter"
+        for server, up in enumerate(tree.parent.tolist()):
+            if server == tree.root:
+                continue
+            transfer = number[tree.stage, server]
+            hop[transfer] = hops.number(tree.routes[server])
+            if up != tree.root:
+                first, then = (transfer, number[tree.stage, up])
+                first, then = (first, then) if towards else (then, first)
+                following[first].append(then)
+                waits[then] += 1
+    if len(trees) == 2:
+        _join(trees, number, waits, following)
+    return hop, waits, following
+
+
+def _join(
+    trees: tuple[Tree, ...],
+    number: dict[tuple[Stage, int], int],
+    waits: list[int],
+    following: list[list[int]],
+) -> None:
+    """Lets the copies from the root wait for all reduces into it."""
+    into, out_of = (
+        [number[tree.stage, int(server)] for server in np.flatnonzero(tree.parent == tree.root)]
+        for tree in trees
+    )
+    for reduce in into:
+        following[reduce].extend(out_of)
+    for copy in out_of:
+        waits[copy] += len(into)

@@ -1,0 +1,284 @@
+"""Given trees on a continuous clock: each link takes the most urgent transfer that is ready."""
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+from gradweave.topology.topology import Floats, Integers
+
+ROUNDING = 1e-9
+
+
+class Trees(NamedTuple):
+    """What moves: M transfers for each piece, the same for all pieces of a part.
+
+    A transfer waits for all that its source needs first; `following` says which ones those are, the
+    other way round.
+    """
+
+    hop: NDArray[np.int64]
+    """[parts, M] hop of each transfer."""
+    waits: NDArray[np.int64]
+    """[parts, M] transfers of the same piece that each waits for."""
+    following: NDArray[np.int64]
+    """Transfers that wait for each one, part by part."""
+    first_following: NDArray[np.int64]
+    """[parts, M+1] where those of each transfer start."""
+
+
+class Wires(NamedTuple):
+    """Over what: hops, as links one after the other, and what the links carry."""
+
+    links: NDArray[np.int64]
+    first: NDArray[np.int64]
+    """[H+1] where each hop's links start."""
+    rate: NDArray[np.float64]
+    """[H] bytes per second of a transfer: the scarcest link's bandwidth."""
+    overhead: NDArray[np.float64]
+    """[H] seconds that a message holds its links beside its bytes."""
+    latency: NDArray[np.float64]
+    """[H] seconds from the last byte sent to its arrival."""
+    bandwidth: NDArray[np.float64]
+    """[L] bytes per second."""
+
+
+class _State(NamedTuple):
+    """What has begun, and what waits for which link."""
+
+    waits: NDArray[np.int64]
+    """[P·M] prefixes that each transfer still waits for."""
+    left: NDArray[np.float64]
+    """[L] bandwidth that no transfer has taken."""
+    load: NDArray[np.float64]
+    """[L] seconds for which the link must still carry."""
+    head: NDArray[np.int64]
+    """[L] first of the transfers that wait for the link, or −1."""
+    after: NDArray[np.int64]
+    """[P·M] the next one that waits for the same link, or −1."""
+    looked: NDArray[np.bool_]
+    """[L] whether the link is among those to look at."""
+    to_look: NDArray[np.int64]
+    """[L+1] those links, and at the end how many they are."""
+
+
+@kernel
+def play(
+    trees: Trees,
+    wires: Wires,
+    part: Integers,
+    size: Floats,
+    order: float,
+    window: int,
+    until: float,
+) -> tuple[NDArray[np.float64], float]:
+    """Start of each transfer, and when the last one arrives.
+
+    At each moment at which links get free or data arrives, each such link takes, of what is ready
+    and fits, the transfer with the most urgent link: the one with most left to carry. Right because
+    a transfer starts only when its prefixes have arrived and every link of its route has its rate
+    left; it is looked at when it becomes ready and when the link that it waits for gets free. A
+    piece begins when all but `window` before it have ended, so that no link has many waiting.
+
+    Args:
+        trees: of the parts.
+        wires: of the network.
+        part: [P] part that each piece belongs to, in the order in which they begin.
+        size: [P] bytes of each piece.
+        order: how much the order of pieces counts beside the links' urgency: 1, as much.
+        window: pieces under way at one time, at most.
+        until: seconds at which to give up.
+
+    Returns:
+        [P·M] start of each transfer, piece by piece, and the seconds in all; infinite where it was
+        given up.
+    """
+    per_piece, pieces = trees.hop.shape[1], len(part)
+    start = np.full(pieces * per_piece, np.inf)
+    state = _begun(trees, wires, part, size)
+    late = order * state.load.max() / pieces  # what a piece less far on in the order is worth
+    unfinished, oldest, admitted = np.full(pieces, per_piece), 0, 0
+    now, last = 0.0, 0.0
+    events = [(0.0, -1)]
+    heapq.heappop(events)
+    while True:
+        while admitted < min(pieces, oldest + window):
+            for m in range(per_piece):
+                if not trees.waits[part[admitted], m]:
+                    _make_ready(trees, wires, state, part, admitted * per_piece + m)
+            admitted += 1
+        last = max(last, _start_all(trees, wires, state, part, size, late, now, start, events))
+        if not len(events) or events[0][0] > until:
+            return start, last if not len(events) else np.inf
+        now = events[0][0]
+        while len(events) and events[0][0] <= now * (1 + ROUNDING):
+            event = heapq.heappop(events)[1]
+            t = event // 2
+            if event % 2 == 0:
+                _free(trees, wires, state, part, t)
+            else:
+                unfinished[t // per_piece] -= 1
+                _arrive(trees, wires, state, part, t)
+        while oldest < pieces and not unfinished[oldest]:
+            oldest += 1
+
+
+@kernel(inner=True)
+def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats) -> _State:
+    """Nothing has begun."""
+    links, per_piece = len(wires.bandwidth), trees.hop.shape[1]
+    waits, load = np.empty(len(part) * per_piece, np.int64), np.zeros(links)
+    for p in range(len(part)):
+        for m in range(per_piece):
+            waits[p * per_piece + m] = trees.waits[part[p], m]
+            hop = trees.hop[part[p], m]
+            for i in range(wires.first[hop], wires.first[hop + 1]):
+                link = wires.links[i]
+                load[link] += wires.overhead[hop] + size[p] / wires.bandwidth[link]
+    return _State(
+        waits,
+        wires.bandwidth.copy(),
+        load,
+        np.full(links, -1),
+        np.full(len(waits), -1),
+        np.zeros(links, np.bool_),
+        np.zeros(links + 1, np.int64),
+    )
+
+
+@kernel(inner=True)
+def _hop(trees: Trees, part: Integers, t: int) -> int:
+    """The hop of a transfer."""
+    piece, transfer = divmod(t, trees.hop.shape[1])
+    return trees.hop[part[piece], transfer]
+
+
+@kernel(inner=True)
+def _look_at(state: _State, link: int) -> None:
+    if not state.looked[link]:
+        state.looked[link] = True
+        state.to_look[state.to_look[-1]] = link
+        state.to_look[-1] += 1
+
+
+@kernel(inner=True)
+def _make_ready(trees: Trees, wires: Wires, state: _State, part: Integers, t: int) -> None:
+    """Lets a transfer wait for its first link, which is to be looked at."""
+    link = wires.links[wires.first[_hop(trees, part, t)]]
+    state.after[t], state.head[link] = state.head[link], t
+    _look_at(state, link)
+
+
+@kernel(inner=True)
+def _free(trees: Trees, wires: Wires, state: _State, part: Integers, t: int) -> None:
+    """Gives back the bandwidth that a transfer had."""
+    hop = _hop(trees, part, t)
+    for i in range(wires.first[hop], wires.first[hop + 1]):
+        state.left[wires.links[i]] += wires.rate[hop]
+        _look_at(state, wires.links[i])
+
+
+@kernel(inner=True)
+def _arrive(trees: Trees, wires: Wires, state: _State, part: Integers, t: int) -> None:
+    """Makes those ready that waited for a transfer last."""
+    per_piece = trees.hop.shape[1]
+    p, m = t // per_piece, t % per_piece
+    first = trees.first_following[part[p]]
+    for i in range(first[m], first[m + 1]):
+        follower = p * per_piece + trees.following[i]
+        state.waits[follower] -= 1
+        if not state.waits[follower]:
+            _make_ready(trees, wires, state, part, follower)
+
+
+@kernel(inner=True)
+def _start_all(
+    trees: Trees,
+    wires: Wires,
+    state: _State,
+    part: Integers,
+    size: Floats,
+    late: float,
+    now: float,
+    start: Floats,
+    events: list[tuple[float, int]],
+) -> float:
+    """Starts what the links to look at have room for; when the last of it arrives.
+
+    The links with most to carry come first.
+    """
+    per_piece, last = trees.hop.shape[1], 0.0
+    to_look, looks = state.to_look, state.to_look[-1]
+    for k in range(looks):
+        most = k
+        for other in range(k + 1, looks):
+            if state.load[to_look[other]] > state.load[to_look[most]]:
+                most = other
+        link = to_look[most]
+        to_look[most] = to_look[k]
+        state.looked[link] = False
+        while True:
+            t = _most_urgent(trees, wires, state, part, late, link)
+            if t < 0:
+                break
+            p, hop = t // per_piece, _hop(trees, part, t)
+            for i in range(wires.first[hop], wires.first[hop + 1]):
+                used = wires.links[i]
+                state.left[used] -= wires.rate[hop]
+                state.load[used] -= wires.overhead[hop] + size[p] / wires.bandwidth[used]
+            start[t] = now
+            free = float(now + wires.overhead[hop] + size[p] / wires.rate[hop])
+            arrival = float(free + wires.latency[hop])
+            heapq.heappush(events, (free, 2 * t))
+            heapq.heappush(events, (arrival, 2 * t + 1))
+            last = max(last, arrival)
+    to_look[-1] = 0
+    return last
+
+
+@kernel(inner=True)
+def _most_urgent(
+    trees: Trees, wires: Wires, state: _State, part: Integers, late: float, link: int
+) -> int:
+    """Takes the most urgent transfer that waits for a link, and can start, out of its chain, or −1.
+
+    What another link holds back goes into that link's chain.
+    """
+    per_piece, head, after = trees.hop.shape[1], state.head, state.after
+    best, before_best, highest = -1, -1, 0.0
+    before, t = -1, int(head[link])
+    while t >= 0:
+        following = int(after[t])
+        held, urgency = _held_back(wires, state, _hop(trees, part, t), link)
+        if held >= 0 and held != link:
+            if before < 0:
+                head[link] = following
+            else:
+                after[before] = following
+            after[t], head[held] = head[held], t
+        else:
+            urgency -= late * (t // per_piece)
+            if held < 0 and (best < 0 or urgency > highest):
+                best, before_best, highest = t, before, urgency
+            before = t
+        t = following
+    if best >= 0:
+        if before_best < 0:
+            head[link] = after[best]
+        else:
+            after[before_best] = after[best]
+    return best
+
+
+@kernel(inner=True)
+def _held_back(wires: Wires, state: _State, hop: int, link: int) -> tuple[int, float]:
+    """A link that has not the hop's rate left, `link` before others, or −1; and the most load."""
+    held, most = -1, 0.0
+    for i in range(wires.first[hop], wires.first[hop + 1]):
+        used = wires.links[i]
+        most = max(most, float(state.load[used]))
+        if held != link and wires.rate[hop] > state.left[used] * (1 + ROUNDING):
+            held = int(used)
+    return held, most

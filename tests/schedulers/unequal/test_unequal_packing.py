@@ -1,0 +1,112 @@
+"""Trees packed by the linear programme, and the cheapest trees that it is given."""
+
+import dataclasses
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import gradweave as gw
+from gradweave.bounds import least_seconds
+from gradweave.schedulers.unequal.cheapest_trees_kernel import cheapest_trees, cheapest_ways
+from gradweave.schedulers.unequal.packing import SLACK, TOLERANCE, Tree, pack_trees
+from gradweave.topology import Topology
+
+
+def slowed(topology: Topology, server: int, factor: float) -> Topology:
+    """The network with all links of one server slower, both ways."""
+    bandwidth = topology.bandwidth_bytes_per_s.copy()
+    bandwidth[(topology.source == server) | (topology.target == server)] *= factor
+    return dataclasses.replace(topology, bandwidth_bytes_per_s=bandwidth)
+
+
+def uneven(spec: str, seed: int, *, one_way: bool = False) -> Topology:
+    """The network with bandwidths over a decade, alike both ways unless told otherwise."""
+    topology = gw.topology.from_spec(spec)
+    drawn = 10 ** np.random.default_rng(seed).uniform(9, 10, len(topology.source))
+    if not one_way:
+        drawn = np.minimum(drawn, drawn[topology.opposite])
+    return dataclasses.replace(topology, bandwidth_bytes_per_s=drawn)
+
+
+NETWORKS = {
+    "half speed": slowed(gw.topology.star(8), 0, 0.5),
+    "quarter speed": slowed(gw.topology.star(5), 2, 0.25),
+    "torus": uneven("torus:3x3", 0),
+    "one way faster": uneven("torus:3x3", 1, one_way=True),
+    "fat tree": uneven("fat_tree:4", 2),
+    "boxes": gw.topology.from_spec("a100:boxes=2"),
+}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_cheapest_trees_are_those_of_networkx(seed: int):
+    rng = np.random.default_rng(seed)
+    servers = int(rng.integers(2, 9))
+    cost = rng.integers(0, 6, (servers, servers)).astype(float)
+    cost[np.arange(servers), np.arange(servers) - 1] = 9.0  # a way round, so that trees exist
+    np.fill_diagonal(cost, np.inf)
+    total, parents = cheapest_trees(cost, 1e-9)
+    for root in range(servers):
+        graph = nx.DiGraph(
+            (u, v, {"weight": cost[u, v]})
+            for u in range(servers)
+            for v in range(servers)
+            if u != v and v != root
+        )
+        least = nx.minimum_spanning_arborescence(graph).size(weight="weight")
+        assert total[root] == least
+        assert parents[root, root] == -1
+        tree = nx.DiGraph((u, v) for v, u in enumerate(parents[root].tolist()) if v != root)
+        assert nx.is_arborescence(tree) and tree.number_of_nodes() == servers
+
+
+def test_ways_pass_switches_and_no_servers():
+    line = Topology.from_links("line", servers=3, switches=1, links=[(0, 3), (3, 1), (1, 2)])
+    price = np.ones(len(line.source))
+    first = np.searchsorted(line.source, np.arange(line.num_nodes + 1))
+    cost, last = cheapest_ways(first, line.target, price, line.servers, line.is_server)
+    assert cost[:, :3].tolist() == [[0, 2, np.inf], [2, 0, 1], [np.inf, 1, 0]]
+    assert line.source[last[0, 1]] == 3 and last[0, 2] == -1
+
+
+def loads(topology: Topology, trees: tuple[Tree, ...]) -> np.ndarray:
+    load = np.zeros(len(topology.source))
+    for tree in trees:
+        for route in tree.routes:
+            np.add.at(load, list(route), tree.share)
+    return load
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather"])
+def test_trees_take_the_least_time_that_another_programme_proves(name: str, collective):
+    topology = NETWORKS[name]
+    shares = "any" if collective == "all_reduce" else "equal"
+    least = float(least_seconds(topology, 1.0, collective, shares=shares).prices.seconds_per_byte)
+    packing = pack_trees(topology, collective)
+    assert least * (1 - 1e-9) <= packing.seconds_per_byte <= least * (1 + TOLERANCE) * (1 + SLACK)
+    busiest = (loads(topology, packing.trees) / topology.bandwidth_bytes_per_s).max()
+    assert busiest <= packing.seconds_per_byte * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_trees_span_and_both_stages_root_alike(name: str):
+    topology = NETWORKS[name]
+    rooted = {stage: np.zeros(topology.num_servers) for stage in ("reduce_scatter", "all_gather")}
+    for tree in pack_trees(topology).trees:
+        rooted[tree.stage][tree.root] += tree.share
+        up = nx.DiGraph((v, u) for v, u in enumerate(tree.parent.tolist()) if v != tree.root)
+        assert nx.is_arborescence(up.reverse()) and up.number_of_nodes() == topology.num_servers
+        for server, route in enumerate(tree.routes):
+            ends = (server, int(tree.parent[server]))
+            source, target = ends if tree.stage == "reduce_scatter" else ends[::-1]
+            if server == tree.root:
+                assert not route
+                continue
+            nodes = [int(topology.source[route[0]]), *topology.target[list(route)].tolist()]
+            assert (nodes[0], nodes[-1]) == (topology.servers[source], topology.servers[target])
+            assert not topology.is_server[nodes[1:-1]].any()
+    for shares in rooted.values():
+        assert shares.sum() == pytest.approx(1)
+    assert rooted["reduce_scatter"] == pytest.approx(rooted["all_gather"], abs=1e-6)
