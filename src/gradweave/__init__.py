@@ -9,24 +9,15 @@
 
 from typing import TYPE_CHECKING
 
-from gradweave import (
-    aggregate,
-    bounds,
-    errors,
-    execute,
-    schedule,
-    schedulers,
-    simulate,
-    topology,
-    verify,
-)
+from gradweave import errors, schedule, topology, verify
 from gradweave.lazy import lazily
 from gradweave.schedule import Schedule
-from gradweave.schedulers import Solution, solve
 from gradweave.topology import Topology
 
 if TYPE_CHECKING:  # and when first used: they take an extra or a moment to import
-    from gradweave import environment, export, lab, learning, marl, report
+    from gradweave import aggregate, bounds, environment, execute, export, lab, learning
+    from gradweave import marl, report, schedulers, simulate
+    from gradweave.schedulers import Solution, solve
     from gradweave.verify.calling import verify
 
 __version__ = "0.1.0"

@@ -157,9 +157,9 @@ def test_a_server_that_dies_is_named_and_nothing_stays():
 def test_control_c_leaves_nothing(latency):
     process = start("lab", "ring:4", "--repetitions", "10000", "--latency", latency)
     wait_for(lambda: len(namespaces(process.pid)) == 4)
-    time.sleep(3)
+    wait_for(lambda: len(children_of(process.pid)) >= 4)  # a server each
+    time.sleep(1)  # so that they are at it, or still connecting
     children = children_of(process.pid)
-    assert children
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
@@ -174,7 +174,7 @@ def test_leftovers_of_a_killed_lab_are_cleared_and_others_left_alone():
 
     process = start("lab", "ring:4", "--repetitions", "10000", "--latency", "20ms")
     wait_for(lambda: len(namespaces(process.pid)) == 4)
-    time.sleep(1)
+    wait_for(lambda: len(children_of(process.pid)) >= 4)
     children = children_of(process.pid)
     process.kill()
     process.communicate(timeout=PATIENCE_S)
