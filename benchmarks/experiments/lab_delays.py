@@ -6,17 +6,16 @@ Needs root and an otherwise idle machine, as experiments/lab.py; latencies of 5 
 of a delay line where the kernel has no netem.
 """
 
-import dataclasses
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import numpy as np
 from lab import row
 from record import record
+from unequal_networks import network
 
 import gradweave as gw
 from gradweave.lab.emulation import Emulation
@@ -24,26 +23,11 @@ from gradweave.lab.measure import laboratory
 from gradweave.schedulers.spec import from_spec
 
 MB = 1_000_000
-MBIT = 125_000.0
 SIZES = (MB, 10 * MB, 100 * MB)
 REPETITIONS = {MB: 3, 10 * MB: 3, 100 * MB: 1}
 STRATEGIES = ("ring", "grown", "binomial", "recursive_doubling")
 CHOSEN = "least seconds"
 """By `solve` with the objective seconds, for the size."""
-
-Joined = tuple[int, int, float, float]
-"""A link: two nodes, milliseconds, Mbit/s."""
-
-
-def network(name: str, servers: int, switches: int, links: Sequence[Joined]) -> gw.Topology:
-    """A network of links that differ."""
-    made = gw.Topology.from_links(
-        name, servers=servers, switches=switches, links=[link[:2] for link in links]
-    )
-    by_ends = {frozenset(link[:2]): link[2:] for link in links}
-    ends = zip(made.source.tolist(), made.target.tolist(), strict=True)
-    latency, rate = np.array([by_ends[frozenset(pair)] for pair in ends]).T
-    return dataclasses.replace(made, latency_s=latency * 1e-3, bandwidth_bytes_per_s=rate * MBIT)
 
 
 def two_sites() -> gw.Topology:
