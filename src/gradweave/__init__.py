@@ -15,8 +15,19 @@ from gradweave.schedule import Schedule
 from gradweave.topology import Topology
 
 if TYPE_CHECKING:  # and when first used: they take an extra or a moment to import
-    from gradweave import aggregate, bounds, environment, execute, export, lab, learning
-    from gradweave import marl, report, schedulers, simulate
+    from gradweave import (
+        aggregate,
+        bounds,
+        environment,
+        execute,
+        export,
+        lab,
+        learning,
+        marl,
+        report,
+        schedulers,
+        simulate,
+    )
     from gradweave.schedulers import Solution, solve
     from gradweave.verify.calling import verify
 
