@@ -48,6 +48,7 @@ def test_schedule_answers_in_json(gradweave, here, collective):
         "verified": bool,
         "wall_s": float,
         "output": str,
+        "busiest_links": list,
     }
     both = {"all_reduce": (6, 6), "reduce_scatter": (6, 0), "all_gather": (0, 6)}[collective]
     assert held["stages"] == dict(zip(("reduce_scatter", "all_gather"), both, strict=True))
@@ -118,7 +119,8 @@ def test_schedule_says_what_it_found(gradweave):
     assert lines[1].endswith("transfers, verified")
     assert "at least 4 rounds (cut)" in lines[2]
     assert lines[3].startswith("100 MB: ") and "ms with a barrier a round" in lines[3]
-    assert lines[4].startswith("found by ")
+    assert lines[4].startswith("busiest link ")
+    assert lines[5].startswith("found by ")
 
 
 def test_the_seconds_on_shared_links_are_told_where_asked_for(gradweave):
@@ -346,6 +348,35 @@ def test_compare_answers_in_json(gradweave):
         assert row["stages"] == "all_reduce" and row["paper"] is None
 
 
+def test_compare_by_seconds(gradweave):
+    network = ("star:4", "mesh:3", "--objective", "seconds", "--gradient-bytes", "100MB")
+    schedulers = ("--schedulers", "ring,packed,ring:order=hamiltonian")
+    rows = gradweave("compare", *network, *schedulers, "--json").json["rows"]
+    assert len(rows) == 6
+    for row in rows[:-1]:
+        assert row["seconds_mean"] == row["seconds_min"] >= row["seconds_bound"] > 0
+        assert row["seconds_gap"] == row["seconds_mean"] / row["seconds_bound"] - 1
+        assert (row["seeds"], row["gradient_bytes"], row["stages"]) == (1, 1e8, "all_reduce")
+    assert rows[-1]["seconds_mean"] is None and "Hamiltonian" in rows[-1]["reason"]
+    answer = gradweave("compare", *network, *schedulers)
+    lines = [line.split() for line in answer.stdout.splitlines()]
+    assert ["lower", "bound", f"{1e3 * rows[0]['seconds_bound']:.4g}"] in [x[:3] for x in lines]
+    assert lines[1][:2] == ["ring", f"{1e3 * rows[0]['seconds_mean']:.4g}"]
+    assert "none: mesh:3, ring:order=hamiltonian" in answer.stdout
+
+
+def test_schedule_says_where_time_goes(gradweave):
+    uneven = ("star:8", "--slow", "0-8=0.5", "--scheduler", "packed:pieces=24")
+    answer = gradweave("schedule", *uneven)
+    assert "busiest link " in answer.stdout and "% used, idle " in answer.stdout
+    assert "equal parts 12.50%" in answer.stdout
+    held = gradweave("schedule", *uneven, "--json").json
+    assert sum(held["rooted_shares"]) == pytest.approx(1)
+    busiest = held["busiest_links"]
+    assert 0.5 < busiest[1]["used"] <= busiest[0]["used"] <= 1
+    assert "rooted_shares" not in gradweave("schedule", "ring:4", "--json").json
+
+
 def test_compare_shows_a_learned_scheduler_by_three_figures(gradweave):
     answer = gradweave("compare", "ring:4", "--schedulers", "learned", "--seeds", 1, "--json")
     names = [row["scheduler"] for row in json.loads(answer.stdout)["rows"]]
@@ -387,7 +418,7 @@ def test_all_files_of_a_comparison_agree(gradweave, here, monkeypatch):
 
     chart = module.comparison_chart
     monkeypatch.setattr(
-        module, "comparison_chart", lambda rows, path: (drawn.extend(rows), chart(rows, path))
+        module, "comparison_chart", lambda rows, *rest: (drawn.extend(rows), chart(rows, *rest))
     )
     schedulers = "merged,ring:order=hamiltonian"
     answer = gradweave(

@@ -1,5 +1,7 @@
 """Schedules small enough to be built by hand, for the tests of the report."""
 
+import numpy as np
+
 from gradweave.schedule.schedule import COPY, REDUCE, Provenance, Schedule
 from gradweave.topology.topology import Topology
 
@@ -39,3 +41,13 @@ def star_all_reduce(servers: int) -> Schedule:
             rows.append((step, j, REDUCE, (i, servers, j)))
             rows.append((servers - 1 + step, i, COPY, (i, servers, j)))
     return Schedule.from_rows(star_topology(servers), rows, scheduler=Provenance("direct"))
+
+
+def uneven_star() -> Schedule:
+    """Three servers; the first two root a quarter and three quarters, the last roots nothing."""
+    rows = []
+    for piece, root in enumerate((0, 1)):
+        for step, other in enumerate(node for node in range(3) if node != root):
+            rows.append((step, piece, REDUCE, (other, 3, root)))
+            rows.append((2 + step, piece, COPY, (root, 3, other)))
+    return Schedule.from_rows(star_topology(3), rows, root=[0, 1]).replace(shares=np.array([1, 3]))

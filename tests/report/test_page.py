@@ -16,8 +16,14 @@ from gradweave.report.page import LIMITS, page_data
 from gradweave.schedule.schedule import COPY, Schedule, StatedBound
 from gradweave.schedulers import Ring, Symmetric
 from gradweave.schedulers.solve.seconds_bound import timing_of
+from gradweave.simulate import busiest_links
 from gradweave.topology import ring
-from tests.report.small_schedules import ring_all_reduce, ring_topology, star_all_reduce
+from tests.report.small_schedules import (
+    ring_all_reduce,
+    ring_topology,
+    star_all_reduce,
+    uneven_star,
+)
 
 HOSTILE = "</script><script>alert(1)</script><!-- ]]> &lt; \u2028 {{script}}"
 
@@ -147,3 +153,14 @@ def test_seconds_are_those_of_the_simulator() -> None:
     assert data["time"]["least"] == timing.bound.seconds
     assert unpacked(data["roundSeconds"]).sum() == pytest.approx(timing.barrier_seconds, rel=1e-6)
     assert data["equalLinks"] is True
+
+
+def test_shares_and_use_are_the_schedules() -> None:
+    schedule = uneven_star()
+    data = first_in(page(schedule, gradient_bytes=4e6))
+    assert unpacked(data["share"]).tolist() == [0.25, 0.75]
+    uses = busiest_links(schedule, 4e6)
+    assert [one["used"] for one in data["use"]["links"]] == [use.used for use in uses]
+    levels = unpacked(data["use"]["levels"]).reshape(len(uses), 2, -1)
+    for use, drawn in zip(uses, levels, strict=True):
+        assert drawn.sum() / 255 / drawn.shape[1] == pytest.approx(use.used, abs=2e-3)

@@ -9,7 +9,7 @@ import pytest
 
 from gradweave.report import page
 from gradweave.schedule.schedule import COPY, Schedule, StatedBound
-from tests.report.small_schedules import ring_all_reduce, star_all_reduce
+from tests.report.small_schedules import ring_all_reduce, star_all_reduce, uneven_star
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked=1'>"
 pytestmark = pytest.mark.browser
@@ -351,3 +351,19 @@ def test_transfers_over_a_bar_have_lanes_of_their_own(opened: Opened) -> None:
         " path.getAttribute('d').match(/[\\d.]+ [\\d.]+/g)[1].split(' ')[1])"
     )
     assert len(heights) == 8 and len(set(heights)) >= 2
+
+
+def test_shares_are_as_large_as_they_are(opened: Opened) -> None:
+    browser = opened(page(uneven_star(), gradient_bytes=1e9))
+    turns = "return [...document.querySelectorAll('g.server')].map((server) =>"
+    lengths = browser.execute_script(
+        f"{turns} [...server.querySelectorAll('.slice')].map((slice) => slice.getTotalLength()))"
+    )
+    assert all(large > 2 * small for small, large in lengths)
+    table = text(browser, "shares")
+    assert "25.0 %" in table and "×0.75" in table and "75.0 %" in table and "×2.25" in table
+    assert "1 server roots nothing" in text(browser, "shares-words")
+    assert "idle" in text(browser, "use-words")
+    page_without = opened(page(ring_all_reduce(4)))
+    assert not page_without.find_element("id", "shares-of").is_displayed()
+    assert page_without.find_element("id", "use").is_displayed()

@@ -1,12 +1,13 @@
-"""``gradweave compare``: schedulers on networks, beside the paper's Table 2."""
+"""``gradweave compare``: schedulers on networks by rounds, beside the paper's Table 2, or time."""
 
 import csv
+import dataclasses
 import io
 import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
@@ -20,12 +21,13 @@ from gradweave.cli.options import (
     schedulers_of,
     time_limit_option,
 )
+from gradweave.cli.solving import gradient_option, objective_option
 from gradweave.errors import FileError, MissingExtraError, OptionError
-from gradweave.report import TABLE_2, Case, Row, comparison_chart
-from gradweave.report import compare as run
+from gradweave.report import TABLE_2, Case, Row, TimedRow, compare_seconds, comparison_chart
+from gradweave.report import compare as compare_rounds
 from gradweave.report.comparison import LEARNED
 from gradweave.report.paper import NOT_REPRODUCED, PAPER_LEARNED
-from gradweave.schedulers import Scheduler
+from gradweave.schedulers import Objective, Scheduler
 from gradweave.schedulers.spec import split_specs
 
 if TYPE_CHECKING:
@@ -37,18 +39,29 @@ SCHEDULERS = (
     "grown:restarts=1,learned,portfolio"
 )
 """Default of --schedulers."""
+FOR_SECONDS = (
+    "ring,binomial,halving_doubling,merged,grown:restarts=8,symmetric,timed,packed,portfolio"
+)
+"""The same where seconds are the objective."""
+SEEDS = {"rounds": 20, "seconds": 1}
+"""Default of --seeds."""
 
 
 @click.command()
 @click.argument("networks", nargs=-1)
 @click.option(
     "--schedulers",
-    default=SCHEDULERS,
     metavar="SCHEDULERS",
     help="Comma-separated strategies, such as ring,merged:rule=deepest; learned stands for three: "
     "the mean of sampled episodes, the greedy one, the best of 64.  [default: all]",
 )
-@click.option("--seeds", type=click.IntRange(1, 100_000), default=20, show_default=True)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 100_000),
+    help="Runs of each.  [default: 20; for seconds 1]",
+)
+@objective_option
+@gradient_option
 @fault_options
 @time_limit_option
 @click.option(
@@ -59,8 +72,10 @@ SCHEDULERS = (
 @json_option
 def compare(
     networks: tuple[str, ...],
-    schedulers: str,
-    seeds: int,
+    schedulers: str | None,
+    seeds: int | None,
+    objective: Objective,
+    gradient_bytes: float,
     time_limit: float | None,
     output: Path | None,
     as_json: bool,
@@ -69,9 +84,12 @@ def compare(
     """Compare schedulers on NETWORKS, by default the nine of the paper's Table 2.
 
     Each strategy runs once per seed; on the Jellyfish of Table 2, each seed is another of the 20
-    reference graphs. The time limit is that of each run.
+    reference graphs. The time limit is that of each run. For --objective seconds, each strategy may
+    choose pieces and overlap, both stages count, and portfolio stands for all that are tried.
     """
-    strategies = strategies_of(schedulers)
+    timed = objective == "seconds"
+    usual = FOR_SECONDS if timed else SCHEDULERS
+    strategies = strategies_of(usual if schedulers is None else schedulers)
     if not strategies:
         raise OptionError("schedulers: expected at least one, got none")
     lost = faults(given)
@@ -85,13 +103,22 @@ def compare(
         case.network(0)  # The last network's fault shows before the first one's work.
     if output is not None:
         _prepare(output)
+    options: dict[str, Any] = {"seeds": seeds or SEEDS[objective], "time_limit": time_limit}
+    rows: list[Row] | list[TimedRow]
     with Progress("comparing") as progress:
-        rows = run(cases, strategies, seeds=seeds, time_limit=time_limit, progress=progress)
-        written = [] if output is None else _write(rows, output)
+        if timed:
+            cases = [dataclasses.replace(case, stages="all_reduce") for case in cases]
+            rows = compare_seconds(cases, strategies, gradient_bytes, progress=progress, **options)
+            shown = _timed_table(rows), *_reasons(rows)
+        else:
+            rows = compare_rounds(cases, strategies, progress=progress, **options)
+            shown = _table(rows), *_notes(rows)
+        objects = [row.as_object() for row in rows]
+        written = [] if output is None else _write(objects, output, objective)
     if as_json:
-        print_json({"rows": [row.as_object() for row in rows]})
+        print_json({"rows": objects})
     else:
-        print_table(_table(rows), *_notes(rows))
+        print_table(*shown)
         if output is not None:
             print_lines(f"written to {output}: {', '.join(written)}")
 
@@ -111,9 +138,8 @@ def _prepare(output: Path) -> None:
         raise FileError(f"{output}: cannot be made a directory: {error.strerror}") from error
 
 
-def _write(rows: Sequence[Row], output: Path) -> list[str]:
+def _write(objects: Sequence[dict[str, Any]], output: Path, objective: Objective) -> list[str]:
     """Writes the files, the chart only if there is a figure in it; returns their names."""
-    objects = [row.as_object() for row in rows]
     columns = list(dict.fromkeys(key for row in objects for key in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -121,10 +147,10 @@ def _write(rows: Sequence[Row], output: Path) -> list[str]:
     writer.writerows(objects)
     atomic_write(output / "comparison.csv", text.getvalue().encode())
     atomic_write(output / "comparison.json", json.dumps({"rows": objects}, indent=1).encode())
-    charted = [row for row in objects if row["rounds_mean"] is not None]
+    charted = [row for row in objects if row[f"{objective}_mean"] is not None]
     try:
         if charted:
-            comparison_chart(charted, output / "comparison.png")
+            comparison_chart(charted, output / "comparison.png", objective)
             return ["comparison.csv", "comparison.json", "comparison.png"]
     except MissingExtraError as error:
         warn(f"no comparison.png: {error}")
@@ -158,6 +184,29 @@ def _table(rows: Sequence[Row]) -> "Table":
     return shown
 
 
+def _timed_table(rows: Sequence[TimedRow]) -> "Table":
+    """Milliseconds, and how far each is above the bound that holds for all strategies."""
+    labels = list(dict.fromkeys(row.label for row in rows))
+    at = {(row.scheduler, row.label): row for row in rows}
+    bounds: dict[str, float] = {}
+    for row in rows:
+        if row.seconds_bound:
+            bounds[row.label] = min(row.seconds_bound, bounds.get(row.label, row.seconds_bound))
+    shown = table([f"mean ms for {rows[0].gradient_bytes / 1e6:g} MB", *labels])
+    for name in dict.fromkeys(row.scheduler for row in rows):
+        cells = (_timed_cell(at[name, label], bounds.get(label)) for label in labels)
+        shown.add_row(name, *cells)
+    least = (f"{1e3 * bounds[label]:.4g}" if label in bounds else "" for label in labels)
+    shown.add_row("lower bound", *least, style="bold")
+    return shown
+
+
+def _timed_cell(row: TimedRow, bound: float | None) -> str:
+    if row.seconds_mean is None or not bound:
+        return "none"
+    return f"{1e3 * row.seconds_mean:.4g} (+{row.seconds_mean / bound - 1:.1%})"
+
+
 _TABLE_2 = {case.spec for case in TABLE_2}
 
 
@@ -185,5 +234,9 @@ def _notes(rows: Sequence[Row]) -> list[str]:
             "*  does not reproduce: the paper's order of servers on the ring, and its graphs, are "
             "unknown"
         )
-    notes.extend(f"none: {row.label}, {row.scheduler}: {row.reason}" for row in rows if row.reason)
-    return notes
+    return [*notes, *_reasons(rows)]
+
+
+def _reasons(rows: Sequence[Row] | Sequence[TimedRow]) -> list[str]:
+    """Why there is no figure, where there is none."""
+    return [f"none: {row.label}, {row.scheduler}: {row.reason}" for row in rows if row.reason]

@@ -10,6 +10,7 @@ from gradweave import simulate
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option, writable
 from gradweave.cli.solving import SearchOptions, gradient_option, search, solving_options
+from gradweave.cli.use import use_fields, use_lines
 from gradweave.schedulers import Attempt, Objective, Solution, Timing, to_spec
 
 _MODELS: tuple[tuple[simulate.Model, str], ...] = (
@@ -48,6 +49,7 @@ def schedule(
             solution.schedule.save(output)
     if as_json:
         summary = _summary(solution, output, given["objective"])
+        summary |= use_fields(solution.schedule, gradient_bytes)
         if fair:
             shared_s = simulate.seconds(solution.schedule, gradient_bytes, "fair")
             summary |= {"gradient_bytes": gradient_bytes, "fair_seconds": shared_s}
@@ -122,6 +124,7 @@ def _lines(solution: Solution, gradient_bytes: float, fair: bool, output: Path |
         f"{best.rounds} rounds ({', '.join(stages)}), {best.num_transfers:,} transfers, verified",
         f"{_rounds_verdict(solution)}: {solution.bound}",
         f"{gradient_bytes / 1e6:g} MB: {', '.join(times)}",
+        *use_lines(best, gradient_bytes),
         f"found by {to_spec(solution.scheduler)} in {solution.wall_s:.2f} s",
     ]
     if solution.timing is not None:

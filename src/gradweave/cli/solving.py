@@ -33,6 +33,15 @@ class SearchOptions(FaultOptions):
     start_from: Path | None
 
 
+objective_option = click.option(
+    "--objective",
+    type=click.Choice(OBJECTIVES),
+    default="rounds",
+    show_default=True,
+    help="What to minimise; seconds count latency and bandwidth, for the gradient's size.",
+)
+
+
 def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Adds the options of a search to a verb; see `SearchOptions`."""
     options = (
@@ -45,13 +54,7 @@ def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameter
         click.option(
             "--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True
         ),
-        click.option(
-            "--objective",
-            type=click.Choice(OBJECTIVES),
-            default="rounds",
-            show_default=True,
-            help="What to minimise; seconds count latency and bandwidth, for the gradient's size.",
-        ),
+        objective_option,
         seed_option,
         time_limit_option,
         fault_options,

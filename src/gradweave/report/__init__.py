@@ -4,5 +4,17 @@ from gradweave.report.chart import comparison_chart
 from gradweave.report.comparison import TABLE_2, Case, Row, compare
 from gradweave.report.layout import layout
 from gradweave.report.page import page, write_page
+from gradweave.report.timed import TimedRow, compare_seconds
 
-__all__ = ["TABLE_2", "Case", "Row", "compare", "comparison_chart", "layout", "page", "write_page"]
+__all__ = [
+    "TABLE_2",
+    "Case",
+    "Row",
+    "TimedRow",
+    "compare",
+    "compare_seconds",
+    "comparison_chart",
+    "layout",
+    "page",
+    "write_page",
+]

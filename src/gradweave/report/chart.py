@@ -1,4 +1,4 @@
-"""The chart of `gradweave compare`: rounds beside the lower bound and the paper's figures."""
+"""The chart of `gradweave compare`: rounds or time beside the lower bound, and the paper's."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradweave.errors import OptionError
 from gradweave.report.figures import INK, literal, new_figure, save_png
+from gradweave.schedulers import Objective
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,17 +22,21 @@ _OUTLIER = 3.5
 _Row = Mapping[str, Any]
 
 
-def comparison_chart(rows: Sequence[_Row], path: str | Path) -> None:
+def comparison_chart(
+    rows: Sequence[_Row], path: str | Path, objective: Objective = "rounds"
+) -> None:
     """Draws a comparison of schedulers as a PNG: a panel per network, a bar per scheduler.
 
-    A bar is a scheduler's mean rounds, the tick in it its best run, the diamond the paper's figure,
-    the line across the bars the network's lower bound. Bars far longer than the others are
-    truncated.
+    A bar is a scheduler's mean rounds or milliseconds, the tick in it its best run, the diamond the
+    paper's figure, the line across the bars the network's lower bound. Bars far longer than the
+    others are truncated.
 
     Args:
         rows: one mapping per network and scheduler with ``label`` (or ``topology``),
-            ``scheduler``, ``rounds_mean``, ``rounds_min`` and, or None, ``bound`` and ``paper``.
+            ``scheduler``, ``rounds_mean``, ``rounds_min`` and, or None, ``bound`` and ``paper``; of
+            seconds ``seconds_mean``, ``seconds_min`` and, or None, ``seconds_bound``.
         path: where to write the PNG.
+        objective: which of the two.
 
     Raises:
         OptionError: no rows.
@@ -40,6 +45,7 @@ def comparison_chart(rows: Sequence[_Row], path: str | Path) -> None:
     """
     if not rows:
         raise OptionError("nothing to draw: expected at least one row, got none")
+    rows = [_bar(row, objective) for row in rows]
     networks = list(dict.fromkeys(_network(row) for row in rows))
     schedulers = list(dict.fromkeys(str(row["scheduler"]) for row in rows))
     across = min(_PANELS_PER_ROW, len(networks))
@@ -51,8 +57,21 @@ def comparison_chart(rows: Sequence[_Row], path: str | Path) -> None:
     for panel in panels[len(networks) :]:
         panel.set_axis_off()
     panels[0].invert_yaxis()
-    _legend(figure, rows)
+    _legend(figure, rows, "rounds" if objective == "rounds" else "ms")
     save_png(figure, path)
+
+
+def _bar(row: _Row, objective: Objective) -> dict[str, Any]:
+    """Length, best run and bound of a row's bar, in rounds or milliseconds."""
+    if objective == "rounds":
+        figures = {"mean": row["rounds_mean"], "best": row["rounds_min"], "bound": row.get("bound")}
+    else:
+        timed = {"mean": "seconds_mean", "best": "seconds_min", "bound": "seconds_bound"}
+        figures = {
+            name: None if row.get(field) is None else 1e3 * row[field]
+            for name, field in timed.items()
+        }
+    return {**row, **figures}
 
 
 def _network(row: _Row) -> str:
@@ -60,7 +79,7 @@ def _network(row: _Row) -> str:
 
 
 def _draw_network(axes: "Axes", network: str, rows: list[_Row], schedulers: list[str]) -> None:
-    means = [float(row["rounds_mean"]) for row in rows]
+    means = [float(row["mean"]) for row in rows]
     paper = [float(row["paper"]) for row in rows if row.get("paper") is not None]
     longest = max(value for value in means + paper if value <= _OUTLIER * statistics.median(means))
     edge = 1.12 * longest
@@ -68,11 +87,9 @@ def _draw_network(axes: "Axes", network: str, rows: list[_Row], schedulers: list
         place = schedulers.index(str(row["scheduler"]))
         colour = _COLOURS[place % len(_COLOURS)]
         axes.barh(place, min(mean, edge), 0.74, color=colour, zorder=2)
-        if row["rounds_min"] < mean and row["rounds_min"] < edge:
-            axes.vlines(
-                row["rounds_min"], place - 0.37, place + 0.37, color="white", lw=1.4, zorder=3
-            )
-        figure = f"{mean:.1f}".removesuffix(".0")
+        if row["best"] < mean and row["best"] < edge:
+            axes.vlines(row["best"], place - 0.37, place + 0.37, color="white", lw=1.4, zorder=3)
+        figure = (f"{mean:.1f}" if mean >= 10 else f"{mean:.3g}").removesuffix(".0")
         end = min(mean, edge)
         if row.get("paper") is not None and -0.02 * edge < float(row["paper"]) - end < 0.16 * edge:
             end = float(row["paper"]) + 0.01 * edge  # the figure goes behind the diamond
@@ -104,12 +121,12 @@ def _dress(
     axes.spines[:].set_visible(False)
 
 
-def _legend(figure: "Figure", rows: Sequence[_Row]) -> None:
+def _legend(figure: "Figure", rows: Sequence[_Row], unit: str) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Any] = [Patch(color=_COLOURS[0], label="mean rounds")]
-    if any(row["rounds_min"] < row["rounds_mean"] for row in rows):
+    handles: list[Any] = [Patch(color=_COLOURS[0], label=f"mean {unit}")]
+    if any(row["best"] < row["mean"] for row in rows):
         handles.append(Line2D([], [], color=_MUTED, linewidth=1.4, label="best run (white tick)"))
     if any(row.get("bound") is not None for row in rows):
         handles.append(Line2D([], [], color=_BOUND, linewidth=1.4, label="lower bound"))

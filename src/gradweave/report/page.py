@@ -21,7 +21,7 @@ from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
 from gradweave.schedulers.solve.solve import Objective
 from gradweave.schedulers.spec import STRATEGIES
-from gradweave.simulate import round_seconds, seconds, traffic
+from gradweave.simulate import busiest_links, event_seconds, round_seconds, seconds, traffic
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
 
@@ -38,6 +38,10 @@ LIMITS = {
     "steps of routes": 5_000_000,
 }
 """Largest sizes that a page takes."""
+BUSIEST = 10
+"""Link directions whose use over time is drawn."""
+STRETCHES = 480
+"""Equal stretches of time for which a link's use is drawn."""
 
 _SCRIPTS = (
     "model.js",
@@ -47,6 +51,8 @@ _SCRIPTS = (
     "holdings.js",
     "timeline.js",
     "words.js",
+    "use.js",
+    "shares.js",
     "view.js",
     "page.js",
 )
@@ -168,6 +174,8 @@ def page_data(
         "rounds": schedule.rounds,
         **_network_data(schedule.topology),
         "root": _packed(schedule.root),
+        "share": _packed_floats(schedule.share),
+        "use": _use(schedule, gradient_bytes),
         "roundOffsets": _packed(schedule.round_offsets),
         "roundSeconds": _packed_floats(round_seconds(schedule, gradient_bytes)),
         **_transfer_data(schedule),
@@ -245,6 +253,30 @@ def _times(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:
         }
     events, barriers = (seconds(schedule, gradient_bytes, model) for model in ("events", "rounds"))
     return {"events": events, "barriers": barriers, "least": None, "why": ""}
+
+
+def _use(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:
+    """What the busiest link directions carry when, and when each round's transfers are under way.
+
+    Levels are parts of the bandwidth in 255ths: link by link, reduces then copies, over time.
+    """
+    uses = busiest_links(schedule, gradient_bytes, BUSIEST)
+    begin, end = event_seconds(schedule, gradient_bytes)
+    first = np.full(schedule.rounds, np.inf)
+    last = np.zeros(schedule.rounds)
+    np.minimum.at(first, schedule.round, begin)
+    np.maximum.at(last, schedule.round, end)
+    levels = np.concatenate([use.levels(STRETCHES).ravel() for use in uses] or [np.zeros(0)])
+    return {
+        "links": [
+            {"link": use.link, "used": use.used, **dataclasses.asdict(use.waits)} for use in uses
+        ],
+        "stretches": STRETCHES,
+        "levels": _packed(np.rint(255 * np.clip(levels, 0.0, 1.0)).astype(np.int64)),
+        "seconds": float(end.max(initial=0.0)),
+        "roundFirst": _packed_floats(np.where(np.isfinite(first), first, last)),
+        "roundLast": _packed_floats(last),
+    }
 
 
 def _check_size(schedule: Schedule) -> None:

@@ -1,5 +1,6 @@
 """Simulation of schedules: rounds played by a policy, seconds, bytes."""
 
+from gradweave.simulate.link_use import LinkUse, Waits, busiest_links
 from gradweave.simulate.rounds import (
     GrownState,
     Policy,
@@ -13,10 +14,13 @@ from gradweave.simulate.traffic import Traffic, piece_bytes, traffic
 
 __all__ = [
     "GrownState",
+    "LinkUse",
     "Model",
     "Policy",
     "RoundState",
     "Traffic",
+    "Waits",
+    "busiest_links",
     "event_seconds",
     "fair_seconds",
     "piece_bytes",

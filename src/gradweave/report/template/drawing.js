@@ -74,19 +74,22 @@ function sliceData(inner, outer, from, to) {
     + `L${point(inner, to)}A${inner} ${inner} 0 ${large} 0 ${point(inner, from)}Z`;
 }
 
-/** Draws one server: a ring with a slice per piece, or with one arc where pieces are too many. */
+/** Draws one server: a ring with a slice per piece, as large as its share, or with one arc where slices are too small. */
 function drawServer(schedule, geometry, node, pieces, colour, layer) {
   const r = geometry.radius, inner = r * 0.64;
   const group = svg("g", { class: "server", transform: `translate(${geometry.x[node]} ${geometry.y[node]})` }, layer);
   svg("circle", { r, class: "base" }, group);
   const slices = [];
   let share = null, part = null;
-  if ((2 * Math.PI * r * 0.8) / pieces >= 3.2) {
-    const gap = pieces < 2 ? 0 : Math.min(0.012, 0.12 / pieces);
+  const [least] = pieceSizes(schedule);
+  if (2 * Math.PI * r * 0.8 * least >= 3.2) {
+    const gap = pieces < 2 ? 0 : Math.min(0.012, 0.12 * least);
+    let from = 0;
     for (let piece = 0; piece < pieces; piece++) {
-      const to = Math.min((piece + 1) / pieces - gap / 2, 0.9999 + piece / pieces);
-      const d = sliceData(inner, r - 0.5, piece / pieces + gap / 2, to);
+      const to = from + schedule.share[piece];
+      const d = sliceData(inner, r - 0.5, from + gap / 2, Math.min(to - gap / 2, 0.9999 + from));
       slices.push(svg("path", { d, fill: colour(piece), class: "slice" }, group));
+      from = to;
     }
   } else {
     const ring = { r: (r + inner) / 2, "stroke-width": r - inner, pathLength: 1, transform: "rotate(-90)" };
@@ -296,15 +299,16 @@ function moveDots(drawing, progress, resting) {
 function fillServers(drawing, held) {
   const pieces = drawing.schedule.root.length, all = drawing.schedule.servers.length;
   drawing.rings.forEach(({ group, slices, share, part }, server) => {
-    let complete = 0, sum = 0;
+    let complete = 0, whole = 0, sum = 0;
     for (let piece = 0; piece < pieces; piece++) {
-      const value = held[server * pieces + piece];
+      const value = held[server * pieces + piece], size = drawing.schedule.share[piece];
       complete += value === all;
-      sum += Math.min(value, all);
+      if (value === all) whole += size;
+      sum += Math.min(value, all) * size;
       slices[piece]?.setAttribute("fill-opacity", depth(value, all).toFixed(3));
     }
-    share?.setAttribute("stroke-dasharray", `${complete / pieces} 1`);
-    part?.setAttribute("stroke-dasharray", `${sum / pieces / all} 1`);
+    share?.setAttribute("stroke-dasharray", `${complete === pieces ? 1 : whole} 1`);
+    part?.setAttribute("stroke-dasharray", `${sum / all} 1`);
     group.classList.toggle("complete", complete === pieces);
   });
 }

@@ -48,7 +48,8 @@ function matrixGrid(canvas, servers, pieces, enlarged) {
   const room = Math.max(120, canvas.parentElement.clientWidth);
   const left = 30, top = 22;
   const cell = enlarged ? Math.max(1, Math.min(14, 7600 / Math.max(pieces, servers))) : Math.min(34, (room - left - 2) / pieces);
-  const tall = enlarged ? cell : Math.min(cell, Math.max(cell < 4 ? 0.5 : 4, 520 / servers));
+  /* Rows stay legible where columns are many more. */
+  const tall = enlarged ? cell : Math.min(Math.max(cell, Math.min(12, 200 / servers)), Math.max(cell < 4 ? 0.5 : 4, 520 / servers));
   return { left, top, cell, tall, width: left + cell * pieces + 2, height: top + tall * servers + 2 };
 }
 

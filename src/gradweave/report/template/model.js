@@ -27,6 +27,7 @@ function readSchedule(raw) {
   const schedule = {
     raw, nodes, links, servers, count,
     root: unpack(raw.root),
+    share: unpack(raw.share),
     rounds: raw.rounds,
     roundOffsets: unpack(raw.roundOffsets),
     roundSeconds: unpack(raw.roundSeconds),
@@ -37,7 +38,25 @@ function readSchedule(raw) {
     name: (node) => labels[node] || String(node),
   };
   schedule.transfers = schedule.piece.length;
+  schedule.rooted = rootedShares(schedule);
   return schedule;
+}
+
+/** By rank, the share of the gradient that each server roots, and in how many pieces. */
+function rootedShares({ servers, root, share }) {
+  const rank = new Map(servers.map((node, index) => [node, index]));
+  const rooted = servers.map(() => ({ share: 0, pieces: 0 }));
+  root.forEach((node, piece) => {
+    const own = rooted[rank.get(node)];
+    own.share += share[piece];
+    own.pieces += 1;
+  });
+  return rooted;
+}
+
+/** The least and the largest share of a piece; equal but for rounding where pieces are of one size. */
+function pieceSizes({ share }) {
+  return [share.reduce((a, b) => Math.min(a, b), Infinity), share.reduce((a, b) => Math.max(a, b), 0)];
 }
 
 /** First and one past the last transfer of a round; rounds count from 0, as in the file, and START has none. */

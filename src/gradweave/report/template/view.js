@@ -18,6 +18,7 @@ function makeView(raw, index, several, page) {
   };
   view.matrix = holdingsMatrix(schedule, part("holdings"), colour);
   view.timeline = loadTimeline(schedule, part("timeline"), load, page.rounds);
+  view.use = useChart(schedule, part("use"));
   redrawNetwork(view);
   view.camera = cameraOf(part("network"), () => view.network.geometry, (zoom) => { part("fit").disabled = zoom === 1; part("closer").disabled = zoom >= MOST_ZOOM; });
   fillView(view);
@@ -45,12 +46,16 @@ function fillView(view) {
   const ringed = Boolean(view.part("network").querySelector(".slice"));
   const legend = part("server-legend");
   element("b", "server", legend);
-  legend.append(ringed ? ": a slice for each piece, full when its sum is complete" : ": dark arc, the share of pieces complete");
+  legend.append(ringed ? `: a slice for each piece${sizesDiffer(schedule) ? ", as large as its share" : ""}, full when its sum is complete` : `: dark arc, the share of ${sizesDiffer(schedule) ? "the gradient" : "pieces"} complete`);
   part("switch-legend").hidden = ![...schedule.nodes.server.keys()].some((node) => !schedule.nodes.server[node] && !schedule.isBar(node));
   part("bar-legend").hidden = ![...schedule.nodes.server.keys()].some(schedule.isBar);
   showBandwidths(schedule, part("bandwidths"));
   if (!several) showProse(schedule, part("prose"));
   part("prose").hidden = several;
+  showUse(schedule, part("use-words"));
+  part("use-of").hidden = !raw.use.links.length;
+  part("shares-of").hidden = !rootsDiffer(schedule);
+  if (rootsDiffer(schedule)) showShares(schedule, part("shares"), part("shares-words"));
   const aggregate = isAggregate(schedule.servers.length, schedule.root.length);
   part("ramp").classList.toggle("scaled", aggregate);
   part("enlarge").hidden = !aggregate;
@@ -87,6 +92,7 @@ function showRoundOf(view) {
   part("takes").textContent = timing(schedule, here);
   view.settled = null;
   view.timeline.draw(here);
+  view.use.draw(here);
   if (part("details").open) showTable(view);
   showProgressOf(view);
 }
@@ -157,6 +163,7 @@ function describe({ schedule, held, network, settled }, found) {
     const kind = schedule.nodes.server[found.node] ? "server" : "switch";
     const label = schedule.nodes.labels[found.node];
     const lines = [`${kind} ${found.node}${label ? ` (${label})` : ""}`];
+    if (kind === "server" && rootsDiffer(schedule)) lines.push(`roots ${percent(schedule.rooted[held.row[found.node]].share)} of the gradient`);
     if (kind === "switch") return [...lines, "forwards only"];
     const complete = held.complete(held.after(settled ?? START))[held.row[found.node]];
     return [...lines, `${complete} of ${counted(held.pieces, "piece")} complete`];
@@ -188,7 +195,8 @@ function pointAtMatrix({ part, matrix, held, schedule, settled }, event) {
   if (!cell) return showTip(null);
   const value = held.after(settled ?? START)[cell.server * held.pieces + cell.piece];
   const name = schedule.name(schedule.servers[cell.server]);
-  showTip([`server ${name}, piece ${cell.piece}`, `${value} of ${held.servers} contributions`, "click to follow this piece"], event.clientX, event.clientY);
+  const size = sizesDiffer(schedule) ? `, ${percent(schedule.share[cell.piece])} of the gradient` : "";
+  showTip([`server ${name}, piece ${cell.piece}${size}`, `${value} of ${held.servers} contributions`, "click to follow this piece"], event.clientX, event.clientY);
 }
 
 /** Wires a view's own controls. */
@@ -197,6 +205,11 @@ function listenTo(view) {
   const on = (name, type, act) => part(name).addEventListener(type, act);
   on("details", "toggle", () => showTable(view));
   on("timeline", "pointerdown", (event) => page.jump(view.timeline.at(event.offsetX)));
+  on("use", "pointermove", (event) => {
+    const words = view.use.at(event.offsetY);
+    showTip(words, event.clientX, event.clientY);
+  });
+  on("use", "pointerleave", () => showTip(null));
   on("network", "pointermove", (event) => pointAtNetwork(view, event));
   on("network", "pointerdown", (event) => pointAtNetwork(view, event));
   on("network", "pointerleave", () => { showTip(null); view.server = null; showHoldings(view); });
@@ -226,6 +239,7 @@ function listenTo(view) {
 /** Fits a view to new room: everything is redrawn at its size. */
 function resizeView(view) {
   view.timeline.draw(Math.min(view.page.state.round, view.schedule.rounds));
+  view.use.draw(Math.min(view.page.state.round, view.schedule.rounds));
   if (view.width !== drawingWidth(view.part("network"))) {
     redrawNetwork(view);
     showRoundOf(view);

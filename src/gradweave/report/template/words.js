@@ -69,6 +69,7 @@ function factsOf({ raw, ...schedule }, gradientBytes, several) {
     { name: "servers", value: schedule.servers.length.toLocaleString("en") },
     switches ? { name: "switches", value: switches.toLocaleString("en") } : null,
     { name: "links", value: (schedule.links.source.length / 2).toLocaleString("en"), note: bandwidthOf(raw), hint: "full-duplex; bandwidth of each direction" },
+    sizesDiffer(schedule) ? { name: "pieces", value: schedule.root.length.toLocaleString("en"), note: pieceSizes(schedule).map(percent).join(" to "), hint: "and the least and the largest share of the gradient that one is" } : null,
     several ? null : { name: "transfers", value: schedule.transfers.toLocaleString("en") },
     several || raw.seed === null ? null : { name: "seed", value: raw.seed },
     { name: "rounds", value: String(raw.rounds), note: stages, badge: roundsBadge(raw), hint: stages && `${reduces} of reduce-scatter, ${gathers} of all-gather` },

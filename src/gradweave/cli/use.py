@@ -1,0 +1,95 @@
+"""Where a schedule's time goes, and what its servers root, in words and as JSON."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedule.schedule import Schedule
+from gradweave.simulate import LinkUse, busiest_links
+
+_MAX_TRANSFERS = 1_000_000
+"""Schedules with more are not played once more to see what their links do."""
+_SHOWN = 3
+"""Links that are named."""
+_GROUPS = 6
+"""Different shares that are named."""
+_MOST_NAMED = 8
+"""Servers of one share that are named."""
+
+
+def use_fields(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:
+    """The busiest link directions, and by rank the share that each server roots, for JSON."""
+    topology = schedule.topology
+    uses = _busiest(schedule, gradient_bytes)
+    fields: dict[str, Any] = {
+        "busiest_links": [
+            {
+                "source": int(topology.source[use.link]),
+                "target": int(topology.target[use.link]),
+                "used": use.used,
+                **dataclasses.asdict(use.waits),
+            }
+            for use in uses
+        ]
+    }
+    rooted = rooted_shares(schedule)
+    return fields | ({"rooted_shares": rooted.tolist()} if _differ(rooted) else {})
+
+
+def use_lines(schedule: Schedule, gradient_bytes: float) -> list[str]:
+    """The same in one line each: shares only where servers root different ones."""
+    uses = _busiest(schedule, gradient_bytes)
+    lines = [_use_line(schedule, uses)] if uses else []
+    rooted = rooted_shares(schedule)
+    return [*lines, _shares_line(schedule, rooted)] if _differ(rooted) else lines
+
+
+def rooted_shares(schedule: Schedule) -> NDArray[np.float64]:
+    """[N] share of the gradient that each server roots, by rank."""
+    topology = schedule.topology
+    rank = topology.rank[schedule.root]
+    return np.bincount(rank, schedule.share, topology.num_servers).astype(np.float64)
+
+
+def _busiest(schedule: Schedule, gradient_bytes: float) -> tuple[LinkUse, ...]:
+    few = schedule.num_transfers <= _MAX_TRANSFERS
+    return busiest_links(schedule, gradient_bytes, _SHOWN) if few else ()
+
+
+def _differ(rooted: NDArray[np.float64]) -> bool:
+    return bool(np.ptp(rooted) > 1e-6)
+
+
+def _use_line(schedule: Schedule, uses: tuple[LinkUse, ...]) -> str:
+    name, first, waits = schedule.topology.link_name, uses[0], uses[0].waits
+    idle = [
+        (waits.before_s, "before its first transfer"),
+        (waits.between_s, f"in {waits.gaps} gap{'s' * (waits.gaps != 1)}"),
+        (waits.after_s, "after its last"),
+    ]
+    said = [f"{1e3 * seconds:.3g} ms {when}" for seconds, when in idle if seconds]
+    line = f"busiest link {name(first.link)}: {first.used:.1%} used"
+    line += f", idle {', '.join(said)}" * bool(said)
+    others = [f"{name(use.link)} {use.used:.1%}" for use in uses[1:]]
+    return line + f"; then {', '.join(others)}" * bool(others)
+
+
+def _shares_line(schedule: Schedule, rooted: NDArray[np.float64]) -> str:
+    topology = schedule.topology
+    groups: dict[str, list[int]] = {}
+    for rank in np.argsort(-rooted, kind="stable").tolist():
+        groups.setdefault(f"{rooted[rank]:.2%}", []).append(int(topology.servers[rank]))
+    said = [
+        f"{share} at {_named([topology.id_name(one) for one in servers])}"
+        for share, servers in list(groups.items())[:_GROUPS]
+    ]
+    said += ["…"] * (len(groups) > _GROUPS)
+    return f"roots: {', '.join(said)}; equal parts {1 / topology.num_servers:.2%}"
+
+
+def _named(servers: list[str]) -> str:
+    if len(servers) > _MOST_NAMED:
+        return f"{len(servers)} servers"
+    return f"server{'s' * (len(servers) > 1)} {' '.join(servers)}"
