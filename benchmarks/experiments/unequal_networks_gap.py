@@ -14,8 +14,10 @@ import argparse
 import itertools
 import json
 import statistics
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from processes import printed_json
 from record import RESULTS, record, show
 from timing import timed
-from unequal_networks import COUNT, KINDS, unequal_network
+from unequal_networks import COUNT, GBIT, KINDS, network, unequal_network
 
 import gradweave as gw
 from gradweave.schedulers import to_spec
@@ -73,8 +75,9 @@ def search(topology: gw.Topology, which: str, size: float, limit_s: float) -> di
 def measure(seed: int, which: str, limit_s: float) -> list[dict[str, Any]]:
     """In a process of its own: one network, both sizes."""
     kind, topology = unequal_network(seed)
-    for warm in (unequal_network(18)[1], "mesh:2x3"):
-        gw.solve(warm, objective="seconds", gradient_bytes=1e6, time_limit=2)  # compiles
+    links = [(server, 4, 0.01, GBIT / (1 + (server == 0))) for server in range(4)]
+    for warm in (network("one slow server", 4, 1, links), "mesh:2x3"):
+        gw.solve(warm, objective="seconds", gradient_bytes=1e6)  # compiles
     return [
         {
             "seed": seed,
@@ -84,10 +87,17 @@ def measure(seed: int, which: str, limit_s: float) -> list[dict[str, Any]]:
             "links": topology.num_links,
             "gradient_bytes": size,
             "search": which,
+            "commit": commit(),
         }
         | search(topology, which, size, limit_s)
         for size in SIZES
     ]
+
+
+def commit() -> str:
+    """What is measured: searches of one record may come from two commits, see ``--again``."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def kept() -> list[dict[str, Any]]:
@@ -98,9 +108,9 @@ def keep(rows: list[dict[str, Any]]) -> None:
     KEPT.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
-def run(seeds: range, limit_s: float) -> None:
+def run(searches: Sequence[str], seeds: range, limit_s: float) -> None:
     """Measures what is not kept yet; a network that fails is left out and named."""
-    for which, seed in itertools.product(SEARCHES, seeds):
+    for which, seed in itertools.product(searches, seeds):
         rows = kept()
         if any((row["seed"], row["search"]) == (seed, which) for row in rows):
             continue
@@ -131,6 +141,7 @@ def joined(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             | {"least_ms": least, "gap": best["ms"] / least - 1}
             | {"equal_ms": equal["ms"], "equal_gap": equal["ms"] / least - 1}
             | {"equal_winner": equal["winner"], "equal_seconds": equal["seconds"]}
+            | {"equal_commit": equal["commit"]}
             | {"latency_share": best["latency_ms"] / least}
         )
     return both
@@ -167,14 +178,14 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="search with shares afresh")
     parser.add_argument("--dry", action="store_true", help="record nothing")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--search", choices=SEARCHES, help=argparse.SUPPRESS)
+    parser.add_argument("--search", choices=SEARCHES, help="this one only, for later")
     asked = parser.parse_args()
     if asked.one is not None:
         print(json.dumps(measure(asked.one, asked.search, asked.limit)))
         return
     if asked.again:
         keep([row for row in kept() if row["search"] == "equal"])
-    run(range(asked.count), asked.limit)
+    run([asked.search] if asked.search else SEARCHES, range(asked.count), asked.limit)
     rows = joined(kept())
     lines = summaries(rows)
     for line in lines:
