@@ -8,7 +8,7 @@ of a delay line where the kernel has no netem.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -86,22 +86,37 @@ def emulated_row(name: str, found: Emulation) -> dict[str, object]:
     }
 
 
+def measured(
+    topology: gw.Topology,
+    contenders: Iterable[tuple[str, gw.Schedule | None, int]],
+    repetitions: Mapping[int, int],
+) -> tuple[dict[str, object], list[dict[str, object]]]:
+    """What was emulated, and a row for each contender: name, schedule (None: gloo's own), size."""
+    rows = []
+    with laboratory(topology) as lab:
+        emulated = emulated_row(topology.name, lab.emulation)
+        for name, schedule, size in contenders:
+            one = lab.measure(name, schedule, size, repetitions[size], lambda _: None)
+            pieces = None if schedule is None else schedule.pieces
+            rows.append(row(topology.name, one) | {"pieces": pieces})
+            beside = ""
+            if one.ratio is not None:
+                beside = f", predicted {one.predicted_s:.3f}, ×{one.ratio:.3f}"
+            print(
+                f"{topology.name}, {name}, {size / MB:g} MB: {one.measured_s:.3f} s{beside}",
+                flush=True,
+            )
+    return emulated, rows
+
+
 def main() -> None:
     """Measures and records."""
     rows, emulated, load = [], [], os.getloadavg()[0]
     for make in NETWORKS:
         topology = make()
-        schedules = list(contenders(topology))
-        with laboratory(topology) as lab:
-            emulated.append(emulated_row(topology.name, lab.emulation))
-            for name, schedule, size in schedules:
-                one = lab.measure(name, schedule, size, REPETITIONS[size], lambda _: None)
-                rows.append(row(topology.name, one) | {"pieces": schedule.pieces})
-                print(
-                    f"{topology.name}, {name}, {size / MB:g} MB: {one.measured_s:.3f} s, "
-                    f"predicted {one.predicted_s:.3f}, ×{one.ratio:.3f}",
-                    flush=True,
-                )
+        found, own = measured(topology, list(contenders(topology)), REPETITIONS)
+        emulated.append(found)
+        rows += own
     record("lab_delays", load_at_start=load, emulated=emulated, rows=rows)
 
 

@@ -4,20 +4,18 @@
 
 Networks of benchmarks/unequal_networks.py: racks with thin trunks, slowed links, random graphs,
 wide areas, boxes with network cards, two halves. `gradweave.solve` with ``objective="seconds"`` and
-its defaults, and the same without the strategies whose pieces differ in size. Each network in a
-process of its own, one core; seconds of the search are processor time, after compilation. What is
-done is kept in a file beside the results until all is, so that the same command goes on where it
-was ended; ``--again`` keeps only the searches without shares.
+its defaults; beside its time the best of those strategies in the same search whose pieces are of
+one size, with as many for each server. Each network in a process of its own, one core; seconds of
+the search are processor time, after compilation. What is done is kept in a file beside the results
+until all is, so that the same command goes on where it was ended.
 """
 
 import argparse
-import itertools
 import json
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,72 +28,66 @@ from unequal_networks import COUNT, GBIT, KINDS, network, unequal_network
 
 import gradweave as gw
 from gradweave.schedulers import to_spec
-from gradweave.schedulers.solve.seconds import FOR_SECONDS
 
 SEED = 0
 SIZES = (256e6, 4e9)
 LIMIT_S = 120.0
 """Of one search."""
-SEARCHES = ("best", "equal")
-"""With all strategies, and without those whose pieces differ in size."""
-FEW_LATENCIES = 0.1
+SMALL_LATENCY = 0.1
 """Share of the bound up to which latency counts as small."""
 KEPT = RESULTS / "unequal_networks_gap.partial.jsonl"
 
 
-def search(topology: gw.Topology, which: str, size: float, limit_s: float) -> dict[str, Any]:
-    alike = [one for one in FOR_SECONDS if not one.own_pieces] if which == "equal" else None
+def measure(topology: gw.Topology, size: float, limit_s: float) -> dict[str, Any]:
     seconds, solution = timed(
         lambda: gw.solve(
-            topology,
-            objective="seconds",
-            gradient_bytes=size,
-            seed=SEED,
-            schedulers=alike,
-            time_limit=limit_s,
+            topology, objective="seconds", gradient_bytes=size, seed=SEED, time_limit=limit_s
         ),
         time.process_time,
     )
     timing = solution.timing
     assert timing is not None
+    least = timing.bound
+    equal = {
+        to_spec(one.scheduler): one.seconds
+        for one in solution.attempts
+        if one.seconds is not None and not one.scheduler.own_pieces
+    }
+    winner = min(equal, key=lambda name: equal[name])
     return {
+        "network": topology.name,
+        "servers": topology.num_servers,
+        "links": topology.num_links,
+        "gradient_bytes": size,
         "ms": 1e3 * timing.seconds,
-        "least_ms": 1e3 * timing.bound.seconds,
-        "latency_ms": 1e3 * timing.bound.latency_s,
-        "bandwidth_ms": 1e3 * timing.bound.bandwidth_s,
+        "least_ms": 1e3 * least.seconds,
+        "latency_ms": 1e3 * least.latency_s,
+        "bandwidth_ms": 1e3 * least.bandwidth_s,
+        "latency_share": least.latency_s / least.seconds,
         "gap": timing.gap,
         "winner": to_spec(solution.scheduler),
         "pieces": solution.schedule.pieces,
         "transfers": solution.schedule.num_transfers,
         "seconds": seconds,
         "limited": solution.wall_s >= limit_s,
+        "equal_ms": 1e3 * equal[winner],
+        "equal_gap": equal[winner] / least.seconds - 1,
+        "equal_winner": winner,
     }
 
 
-def measure(seed: int, which: str, limit_s: float) -> list[dict[str, Any]]:
+def measure_both(seed: int, limit_s: float) -> list[dict[str, Any]]:
     """In a process of its own: one network, both sizes."""
     kind, topology = unequal_network(seed)
     links = [(server, 4, 0.01, GBIT / (1 + (server == 0))) for server in range(4)]
     for warm in (network("one slow server", 4, 1, links), "mesh:2x3"):
         gw.solve(warm, objective="seconds", gradient_bytes=1e6)  # compiles
-    return [
-        {
-            "seed": seed,
-            "kind": kind,
-            "network": topology.name,
-            "servers": topology.num_servers,
-            "links": topology.num_links,
-            "gradient_bytes": size,
-            "search": which,
-            "commit": commit(),
-        }
-        | search(topology, which, size, limit_s)
-        for size in SIZES
-    ]
+    own = {"seed": seed, "kind": kind, "commit": commit()}
+    return [own | measure(topology, size, limit_s) for size in SIZES]
 
 
 def commit() -> str:
-    """What is measured: searches of one record may come from two commits, see ``--again``."""
+    """What is measured: a record that was ended and taken up again may be of several commits."""
     command = ["git", "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
@@ -104,47 +96,24 @@ def kept() -> list[dict[str, Any]]:
     return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
 
 
-def keep(rows: list[dict[str, Any]]) -> None:
-    KEPT.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-
-
-def run(searches: Sequence[str], seeds: range, limit_s: float) -> None:
-    """Measures what is not kept yet; a network that fails is left out and named."""
-    for which, seed in itertools.product(searches, seeds):
+def run(seeds: list[int], limit_s: float, again: bool) -> list[dict[str, Any]]:
+    """Measures what is not kept yet, or only of another commit; names a network that fails."""
+    now = commit()
+    for seed in seeds:
         rows = kept()
-        if any((row["seed"], row["search"]) == (seed, which) for row in rows):
+        if any(row["seed"] == seed and (row["commit"] == now or not again) for row in rows):
             continue
-        command = [sys.executable, __file__, "--one", str(seed), "--search", which]
+        command = [sys.executable, __file__, "--one", str(seed), "--limit", str(limit_s)]
         try:
-            done = printed_json([*command, "--limit", str(limit_s)])
+            measured = printed_json(command)
         except SystemExit as failed:
             print(failed, file=sys.stderr, flush=True)
             continue
-        keep(rows + done)
-        for row in done:
+        rows = [row for row in rows if row["seed"] != seed] + measured
+        KEPT.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        for row in measured:
             show(row)
-
-
-def joined(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each network and size: the best schedule, and beside it that of equal pieces."""
-    by_key = {(row["seed"], row["gradient_bytes"], row["search"]): row for row in rows}
-    both = []
-    for seed, size, which in sorted(by_key):
-        if which != "best" or (seed, size, "equal") not in by_key:
-            continue
-        best, equal = (dict(by_key[seed, size, each]) for each in ("best", "equal"))
-        # The better bound of the two is that of both.
-        least = max(best["least_ms"], equal["least_ms"])
-        del best["search"]
-        both.append(
-            best
-            | {"least_ms": least, "gap": best["ms"] / least - 1}
-            | {"equal_ms": equal["ms"], "equal_gap": equal["ms"] / least - 1}
-            | {"equal_winner": equal["winner"], "equal_seconds": equal["seconds"]}
-            | {"equal_commit": equal["commit"]}
-            | {"latency_share": best["latency_ms"] / least}
-        )
-    return both
+    return sorted(kept(), key=lambda row: (row["seed"], row["gradient_bytes"]))
 
 
 def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -164,8 +133,8 @@ def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Where latency is small, by kind and all; and the rest."""
-    small = [row for row in rows if row["latency_share"] < FEW_LATENCIES]
-    large = [row for row in rows if row["latency_share"] >= FEW_LATENCIES]
+    small = [row for row in rows if row["latency_share"] < SMALL_LATENCY]
+    large = [row for row in rows if row["latency_share"] >= SMALL_LATENCY]
     groups = [(kind, [row for row in small if row["kind"] == kind]) for kind in KINDS]
     groups += [("all where latency is small", small), ("latency a tenth or more", large)]
     return [summary(name, group) for name, group in groups if group]
@@ -173,36 +142,38 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--count", type=int, default=COUNT, help="networks of the generator")
+    parser.add_argument("--seeds", type=int, nargs="*", help="these networks only")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of one search")
-    parser.add_argument("--again", action="store_true", help="search with shares afresh")
+    parser.add_argument(
+        "--again", action="store_true", help="measure those kept of another commit again"
+    )
     parser.add_argument("--dry", action="store_true", help="record nothing")
+    parser.add_argument("--part", action="store_true", help="record even if some are missing")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--search", choices=SEARCHES, help="this one only, for later")
     asked = parser.parse_args()
     if asked.one is not None:
-        print(json.dumps(measure(asked.one, asked.search, asked.limit)))
+        print(json.dumps(measure_both(asked.one, asked.limit)))
         return
-    if asked.again:
-        keep([row for row in kept() if row["search"] == "equal"])
-    run([asked.search] if asked.search else SEARCHES, range(asked.count), asked.limit)
-    rows = joined(kept())
+    seeds = list(range(COUNT)) if asked.seeds is None else asked.seeds
+    rows = run(seeds, asked.limit, asked.again)
     lines = summaries(rows)
     for line in lines:
         show(line)
-    complete = len(rows) == COUNT * len(SIZES)
-    if asked.dry or not complete:
-        print(f"{len(rows)} of {COUNT * len(SIZES)} rows, nothing recorded")
+    missing = sorted(set(range(COUNT)) - {row["seed"] for row in rows})
+    if asked.dry or (missing and not asked.part):
+        print(f"nothing recorded; missing: {missing}")
         return
     record(
         "unequal_networks_gap",
         command="taskset -c 0 python benchmarks/experiments/unequal_networks_gap.py",
         seeds=[SEED],
         limit_s=asked.limit,
+        missing=missing,
         summaries=lines,
         rows=rows,
     )
-    KEPT.unlink()
+    if not missing:
+        KEPT.unlink()
 
 
 if __name__ == "__main__":
