@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,25 +51,30 @@ def compiled(tmp_path_factory: pytest.TempPathFactory):
     subprocess.run([*COMMANDS["module"], *arguments], cwd=folder, check=True, timeout=300)
 
 
+def said(stderr: str) -> list[str]:
+    """The lines that are not progress, which begins after two seconds: soon on a busy machine."""
+    return [line for line in stderr.splitlines() if not re.match(r" *\d+ s  ", line)]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_schedule_then_verify_then_show(command, tmp_path):
     if not Path(COMMANDS[command][0]).exists():
         pytest.skip("the package is not installed with its script")
     arguments = ["schedule", "bcube:n=3,k=1", "--scheduler", "merged", "--output", "b3.json"]
     made = run(*arguments, "--json", command=command, cwd=tmp_path)
-    assert (made.returncode, made.stderr) == (0, "")
+    assert (made.returncode, said(made.stderr)) == (0, [])
     assert json.loads(made.stdout)["rounds"] == 12
     checked = run("verify", "b3.json", command=command, cwd=tmp_path)
-    assert (checked.returncode, checked.stderr) == (0, "")
+    assert (checked.returncode, said(checked.stderr)) == (0, [])
     assert checked.stdout.startswith("valid: all_reduce on bcube:n=3,k=1, 12 rounds, 144 ")
     shown = run("show", "b3.json", command=command, cwd=tmp_path)
-    assert (shown.returncode, shown.stderr) == (0, "")
+    assert (shown.returncode, said(shown.stderr)) == (0, [])
     assert {path.name for path in tmp_path.iterdir()} == {"b3.json", "b3.html"}
 
 
 def test_compare(tmp_path):
     done = run("compare", "torus:3x3", "--schedulers", "merged,ring", "--json", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, said(done.stderr)) == (0, [])
     rows = json.loads(done.stdout)["rows"]
     assert [row["scheduler"] for row in rows] == ["merged", "ring"]
 

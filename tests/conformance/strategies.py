@@ -69,7 +69,7 @@ STRATEGIES: dict[str, Strategy] = {
         lambda _: Packed(pieces=24), transfers_in_stage=None, own_pieces=True
     ),
     "packed, of a size, overlapping": Strategy(
-        lambda _: Packed(gradient_bytes=1e6), transfers_in_stage=None, own_pieces=True
+        lambda _: Packed(gradient_bytes=1e6, pieces=24), transfers_in_stage=None, own_pieces=True
     ),
     "merged": Strategy(lambda _: Merged()),
     "merged, random": Strategy(lambda _: Merged("random", tries=1, swap_passes=0)),

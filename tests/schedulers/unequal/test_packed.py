@@ -8,9 +8,12 @@ from gradweave.errors import OptionError
 from gradweave.execute import play
 from gradweave.schedule import COLLECTIVES
 from gradweave.schedulers import Packed
-from gradweave.schedulers.unequal.packed import _cuts
+from gradweave.schedulers.unequal.cuts import cuts_of, periodic_cut, schedule_of
+from gradweave.schedulers.unequal.packed import _Search
 from gradweave.schedulers.unequal.parts import parts_of
+from gradweave.schedulers.unequal.turns import turns
 from gradweave.simulate import seconds
+from gradweave.topology import Link
 from tests.schedulers.unequal.test_unequal_packing import NETWORKS, slowed
 
 GIGABYTE = 1e9
@@ -20,23 +23,48 @@ GIGABYTE = 1e9
 def test_the_event_model_takes_no_longer_than_the_clock_that_it_was_played_on(name: str):
     topology = NETWORKS[name]
     parts = parts_of(topology, "all_reduce")
-    strategy = Packed(gradient_bytes=GIGABYTE, pieces=100)
+    search = _Search(topology, "all_reduce", GIGABYTE, np.inf)
     played = [
-        strategy._played(parts, cut, window, np.inf)[1]
-        for cut in _cuts(parts, 100)
-        for window in (8, 16)
+        search._played(parts, cut, window)[1] for cut in cuts_of(parts, 100) for window in (8, 16)
     ]
-    schedule = strategy.schedule(topology)
+    schedule = Packed(gradient_bytes=GIGABYTE, pieces=100).schedule(topology)
     assert seconds(schedule, GIGABYTE, "events") <= min(played) * (1 + 1e-4)
 
 
 def test_a_slow_server_does_not_slow_the_others():
     star = slowed(gw.topology.star(16), 3, 0.5)
-    schedule = gw.solve(star, objective="seconds", gradient_bytes=GIGABYTE).schedule
-    assert schedule.scheduler.name == "packed"
+    schedule = Packed(gradient_bytes=GIGABYTE, pieces=1000).schedule(star)
     least = gw.bounds.least_seconds(star, GIGABYTE).seconds
     # Pieces of one size, rooted alike, take 0.278 s; the least is 0.160.
-    assert least <= seconds(schedule, GIGABYTE, "events") <= 0.19
+    assert least <= seconds(schedule, GIGABYTE, "events") <= 0.165
+
+
+def test_in_turns_all_ports_of_a_switch_are_busy_at_one_time():
+    star = gw.topology.star(8, link=Link(bandwidth_bytes_per_s=1e9, overhead_s=0.0, latency_s=0.0))
+    parts = parts_of(star, "all_reduce")
+    cut = periodic_cut(parts, 10 * len(parts.root))
+    assert cut is not None
+    schedule = schedule_of(star, "all_reduce", parts, cut, turns(parts, cut))
+    least = gw.bounds.least_seconds(star, GIGABYTE).seconds
+    # Before the first sums there is nothing to copy: a part of one of the ten periods.
+    assert seconds(schedule, GIGABYTE, "events") <= 1.06 * least
+
+
+def test_transfers_wait_for_the_turn_in_which_their_data_is_there():
+    parts = parts_of(NETWORKS["half speed"], "all_reduce")
+    cut = periodic_cut(parts, 100)
+    assert cut is not None
+    turn = turns(parts, cut).reshape(len(cut.part), -1)
+    for piece, part in enumerate(cut.part):
+        first = parts.trees.first_following[part]
+        for transfer in range(turn.shape[1]):
+            then = parts.trees.following[first[transfer] : first[transfer + 1]]
+            assert (turn[piece, then] > turn[piece, transfer]).all()
+
+
+def test_no_period_is_cut_from_fewer_pieces_than_it_has():
+    parts = parts_of(NETWORKS["half speed"], "all_reduce")
+    assert periodic_cut(parts, 1) is None
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

@@ -8,14 +8,17 @@ from numpy.typing import NDArray
 
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.schedule.schedule import Collective
+from gradweave.schedulers.unequal.ways import Ways
 from gradweave.topology.topology import Topology
 
 Stage = Literal["reduce_scatter", "all_gather"]
 
 TOLERANCE = 5e-4
 """How far the packing may be from the least time, relative to it, when the search ends."""
-SLACK = 2e-3
+SLACK = 1e-3
 """Time given up for shares that are more alike, relative to the least."""
+HOP = 0.1
+"""What a hop more in all trees may make the largest share smaller, relative to the mean."""
 MAX_STEPS = 400
 SMOOTHING = 0.5
 """How much of the optimal prices is in those at which trees are sought: at the programme's own,
@@ -54,7 +57,11 @@ class TreePacking:
 
 
 def pack_trees(
-    topology: Topology, collective: Collective = "all_reduce", tolerance: float = TOLERANCE
+    topology: Topology,
+    collective: Collective = "all_reduce",
+    tolerance: float = TOLERANCE,
+    *,
+    held: bool = False,
 ) -> TreePacking:
     """Packs trees into the links' bandwidths, for the least time of large gradients.
 
@@ -70,6 +77,9 @@ def pack_trees(
         topology: the network; bandwidths count, latencies and capacities do not.
         collective: a stage, or both.
         tolerance: how far above the bound to stop, relative to it.
+        held: whether a transfer counts on each link for what it keeps from others (see `Ways`)
+            rather than for its bytes. The least time of that is not known beforehand: the search
+            ends near the bound that its own prices prove.
 
     Returns:
         The packing; at most `tolerance` and `SLACK` above the bound, unless `MAX_STEPS` were too
@@ -78,7 +88,8 @@ def pack_trees(
     Source: column generation (Dantzig and Wolfe 1960) with smoothed prices (Wentges 1997).
     """
     shares = "any" if collective == "all_reduce" else "equal"
-    search = _Search(topology, collective, least_seconds(topology, 1.0, collective, shares=shares))
+    least = least_seconds(topology, 1.0, collective, shares=shares)
+    search = _Search(topology, collective, least, Ways(topology, held=held))
     search.run(tolerance)
     search.spread()
     return search.packing()
@@ -87,8 +98,10 @@ def pack_trees(
 class _Search:
     """The programme with the trees found so far."""
 
-    def __init__(self, topology: Topology, collective: Collective, least: LeastSeconds) -> None:
-        self._topology = topology
+    def __init__(
+        self, topology: Topology, collective: Collective, least: LeastSeconds, ways: Ways
+    ) -> None:
+        self._topology, self._ways = topology, ways
         both: tuple[Stage, ...] = ("reduce_scatter", "all_gather")
         self._free = collective == "all_reduce"
         self._stages: tuple[Stage, ...] = tuple(
@@ -143,7 +156,7 @@ class _Search:
                 return  # none improves on these, as far as floats tell
 
     def spread(self) -> None:
-        """Of what takes little more time, the shares whose largest is the least.
+        """Of what takes little more time, shares that are nearly alike over trees of few hops.
 
         A programme's solution is a corner, often with few roots, which many would then send to at
         one time.
@@ -155,7 +168,9 @@ class _Search:
         largest = solver.NumVar(0, 1, "")
         for share in self._shares:
             solver.Add(share <= largest)
-        solver.Objective().SetCoefficient(largest, 1.0)
+        solver.Objective().SetCoefficient(largest, float(self._topology.num_servers))
+        for tree, carried in zip(self._trees, self._carried, strict=True):
+            solver.Objective().SetCoefficient(carried, HOP * _depth(tree))
         solver.Objective().SetCoefficient(self._time, 0.0)
         self._solve()
 
@@ -170,48 +185,63 @@ class _Search:
 
     def _add_cheapest(self, prices: NDArray) -> bool:
         """Adds the trees of the roots that are cheapest at these prices, if any improves."""
-        from gradweave.schedulers.unequal.cheapest_trees_kernel import cheapest_trees, cheapest_ways
+        from gradweave.schedulers.unequal.cheapest_trees_kernel import cheapest_trees
 
-        topology = self._topology
-        ways, last = cheapest_ways(
-            topology.first_link, topology.target, prices, topology.servers, topology.is_server
-        )
-        cost = ways[:, topology.servers]
-        np.fill_diagonal(cost, np.inf)
-        parents, total = {}, np.zeros(len(cost))
+        ways = self._ways.cheapest(prices)
+        cost, parents, total = ways.cost, {}, np.zeros(len(ways.cost))
         for stage in self._stages:
             # A tree to a root is one from it over the opposite arcs.
             arcs = np.ascontiguousarray(cost.T if stage == "reduce_scatter" else cost)
             costs, parents[stage] = cheapest_trees(arcs, 1e-9 * float(prices.max()))
             total += costs
+        self._take_bound(prices, total)
         roots = np.argsort(total, kind="stable")
         if self._free and self._wanted is not None:
             roots = roots[:ROOTS_A_STEP]
         known = len(self._trees)
         for stage, of_root in parents.items():
             for root in roots.tolist():
-                routes = _routes(topology, of_root[root], last, stage == "reduce_scatter")
+                routes = ways.routes(of_root[root], stage == "reduce_scatter")
                 tree = Tree(stage, root, of_root[root], routes)
                 if self._improves(tree):
                     self._add(tree)
         return len(self._trees) > known
+
+    def _take_bound(self, prices: NDArray, total: NDArray) -> None:
+        """Keeps prices that prove more than any before: weak duality.
+
+        All links together can take no more than their prices times the time; what each root's
+        trees cost is taken in any case.
+        """
+        proved = float(total.min() if self._free else total.mean()) / float(
+            prices @ self._bandwidth
+        )
+        if self._ways.held and proved > self._least:
+            self._least, self._optimal = proved, prices
 
     def _improves(self, tree: Tree) -> bool:
         """Whether the programme would gain by the tree: it costs less than its root is worth."""
         wanted = self._wanted
         if wanted is None:
             return True
-        cost = sum(float(wanted[list(route)].sum()) for route in tree.routes)
+        links, times = self._taken(tree)
+        cost = float(wanted[links] @ times)
         return cost < self._worth[tree.stage][tree.root] - 1e-12
 
     def _add(self, tree: Tree) -> None:
         variable = self._solver.NumVar(0, self._solver.infinity(), "")
         self._of_root[tree.stage][tree.root].SetCoefficient(variable, 1.0)
-        links = [link for route in tree.routes for link in route]
-        for link, times in zip(*np.unique(links, return_counts=True), strict=True):
+        for link, times in zip(*self._taken(tree), strict=True):
             self._on_link[link].SetCoefficient(variable, float(times))
         self._trees.append(tree)
         self._carried.append(variable)
+
+    def _taken(self, tree: Tree) -> tuple[NDArray, NDArray]:
+        """The links of a tree, and how many times its bytes it takes of each."""
+        routes = [route for route in tree.routes if route]
+        factors = np.concatenate([self._ways.factors(route) for route in routes])
+        links, where = np.unique([link for route in routes for link in route], return_inverse=True)
+        return links, np.bincount(where, factors)
 
     def packing(self) -> TreePacking:
         """The trees that carry something, as last solved."""
@@ -233,29 +263,16 @@ class _Search:
         )
 
 
+def _depth(tree: Tree) -> int:
+    """Hops from the root to the furthest server."""
+    server, depth = np.arange(len(tree.parent)), 0
+    while True:
+        server = np.where(server >= 0, tree.parent[server], -1)
+        if (server < 0).all():
+            return depth
+        depth += 1
+
+
 def _relative(prices: NDArray) -> NDArray:
     """Prices whose mean is one, all of them positive."""
     return prices / max(float(prices.mean()), 1e-300) + LEAST_PRICE
-
-
-def _routes(
-    topology: Topology, parent: NDArray, last: NDArray, towards: bool
-) -> tuple[tuple[int, ...], ...]:
-    """[N] the links of each server's hop.
-
-    Args:
-        topology: the network.
-        parent: [N] rank of each server's next one towards the root.
-        last: [N, V] the last link of the way from each server to each node.
-        towards: whether data moves towards the root.
-    """
-    routes = []
-    for server, up in enumerate(parent.tolist()):
-        source, target = (server, up) if towards else (up, server)
-        links: list[int] = []
-        node = int(topology.servers[target])
-        while up >= 0 and node != topology.servers[source]:
-            links.append(int(last[source, node]))
-            node = int(topology.source[links[-1]])
-        routes.append(tuple(reversed(links)))
-    return tuple(routes)

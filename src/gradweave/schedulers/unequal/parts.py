@@ -1,6 +1,7 @@
 """Packed trees as parts of the gradient: each with a tree to its root and one from it."""
 
 import dataclasses
+import functools
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -39,16 +40,18 @@ class Parts:
     """[H+1] where each hop's nodes start."""
 
 
-def parts_of(topology: Topology, collective: Collective) -> Parts:
+@functools.lru_cache(maxsize=8)  # of one network: for other sizes and numbers of pieces
+def parts_of(topology: Topology, collective: Collective, *, held: bool = False) -> Parts:
     """Packs trees and pairs those of one root.
 
     Args:
         topology: the network.
         collective: a stage, or both.
+        held: whether transfers count for what they keep from others, see `pack_trees`.
     """
     from gradweave.schedulers.unequal.playing_kernel import Trees
 
-    paired = _paired(pack_trees(topology, collective).trees)
+    paired = _paired(pack_trees(topology, collective, held=held).trees)
     hops = _Hops(topology)
     rows = [_transfers(trees, hops) for trees, _ in paired]
     following = [list(each) for _, _, follow in rows for each in follow]

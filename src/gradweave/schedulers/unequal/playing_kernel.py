@@ -121,8 +121,11 @@ def play(
             else:
                 unfinished[t // per_piece] -= 1
                 _arrive(trees, wires, state, part, t)
-        while oldest < pieces and not unfinished[oldest]:
-            oldest += 1
+        if oldest < pieces and not unfinished[oldest]:
+            if now + state.load.max() > until:  # some link has too much left to carry
+                return start, np.inf
+            while oldest < pieces and not unfinished[oldest]:
+                oldest += 1
 
 
 @kernel(inner=True)
