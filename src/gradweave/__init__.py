@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # and when first used: they take an extra or a moment to impo
         learning,
         marl,
         report,
+        saddle,
         schedulers,
         simulate,
     )
@@ -48,6 +49,7 @@ __all__ = [
     "learning",
     "marl",
     "report",
+    "saddle",
     "schedule",
     "schedulers",
     "simulate",

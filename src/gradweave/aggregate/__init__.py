@@ -37,6 +37,18 @@ if TYPE_CHECKING:
     from gradweave.aggregate.mixing import MixingMatrix, neighbours
     from gradweave.aggregate.replicas import consensus, disagreement, replicate
     from gradweave.aggregate.rules import DCDPSGD, DPSGD, ECDPSGD, ChocoSGD, GossipRule, NaivePSGD
+    from gradweave.aggregate.sequences import (
+        Contraction,
+        absent_workers,
+        best_contraction,
+        changing_clusters,
+        changing_matchings,
+        contraction,
+        failing_links,
+        read_trace,
+        recorded,
+        with_local_steps,
+    )
     from gradweave.aggregate.spec import AggregationSpec, parse
     from gradweave.aggregate.validity import Validity, ValidityWarning, check
 
@@ -48,6 +60,7 @@ __all__ = [
     "AggregationSpec",
     "ChocoSGD",
     "Compressor",
+    "Contraction",
     "Exact",
     "GossipRule",
     "Grid",
@@ -60,14 +73,20 @@ __all__ = [
     "Uncompressed",
     "Validity",
     "ValidityWarning",
+    "absent_workers",
     "asynchronous",
+    "best_contraction",
+    "changing_clusters",
+    "changing_matchings",
     "check",
     "choco_sgd",
     "consensus",
+    "contraction",
     "d_psgd",
     "dcd_psgd",
     "disagreement",
     "ecd_psgd",
+    "failing_links",
     "from_spec",
     "gossip",
     "mean",
@@ -76,11 +95,14 @@ __all__ = [
     "not_finite",
     "parameter_server",
     "parse",
+    "read_trace",
+    "recorded",
     "replicate",
     "resolve",
     "ring",
     "scheduled",
     "sent_bytes",
+    "with_local_steps",
 ]
 
 __getattr__, __dir__ = lazily(__name__, "train")

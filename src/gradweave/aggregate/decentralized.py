@@ -43,7 +43,7 @@ from gradweave.aggregate.rules import (
 from gradweave.aggregate.validity import check, enforce
 from gradweave.errors import OptionError
 from gradweave.execute.axis import AXIS, AxisName
-from gradweave.execute.jax_mesh.buffers import PyTree, by_dtype, divided, joined
+from gradweave.execute.jax_mesh.buffers import PyTree, by_dtype, from_vectors, to_vectors
 
 Groups = dict[jnp.dtype, list[int]]
 """Numbers of the parameters' leaves, by their type: leaves of one type travel in one message."""
@@ -310,30 +310,20 @@ class _Gossip:
         self, groups: Groups, number: jax.Array, worker: WorkerState, u: PyTree
     ) -> tuple[WorkerState, jax.Array]:
         """Communication `number`, from 1, with the neighbours whose turn it is."""
-        turns = [
-            partial(self._communicate_with, step, groups, number)
-            for step in range(self.mixing.period)
-        ]
-        if len(turns) == 1:
-            return turns[0](worker, u)
-        return lax.switch((number - 1) % len(turns), turns, worker, u)
-
-    def _communicate_with(
-        self, step: int, groups: Groups, number: jax.Array, worker: WorkerState, u: PyTree
-    ) -> tuple[WorkerState, jax.Array]:
-        """The same with the neighbours of one step of the mixing matrix's period."""
         key = jax.random.fold_in(jax.random.key(self.seed), number)
         key = jax.random.fold_in(key, lax.axis_index(self.axis_name))
+        turn = (number - 1) % self.mixing.period
         leaves = list(groups.values())
-        before = zip(*(_vectors(tree, worker.x, leaves) for tree in (*worker, u)), strict=True)
-        after, sent = [], np.zeros(self.mixing.workers, np.int64)
+        all_of = [worker.x if tree is None else tree for tree in (*worker, u)]
+        before = zip(*(to_vectors(tree, leaves) for tree in all_of), strict=True)
+        after, sent = [], jnp.zeros((), jnp.float32)
         for group, (dtype, (x, estimate, mixture, change)) in enumerate(
             zip(groups, before, strict=True)
         ):
             channel = Channel(
                 number.astype(x.dtype),
                 self.mixing,
-                step,
+                turn,
                 self.compressor,
                 jax.random.fold_in(key, group),
                 x.size,
@@ -344,34 +334,19 @@ class _Gossip:
             sent += channel.sent_bytes
         state = WorkerState(
             *(
-                None if tree is None else _tree([vectors[field] for vectors in after], tree, leaves)
+                None
+                if tree is None
+                else from_vectors([vectors[field] for vectors in after], tree, leaves)
                 for field, tree in enumerate(worker)
             )
         )
-        return state, of_this_worker(sent, self.axis_name)
+        return state, sent
 
 
 def _widened(leaf: jax.Array) -> jax.Array:
     """As float32, unless it is more precise."""
     leaf = jnp.asarray(leaf)
     return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
-
-
-def _vectors(tree: PyTree | None, like: PyTree, groups: list[list[int]]) -> list[jax.Array]:
-    """All elements of a tree, a vector for each group of leaves; those of another if None."""
-    leaves = jax.tree.leaves(like if tree is None else tree)
-    return [joined([leaves[leaf] for leaf in numbers]) for numbers in groups]
-
-
-def _tree(vectors: list[jax.Array], like: PyTree, groups: list[list[int]]) -> PyTree:
-    """The opposite of `_vectors`."""
-    leaves, structure = jax.tree.flatten(like)
-    whole = list(leaves)
-    for vector, numbers in zip(vectors, groups, strict=True):
-        parts = divided(vector, [leaves[leaf] for leaf in numbers])
-        for leaf, part in zip(numbers, parts, strict=True):
-            whole[leaf] = part
-    return structure.unflatten(whole)
 
 
 def _coarsest(params: PyTree) -> jnp.dtype:

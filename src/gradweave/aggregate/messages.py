@@ -1,6 +1,7 @@
 """What workers send each other inside `jax.shard_map`, with each byte counted."""
 
 import dataclasses
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ from jax import lax
 from numpy.typing import NDArray
 
 from gradweave.aggregate.compressors import Compressor
-from gradweave.aggregate.mixing import MixingMatrix
+from gradweave.aggregate.mixing import MixingMatrix, Pairs
 from gradweave.errors import OptionError
 from gradweave.execute.axis import AxisName
 from gradweave.execute.jax_mesh.buffers import PyTree
@@ -32,9 +33,11 @@ def initial_counts() -> AveragingState:
     return AveragingState(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
 
 
-def of_this_worker(by_worker: NDArray, axis_name: AxisName) -> jax.Array:
+def of_this_worker(
+    by_worker: NDArray | jax.Array, axis_name: AxisName, dtype: jnp.dtype | type = jnp.float32
+) -> jax.Array:
     """This worker's entry of a table [N] that all workers have."""
-    return jnp.asarray(by_worker, jnp.float32)[lax.axis_index(axis_name)]
+    return jnp.asarray(by_worker, dtype)[lax.axis_index(axis_name)]
 
 
 def num_bytes(payload: PyTree) -> int:
@@ -63,8 +66,8 @@ class Channel:
     number: jax.Array
     """Of the communication, from 1; of the type in which the rule computes."""
     mixing: MixingMatrix
-    step: int
-    """Of the mixing matrix's period."""
+    turn: jax.Array
+    """Step of the mixing matrix's period, int32."""
     compressor: Compressor
     key: jax.Array
     """Of the compressor's random numbers."""
@@ -72,11 +75,15 @@ class Channel:
     dtype: jnp.dtype
     """Of the parameters, and of what is sent."""
     axis_name: AxisName
-    sent_bytes: NDArray[np.int64] = dataclasses.field(init=False)
-    """[N] sent by each worker so far."""
+    gathers: bool = False
+    """Whether each worker reads all payloads and weighs them, as suits workers on one device, where
+    nothing really travels; else messages go between neighbours alone."""
+    sent_bytes: jax.Array = dataclasses.field(init=False)
+    """[] sent by this worker so far, float32."""
 
     def __post_init__(self) -> None:
-        self.sent_bytes = np.zeros(self.mixing.workers, np.int64)
+        # A value of this worker, whether it sends or not, as `check_vma` wants.
+        self.sent_bytes = of_this_worker(np.zeros(self.mixing.workers), self.axis_name)
 
     def compress(self, vector: jax.Array) -> PyTree:
         """[size] → payload, of the parameters' precision."""
@@ -91,25 +98,69 @@ class Channel:
         return vector.astype(self.dtype).astype(vector.dtype)
 
     def mix(self, payload: PyTree) -> jax.Array:
-        """Sends a payload C(z_i) to the neighbours, and returns Σ_j W_ij C(z_j) [size]."""
-        weights = self.mixing.weights[self.step]
-        total = self._weight(np.diag(weights)) * self.decompress(payload)
+        """Sends a payload to all neighbours: Σ_j W_ij of what arrives, its own with it, [size]."""
+        if self.gathers:
+            return self._mix_all(payload)
+        plans = self.mixing.plans
+        branches = [partial(self._mix_by, pairs) for pairs in plans.exchanges]
+        sent = np.array([_senders(pairs, self.mixing.workers) for pairs in plans.exchanges])
+        self._count(sent[plans.of_turn], payload)
+        if len(branches) == 1:
+            return branches[0](payload)
+        return lax.switch(jnp.asarray(plans.of_turn)[self.turn], branches, payload)
+
+    def _mix_by(self, exchanges: tuple[Pairs, ...], payload: PyTree) -> jax.Array:
+        """The same by given messages."""
+        weights = self.mixing.weights
+        own = np.diagonal(weights, axis1=1, axis2=2)
+        total = self._weight(own) * self.decompress(payload)
         received = [
-            (self._weight(np.array(exchange.weights)), self._exchange(payload, exchange.pairs))
-            for exchange in self.mixing.exchanges[self.step]
+            (self._weight(_received(weights, pairs)), self._exchange(payload, pairs))
+            for pairs in exchanges
         ]
         for weight, message in received:
             total += weight * self.decompress(message)
         return total
 
-    def _weight(self, by_worker: NDArray) -> jax.Array:
-        return of_this_worker(by_worker, self.axis_name).astype(self.number.dtype)
+    def _mix_all(self, payload: PyTree) -> jax.Array:
+        """The same from a table of all payloads."""
+        weights = self.mixing.weights
+        self._count((weights != 0).sum(1) - (np.diagonal(weights, axis1=1, axis2=2) != 0), payload)
+        names = (self.axis_name,) if isinstance(self.axis_name, str) else self.axis_name
+        for place, name in enumerate(reversed(names)):
+            payload = lax.all_gather(payload, name)
+            if place:
+                payload = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), payload)
+        row = jnp.asarray(weights, self.number.dtype)[self.turn, lax.axis_index(self.axis_name)]
+        return jnp.dot(row, jax.vmap(self.decompress)(payload), precision=lax.Precision.HIGHEST)
 
-    def _exchange(self, payload: PyTree, pairs: tuple[tuple[int, int], ...]) -> PyTree:
+    def _weight(self, by_turn: NDArray) -> jax.Array:
+        """This worker's entry of a table [T, N], in this turn."""
+        now = jnp.asarray(by_turn, self.number.dtype)[self.turn]
+        return of_this_worker(now, self.axis_name, self.number.dtype)
+
+    def _count(self, messages: NDArray, payload: PyTree) -> None:
+        """Adds the bytes of as many messages, [T, N]."""
+        by_worker = jnp.asarray(messages * num_bytes(payload), jnp.float32)[self.turn]
+        self.sent_bytes += of_this_worker(by_worker, self.axis_name)
+
+    def _exchange(self, payload: PyTree, pairs: Pairs) -> PyTree:
         """What arrives; zeros where nothing does."""
-        for source, _ in pairs:
-            self.sent_bytes[source] += num_bytes(payload)
         return jax.tree.map(lambda leaf: lax.ppermute(leaf, self.axis_name, pairs), payload)
+
+
+def _senders(exchanges: tuple[Pairs, ...], workers: int) -> NDArray[np.int64]:
+    """[N] Messages that each worker sends."""
+    sources = [source for pairs in exchanges for source, _ in pairs]
+    return np.bincount(np.array(sources, np.int64), minlength=workers)
+
+
+def _received(weights: NDArray, pairs: Pairs) -> NDArray:
+    """[T, N] Weight of what each worker receives; 0 if it receives nothing."""
+    sources, targets = np.array(pairs).T
+    received = np.zeros(weights.shape[:2])
+    received[:, targets] = weights[:, targets, sources]
+    return received
 
 
 def sent_bytes(state: optax.OptState) -> jax.Array:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -15,6 +15,12 @@ from gradweave.topology.topology import Topology
 
 _TOLERANCE = 1e-6
 """By which sums of weights may differ from 1: rounding of single precision."""
+_MOST_PLANS = 16
+"""Different steps that are compiled each with its own messages; where there are more, all steps
+use the messages of all of them."""
+
+Pairs = tuple[tuple[int, int], ...]
+"""Sender and receiver of each of some messages."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -177,6 +183,19 @@ class MixingMatrix:
         """For each step of the period, the fewest exchanges."""
         return tuple(_exchanges(weights) for weights in self.weights)
 
+    @cached_property
+    def plans(self) -> "Plans":
+        """The messages of all steps, for programs that must know them when they are compiled."""
+        flat = self.weights.reshape(self.period, -1)
+        _, first, of_turn = np.unique(flat, axis=0, return_index=True, return_inverse=True)
+        if len(first) <= _MOST_PLANS:
+            exchanges = [_exchanges(self.weights[step]) for step in first.tolist()]
+            number = of_turn.reshape(-1)
+        else:
+            exchanges = [_exchanges(np.abs(self.weights).max(0))]
+            number = np.zeros(self.period, np.int64)
+        return Plans(tuple(tuple(each.pairs for each in one) for one in exchanges), number)
+
     def __repr__(self) -> str:
         turns = f", {self.period} steps in turns" if self.period > 1 else ""
         return f"MixingMatrix({self.name!r}, {self.workers} workers{turns}, rho={self.rho:.4f})"
@@ -194,10 +213,19 @@ MIXINGS: dict[str, Callable[[Topology], MixingMatrix]] = {
 class Exchange:
     """Messages that are sent at once: each worker sends at most one and receives at most one."""
 
-    pairs: tuple[tuple[int, int], ...]
-    """Sender and receiver of each message."""
+    pairs: Pairs
     weights: tuple[float, ...]
     """[N] weight of what each worker receives; 0 if it receives nothing."""
+
+
+class Plans(NamedTuple):
+    """Messages of the steps of a period."""
+
+    exchanges: tuple[tuple[Pairs, ...], ...]
+    """Of each different step, the fewest exchanges; or the same for all steps, where those are too
+    many: then some messages arrive with weight 0."""
+    of_turn: NDArray[np.int64]
+    """[T] which of them a step uses."""
 
 
 def neighbours(topology: Topology) -> nx.Graph:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Iterator
+from typing import Protocol
 
 import jax.numpy as jnp
 import optax
@@ -231,7 +232,31 @@ def consensus_limit(mu: float, alpha: float) -> float:
     return min(1.0, 2 * delta / ((2 - delta) * mu)) if mu > 0 else 1.0
 
 
-def enforce(validity: Validity, strictness: Strictness) -> None:
+class Checked(Protocol):
+    """What was checked before training."""
+
+    @property
+    def method(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def mixing(self) -> str:
+        """Name of the mixing matrix."""
+        ...
+
+    @property
+    def impossible(self) -> tuple[str, ...]:
+        """Why it cannot work."""
+        ...
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why it may not work."""
+        ...
+
+
+def enforce(validity: Checked, strictness: Strictness) -> None:
     """Refuses or warns.
 
     Raises:

@@ -10,6 +10,8 @@ from gradweave.errors import OptionError
 
 PyTree = Any
 """Arrays in any nesting of containers that JAX knows."""
+Groups = list[list[int]]
+"""Numbers of a tree's leaves, group by group."""
 
 
 def by_dtype(leaves: list[jax.Array]) -> dict[jnp.dtype, list[int]]:
@@ -46,6 +48,30 @@ def divided(elements: jax.Array, like: list[jax.Array]) -> list[jax.Array]:
         leaves.append(elements[start : start + leaf.size].reshape(leaf.shape))
         start += leaf.size
     return leaves
+
+
+def to_vectors(tree: PyTree, groups: Groups | None = None) -> list[jax.Array]:
+    """All elements of a tree, a vector for each group of leaves.
+
+    Args:
+        tree: of arrays.
+        groups: numbers of the leaves of each; those of one type if not given.
+    """
+    leaves = jax.tree.leaves(tree)
+    groups = list(by_dtype(leaves).values()) if groups is None else groups
+    return [joined([leaves[leaf] for leaf in numbers]) for numbers in groups]
+
+
+def from_vectors(vectors: list[jax.Array], like: PyTree, groups: Groups | None = None) -> PyTree:
+    """The inverse of `to_vectors`, for a tree of the same shapes."""
+    leaves, structure = jax.tree.flatten(like)
+    groups = list(by_dtype(leaves).values()) if groups is None else groups
+    whole = list(leaves)
+    for vector, numbers in zip(vectors, groups, strict=True):
+        parts = divided(vector, [leaves[leaf] for leaf in numbers])
+        for leaf, part in zip(numbers, parts, strict=True):
+            whole[leaf] = part
+    return structure.unflatten(whole)
 
 
 def to_rows(elements: jax.Array, sizes: list[int]) -> jax.Array:

@@ -1,0 +1,279 @@
+"""Sequences of mixing matrices: networks that change from step to step, and by how much they mix.
+
+Each is a `MixingMatrix` of as many steps as are given, which then begin again, and is taken by all
+methods that take one: D-PSGD as well as those of `gradweave.saddle`. What is drawn at random is
+drawn here, once, from a seed; so workers that know the seed know who is whose neighbour in each
+step without asking.
+"""
+
+import csv
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.aggregate.mixing import MixingMatrix
+from gradweave.checks import check_share
+from gradweave.errors import FileError, OptionError
+from gradweave.topology.topology import Topology
+
+Network = Topology | nx.Graph
+STEPS = 256
+"""Steps of a drawn sequence where no number is given: long beside what a network takes to mix."""
+
+
+def changing_matchings(network: Network, steps: int = STEPS, seed: int = 0) -> MixingMatrix:
+    """Pairs of neighbours average: in each step a matching drawn anew, maximal, of all links.
+
+    `MixingMatrix.in_matchings` has the same few matchings in turns. On `networkx.complete_graph`
+    any two workers may meet.
+    """
+    base = MixingMatrix.metropolis_hastings(network)
+    links = _links(base)
+
+    def matching(rng: np.random.Generator) -> NDArray[np.float64]:
+        weights, free = np.eye(base.workers), np.ones(base.workers, bool)
+        for a, b in rng.permutation(links):
+            if free[a] and free[b]:
+                free[[a, b]] = False
+                weights[np.ix_([a, b], [a, b])] = 0.5
+        return weights
+
+    return _drawn(f"changing matchings of {base.name}", matching, steps, seed)
+
+
+def changing_clusters(
+    workers: int, clusters: int, steps: int = STEPS, seed: int = 0
+) -> MixingMatrix:
+    """Clusters average: in each step all workers are divided anew, into parts of equal size or so.
+
+    Raises:
+        OptionError: there are more clusters than workers, or none.
+    """
+    if not 1 <= clusters <= workers:
+        raise OptionError(f"clusters: expected 1 to {workers}, got {clusters}")
+
+    def divided(rng: np.random.Generator) -> NDArray[np.float64]:
+        weights = np.zeros((workers, workers))
+        for members in np.array_split(rng.permutation(workers), clusters):
+            weights[np.ix_(members, members)] = 1 / len(members)
+        return weights
+
+    return _drawn(f"{clusters} changing clusters of {workers}", divided, steps, seed)
+
+
+def failing_links(
+    network: Network, probability: float, steps: int = STEPS, seed: int = 0
+) -> MixingMatrix:
+    """Metropolis–Hastings weights, with links that fail in each step, independently.
+
+    Both ends of a link that failed keep its weight for themselves: the matrix stays doubly
+    stochastic, and a worker need only know who answers.
+
+    Raises:
+        OptionError: the probability is none.
+    """
+    _check_probability("probability", probability)
+    base = MixingMatrix.metropolis_hastings(network)
+    links = _links(base)
+
+    def left(rng: np.random.Generator) -> NDArray[np.float64]:
+        return _without(base.weights[0], links[rng.random(len(links)) < probability])
+
+    return _drawn(f"{base.name}, links failing at {probability:g}", left, steps, seed)
+
+
+def absent_workers(
+    network: Network, leave: float, come_back: float, steps: int = STEPS, seed: int = 0
+) -> MixingMatrix:
+    """Metropolis–Hastings weights, with workers that leave and come back.
+
+    An absent worker exchanges nothing and keeps what it has; whoever sits at its machine may go on
+    with local steps.
+
+    Args:
+        network: of all workers.
+        leave: probability for a worker that is present to be absent in the next step.
+        come_back: probability for an absent one to be present in the next step.
+        steps: of the sequence; all are present in the first.
+        seed: of what is drawn.
+
+    Raises:
+        OptionError: a probability is none.
+    """
+    _check_probability("leave", leave)
+    _check_probability("come_back", come_back)
+    base = MixingMatrix.metropolis_hastings(network)
+    links, present = _links(base), np.ones(base.workers, bool)
+
+    def left(rng: np.random.Generator) -> NDArray[np.float64]:
+        weights = _without(base.weights[0], links[~present[links].all(1)])
+        changes = rng.random(base.workers)
+        present[:] = np.where(present, changes >= leave, changes < come_back)
+        return weights
+
+    return _drawn(f"{base.name}, workers leaving at {leave:g}", left, steps, seed)
+
+
+def recorded(graphs: Sequence[nx.Graph], name: str = "recorded") -> MixingMatrix:
+    """Metropolis–Hastings weights of a graph of workers 0 … N−1 for each step, as it was recorded.
+
+    Raises:
+        OptionError: there are no graphs, or not all of as many workers.
+        TopologyError: a graph's nodes are not 0 … N−1.
+    """
+    sizes = sorted({len(graph) for graph in graphs})
+    if len(sizes) != 1:
+        raise OptionError(f"recorded: expected graphs of one number of workers, got {sizes}")
+    steps = [MixingMatrix.metropolis_hastings(graph).weights[0] for graph in graphs]
+    return MixingMatrix(name, np.stack(steps))
+
+
+def read_trace(path: Path, workers: int) -> MixingMatrix:
+    """The mixing matrices of a recorded trace: a CSV file of lines ``step,a,b``.
+
+    Each line says that workers a and b could reach each other in that step, from 0. Steps without a
+    line are steps without communication; the last step that is named is the last one.
+
+    Raises:
+        FileError: the file cannot be read; names the line that is not understood.
+    """
+    links: dict[int, list[tuple[int, int]]] = {}
+    try:
+        with path.open(newline="") as file:
+            for number, row in enumerate(csv.reader(file), 1):
+                if number == 1 and row == ["step", "a", "b"]:
+                    continue
+                step, a, b = _line(path, number, row, workers)
+                links.setdefault(step, []).append((a, b))
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{path}: cannot be read: {error}") from None
+    if not links:
+        raise FileError(f"{path}: expected lines of step,a,b, got none")
+    graphs = []
+    for step in range(max(links) + 1):
+        graph = nx.empty_graph(workers)
+        graph.add_edges_from(links.get(step, []))
+        graphs.append(graph)
+    return recorded(graphs, path.name)
+
+
+def with_local_steps(mixing: MixingMatrix, local_steps: int) -> MixingMatrix:
+    """The same sequence with steps in between in which nobody communicates, W = I.
+
+    So that `contraction` can be asked about them; methods have an option `local_steps`, which does
+    the same without messages.
+
+    Raises:
+        OptionError: fewer than 1.
+    """
+    if local_steps < 1:
+        raise OptionError(f"local_steps: expected at least 1, got {local_steps}")
+    if local_steps == 1:
+        return mixing
+    weights = np.tile(np.eye(mixing.workers), (mixing.period, local_steps, 1, 1))
+    weights[:, -1] = mixing.weights
+    name = f"{mixing.name}, one in {local_steps}"
+    return MixingMatrix(name, weights.reshape(-1, mixing.workers, mixing.workers))
+
+
+@dataclasses.dataclass(frozen=True)
+class Contraction:
+    """By how much a window of τ steps mixes, the p of ‖ZW…W − Z̄‖² ≤ (1 − p)‖Z − Z̄‖²."""
+
+    window: int
+    """τ, steps."""
+    p: float
+    """Of the worst window, for the worst Z; 0 where some workers hear nothing of others in it."""
+    expected: float
+    """The same of the mean over all windows, which is what theory asks of drawn sequences."""
+
+
+def contraction(mixing: MixingMatrix, window: int) -> Contraction:
+    """Computes p, over windows that begin in any step of the period.
+
+    Source: Beznosikov et al. 2022, assumption on the sequence of matrices; Koloskova et al. 2020,
+    assumption 4.
+
+    Raises:
+        OptionError: a window without steps.
+
+    >>> round(contraction(MixingMatrix.ring(16), 1).p, 4)
+    0.0989
+    >>> contraction(MixingMatrix.complete(16), 1)
+    Contraction(window=1, p=1.0, expected=1.0)
+    """
+    if window < 1:
+        raise OptionError(f"window: expected at least 1 step, got {window}")
+    apart = mixing.weights - 1 / mixing.workers
+    product = apart
+    for later in range(1, window):
+        product = np.roll(apart, -later, axis=0) @ product
+    squares = product.swapaxes(1, 2) @ product
+    worst = float(np.linalg.norm(squares, 2, axis=(1, 2)).max())
+    mean = float(np.linalg.norm(squares.mean(0), 2))
+    return Contraction(window, _share(1 - worst), _share(1 - mean))
+
+
+def best_contraction(mixing: MixingMatrix, longest: int = 64) -> Contraction:
+    """The window with the least τ/p, by which theory's steps count; of 1, 2, 4, … steps.
+
+    Windows of more than `longest` steps are looked at only while p is 0, up to 4096.
+    """
+    best, window = contraction(mixing, 1), 1
+    while window < longest or (best.expected == 0 and window < 4096):
+        window *= 2
+        other = contraction(mixing, window)
+        if other.expected > 0 and (
+            best.expected == 0 or window / other.expected < best.window / best.expected
+        ):
+            best = other
+    return best
+
+
+def _share(value: float) -> float:
+    """Without what rounding takes beyond 0 and 1."""
+    return 0.0 if value < 1e-12 else 1.0 if value > 1 - 1e-12 else value
+
+
+def _drawn(
+    name: str, draw: Callable[[np.random.Generator], NDArray], steps: int, seed: int
+) -> MixingMatrix:
+    if steps < 1:
+        raise OptionError(f"steps: expected at least 1, got {steps}")
+    rng = np.random.default_rng(seed)
+    return MixingMatrix(name, np.stack([draw(rng) for _ in range(steps)]))
+
+
+def _links(mixing: MixingMatrix) -> NDArray[np.int64]:
+    """[E, 2] Pairs of neighbours."""
+    return np.argwhere(np.triu(mixing.weights[0], 1) > 0)
+
+
+def _without(weights: NDArray[np.float64], failed: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Weights without some links, which their ends keep for themselves."""
+    left = weights.copy()
+    for a, b in failed:
+        left[[a, b], [a, b]] += left[a, b]
+        left[a, b] = left[b, a] = 0
+    return left
+
+
+def _check_probability(name: str, value: float) -> None:
+    check_share(dataclasses.make_dataclass("Given", [name])(value), name)
+
+
+def _line(path: Path, number: int, row: list[str], workers: int) -> tuple[int, int, int]:
+    try:
+        step, a, b = (int(cell) for cell in row)
+    except ValueError:
+        raise FileError(f"{path}, line {number}: expected step,a,b, got {row!r:.60}") from None
+    if not (0 <= a < workers and 0 <= b < workers and 0 <= step < 1_000_000):
+        raise FileError(
+            f"{path}, line {number}: expected a step from 0 and workers from 0 to {workers - 1}, "
+            f"got {step},{a},{b}"
+        )
+    return step, a, b

@@ -1,0 +1,105 @@
+"""Problems: an operator for each worker, whose mean is to vanish.
+
+A saddle point of mean_m f_m(x, y), least in x and greatest in y, is where the mean of the operators
+F_m(x, y) = (∇_x f_m, −∇_y f_m) is zero.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gradweave.errors import OptionError
+from gradweave.execute.jax_mesh.buffers import PyTree
+
+Operator = Callable[[Any, PyTree, jax.Array], PyTree]
+"""(a worker's data, z, random key) → F_m(z, ξ), a tree like z."""
+Loss = Callable[[Any, PyTree, PyTree, jax.Array], jax.Array]
+"""(a worker's data, the part that minimises, the part that maximises, random key) → []."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """Find z with mean_m F_m(z) = 0.
+
+    Raises:
+        OptionError: the data are not of one number of workers, or z is not of float32 or float64.
+    """
+
+    operator: Operator
+    """F_m; deterministic where it does not use the key."""
+    data: PyTree
+    """[N, …] what each worker knows: its samples, matrices, or its number."""
+    start: PyTree
+    """z at which all workers begin."""
+    solution: PyTree | None = None
+    """z*, if it is known."""
+    name: str = "problem"
+    workers: int = dataclasses.field(init=False)
+    """N."""
+
+    def __post_init__(self) -> None:
+        lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(self.data)}
+        if len(lengths) != 1 or lengths == {()}:
+            raise OptionError(
+                f"{self.name}: expected data with one leading axis, of the workers, in all arrays; "
+                f"got axes of {sorted(lengths)}; numpy.arange(N) will do where nothing else differs"
+            )
+        (((workers,)),) = lengths
+        object.__setattr__(self, "workers", workers)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.start):
+            if jnp.asarray(leaf).dtype not in (jnp.float32, jnp.float64):
+                name = jax.tree_util.keystr(path) or "the variable"
+                raise OptionError(
+                    f"{self.name}: {name}: expected float32 or float64, in which sums over "
+                    f"neighbours keep their digits, got {jnp.asarray(leaf).dtype}"
+                )
+
+    @classmethod
+    def of_loss(
+        cls, loss: Loss, data: PyTree, minimise: PyTree, maximise: PyTree, name: str = "saddle"
+    ) -> "Problem":
+        """The problem min over one part, max over the other, of the mean of all workers' losses.
+
+        Args:
+            loss: of one worker.
+            data: [N, …] what each worker knows.
+            minimise: the part that minimises, at the start.
+            maximise: the part that maximises, at the start.
+            name: shown in messages.
+
+        Returns:
+            The problem, in z = {"min": …, "max": …}.
+
+        >>> import jax.numpy as jnp
+        >>> loss = lambda data, x, y, key: data * x * y
+        >>> problem = Problem.of_loss(loss, jnp.array([1.0, 3.0]), jnp.ones(()), jnp.ones(()))
+        >>> mean = problem.mean(problem.start)
+        >>> float(mean["min"]), float(mean["max"])
+        (2.0, -2.0)
+        """
+
+        def operator(mine: Any, z: PyTree, key: jax.Array) -> PyTree:
+            down, up = jax.grad(loss, (1, 2))(mine, z["min"], z["max"], key)
+            return {"min": down, "max": jax.tree.map(jnp.negative, up)}
+
+        return cls(operator, data, {"min": minimise, "max": maximise}, name=name)
+
+    def mean(self, z: PyTree, key: jax.Array | None = None) -> PyTree:
+        """mean_m F_m(z), each worker with a key of its own."""
+        keys = jax.random.split(jax.random.key(0) if key is None else key, self.workers)
+        values = jax.vmap(self.operator, (0, None, 0))(self.data, z, keys)
+        return jax.tree.map(lambda leaf: leaf.mean(0), values)
+
+    def squared_distance(self, z: PyTree) -> jax.Array:
+        """‖z − z*‖².
+
+        Raises:
+            OptionError: the solution is not known.
+        """
+        if self.solution is None:
+            raise OptionError(f"{self.name}: its solution is not known; give a measure of your own")
+        parts = jax.tree.map(lambda a, b: ((a - b) ** 2).sum(), z, self.solution)
+        return sum(jax.tree.leaves(parts), jnp.zeros(()))

@@ -1,0 +1,218 @@
+"""A whole run: iterations, a curve, checkpoints with exact resume, and what came of it."""
+
+import contextlib
+import dataclasses
+import json
+import warnings
+import zlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import arrays, pytrees
+from gradweave.aggregate.replicas import consensus
+from gradweave.aggregate.rules import Strictness
+from gradweave.aggregate.validity import ValidityWarning, enforce
+from gradweave.errors import FileError, OptionError
+from gradweave.execute.jax_mesh.buffers import PyTree
+from gradweave.processes.agreement import Processes
+from gradweave.saddle.problems import residual
+from gradweave.saddle.solver import Solver, SolverState
+from gradweave.saddle.validity import Validity, check
+from gradweave.training.loop import Progress, Training
+from gradweave.training.pace import Pace
+
+FORMAT, VERSION = "gradweave-saddle", "1"
+POINTS = 100
+"""Of a curve where their distance is not given."""
+
+Measure = Callable[[SolverState], jax.Array]
+"""All workers' state → [], compiled."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Solution:
+    """What came of a run."""
+
+    z: PyTree
+    """The workers' mean."""
+    average: PyTree
+    """The mean of the points where operators were asked, over workers and iterations: of monotone
+    problems that are not strongly so, what theory speaks of."""
+    curve: NDArray[np.floating]
+    """[points] the measure after each `every` iterations."""
+    every: int
+    iterations: int
+    sent_bytes: NDArray[np.int64]
+    """[N]."""
+    not_finite: NDArray[np.int32]
+    """[N] iterations in which a worker's operator was not finite, and which it sat out."""
+    validity: Validity | None
+    """What was checked before; None where nothing was."""
+    state: SolverState
+    """All workers at the end."""
+
+
+class _Run(NamedTuple):
+    """What a checkpoint holds."""
+
+    state: SolverState
+    curve: jax.Array
+    """[points], NaN where it has not got yet."""
+
+
+def solve(
+    solver: Solver,
+    iterations: int,
+    *,
+    seed: int = 0,
+    every: int | None = None,
+    measure: Measure | None = None,
+    checkpoint: Path | None = None,
+    checkpoint_minutes: float = 5.0,
+    strictness: Strictness = "warn",
+    report: Callable[[int, float], None] | None = None,
+) -> Solution:
+    """Runs a solver from the start, or from a checkpoint of the same run.
+
+    A run that was killed and resumed has the bits of one that was not.
+
+    Args:
+        solver: problem, method and network.
+        iterations: in all; a multiple of `every`.
+        seed: of all random numbers.
+        every: iterations to a point of the curve; so that there are about 100 if not given.
+        measure: of the state; the squared distance of the workers' mean from the solution if not
+            given, or, where that is not known, the squared norm of the mean operator there.
+        checkpoint: a file to keep the run in, written also on Ctrl-C.
+        checkpoint_minutes: time between its writings.
+        strictness: what to do about doubts of `gradweave.saddle.check`; nothing is checked where
+            it is ``"ignore"``.
+        report: called with the iterations done and the measure.
+
+    Raises:
+        OptionError: an argument is out of its range; the choice cannot work; or it is in doubt, and
+            strictness is ``"refuse"``.
+        FileError: the checkpoint cannot be read or is of another run.
+        KeyboardInterrupt: on Ctrl-C; the checkpoint is written.
+    """
+    every = every or max(1, iterations // POINTS)
+    if iterations < 1 or every < 1 or iterations % every:
+        raise OptionError(
+            f"iterations: expected a multiple of every, {every}, above 0, got {iterations}"
+        )
+    validity = None
+    if strictness != "ignore":
+        validity = check(solver, seed=seed)
+        enforce(validity, strictness)
+    measured = jax.jit(measure or partial(_measure, solver))
+    first = _Run(solver.init(jax.random.key(seed)), jnp.full(iterations // every, jnp.nan))
+    said = _description(solver, iterations, every, seed)
+    progress = Progress(first, 0)
+    if checkpoint is not None and checkpoint.exists():
+        progress = _read(checkpoint, said, first, every)
+
+    def advance(now: Progress[_Run], _: int) -> tuple[_Run, float]:
+        state = solver.run(now.state.state, every)
+        value = measured(state)
+        curve = now.state.curve.at[now.updates].set(value)
+        return _Run(state, curve), float(value)
+
+    training = Training(progress, partial(_write, checkpoint, said), Processes())
+    training.run(
+        iterations // every,
+        advance,
+        lambda now, value: report(now.updates * every, value) if report else None,
+        log=contextlib.nullcontext(),
+        pace=Pace(),
+        checkpoint_minutes=checkpoint_minutes,
+    )
+    return _solution(solver, training.progress.state, every, iterations, validity)
+
+
+def _measure(solver: Solver, state: SolverState) -> jax.Array:
+    mean = consensus(state.z)
+    if solver.problem.solution is None:
+        return residual(solver.problem, mean)
+    return solver.problem.squared_distance(mean)
+
+
+def _solution(
+    solver: Solver, run: _Run, every: int, iterations: int, validity: Validity | None
+) -> Solution:
+    not_finite = np.asarray(run.state.not_finite)
+    for worker in np.flatnonzero(not_finite).tolist():
+        warnings.warn(
+            f"worker {worker}: its operator was not finite in {not_finite[worker]} of {iterations} "
+            "iterations, which it sat out",
+            ValidityWarning,
+            stacklevel=3,
+        )
+    return Solution(
+        consensus(run.state.z),
+        consensus(run.state.average),
+        np.asarray(run.curve),
+        every,
+        iterations,
+        solver.sent_bytes(iterations),
+        not_finite,
+        validity,
+        run.state,
+    )
+
+
+def _description(solver: Solver, iterations: int, every: int, seed: int) -> dict[str, Any]:
+    """What two runs must have in common to be one; of functions only their names."""
+    rate = solver.method.rate
+    method = solver.method
+    if callable(rate):
+        method = f"{type(method).__name__} with rate {getattr(rate, '__qualname__', 'schedule')}"
+    return {
+        "problem": solver.problem.name,
+        "method": str(method),
+        "mixing": f"{solver.mixing.name}, {zlib.crc32(solver.mixing.weights.tobytes()):08x}",
+        "rule": str(solver.rule),
+        "compressor": str(solver.compressor),
+        "local_steps": solver.local_steps,
+        "iterations": iterations,
+        "every": every,
+        "seed": seed,
+    }
+
+
+def _write(path: Path | None, said: dict[str, Any], now: Progress[_Run]) -> None:
+    if path is None:
+        return
+    text = {"format": FORMAT, "version": VERSION, "run": json.dumps(said, sort_keys=True)}
+    pytrees.save(path, now.state, text)
+
+
+def _read(path: Path, said: dict[str, Any], like: _Run, every: int) -> Progress[_Run]:
+    """The checkpoint of the same run.
+
+    Raises:
+        FileError: it cannot be read, or is of another one; names what differs.
+    """
+    text = arrays.metadata(path)
+    arrays.check_format(path, text, FORMAT, VERSION)
+    try:
+        other = json.loads(text.get("run", "null"))
+    except ValueError:
+        other = None
+    if not isinstance(other, dict):
+        raise FileError(f"{path}: does not say what run it is of")
+    differ = [key for key in said if other.get(key) != said[key]]
+    if differ:
+        key = differ[0]
+        raise FileError(
+            f"{path} is of another run: {key} {other.get(key)!r:.80}, not {said[key]!r:.80}; give "
+            "another file, or remove it"
+        )
+    run = jax.tree.map(jnp.asarray, pytrees.load(path, like))
+    return Progress(run, int(run.state.step) // every)
