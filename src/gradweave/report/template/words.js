@@ -180,7 +180,7 @@ function showDifferences(table, views, gradientBytes) {
     element("th", name, row).scope = "row";
     values.forEach((value) => element("td", value === null ? "unknown" : write(value), row));
     const [a, b] = values;
-    const apart = a === null || b === null || a === 0 ? "" : a === b ? "the same" : `${b > a ? "+" : "−"}${percent(Math.abs(b / a - 1))}`;
+    const apart = a === null || b === null || a === 0 ? "" : Math.abs(b / a - 1) < 1e-9 ? "the same" : `${b > a ? "+" : "−"}${percent(Math.abs(b / a - 1))}`;
     element("td", apart, row);
   }
 }
