@@ -73,9 +73,9 @@ def read_options(name: str, values: Mapping[str, str], kinds: Mapping[str, Any])
 
 
 def field_kinds(of: type) -> dict[str, Any]:
-    """The fields of a dataclass, in their order, and their types."""
+    """The fields of a dataclass that are shown in words, in their order, and their types."""
     kinds = typing.get_type_hints(of)
-    return {field.name: kinds[field.name] for field in dataclasses.fields(of)}
+    return {field.name: kinds[field.name] for field in dataclasses.fields(of) if field.repr}
 
 
 def read_value(name: str, kind: object, text: str) -> Any:

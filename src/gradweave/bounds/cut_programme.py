@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterable
 from fractions import Fraction
@@ -46,11 +47,30 @@ class Volumes:
     cuts was ended early, and the least time may be larger."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Late:
+    """When servers are ready, for a gradient's size."""
+
+    ready_at_s: tuple[float, ...]
+    """[N] seconds, not all the same."""
+    gradient_bytes: float
+    """More than 0."""
+
+    @functools.cached_property
+    def starts(self) -> tuple[float, ...]:
+        """Seconds at which the windows of time begin, in which the same servers are ready."""
+        return tuple(sorted({0.0, *self.ready_at_s}))
+
+
+NONE_LATE = Late((), 1.0)
+
+
 def solve_programme(
     topology: Topology,
     stages: tuple[Collective, ...],
     apart: bool,
     shares: tuple[Fraction, ...] | None,
+    late: Late = NONE_LATE,
 ) -> tuple[Volumes, Prices]:
     """The least time, volumes that take it, and prices that prove it.
 
@@ -64,8 +84,14 @@ def solve_programme(
     The sets are found as minimum cuts of the flows that the last solution lacks. What is left out
     makes T smaller, so it is a bound after each pass. Where bandwidths are alike both ways, the
     mean of a solution and its mirror image is one, too: one stage is solved for both.
+
+    Where servers are late, each window of time in which the same ones are ready has volumes of its
+    own, on links that carry their bandwidths for as long as it lasts; the last one lasts until T.
+    What a server contributes enters each set that misses it once it is ready, whatever else does
+    earlier; copies of sums are in the last window. Necessary, and not always enough: a tree must
+    bring all contributions at once. Stages are not apart then.
     """
-    programme = _Programme(topology, stages, apart, shares)
+    programme = _Programme(topology, stages, apart, shares, late)
     attained, waited, least = False, 0, 0.0
     for _ in range(MAX_PASSES):
         programme.solve()
@@ -87,25 +113,27 @@ class _Programme:
         stages: tuple[Collective, ...],
         apart: bool,
         shares: tuple[Fraction, ...] | None,
+        late: Late,
     ) -> None:
         from ortools.math_opt.python import mathopt
 
         self.topology, self.stages, self.apart, self.given = topology, stages, apart, shares
+        self.late, self.windows = late, len(late.starts)
         bandwidth = topology.bandwidth_bytes_per_s
         self.largest = float(bandwidth.max())
         self.bandwidth = bandwidth / self.largest
         alike = np.array_equal(bandwidth, bandwidth[topology.opposite])
-        self.mirrored = alike and len(stages) == 2
+        self.mirrored = alike and len(stages) == 2 and self.windows == 1
         self.solved: tuple[Collective, ...] = ("all_gather",) if self.mirrored else stages
         self.model: Any = mathopt.Model()
         self._add_variables()
         self._limit_links()
         self.balances = [self._balance(x) for x in self.volume]
-        self.cuts: list[dict[bytes, Any]] = [{} for _ in self.solved]
+        self.cuts: list[list[dict[bytes, Any]]] = [[{} for _ in late.starts] for _ in self.solved]
         for server in topology.servers.tolist():
             alone = np.arange(topology.num_nodes) == server
             for k in range(len(self.solved)):
-                self._add_cuts(k, (alone, ~alone))
+                self._add_cuts(k, 0, (alone, ~alone))
         self.solver = mathopt.IncrementalSolver(self.model, mathopt.SolverType.GLOP)
 
     def _add_variables(self) -> None:
@@ -124,61 +152,95 @@ class _Programme:
         times = len(self.solved) if self.apart else 1
         self.time = [model.add_variable(lb=0.0) for _ in range(times)]
         model.minimize(sum(self.time) * (2.0 if self.apart and self.mirrored else 1.0))
-        self.volume = [[model.add_variable(lb=0.0) for _ in topology.source] for _ in self.solved]
+        self.volume = [
+            [self._volume(window < self._first_window(stage)) for window in range(self.windows)]
+            for stage in self.solved
+        ]
+
+    def _volume(self, none: bool) -> list[Any]:
+        most = 0.0 if none else float("inf")
+        return [self.model.add_variable(lb=0.0, ub=most) for _ in self.topology.source]
+
+    def _first_window(self, stage: Collective) -> int:
+        """Copies of sums wait for all servers."""
+        return self.windows - 1 if stage == "all_gather" and len(self.stages) == 2 else 0
 
     def _limit_links(self) -> None:
-        """No link direction carries more than its time allows.
+        """No link direction carries more than its time allows, in each window of time."""
+        starts = self.late.starts
+        scale = self.largest / self.late.gradient_bytes
+        for window, (start, end) in enumerate(itertools.pairwise(starts)):
+            self._limit_window(window, (end - start) * scale)
+        self._limit_window(self.windows - 1, None)
 
-        Between two servers it may as well carry just that: more helps, if anything.
+    def _limit_window(self, window: int, lasts: float | None) -> None:
+        """Holds links to what a window's length allows; the last one's is to be found.
+
+        Between two servers a link may as well carry just that: more helps, if anything.
         """
         topology = self.topology
         ends_are_servers = topology.is_server[topology.source] & topology.is_server[topology.target]
         for link, (back, direct) in enumerate(
             zip(topology.opposite.tolist(), ends_are_servers.tolist(), strict=True)
         ):
-            for k, carried in enumerate(self._carried(link, back)):
-                most = 0.0 if direct else float("inf")
-                row = self.model.add_linear_constraint(lb=0.0, ub=most)
-                row.set_coefficient(self.time[k], float(self.bandwidth[link]))
+            for k, carried in enumerate(self._carried(link, back, window)):
+                room = 0.0 if lasts is None else float(self.bandwidth[link]) * lasts
+                most = -room if direct else float("inf")
+                row = self.model.add_linear_constraint(lb=-room, ub=most)
+                if lasts is None:
+                    row.set_coefficient(self.time[k], float(self.bandwidth[link]))
                 for variable in carried:
                     row.set_coefficient(variable, -1.0)
 
-    def _carried(self, link: int, back: int) -> list[list[Any]]:
+    def _carried(self, link: int, back: int, window: int) -> list[list[Any]]:
         """The volumes on a link direction that share a time."""
         on_link = [
-            volume[link if stage == "all_gather" else back]
+            volume[window][link if stage == "all_gather" else back]
             for stage, volume in zip(self.solved, self.volume, strict=True)
         ]
         if self.apart:
             return [[variable] for variable in on_link]
-        return [[*on_link, self.volume[0][back]] if self.mirrored else on_link]
+        return [[*on_link, self.volume[0][window][back]] if self.mirrored else on_link]
 
-    def _balance(self, volume: list[Any]) -> dict[int, Any]:
-        """By switch: it sends as much as it receives."""
+    def _balance(self, volumes: list[list[Any]]) -> dict[int, Any]:
+        """By switch: it sends as much as it receives, in all windows together."""
         topology, rows = self.topology, {}
         for switch in topology.switches.tolist():
             rows[switch] = self.model.add_linear_constraint(lb=0.0, ub=0.0)
             out = range(topology.first_link[switch], topology.first_link[switch + 1])
-            for link in out:
+            for link, volume in itertools.product(out, volumes):
                 rows[switch].set_coefficient(volume[link], 1.0)
                 rows[switch].set_coefficient(volume[topology.opposite[link]], -1.0)
         return rows
 
-    def _add_cuts(self, k: int, sets: Iterable[NDArray[np.bool_]]) -> int:
-        """How many of some sets [V] are new; a stage's volumes must leave each."""
+    def _add_cuts(self, k: int, since: int, sets: Iterable[NDArray[np.bool_]]) -> int:
+        """How many of some sets [V] are new; a stage's volumes since a window must leave each."""
         topology, added = self.topology, 0
         for inside in sets:
             key = inside.tobytes()
-            if key in self.cuts[k]:
+            if key in self.cuts[k][since]:
                 continue
-            row = self.cuts[k][key] = self.model.add_linear_constraint(lb=0.0)
+            row = self.cuts[k][since][key] = self.model.add_linear_constraint(lb=0.0)
             leaves = inside[topology.source] & ~inside[topology.target]
             for link in np.flatnonzero(leaves).tolist():
-                row.set_coefficient(self.volume[k][link], 1.0)
-            for rank in np.flatnonzero(inside[topology.servers]).tolist():
+                for volume in self.volume[k][since:]:
+                    row.set_coefficient(volume[link], 1.0)
+            for rank in np.flatnonzero(inside[topology.servers] & self._rooting(since)).tolist():
                 row.set_coefficient(self.share[rank], -1.0)
             added += 1
         return added
+
+    def _rooting(self, since: int) -> NDArray[np.bool_]:
+        """[N] whose roots' bytes must move since a window: of copies alone, those late."""
+        if self.stages != ("all_gather",):
+            return np.ones(self.topology.num_servers, bool)
+        return self._ready_since(since)
+
+    def _ready_since(self, since: int) -> NDArray[np.bool_]:
+        """[N] which servers are not ready before a window."""
+        if not self.late.ready_at_s:
+            return np.ones(self.topology.num_servers, bool)
+        return np.array(self.late.ready_at_s) >= self.late.starts[since]
 
     def solve(self) -> None:
         """Solves the programme with the cuts that it has."""
@@ -187,26 +249,42 @@ class _Programme:
         self.least = float(result.objective_value())
         self.shares = np.maximum([values[one] for one in self.share], 0.0)
         self.volumes_found = [
-            np.maximum([values[one] for one in volume], 0.0) for volume in self.volume
+            [np.maximum([values[one] for one in volume], 0.0) for volume in volumes]
+            for volumes in self.volume
         ]
         self.duals = result.dual_values()
 
     def add_violated(self) -> int:
         """How many cuts were added that the last solution violates."""
-        return sum(
-            self._add_cuts(k, violated_cuts(self.topology, volume, self.shares))
-            for k, volume in enumerate(self.volumes_found)
-        )
+        added = 0
+        for k, stage in enumerate(self.solved):
+            first = self._first_window(stage)
+            for since in [0, *range(max(1, first), self.windows)] if first == 0 else [first]:
+                volume = np.sum(self.volumes_found[k][since:], axis=0)
+                shares = np.where(self._rooting(since), self.shares, 0.0)
+                missed = self.topology.servers
+                if stage == "reduce_scatter":
+                    missed = missed[self._ready_since(since)]
+                added += self._add_cuts(
+                    k, since, violated_cuts(self.topology, volume, shares, missed)
+                )
+        return added
 
     def volumes(self, attained: bool) -> Volumes:
         """The last solution, by stage."""
         opposite = self.topology.opposite
         found = dict.fromkeys(("all_gather", "reduce_scatter"), np.zeros(len(opposite)))
-        found |= dict(zip(self.solved, self.volumes_found, strict=True))
+        totals = [np.sum(volumes, axis=0) for volumes in self.volumes_found]
+        found |= dict(zip(self.solved, totals, strict=True))
         if self.mirrored:
             found["reduce_scatter"] = found["all_gather"]
         sums = found["reduce_scatter"][opposite]
-        return Volumes(self.least / self.largest, self.shares, found["all_gather"], sums, attained)
+        return Volumes(self._seconds_per_byte, self.shares, found["all_gather"], sums, attained)
+
+    @property
+    def _seconds_per_byte(self) -> float:
+        """Of the last solution, with the windows before the last."""
+        return self.least / self.largest + self.late.starts[-1] / self.late.gradient_bytes
 
     def prices(self) -> Prices:
         """The dual solution in small integers, with which the bound is exact."""
@@ -214,22 +292,35 @@ class _Programme:
         for k, stage in enumerate(self.solved):
             for stage_too in self.stages if self.mirrored else (stage,):
                 crossings += [
-                    (stage_too, np.frombuffer(key, bool), self.duals[row])
-                    for key, row in self.cuts[k].items()
+                    (stage_too, np.frombuffer(key, bool), self.duals[row], since)
+                    for since, cuts in zip(self.late.starts, self.cuts[k], strict=True)
+                    for key, row in cuts.items()
                     if self.duals.get(row, 0.0) > 0.0  # the newest are not in the solution yet
                 ]
                 tolls += [
                     (stage_too, switch, self.duals[row]) for switch, row in self.balances[k].items()
                 ]
         make = functools.partial(
-            _rounded, self.topology, self.stages, self.apart, self.given, crossings, tolls
+            _rounded,
+            self.topology,
+            self.stages,
+            self.apart,
+            self.given,
+            self.late,
+            crossings,
+            tolls,
         )
-        goal = self.least / self.largest * (1 - ROUNDING)
+        size = self.late.gradient_bytes
+
+        def seconds(prices: Prices) -> Fraction:
+            return prices.seconds_without_latency(size)
+
+        goal = self._seconds_per_byte * size * (1 - ROUNDING)
         best = make(DENOMINATORS[0])
         for denominator in DENOMINATORS[1:]:
-            if best.seconds_per_byte >= goal:
+            if seconds(best) >= goal:
                 break
-            best = max(best, make(denominator), key=lambda prices: prices.seconds_per_byte)
+            best = max(best, make(denominator), key=seconds)
         return best
 
 
@@ -238,7 +329,8 @@ def _rounded(
     stages: tuple[Collective, ...],
     apart: bool,
     shares: tuple[Fraction, ...] | None,
-    crossings: list[tuple[Collective, NDArray[np.bool_], float]],
+    late: Late,
+    crossings: list[tuple[Collective, NDArray[np.bool_], float, float]],
     tolls: list[tuple[Collective, int, float]],
     denominator: int,
 ) -> Prices:
@@ -246,8 +338,8 @@ def _rounded(
 
     A reduce-scatter's toll has the opposite sign: its bytes leave where its mirror image enters.
     """
-    scale = denominator / max((price for *_, price in crossings), default=1.0)
-    prices = [round(price * scale) for *_, price in crossings]
+    scale = denominator / max((price for *_, price, _ in crossings), default=1.0)
+    prices = [round(price * scale) for *_, price, _ in crossings]
     charges = [
         round(price * scale) * (1 if stage == "all_gather" else -1) for stage, _, price in tolls
     ]
@@ -257,22 +349,27 @@ def _rounded(
         stages,
         apart,
         shares,
-        [(*one[:2], price // unit) for one, price in zip(crossings, prices, strict=True)],
+        [(*one[:2], price // unit, one[3]) for one, price in zip(crossings, prices, strict=True)],
         [(*one[:2], price // unit) for one, price in zip(tolls, charges, strict=True)],
+        late.ready_at_s,
     )
 
 
 def violated_cuts(
-    topology: Topology, volume: NDArray[np.float64], shares: NDArray[np.float64]
+    topology: Topology,
+    volume: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    missed: NDArray[np.int32],
 ) -> list[NDArray[np.bool_]]:
     """Sets of nodes [V] out of which less goes than they root.
 
-    For each server, of the minimum cuts that miss it, the smallest and the largest.
+    For each of some servers, of the minimum cuts that miss it, the smallest and the largest.
 
     Args:
         topology: the network.
         volume: [L] of an all-gather, on each link direction.
         shares: [N].
+        missed: servers.
     """
     from ortools.graph.python import max_flow
 
@@ -284,7 +381,7 @@ def violated_cuts(
     solver.add_arcs_with_capacity(tail, head, room)
     enough = (float(shares.sum()) - TOLERANCE) * UNIT
     found: dict[bytes, NDArray[np.bool_]] = {}
-    for server in servers.tolist():
+    for server in missed.tolist():
         solver.solve(nodes, server)
         if solver.optimal_flow() >= enough:
             continue

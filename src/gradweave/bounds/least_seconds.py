@@ -11,9 +11,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.cut_programme import Volumes, solve_programme
+from gradweave.bounds.cut_programme import NONE_LATE, Late, Volumes, solve_programme
 from gradweave.bounds.prices import Prices, priced
 from gradweave.errors import OptionError
+from gradweave.schedule.ready import ReadyAt, ready_times
 from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.topology.topology import Topology
 
@@ -25,6 +26,9 @@ MAX_BITS = 2048
 """Of a share's denominator."""
 MAX_STARTS = 64
 """Servers from and to which distances are measured; fewer than all bound no more."""
+MAX_TIMES = 4
+"""Different times other than 0 at which servers get ready that the programme tells apart; of more,
+some are taken for earlier ones, which bounds no more."""
 
 Shares = Literal["any", "equal"] | Sequence[Fraction | float]
 
@@ -72,6 +76,7 @@ def least_seconds(
     *,
     overlap: bool = True,
     shares: Shares = "any",
+    ready_at_s: ReadyAt | None = None,
 ) -> LeastSeconds:
     """The least time for a collective built from trees, with parts of any size.
 
@@ -87,6 +92,9 @@ def least_seconds(
         overlap: whether both stages of an all-reduce may run at once.
         shares: the part of the gradient that each server roots, in order of id: whatever takes
             least, equal parts, or numbers that sum to one (fractions exactly, floats nearly).
+        ready_at_s: [N] seconds at which each server's own gradient is ready, in order of id; 0 if
+            not given. Time counts from 0, and nothing that a server contributes is sent earlier;
+            others may combine theirs, and it may receive. Only with stages that overlap.
 
     Returns:
         The bound with its certificate, and shares and volumes that take it.
@@ -113,18 +121,34 @@ def least_seconds(
             f"gradient_bytes: expected a finite number, zero or more, got {gradient_bytes}"
         )
     given = _checked(shares, topology.num_servers)
+    ready = ready_times(topology, ready_at_s)
+    late = _late(ready, gradient_bytes)
     stages: tuple[Collective, ...] = (collective,)
     if collective == "all_reduce":
         stages = ("reduce_scatter", "all_gather")
-    volumes, prices = _without_latency(topology, stages, len(stages) == 2 and not overlap, given)
+    apart = len(stages) == 2 and not overlap
+    if apart and ready.any():
+        raise OptionError("least_seconds: ready_at_s: expected stages that overlap")
+    volumes, prices = _without_latency(topology, stages, apart, given, late)
     return LeastSeconds(
         collective,
         gradient_bytes,
-        _latency(topology, stages, given),
+        _latency(topology, stages, given, tuple(ready.tolist())),
         float(prices.seconds(gradient_bytes)),
         prices,
         volumes,
     )
+
+
+def _late(ready: NDArray[np.float64], gradient_bytes: float) -> Late:
+    """Times for the programme: no more than it tells apart, none later than given."""
+    if not ready.any() or not gradient_bytes:
+        return NONE_LATE
+    times = np.unique(ready[ready > 0])
+    kept = times[np.unique(np.linspace(0, len(times) - 1, MAX_TIMES).astype(np.int64))]
+    kept = np.concatenate([[0.0], kept])
+    earlier = kept[np.searchsorted(kept, ready, side="right") - 1]
+    return Late(tuple(earlier.tolist()), gradient_bytes)
 
 
 def _checked(shares: Shares, servers: int) -> tuple[Fraction, ...] | None:
@@ -161,10 +185,11 @@ def _without_latency(
     stages: tuple[Collective, ...],
     apart: bool,
     shares: tuple[Fraction, ...] | None,
+    late: Late,
 ) -> tuple[Volumes | None, Prices]:
     if topology.num_nodes <= MAX_NODES and len(topology.source) <= MAX_LINKS:
-        return solve_programme(topology, stages, apart, shares)
-    return None, _single_servers(topology, stages, apart, shares)
+        return solve_programme(topology, stages, apart, shares, late)
+    return None, _single_servers(topology, stages, apart, shares, late)
 
 
 def _single_servers(
@@ -172,6 +197,7 @@ def _single_servers(
     stages: tuple[Collective, ...],
     apart: bool,
     shares: tuple[Fraction, ...] | None,
+    late: Late,
 ) -> Prices:
     """The best of a few proofs: through all servers' ports, or out of or into one server.
 
@@ -188,28 +214,53 @@ def _single_servers(
     choices += [(topology.servers.tolist(), side) for side in sides[:2]]
     proofs = []
     for (servers, inside), turned in itertools.product(choices, (False, True)):
-        sets: list[tuple[Collective, NDArray[np.bool_], int]] = [
-            (stage, (np.arange(topology.num_nodes) == server) == (side != (turned and k)), 1)
+        sets: list[tuple[Collective, NDArray[np.bool_], int, float]] = [
+            (stage, (np.arange(topology.num_nodes) == server) == (side != (turned and k)), 1, 0.0)
             for server, side in itertools.product(servers, inside)
             for k, stage in enumerate(stages)
         ]
-        proofs.append(priced(topology, stages, apart, shares, sets))
-    return max(proofs, key=lambda prices: prices.seconds_per_byte)
+        proofs.append(priced(topology, stages, apart, shares, sets, ready_at_s=late.ready_at_s))
+    if late.ready_at_s and len(stages) == 2:
+        proofs += [_after_the_last(topology, shares, late, server) for server in narrowest]
+    return max(proofs, key=lambda prices: prices.seconds_without_latency(late.gradient_bytes))
+
+
+def _after_the_last(
+    topology: Topology, shares: tuple[Fraction, ...] | None, late: Late, server: int
+) -> Prices:
+    """All that the last server to be ready contributes leaves it, and sums with it enter another.
+
+    Of what the other roots, sums enter; of the rest, copies; and likewise out of the last one.
+    """
+    last = int(np.argmax(late.ready_at_s))
+    since, node = late.ready_at_s[last], np.arange(topology.num_nodes)
+    leaves = server == topology.servers[last]
+    inside = (node == server) != leaves
+    sets: list[tuple[Collective, NDArray[np.bool_], int, float]] = [
+        ("reduce_scatter", inside, 1, since),
+        ("all_gather", ~inside, 1, since),
+    ]
+    stages: tuple[Collective, ...] = ("reduce_scatter", "all_gather")
+    return priced(topology, stages, False, shares, sets, ready_at_s=late.ready_at_s)
 
 
 @functools.lru_cache(maxsize=8)
 def _latency(
-    topology: Topology, stages: tuple[Collective, ...], shares: tuple[Fraction, ...] | None
+    topology: Topology,
+    stages: tuple[Collective, ...],
+    shares: tuple[Fraction, ...] | None,
+    ready_at_s: tuple[float, ...],
 ) -> float:
     """The least latency from all servers to a root, from it to all, or both one after the other.
 
     Where a server roots something, its own counts.
     """
-    total = np.zeros(topology.num_servers)
+    total = np.array(ready_at_s)
+    if "reduce_scatter" in stages:
+        ready = total[measured(topology)]
+        total = np.maximum(total, (latencies(topology) + ready[:, None]).max(axis=0))
     if "all_gather" in stages:
         total += latencies(topology, topology.opposite).max(axis=0)
-    if "reduce_scatter" in stages:
-        total += latencies(topology).max(axis=0)
     if shares is None:
         return float(total.min())
     return float(max(time for time, share in zip(total, shares, strict=True) if share))
@@ -223,8 +274,7 @@ def latencies(topology: Topology, links: NDArray | None = None) -> NDArray[np.fl
         links: [L] whose latency each link direction has; `opposite` for the way back. Its own if
             not given.
     """
-    count = topology.num_servers
-    chosen = topology.servers[np.linspace(0, count - 1, min(count, MAX_STARTS)).astype(np.int64)]
+    chosen = topology.servers[measured(topology)]
     latency = topology.latency_s if links is None else topology.latency_s[links]
     least = np.full((topology.num_nodes, len(chosen)), np.inf)
     least[chosen, np.arange(len(chosen))] = 0.0
@@ -234,3 +284,9 @@ def latencies(topology: Topology, links: NDArray | None = None) -> NDArray[np.fl
         if (shorter == least).all():
             return least[topology.servers].T
         least = shorter
+
+
+def measured(topology: Topology) -> NDArray[np.int64]:
+    """[S] ranks of the servers from which `latencies` are measured."""
+    count = topology.num_servers
+    return np.linspace(0, count - 1, min(count, MAX_STARTS)).astype(np.int64)

@@ -34,6 +34,9 @@ class Crossing:
     """The switches inside."""
     price: int
     """What each byte of gradient that must cross is charged, in any unit."""
+    since_s: float = 0.0
+    """Seconds from which on it must cross, since a server is not ready before. What crosses earlier
+    is not charged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +59,11 @@ class Prices:
     boundaries it crosses, and the tolls of its ends. So all transfers of a gradient of M bytes
     together pay M·`paid` or more; in a second all links charge at most their bandwidths times their
     prices. Any prices prove a bound, and every number here is exact.
+
+    Where servers are late, prices rise as they get ready. What a server contributes cannot enter
+    any set without it before it is ready, and no copy is sent before all are: so a boundary may be
+    charged for what crosses from then on alone, and a byte that avoids the charge by crossing
+    earlier has not brought that contribution (`_paying`).
     """
 
     topology: Topology
@@ -67,21 +75,40 @@ class Prices:
     """[N] the part of the gradient that each server roots; None where any may."""
     crossings: tuple[Crossing, ...]
     tolls: tuple[Toll, ...]
+    ready_at_s: tuple[float, ...] = ()
+    """[N] seconds at which each server's own gradient is ready; empty where all are from 0 on."""
 
     @functools.cached_property
     def link_prices(self) -> NDArray:
-        """[stages, L] the price of each link direction for a byte of each stage; integers."""
+        """[stages, L] the price of each link direction for a byte of each stage; integers.
+
+        Once all servers are ready.
+        """
+        return self.link_prices_at(max(self.ready_at_s, default=0.0))
+
+    def link_prices_at(self, time_s: float) -> NDArray:
+        """The same for a byte sent at a time, before which some servers may not be ready.
+
+        They rise with time: crossings are added, and tolls stay.
+        """
         topology = self.topology
         prices = np.zeros((len(self.stages), len(topology.source)), object)
         for k, stage in enumerate(self.stages):
+            if self._cannot_be_sent(stage, time_s):
+                continue
             toll = np.zeros(topology.num_nodes, object)
             for one in self.tolls:
                 toll[one.switch] += one.price if one.stage == stage else 0
             prices[k] = toll[topology.source] - toll[topology.target]
             for one in self.crossings:
-                if one.stage == stage:
+                if one.stage == stage and one.since_s <= time_s:
                     prices[k, self._crossed(one)] += one.price
         return np.maximum(prices, 0)
+
+    def _cannot_be_sent(self, stage: Collective, time_s: float) -> bool:
+        """Whether a stage has not begun: copies of sums that not all have contributed to."""
+        late = max(self.ready_at_s, default=0.0)
+        return stage == "all_gather" and len(self.stages) == 2 and time_s < late
 
     def _crossed(self, crossing: Crossing) -> NDArray[np.bool_]:
         """[L] the link directions over which the crossing's bytes must go."""
@@ -95,14 +122,35 @@ class Prices:
         """What a byte of the gradient pays at least, wherever it is rooted."""
         paid = np.zeros(self.topology.num_servers, object)
         for crossing in self.crossings:
-            paid[self.topology.rank[list(crossing.servers)]] += crossing.price
+            paid[self._paying(crossing)] += crossing.price
         if self.shares is None:
             return Fraction(int(paid.min()))
         return sum((a * int(b) for a, b in zip(self.shares, paid, strict=True)), Fraction(0))
 
+    def _paying(self, crossing: Crossing) -> NDArray[np.int64]:
+        """Ranks of the roots inside a crossing's set whose bytes must cross since its time.
+
+        Sums to a root inside must cross once a server outside is ready, however late it is; copies
+        of sums, once all are; copies of a root's own piece, once the root is.
+        """
+        inside = self.topology.rank[list(crossing.servers)].astype(np.int64)
+        if not crossing.since_s:
+            return inside
+        ready = np.array(self.ready_at_s)
+        if crossing.stage == "reduce_scatter":
+            latest = np.delete(ready, inside).max(initial=0.0)
+        elif len(self.stages) == 2:
+            latest = ready.max()
+        else:
+            return inside[ready[inside] >= crossing.since_s]
+        return inside if latest >= crossing.since_s else inside[:0]
+
     @functools.cached_property
     def charged(self) -> Fraction:
-        """What all link directions charge in a second at most, over prices times bytes."""
+        """What all link directions charge in a second at most, over prices times bytes.
+
+        Once all servers are ready.
+        """
         prices = self.link_prices
         return max(map(self._charged, prices if self.apart else prices.max(axis=0)[None]))
 
@@ -115,7 +163,7 @@ class Prices:
 
     @property
     def seconds_per_byte(self) -> Fraction:
-        """Seconds that each byte of gradient takes at least, without latency."""
+        """Seconds that each byte of gradient takes at least, without latency, if none are late."""
         return self.paid / self.charged if self.charged else Fraction(0)
 
     def seconds(self, gradient_bytes: float) -> Fraction:
@@ -124,24 +172,50 @@ class Prices:
         A link direction is idle for the latency of the shortest route over it: before what it
         carries can have come so far, or while the last of that is still on its way. So in T seconds
         it carries at most its bandwidth times T less that latency, and T is the least for which all
-        can charge what the gradient pays.
+        can charge what the gradient pays; where prices rise, the idle time is when they are low.
 
         Args:
             gradient_bytes: M.
         """
-        due = self.paid * Fraction(gradient_bytes)
         waits = least_latency_over(self.topology)
-        if self.apart or not self.charged:
+        if self.apart:
+            due = self.paid * Fraction(gradient_bytes)
             waiting = Fraction(float(waits.min())) * len(self.stages)
             return due / self.charged + waiting if self.charged and due else Fraction(0)
-        prices = self.link_prices.max(axis=0)
+        return self._until_paid(gradient_bytes, waits)
+
+    def seconds_without_latency(self, gradient_bytes: float) -> Fraction:
+        """The same on links that take no time; not where stages are apart and servers late.
+
+        Args:
+            gradient_bytes: M.
+        """
+        if not self.ready_at_s:
+            return self.seconds_per_byte * Fraction(gradient_bytes)
+        return self._until_paid(gradient_bytes, np.zeros(len(self.topology.source)))
+
+    def _until_paid(self, gradient_bytes: float, waits: NDArray[np.float64]) -> Fraction:
+        """When links that are idle for some seconds each, at first, can have charged all.
+
+        What they charge in a second changes as they begin, and as servers get ready.
+        """
+        due = self.paid * Fraction(gradient_bytes)
+        rises: dict[float, Fraction] = {}
+        before = np.zeros(len(waits), object)
+        for since in sorted({0.0, *self.ready_at_s}):
+            prices = self.link_prices_at(since).max(axis=0)
+            more = prices - before
+            for wait in np.unique(waits[more > 0]).tolist():
+                rise = self._charged(np.where(waits == wait, more, 0))
+                at = max(wait, since)
+                rises[at] = rises.get(at, Fraction(0)) + rise
+            before = prices
         rate, level, time = Fraction(0), Fraction(0), Fraction(0)
-        for wait in np.unique(waits[prices > 0]).tolist():
-            following = Fraction(wait)
-            if level + rate * (following - time) >= due:
+        for at, rise in sorted(rises.items()):
+            if level + rate * (Fraction(at) - time) >= due:
                 break
-            level, time = level + rate * (following - time), following
-            rate += self._charged(np.where(waits == wait, prices, 0))
+            level, time = level + rate * (Fraction(at) - time), Fraction(at)
+            rate += rise
         return time + (due - level) / rate if rate and due else Fraction(0)
 
     def __str__(self) -> str:
@@ -170,7 +244,8 @@ class Prices:
         into = (crossing.stage == "all_gather") == many
         what = "copies" if crossing.stage == "all_gather" else "sums"
         rooted = "elsewhere" if many else "there"
-        return f"{what} {'into' if into else 'out of'}", f"{within}, of all rooted {rooted}"
+        since = f" from {crossing.since_s:.4g} s on" if crossing.since_s else ""
+        return f"{what} {'into' if into else 'out of'}", f"{within}, of all rooted {rooted}{since}"
 
 
 def priced(
@@ -178,17 +253,21 @@ def priced(
     stages: tuple[Collective, ...],
     apart: bool,
     shares: tuple[Fraction, ...] | None,
-    sets: Sequence[tuple[Collective, NDArray[np.bool_], int]],
+    sets: Sequence[tuple[Collective, NDArray[np.bool_], int, float]],
     tolls: Sequence[tuple[Collective, int, int]] = (),
+    ready_at_s: tuple[float, ...] = (),
 ) -> Prices:
-    """Prices from sets of nodes [V] with a stage and a price each; those of price zero left out."""
+    """Prices from sets of nodes [V]: a stage, a price, and since when it is charged, of each.
+
+    Those of price zero are left out.
+    """
     crossings = tuple(
-        Crossing(stage, *nodes_inside(topology, inside), price)
-        for stage, inside, price in sets
+        Crossing(stage, *nodes_inside(topology, inside), price, since)
+        for stage, inside, price, since in sets
         if price
     )
     charges = tuple(Toll(*toll) for toll in tolls if toll[2])
-    return Prices(topology, stages, apart, shares, crossings, charges)
+    return Prices(topology, stages, apart, shares, crossings, charges, ready_at_s)
 
 
 @functools.lru_cache(maxsize=4)

@@ -98,7 +98,7 @@ def to_spec(scheduler: Scheduler) -> str:
     options = [
         f"{field.name}={_written(value)}"
         for field in dataclasses.fields(scheduler)
-        if (value := getattr(scheduler, field.name)) != field.default
+        if field.repr and (value := getattr(scheduler, field.name)) != field.default
     ]
     return scheduler.name + (":" + ",".join(options) if options else "")
 

@@ -16,6 +16,7 @@ def play_events(
     piece: Integers,
     source: Integers,
     target: Integers,
+    earliest: Floats,
     links: Integers,
     route_start: Integers,
     rate: Floats,
@@ -36,6 +37,7 @@ def play_events(
         piece: [T] piece.
         source: [T] node.
         target: [T] node.
+        earliest: [T] seconds at which each transfer's source is ready.
         links: link directions of all routes.
         route_start: [T+1] where each transfer's links start.
         rate: [T] bytes per second, at most each of its links' bandwidth.
@@ -53,7 +55,7 @@ def play_events(
     free_from = np.zeros(len(bandwidth))
     for r in range(len(round_offsets) - 1):
         for t in range(round_offsets[r], round_offsets[r + 1]):
-            begin, delay = ready[source[t], piece[t]], 0.0
+            begin, delay = max(earliest[t], ready[source[t], piece[t]]), 0.0
             for i in range(route_start[t], route_start[t + 1]):
                 begin = max(begin, free_from[links[i]])
                 delay += latency[links[i]]

@@ -38,6 +38,8 @@ class Sharing(NamedTuple):
     """[C] seconds of each connection's links together."""
     work: NDArray[np.float64]
     """[T] bytes of each transfer, and as many as its overhead takes where it is alone."""
+    earliest: NDArray[np.float64]
+    """[T] seconds at which each transfer's source is ready."""
     round: NDArray[np.int64]
     """[T] round of each transfer, ascending."""
     writes: NDArray[np.int64]
@@ -54,7 +56,8 @@ class _Progress(NamedTuple):
     """What is under way."""
 
     waits: NDArray[np.int64]
-    """[T] writes of earlier rounds that have not arrived at what a transfer reads."""
+    """[T] writes of earlier rounds that have not arrived at what a transfer reads, and one more
+    where its source is not ready."""
     head: NDArray[np.int64]
     """[C] place in the queue of the transfer that is next or under way."""
     active: NDArray[np.int64]
@@ -78,8 +81,12 @@ def play_fair(sharing: Sharing) -> tuple[NDArray[np.float64], NDArray[np.float64
     start, end = np.zeros(transfers), np.zeros(transfers)
     state = _begin(sharing)
     now, active = 0.0, 0
-    arriving = [(0.0, 0)]  # when, and which transfer; as a heap
+    arriving = [(0.0, 0)]  # when, and which transfer, or T more where its source gets ready: a heap
     heapq.heappop(arriving)
+    for transfer in range(transfers):
+        if sharing.earliest[transfer] > 0.0:
+            state.waits[transfer] += 1
+            heapq.heappush(arriving, (float(sharing.earliest[transfer]), transfers + transfer))
     for connection in range(len(state.head)):
         active = _start(sharing, state, connection, now, active, start)
     while active or arriving:
@@ -117,8 +124,13 @@ def play_fair(sharing: Sharing) -> tuple[NDArray[np.float64], NDArray[np.float64
         for c in ended:
             active = _start(sharing, state, c, now, active, start)
         while arriving and arriving[0][0] <= now * (1 + ROUNDING):
-            transfer = heapq.heappop(arriving)[1]
-            active = _arrive(sharing, state, transfer, now, active, start)
+            event = heapq.heappop(arriving)[1]
+            if event < transfers:
+                active = _arrive(sharing, state, event, now, active, start)
+            else:
+                reader = event - transfers
+                state.waits[reader] -= 1
+                active = _start(sharing, state, sharing.connection[reader], now, active, start)
     return start, end
 
 

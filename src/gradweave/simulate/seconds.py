@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
+from gradweave.schedule.ready import ReadyAt, earliest_starts
 from gradweave.schedule.schedule import Schedule, table_of_rows, take_rows
 from gradweave.simulate.traffic import piece_bytes
 
@@ -13,7 +14,13 @@ Model = Literal["rounds", "events", "fair"]
 """How time passes: see `seconds`."""
 
 
-def seconds(schedule: Schedule, gradient_bytes: float, model: Model = "rounds") -> float:
+def seconds(
+    schedule: Schedule,
+    gradient_bytes: float,
+    model: Model = "rounds",
+    *,
+    ready_at_s: ReadyAt | None = None,
+) -> float:
     """Predicts the time of a schedule.
 
     Args:
@@ -22,34 +29,43 @@ def seconds(schedule: Schedule, gradient_bytes: float, model: Model = "rounds") 
         model: ``rounds``: a barrier after each round, see `round_seconds`; ``events``: a transfer
             starts as soon as it can, first come, first served, see `event_seconds`; ``fair``: the
             same, with links shared, see `fair_seconds`.
+        ready_at_s: [N] seconds at which each server's own gradient is ready, in order of id; 0 if
+            not given. Before, a server sends nothing that its own contribution belongs in; what it
+            receives waits to be added.
 
     Returns:
-        Time from the first transfer's start to the last one's end, in seconds.
+        Time until the last transfer's end, in seconds, from 0 on.
+
+    Raises:
+        OptionError: for an unknown model, or times that make no sense.
 
     Source: docs/concepts/semantics.md.
     """
     if model == "rounds":
-        return float(round_seconds(schedule, gradient_bytes).sum())
+        return float(round_seconds(schedule, gradient_bytes, ready_at_s).sum())
     if model in ("events", "fair"):
         play = event_seconds if model == "events" else fair_seconds
-        _, finish = play(schedule, gradient_bytes)
+        _, finish = play(schedule, gradient_bytes, ready_at_s)
         return float(finish.max(initial=0.0))
     raise OptionError(f"model: expected rounds, events or fair, got {model!r}")
 
 
-def round_seconds(schedule: Schedule, gradient_bytes: float) -> NDArray[np.float64]:
+def round_seconds(
+    schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
+) -> NDArray[np.float64]:
     """Duration of each round, where every round waits for its slowest transfer.
 
     A transfer takes the sum of its route's latencies, the largest of its links' overheads, and its
     bytes over its share of the scarcest link: a link direction's bandwidth divides evenly among the
-    transfers that it carries in that round.
+    transfers that it carries in that round. A round begins when all who send in it are ready.
 
     Args:
         schedule: the schedule.
         gradient_bytes: size of the whole gradient.
+        ready_at_s: [N] when each server is ready; see `seconds`.
 
     Returns:
-        [rounds] seconds.
+        [rounds] seconds, with the wait before each round.
 
     >>> import gradweave as gw
     >>> link = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=0.0, overhead_s=0.0)
@@ -66,24 +82,31 @@ def round_seconds(schedule: Schedule, gradient_bytes: float) -> NDArray[np.float
     duration = latency + overheads(schedule) + moved / rates(schedule)
     longest = np.zeros(schedule.rounds)
     np.maximum.at(longest, schedule.round, duration)
-    return longest
+    if ready_at_s is None:
+        return longest
+    ready = np.zeros(schedule.rounds)
+    np.maximum.at(ready, schedule.round, earliest_starts(schedule, ready_at_s))
+    # Of each round, the end is the latest of what a wait at some round before it leads to.
+    ends = np.maximum.accumulate(ready - np.cumsum(longest) + longest) + np.cumsum(longest)
+    return np.diff(ends, prepend=0.0)
 
 
 def event_seconds(
-    schedule: Schedule, gradient_bytes: float
+    schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Start and end of each transfer, where a transfer waits only for its data and its links.
 
-    A transfer is as fast as in the model of rounds (`rates`). It starts as soon as every earlier
-    write to its piece at its source has arrived and each link of its route has that much bandwidth
-    left. Transfers claim bandwidth in the schedule's order, hold it for their overhead
-    (`overheads`) and their bytes, and arrive the route's latency later. So one alone on a link has
-    all of its bandwidth, whatever its capacity; a fast link carries several slow transfers at once;
-    and nothing takes longer than in the model of rounds.
+    A transfer is as fast as in the model of rounds (`rates`). It starts as soon as its source is
+    ready, every earlier write to its piece there has arrived, and each link of its route has that
+    much bandwidth left. Transfers claim bandwidth in the schedule's order, hold it for their
+    overhead (`overheads`) and their bytes, and arrive the route's latency later. So one alone on a
+    link has all of its bandwidth, whatever its capacity; a fast link carries several slow transfers
+    at once; and nothing takes longer than in the model of rounds.
 
     Args:
         schedule: the schedule.
         gradient_bytes: size of the whole gradient.
+        ready_at_s: [N] when each server is ready; see `seconds`.
 
     Returns:
         [T] start and [T] end in seconds.
@@ -106,6 +129,7 @@ def event_seconds(
         schedule.piece,
         schedule.source,
         schedule.target,
+        earliest_starts(schedule, ready_at_s),
         links,
         _first_links(schedule),
         rate,
@@ -119,7 +143,7 @@ def event_seconds(
 
 
 def fair_seconds(
-    schedule: Schedule, gradient_bytes: float
+    schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Start and end of each transfer, where routes share their links max–min fairly.
 
@@ -134,6 +158,7 @@ def fair_seconds(
     Args:
         schedule: the schedule.
         gradient_bytes: size of the whole gradient.
+        ready_at_s: [N] when each server is ready; see `seconds`.
 
     Returns:
         [T] start and [T] end in seconds.
@@ -165,6 +190,7 @@ def fair_seconds(
             first_link=first_link,
             latency=latency[example],
             work=moved + overheads(schedule) * narrowest,
+            earliest=earliest_starts(schedule, ready_at_s),
             round=schedule.round.astype(np.int64),
             writes=schedule.target.astype(np.int64) * pieces + schedule.piece,
             readers=np.argsort(reads, kind="stable"),

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradweave import clock
 from gradweave.bounds import Bound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import overlap
+from gradweave.schedule.ready import ReadyAt, ready_times
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, Provenance, Schedule, StatedBound
 from gradweave.schedulers.scheduler import Scheduler, may_forward, to_spec
 from gradweave.schedulers.solve.pieces import piece_counts
@@ -31,7 +33,7 @@ from gradweave.schedulers.trees.steps import fewest_steps
 from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.schedulers.trees.timed import Timed
 from gradweave.schedulers.unequal.packed import Packed
-from gradweave.simulate import seconds, steps
+from gradweave.simulate import Model, seconds, steps
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
 
@@ -84,6 +86,7 @@ def solve_for_seconds(
     seed: int,
     time_limit: float | None,
     progress: Callable[[str], None],
+    ready_at_s: ReadyAt | None = None,
 ) -> Solution:
     """Does what `gradweave.solve` says for ``objective="seconds"``.
 
@@ -101,10 +104,12 @@ def solve_for_seconds(
         raise OptionError(
             f"solve: gradient_bytes: expected a finite number above 0, got {gradient_bytes}"
         )
+    ready = ready_times(topology, ready_at_s)
     started = clock.now()
     if schedulers is None:
         whole = collective == "all_reduce"
-        uneven = not has_equal_links(topology) and topology.num_servers <= MAX_PACKED
+        uneven = not has_equal_links(topology) or bool(ready.any())
+        uneven &= topology.num_servers <= MAX_PACKED
         schedulers = [
             one
             for one in FOR_SECONDS
@@ -117,7 +122,7 @@ def solve_for_seconds(
         )
     schedulers = (*first, *schedulers)
     deadline = math.inf if time_limit is None else started + time_limit
-    search = _Search(topology, collective, gradient_bytes, seed, deadline)
+    search = _Search(topology, collective, gradient_bytes, seed, deadline, ready)
     for scheduler in schedulers:
         if search.best is not None and (clock.now() >= deadline or search.done):
             break
@@ -150,6 +155,7 @@ class _Search:
     gradient_bytes: float
     seed: int
     deadline: float
+    ready_at_s: NDArray[np.float64]
 
     def __post_init__(self) -> None:
         self.attempts: list[Attempt] = []
@@ -161,7 +167,9 @@ class _Search:
             piece_counts(self.topology, self.collective, self.gradient_bytes) if small else (1,)
         )
         self._least = (
-            seconds_bound(self.topology, self.collective, self.gradient_bytes).seconds
+            seconds_bound(
+                self.topology, self.collective, self.gradient_bytes, ready_at_s=self.ready_at_s
+            ).seconds
             if small
             else 0.0
         )
@@ -230,7 +238,7 @@ class _Search:
                 candidate.schedule.rounds,
                 wall_s,
                 seconds=candidate.seconds,
-                barrier_seconds=seconds(candidate.schedule, self.gradient_bytes, "rounds"),
+                barrier_seconds=self._seconds(candidate.schedule, "rounds"),
                 pieces=candidate.schedule.pieces,
                 overlapped=candidate.overlapped,
             )
@@ -262,6 +270,8 @@ class _Search:
         if math.isinf(getattr(scheduler, "gradient_bytes", 0.0)):
             size: dict[str, float] = {"gradient_bytes": self.gradient_bytes}
             scheduler = dataclasses.replace(scheduler, **size)
+        if isinstance(scheduler, Packed) and self.ready_at_s.any() and not scheduler.ready_at_s:
+            scheduler = dataclasses.replace(scheduler, ready_at_s=tuple(self.ready_at_s.tolist()))
         schedulers = [scheduler]
         if any(field.name == "pieces_per_server" for field in dataclasses.fields(scheduler)):
             own = getattr(scheduler, "pieces_per_server")  # noqa: B009
@@ -291,7 +301,7 @@ class _Search:
         least, stages = fewest_steps(network), 2 if self._whole else 1
         link_s = float((network.latency_s + network.overhead_s).max())
         hop_s = link_s * int(np.diff(schedule.route_offsets).max() - 1)
-        duration_s = seconds(schedule, self.gradient_bytes, "events")
+        duration_s = self._seconds(schedule)
         for fewer in range(least, min(least + 2, steps(schedule) // stages)):
             saved_s = (steps(schedule) - stages * fewer) * hop_s
             if saved_s < WORTH * duration_s or self._late():
@@ -330,11 +340,14 @@ class _Search:
                     break
                 parts, last = 2 * parts, candidate.seconds
 
+    def _seconds(self, schedule: Schedule, model: Model = "events") -> float:
+        return seconds(schedule, self.gradient_bytes, model, ready_at_s=self.ready_at_s)
+
     def _cut(
         self, base: Schedule, scheduler: Scheduler, parts: int, overlapped: bool
     ) -> _Candidate:
         cut = split(base, parts)
-        duration_s = seconds(cut, self.gradient_bytes, "events")
+        duration_s = self._seconds(cut)
         return _Candidate(cut, scheduler, duration_s, base, parts, overlapped)
 
     def solution(self, started: float) -> Solution:
@@ -346,6 +359,7 @@ class _Search:
         options = dict(best.scheduler.options())
         options |= {"overlap": True} if best.overlapped else {}
         options |= {"parts": best.parts} if best.parts > 1 else {}
+        options |= {"ready_at_s": self.ready_at_s.tolist()} if self.ready_at_s.any() else {}
         options["objective"] = "seconds"
         rounds_bound = self._rounds_bound(best)
         schedule = best.schedule.replace(
@@ -357,7 +371,7 @@ class _Search:
             forwarding_servers=may_forward(best.scheduler),
             aggregating_switches=getattr(best.scheduler, "aggregating_switches", False),
         ).raise_if_invalid()
-        timing = timing_of(schedule, self.gradient_bytes)
+        timing = timing_of(schedule, self.gradient_bytes, self.ready_at_s)
         attempts, wall_s = tuple(self.attempts), clock.now() - started
         return Solution(schedule, rounds_bound, best.scheduler, attempts, wall_s, timing)
 

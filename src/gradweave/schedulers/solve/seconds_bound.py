@@ -4,9 +4,11 @@ import dataclasses
 import heapq
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradweave.bounds import Throughput, least_seconds, throughput
-from gradweave.bounds.least_seconds import latencies
+from gradweave.bounds.least_seconds import latencies, measured
+from gradweave.schedule.ready import ReadyAt, ready_times
 from gradweave.schedule.schedule import REDUCE, Collective, Schedule
 from gradweave.simulate import seconds
 from gradweave.topology.topology import Topology
@@ -22,8 +24,8 @@ class SecondsBound:
     """No schedule takes less time, in any model of `gradweave.simulate.seconds`, and why."""
 
     latency_s: float
-    """Largest latency from a server to another one, and one message's overhead: a contribution
-    must travel that far."""
+    """Largest latency from a server to another one, since it is ready, and one message's overhead:
+    a contribution must travel that far."""
     bandwidth_s: float
     """Time that the gradient's bytes need to cross the tightest cut, or all servers' ports, with
     the overhead of the messages that it takes, and the least latency after the last of them."""
@@ -77,12 +79,15 @@ class Timing:
         return self.gap < _ROUNDING
 
 
-def timing_of(schedule: Schedule, gradient_bytes: float) -> Timing:
+def timing_of(
+    schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
+) -> Timing:
     """A schedule's time beside the least possible on its network.
 
     Args:
         schedule: a valid schedule.
         gradient_bytes: size of the whole gradient.
+        ready_at_s: [N] seconds at which each server is ready, in order of id; 0 if not given.
     """
     topology = schedule.topology
     rooted = np.bincount(topology.rank[schedule.root], schedule.share, topology.num_servers)
@@ -94,8 +99,12 @@ def timing_of(schedule: Schedule, gradient_bytes: float) -> Timing:
         equal_roots=bool(np.ptp(rooted) < _ROUNDING),
         trees=not (own & (schedule.op == REDUCE)).any(),
         aggregating_switches=bool(schedule.scheduler.options.get("aggregating_switches")),
+        ready_at_s=ready_at_s,
     )
-    events, barriers = (seconds(schedule, gradient_bytes, model) for model in ("events", "rounds"))
+    events, barriers = (
+        seconds(schedule, gradient_bytes, model, ready_at_s=ready_at_s)
+        for model in ("events", "rounds")
+    )
     return Timing(gradient_bytes, events, barriers, bound)
 
 
@@ -112,6 +121,7 @@ def seconds_bound(
     equal_roots: bool = True,
     trees: bool = True,
     aggregating_switches: bool = False,
+    ready_at_s: ReadyAt | None = None,
 ) -> SecondsBound:
     """The least time for a collective, whatever its trees, pieces and overlap.
 
@@ -133,12 +143,18 @@ def seconds_bound(
         trees: whether each part is summed at its root alone. If not, partners may exchange sums, as
             in recursive doubling, and what holds for trees is left out.
         aggregating_switches: whether switches add; then latency alone bounds the time.
+        ready_at_s: [N] seconds at which each server's own gradient is ready, in order of id; 0 if
+            not given. What it contributes is sent afterwards.
 
     Source: Karp, Sahay, Santos and Schauser, "Optimal broadcast and summation in the LogP model",
         1993, for the messages.
     """
     overhead = float(topology.overhead_s.min())
-    latency = float(latencies(topology).max()) + overhead
+    ready = ready_times(topology, ready_at_s)
+    last_ready = ready.max(initial=0.0)
+    latency = overhead + float(
+        max((latencies(topology) + ready[measured(topology), None]).max(), last_ready)
+    )
     if aggregating_switches:
         return SecondsBound(latency, 0.0, "")
     messages = _spreading(topology, overhead)
@@ -150,12 +166,34 @@ def seconds_bound(
         held = max(held, overhead * _messages_in_sequence(topology, best))
     crossing = best.seconds(gradient_bytes) + held + _least_latency(topology)
     reason = str(best)
+    if collective == "all_reduce" and last_ready:
+        after, said = _after_the_last(topology, ready, gradient_bytes)
+        after += overhead + _least_latency(topology)
+        crossing, reason = max((crossing, reason), (after, said))
     # Where links are alike the cuts and ports say nearly the same, in less time.
-    if collective == "all_reduce" and trees and not has_equal_links(topology):
-        least = least_seconds(topology, gradient_bytes)
+    if collective == "all_reduce" and trees and (last_ready or not has_equal_links(topology)):
+        least = least_seconds(topology, gradient_bytes, ready_at_s=ready)
         if least.bandwidth_s > crossing:
             crossing, reason = least.bandwidth_s, str(least.prices)
     return SecondsBound(latency, crossing, reason, messages)
+
+
+def _after_the_last(
+    topology: Topology, ready: NDArray[np.float64], gradient_bytes: float
+) -> tuple[float, str]:
+    """[s] until the last server's gradient has left it, and reached each other one; and why.
+
+    Whoever adds it to what: results of as many bytes depend on it everywhere.
+    """
+    ends = (topology.source, topology.target)
+    out, into = (np.bincount(end, topology.bandwidth_bytes_per_s)[topology.servers] for end in ends)
+    last = int(np.argmax(ready))
+    into[last] = out[last]
+    narrowest = int(np.argmin(into))
+    name = topology.node_name(int(topology.servers[narrowest]))
+    way = "out of" if narrowest == last else "into"
+    seconds = float(ready[last] + gradient_bytes / into[narrowest])
+    return seconds, f"once all servers are ready, the whole gradient crosses the links {way} {name}"
 
 
 def _least_latency(topology: Topology) -> float:

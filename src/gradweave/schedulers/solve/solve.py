@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from typing import Literal, get_args
 
 from gradweave.errors import OptionError
+from gradweave.schedule.ready import ReadyAt
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.order import DEFAULT
@@ -30,6 +31,7 @@ def solve(
     schedulers: Sequence[Scheduler | str] | str | None = None,
     objective: Objective = "rounds",
     gradient_bytes: float | None = None,
+    ready_at_s: ReadyAt | None = None,
     start_from: Schedule | None = None,
     executor: Executor | None = None,
     seed: int = 0,
@@ -51,6 +53,8 @@ def solve(
             counts latencies and bandwidths.
         gradient_bytes: size of the whole gradient: needed for the objective seconds; for rounds,
             on links of different bandwidths, adds `Solution.timing`.
+        ready_at_s: [N] seconds at which each server's own gradient is ready, in order of id, for
+            the objective seconds; 0 if not given. A server that is late contributes last.
         start_from: a schedule of this network before a fault, or of one like it: what still works
             of it is tried first and mostly kept; see `gradweave.schedulers.Repair`.
         executor: where to run all strategies side by side, such as `spread.local_processes(4)` or
@@ -102,7 +106,10 @@ def solve(
             seed=seed,
             time_limit=time_limit,
             progress=progress,
+            ready_at_s=ready_at_s,
         )
+    if ready_at_s is not None:
+        raise OptionError("solve: ready_at_s: only objective=seconds knows when servers are ready")
     solution = solve_for_rounds(
         topology,
         collective,

@@ -82,6 +82,18 @@ def cheapest_trees(cost: Floats, tolerance: float) -> tuple[NDArray[np.float64],
     return total, parents
 
 
+@kernel
+def cheapest_tree(cost: Floats, tolerance: float, root: int) -> tuple[float, NDArray[np.int64]]:
+    """The tree of one root, and its cost; see `cheapest_trees`."""
+    parent, total = np.empty(len(cost), np.int64), 0.0
+    _cheapest_tree(cost, root, parent)
+    _flatten(cost, tolerance, root, parent)
+    for v in range(len(cost)):
+        if v != root:
+            total += cost[parent[v], v]
+    return total, parent
+
+
 class _Growing(NamedTuple):
     """A tree that grows. Nodes are the servers, then cycles of nodes."""
 

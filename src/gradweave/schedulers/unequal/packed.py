@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from gradweave import clock
 from gradweave.errors import OptionError
+from gradweave.schedule.ready import ready_times
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler, check_counts
 from gradweave.schedulers.unequal.cuts import Cut, cuts_of, periodic_cut, schedule_of
-from gradweave.schedulers.unequal.parts import Parts, parts_of
+from gradweave.schedulers.unequal.parts import Lateness, Parts, parts_of
 from gradweave.schedulers.unequal.turns import turns
 from gradweave.schedulers.unequal.ways import keeps_from_others
 from gradweave.simulate.seconds import seconds
@@ -31,6 +32,8 @@ PER_SERVER = 64
 """Pieces for each server where latencies do not count."""
 WINDOWS = (8, 16)
 """Pieces of each part under way at one time: more leave more to choose from, and fill later."""
+MAX_WAITING = 1024
+"""Pieces of a gradient for which a server is late: all of them wait for it at one time."""
 ORDER = 1.0
 """How much the order of pieces counts beside the urgency of their links."""
 BETWEEN = (2**-0.5, 2**-0.25, 2**0.25, 2**0.5)
@@ -59,6 +62,9 @@ class Packed(Scheduler):
     count."""
     pieces: int | None = None
     """About how many the gradient is cut into; if not given, as many as take least time."""
+    ready_at_s: tuple[float, ...] = dataclasses.field(default=(), repr=False)
+    """Seconds at which each server's own gradient is ready, in order of id: who is late contributes
+    last. All from 0 on, if not given; only with `gradient_bytes`."""
 
     def __post_init__(self) -> None:
         if not self.gradient_bytes > 0:
@@ -66,20 +72,34 @@ class Packed(Scheduler):
                 f"packed: gradient_bytes: expected more than 0, got {self.gradient_bytes:g}"
             )
         check_counts(self, "pieces")
+        if self.ready_at_s and math.isinf(self.gradient_bytes):
+            raise OptionError("packed: ready_at_s: expected gradient_bytes, too")
 
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
     ) -> Schedule:
         deadline = math.inf if time_limit is None else clock.now() + time_limit
-        search = _Search(topology, collective, self.gradient_bytes, deadline)
-        for held in (False, True) if keeps_from_others(topology) else (False,):
-            parts = parts_of(topology, collective, held=held)
+        search = _Search(
+            topology, collective, self.gradient_bytes, deadline, waiting=any(self.ready_at_s)
+        )
+        for parts in self._packings(topology, collective):
             search.cut(parts, self._counts(parts))
             if search.late:
                 break
         if self.pieces is None and math.isfinite(self.gradient_bytes):
             search.cut_between()
         return search.best.schedule(topology, collective)
+
+    def _packings(self, topology: Topology, collective: Collective) -> Iterator[Parts]:
+        """The parts to cut: where servers are late, also those of fewer roots."""
+        ready = tuple(ready_times(topology, self.ready_at_s or None).tolist())
+        if any(ready):
+            for spread in (True, False) if collective == "all_reduce" else (True,):
+                late = Lateness(self.gradient_bytes, ready, spread)
+                yield parts_of(topology, collective, late=late)
+            return
+        for held in (False, True) if keeps_from_others(topology) else (False,):
+            yield parts_of(topology, collective, held=held)
 
     def _counts(self, parts: Parts) -> list[int]:
         """Numbers of pieces to try, in this order."""
@@ -88,6 +108,8 @@ class Packed(Scheduler):
         if math.isinf(self.gradient_bytes):
             return [PER_SERVER * parts.topology.num_servers]
         most = MAX_TRANSFERS // parts.trees.hop.shape[1]
+        if any(self.ready_at_s):
+            most = min(most, MAX_WAITING)
         return [1 << k for k in range(20) if k == 0 or 1 << k <= most]
 
 
@@ -111,13 +133,21 @@ class _Search:
     """Numbers of pieces and orders of transfers that have been tried, and the best of them."""
 
     def __init__(
-        self, topology: Topology, collective: Collective, gradient_bytes: float, deadline: float
+        self,
+        topology: Topology,
+        collective: Collective,
+        gradient_bytes: float,
+        deadline: float,
+        *,
+        waiting: bool,
     ) -> None:
-        self._topology = topology
+        self._topology, self._waiting = topology, waiting  # for servers that are late
         self._collective: Collective = collective
         self._gradient_bytes, self._deadline = gradient_bytes, deadline
         self._best: _Candidate | None = None
-        self._by_turns = topology.num_nodes > topology.num_servers and math.isfinite(gradient_bytes)
+        self._until = math.inf
+        switched = topology.num_nodes > topology.num_servers
+        self._by_turns = switched and math.isfinite(gradient_bytes) and not waiting
 
     @property
     def best(self) -> _Candidate:
@@ -136,10 +166,12 @@ class _Search:
             counts: numbers of pieces to try, in this order.
         """
         fastest, patience = math.inf, PATIENCE
+        self._until = math.inf if self._best is None or self._waiting else self._best.seconds
         for pieces in counts:
             before = fastest
             for candidate in self._candidates(parts, pieces):
                 fastest = min(fastest, candidate.seconds)
+                self._until = min(self._until, fastest)
                 if self._best is None or candidate.seconds < self._best.seconds:
                     self._best = candidate
             patience = PATIENCE if fastest < before * (1 - WORTH) else patience - 1
@@ -160,10 +192,19 @@ class _Search:
         if periodic is not None:  # first, since it is quick, and ends others that take longer
             yield self._in_turns(parts, periodic, pieces)
         for cut in cuts_of(parts, pieces):
-            for window in WINDOWS:
-                yield _Candidate(parts, cut, *self._played(parts, cut, window), pieces)
+            for under_way in self._under_way(parts, cut):
+                yield _Candidate(parts, cut, *self._played(parts, cut, under_way), pieces)
 
-    def _played(self, parts: Parts, cut: Cut, window: int) -> tuple[NDArray[np.float64], float]:
+    def _under_way(self, parts: Parts, cut: Cut) -> list[int]:
+        """Numbers of pieces under way at one time to try.
+
+        No piece ends before all servers are ready: where some are late, as many as there are.
+        """
+        if self._waiting:
+            return [len(cut.part)]
+        return [window * len(parts.root) for window in WINDOWS]
+
+    def _played(self, parts: Parts, cut: Cut, under_way: int) -> tuple[NDArray[np.float64], float]:
         from gradweave.schedulers.unequal.playing_kernel import play
 
         wires, gradient_bytes = parts.wires, self._gradient_bytes
@@ -171,11 +212,8 @@ class _Search:
             nothing = np.zeros(len(wires.rate))
             wires = wires._replace(overhead=nothing, latency=nothing)
             gradient_bytes = float(wires.bandwidth.max())
-        under_way = window * len(parts.root)
-        until = math.inf if self._best is None else self._best.seconds
-        return play(
-            parts.trees, wires, cut.part, cut.share * gradient_bytes, ORDER, under_way, until
-        )
+        sizes = cut.share * gradient_bytes
+        return play(parts.trees, wires, cut.part, sizes, ORDER, under_way, self._until)
 
     def _in_turns(self, parts: Parts, cut: Cut, pieces: int) -> _Candidate:
         turn = turns(parts, cut)

@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import Collective
+from gradweave.schedulers.unequal.late import pack_late_trees
 from gradweave.schedulers.unequal.packing import Stage, Tree, pack_trees
 from gradweave.topology.topology import Topology
 
@@ -40,38 +41,73 @@ class Parts:
     """[H+1] where each hop's nodes start."""
 
 
+class Lateness(NamedTuple):
+    """When servers are ready, for a gradient's size."""
+
+    gradient_bytes: float
+    ready_at_s: tuple[float, ...]
+    """[N] seconds, by rank."""
+    spread: bool = True
+    """Whether shares are to be alike as far as that costs little time."""
+
+
 @functools.lru_cache(maxsize=8)  # of one network: for other sizes and numbers of pieces
-def parts_of(topology: Topology, collective: Collective, *, held: bool = False) -> Parts:
+def parts_of(
+    topology: Topology,
+    collective: Collective,
+    *,
+    held: bool = False,
+    late: Lateness | None = None,
+) -> Parts:
     """Packs trees and pairs those of one root.
 
     Args:
         topology: the network.
         collective: a stage, or both.
         held: whether transfers count for what they keep from others, see `pack_trees`.
+        late: when servers are ready, if some are late; then `held` does not count.
     """
     from gradweave.schedulers.unequal.playing_kernel import Trees
 
-    paired = _paired(pack_trees(topology, collective, held=held).trees)
+    paired = _paired(_packed(topology, collective, held, late))
     hops = _Hops(topology)
     rows = [_transfers(trees, hops) for trees, _ in paired]
     following = [list(each) for _, _, follow in rows for each in follow]
     lengths = np.array([len(each) for each in following], np.int64).reshape(len(rows), -1)
     ends = np.cumsum(lengths).reshape(lengths.shape)
     share = np.array([share for _, share in paired])
+    root = np.array([trees[0].root for trees, _ in paired], np.int64)
+    hop = np.array([hop for hop, _, _ in rows], np.int64)
+    places = hops.arrays()
+    ready = np.zeros(hop.shape)
+    if late is not None:
+        source = places["source"][hop]
+        own = (source == root[:, None]) | (collective != "all_gather")
+        ready = np.where(own, np.array(late.ready_at_s)[source], 0.0)
     return Parts(
         topology=topology,
-        root=np.array([trees[0].root for trees, _ in paired], np.int64),
+        root=root,
         share=share / share.sum(),
         fixed_roots=collective != "all_reduce",
         reduces=0 if collective == "all_gather" else topology.num_servers - 1,
         trees=Trees(
-            hop=np.array([hop for hop, _, _ in rows], np.int64),
+            hop=hop,
             waits=np.array([waits for _, waits, _ in rows], np.int64),
             following=np.array([f for each in following for f in each], np.int64),
             first_following=np.column_stack([ends[:, :1] - lengths[:, :1], ends]),
+            ready=ready,
         ),
-        **hops.arrays(),
+        **places,
     )
+
+
+def _packed(
+    topology: Topology, collective: Collective, held: bool, late: Lateness | None
+) -> tuple[Tree, ...]:
+    """Trees for what is late; of a stage alone, those for servers that are all in time."""
+    if late is None or collective != "all_reduce":
+        return pack_trees(topology, collective, held=held).trees
+    return pack_late_trees(topology, *late).trees
 
 
 def _paired(trees: tuple[Tree, ...]) -> list[tuple[tuple[Tree, ...], float]]:

@@ -10,6 +10,8 @@ from gradweave.compiled import kernel
 from gradweave.topology.topology import Floats, Integers
 
 ROUNDING = 1e-9
+FREED, ARRIVED, READY = 0, 1, 2
+"""Kinds of events: a transfer's links get free, it arrives, its source gets ready."""
 
 
 class Trees(NamedTuple):
@@ -27,6 +29,8 @@ class Trees(NamedTuple):
     """Transfers that wait for each one, part by part."""
     first_following: NDArray[np.int64]
     """[parts, M+1] where those of each transfer start."""
+    ready: NDArray[np.float64]
+    """[parts, M] seconds at which each transfer's source is ready."""
 
 
 class Wires(NamedTuple):
@@ -49,7 +53,7 @@ class _State(NamedTuple):
     """What has begun, and what waits for which link."""
 
     waits: NDArray[np.int64]
-    """[P·M] prefixes that each transfer still waits for."""
+    """[P·M] prefixes that each transfer still waits for, and one more until its source is ready."""
     left: NDArray[np.float64]
     """[L] bandwidth that no transfer has taken."""
     load: NDArray[np.float64]
@@ -101,12 +105,11 @@ def play(
     late = order * state.load.max() / pieces  # what a piece less far on in the order is worth
     unfinished, oldest, admitted = np.full(pieces, per_piece), 0, 0
     now, last = 0.0, 0.0
-    events = [(0.0, -1)]
-    heapq.heappop(events)
+    events = _late(trees, part)
     while True:
         while admitted < min(pieces, oldest + window):
             for m in range(per_piece):
-                if not trees.waits[part[admitted], m]:
+                if not state.waits[admitted * per_piece + m]:
                     _make_ready(trees, wires, state, part, admitted * per_piece + m)
             admitted += 1
         last = max(last, _start_all(trees, wires, state, part, size, late, now, start, events))
@@ -115,17 +118,35 @@ def play(
         now = events[0][0]
         while len(events) and events[0][0] <= now * (1 + ROUNDING):
             event = heapq.heappop(events)[1]
-            t = event // 2
-            if event % 2 == 0:
+            t = event // 3
+            if event % 3 == FREED:
                 _free(trees, wires, state, part, t)
-            else:
+            elif event % 3 == ARRIVED:
                 unfinished[t // per_piece] -= 1
                 _arrive(trees, wires, state, part, t)
+            else:
+                state.waits[t] -= 1
+                if not state.waits[t] and t // per_piece < admitted:
+                    _make_ready(trees, wires, state, part, t)
         if oldest < pieces and not unfinished[oldest]:
             if now + state.load.max() > until:  # some link has too much left to carry
                 return start, np.inf
             while oldest < pieces and not unfinished[oldest]:
                 oldest += 1
+
+
+@kernel(inner=True)
+def _late(trees: Trees, part: Integers) -> list[tuple[float, int]]:
+    """When sources get ready that are not so from the start, as events."""
+    per_piece = trees.hop.shape[1]
+    events = [(0.0, -1)]
+    heapq.heappop(events)
+    for p in range(len(part)):
+        for m in range(per_piece):
+            if trees.ready[part[p], m] > 0.0:
+                event = (float(trees.ready[part[p], m]), 3 * (p * per_piece + m) + READY)
+                heapq.heappush(events, event)
+    return events
 
 
 @kernel(inner=True)
@@ -135,7 +156,7 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats) -> _State:
     waits, load = np.empty(len(part) * per_piece, np.int64), np.zeros(links)
     for p in range(len(part)):
         for m in range(per_piece):
-            waits[p * per_piece + m] = trees.waits[part[p], m]
+            waits[p * per_piece + m] = trees.waits[part[p], m] + (trees.ready[part[p], m] > 0.0)
             hop = trees.hop[part[p], m]
             for i in range(wires.first[hop], wires.first[hop + 1]):
                 link = wires.links[i]
@@ -210,33 +231,33 @@ def _start_all(
 ) -> float:
     """Starts what the links to look at have room for; when the last of it arrives.
 
-    The links with most to carry come first.
+    The most urgent of all first: each link by itself would take what waits for it, and keep a
+    server at its other end from what is more urgent there.
     """
     per_piece, last = trees.hop.shape[1], 0.0
     to_look, looks = state.to_look, state.to_look[-1]
+    while True:
+        chosen, link, highest = -1, -1, 0.0
+        for k in range(looks):
+            t, urgency = _most_urgent(trees, wires, state, part, late, to_look[k])
+            if t >= 0 and (chosen < 0 or urgency > highest):
+                chosen, link, highest = t, to_look[k], urgency
+        if chosen < 0:
+            break
+        _take(state, link, chosen)
+        p, hop = chosen // per_piece, _hop(trees, part, chosen)
+        for i in range(wires.first[hop], wires.first[hop + 1]):
+            used = wires.links[i]
+            state.left[used] -= wires.rate[hop]
+            state.load[used] -= wires.overhead[hop] + size[p] / wires.bandwidth[used]
+        start[chosen] = now
+        free = float(now + wires.overhead[hop] + size[p] / wires.rate[hop])
+        arrival = float(free + wires.latency[hop])
+        heapq.heappush(events, (free, 3 * chosen + FREED))
+        heapq.heappush(events, (arrival, 3 * chosen + ARRIVED))
+        last = max(last, arrival)
     for k in range(looks):
-        most = k
-        for other in range(k + 1, looks):
-            if state.load[to_look[other]] > state.load[to_look[most]]:
-                most = other
-        link = to_look[most]
-        to_look[most] = to_look[k]
-        state.looked[link] = False
-        while True:
-            t = _most_urgent(trees, wires, state, part, late, link)
-            if t < 0:
-                break
-            p, hop = t // per_piece, _hop(trees, part, t)
-            for i in range(wires.first[hop], wires.first[hop + 1]):
-                used = wires.links[i]
-                state.left[used] -= wires.rate[hop]
-                state.load[used] -= wires.overhead[hop] + size[p] / wires.bandwidth[used]
-            start[t] = now
-            free = float(now + wires.overhead[hop] + size[p] / wires.rate[hop])
-            arrival = float(free + wires.latency[hop])
-            heapq.heappush(events, (free, 2 * t))
-            heapq.heappush(events, (arrival, 2 * t + 1))
-            last = max(last, arrival)
+        state.looked[to_look[k]] = False
     to_look[-1] = 0
     return last
 
@@ -244,13 +265,13 @@ def _start_all(
 @kernel(inner=True)
 def _most_urgent(
     trees: Trees, wires: Wires, state: _State, part: Integers, late: float, link: int
-) -> int:
-    """Takes the most urgent transfer that waits for a link, and can start, out of its chain, or −1.
+) -> tuple[int, float]:
+    """The most urgent transfer that waits for a link, and can start, or −1; and how urgent.
 
     What another link holds back goes into that link's chain.
     """
     per_piece, head, after = trees.hop.shape[1], state.head, state.after
-    best, before_best, highest = -1, -1, 0.0
+    best, highest = -1, 0.0
     before, t = -1, int(head[link])
     while t >= 0:
         following = int(after[t])
@@ -264,15 +285,22 @@ def _most_urgent(
         else:
             urgency -= late * (t // per_piece)
             if held < 0 and (best < 0 or urgency > highest):
-                best, before_best, highest = t, before, urgency
+                best, highest = t, urgency
             before = t
         t = following
-    if best >= 0:
-        if before_best < 0:
-            head[link] = after[best]
-        else:
-            after[before_best] = after[best]
-    return best
+    return best, highest
+
+
+@kernel(inner=True)
+def _take(state: _State, link: int, t: int) -> None:
+    """Takes a transfer out of a link's chain."""
+    at = int(state.head[link])
+    if at == t:
+        state.head[link] = state.after[t]
+        return
+    while state.after[at] != t:
+        at = int(state.after[at])
+    state.after[at] = state.after[t]
 
 
 @kernel(inner=True)
