@@ -82,10 +82,10 @@ def round_seconds(
     duration = latency + overheads(schedule) + moved / rates(schedule)
     longest = np.zeros(schedule.rounds)
     np.maximum.at(longest, schedule.round, duration)
-    if ready_at_s is None:
-        return longest
     ready = np.zeros(schedule.rounds)
     np.maximum.at(ready, schedule.round, earliest_starts(schedule, ready_at_s))
+    if not ready.any():
+        return longest
     # Of each round, the end is the latest of what a wait at some round before it leads to.
     ends = np.maximum.accumulate(ready - np.cumsum(longest) + longest) + np.cumsum(longest)
     return np.diff(ends, prepend=0.0)
