@@ -6,7 +6,6 @@ import numpy as np
 
 from gradweave import aggregate, saddle
 
-jax.config.update("jax_enable_x64", True)
 RANDOM = nx.random_regular_graph(3, 8, seed=0)
 CASES = {
     "neighbours": (8, aggregate.MixingMatrix.ring(8), {}),
@@ -34,6 +33,7 @@ def apart(name: str) -> float:
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
     for case in CASES:
         error = apart(case)
         print(case, error)

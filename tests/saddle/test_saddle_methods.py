@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from gradweave import aggregate, saddle
@@ -140,6 +141,15 @@ def test_adam_takes_steps_of_the_rate():
     solver = saddle.Solver(unequal(), saddle.ExtraAdam(1e-3), RING)
     z = solver.step(solver.init(jax.random.key(0))).z
     assert 1e-4 < float(jnp.abs(z).max()) < 1.5e-3
+
+
+def test_adam_of_the_mean_ends_nearer_than_adam_of_a_worker():
+    rate = optax.cosine_decay_schedule(3e-2, 1500, 1e-3)
+    own, tracked = (
+        ended(saddle.Solver(unequal(), method(rate), RING))
+        for method in (saddle.ExtraAdam, saddle.TrackedAdam)
+    )
+    assert tracked < 1e-3 * own
 
 
 def test_what_does_not_fit_is_refused():

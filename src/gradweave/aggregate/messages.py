@@ -1,7 +1,7 @@
 """What workers send each other inside `jax.shard_map`, with each byte counted."""
 
 import dataclasses
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import jax
@@ -109,9 +109,21 @@ class Channel:
             return branches[0](payload)
         return lax.switch(jnp.asarray(plans.of_turn)[self.turn], branches, payload)
 
+    @cached_property
+    def _weights(self) -> NDArray:
+        """[T, N, N] as computed with: what rounding adds to a row, its diagonal makes up for.
+
+        Else z would grow or shrink a little in each step, and what sums it up would drift.
+        """
+        weights = self.mixing.weights.astype(self.number.dtype)
+        own = np.arange(self.mixing.workers)
+        excess = weights.sum(2, dtype=np.float64) - 1
+        weights[:, own, own] = weights[:, own, own] - excess
+        return weights
+
     def _mix_by(self, exchanges: tuple[Pairs, ...], payload: PyTree) -> jax.Array:
         """The same by given messages."""
-        weights = self.mixing.weights
+        weights = self._weights
         own = np.diagonal(weights, axis1=1, axis2=2)
         total = self._weight(own) * self.decompress(payload)
         received = [
@@ -131,7 +143,7 @@ class Channel:
             payload = lax.all_gather(payload, name)
             if place:
                 payload = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), payload)
-        row = jnp.asarray(weights, self.number.dtype)[self.turn, lax.axis_index(self.axis_name)]
+        row = jnp.asarray(self._weights)[self.turn, lax.axis_index(self.axis_name)]
         return jnp.dot(row, jax.vmap(self.decompress)(payload), precision=lax.Precision.HIGHEST)
 
     def _weight(self, by_turn: NDArray) -> jax.Array:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
-    from gradweave.saddle.corrected import ProxSkip, Tracked
+    from gradweave.saddle.corrected import ProxSkip, Tracked, TrackedAdam
     from gradweave.saddle.method import (
         ExtraAdam,
         ExtraGradient,
@@ -40,6 +40,7 @@ __all__ = [
     "Solver",
     "SolverState",
     "Tracked",
+    "TrackedAdam",
     "Validity",
     "affine",
     "bilinear",

@@ -5,10 +5,12 @@ distance of order γ from the solution. Here each worker adds a correction to it
 to be the difference between the mean of all and its own, so that all stand still at the solution.
 """
 
+import abc
 import dataclasses
 from typing import ClassVar
 
 import jax
+import optax
 
 from gradweave.errors import OptionError
 from gradweave.execute.jax_mesh.buffers import PyTree
@@ -16,23 +18,15 @@ from gradweave.saddle.method import Method, Proposal, Sampled, moved, zeros
 
 
 @dataclasses.dataclass(frozen=True)
-class Tracked(Method):
-    """Extra-gradient with gradient tracking: neighbours also average an estimate y of the mean.
+class _Tracking(Method):
+    """What the methods with gradient tracking have in common."""
 
-    y ← ŷ + F(z) − F(previous z), of which the mean over all workers is that of F; the half step is
-    z^{1/3} = z − γy, and z^{2/3} = z − γ(F(z^{1/3}) + y − F(z)); then z ← Wz^{2/3} and ŷ ← Wy. Both
-    calls of F have one sample. Twice the bytes of the published method; W may change.
-
-    Source: the correction of Pu and Nedić 2021 (DSGT) in both steps of Beznosikov et al. 2022.
-    """
-
-    name: ClassVar[str] = "tracked"
     calls: ClassVar[int] = 2
     vectors: ClassVar[int] = 2
 
     def start(self, z: PyTree) -> PyTree:
-        """ŷ, and F at the previous z."""
-        return {"tracker": zeros(z), "last": zeros(z)}
+        """ŷ, F at the previous z, and what the steps remember."""
+        return {"tracker": zeros(z), "last": zeros(z), "steps": self._remembered(z)}
 
     def extra(self, z: PyTree) -> tuple[PyTree, ...]:
         """ŷ."""
@@ -43,9 +37,11 @@ class Tracked(Method):
         now = operator(z, 0)
         correction = jax.tree.map(lambda a, b: a - b, memory["tracker"], memory["last"])
         y = moved(now, 1.0, correction)
-        half = moved(z, -rate, y)
-        direction = moved(operator(half, 0), 1.0, correction)
-        return Proposal((moved(z, -rate, direction), y), {"tracker": y, "last": now}, half)
+        first, steps = self._step(y, memory["steps"])
+        half = moved(z, -rate, first)
+        second, steps = self._step(moved(operator(half, 0), 1.0, correction), steps)
+        memory = {"tracker": y, "last": now, "steps": steps}
+        return Proposal((moved(z, -rate, second), y), memory, half)
 
     def idle(self, z: PyTree, memory: PyTree) -> Proposal:
         """Z and ŷ."""
@@ -61,6 +57,59 @@ class Tracked(Method):
     ) -> tuple[PyTree, PyTree]:
         """The averages."""
         return mixed[0], memory | {"tracker": mixed[1]}
+
+    def _remembered(self, z: PyTree) -> PyTree:
+        return ()
+
+    @abc.abstractmethod
+    def _step(self, value: PyTree, memory: PyTree) -> tuple[PyTree, PyTree]:
+        """Along what to step by the rate, given an estimate of the mean operator's value."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tracked(_Tracking):
+    """Extra-gradient with gradient tracking: neighbours also average an estimate y of the mean.
+
+    y ← ŷ + F(z) − F(previous z), of which the mean over all workers is that of F; the half step is
+    z^{1/3} = z − γy, and z^{2/3} = z − γ(F(z^{1/3}) + y − F(z)); then z ← Wz^{2/3} and ŷ ← Wy. Both
+    calls of F have one sample. Twice the bytes of the published method; W may change.
+
+    Source: the correction of Pu and Nedić 2021 (DSGT) in both steps of Beznosikov et al. 2022.
+    """
+
+    name: ClassVar[str] = "tracked"
+
+    def _step(self, value: PyTree, memory: PyTree) -> tuple[PyTree, PyTree]:
+        return value, memory
+
+
+@dataclasses.dataclass(frozen=True)
+class TrackedAdam(_Tracking):
+    """The same with Adam's steps: of the estimate of the mean operator, not of a worker's own.
+
+    Adam makes steps of one size of whatever it is given, so that workers that differ pull alike
+    however far they have to go, and `ExtraAdam` ends elsewhere. Here all workers' Adams see nearly
+    the same.
+
+    Source: `Tracked`, with the steps of Gidel et al. 2019, algorithm 4.
+    """
+
+    name: ClassVar[str] = "tracked_adam"
+
+    b1: float = 0.5
+    """Decay of the first moments."""
+    b2: float = 0.9
+    """Decay of the second moments."""
+    eps: float = 1e-8
+
+    def _remembered(self, z: PyTree) -> PyTree:
+        return self._adam().init(z)
+
+    def _step(self, value: PyTree, memory: PyTree) -> tuple[PyTree, PyTree]:
+        return self._adam().update(value, memory)
+
+    def _adam(self) -> optax.GradientTransformation:
+        return optax.scale_by_adam(self.b1, self.b2, self.eps)
 
 
 @dataclasses.dataclass(frozen=True)

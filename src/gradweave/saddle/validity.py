@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from gradweave.aggregate.sequences import Contraction, best_contraction, with_local_steps
 from gradweave.errors import OptionError
 from gradweave.execute.jax_mesh.buffers import PyTree
-from gradweave.saddle.corrected import ProxSkip, Tracked
+from gradweave.saddle.corrected import ProxSkip, Tracked, TrackedAdam
 from gradweave.saddle.method import ExtraAdam, GradientDescentAscent
 from gradweave.saddle.problem import Problem
 from gradweave.saddle.solver import Solver
@@ -143,7 +143,7 @@ def _impossible(of: Validity, solver: Solver) -> Iterator[str]:
 
 def _doubts(of: Validity, solver: Solver) -> Iterator[str]:
     method = solver.method
-    adaptive = isinstance(method, ExtraAdam)
+    adaptive = isinstance(method, (ExtraAdam, TrackedAdam))
     if of.rate > of.rate_limit * 1.05 and not adaptive:
         yield (
             f"rate {of.rate:.4g} exceeds 1/(4L) = {of.rate_limit:.4g}, up to which convergence is "
@@ -156,7 +156,9 @@ def _doubts(of: Validity, solver: Solver) -> Iterator[str]:
                 f"gradient descent–ascent wants a rate below mu/L² = {needed:.3g}, got "
                 f"{of.rate:.4g}; extra_gradient takes any problem that is monotone"
             )
-    if of.heterogeneity > 1e-6 * of.lipschitz and not isinstance(method, (Tracked, ProxSkip)):
+    if of.heterogeneity > 1e-6 * of.lipschitz and not isinstance(
+        method, (Tracked, TrackedAdam, ProxSkip)
+    ):
         yield (
             f"workers' operators differ by {of.heterogeneity:.3g}: it ends at a distance of order "
             "rate from the solution; tracked and prox_skip do not"
