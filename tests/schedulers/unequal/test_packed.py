@@ -1,5 +1,8 @@
 """The strategy `packed`: shares, roots and pieces by itself."""
 
+import dataclasses
+
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -10,7 +13,7 @@ from gradweave.schedule import COLLECTIVES
 from gradweave.schedulers import Packed
 from gradweave.schedulers.unequal.cuts import cuts_of, periodic_cut, schedule_of
 from gradweave.schedulers.unequal.packed import _Search
-from gradweave.schedulers.unequal.parts import parts_of
+from gradweave.schedulers.unequal.parts import Parts, parts_of
 from gradweave.schedulers.unequal.turns import turns
 from gradweave.simulate import seconds
 from gradweave.topology import Link
@@ -22,10 +25,10 @@ GIGABYTE = 1e9
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_event_model_takes_no_longer_than_the_clock_that_it_was_played_on(name: str):
     topology = NETWORKS[name]
-    parts = parts_of(topology, "all_reduce")
+    parts = parts_of(topology, "all_reduce", gradient_bytes=GIGABYTE)
     search = _Search(topology, "all_reduce", GIGABYTE, np.inf, waiting=False)
     played = [
-        search._played(parts, cut, window * len(parts.root))[1]
+        search._played(parts, cut, window * max(len(parts.root), 24))[1]
         for cut in cuts_of(parts, 100)
         for window in (8, 16)
     ]
@@ -39,6 +42,29 @@ def test_a_slow_server_does_not_slow_the_others():
     least = gw.bounds.least_seconds(star, GIGABYTE).seconds
     # Pieces of one size, rooted alike, take 0.278 s; the least is 0.160.
     assert least <= seconds(schedule, GIGABYTE, "events") <= 0.165
+
+
+def longest(parts: Parts, part: int) -> int:
+    """Transfers one after the other that a piece of a part needs."""
+    first, following = parts.trees.first_following[part], parts.trees.following
+    graph = nx.DiGraph(
+        (transfer, then)
+        for transfer in range(len(first) - 1)
+        for then in following[first[transfer] : first[transfer + 1]].tolist()
+    )
+    return nx.dag_longest_path_length(graph) + 1
+
+
+def test_small_gradients_go_over_short_trees():
+    network = dataclasses.replace(NETWORKS["torus"], latency_s=np.full(36, 1e-3))
+    deep, flat = (
+        max(longest(parts, part) for part in range(len(parts.root)))
+        for parts in (
+            parts_of(network, "all_reduce"),
+            parts_of(network, "all_reduce", gradient_bytes=1e5),
+        )
+    )
+    assert flat < deep
 
 
 def test_in_turns_all_ports_of_a_switch_are_busy_at_one_time():

@@ -34,6 +34,8 @@ WINDOWS = (8, 16)
 """Pieces of each part under way at one time: more leave more to choose from, and fill later."""
 MAX_WAITING = 1024
 """Pieces of a gradient for which a server is late: all of them wait for it at one time."""
+FEW_PARTS = 24
+"""With fewer parts as many pieces are under way as with so many, to fill long latencies."""
 ORDER = 1.0
 """How much the order of pieces counts beside the urgency of their links."""
 BETWEEN = (2**-0.5, 2**-0.25, 2**0.25, 2**0.5)
@@ -99,7 +101,7 @@ class Packed(Scheduler):
                 yield parts_of(topology, collective, late=late)
             return
         for held in (False, True) if keeps_from_others(topology) else (False,):
-            yield parts_of(topology, collective, held=held)
+            yield parts_of(topology, collective, held=held, gradient_bytes=self.gradient_bytes)
 
     def _counts(self, parts: Parts) -> list[int]:
         """Numbers of pieces to try, in this order."""
@@ -202,7 +204,7 @@ class _Search:
         """
         if self._waiting:
             return [len(cut.part)]
-        return [window * len(parts.root) for window in WINDOWS]
+        return [window * max(len(parts.root), FEW_PARTS) for window in WINDOWS]
 
     def _played(self, parts: Parts, cut: Cut, under_way: int) -> tuple[NDArray[np.float64], float]:
         from gradweave.schedulers.unequal.playing_kernel import play

@@ -1,6 +1,8 @@
 """Trees of any weight, packed into the links' bandwidths: what goes over which tree."""
 
 import dataclasses
+import math
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -19,6 +21,10 @@ SLACK = 1e-3
 """Time given up for shares that are more alike, relative to the least."""
 HOP = 0.1
 """What a hop more in all trees may make the largest share smaller, relative to the mean."""
+FLATTER = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""How much more, relative to the mean price, servers may cost that hang nearer to the root."""
+SETTLING = 8
+"""How often flatter trees are sought."""
 MAX_STEPS = 400
 SMOOTHING = 0.5
 """How much of the optimal prices is in those at which trees are sought: at the programme's own,
@@ -62,6 +68,7 @@ def pack_trees(
     tolerance: float = TOLERANCE,
     *,
     held: bool = False,
+    gradient_bytes: float = math.inf,
 ) -> TreePacking:
     """Packs trees into the links' bandwidths, for the least time of large gradients.
 
@@ -80,10 +87,11 @@ def pack_trees(
         held: whether a transfer counts on each link for what it keeps from others (see `Ways`)
             rather than for its bytes. The least time of that is not known beforehand: the search
             ends near the bound that its own prices prove.
+        gradient_bytes: for which latency counts beside bytes; not at all if not given.
 
     Returns:
-        The packing; at most `tolerance` and `SLACK` above the bound, unless `MAX_STEPS` were too
-        few.
+        The packing; where latency does not count at most `tolerance` and `SLACK` above the bound,
+        unless `MAX_STEPS` were too few.
 
     Source: column generation (Dantzig and Wolfe 1960) with smoothed prices (Wentges 1997).
     """
@@ -91,7 +99,7 @@ def pack_trees(
     least = least_seconds(topology, 1.0, collective, shares=shares)
     search = _Search(topology, collective, least, Ways(topology, held=held))
     search.run(tolerance)
-    search.spread()
+    search.settle(gradient_bytes)
     return search.packing()
 
 
@@ -116,6 +124,7 @@ class _Search:
         self._wanted: NDArray | None = None  # the price of each link, once solved
         self._worth: dict[Stage, list[float]] = {}  # and of a byte at each root
         self._make_programme()
+        self._own_cost: Callable[[Tree], float] = lambda _: 0.0  # what the objective has of a tree
         self._add_cheapest(self._optimal)
         self._add_cheapest(_relative(1 / self._bandwidth))  # these can carry all in any case
 
@@ -155,24 +164,52 @@ class _Search:
             if not self._add_cheapest(smoothed) and not self._add_cheapest(wanted):
                 return  # none improves on these, as far as floats tell
 
-    def spread(self) -> None:
-        """Of what takes little more time, shares that are nearly alike over trees of few hops.
+    def settle(self, gradient_bytes: float) -> None:
+        """Of what takes about the least time, shares that are nearly alike over short trees.
 
         A programme's solution is a corner, often with few roots, which many would then send to at
-        one time.
+        one time, and with trees however deep. Here the latency of the trees counts beside the time
+        of the bytes, and trees that cost a little more are added, flatter ones; then shares that
+        are alike, and hops, for which little time is given up.
         """
-        if not self._free:
-            return
-        solver = self._solver
-        self._time.SetUb(self._seconds * (1 + SLACK))
-        largest = solver.NumVar(0, 1, "")
-        for share in self._shares:
-            solver.Add(share <= largest)
-        solver.Objective().SetCoefficient(largest, float(self._topology.num_servers))
+        solver, least, objective = self._solver, self._seconds, self._solver.Objective()
+        objective.SetCoefficient(self._time, 1 / least)
+        if math.isinf(gradient_bytes):
+            self._time.SetUb(least * (1 + SLACK))
+        seconds = least / self._unit * gradient_bytes
+
+        def own_cost(tree: Tree) -> float:
+            depth, latency = self._length(tree)
+            return latency / seconds + SLACK * HOP * depth
+
+        self._own_cost = own_cost
         for tree, carried in zip(self._trees, self._carried, strict=True):
-            solver.Objective().SetCoefficient(carried, HOP * _depth(tree))
-        solver.Objective().SetCoefficient(self._time, 0.0)
+            objective.SetCoefficient(carried, own_cost(tree))
+        if self._free:
+            largest = solver.NumVar(0, 1, "")
+            for share in self._shares:
+                solver.Add(share <= largest)
+            objective.SetCoefficient(largest, SLACK * self._topology.num_servers)
         self._solve()
+        for _ in range(SETTLING if math.isfinite(gradient_bytes) else 0):
+            assert self._wanted is not None
+            wanted = _relative(self._wanted)
+            if not any([self._add_cheapest(wanted, costlier) for costlier in FLATTER]):
+                break
+            self._solve()
+
+    def _length(self, tree: Tree) -> tuple[int, float]:
+        """Hops from the root to the furthest server, and the longest way's seconds."""
+        topology = self._topology
+        cost = topology.latency_s + topology.overhead_s
+        hop = np.array([float(cost[list(route)].sum()) for route in tree.routes])
+        server, seconds, depth = np.arange(len(hop)), np.zeros(len(hop)), 0
+        while True:
+            seconds += np.where(server >= 0, hop[server], 0.0)
+            server = np.where(server >= 0, tree.parent[server], -1)
+            if (server < 0).all():
+                return depth, float(seconds.max())
+            depth += 1
 
     def _solve(self) -> None:
         if self._solver.Solve() != self._solver.OPTIMAL:
@@ -183,18 +220,26 @@ class _Search:
         for stage in self._stages:
             self._worth[stage] = [row.dual_value() for row in self._of_root[stage]]
 
-    def _add_cheapest(self, prices: NDArray) -> bool:
-        """Adds the trees of the roots that are cheapest at these prices, if any improves."""
+    def _add_cheapest(self, prices: NDArray, costlier: float = 0.0) -> bool:
+        """Adds the trees of the roots that are cheapest at these prices, if any improves.
+
+        Args:
+            prices: [L] of a byte over each link.
+            costlier: how much more a server may cost that hangs nearer to the root, relative to
+                the mean price.
+        """
         from gradweave.schedulers.unequal.cheapest_trees_kernel import cheapest_trees
 
         ways = self._ways.cheapest(prices)
         cost, parents, total = ways.cost, {}, np.zeros(len(ways.cost))
+        nearer = max(costlier * float(prices.mean()), 1e-9 * float(prices.max()))
         for stage in self._stages:
             # A tree to a root is one from it over the opposite arcs.
             arcs = np.ascontiguousarray(cost.T if stage == "reduce_scatter" else cost)
-            costs, parents[stage] = cheapest_trees(arcs, 1e-9 * float(prices.max()))
+            costs, parents[stage] = cheapest_trees(arcs, nearer)
             total += costs
-        self._take_bound(prices, total)
+        if not costlier:
+            self._take_bound(prices, total)
         roots = np.argsort(total, kind="stable")
         if self._free and self._wanted is not None:
             roots = roots[:ROOTS_A_STEP]
@@ -225,7 +270,7 @@ class _Search:
         if wanted is None:
             return True
         links, times = self._taken(tree)
-        cost = float(wanted[links] @ times)
+        cost = float(wanted[links] @ times) + self._own_cost(tree)
         return cost < self._worth[tree.stage][tree.root] - 1e-12
 
     def _add(self, tree: Tree) -> None:
@@ -233,6 +278,7 @@ class _Search:
         self._of_root[tree.stage][tree.root].SetCoefficient(variable, 1.0)
         for link, times in zip(*self._taken(tree), strict=True):
             self._on_link[link].SetCoefficient(variable, float(times))
+        self._solver.Objective().SetCoefficient(variable, self._own_cost(tree))
         self._trees.append(tree)
         self._carried.append(variable)
 
@@ -261,16 +307,6 @@ class _Search:
                 for tree, share in used
             ),
         )
-
-
-def _depth(tree: Tree) -> int:
-    """Hops from the root to the furthest server."""
-    server, depth = np.arange(len(tree.parent)), 0
-    while True:
-        server = np.where(server >= 0, tree.parent[server], -1)
-        if (server < 0).all():
-            return depth
-        depth += 1
 
 
 def _relative(prices: NDArray) -> NDArray:

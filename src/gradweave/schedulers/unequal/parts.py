@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,6 +58,7 @@ def parts_of(
     collective: Collective,
     *,
     held: bool = False,
+    gradient_bytes: float = math.inf,
     late: Lateness | None = None,
 ) -> Parts:
     """Packs trees and pairs those of one root.
@@ -65,11 +67,17 @@ def parts_of(
         topology: the network.
         collective: a stage, or both.
         held: whether transfers count for what they keep from others, see `pack_trees`.
-        late: when servers are ready, if some are late; then `held` does not count.
+        gradient_bytes: for which latency counts beside bytes; not at all if not given.
+        late: when servers are ready, if some are late; then the two before do not count.
     """
     from gradweave.schedulers.unequal.playing_kernel import Trees
 
-    paired = _paired(_packed(topology, collective, held, late))
+    if late is None or collective != "all_reduce":
+        # Of a stage alone, trees for servers that are all in time.
+        trees = pack_trees(topology, collective, held=held, gradient_bytes=gradient_bytes).trees
+    else:
+        trees = pack_late_trees(topology, *late).trees
+    paired = _paired(trees)
     hops = _Hops(topology)
     rows = [_transfers(trees, hops) for trees, _ in paired]
     following = [list(each) for _, _, follow in rows for each in follow]
@@ -99,15 +107,6 @@ def parts_of(
         ),
         **places,
     )
-
-
-def _packed(
-    topology: Topology, collective: Collective, held: bool, late: Lateness | None
-) -> tuple[Tree, ...]:
-    """Trees for what is late; of a stage alone, those for servers that are all in time."""
-    if late is None or collective != "all_reduce":
-        return pack_trees(topology, collective, held=held).trees
-    return pack_late_trees(topology, *late).trees
 
 
 def _paired(trees: tuple[Tree, ...]) -> list[tuple[tuple[Tree, ...], float]]:
