@@ -1,10 +1,13 @@
 """Turning one stage into the other, and joining both into an all-reduce."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradweave.errors import ScheduleError
+from gradweave.schedule.columns import constant, ends_of, frozen, narrowest, same_view
 from gradweave.schedule.schedule import COPY, REDUCE, Schedule
 
 
@@ -29,17 +32,16 @@ def reverse(schedule: Schedule) -> Schedule:
             "one by one"
         )
     gathering = schedule.collective == "reduce_scatter"
-    order = np.arange(schedule.num_transfers)[::-1]
-    lengths = np.diff(schedule.route_offsets)[::-1]
     return schedule.replace(
         collective="all_gather" if gathering else "reduce_scatter",
-        round=schedule.rounds - 1 - schedule.round[order],
-        piece=schedule.piece[order],
-        source=schedule.target[order],
-        target=schedule.source[order],
-        op=np.full(schedule.num_transfers, COPY if gathering else REDUCE, np.int8),
+        round=frozen(schedule.rounds - 1 - schedule.round[::-1]),
+        piece=schedule.piece[::-1],
+        source=schedule.target[::-1],
+        target=schedule.source[::-1],
+        op=constant(COPY if gathering else REDUCE, np.int8, schedule.num_transfers),
         route_nodes=schedule.route_nodes[::-1],
-        route_offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        route_offsets=schedule.route_length
+        or schedule.route_offsets[-1] - schedule.route_offsets[::-1],
     )
 
 
@@ -71,17 +73,56 @@ def compose(reduce_scatter: Schedule, all_gather: Schedule) -> Schedule:
     first, second = reduce_scatter, all_gather
     return first.replace(
         collective="all_reduce",
-        round=np.concatenate([first.round, second.round + first.rounds]),
-        piece=np.concatenate([first.piece, second.piece]),
-        source=np.concatenate([first.source, second.source]),
-        target=np.concatenate([first.target, second.target]),
-        op=np.concatenate([first.op, second.op]),
-        route_nodes=np.concatenate([first.route_nodes, second.route_nodes]),
-        route_offsets=np.concatenate(
-            [first.route_offsets, second.route_offsets[1:] + len(first.route_nodes)]
-        ),
+        round=_joined_rounds(first, second),
+        piece=_joined(first.piece, second.piece),
+        op=_joined(first.op, second.op),
+        **_joined_routes(first, second),
         bound=None,
     )
+
+
+def _joined(first: NDArray, second: NDArray) -> NDArray:
+    return frozen(np.concatenate([first, second]))
+
+
+def _joined_routes(first: Schedule, second: Schedule) -> dict[str, Any]:
+    """Routes and their ends; these are views where they were and all routes are equally long."""
+    nodes, length = _joined(first.route_nodes, second.route_nodes), first.route_length
+    ends = (
+        ends_of(nodes, length)
+        if length and length == second.route_length and _are_views(first) and _are_views(second)
+        else (_joined(first.source, second.source), _joined(first.target, second.target))
+    )
+    offsets = (
+        length
+        if length and length == second.route_length
+        else _joined(first.route_offsets, second.route_offsets[1:] + len(first.route_nodes))
+    )
+    return {
+        "route_nodes": nodes, "route_offsets": offsets, "source": ends[0], "target": ends[1]
+    }  # fmt: skip
+
+
+def _are_views(schedule: Schedule) -> bool:
+    """Whether source and target are no more than a view of the routes."""
+    first, last = ends_of(schedule.route_nodes, schedule.route_length or 1)
+    return same_view(schedule.source, first) and same_view(schedule.target, last)
+
+
+def _joined_rounds(first: Schedule, second: Schedule) -> NDArray:
+    """Those of the second stage follow those of the first; no wider than they must be."""
+    transfers = first.num_transfers + second.num_transfers
+    kind = narrowest(first.rounds + second.rounds, transfers)
+    joined = np.empty(transfers, kind)
+    joined[: first.num_transfers] = first.round
+    np.add(
+        second.round,
+        first.rounds,
+        out=joined[first.num_transfers :],
+        dtype=kind,
+        casting="same_kind",
+    )
+    return frozen(joined)
 
 
 def overlap(schedule: Schedule) -> Schedule:

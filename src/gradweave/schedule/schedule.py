@@ -1,5 +1,6 @@
 """The schedule: what moves when, as an immutable struct of arrays with one row per transfer."""
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -10,6 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import ScheduleError
+from gradweave.schedule import columns as kept_as
+from gradweave.schedule.columns import (
+    RouteOffsets,
+    as_offsets,
+    ascends,
+    ends_of,
+    flat,
+    kept,
+    same_view,
+)
 from gradweave.schedule.shares import apportion, normalised
 from gradweave.topology.topology import Integers, Topology
 
@@ -52,7 +63,8 @@ class Schedule:
 
     Rows are sorted by round (stable). Construction checks shapes, types and ranges, so that every
     id can be used as an index; whether the schedule is *valid* is for `gradweave.verify` to say.
-    Arrays are read-only.
+    Arrays are read-only. Columns are int32; of more than 2^26 transfers int16 where all values fit,
+    so convert before you add or multiply, and ends are views of the routes.
 
     Source: docs/reference/schedule-file.md; the paper's section 4.1.
 
@@ -77,8 +89,9 @@ class Schedule:
     route_nodes: Integers
     """[sum of route lengths] the routes' nodes, one route after the other, source and target
     included."""
-    route_offsets: Integers
-    """[T+1] the route of transfer t is ``route_nodes[route_offsets[t]:route_offsets[t + 1]]``."""
+    route_offsets: RouteOffsets = RouteOffsets()  # noqa: RUF009 — a descriptor, no default
+    """[T+1] the route of transfer t is ``route_nodes[route_offsets[t]:route_offsets[t + 1]]``. May
+    be given as one number: the nodes of every route."""
     scheduler: Provenance = Provenance("unknown")
     bound: StatedBound | None = None
     shares: Integers | None = None
@@ -93,19 +106,21 @@ class Schedule:
         columns = self._columns_in_range()
         self._check_roots(columns["root"])
         _check_lengths(columns)
-        _check_routes(columns["route_nodes"], columns["route_offsets"], len(columns["round"]))
-        for field, array in _sorted_by_round(columns).items():
-            array.flags.writeable = False
+        columns["route_offsets"] = self._checked_offsets(columns["route_nodes"])
+        for field, array in _with_ends_of_routes(_sorted_by_round(columns)).items():
+            if isinstance(array, np.ndarray):
+                array.flags.writeable = False
             object.__setattr__(self, field, array)
         shares = normalised(self.shares, self.pieces)
         if shares is not None:
             shares.flags.writeable = False
         object.__setattr__(self, "shares", shares)
 
-    def _columns_in_range(self) -> dict[str, NDArray]:
-        """The arrays with their types; all ids can be used as indices."""
-        columns = {field: _flat(field, getattr(self, field)) for field in COLUMNS}
+    def _columns_in_range(self) -> dict[str, Any]:
+        """The arrays but `route_offsets`, with their types; all ids can be used as indices."""
+        columns = {field: flat(field, getattr(self, field)) for field in COLUMNS[:-1]}
         nodes, pieces = self.topology.num_nodes, len(columns["root"])
+        transfers = len(columns["round"])
         if not pieces:
             raise ScheduleError("root: expected at least one piece, got none")
         for field, dtype, largest in (
@@ -116,14 +131,29 @@ class Schedule:
             ("target", np.int32, nodes - 1),
             ("op", np.int8, len(OPS) - 1),
             ("route_nodes", np.int32, nodes - 1),
-            ("route_offsets", np.int64, len(columns["route_nodes"])),
         ):
-            array = columns[field]
-            if array.size and (array.min() < 0 or array.max() > largest):
-                row = int(np.flatnonzero((array < 0) | (array > largest))[0])
-                raise ScheduleError(f"{field}[{row}]: expected 0 to {largest}, got {array[row]}")
-            columns[field] = array.astype(dtype)
+            _check_range(field, columns[field], largest)
+            columns[field] = kept(columns[field], dtype, 0 if field == "root" else transfers)
         return columns
+
+    def _checked_offsets(self, nodes: NDArray) -> NDArray[np.int64] | int:
+        """The offsets; of very many routes that are equally long, their length alone."""
+        given, transfers = vars(self)["route_offsets"], len(self.round)
+        many = transfers > kept_as.MANY
+        if isinstance(given, int | np.integer) and not isinstance(given, bool):
+            length = int(given)
+            if length < 2 or length * transfers != len(nodes):
+                raise ScheduleError(
+                    f"route_offsets: expected {transfers} routes of as many nodes, two at least, "
+                    f"in {len(nodes)} route_nodes, got {length} nodes each"
+                )
+            return length if many else as_offsets(length, transfers)
+        offsets = flat("route_offsets", given)
+        _check_range("route_offsets", offsets, len(nodes))
+        offsets = kept(offsets, np.int64, 0)
+        _check_routes(nodes, offsets, transfers)
+        alike = many and bool((np.diff(offsets) == offsets[1]).all())
+        return int(offsets[1]) if alike else offsets
 
     def _check_roots(self, root: NDArray) -> None:
         switches = np.flatnonzero(~self.topology.is_server[root])
@@ -243,7 +273,15 @@ class Schedule:
     @cached_property
     def round_offsets(self) -> NDArray[np.int64]:
         """[rounds+1] round t has the transfers ``round_offsets[t]`` to ``round_offsets[t+1]−1``."""
-        return np.searchsorted(self.round, np.arange(self.rounds + 1)).astype(np.int64)
+        # Of the column's own type, or NumPy would convert the column.
+        begins = np.searchsorted(self.round, np.arange(self.rounds, dtype=self.round.dtype))
+        return np.append(begins, self.num_transfers).astype(np.int64)
+
+    @property
+    def route_length(self) -> int | None:
+        """Nodes of every route, where that is all that is kept of `route_offsets`; else None."""
+        length = vars(self)["route_offsets"]
+        return length if isinstance(length, int) else None
 
     @cached_property
     def route_links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -260,15 +298,22 @@ class Schedule:
 
     def route(self, transfer: int) -> tuple[int, ...]:
         """The nodes that one transfer passes, source and target included."""
-        return tuple(
-            self.route_nodes[
-                self.route_offsets[transfer] : self.route_offsets[transfer + 1]
-            ].tolist()
-        )
+        length = self.route_length
+        if length is None:
+            begin, end = self.route_offsets[transfer : transfer + 2]
+        else:
+            begin, end = transfer * length, transfer * length + length
+        return tuple(self.route_nodes[begin:end].tolist())
 
     def replace(self, **changes: Any) -> "Schedule":
-        """The same schedule with some fields changed, checked again."""
-        return dataclasses.replace(self, **changes)
+        """The same schedule with some fields changed, checked again; columns are shared."""
+        if changes.keys() <= {"scheduler", "bound"}:  # of which nothing is checked
+            same = copy.copy(self)
+            vars(same).update(changes)
+            return same
+        return dataclasses.replace(
+            self, **{"route_offsets": vars(self)["route_offsets"], **changes}
+        )
 
     def save(self, path: str | Path) -> None:
         """Writes the schedule file: JSON, packed where the name ends in ``.gz``."""
@@ -311,13 +356,24 @@ def _check_routes(nodes: NDArray, offsets: NDArray, transfers: int) -> None:
         )
 
 
-def _sorted_by_round(columns: dict[str, NDArray]) -> dict[str, NDArray]:
+def _check_range(field: str, array: NDArray, largest: int) -> None:
+    if array.size and (array.min() < 0 or array.max() > largest):
+        row = int(np.flatnonzero((array < 0) | (array > largest))[0])
+        raise ScheduleError(f"{field}[{row}]: expected 0 to {largest}, got {array[row]}")
+
+
+def _sorted_by_round(columns: dict[str, Any]) -> dict[str, Any]:
     """The columns with transfers in the order of their rounds; the same ones if they are."""
-    if not (np.diff(columns["round"]) < 0).any():
+    rounds = columns["round"]
+    if ascends(rounds):
         return columns
-    order = np.argsort(columns["round"], kind="stable")
+    order = np.argsort(rounds, kind="stable")
     by_transfer = ("round", "piece", "source", "target", "op")
-    nodes, offsets = take_rows(columns["route_nodes"], columns["route_offsets"], order)
+    nodes, offsets = columns["route_nodes"], columns["route_offsets"]
+    if isinstance(offsets, int):
+        nodes = nodes.reshape(-1, offsets)[order].ravel()
+    else:
+        nodes, offsets = take_rows(nodes, offsets, order)
     return (
         columns
         | {field: columns[field][order] for field in by_transfer}
@@ -325,17 +381,14 @@ def _sorted_by_round(columns: dict[str, NDArray]) -> dict[str, NDArray]:
     )
 
 
-def _flat(field: str, values: Any) -> NDArray:
-    """A column as a flat array of integers, whatever their size."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise ScheduleError(f"{field}: expected a flat list, got a ragged one") from error
-    if array.ndim != 1:
-        raise ScheduleError(f"{field}: expected a flat list, got {array.ndim} dimensions")
-    if array.size and array.dtype.kind not in "iu":
-        raise ScheduleError(f"{field}: expected integers, got {array.dtype}")
-    return array
+def _with_ends_of_routes(columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns; where one length is all that is kept of routes, ends are views of them."""
+    length, nodes = columns["route_offsets"], columns["route_nodes"]
+    if isinstance(length, int):
+        for field, view in zip(("source", "target"), ends_of(nodes, length), strict=True):
+            if not same_view(columns[field], view) and np.array_equal(columns[field], view):
+                columns[field] = view
+    return columns
 
 
 def take_rows(nodes: NDArray, offsets: NDArray, index: NDArray) -> tuple[NDArray, NDArray]:

@@ -32,7 +32,13 @@ class Hops:
         return self.route_offsets - np.arange(len(self.route_offsets))
 
     @staticmethod
-    def of(topology: Topology, *, variants: int = 1, nearest: int | None = None) -> "Hops":
+    def of(
+        topology: Topology,
+        *,
+        variants: int = 1,
+        nearest: int | None = None,
+        senders: NDArray | None = None,
+    ) -> "Hops":
         """Switch-only routes between each two servers that have one.
 
         Between two servers: a shortest route for each pair of a switch of the first and a switch of
@@ -46,15 +52,19 @@ class Hops:
                 with ties broken at random; alike ones are kept once.
             nearest: keep the hops to this many nearest servers only, ties by rank from the server
                 on; all if not given.
+            senders: ranks of servers; keep the hops that leave them only, which takes less time;
+                all if not given.
         """
         several_switches = _on_several_switches(topology)
         tables: list[NDArray[np.int32]] = []
         rng = np.random.default_rng(0)
         for variant in range(variants):
             targets = _shuffled(topology, rng) if variant else None
-            tables.append(_routes(topology, targets))
+            tables.append(_routes(topology, targets, senders))
             if several_switches:
-                tables.append(_routes_between_switches(topology, targets))
+                table = _routes_between_switches(topology, targets)
+                kept = ... if senders is None else np.isin(topology.rank[table[:, 0]], senders)
+                tables.append(table[kept])
         width = max(table.shape[1] for table in tables)
         tables = [np.pad(t, ((0, 0), (0, width - t.shape[1])), constant_values=-1) for t in tables]
         table = np.unique(np.concatenate(tables), axis=0) if len(tables) > 1 else tables[0]
@@ -91,11 +101,18 @@ class Hops:
         return np.repeat(np.arange(len(self.source)), lanes.astype(np.int64))
 
 
-def _routes(topology: Topology, targets: NDArray | None) -> NDArray[np.int32]:
+def _routes(
+    topology: Topology, targets: NDArray | None, senders: NDArray | None
+) -> NDArray[np.int32]:
     """One row of nodes per pair of servers with a route, filled up with −1."""
-    toward, lengths = switch_only_trees(topology, targets=targets)
-    to, source = np.nonzero(lengths[:, topology.servers] > 0)
-    return table_of_rows(*follow(toward[to], topology.servers[source], topology.servers[to]))
+    sources = receivers = topology.servers
+    if senders is not None:
+        sources = sources[senders]
+        _, lengths = switch_only_trees(topology, sources)
+        receivers = receivers[(lengths[:, receivers] > 0).any(axis=0)]
+    toward, lengths = switch_only_trees(topology, receivers, targets=targets)
+    to, source = np.nonzero(lengths[:, sources] > 0)
+    return table_of_rows(*follow(toward, sources[source], receivers[to], to))
 
 
 def _shuffled(topology: Topology, rng: np.random.Generator) -> NDArray[np.int32]:
@@ -137,7 +154,7 @@ def _routes_between_switches(topology: Topology, targets: NDArray | None) -> NDA
     length[topology.find_links(sender, receiver) >= 0] += topology.num_nodes  # they are neighbours
     kept = (sender != receiver) & _shortest(sender, receiver, length, leaves, enters)
     sender, receiver, pair = sender[kept], receiver[kept], pair[kept]
-    middle = table_of_rows(*follow(toward[last], switches[first], switches[last]))[pair]
+    middle = table_of_rows(*follow(toward, switches[first], switches[last], last))[pair]
     table = np.concatenate([sender[:, None], middle, np.full((len(pair), 1), -1)], axis=1)
     table[np.arange(len(pair)), 1 + (middle >= 0).sum(axis=1)] = receiver
     return table.astype(np.int32)

@@ -162,7 +162,7 @@ def from_stage(
     opposite = topology.capacity[topology.opposite]
     alike = np.array_equal(opposite, topology.capacity)
     to_reverse = make(topology if alike else dataclasses.replace(topology, capacity=opposite))
-    other = reverse(to_reverse.replace(topology=topology))
+    other = reverse(to_reverse if alike else to_reverse.replace(topology=topology))
     if collective != "all_reduce":
         return other
     schedule = to_reverse if alike else make(topology)

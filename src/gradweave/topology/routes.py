@@ -118,19 +118,20 @@ def switch_only_trees(
 
 
 def follow(
-    toward_root: NDArray, starts: NDArray, stop: NDArray
+    toward_root: NDArray, starts: NDArray, stop: NDArray, tree: NDArray | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Follows routes along trees.
 
     Args:
-        toward_root: [M, V] the next node towards the end, one row per route.
+        toward_root: [R, V] the next node towards the end, one row per tree.
         starts: [M] where each route starts.
         stop: [M] where it ends.
+        tree: [M] the tree that each route follows; if not given, there is one for each.
 
     Returns:
         The routes' nodes, one route after the other, both ends included, and their offsets [M+1].
     """
-    row = np.arange(len(starts))
+    row = np.arange(len(starts)) if tree is None else tree
     walker = np.asarray(starts)
     columns = [walker]
     while (moving := walker != stop).any():

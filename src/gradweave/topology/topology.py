@@ -32,6 +32,9 @@ DEVICE_OVERHEAD_S = 0.0
 devices have many messages under way at once, so that what each costs is latency and holds no link.
 Not measured here."""
 
+MANY_STEPS = 1 << 18
+"""Nodes of routes from which on a compiled loop looks up their links."""
+
 MAX_NODES = 1 << 20
 """Largest number of nodes accepted; a guard against absurd specifications, not a limit of the
 code."""
@@ -312,6 +315,10 @@ class Topology:
             nodes: the routes' nodes, one route after the other, both ends included.
             offsets: [M+1] where each route starts; its links start at ``offsets[m] − m``.
         """
+        if len(nodes) >= MANY_STEPS:
+            from gradweave.topology.links_kernel import links_along
+
+            return links_along(self.first_link, self.target, nodes, offsets)
         starts = np.delete(np.arange(len(nodes)), offsets[1:] - 1)
         return self.find_links(nodes[starts], nodes[starts + 1])
 

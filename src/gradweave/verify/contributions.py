@@ -8,6 +8,9 @@ two loses nothing. A vector is then 2·⌈N/64⌉ words, and pieces, which do no
 in blocks that fit the memory given: servers × pieces-in-a-block × N/4 bytes at a time. Where a
 block ends wrong, the piece at fault is counted again with exact integers, so that the message can
 say how often.
+
+Most pieces need none of this: `gradweave.verify.disjoint` proves first, with one number for each
+server and piece, that they end right. What is counted here are the others.
 """
 
 import itertools
@@ -16,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import COPY, Schedule
+from gradweave.verify.disjoint import not_proved
 from gradweave.verify.verdict import Violation
 
 _WORD = 64
@@ -34,19 +38,32 @@ def first_wrong_count(
     """
     topology = schedule.topology
     holders = np.arange(topology.num_nodes) if aggregating_switches else topology.servers
+    doubtful = not_proved(schedule, holders, block_bytes)
+    return _first_wrong_of(schedule, holders, doubtful, block_bytes) if doubtful.size else None
+
+
+def _first_wrong_of(
+    schedule: Schedule, holders: NDArray, pieces: NDArray[np.int64], block_bytes: int
+) -> Violation | None:
+    """The first of some pieces, in ascending order, that ends wrong, and where."""
+    topology = schedule.topology
     row = np.full(topology.num_nodes, -1, np.int64)
     row[holders] = np.arange(len(holders))
     words = -(-topology.num_servers // _WORD)
     block = max(1, block_bytes // (2 * 8 * words * len(holders)))
-    by_piece = np.argsort(schedule.piece, kind="stable")
-    first = np.searchsorted(schedule.piece[by_piece], np.arange(schedule.pieces + 1))
+    among = np.zeros(schedule.pieces, bool)
+    among[pieces] = True
+    rows = np.flatnonzero(among[schedule.piece])
+    by_piece = rows[np.argsort(schedule.piece[rows], kind="stable")]
+    first = np.searchsorted(schedule.piece[by_piece].astype(np.int64), pieces)
+    first = np.append(first, len(rows))
     full = _full_vector(topology.num_servers, words)
-    for start in range(0, schedule.pieces, block):
-        pieces = np.arange(start, min(start + block, schedule.pieces))
-        rows = np.sort(by_piece[first[start] : first[pieces[-1] + 1]])
-        planes = _initial(schedule, holders, pieces, words, full)
-        _play(schedule, rows, row, start, len(pieces), planes)
-        wrong = _wrong_cell(schedule, row, pieces, planes, full)
+    for start in range(0, len(pieces), block):
+        some = pieces[start : start + block]
+        rows = np.sort(by_piece[first[start] : first[start + len(some)]])
+        planes = _initial(schedule, holders, some, words, full)
+        _play(schedule, rows, row, some, planes)
+        wrong = _wrong_cell(schedule, row, some, planes, full)
         if wrong is not None:
             return _explain(schedule, *wrong)
     return None
@@ -79,8 +96,7 @@ def _play(
     schedule: Schedule,
     rows: NDArray,
     holder_row: NDArray,
-    first_piece: int,
-    pieces: int,
+    pieces: NDArray,
     planes: _Planes,
 ) -> None:
     """Plays a block's transfers on its planes, round by round.
@@ -88,9 +104,9 @@ def _play(
     All of a round's reads happen before its first write. A round is divided into layers, in each of
     which every cell is written at most once, so that a layer is one indexed assignment.
     """
-    piece = schedule.piece[rows].astype(np.int64) - first_piece
-    read = holder_row[schedule.source[rows]] * pieces + piece
-    written = holder_row[schedule.target[rows]] * pieces + piece
+    place = np.searchsorted(pieces, schedule.piece[rows].astype(np.int64))
+    read = holder_row[schedule.source[rows]] * len(pieces) + place
+    written = holder_row[schedule.target[rows]] * len(pieces) + place
     rounds, copied = schedule.round[rows], schedule.op[rows] == COPY
     layer = _layers(rounds, written)
     order = np.lexsort((layer, rounds))

@@ -1,16 +1,20 @@
 """Is this schedule valid? Checked from first principles, independently of simulator and schedulers.
 
-Three checks, each vectorised over all transfers: every route is a path of the network; no link
-direction carries more transfers in a round than its capacity; and all contribution counts are right
-at the end (`gradweave.verify.contributions`).
+Every route is a path of the network; no link direction carries more transfers in a round than its
+capacity; no copy shares its target with another write: these are checked a block of rounds at a
+time. Then come all contribution counts at the end (`gradweave.verify.contributions`).
 """
 
-import itertools
+import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import Schedule, inside_rows
+from gradweave.verify.blocks import Block, blocks
 from gradweave.verify.contributions import first_wrong_count
 from gradweave.verify.verdict import Verdict, Violation, ViolationKind
 
@@ -47,32 +51,74 @@ def verify(
     >>> print(gw.verify.verify(schedule.replace(round=late)).violation.message)
     round 1: link 0→1 carries 2 transfers; expected at most 1
     """
-    forwarded = _forwarded(schedule)
-    violation = (
-        _route_violation(schedule)
-        or _endpoint_violation(schedule, aggregating_switches)
-        or (None if forwarding_servers else _forwarding_violation(schedule, forwarded))
-        or _capacity_violation(schedule)
-        or _conflict_violation(schedule)
-        or first_wrong_count(
+    checks: list[Callable[[_Checked], Violation | None]] = [
+        _route_violation,
+        _repeating_route_violation,
+        *([] if aggregating_switches else [_endpoint_violation]),
+        *([] if forwarding_servers else [_forwarding_violation]),
+        _capacity_violation,
+        _conflict_violation,
+    ]
+    violation, forwarded = None, 0
+    for block in blocks(schedule):
+        checked = _Checked(schedule, block)
+        forwarded += int(checked.forwarded.sum())
+        # Once a check has failed, only those before it can still name a violation that comes first.
+        for place, check in enumerate(checks):
+            if (found := check(checked)) is not None:
+                violation, checks = found, checks[:place]
+                break
+    if violation is None:
+        violation = first_wrong_count(
             schedule, aggregating_switches=aggregating_switches, block_bytes=block_bytes
         )
-    )
-    return Verdict(
-        violation=violation, transfers=schedule.num_transfers, forwarded=int(forwarded.sum())
-    )
+    return Verdict(violation=violation, transfers=schedule.num_transfers, forwarded=forwarded)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Checked:
+    """A block of a schedule that is checked."""
+
+    schedule: Schedule
+    block: Block
+
+    @functools.cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """[M] nodes of each route."""
+        return np.diff(self.block.offsets)
+
+    @functools.cached_property
+    def links(self) -> NDArray[np.int64]:
+        """Link directions of the routes, route by route; −1 where there is none."""
+        return self.schedule.topology.links_along(self.block.nodes, self.block.offsets)
+
+    @functools.cached_property
+    def transfer(self) -> NDArray[np.int64]:
+        """The block's transfer that each of `links` belongs to."""
+        return np.repeat(np.arange(len(self.block)), self.lengths - 1)
+
+    @functools.cached_property
+    def forwarded(self) -> NDArray[np.bool_]:
+        """[M] whether the route passes through servers."""
+        block, forwarded = self.block, np.zeros(len(self.block), bool)
+        if (self.lengths > 2).any():
+            inside = np.flatnonzero(inside_rows(block.offsets))
+            passed = inside[self.schedule.topology.is_server[block.nodes[inside]]]
+            forwarded[np.searchsorted(block.offsets, passed, "right") - 1] = True
+        return forwarded
 
 
 def _of_transfer(
-    schedule: Schedule,
-    transfer: int,
+    checked: _Checked,
+    place: int,
     kind: ViolationKind,
     problem: str,
     expected: int | str,
     found: int | str,
     **details: Any,
 ) -> Violation:
-    """A violation by one transfer, which the message names."""
+    """A violation by one transfer, at its place in the block, which the message names."""
+    schedule, transfer = checked.schedule, checked.block.begin + place
     ends = schedule.source[transfer], schedule.target[transfer]
     source, target = map(schedule.topology.id_name, ends)
     at, piece = int(schedule.round[transfer]), int(schedule.piece[transfer])
@@ -80,113 +126,101 @@ def _of_transfer(
     return Violation(kind, message, at, expected, found, transfer, piece=piece, **details)
 
 
-def _route_violation(schedule: Schedule) -> Violation | None:
+def _route_violation(checked: _Checked) -> Violation | None:
     """A route that does not lead from source to target, or not along links."""
-    if not schedule.num_transfers:
+    block = checked.block
+    first, last = block.nodes[block.offsets[:-1]], block.nodes[block.offsets[1:] - 1]
+    wrong_ends = (first != block.source) | (last != block.target)
+    wrong = wrong_ends.copy()
+    wrong[checked.transfer[checked.links < 0]] = True
+    if not wrong.any():
         return None
-    first = schedule.route_nodes[schedule.route_offsets[:-1]]
-    last = schedule.route_nodes[schedule.route_offsets[1:] - 1]
-    wrong_ends = (first != schedule.source) | (last != schedule.target)
-    links, transfer = schedule.route_links
-    broken = np.zeros(schedule.num_transfers, bool)
-    broken[transfer[links < 0]] = True
-    wrong = np.flatnonzero(wrong_ends | broken)
-    if not wrong.size:
-        return _repeating_route_violation(schedule)
-    t = int(wrong[0])
+    t = int(wrong.argmax())
     if not wrong_ends[t]:
-        return _missing_link_violation(schedule, t)
-    expected = f"{schedule.source[t]} to {schedule.target[t]}"
+        return _missing_link_violation(checked, t)
+    expected = f"{block.source[t]} to {block.target[t]}"
     found = f"{first[t]} to {last[t]}"
     problem = f"its route runs {found}; expected {expected}"
-    return _of_transfer(schedule, t, "route", problem, expected, found)
+    return _of_transfer(checked, t, "route", problem, expected, found)
 
 
-def _missing_link_violation(schedule: Schedule, transfer: int) -> Violation:
-    topology = schedule.topology
-    link = next(
-        pair
-        for pair in itertools.pairwise(schedule.route(transfer))
-        if topology.find_links(np.array([pair[0]]), np.array([pair[1]]))[0] < 0
-    )
+def _missing_link_violation(checked: _Checked, transfer: int) -> Violation:
+    block, topology = checked.block, checked.schedule.topology
+    start = int(np.flatnonzero((checked.transfer == transfer) & (checked.links < 0))[0]) + transfer
+    link = int(block.nodes[start]), int(block.nodes[start + 1])
     problem = f"its route uses {topology.pair_name(*link)}; expected a link, the network has none"
-    return _of_transfer(schedule, transfer, "route", problem, "a link", "none", link=link)
+    return _of_transfer(checked, transfer, "route", problem, "a link", "none", link=link)
 
 
-def _repeating_route_violation(schedule: Schedule) -> Violation | None:
+def _repeating_route_violation(checked: _Checked) -> Violation | None:
     """A route that passes one node twice: a loop moves nothing."""
-    nodes = schedule.topology.num_nodes
-    owner = np.repeat(
-        np.arange(schedule.num_transfers, dtype=np.int64), np.diff(schedule.route_offsets)
-    )
-    lengths = np.diff(schedule.route_offsets)
+    block, lengths, nodes = checked.block, checked.lengths, checked.schedule.topology.num_nodes
     # Routes of up to three nodes with real links can only repeat as a→b→a, so the sort is for
     # longer ones alone.
-    short = (lengths <= 2) | ((lengths == 3) & (schedule.source != schedule.target))
+    short = (lengths <= 2) | ((lengths == 3) & (block.source != block.target))
+    if short.all():
+        return None
+    owner = np.repeat(np.arange(len(block)), lengths)
     keep = ~short[owner]
-    key = np.sort(owner[keep] * nodes + schedule.route_nodes[keep])
+    key = np.sort(owner[keep] * nodes + block.nodes[keep])
     repeated = np.flatnonzero(key[1:] == key[:-1])
     if not repeated.size:
         return None
     t, node = divmod(int(key[repeated[0]]), nodes)
     problem = (
-        f"its route passes node {schedule.topology.id_name(node)} twice; expected each node once"
+        f"its route passes node {checked.schedule.topology.id_name(node)} twice; "
+        "expected each node once"
     )
-    return _of_transfer(schedule, t, "route", problem, 1, 2)
+    return _of_transfer(checked, t, "route", problem, 1, 2)
 
 
-def _endpoint_violation(schedule: Schedule, aggregating_switches: bool) -> Violation | None:
-    if aggregating_switches:
-        return None
-    is_server = schedule.topology.is_server
-    wrong = np.flatnonzero(~(is_server[schedule.source] & is_server[schedule.target]))
+def _endpoint_violation(checked: _Checked) -> Violation | None:
+    block, topology = checked.block, checked.schedule.topology
+    wrong = np.flatnonzero(~(topology.is_server[block.source] & topology.is_server[block.target]))
     if not wrong.size:
         return None
     t = int(wrong[0])
-    switch = schedule.source[t] if not is_server[schedule.source[t]] else schedule.target[t]
+    switch = block.source[t] if not topology.is_server[block.source[t]] else block.target[t]
     problem = (
-        f"ends at {schedule.topology.node_name(switch)}; expected servers, "
+        f"ends at {topology.node_name(int(switch))}; expected servers, "
         "since switches do not aggregate"
     )
-    return _of_transfer(schedule, t, "endpoint", problem, "server", "switch")
+    return _of_transfer(checked, t, "endpoint", problem, "server", "switch")
 
 
-def _forwarded(schedule: Schedule) -> np.ndarray:
-    inside = inside_rows(schedule.route_offsets)
-    passed = np.flatnonzero(inside & schedule.topology.is_server[schedule.route_nodes])
-    forwarded = np.zeros(schedule.num_transfers, bool)
-    forwarded[np.searchsorted(schedule.route_offsets, passed, "right") - 1] = True
-    return forwarded
-
-
-def _forwarding_violation(schedule: Schedule, forwarded: np.ndarray) -> Violation | None:
-    if not forwarded.any():
+def _forwarding_violation(checked: _Checked) -> Violation | None:
+    if not checked.forwarded.any():
         return None
-    t = int(forwarded.argmax())
-    server = next(node for node in schedule.route(t)[1:-1] if schedule.topology.is_server[node])
+    block, topology = checked.block, checked.schedule.topology
+    t = int(checked.forwarded.argmax())
+    inside = block.nodes[block.offsets[t] + 1 : block.offsets[t + 1] - 1]
+    server = int(inside[topology.is_server[inside]][0])
     problem = (
-        f"its route passes through {schedule.topology.node_name(server)}; "
-        "expected only switches inside"
+        f"its route passes through {topology.node_name(server)}; expected only switches inside"
     )
-    return _of_transfer(schedule, t, "forwarding", problem, "switch", "server", server=server)
+    return _of_transfer(checked, t, "forwarding", problem, "switch", "server", server=server)
 
 
-def _capacity_violation(schedule: Schedule) -> Violation | None:
-    links, transfer = schedule.route_links
-    count = np.int64(len(schedule.topology.source))
-    key = schedule.round[transfer].astype(np.int64) * count + links
-    if schedule.rounds * int(count) <= max(1 << 24, 4 * len(key)):
-        load = np.bincount(key)
-        used = np.flatnonzero(load)
+def _capacity_violation(checked: _Checked) -> Violation | None:
+    schedule, block, links, transfer = (
+        checked.schedule, checked.block, checked.links, checked.transfer,
+    )  # fmt: skip
+    count, first_round = len(schedule.topology.source), int(block.round[0])
+    key = (block.round[transfer] - first_round) * count + links
+    cells = (int(block.round[-1]) - first_round + 1) * count
+    if cells <= max(1 << 24, 4 * len(key)):
+        load = np.bincount(key, minlength=cells)
+        used = np.flatnonzero((load.reshape(-1, count) > schedule.topology.capacity).ravel())
         load = load[used]
     else:
         used, load = np.unique(key, return_counts=True)
     over = np.flatnonzero(load > schedule.topology.capacity[used % count])
     if not over.size:
         return None
-    at, link = divmod(int(used[over[0]]), int(count))
+    at, link = divmod(int(used[over[0]]), count)
+    at += first_round
     capacity, found = int(schedule.topology.capacity[link]), int(load[over[0]])
-    rows = transfer[key == used[over[0]]]
+    t = int(transfer[key == used[over[0]]][-1])
     pair = (int(schedule.topology.source[link]), int(schedule.topology.target[link]))
     link_name = schedule.topology.link_name(link)
     message = f"round {at}: link {link_name} carries {found} transfers; expected at most {capacity}"
@@ -196,28 +230,39 @@ def _capacity_violation(schedule: Schedule) -> Violation | None:
         at,
         capacity,
         found,
-        int(rows[-1]),
+        block.begin + t,
         pair,
-        piece=int(schedule.piece[rows[-1]]),
+        piece=int(block.piece[t]),
     )
 
 
-def _conflict_violation(schedule: Schedule) -> Violation | None:
+def _conflict_violation(checked: _Checked) -> Violation | None:
     """A copy that shares target, piece and round with another write: their order is undefined."""
-    pieces = np.int64(schedule.pieces)
-    cell = schedule.target.astype(np.int64) * pieces + schedule.piece
-    order = np.lexsort((cell, schedule.round))
-    same = (cell[order][1:] == cell[order][:-1]) & (
-        schedule.round[order][1:] == schedule.round[order][:-1]
-    )
-    copies = schedule.op[order] == 1
-    wrong = np.flatnonzero(same & (copies[1:] | copies[:-1]))
+    block = checked.block
+    if not block.copied.any():
+        return None
+    cell = block.target * checked.schedule.pieces + block.piece
+    if _all_differ(cell, block.round):
+        return None
+    order = np.lexsort((cell, block.round))
+    cell, rounds, copied = cell[order], block.round[order], block.copied[order]
+    same = (cell[1:] == cell[:-1]) & (rounds[1:] == rounds[:-1])
+    wrong = np.flatnonzero(same & (copied[1:] | copied[:-1]))
     if not wrong.size:
         return None
     t = int(order[wrong[0] + 1])
-    at, server, piece = int(schedule.round[t]), int(schedule.target[t]), int(schedule.piece[t])
+    at, server, piece = int(block.round[t]), int(block.target[t]), int(block.piece[t])
     message = (
-        f"round {at}: {schedule.topology.node_name(server)} gets piece {piece} by a copy and by "
-        "another transfer; expected one copy alone"
+        f"round {at}: {checked.schedule.topology.node_name(server)} gets piece {piece} by a copy "
+        "and by another transfer; expected one copy alone"
     )
-    return Violation("conflict", message, at, 1, 2, t, server=server, piece=piece)
+    return Violation("conflict", message, at, 1, 2, block.begin + t, server=server, piece=piece)
+
+
+def _all_differ(cell: NDArray[np.int64], rounds: NDArray[np.int64]) -> bool:
+    """Whether no two entries have both in common; if in doubt, no."""
+    span = int(cell.max()) + 1
+    if (int(rounds[-1] - rounds[0]) + 1) * span >= 1 << 62:
+        return False
+    key = np.sort((rounds - rounds[0]) * span + cell)
+    return bool((key[1:] != key[:-1]).all())

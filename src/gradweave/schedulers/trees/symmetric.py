@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from gradweave import clock
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError
+from gradweave.schedule.columns import constant, frozen, narrowest
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.scheduler import Scheduler, check_counts, from_all_gather
@@ -17,6 +18,8 @@ from gradweave.topology.topology import Topology
 
 WORK = 10_000_000
 """Base hops that the restarts look at where their number is not given."""
+AT_ONCE = 1 << 20
+"""Routes that are moved at once: as many as fit a processor's caches."""
 LOOKS, SEARCHED = 20, 1 / 8
 """Base hops looked at for each transfer: so many, and so large a share of all, roughly."""
 
@@ -100,16 +103,10 @@ class BaseHops:
     def of(topology: Topology, group: FreeGroup) -> "BaseHops":
         """Moves the roots' hops about, and finds the orbits of the links that they use."""
         servers, moves = topology.servers, group.permutations
-        orbit_root = topology.rank[moves[:, servers].min(axis=0)]
-        roots = np.unique(orbit_root)
-        near_all = Hops.of(topology)
-        from_roots = np.flatnonzero(np.isin(near_all.source, roots))
-        nodes, offsets = take_rows(near_all.route_nodes, near_all.route_offsets, from_roots)
-        links, _ = take_rows(near_all.links, near_all.first_link, from_roots)
-        routes = Hops(
-            near_all.source[from_roots], near_all.target[from_roots], nodes, offsets, links
-        )
-        element, route = np.divmod(np.arange(group.order * len(from_roots)), len(from_roots))
+        roots = np.unique(topology.rank[moves.min(axis=0)[servers]])
+        routes = Hops.of(topology, senders=roots)
+        count = len(routes.source)
+        element, route = np.divmod(np.arange(group.order * count), count)
         source = topology.rank[moves[element, servers[routes.source[route]]]]
         target = topology.rank[moves[element, servers[routes.target[route]]]]
         order = np.argsort(source, kind="stable")
@@ -190,31 +187,56 @@ def _moved_about(
     topology: Topology, group: FreeGroup, hops: BaseHops, transfers: NDArray[np.int64]
 ) -> Schedule:
     """The all-gather in which every element of the group moves the base trees."""
-    moves = group.permutations
     at, base, hop = transfers[np.argsort(transfers[:, 0], kind="stable")].T
     nodes, offsets = take_rows(hops.routes.route_nodes, hops.routes.route_offsets, hops.route[hop])
-    lengths = np.diff(offsets)
-    nodes = moves[np.repeat(hops.element[hop], lengths), nodes]
+    nodes = group.permutations[np.repeat(hops.element[hop], np.diff(offsets)), nodes]
     count, order = len(hop), group.order
     # Rows by base hop, then element, so that rounds ascend.
-    moved = moves[:, nodes]
-    if len(np.unique(lengths)) == 1:
-        route_nodes = moved.reshape(order, count, lengths[0]).transpose(1, 0, 2).ravel()
-        route_offsets = np.arange(count * order + 1) * lengths[0]
+    route_nodes, route_offsets = _images(group, nodes, offsets)
+    if isinstance(route_offsets, int):
+        first, last = (slice(end, None, route_offsets) for end in (0, route_offsets - 1))
     else:
-        all_offsets = np.concatenate([[0], np.cumsum(np.tile(lengths, order))])
-        by_hop = np.arange(order * count).reshape(order, count).T.ravel()
-        route_nodes, route_offsets = take_rows(moved.ravel(), all_offsets, by_hop)
-    root_nodes = moves[:, topology.servers[hops.roots[base]]].T.ravel()
+        first, last = route_offsets[:-1], route_offsets[1:] - 1
+    rank = topology.rank[group.permutations[:, topology.servers[hops.roots]]].T
+    rank = np.ascontiguousarray(rank, narrowest(topology.num_servers, count * order))
     return Schedule(
         topology=topology,
         collective="all_gather",
         root=topology.servers,
-        round=np.repeat(at, order),
-        piece=topology.rank[root_nodes],
-        source=moves[:, nodes[offsets[:-1]]].T.ravel(),
-        target=moves[:, nodes[offsets[1:] - 1]].T.ravel(),
-        op=np.full(count * order, COPY, np.int8),
+        round=frozen(np.repeat(at.astype(narrowest(int(at[-1]), count * order)), order)),
+        piece=frozen(rank[base]).reshape(-1),
+        source=route_nodes[first],
+        target=route_nodes[last],
+        op=constant(COPY, np.int8, count * order),
         route_nodes=route_nodes,
         route_offsets=route_offsets,
     )
+
+
+def _images(
+    group: FreeGroup, nodes: NDArray, offsets: NDArray
+) -> tuple[NDArray, NDArray[np.int64] | int]:
+    """Routes as every element of a group moves them: route by route, then by element.
+
+    Args:
+        group: G elements.
+        nodes: the routes' nodes, one route after the other.
+        offsets: [M+1] where each route starts.
+
+    Returns:
+        The nodes of M·G routes and their offsets, or the nodes of each if all have as many.
+    """
+    lengths, order = np.diff(offsets), group.order
+    count, length = len(lengths), int(lengths[0])
+    if (lengths != length).any():
+        images = group.permutations[:, nodes].ravel()
+        by_element = np.concatenate([[0], np.cumsum(np.tile(lengths, order))])
+        return take_rows(images, by_element, np.arange(order * count).reshape(order, -1).T.ravel())
+    kind = narrowest(group.permutations.shape[1], count * order)
+    moves = np.ascontiguousarray(group.permutations.T, kind)
+    images = np.empty((count, order, length), kind)
+    many = max(1, AT_ONCE // order)
+    for first in range(0, count, many):
+        some = nodes[first * length : (first + many) * length].reshape(-1, length)
+        images[first : first + many] = moves[some].transpose(0, 2, 1)
+    return frozen(images).reshape(-1), length

@@ -1,0 +1,122 @@
+"""Sums of disjoint contributions: an exact proof that a piece ends right, with a number a server.
+
+Most schedules send a sum away once and then no longer use it. All sums in use then have different
+contributions, which need not be listed: how many there are is enough, and a sum of as many as
+there are servers has each of them once. What does other things, such as recursive doubling, is not
+proved here, right or wrong, and `gradweave.verify.contributions` counts each contribution of it.
+"""
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedule.schedule import Schedule
+from gradweave.verify.blocks import Block, blocks
+
+BYTES = 8
+"""Memory for cells that is taken for each transfer, however little is given: less than a schedule
+takes itself, and enough for all pieces at once where each server gets each of them."""
+
+
+def not_proved(schedule: Schedule, holders: NDArray, block_bytes: int) -> NDArray[np.int64]:
+    """Pieces, in ascending order, that this proof does not show to end right.
+
+    A cell is a holder's memory of a piece. It is
+
+    - *apart*, a number from 0 to N−1: a sum of so many contributions, each once, of which no other
+      cell that is apart has any;
+    - *full*, N: every contribution once;
+    - *spent*, N+1: not known.
+
+    At the start each server's own contribution is apart, and for an all-gather a root is full. A
+    reduce from one cell that is apart into another adds their numbers, and the source is spent; it
+    is full where they add up to N. A copy of a full cell makes its target full. A piece with any
+    other transfer is not proved. All transfers of a round read what was there before it.
+
+    Args:
+        schedule: without routes, ends or conflicting copies that are wrong.
+        holders: nodes that hold pieces, ascending: the servers, and switches that aggregate.
+        block_bytes: memory for the cells, if not less than the schedule's own.
+    """
+    count = schedule.topology.num_servers
+    kind = np.uint16 if count + 1 <= np.iinfo(np.uint16).max else np.uint32
+    memory = max(block_bytes, BYTES * schedule.num_transfers)
+    width = max(1, memory // (np.dtype(kind).itemsize * len(holders)))
+    doubtful = []
+    for first in range(0, schedule.pieces, width):
+        some = _Cells(schedule, holders, range(first, min(first + width, schedule.pieces)), kind)
+        for block in blocks(schedule):
+            some.play(block)
+        doubtful.append(first + np.flatnonzero(~some.right()))
+    return np.concatenate(doubtful)
+
+
+class _Cells:
+    """The cells of some pieces."""
+
+    def __init__(
+        self, schedule: Schedule, holders: NDArray, pieces: range, kind: type[np.unsignedinteger]
+    ) -> None:
+        topology = schedule.topology
+        self.schedule, self.pieces, self.holders = schedule, pieces, len(holders)
+        self.place = np.full(topology.num_nodes, -1, np.int64)
+        self.place[holders] = np.arange(len(holders))
+        self.full, self.spent = topology.num_servers, topology.num_servers + 1
+        self.held = np.zeros(len(pieces) * len(holders), kind)
+        """[pieces · holders] what each cell is, piece by piece."""
+        self.is_server = topology.is_server[holders]
+        self._by_piece()[:] = self.is_server
+        if schedule.collective == "all_gather":
+            self.held[self._roots()] = self.full
+        self.failed = np.zeros(len(pieces), bool)
+        """[pieces] whether some transfer does what is not proved."""
+
+    def play(self, block: Block) -> None:
+        """Plays a block's transfers, round by round."""
+        piece, copied, edges = block.piece - self.pieces.start, block.copied, block.rounds()
+        source, target = self.place[block.source], self.place[block.target]
+        if len(self.pieces) < self.schedule.pieces:
+            mine = (piece >= 0) & (piece < len(self.pieces))
+            piece, source, target = piece[mine], source[mine], target[mine]
+            copied = copied[mine]
+            edges = np.concatenate([[0], np.cumsum(mine)])[edges].tolist()
+        read, written = piece * self.holders + source, piece * self.holders + target
+        sent_away = np.sort(read[~copied])
+        self._fail(sent_away[1:][sent_away[1:] == sent_away[:-1]])
+        for low, high in itertools.pairwise(edges):
+            rows = slice(low, high)
+            self._play_round(read[rows], written[rows], copied[rows])
+
+    def right(self) -> NDArray[np.bool_]:
+        """[pieces] whether each is proved to end right."""
+        if self.schedule.collective == "reduce_scatter":
+            return ~self.failed & (self.held[self._roots()] == self.full)
+        complete = self._by_piece() == self.full
+        return ~self.failed & (complete | ~self.is_server).all(axis=1)
+
+    def _play_round(self, read: NDArray, written: NDArray, copied: NDArray[np.bool_]) -> None:
+        held = self.held
+        sums = held[read]
+        if not copied.all():
+            reduces = ~copied if copied.any() else slice(None)
+            summed = written[reduces]
+            self._fail(read[reduces][sums[reduces] >= self.full])
+            held[read[reduces]] = self.spent
+            self._fail(summed[held[summed] >= self.full])  # also where it was sent away just now
+            np.add.at(held, summed, sums[reduces])
+        if copied.any():
+            self._fail(read[copied & (sums != self.full)])
+            held[written[copied]] = self.full
+
+    def _fail(self, cells: NDArray) -> None:
+        if cells.size:
+            self.failed[cells // self.holders] = True
+
+    def _by_piece(self) -> NDArray:
+        return self.held.reshape(len(self.pieces), self.holders)
+
+    def _roots(self) -> NDArray:
+        """The cell of each piece's root."""
+        roots = self.schedule.root[self.pieces.start : self.pieces.stop]
+        return np.arange(len(self.pieces)) * self.holders + self.place[roots]
