@@ -7,8 +7,8 @@ from record import load
 def large_networks() -> str:
     result = load("large_networks")
     head = ["network", "servers", "transfers", "bound", "rounds", "schedule", "verify",
-            "lower bound", "in all", "peak memory"]  # fmt: skip
-    parts = ("schedule_s", "verify_s", "bound_s", "total_s")
+            "lower bound", "in all", "processor", "peak memory"]  # fmt: skip
+    parts = ("schedule_s", "verify_s", "bound_s", "total_s", "processor_s")
     lines = [
         [
             f"`{row['network']}`", f"{row['servers']:,}", f"{row['transfers']:,}",

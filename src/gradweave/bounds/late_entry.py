@@ -148,7 +148,7 @@ class _Entry:
     @functools.cached_property
     def across(self) -> NDArray[np.int32]:
         """[outside, inside] transfers from each server outside to each inside."""
-        return self.network.hops[~self.members][:, self.members]
+        return self.network.hops[np.ix_(~self.members, self.members)]
 
     @functools.cached_property
     def depth(self) -> NDArray[np.int64]:

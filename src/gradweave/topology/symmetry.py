@@ -204,23 +204,28 @@ def _switch_images(
 
 def _closure(topology: Topology, generators: Iterable[NDArray]) -> FreeGroup | None:
     """All products of the generators; None where they do not act freely on the servers."""
-    identity = np.arange(topology.num_nodes, dtype=np.int32)
-    first = int(topology.servers[0])
-    elements = {first: identity}
-    queue = [identity]
-    generators = list(generators)
-    for element in queue:
+    generators, first = list(generators), int(topology.servers[0])
+    # A free group has one element at most for each image of a server.
+    elements = np.empty((topology.num_servers, topology.num_nodes), np.int32)
+    elements[0] = np.arange(topology.num_nodes)
+    place = {first: 0}
+    done = 0
+    while done < len(place):
         for generator in generators:
-            product = generator[element]
-            known = elements.get(int(product[first]))
+            product = generator[elements[done]]
+            known = place.get(int(product[first]))
             if known is None:
-                elements[int(product[first])] = product
-                queue.append(product)
-            elif not np.array_equal(known, product):
+                known = place[int(product[first])] = len(place)
+                elements[known] = product
+            elif not np.array_equal(elements[known], product):
                 return None
-    permutations = np.stack(queue)
-    moved = permutations[1:, topology.servers] != topology.servers
-    return FreeGroup(permutations) if moved.all() else None
+        done += 1
+    fixed = any(
+        (element[topology.servers] == topology.servers).any() for element in elements[1:done]
+    )
+    return (
+        None if fixed else FreeGroup(elements if done == len(elements) else elements[:done].copy())
+    )
 
 
 def automorphism_generators(topology: Topology) -> list[NDArray[np.int32]]:

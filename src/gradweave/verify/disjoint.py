@@ -83,7 +83,7 @@ class _Cells:
             edges = np.concatenate([[0], np.cumsum(mine)])[edges].tolist()
         read, written = piece * self.holders + source, piece * self.holders + target
         sent_away = np.sort(read[~copied])
-        self._fail(sent_away[1:][sent_away[1:] == sent_away[:-1]])
+        self._fail(sent_away[1:], sent_away[1:] == sent_away[:-1])
         for low, high in itertools.pairwise(edges):
             rows = slice(low, high)
             self._play_round(read[rows], written[rows], copied[rows])
@@ -96,22 +96,21 @@ class _Cells:
         return ~self.failed & (complete | ~self.is_server).all(axis=1)
 
     def _play_round(self, read: NDArray, written: NDArray, copied: NDArray[np.bool_]) -> None:
-        held = self.held
-        sums = held[read]
+        held, sums = self.held, self.held[read]
         if not copied.all():
             reduces = ~copied if copied.any() else slice(None)
-            summed = written[reduces]
-            self._fail(read[reduces][sums[reduces] >= self.full])
-            held[read[reduces]] = self.spent
-            self._fail(summed[held[summed] >= self.full])  # also where it was sent away just now
+            sent, summed = read[reduces], written[reduces]
+            self._fail(sent, sums[reduces] >= self.full)
+            held[sent] = self.spent
+            self._fail(summed, held[summed] >= self.full)  # also where it was sent away just now
             np.add.at(held, summed, sums[reduces])
         if copied.any():
-            self._fail(read[copied & (sums != self.full)])
+            self._fail(read, copied & (sums != self.full))
             held[written[copied]] = self.full
 
-    def _fail(self, cells: NDArray) -> None:
-        if cells.size:
-            self.failed[cells // self.holders] = True
+    def _fail(self, cells: NDArray, which: NDArray[np.bool_]) -> None:
+        if which.any():
+            self.failed[cells[which] // self.holders] = True
 
     def _by_piece(self) -> NDArray:
         return self.held.reshape(len(self.pieces), self.holders)
