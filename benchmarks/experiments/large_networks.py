@@ -1,6 +1,6 @@
 """1,024 to 16,384 servers: rounds against the bound, seconds by part, and peak memory.
 
-    taskset -c 0 python benchmarks/experiments/large_networks.py
+    python benchmarks/experiments/large_networks.py
 
 Each network is measured in a new process, one at a time, for its own peak memory. Where no compiled
 code is cached, the first run includes compilation: run it twice and keep the second. 16,384 servers
@@ -95,7 +95,7 @@ def main() -> None:
         return
     record(
         "large_networks",
-        "taskset -c 0 python benchmarks/experiments/large_networks.py",
+        "python benchmarks/experiments/large_networks.py",
         seeds=[SEED],
         collective="all_reduce",
         rows=rows,
