@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.schedule.schedule import take_rows
 from gradweave.schedulers import Grown, Symmetric, solve
 from gradweave.schedulers.hops import Hops
 from gradweave.topology import Topology
@@ -116,3 +117,17 @@ def test_the_defaults_meet_the_bound(name):
 def test_each_strategy_uses_all_planes(strategy):
     network = planes(17, 8)
     assert strategy.schedule(network, collective="all_gather").rounds == 2
+
+
+@pytest.mark.parametrize("spec", ["bcube:n=3,k=1", "dcell:n=4,k=1", "torus:3x4", "fat_tree:4"])
+@pytest.mark.parametrize("variants", [1, 3])
+def test_hops_of_some_senders_are_those_of_all_that_leave_them(spec, variants):
+    network = gw.topology.from_spec(spec)
+    every = Hops.of(network, variants=variants)
+    senders = np.array([1, 4])
+    some = Hops.of(network, variants=variants, senders=senders)
+    kept = np.flatnonzero(np.isin(every.source, senders))
+    nodes, offsets = take_rows(every.route_nodes, every.route_offsets, kept)
+    assert some.route_nodes.tolist() == nodes.tolist()
+    assert some.route_offsets.tolist() == offsets.tolist()
+    assert some.source.tolist() == every.source[kept].tolist()

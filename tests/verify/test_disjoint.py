@@ -37,7 +37,7 @@ def assert_sound(draft: Draft, *, switches: bool) -> None:
 
 
 @given(valid_schedules(), st.integers(0, 2**16), st.integers(0, 3))
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_what_is_proved_is_right(schedule, seed, times):
     draft = Draft.of(schedule)
     for step in range(times):
@@ -48,7 +48,7 @@ def test_what_is_proved_is_right(schedule, seed, times):
 
 
 @given(drafts(), st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=150)
 def test_so_it_is_of_random_transfers(draft, switches):
     assert_sound(draft, switches=switches)
 
@@ -100,7 +100,7 @@ def test_what_strategies_make_is_proved_without_counting(network, strategy, left
 
 
 @given(valid_schedules(), st.integers(0, 2**16), st.sampled_from([1, 2, 7]))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_neither_blocks_nor_memory_change_a_verdict(schedule, seed, transfers):
     draft = random.Random(seed).choice([*mutants(Draft.of(schedule), most=1, seed=seed)])[1]
     if any(len(row.route) < 2 for row in draft.rows) or not draft.rows:
