@@ -108,3 +108,18 @@ def test_what_cannot_be_drawn_is_refused():
         aggregate.changing_clusters(9, 10)
     with pytest.raises(OptionError, match="graphs of one number of workers"):
         aggregate.recorded([nx.path_graph(2), nx.path_graph(3)])
+
+
+def test_d_psgd_takes_a_long_sequence():
+    jax = pytest.importorskip("jax")
+    optax = pytest.importorskip("optax", reason="the extra train is not installed")
+    mixing = aggregate.failing_links(TORUS, 0.4, 20)
+    method = aggregate.d_psgd(optax.sgd(0.0), mixing)
+    x = np.random.default_rng(0).standard_normal((9, 2)).astype(np.float32)
+    state = jax.vmap(method.init)(x)
+    update = jax.jit(jax.vmap(method.update, axis_name="server"))
+    expected = x
+    for step in range(23):
+        moves, state = update(np.zeros_like(x), state, x)
+        x, expected = x + moves, mixing.weights[step % 20] @ expected
+        np.testing.assert_allclose(x, expected, atol=1e-6)

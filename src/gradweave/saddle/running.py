@@ -87,7 +87,7 @@ def solve(
         solver: problem, method and network.
         iterations: in all; a multiple of `every`.
         seed: of all random numbers.
-        every: iterations to a point of the curve; so that there are about 100 if not given.
+        every: iterations to a point of the curve; a divisor for about 100 of them if not given.
         measure: of the state; the squared distance of the workers' mean from the solution if not
             given, or, where that is not known, the squared norm of the mean operator there.
         checkpoint: a file to keep the run in, written also on Ctrl-C.
@@ -102,21 +102,17 @@ def solve(
         FileError: the checkpoint cannot be read or is of another run.
         KeyboardInterrupt: on Ctrl-C; the checkpoint is written.
     """
-    every = every or max(1, iterations // POINTS)
+    every = _distance(iterations) if every is None else every
     if iterations < 1 or every < 1 or iterations % every:
         raise OptionError(
             f"iterations: expected a multiple of every, {every}, above 0, got {iterations}"
         )
-    validity = None
-    if strictness != "ignore":
-        validity = check(solver, seed=seed)
+    validity = None if strictness == "ignore" else check(solver, seed=seed)
+    if validity is not None:
         enforce(validity, strictness)
     measured = jax.jit(measure or partial(_measure, solver))
     first = _Run(solver.init(jax.random.key(seed)), jnp.full(iterations // every, jnp.nan))
     said = _description(solver, iterations, every, seed)
-    progress = Progress(first, 0)
-    if checkpoint is not None and checkpoint.exists():
-        progress = _read(checkpoint, said, first, every)
 
     def advance(now: Progress[_Run], _: int) -> tuple[_Run, float]:
         state = solver.run(now.state.state, every)
@@ -124,6 +120,7 @@ def solve(
         curve = now.state.curve.at[now.updates].set(value)
         return _Run(state, curve), float(value)
 
+    progress = _read(checkpoint, said, first, every)
     training = Training(progress, partial(_write, checkpoint, said), Processes())
     training.run(
         iterations // every,
@@ -134,6 +131,12 @@ def solve(
         checkpoint_minutes=checkpoint_minutes,
     )
     return _solution(solver, training.progress.state, every, iterations, validity)
+
+
+def _distance(iterations: int) -> int:
+    """Of the points of a curve: a divisor, so that there are about `POINTS` of them or more."""
+    most = max(1, iterations // POINTS)
+    return next((each for each in range(most, 1, -1) if iterations % each == 0), 1)
 
 
 def _measure(solver: Solver, state: SolverState) -> jax.Array:
@@ -168,11 +171,13 @@ def _solution(
 
 
 def _description(solver: Solver, iterations: int, every: int, seed: int) -> dict[str, Any]:
-    """What two runs must have in common to be one; of functions only their names."""
+    """What two runs must have in common to be one; of the problem only its name."""
     rate = solver.method.rate
     method = solver.method
-    if callable(rate):
-        method = f"{type(method).__name__} with rate {getattr(rate, '__qualname__', 'schedule')}"
+    if callable(rate):  # known by a few of its values
+        steps = (0, iterations // 3, iterations)
+        values = [float(rate(jnp.asarray(step, jnp.int32))) for step in steps]
+        method = f"{dataclasses.replace(method, rate=1.0)} times {values}"
     return {
         "problem": solver.problem.name,
         "method": str(method),
@@ -193,12 +198,14 @@ def _write(path: Path | None, said: dict[str, Any], now: Progress[_Run]) -> None
     pytrees.save(path, now.state, text)
 
 
-def _read(path: Path, said: dict[str, Any], like: _Run, every: int) -> Progress[_Run]:
-    """The checkpoint of the same run.
+def _read(path: Path | None, said: dict[str, Any], like: _Run, every: int) -> Progress[_Run]:
+    """The checkpoint of the same run, or the start where there is none.
 
     Raises:
         FileError: it cannot be read, or is of another one; names what differs.
     """
+    if path is None or not path.exists():
+        return Progress(like, 0)
     text = arrays.metadata(path)
     arrays.check_format(path, text, FORMAT, VERSION)
     try:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -208,7 +208,7 @@ def _measured(
     return jax.lax.map(lambda given: at(*given), (jnp.arange(len(keys)), keys))
 
 
-def _stretch(function, z: jax.Array, key: jax.Array) -> jax.Array:
+def _stretch(function: Callable[[jax.Array], jax.Array], z: jax.Array, key: jax.Array) -> jax.Array:
     """‖J‖₂ of a function's Jacobian, by power iteration on JᵀJ."""
     forward = jax.linearize(function, z)[1]
     backward = jax.vjp(function, z)[1]
@@ -221,7 +221,9 @@ def _stretch(function, z: jax.Array, key: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.linalg.norm(v))
 
 
-def _least(function, z: jax.Array, bound: jax.Array, key: jax.Array) -> jax.Array:
+def _least(
+    function: Callable[[jax.Array], jax.Array], z: jax.Array, bound: jax.Array, key: jax.Array
+) -> jax.Array:
     """The least eigenvalue of (J + Jᵀ)/2, by power iteration on bound·I less it."""
     forward = jax.linearize(function, z)[1]
     backward = jax.vjp(function, z)[1]
