@@ -100,6 +100,11 @@ OPTIONS = {
     ),
     "slow by nothing": (["--slow", "0-1"], "expected a link and what is left"),
     "faster": (["--slow", "0-1=2"], "must be at most 1"),
+    "ready at no time": (
+        ["--ready-at", "0"],
+        "expected a server and when it is ready, as in 3=50ms",
+    ),
+    "ready long ago": (["--ready-at", "0=-1"], "ready-at '-1': expected zero or more"),
     "wrong suffix": (["--output", "out.txt"], "out.txt: expected a name ending in .json or"),
     "missing directory": (["--output", "nowhere/out.json"], "there is no directory nowhere"),
     "a directory": (["--output", "taken.json"], "taken.json: is a directory"),

@@ -9,7 +9,13 @@ import click
 from gradweave import simulate
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option, writable
-from gradweave.cli.solving import SearchOptions, gradient_option, search, solving_options
+from gradweave.cli.solving import (
+    SearchOptions,
+    gradient_option,
+    ready_times_of,
+    search,
+    solving_options,
+)
 from gradweave.cli.use import use_fields, use_lines
 from gradweave.schedulers import Attempt, Objective, Solution, Timing, to_spec
 
@@ -47,15 +53,17 @@ def schedule(
         if output is not None:
             progress(f"writing {output}")
             solution.schedule.save(output)
+    ready = ready_times_of(solution.schedule.topology, given["ready_at"])
     if as_json:
         summary = _summary(solution, output, given["objective"])
-        summary |= use_fields(solution.schedule, gradient_bytes)
+        summary |= use_fields(solution.schedule, gradient_bytes, ready)
+        summary |= {"ready_at_s": ready} if ready else {}
         if fair:
-            shared_s = simulate.seconds(solution.schedule, gradient_bytes, "fair")
+            shared_s = simulate.seconds(solution.schedule, gradient_bytes, "fair", ready_at_s=ready)
             summary |= {"gradient_bytes": gradient_bytes, "fair_seconds": shared_s}
         print_json(summary)
     else:
-        print_lines(*_lines(solution, gradient_bytes, fair, output))
+        print_lines(*_lines(solution, gradient_bytes, ready, fair, output))
 
 
 def _summary(solution: Solution, output: Path | None, objective: Objective) -> dict[str, Any]:
@@ -110,11 +118,17 @@ def _timed_attempts(attempts: Sequence[Attempt]) -> dict[str, Any]:
     }
 
 
-def _lines(solution: Solution, gradient_bytes: float, fair: bool, output: Path | None) -> list[str]:
+def _lines(
+    solution: Solution,
+    gradient_bytes: float,
+    ready: list[float] | None,
+    fair: bool,
+    output: Path | None,
+) -> list[str]:
     best, network = solution.schedule, solution.schedule.topology
     stages = [f"{rounds} {stage}" for stage, rounds in best.stages.items() if rounds]
     times = [
-        f"{1e3 * simulate.seconds(best, gradient_bytes, model):.4g} ms {text}"
+        f"{1e3 * simulate.seconds(best, gradient_bytes, model, ready_at_s=ready):.4g} ms {text}"
         for model, text in _MODELS
         if fair or model != "fair"
     ]
@@ -124,7 +138,7 @@ def _lines(solution: Solution, gradient_bytes: float, fair: bool, output: Path |
         f"{best.rounds} rounds ({', '.join(stages)}), {best.num_transfers:,} transfers, verified",
         f"{_rounds_verdict(solution)}: {solution.bound}",
         f"{gradient_bytes / 1e6:g} MB: {', '.join(times)}",
-        *use_lines(best, gradient_bytes),
+        *use_lines(best, gradient_bytes, ready),
         f"found by {to_spec(solution.scheduler)} in {solution.wall_s:.2f} s",
     ]
     if solution.timing is not None:

@@ -1,7 +1,7 @@
 """Options of the verbs that search for a schedule, and the search."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -17,9 +17,13 @@ from gradweave.cli.options import (
     seed_option,
     time_limit_option,
 )
+from gradweave.errors import SpecError
 from gradweave.schedule import load
 from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.schedulers import OBJECTIVES, Objective, Solution, solve
+from gradweave.topology.names import find_node
+from gradweave.topology.topology import Topology
+from gradweave.topology.units import parse_seconds
 
 
 class SearchOptions(FaultOptions):
@@ -30,6 +34,7 @@ class SearchOptions(FaultOptions):
     objective: Objective
     seed: int
     time_limit: float | None
+    ready_at: tuple[str, ...]
     start_from: Path | None
 
 
@@ -59,6 +64,13 @@ def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameter
         time_limit_option,
         fault_options,
         click.option(
+            "--ready-at",
+            multiple=True,
+            metavar="SERVER=SECONDS",
+            help="A server whose own gradient is ready late, such as 3=50ms; may be repeated. With "
+            "--objective seconds.",
+        ),
+        click.option(
             "--start-from",
             type=click.Path(path_type=Path),
             metavar="FILE",
@@ -77,17 +89,44 @@ gradient_option = click.option(
 )
 
 
+def ready_times_of(topology: Topology, texts: Sequence[str]) -> list[float] | None:
+    """[N] seconds at which each server is ready, from ``SERVER=SECONDS``; None if none is late.
+
+    Raises:
+        SpecError: for a text of another form, or a server that is given twice.
+        TopologyError: for a node that is no server of the network.
+    """
+    if not texts:
+        return None
+    ready: dict[int, float] = {}
+    for text in texts:
+        server, equals, seconds = text.rpartition("=")
+        if not equals:
+            raise SpecError(
+                f"ready-at {text!r:.60}: expected a server and when it is ready, as in 3=50ms"
+            )
+        node = find_node(topology, server, "server")
+        if not topology.is_server[node]:
+            raise SpecError(f"ready-at {text!r:.60}: is a switch; expected a server")
+        if node in ready:
+            raise SpecError(f"ready-at {text!r:.60}: the server is given twice; give one time")
+        ready[node] = parse_seconds("ready-at", seconds)
+    return [ready.get(server, 0.0) for server in topology.servers.tolist()]
+
+
 def search(
     network: str, gradient_bytes: float, progress: Callable[[str], None], given: SearchOptions
 ) -> Solution:
     """Searches for a schedule with the options of `solving_options`."""
     scheduler, start_from = given["scheduler"], given["start_from"]
+    topology = network_of(network, given)
     return solve(
-        network_of(network, given),
+        topology,
         collective=given["collective"],
         schedulers=schedulers_of(scheduler) if scheduler is not None else None,
         objective=given["objective"],
         gradient_bytes=gradient_bytes,
+        ready_at_s=ready_times_of(topology, given["ready_at"]),
         start_from=None if start_from is None else load(start_from),
         seed=given["seed"],
         time_limit=given["time_limit"],

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.schedule.ready import ReadyAt
 from gradweave.schedule.schedule import Schedule
 from gradweave.simulate import LinkUse, busiest_links
 
@@ -19,10 +20,12 @@ _MOST_NAMED = 8
 """Servers of one share that are named."""
 
 
-def use_fields(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:
+def use_fields(
+    schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
+) -> dict[str, Any]:
     """The busiest link directions, and by rank the share that each server roots, for JSON."""
     topology = schedule.topology
-    uses = _busiest(schedule, gradient_bytes)
+    uses = _busiest(schedule, gradient_bytes, ready_at_s)
     fields: dict[str, Any] = {
         "busiest_links": [
             {
@@ -38,9 +41,11 @@ def use_fields(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:
     return fields | ({"rooted_shares": rooted.tolist()} if _differ(rooted) else {})
 
 
-def use_lines(schedule: Schedule, gradient_bytes: float) -> list[str]:
+def use_lines(
+    schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
+) -> list[str]:
     """The same in one line each: shares only where servers root different ones."""
-    uses = _busiest(schedule, gradient_bytes)
+    uses = _busiest(schedule, gradient_bytes, ready_at_s)
     lines = [_use_line(schedule, uses)] if uses else []
     rooted = rooted_shares(schedule)
     return [*lines, _shares_line(schedule, rooted)] if _differ(rooted) else lines
@@ -53,9 +58,12 @@ def rooted_shares(schedule: Schedule) -> NDArray[np.float64]:
     return np.bincount(rank, schedule.share, topology.num_servers).astype(np.float64)
 
 
-def _busiest(schedule: Schedule, gradient_bytes: float) -> tuple[LinkUse, ...]:
-    few = schedule.num_transfers <= _MAX_TRANSFERS
-    return busiest_links(schedule, gradient_bytes, _SHOWN) if few else ()
+def _busiest(
+    schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None
+) -> tuple[LinkUse, ...]:
+    if schedule.num_transfers > _MAX_TRANSFERS:
+        return ()
+    return busiest_links(schedule, gradient_bytes, _SHOWN, ready_at_s=ready_at_s)
 
 
 def _differ(rooted: NDArray[np.float64]) -> bool:

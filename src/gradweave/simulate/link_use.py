@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.schedule.ready import ReadyAt
 from gradweave.schedule.schedule import Schedule
 from gradweave.simulate.seconds import event_seconds, overheads, rates
 from gradweave.simulate.traffic import piece_bytes
@@ -104,7 +105,11 @@ class Waits:
 
 
 def busiest_links(
-    schedule: Schedule, gradient_bytes: float, most: int = MOST
+    schedule: Schedule,
+    gradient_bytes: float,
+    most: int = MOST,
+    *,
+    ready_at_s: ReadyAt | None = None,
 ) -> tuple[LinkUse, ...]:
     """The link directions that are used most in the event model, the most used first.
 
@@ -115,6 +120,7 @@ def busiest_links(
         schedule: the schedule.
         gradient_bytes: size of the whole gradient.
         most: how many, at most; links that carry nothing are left out.
+        ready_at_s: [N] when each server is ready; see `seconds`.
 
     >>> import gradweave as gw
     >>> link = gw.topology.Link(latency_s=0.0, overhead_s=0.0)
@@ -124,7 +130,7 @@ def busiest_links(
     """
     if not schedule.num_transfers:
         return ()
-    begin, arrived = event_seconds(schedule, gradient_bytes)
+    begin, arrived = event_seconds(schedule, gradient_bytes, ready_at_s)
     rate = rates(schedule)
     moved = piece_bytes(schedule, gradient_bytes)[schedule.piece]
     held = overheads(schedule) + moved / rate

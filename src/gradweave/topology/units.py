@@ -123,6 +123,19 @@ def parse_overhead(text: str | float) -> float:
     return _parse_time("overhead", text)
 
 
+def parse_seconds(name: str, text: str | float) -> float:
+    """Reads a time of anything, as `parse_latency` reads a latency.
+
+    Args:
+        name: what it is the time of, for the message.
+        text: a number with a unit, or a bare number of seconds.
+
+    >>> parse_seconds("ready-at", "50ms")
+    0.05
+    """
+    return _parse_time(name, text)
+
+
 def parse_size(text: str | float, least: int = 0, most: int = 10**15) -> int:
     """Reads a size.
 

@@ -1,0 +1,117 @@
+"""All-reduces for which a server is ready late: planned for it, beside schedules that do not know.
+
+    taskset -c 0 python benchmarks/experiments/late_servers.py
+
+Of eight servers one or two are late by a part of the least time that the intact all-reduce takes.
+`gradweave.solve` with ``objective="seconds"`` and `ready_at_s`, all strategies; beside it the same
+search without, its schedule played with the late server, and what waiting for it would take. The
+bound for late servers; what the packed trees take where nothing waits says whether a gap is the
+bound's or the schedule's. One core; seconds of the search are processor time, after compilation.
+"""
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from record import record, show
+from timing import timed
+
+import gradweave as gw
+from gradweave.bounds import least_seconds
+from gradweave.schedulers.unequal.late import pack_late_trees
+from gradweave.topology import Topology
+
+SIZE = 1e9
+CASES: tuple[tuple[str, float | None, tuple[int, ...], float], ...] = (
+    # network, speed of server 1, servers that are late, by which part of the intact time
+    ("star:8", None, (0,), 0.5),
+    ("complete:8", None, (0,), 0.5),
+    ("ring:8", None, (0,), 0.5),
+    ("star:8", 0.5, (0,), 0.5),
+    ("star:8", 0.5, (1,), 0.5),
+    ("star:8", None, (0,), 0.25),
+    ("star:8", None, (0,), 1.0),
+    ("star:8", None, (0, 1), 0.5),
+    ("hypercube:3", None, (0,), 0.5),
+    ("mesh:2x4", None, (0,), 0.5),
+)
+
+
+def network_of(spec: str, speed: float | None) -> Topology:
+    network = gw.topology.from_spec(spec)
+    if speed is None:
+        return network
+    bandwidth = network.bandwidth_bytes_per_s.copy()
+    bandwidth[(network.source == 1) | (network.target == 1)] *= speed
+    return dataclasses.replace(network, bandwidth_bytes_per_s=bandwidth)
+
+
+def solved(network: Topology, **options: Any) -> tuple[float, gw.schedulers.Solution]:
+    return timed(
+        lambda: gw.solve(network, objective="seconds", gradient_bytes=SIZE, **options),
+        time.process_time,
+    )
+
+
+def measure(
+    spec: str, speed: float | None, late: tuple[int, ...], part: float, known: dict[Any, Any]
+) -> dict[str, Any]:
+    network = network_of(spec, speed)
+    intact = least_seconds(network, SIZE).seconds
+    ready = np.zeros(network.num_servers)
+    ready[list(late)] = part * intact
+    search_s, planned = solved(network, ready_at_s=ready)
+    assert planned.timing is not None
+    if (spec, speed) not in known:
+        known[spec, speed] = solved(network)[1]
+    unaware = known[spec, speed]
+    bound = planned.timing.bound.seconds
+    trees_s = pack_late_trees(network, SIZE, ready, spread=False).seconds_per_byte * SIZE
+    rooted = np.bincount(
+        network.rank[planned.schedule.root], planned.schedule.share, network.num_servers
+    )
+    waiting_s = float(ready.max()) + unaware.timing.seconds
+    return {
+        "network": spec,
+        "speed_of_server_1": speed,
+        "late": list(late),
+        "late_by": part,
+        "late_ms": 1e3 * float(ready.max()),
+        "intact_bound_ms": 1e3 * intact,
+        "bound_ms": 1e3 * bound,
+        "why": str(planned.timing.bound),
+        "packed_trees_over_bound": trees_s / bound - 1,
+        "ms": 1e3 * planned.timing.seconds,
+        "gap": planned.timing.gap,
+        "winner": planned.scheduler.name,
+        "pieces": planned.schedule.pieces,
+        "late_servers_root": float(rooted[list(late)].sum()),
+        "unaware_ms": 1e3 * gw.simulate.seconds(unaware.schedule, SIZE, "events", ready_at_s=ready),
+        "waiting_ms": 1e3 * waiting_s,
+        "search_s": search_s,
+    }
+
+
+def main() -> None:
+    small = gw.topology.from_spec("ring:3")
+    solved(small, ready_at_s=[0.01, 0.0, 0.0])  # compiles
+    rows, known = [], {}
+    for case in CASES:
+        rows.append(measure(*case, known))
+        show(rows[-1])
+    record(
+        "late_servers",
+        command="taskset -c 0 python benchmarks/experiments/late_servers.py",
+        seeds=[0],
+        gradient_bytes=SIZE,
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
