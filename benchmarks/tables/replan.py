@@ -1,6 +1,6 @@
-"""Schedules repaired after the loss of each link."""
+"""Schedules re-planned after the loss of each link, and after links got slower."""
 
-from markdown_table import NETWORKS, sourced_table
+from markdown_table import NETWORKS, duration, sourced_table
 from record import load
 
 
@@ -17,5 +17,27 @@ def replan() -> str:
             f"{row['transfers_kept']:.0%}",
         ]
         for row in result["rows"]
+    ]
+    return sourced_table(result, head, lines)
+
+
+def replan_slowed() -> str:
+    result = load("replan")
+    head = ["network, link at half", "least, ms", "as before, ms", "re-planned, ms", "gap", "by"]
+    head += ["search", "first search", "`packed` alone, ms", "its search"]
+    lines = [
+        [
+            f"`{row['network']}`, {row['slowed'][0]}–{row['slowed'][1]}",
+            f"{row['bound_ms']:.4g}",
+            f"{row['unrepaired_ms']:.4g}",
+            f"{row['replanned_ms']:.4g}",
+            f"{row['replanned_ms'] / row['bound_ms'] - 1:.1%}",
+            row["by"],
+            duration(row["replan_s"]),
+            duration(row["first_s"]),
+            f"{row['packed_ms']:.4g}",
+            duration(row["packed_s"]),
+        ]
+        for row in result["slowed"]
     ]
     return sourced_table(result, head, lines)
