@@ -1,5 +1,6 @@
 """Gaps to the least time on networks whose links differ, and the largest of them."""
 
+from collections import Counter
 from typing import Any
 
 from markdown_table import duration, number, sourced_table, table
@@ -30,7 +31,18 @@ def unequal_networks_gap() -> str:
     ]
     head = ["kind", "cases", "mean gap", "worst gap", "over 3%", "over 10%"]
     head += ["equal pieces: mean gap", "worst", "mean search", "slowest"]
-    return sourced_table(result, head, lines)
+    return f"{sourced_table(result, head, lines)}\n\n{_measured(result)}"
+
+
+def _measured(result: dict[str, Any]) -> str:
+    """How many networks there are, of which commits, and how many searches their limit ended."""
+    networks = {row["seed"]: row["commit"] for row in result["rows"]}
+    commits = Counter(networks.values()).most_common()
+    text = f"{len(networks)} of the {len(networks) + len(result['missing'])} networks: "
+    text += ", ".join(f"{count} at commit {commit}" for commit, count in commits)
+    limited = sum(row["limited"] for row in result["rows"])
+    end = f"; {limited} searches were ended by their limit of {result['limit_s']:g} s that pass"
+    return text + end * bool(limited) + "."
 
 
 def unequal_networks_far() -> str:
