@@ -41,7 +41,8 @@ def _measured(result: dict[str, Any]) -> str:
     text = f"{len(networks)} of the {len(networks) + len(result['missing'])} networks: "
     text += ", ".join(f"{count} at commit {commit}" for commit, count in commits)
     limited = sum(row["limited"] for row in result["rows"])
-    end = f"; {limited} searches were ended by their limit of {result['limit_s']:g} s that pass"
+    ended = "1 search was" if limited == 1 else f"{limited} searches were"
+    end = f"; {ended} ended by the limit of {result['limit_s']:g} s that pass"
     return text + end * bool(limited) + "."
 
 
