@@ -10,7 +10,7 @@ import gradweave as gw
 from gradweave.bounds import least_seconds
 from gradweave.schedulers.unequal.cheapest_trees_kernel import cheapest_trees, cheapest_ways
 from gradweave.schedulers.unequal.packing import SLACK, TOLERANCE, Tree, pack_trees
-from gradweave.schedulers.unequal.ways import SPARE, Ways
+from gradweave.schedulers.unequal.ways import Ways
 from gradweave.topology import Topology
 
 
@@ -77,16 +77,16 @@ def test_what_is_kept_from_others_counts_unless_they_fit_beside_it():
     rate = np.array([100.0, 50.0, 50.0, 100.0])
     ends = np.minimum(star.source, star.target)
     star = dataclasses.replace(star, bandwidth_bytes_per_s=rate[ends])
-    ways = Ways(star, held=True)
+    ways = Ways(star, held=1.5)
     between = ways.cheapest(np.ones(len(star.source)))
     # Both slow servers together fill the fast port; between fast ones all of it is used.
     assert ways.factors(between.route(0, 1)).tolist() == [1.0, 1.0]
     assert ways.factors(between.route(0, 3)).tolist() == [1.0, 1.0]
     one = slowed(gw.topology.star(4), 1, 0.5)
-    ways = Ways(one, held=True)
+    ways = Ways(one, held=1.5)
     between = ways.cheapest(np.ones(len(one.source)))
-    assert ways.factors(between.route(0, 1)).tolist() == [2.0 * SPARE, 1.0]
-    assert not Ways(one, held=False).held
+    assert ways.factors(between.route(0, 1)).tolist() == [2.0 * 1.5, 1.0]
+    assert not Ways(one, held=0.0).held
 
 
 def loads(topology: Topology, trees: tuple[Tree, ...]) -> np.ndarray:

@@ -216,7 +216,7 @@ class _Ways:
 
     def __init__(self, topology: Topology, prices: NDArray) -> None:
         self._tolerance = 1e-9 * float(prices.max())
-        ways = Ways(topology, held=False)
+        ways = Ways(topology, held=0.0)
         self._cheapest = [ways.cheapest(of_window) for of_window in prices]
         costs = [cheapest.cost for cheapest in self._cheapest]
         # [windows, N, N] from each server to each other, in the cheapest window from one on

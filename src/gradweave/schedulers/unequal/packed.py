@@ -36,6 +36,9 @@ MAX_WAITING = 1024
 """Pieces of a gradient for which a server is late: all of them wait for it at one time."""
 FEW_PARTS = 24
 """With fewer parts as many pieces are under way as with so many, to fill long latencies."""
+HELD = (1.1, 1.0, 1.5, 0.0)
+"""How much what transfers keep from others counts behind switches. Each is best on some networks;
+the first ends most of the others' runs early."""
 ORDER = 1.0
 """How much the order of pieces counts beside the urgency of their links."""
 BETWEEN = (2**-0.5, 2**-0.25, 2**0.25, 2**0.5)
@@ -100,7 +103,7 @@ class Packed(Scheduler):
                 late = Lateness(self.gradient_bytes, ready, spread)
                 yield parts_of(topology, collective, late=late)
             return
-        for held in (False, True) if keeps_from_others(topology) else (False,):
+        for held in HELD if keeps_from_others(topology) else (0.0,):
             yield parts_of(topology, collective, held=held, gradient_bytes=self.gradient_bytes)
 
     def _counts(self, parts: Parts) -> list[int]:

@@ -67,7 +67,7 @@ def pack_trees(
     collective: Collective = "all_reduce",
     tolerance: float = TOLERANCE,
     *,
-    held: bool = False,
+    held: float = 0.0,
     gradient_bytes: float = math.inf,
 ) -> TreePacking:
     """Packs trees into the links' bandwidths, for the least time of large gradients.
@@ -84,9 +84,9 @@ def pack_trees(
         topology: the network; bandwidths count, latencies and capacities do not.
         collective: a stage, or both.
         tolerance: how far above the bound to stop, relative to it.
-        held: whether a transfer counts on each link for what it keeps from others (see `Ways`)
-            rather than for its bytes. The least time of that is not known beforehand: the search
-            ends near the bound that its own prices prove.
+        held: how much counts what a transfer keeps from others and does not use (see `Ways`). With
+            more than 0 the least time is not known beforehand: the search ends near the bound that
+            its own prices prove.
         gradient_bytes: for which latency counts beside bytes; not at all if not given.
 
     Returns:

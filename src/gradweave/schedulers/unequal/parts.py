@@ -57,7 +57,7 @@ def parts_of(
     topology: Topology,
     collective: Collective,
     *,
-    held: bool = False,
+    held: float = 0.0,
     gradient_bytes: float = math.inf,
     late: Lateness | None = None,
 ) -> Parts:
@@ -66,7 +66,7 @@ def parts_of(
     Args:
         topology: the network.
         collective: a stage, or both.
-        held: whether transfers count for what they keep from others, see `pack_trees`.
+        held: how much counts what transfers keep from others, see `pack_trees`.
         gradient_bytes: for which latency counts beside bytes; not at all if not given.
         late: when servers are ready, if some are late; then the two before do not count.
     """

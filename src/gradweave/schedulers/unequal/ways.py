@@ -13,9 +13,6 @@ from gradweave.topology.topology import Topology
 
 MAX_RATES = 12
 """Rates for each of which the cheapest ways are sought: where links have more, some of these."""
-SPARE = 1.5
-"""How many times what a transfer keeps from others without using it counts: so such transfers take
-ports that have time left, and a thin trunk does not wait for one full port."""
 ROUNDING = 1e-9
 
 
@@ -65,14 +62,15 @@ class Ways:
 
     Args:
         topology: the network.
-        held: whether what a transfer keeps from others counts as if it were carried; else the
-            bytes alone count.
+        held: how much what a transfer keeps from others without using it counts, relative to what
+            it carries: 1 as much; more leaves ports time to spare, so that a thin trunk need not
+            wait for one full port; 0, and the bytes alone count.
     """
 
-    def __init__(self, topology: Topology, *, held: bool) -> None:
+    def __init__(self, topology: Topology, *, held: float) -> None:
         self._topology = topology
         self._bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
-        self._rates = np.array([0.0])
+        self._rates, self._weight = np.array([0.0]), held
         if held:
             self._beside = self._partners()
             self._rates = _some(np.unique(self._bandwidth))
@@ -131,7 +129,7 @@ class Ways:
 
         With the link to itself, bandwidth over rate. Where others are as slow, as many as fit share
         the link evenly. Only those count that another link holds back: two behind one slow port
-        come one by one. What is lost counts `SPARE` times.
+        come one by one.
         """
         bandwidth, beside = float(self._bandwidth[link]), self._beside[link]
         if rate > bandwidth * (1 + ROUNDING):
@@ -139,7 +137,7 @@ class Ways:
         as_slow = int(np.searchsorted(beside, rate * (1 + ROUNDING), "right"))
         at_once = min(int(bandwidth / rate * (1 + ROUNDING)), max(as_slow, 1))
         taken = bandwidth / (at_once * rate)
-        return taken * SPARE if taken > 1 + ROUNDING else 1.0
+        return taken * self._weight if taken > 1 + ROUNDING else 1.0
 
     def _partners(self) -> list[NDArray[np.float64]]:
         """For each link the bandwidths, in order, of those that hold back transfers over it.
