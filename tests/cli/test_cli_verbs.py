@@ -373,7 +373,7 @@ def test_schedule_says_where_time_goes(gradweave):
     held = gradweave("schedule", *uneven, "--json").json
     assert sum(held["rooted_shares"]) == pytest.approx(1)
     busiest = held["busiest_links"]
-    assert 0.5 < busiest[1]["used"] <= busiest[0]["used"] <= 1
+    assert 0.5 < busiest[1]["used"] <= busiest[0]["used"] * (1 + 1e-9) <= 1
     assert "rooted_shares" not in gradweave("schedule", "ring:4", "--json").json
 
 

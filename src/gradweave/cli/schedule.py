@@ -16,7 +16,7 @@ from gradweave.cli.solving import (
     search,
     solving_options,
 )
-from gradweave.cli.use import use_fields, use_lines
+from gradweave.report.link_use import use_fields, use_lines
 from gradweave.schedulers import Attempt, Objective, Solution, Timing, to_spec
 
 _MODELS: tuple[tuple[simulate.Model, str], ...] = (
