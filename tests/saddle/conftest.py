@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def in_double_precision() -> Iterator[None]:
     jax = pytest.importorskip("jax")
     pytest.importorskip("optax", reason="the extra train is not installed")
