@@ -10,11 +10,10 @@ import dataclasses
 from typing import ClassVar
 
 import jax
-import optax
 
 from gradweave.errors import OptionError
 from gradweave.execute.jax_mesh.buffers import PyTree
-from gradweave.saddle.method import Method, Proposal, Sampled, moved, zeros
+from gradweave.saddle.method import AdamSteps, Method, Proposal, Sampled, moved, zeros
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Tracked(_Tracking):
 
 
 @dataclasses.dataclass(frozen=True)
-class TrackedAdam(_Tracking):
+class TrackedAdam(AdamSteps, _Tracking):
     """The same with Adam's steps: of the estimate of the mean operator, not of a worker's own.
 
     Adam makes steps of one size of whatever it is given, so that workers that differ pull alike
@@ -96,20 +95,11 @@ class TrackedAdam(_Tracking):
 
     name: ClassVar[str] = "tracked_adam"
 
-    b1: float = 0.5
-    """Decay of the first moments."""
-    b2: float = 0.9
-    """Decay of the second moments."""
-    eps: float = 1e-8
-
     def _remembered(self, z: PyTree) -> PyTree:
         return self._adam().init(z)
 
     def _step(self, value: PyTree, memory: PyTree) -> tuple[PyTree, PyTree]:
         return self._adam().update(value, memory)
-
-    def _adam(self) -> optax.GradientTransformation:
-        return optax.scale_by_adam(self.b1, self.b2, self.eps)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -155,7 +155,21 @@ class Optimistic(Method):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExtraAdam(Method):
+class AdamSteps:
+    """The options of Adam's steps, with the values that are usual for GANs."""
+
+    b1: float = 0.5
+    """Decay of the first moments."""
+    b2: float = 0.9
+    """Decay of the second moments."""
+    eps: float = 1e-8
+
+    def _adam(self) -> optax.GradientTransformation:
+        return optax.scale_by_adam(self.b1, self.b2, self.eps)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtraAdam(AdamSteps, Method):
     """Extra-gradient in which Adam makes both steps of the operator's values, as for GANs.
 
     Its moments are each worker's own, and see both values.
@@ -165,12 +179,6 @@ class ExtraAdam(Method):
 
     name: ClassVar[str] = "extra_adam"
     calls: ClassVar[int] = 2
-
-    b1: float = 0.5
-    """Decay of the first moments."""
-    b2: float = 0.9
-    """Decay of the second moments."""
-    eps: float = 1e-8
 
     def start(self, z: PyTree) -> PyTree:
         """Adam's moments."""
@@ -182,9 +190,6 @@ class ExtraAdam(Method):
         half = moved(z, -rate, first)
         second, memory = self._adam().update(operator(half, 1), memory)
         return Proposal((moved(z, -rate, second),), memory, half)
-
-    def _adam(self) -> optax.GradientTransformation:
-        return optax.scale_by_adam(self.b1, self.b2, self.eps)
 
 
 def moved(z: PyTree, by: jax.Array | float, along: PyTree) -> PyTree:
