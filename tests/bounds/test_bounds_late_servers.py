@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 from fractions import Fraction
 
-import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,7 @@ from gradweave.bounds import Prices, least_seconds
 from gradweave.errors import OptionError
 from gradweave.schedulers.solve.seconds_bound import timing_of
 from gradweave.topology import Topology
-from tests.bounds.test_bounds_least_seconds import NO_LATENCY, slow_star
+from tests.bounds.test_bounds_least_seconds import NO_LATENCY, hops_of, slow_star
 from tests.simulate.random_networks import networks
 
 
@@ -52,11 +51,7 @@ def hop_programme(network: Topology, gradient_bytes: float, ready: list[float]) 
 
     solver = pywraplp.Solver.CreateSolver("GLOP")
     servers, scale = network.servers.tolist(), float(network.bandwidth_bytes_per_s.max())
-    graph = nx.DiGraph(zip(network.source.tolist(), network.target.tolist(), strict=True))
-    hops = []
-    for a, b in itertools.permutations(servers, 2):
-        inside = graph.subgraph([a, b, *network.switches.tolist()])
-        hops += [tuple(route) for route in nx.all_simple_paths(inside, a, b)]
+    hops = hops_of(network)
     starts = sorted({0.0, *ready})
     share = {server: solver.NumVar(0, 1, "") for server in servers}
     solver.Add(sum(share.values()) == 1)

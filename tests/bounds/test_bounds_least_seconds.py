@@ -65,17 +65,23 @@ def test_what_only_unequal_parts_can_do_on_two_stages_apart():
     assert unlike.seconds == pytest.approx(0.32)  # all of it leaves the slow server
 
 
+def hops_of(network: Topology) -> list[tuple[int, ...]]:
+    """All routes from server to server through switches."""
+    graph = nx.DiGraph(zip(network.source.tolist(), network.target.tolist(), strict=True))
+    hops = []
+    for a, b in itertools.permutations(network.servers.tolist(), 2):
+        inside = graph.subgraph([a, b, *network.switches.tolist()])
+        hops += [tuple(route) for route in nx.all_simple_paths(inside, a, b)]
+    return hops
+
+
 def hop_programme(network: Topology, stages: tuple, apart: bool, equal: bool) -> float:
     """The same least time from flows over hops: routes from server to server through switches."""
     from ortools.linear_solver import pywraplp
 
     solver = pywraplp.Solver.CreateSolver("GLOP")
     servers, scale = network.servers.tolist(), float(network.bandwidth_bytes_per_s.max())
-    graph = nx.DiGraph(zip(network.source.tolist(), network.target.tolist(), strict=True))
-    hops = []
-    for a, b in itertools.permutations(servers, 2):
-        inside = graph.subgraph([a, b, *network.switches.tolist()])
-        hops += [tuple(route) for route in nx.all_simple_paths(inside, a, b)]
+    hops = hops_of(network)
     count = len(servers)
     low, high = (1 / count, 1 / count) if equal else (0.0, 1.0)
     share = {server: solver.NumVar(low, high, "") for server in servers}

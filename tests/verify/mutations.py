@@ -21,6 +21,22 @@ Few = Callable[[Iterable], Iterable]
 """Picks some of the alternatives that a mutation has at one transfer."""
 
 
+def mutated(schedule: Schedule, seed: int, times: int) -> Draft | None:
+    """A schedule mutated so often, at random; None where one of them leaves no route or nothing.
+
+    Args:
+        schedule: to begin with.
+        seed: of the draws.
+        times: 0 or more.
+    """
+    draft = Draft.of(schedule)
+    for step in range(times):
+        draft = random.Random(seed + step).choice([*mutants(draft, most=1, seed=seed)])[1]
+        if any(len(row.route) < 2 for row in draft.rows) or not draft.rows:
+            return None
+    return draft
+
+
 def mutants(draft: Draft, most: int | None = None, seed: int = 0) -> Iterator[tuple[str, Draft]]:
     """Every single mutation of a schedule, with its name.
 

@@ -13,7 +13,7 @@ from gradweave.schedule import COPY, REDUCE, Schedule
 from gradweave.schedulers import from_spec
 from gradweave.verify import blocks, contributions, disjoint, verify
 from gradweave.verify.disjoint import not_proved
-from tests.verify.mutations import mutants
+from tests.verify.mutations import mutants, mutated
 from tests.verify.oracle import Draft, end_state, faults, wrong_cells
 from tests.verify.random_schedules import drafts, valid_schedules
 
@@ -39,11 +39,8 @@ def assert_sound(draft: Draft, *, switches: bool) -> None:
 @given(valid_schedules(), st.integers(0, 2**16), st.integers(0, 3))
 @settings(max_examples=80)
 def test_what_is_proved_is_right(schedule, seed, times):
-    draft = Draft.of(schedule)
-    for step in range(times):
-        draft = random.Random(seed + step).choice([*mutants(draft, most=1, seed=seed)])[1]
-        if any(len(row.route) < 2 for row in draft.rows) or not draft.rows:
-            return
+    if (draft := mutated(schedule, seed, times)) is None:
+        return
     assert_sound(draft, switches=schedule.scheduler.options.get("aggregating_switches", False))
 
 
