@@ -9,7 +9,8 @@ from gradweave.errors import OptionError
 from gradweave.execute import play
 from gradweave.schedulers import Packed, to_spec
 from gradweave.schedulers.unequal.late import pack_late_trees
-from gradweave.schedulers.unequal.packing import SLACK, TOLERANCE
+from gradweave.schedulers.unequal.packing import TOLERANCE
+from gradweave.schedulers.unequal.programme import SLACK
 from gradweave.topology import from_spec
 from tests.schedulers.unequal.test_unequal_packing import slowed
 

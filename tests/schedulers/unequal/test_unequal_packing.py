@@ -9,7 +9,8 @@ import pytest
 import gradweave as gw
 from gradweave.bounds import least_seconds
 from gradweave.schedulers.unequal.cheapest_trees_kernel import cheapest_trees, cheapest_ways
-from gradweave.schedulers.unequal.packing import SLACK, TOLERANCE, Tree, pack_trees
+from gradweave.schedulers.unequal.packing import TOLERANCE, pack_trees
+from gradweave.schedulers.unequal.programme import SLACK, Tree
 from gradweave.schedulers.unequal.ways import Ways
 from gradweave.topology import Topology
 
@@ -71,22 +72,22 @@ def test_ways_pass_switches_and_no_servers():
     assert line.source[last[0, 1]] == 3 and last[0, 2] == -1
 
 
-def test_what_is_kept_from_others_counts_unless_they_fit_beside_it():
+def test_stranded_bandwidth_counts_unless_others_are_carried_beside():
     """A server of 100 behind a switch with ones of 50, 50 and 100."""
     star = Topology.from_links("star", servers=4, switches=1, links=[(s, 4) for s in range(4)])
     rate = np.array([100.0, 50.0, 50.0, 100.0])
     ends = np.minimum(star.source, star.target)
     star = dataclasses.replace(star, bandwidth_bytes_per_s=rate[ends])
-    ways = Ways(star, held=1.5)
+    ways = Ways(star, stranded=1.5)
     between = ways.cheapest(np.ones(len(star.source)))
     # Both slow servers together fill the fast port; between fast ones all of it is used.
     assert ways.factors(between.route(0, 1)).tolist() == [1.0, 1.0]
     assert ways.factors(between.route(0, 3)).tolist() == [1.0, 1.0]
     one = slowed(gw.topology.star(4), 1, 0.5)
-    ways = Ways(one, held=1.5)
+    ways = Ways(one, stranded=1.5)
     between = ways.cheapest(np.ones(len(one.source)))
     assert ways.factors(between.route(0, 1)).tolist() == [2.0 * 1.5, 1.0]
-    assert not Ways(one, held=0.0).held
+    assert not Ways(one, stranded=0.0).strands
 
 
 def loads(topology: Topology, trees: tuple[Tree, ...]) -> np.ndarray:

@@ -1,28 +1,23 @@
 """Trees packed into the time before late servers are ready, and the time after."""
 
-import dataclasses
+import math
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.schedule.ready import ReadyAt
-from gradweave.schedulers.unequal.packing import (
-    MAX_STEPS,
+from gradweave.schedulers.unequal.packing import STAGES, TOLERANCE
+from gradweave.schedulers.unequal.programme import (
     ROOTS_A_STEP,
     SLACK,
-    SMOOTHING,
-    TOLERANCE,
-    Stage,
+    Programme,
     Tree,
     TreePacking,
+    relative,
 )
 from gradweave.schedulers.unequal.ways import Ways
 from gradweave.topology.topology import Topology
-
-LEAST_PRICE = 1e-7
-"""Of a link whose bandwidth is not scarce, relative to the mean: the price of fewer links."""
-STAGES: tuple[Stage, ...] = ("reduce_scatter", "all_gather")
 
 
 def pack_late_trees(
@@ -31,6 +26,7 @@ def pack_late_trees(
     ready_at_s: ReadyAt,
     spread: bool = True,
     tolerance: float = TOLERANCE,
+    deadline: float = math.inf,
 ) -> TreePacking:
     """Packs the trees of an all-reduce into the links' bandwidths, some servers being late.
 
@@ -50,6 +46,7 @@ def pack_late_trees(
         spread: whether to take the shares whose largest is the least, of those that take little
             more time.
         tolerance: how far above the bound to stop, relative to it.
+        deadline: of `clock.now`, at which to end with the trees that there are.
 
     Returns:
         The packing; its seconds per byte are all of the time, from 0 on.
@@ -59,156 +56,69 @@ def pack_late_trees(
     """
     least = least_seconds(topology, gradient_bytes, ready_at_s=ready_at_s)
     search = _Search(topology, least)
-    search.run(tolerance)
+    search.run(tolerance, deadline)
     if spread:
         search.spread()
     return search.packing()
 
 
-class _Search:
-    """The programme with the trees found so far. Times are in the unit of the bound's last window.
-
-    What links carry is a part of the gradient; a link of the largest bandwidth carries `1 / unit`
-    of it in a second.
-    """
+class _Search(Programme):
+    """The programme with a window of time for each set of servers that are ready."""
 
     def __init__(self, topology: Topology, least: LeastSeconds) -> None:
-        self._topology = topology
         ready = np.array(least.prices.ready_at_s)
         self._starts = np.unique(np.concatenate([[0.0], ready]))
-        self._level = np.searchsorted(self._starts, ready)  # [N] windows that each server misses
         self._unit = least.gradient_bytes / float(topology.bandwidth_bytes_per_s.max())
-        self._bandwidth = topology.bandwidth_bytes_per_s / topology.bandwidth_bytes_per_s.max()
-        without = float(least.prices.seconds_without_latency(least.gradient_bytes))
-        self._goal, self._size = without, least.gradient_bytes
+        super().__init__(topology, STAGES, np.diff(self._starts) / self._unit)
+        self._level = np.searchsorted(self._starts, ready)  # [N] windows that each server misses
+        self._size = least.gradient_bytes
+        self._goal = float(least.prices.seconds_without_latency(self._size))
         windows = [least.prices.link_prices_at(start).max(axis=0) for start in self._starts]
-        self._optimal = _relative(np.array(windows).astype(np.float64))  # [windows, L]
-        self._trees: list[Tree] = []
-        self._wanted: NDArray | None = None
-        self._worth: dict[Stage, list[float]] = {}
-        self._make_programme()
-        self._add_cheapest(self._optimal)
+        self._best_prices = relative(np.array(windows).astype(np.float64))
+        self._add_cheapest(self._best_prices)
         # All in the last window, these can carry everything.
         dear = np.where(np.arange(len(self._starts)) < len(self._starts) - 1, 1e6, 1.0)
         self._add_cheapest(dear[:, None] / self._bandwidth)
 
-    def _make_programme(self) -> None:
-        """The last window's length and the shares; what each link carries in each window."""
-        from ortools.linear_solver import pywraplp
+    def spread(self) -> None:
+        """Of what takes little more time, the shares whose largest is the least."""
+        most, objective = self._seconds * (1 + SLACK), self._solver.Objective()
+        self._time.SetUb((most - float(self._starts[-1])) / self._unit)
+        objective.SetCoefficient(self._largest_share(), 1.0)
+        objective.SetCoefficient(self._time, 0.0)
+        self._solve()
 
-        solver = self._solver = pywraplp.Solver.CreateSolver("CLP")
-        infinity, servers = solver.infinity(), self._topology.num_servers
-        self._time = solver.NumVar(0, infinity, "")
-        solver.Objective().SetCoefficient(self._time, 1.0)
-        lengths = np.diff(self._starts) / self._unit
-        self._on_link = [
-            [solver.Constraint(-infinity, float(room)) for room in length * self._bandwidth]
-            for length in [*lengths, 0.0]
-        ]
-        for row, bandwidth in zip(self._on_link[-1], self._bandwidth.tolist(), strict=True):
-            row.SetCoefficient(self._time, -bandwidth)
-        shares = self._shares = [solver.NumVar(0, 1, "") for _ in range(servers)]
-        together = solver.Constraint(1.0, 1.0)
-        self._of_root = {
-            stage: [solver.Constraint(0.0, infinity) for _ in shares] for stage in STAGES
-        }
-        for rank, share in enumerate(shares):
-            together.SetCoefficient(share, 1.0)
-            for rows in self._of_root.values():
-                rows[rank].SetCoefficient(share, -1.0)
-        self._carried: list = []
-        self._solution: list[float] = []
+    def packing(self) -> TreePacking:
+        """The trees that carry something, as last solved."""
+        return self._packing(self._seconds / self._size, self._root_shares)
 
     @property
     def _seconds(self) -> float:
         return float(self._starts[-1]) + self._length * self._unit
 
-    def run(self, tolerance: float) -> None:
-        """Adds trees until the programme's time is near the least."""
-        for _ in range(MAX_STEPS):
-            self._solve()
-            if self._seconds <= self._goal * (1 + tolerance):
-                return
-            assert self._wanted is not None
-            wanted = _relative(self._wanted)
-            smoothed = SMOOTHING * self._optimal + (1 - SMOOTHING) * wanted
-            if not self._add_cheapest(smoothed) and not self._add_cheapest(wanted):
-                return
-
-    def spread(self) -> None:
-        """Of what takes little more time, the shares whose largest is the least."""
-        solver, most = self._solver, self._seconds * (1 + SLACK)
-        self._time.SetUb((most - float(self._starts[-1])) / self._unit)
-        largest = solver.NumVar(0, 1, "")
-        for share in self._shares:
-            solver.Add(share <= largest)
-        solver.Objective().SetCoefficient(largest, 1.0)
-        solver.Objective().SetCoefficient(self._time, 0.0)
-        self._solve()
-
-    def _solve(self) -> None:
-        if self._solver.Solve() != self._solver.OPTIMAL:
-            raise ArithmeticError("packing: the linear programme was not solved")
-        self._solution = [variable.solution_value() for variable in self._carried]
-        self._length = self._time.solution_value()
-        self._rooted = np.array([share.solution_value() for share in self._shares])
-        self._wanted = np.array(
-            [[max(-row.dual_value(), 0.0) for row in rows] for rows in self._on_link]
-        )
-        for stage in STAGES:
-            self._worth[stage] = [row.dual_value() for row in self._of_root[stage]]
+    def _is_near(self, tolerance: float) -> bool:
+        return self._seconds <= self._goal * (1 + tolerance)
 
     def _add_cheapest(self, prices: NDArray) -> bool:
         """Adds the trees of the roots that are cheapest at these prices, if any improves."""
         ways = _Ways(self._topology, prices)
-        found = [
+        trees = [
             (towards[0] + from_[0], root, towards[1:], from_[1:])
             for root in range(self._topology.num_servers)
             for towards, from_ in [(ways.to_root(root, self._level), ways.from_root(root))]
         ]
-        found.sort(key=lambda one: one[:2])
-        if self._wanted is not None:
-            found = found[:ROOTS_A_STEP]
+        trees.sort(key=lambda one: one[:2])
+        if self._link_prices is not None:
+            trees = trees[:ROOTS_A_STEP]
         known = len(self._trees)
-        for _, root, towards, from_ in found:
+        for _, root, towards, from_ in trees:
             for stage, (parent, window) in zip(STAGES, (towards, from_), strict=True):
                 routes = ways.routes(parent, window, stage == "reduce_scatter")
-                self._add(Tree(stage, root, parent, routes), window)
+                links = np.array([link for route in routes for link in route])
+                windows = np.repeat(window, [len(route) for route in routes])
+                rows = windows * len(self._bandwidth) + links
+                self._add(Tree(stage, root, parent, routes), rows, np.ones(len(rows)))
         return len(self._trees) > known
-
-    def _add(self, tree: Tree, window: NDArray[np.int64]) -> None:
-        """Adds a tree, if the programme would gain by it."""
-        links = [
-            (int(w), link) for w, route in zip(window, tree.routes, strict=True) for link in route
-        ]
-        if self._wanted is not None:
-            cost = sum(float(self._wanted[at]) for at in links)
-            if cost >= self._worth[tree.stage][tree.root] - 1e-12:
-                return
-        variable = self._solver.NumVar(0, self._solver.infinity(), "")
-        self._of_root[tree.stage][tree.root].SetCoefficient(variable, 1.0)
-        for (w, link), times in zip(*np.unique(links, axis=0, return_counts=True), strict=True):
-            self._on_link[w][link].SetCoefficient(variable, float(times))
-        self._trees.append(tree)
-        self._carried.append(variable)
-
-    def packing(self) -> TreePacking:
-        """The trees that carry something, as last solved."""
-        carried = {stage: np.zeros(self._topology.num_servers) for stage in STAGES}
-        used = [pair for pair in zip(self._trees, self._solution, strict=False) if pair[1] > 0]
-        for tree, share in used:
-            carried[tree.stage][tree.root] += share
-        # Where bandwidth is left over, a stage's trees may carry more than their root's share.
-        rooted = np.minimum.reduce([*carried.values(), self._rooted])
-        return TreePacking(
-            self._seconds / self._size,
-            tuple(
-                dataclasses.replace(
-                    tree, share=share * rooted[tree.root] / carried[tree.stage][tree.root]
-                )
-                for tree, share in used
-            ),
-        )
 
 
 class _Ways:
@@ -216,7 +126,7 @@ class _Ways:
 
     def __init__(self, topology: Topology, prices: NDArray) -> None:
         self._tolerance = 1e-9 * float(prices.max())
-        ways = Ways(topology, held=0.0)
+        ways = Ways(topology, stranded=0.0)
         self._cheapest = [ways.cheapest(of_window) for of_window in prices]
         costs = [cheapest.cost for cheapest in self._cheapest]
         # [windows, N, N] from each server to each other, in the cheapest window from one on
@@ -300,8 +210,3 @@ class _Ways:
             () if up < 0 else self._cheapest[at].route(*((server, up) if towards else (up, server)))
             for server, (up, at) in enumerate(zip(parent.tolist(), window.tolist(), strict=True))
         )
-
-
-def _relative(prices: NDArray) -> NDArray:
-    """Prices whose mean is one, all of them positive."""
-    return prices / max(float(prices.mean()), 1e-300) + LEAST_PRICE

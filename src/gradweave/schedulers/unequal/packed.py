@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from gradweave.schedulers.scheduler import Scheduler, check_counts
 from gradweave.schedulers.unequal.cuts import Cut, cuts_of, periodic_cut, schedule_of
 from gradweave.schedulers.unequal.parts import Lateness, Parts, parts_of
 from gradweave.schedulers.unequal.turns import turns
-from gradweave.schedulers.unequal.ways import keeps_from_others
+from gradweave.schedulers.unequal.ways import may_strand
 from gradweave.simulate.seconds import seconds
 from gradweave.topology.topology import Topology
 
@@ -36,9 +36,9 @@ MAX_WAITING = 1024
 """Pieces of a gradient for which a server is late: all of them wait for it at one time."""
 FEW_PARTS = 24
 """With fewer parts as many pieces are under way as with so many, to fill long latencies."""
-HELD = (1.1, 1.0, 1.5, 0.0)
-"""How much what transfers keep from others counts behind switches. Each is best on some networks;
-the first ends most of the others' runs early."""
+STRANDED = (1.1, 1.0, 1.5, 0.0)
+"""Weights of stranded bandwidth behind switches. Each is best on some networks; the first ends most
+of the others' runs early."""
 PROBE, KEPT = 512, 2
 """Pieces in which packings are compared, and how many of them are then cut finer and finer."""
 ORDER = 1.0
@@ -56,7 +56,7 @@ class Packed(Scheduler):
     of the gradient is cut into pieces, which follow each other through both stages at once. Shares
     of pieces and roots come out of it: a slow server roots little.
 
-    Behind switches, where a transfer to a slow port keeps a fast one from others, trees are also
+    Behind switches, where a transfer to a slow port strands bandwidth of a fast one, trees are also
     packed with that counted; and transfers are tried both as soon as their links get free and in
     turns, in which all servers send and receive at one time.
     """
@@ -89,27 +89,35 @@ class Packed(Scheduler):
         search = _Search(
             topology, collective, self.gradient_bytes, deadline, waiting=any(self.ready_at_s)
         )
-        packings = list(self._packings(topology, collective))
-        if self.pieces is None and len(packings) > 1:
+        packings = search.in_time(self._packings(topology, collective, deadline))
+        if self.pieces is None and len(packings) > KEPT:
             packings = search.best_of(packings, PROBE)
         for parts in packings:
             search.cut(parts, self._counts(parts))
-            if search.late:
+            if search.out_of_time:
                 break
         if self.pieces is None and math.isfinite(self.gradient_bytes):
             search.cut_between()
         return search.best.schedule(topology, collective)
 
-    def _packings(self, topology: Topology, collective: Collective) -> Iterator[Parts]:
+    def _packings(
+        self, topology: Topology, collective: Collective, deadline: float
+    ) -> Iterator[Parts]:
         """The parts to cut: where servers are late, also those of fewer roots."""
         ready = tuple(ready_times(topology, self.ready_at_s or None).tolist())
         if any(ready):
             for spread in (True, False) if collective == "all_reduce" else (True,):
                 late = Lateness(self.gradient_bytes, ready, spread)
-                yield parts_of(topology, collective, late=late)
+                yield parts_of(topology, collective, late=late, deadline=deadline)
             return
-        for held in HELD if keeps_from_others(topology) else (0.0,):
-            yield parts_of(topology, collective, held=held, gradient_bytes=self.gradient_bytes)
+        for stranded in STRANDED if may_strand(topology) else (0.0,):
+            yield parts_of(
+                topology,
+                collective,
+                stranded=stranded,
+                gradient_bytes=self.gradient_bytes,
+                deadline=deadline,
+            )
 
     def _counts(self, parts: Parts) -> list[int]:
         """Numbers of pieces to try, in this order."""
@@ -156,7 +164,7 @@ class _Search:
         self._gradient_bytes, self._deadline = gradient_bytes, deadline
         self._best: _Candidate | None = None
         self._until = math.inf
-        switched = topology.num_nodes > topology.num_servers
+        switched = len(topology.switches) > 0
         self._by_turns = switched and math.isfinite(gradient_bytes) and not waiting
 
     @property
@@ -165,8 +173,17 @@ class _Search:
         return self._best
 
     @property
-    def late(self) -> bool:
+    def out_of_time(self) -> bool:
         return clock.now() > self._deadline
+
+    def in_time(self, packings: Iterable[Parts]) -> list[Parts]:
+        """The packings that are there in time, at least one."""
+        there = []
+        for parts in packings:
+            there.append(parts)
+            if self.out_of_time:
+                break
+        return there
 
     def best_of(self, packings: list[Parts], pieces: int) -> list[Parts]:
         """The packings that are fastest in so many pieces, `KEPT` of them, the best first."""
@@ -196,14 +213,14 @@ class _Search:
             patience = PATIENCE if fastest < before * (1 - WORTH) else patience - 1
             # With few pieces for each tree, more of them also bring shares nearer to the best.
             enough = patience <= 0 and pieces > PER_TREE * len(parts.root)
-            if self.late or enough:
+            if self.out_of_time or enough:
                 break
 
     def cut_between(self) -> None:
         """Tries numbers of pieces between those whose half or double was tried."""
         best = self.best
         for factor in BETWEEN:
-            if not self.late:
+            if not self.out_of_time:
                 self.cut(best.parts, [round(best.pieces * factor)])
 
     def _candidates(self, parts: Parts, pieces: int) -> Iterator[_Candidate]:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.unequal.late import pack_late_trees
-from gradweave.schedulers.unequal.packing import Stage, Tree, pack_trees
+from gradweave.schedulers.unequal.packing import pack_trees
+from gradweave.schedulers.unequal.programme import Stage, Tree
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -57,26 +58,34 @@ def parts_of(
     topology: Topology,
     collective: Collective,
     *,
-    held: float = 0.0,
+    stranded: float = 0.0,
     gradient_bytes: float = math.inf,
     late: Lateness | None = None,
+    deadline: float = math.inf,
 ) -> Parts:
     """Packs trees and pairs those of one root.
 
     Args:
         topology: the network.
         collective: a stage, or both.
-        held: how much counts what transfers keep from others, see `pack_trees`.
+        stranded: weight of the bandwidth that transfers strand, see `pack_trees`.
         gradient_bytes: for which latency counts beside bytes; not at all if not given.
         late: when servers are ready, if some are late; then the two before do not count.
+        deadline: of `clock.now`, at which to end with the trees that there are.
     """
     from gradweave.schedulers.unequal.playing_kernel import Trees
 
     if late is None or collective != "all_reduce":
         # Of a stage alone, trees for servers that are all in time.
-        trees = pack_trees(topology, collective, held=held, gradient_bytes=gradient_bytes).trees
+        trees = pack_trees(
+            topology,
+            collective,
+            stranded=stranded,
+            gradient_bytes=gradient_bytes,
+            deadline=deadline,
+        ).trees
     else:
-        trees = pack_late_trees(topology, *late).trees
+        trees = pack_late_trees(topology, *late, deadline=deadline).trees
     paired = _paired(trees)
     hops = _Hops(topology)
     rows = [_transfers(trees, hops) for trees, _ in paired]

@@ -30,11 +30,11 @@ def turns(parts: Parts, cut: Cut) -> NDArray[np.int64]:
     stages = 2 if 0 < parts.reduces < transfers else 1
     copies = np.arange(transfers) >= parts.reduces
     turn = stages * distance + (copies if stages == 2 else 0)
-    later = _periods_later(parts, turn, stages * (servers - 1))
+    length = stages * (servers - 1)
+    later = _periods_later(parts, turn, length)
     count = np.bincount(cut.part, minlength=len(parts.root))
     periods = int(np.gcd.reduce(count))
     period = cut.number * periods // count[cut.part]
-    length = stages * (servers - 1)
     at = (period[:, None] + later[cut.part]) * length + turn[cut.part]
     return at.reshape(-1)
 

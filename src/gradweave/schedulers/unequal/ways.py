@@ -1,7 +1,7 @@
-"""The ways between servers at given prices, and how much of each link a transfer keeps from others.
+"""The ways between servers at given prices, and the bandwidth that transfers strand.
 
 Behind switches a transfer is as fast as the scarcest link of its route. What a faster link of the
-route has left over is lost, unless transfers to or from elsewhere are slow enough to fit beside it.
+route has left over is stranded, unless others are slow enough to be carried beside the transfer.
 """
 
 import dataclasses
@@ -62,23 +62,23 @@ class Ways:
 
     Args:
         topology: the network.
-        held: how much what a transfer keeps from others without using it counts, relative to what
-            it carries: 1 as much; more leaves ports time to spare, so that a thin trunk need not
-            wait for one full port; 0, and the bytes alone count.
+        stranded: weight of the bandwidth that a transfer strands, relative to what it uses: at 1
+            both count the same; more leaves ports time to spare, so that a thin trunk need not wait
+            for one full port; at 0 the bytes alone count.
     """
 
-    def __init__(self, topology: Topology, *, held: float) -> None:
+    def __init__(self, topology: Topology, *, stranded: float) -> None:
         self._topology = topology
         self._bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
-        self._rates, self._weight = np.array([0.0]), held
-        if held:
-            self._beside = self._partners()
+        self._rates, self._weight = np.array([0.0]), stranded
+        if stranded:
+            self._bottlenecks = self._all_bottlenecks()
             self._rates = _some(np.unique(self._bandwidth))
-            self._factors = np.array([self._all_held(rate) for rate in self._rates])
+            self._factors = np.array([self._all_factors(rate) for rate in self._rates])
 
     @property
-    def held(self) -> bool:
-        """Whether a transfer may keep bandwidth from others that it does not use."""
+    def strands(self) -> bool:
+        """Whether stranded bandwidth counts, and there may be any."""
         return len(self._rates) > 1
 
     def cheapest(self, prices: NDArray[np.float64]) -> Cheapest:
@@ -101,17 +101,17 @@ class Ways:
             route: its links.
         """
         links = np.array(route)
-        if not self.held:
+        if not self.strands:
             return np.ones(len(links))
         rate = float(self._bandwidth[links].min())
-        return np.array([self._times(int(link), rate) for link in links])
+        return np.array([self._factor(int(link), rate) for link in links])
 
     def _at_rate(self, prices: NDArray, k: int) -> tuple[NDArray, NDArray]:
         """The cheapest ways whose links all have the rate, and the costs of a byte at it."""
         from gradweave.schedulers.unequal.cheapest_trees_kernel import cheapest_ways
 
         topology = self._topology
-        if self.held:
+        if self.strands:
             prices = prices * self._factors[k]
         cost, last = cheapest_ways(
             topology.first_link, topology.target, prices, topology.servers, topology.is_server
@@ -120,29 +120,29 @@ class Ways:
         np.fill_diagonal(cost, np.inf)
         return cost, last
 
-    def _all_held(self, rate: float) -> NDArray[np.float64]:
+    def _all_factors(self, rate: float) -> NDArray[np.float64]:
         """[L] how many times its bytes a transfer at a rate takes; infinite of a slower link."""
-        return np.array([self._times(link, rate) for link in range(len(self._bandwidth))])
+        return np.array([self._factor(link, rate) for link in range(len(self._bandwidth))])
 
-    def _times(self, link: int, rate: float) -> float:
+    def _factor(self, link: int, rate: float) -> float:
         """How many times its bytes a transfer at a rate takes of a link.
 
         With the link to itself, bandwidth over rate. Where others are as slow, as many as fit share
-        the link evenly. Only those count that another link holds back: two behind one slow port
-        come one by one.
+        the link evenly. Only those with another bottleneck count: two behind one slow port come one
+        by one.
         """
-        bandwidth, beside = float(self._bandwidth[link]), self._beside[link]
+        bandwidth, slower = float(self._bandwidth[link]), self._bottlenecks[link]
         if rate > bandwidth * (1 + ROUNDING):
             return np.inf
-        as_slow = int(np.searchsorted(beside, rate * (1 + ROUNDING), "right"))
+        as_slow = int(np.searchsorted(slower, rate * (1 + ROUNDING), "right"))
         at_once = min(int(bandwidth / rate * (1 + ROUNDING)), max(as_slow, 1))
         taken = bandwidth / (at_once * rate)
         return taken * self._weight if taken > 1 + ROUNDING else 1.0
 
-    def _partners(self) -> list[NDArray[np.float64]]:
-        """For each link the bandwidths, in order, of those that hold back transfers over it.
+    def _all_bottlenecks(self) -> list[NDArray[np.float64]]:
+        """For each link the bandwidths, ascending, of the bottlenecks of the routes over it.
 
-        Of the ways with fewest seconds a byte; each such link once.
+        Of the routes with the fewest seconds a byte; each bottleneck once.
         """
         slowest: list[dict[int, float]] = [{} for _ in self._bandwidth]
         cheapest = self.cheapest(1 / self._bandwidth)
@@ -154,16 +154,13 @@ class Ways:
         return [np.sort(np.array(list(each.values()))) for each in slowest]
 
 
-def keeps_from_others(topology: Topology) -> bool:
+def may_strand(topology: Topology) -> bool:
     """Whether some way over switches may have links of different bandwidths.
 
     Args:
         topology: the network.
     """
-    return (
-        topology.num_nodes > topology.num_servers
-        and len(np.unique(topology.bandwidth_bytes_per_s)) > 1
-    )
+    return len(topology.switches) > 0 and len(np.unique(topology.bandwidth_bytes_per_s)) > 1
 
 
 def _some(rates: NDArray) -> NDArray:

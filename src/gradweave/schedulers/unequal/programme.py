@@ -1,0 +1,209 @@
+"""The linear programme over trees, solved by column generation."""
+
+import abc
+import dataclasses
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import clock
+from gradweave.topology.topology import Topology
+
+Stage = Literal["reduce_scatter", "all_gather"]
+
+SLACK = 1e-3
+"""Time given up for shares that are more alike, relative to the least."""
+MAX_STEPS = 400
+SMOOTHING = 0.5
+"""How much of the best prices is in those at which trees are sought: at the programme's own, which
+jump from step to step, it takes more steps."""
+ROOTS_A_STEP = 8
+"""Roots whose trees a step adds: more make fewer steps and larger programmes."""
+LEAST_PRICE = 1e-7
+"""Of a link whose bandwidth is not scarce, relative to the mean: of ways and trees that cost the
+same, those of fewer links are taken."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tree:
+    """A tree that spans the servers, and how much of the gradient it carries."""
+
+    stage: Stage
+    """Leads to the root, or from it."""
+    root: int
+    """Rank of the server."""
+    parent: NDArray[np.int64]
+    """[N] rank of each server's next one towards the root; −1 at the root."""
+    routes: tuple[tuple[int, ...], ...]
+    """[N] links of each server's hop, in the order in which the data passes; none at the root."""
+    share: float = 0.0
+    """Of the gradient."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TreePacking:
+    """Trees that carry the gradient, and how long the busiest link takes for each byte of it."""
+
+    seconds_per_byte: float
+    """With all links busy as far as possible; latency left out."""
+    trees: tuple[Tree, ...]
+    """For each stage, shares that sum to one; for each root the same sum in both stages."""
+
+
+class Programme(abc.ABC):
+    """A linear programme over trees that is given its trees as they are needed.
+
+    Trees of root r carry w_r in each stage, Σ w = 1, over links that carry their bandwidths in each
+    of W windows of time; the length of the last window is minimised. A link of the largest
+    bandwidth carries the whole gradient in one unit of time. Subclasses say which trees are
+    cheapest at given prices, and when the time is near enough.
+
+    Args:
+        topology: the network.
+        stages: whose trees there are.
+        lengths: of the windows before the last, in units of time.
+        least_share: of each root.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        stages: tuple[Stage, ...],
+        lengths: NDArray[np.float64],
+        least_share: float = 0.0,
+    ) -> None:
+        from ortools.linear_solver import pywraplp
+
+        self._topology, self._stages = topology, stages
+        self._bandwidth = topology.bandwidth_bytes_per_s / topology.bandwidth_bytes_per_s.max()
+        solver = self._solver = pywraplp.Solver.CreateSolver("CLP")
+        infinity, servers = solver.infinity(), topology.num_servers
+        self._time = solver.NumVar(0, infinity, "")
+        solver.Objective().SetCoefficient(self._time, 1.0)
+        # Window by window, a row for each link.
+        self._on_link = [
+            solver.Constraint(-infinity, float(room))
+            for length in (*lengths.tolist(), 0.0)
+            for room in length * self._bandwidth
+        ]
+        last = self._on_link[-len(self._bandwidth) :]
+        for row, bandwidth in zip(last, self._bandwidth.tolist(), strict=True):
+            row.SetCoefficient(self._time, -bandwidth)
+        shares = self._shares = [solver.NumVar(least_share, 1, "") for _ in range(servers)]
+        together = solver.Constraint(1.0, 1.0)
+        self._of_root = {
+            stage: [solver.Constraint(0.0, infinity) for _ in shares] for stage in stages
+        }
+        for rank, share in enumerate(shares):
+            together.SetCoefficient(share, 1.0)
+            for rows in self._of_root.values():
+                rows[rank].SetCoefficient(share, -1.0)
+        self._trees: list[Tree] = []
+        self._carried: list = []  # the variable of each tree
+        self._solution: list[float] = []  # and its value, as last solved
+        self._link_prices: NDArray | None = None  # [W, L] of a byte, once solved
+        self._root_prices: dict[Stage, list[float]] = {}
+
+    def run(self, tolerance: float, deadline: float = math.inf) -> None:
+        """Adds trees until the programme's time is near the least.
+
+        Args:
+            tolerance: how near, relative to it.
+            deadline: of `clock.now`, at which to end in any case.
+        """
+        for _ in range(MAX_STEPS):
+            self._solve()
+            if self._is_near(tolerance) or clock.now() > deadline:
+                return
+            prices = self._prices()
+            smoothed = SMOOTHING * self._best_prices + (1 - SMOOTHING) * prices
+            if not self._add_cheapest(smoothed) and not self._add_cheapest(prices):
+                return  # none improves on these, as far as floats tell
+
+    _best_prices: NDArray
+    """[W, L] that prove the best bound known."""
+
+    @abc.abstractmethod
+    def _is_near(self, tolerance: float) -> bool:
+        """Whether the time as last solved is near the least."""
+
+    @abc.abstractmethod
+    def _add_cheapest(self, prices: NDArray) -> bool:
+        """Adds the trees of the roots that are cheapest at prices [W, L]; whether any improves."""
+
+    def _prices(self) -> NDArray:
+        """[W, L] the programme's own, as last solved."""
+        assert self._link_prices is not None
+        return relative(self._link_prices)
+
+    def _largest_share(self) -> object:
+        """A variable that no root's share exceeds."""
+        largest = self._solver.NumVar(0, 1, "")
+        for share in self._shares:
+            self._solver.Add(share <= largest)
+        return largest
+
+    def _solve(self) -> None:
+        if self._solver.Solve() != self._solver.OPTIMAL:
+            raise ArithmeticError("packing: the linear programme was not solved")
+        self._solution = [variable.solution_value() for variable in self._carried]
+        self._length = self._time.solution_value()
+        self._root_shares = np.array([share.solution_value() for share in self._shares])
+        prices = np.maximum([-row.dual_value() for row in self._on_link], 0.0)
+        self._link_prices = prices.reshape(-1, len(self._bandwidth))
+        for stage in self._stages:
+            self._root_prices[stage] = [row.dual_value() for row in self._of_root[stage]]
+
+    def _add(self, tree: Tree, rows: NDArray, times: NDArray, cost: float = 0.0) -> None:
+        """Adds a tree if the programme would gain by it: it costs less than its root's price.
+
+        Args:
+            tree: the tree.
+            rows: of `_on_link`, of each link of its routes; more than once where several pass it.
+            times: how many times its bytes it takes there.
+            cost: what it costs beside the links, in the objective.
+        """
+        rows, where = np.unique(rows, return_inverse=True)
+        times = np.bincount(where, times)
+        if self._link_prices is not None:
+            price = float(self._link_prices.reshape(-1)[rows] @ times) + cost
+            if price >= self._root_prices[tree.stage][tree.root] - 1e-12:
+                return
+        variable = self._solver.NumVar(0, self._solver.infinity(), "")
+        self._of_root[tree.stage][tree.root].SetCoefficient(variable, 1.0)
+        for row, taken in zip(rows.tolist(), times.tolist(), strict=True):
+            self._on_link[row].SetCoefficient(variable, taken)
+        self._solver.Objective().SetCoefficient(variable, cost)
+        self._trees.append(tree)
+        self._carried.append(variable)
+
+    def _packing(self, seconds_per_byte: float, *most: NDArray) -> TreePacking:
+        """The trees that carry something, as last solved.
+
+        Args:
+            seconds_per_byte: of the packing.
+            most: [N] that trees from or to each root carry, besides what those of both stages do.
+        """
+        carried = {stage: np.zeros(self._topology.num_servers) for stage in self._stages}
+        # Trees that were added after the programme was last solved carry nothing.
+        used = [pair for pair in zip(self._trees, self._solution, strict=False) if pair[1] > 0]
+        for tree, share in used:
+            carried[tree.stage][tree.root] += share
+        # Where bandwidth is left over, a stage's trees may carry more than their root's share.
+        rooted = np.minimum.reduce([*carried.values(), *most])
+        return TreePacking(
+            seconds_per_byte,
+            tuple(
+                dataclasses.replace(
+                    tree, share=share * rooted[tree.root] / carried[tree.stage][tree.root]
+                )
+                for tree, share in used
+            ),
+        )
+
+
+def relative(prices: NDArray) -> NDArray:
+    """Prices whose mean is one, all of them positive."""
+    return prices / max(float(prices.mean()), 1e-300) + LEAST_PRICE
