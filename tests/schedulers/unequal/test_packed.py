@@ -28,7 +28,7 @@ def test_the_event_model_takes_no_longer_than_the_clock_that_it_was_played_on(na
     parts = parts_of(topology, "all_reduce", gradient_bytes=GIGABYTE)
     search = _Search(topology, "all_reduce", GIGABYTE, np.inf, waiting=False)
     played = [
-        search._played(parts, cut, window * max(len(parts.root), 24))[1]
+        search._played(parts, cut, window * max(len(parts.root), 24), np.inf)[1]
         for cut in cuts_of(parts, 100)
         for window in (8, 16)
     ]

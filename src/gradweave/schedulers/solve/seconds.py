@@ -62,6 +62,8 @@ MAX_IN_PIECES = 100_000
 """Largest number of transfers of a stage for which more than one piece per server is tried."""
 MAX_OVERLAPPED = 100_000
 """Schedules with more transfers are not tried with overlapping stages."""
+OWN_SHARE = 1 / 3
+"""Of the time left, for a strategy that tries numbers of pieces itself: it would take all."""
 MAX_PACKED = 128
 """Servers up to which shares are looked for, where links are unequal: the programme's time grows
 with their cube and more."""
@@ -311,7 +313,7 @@ class _Search:
             yield self._schedule(with_fewer, network), with_fewer
 
     def _schedule(self, scheduler: Scheduler, topology: Topology) -> Schedule:
-        left = self.deadline - clock.now()
+        left = (self.deadline - clock.now()) * (OWN_SHARE if scheduler.own_pieces else 1.0)
         return scheduler.schedule(
             topology,
             collective=self.collective,

@@ -41,6 +41,8 @@ STRANDED = (1.1, 1.0, 1.5, 0.0)
 of the others' runs early."""
 PROBE, KEPT = 512, 2
 """Pieces in which packings are compared, and how many of them are then cut finer and finer."""
+HOPEFUL = 1.1
+"""How many times the best so far another packing's coarser pieces may take to be cut finer."""
 ORDER = 1.0
 """How much the order of pieces counts beside the urgency of their links."""
 BETWEEN = (2**-0.5, 2**-0.25, 2**0.25, 2**0.5)
@@ -91,7 +93,7 @@ class Packed(Scheduler):
         )
         packings = search.in_time(self._packings(topology, collective, deadline))
         if self.pieces is None and len(packings) > KEPT:
-            packings = search.best_of(packings, PROBE)
+            packings = search.best_of(packings)
         for parts in packings:
             search.cut(parts, self._counts(parts))
             if search.out_of_time:
@@ -163,7 +165,6 @@ class _Search:
         self._collective: Collective = collective
         self._gradient_bytes, self._deadline = gradient_bytes, deadline
         self._best: _Candidate | None = None
-        self._until = math.inf
         switched = len(topology.switches) > 0
         self._by_turns = switched and math.isfinite(gradient_bytes) and not waiting
 
@@ -185,14 +186,16 @@ class _Search:
                 break
         return there
 
-    def best_of(self, packings: list[Parts], pieces: int) -> list[Parts]:
-        """The packings that are fastest in so many pieces, `KEPT` of them, the best first."""
-        fastest = []
+    def best_of(self, packings: list[Parts]) -> list[Parts]:
+        """The packings that are fastest in `PROBE` pieces, `KEPT` of them, the best first.
+
+        Those that take the same time are the same, and one of them is enough.
+        """
+        taken: dict[float, Parts] = {}
         for parts in packings:
-            taken = [candidate.seconds for candidate in self._candidates(parts, pieces)]
-            fastest.append(min(taken))
-        order = sorted(range(len(packings)), key=lambda i: fastest[i])
-        return [packings[i] for i in order[:KEPT]]
+            if self._best is None or not self.out_of_time:
+                taken.setdefault(self._try(parts, PROBE, math.inf), parts)
+        return [taken[fastest] for fastest in sorted(taken)[:KEPT]]
 
     def cut(self, parts: Parts, counts: list[int]) -> None:
         """Cuts parts finer and finer for as long as that is worth it.
@@ -202,18 +205,15 @@ class _Search:
             counts: numbers of pieces to try, in this order.
         """
         fastest, patience = math.inf, PATIENCE
-        self._until = math.inf if self._best is None or self._waiting else self._best.seconds
+        known = math.inf if self._best is None or self._waiting else self._best.seconds
         for pieces in counts:
-            before = fastest
-            for candidate in self._candidates(parts, pieces):
-                fastest = min(fastest, candidate.seconds)
-                self._until = min(self._until, fastest)
-                if self._best is None or candidate.seconds < self._best.seconds:
-                    self._best = candidate
+            before, begun = fastest, clock.now()
+            fastest = min(fastest, self._try(parts, pieces, min(fastest, HOPEFUL * known)))
             patience = PATIENCE if fastest < before * (1 - WORTH) else patience - 1
             # With few pieces for each tree, more of them also bring shares nearer to the best.
             enough = patience <= 0 and pieces > PER_TREE * len(parts.root)
-            if self.out_of_time or enough:
+            next_s = 2 * (clock.now() - begun)  # the next has twice as many pieces
+            if enough or clock.now() + next_s > self._deadline:
                 break
 
     def cut_between(self) -> None:
@@ -223,13 +223,34 @@ class _Search:
             if not self.out_of_time:
                 self.cut(best.parts, [round(best.pieces * factor)])
 
-    def _candidates(self, parts: Parts, pieces: int) -> Iterator[_Candidate]:
+    def _try(self, parts: Parts, pieces: int, until: float) -> float:
+        """Seconds of the fastest of these pieces' schedules, and keeps it if it is the best.
+
+        Args:
+            parts: with their trees.
+            pieces: about how many they are cut into.
+            until: seconds beyond which a schedule is given up.
+        """
+        fastest = math.inf
+        for candidate in self._candidates(parts, pieces, until):
+            fastest = min(fastest, candidate.seconds)
+            if self._best is None or candidate.seconds < self._best.seconds:
+                self._best = candidate
+            if self.out_of_time:
+                break
+        return fastest
+
+    def _candidates(self, parts: Parts, pieces: int, until: float) -> Iterator[_Candidate]:
         periodic = periodic_cut(parts, pieces) if self._by_turns else None
         if periodic is not None:  # first, since it is quick, and ends others that take longer
-            yield self._in_turns(parts, periodic, pieces)
+            candidate = self._in_turns(parts, periodic, pieces)
+            until = min(until, candidate.seconds)
+            yield candidate
         for cut in cuts_of(parts, pieces):
             for under_way in self._under_way(parts, cut):
-                yield _Candidate(parts, cut, *self._played(parts, cut, under_way), pieces)
+                start, taken = self._played(parts, cut, under_way, until)
+                until = min(until, taken)
+                yield _Candidate(parts, cut, start, taken, pieces)
 
     def _under_way(self, parts: Parts, cut: Cut) -> list[int]:
         """Numbers of pieces under way at one time to try.
@@ -240,7 +261,9 @@ class _Search:
             return [len(cut.part)]
         return [window * max(len(parts.root), FEW_PARTS) for window in WINDOWS]
 
-    def _played(self, parts: Parts, cut: Cut, under_way: int) -> tuple[NDArray[np.float64], float]:
+    def _played(
+        self, parts: Parts, cut: Cut, under_way: int, until: float
+    ) -> tuple[NDArray[np.float64], float]:
         from gradweave.schedulers.unequal.playing_kernel import play
 
         wires, gradient_bytes = parts.wires, self._gradient_bytes
@@ -249,7 +272,7 @@ class _Search:
             wires = wires._replace(overhead=nothing, latency=nothing)
             gradient_bytes = float(wires.bandwidth.max())
         sizes = cut.share * gradient_bytes
-        return play(parts.trees, wires, cut.part, sizes, ORDER, under_way, self._until)
+        return play(parts.trees, wires, cut.part, sizes, ORDER, under_way, until)
 
     def _in_turns(self, parts: Parts, cut: Cut, pieces: int) -> _Candidate:
         turn = turns(parts, cut)

@@ -66,6 +66,12 @@ class _State(NamedTuple):
     """[L] whether the link is among those to look at."""
     to_look: NDArray[np.int64]
     """[L+1] those links, and at the end how many they are."""
+    slowest: NDArray[np.float64]
+    """[L] least rate of a transfer over the link: with less left, it can take none."""
+    best: NDArray[np.int64]
+    """[L] the most urgent transfer of each link to look at, in their order, or −1."""
+    urgency: NDArray[np.float64]
+    """[L] and how urgent it was when last looked for; by now it may be less so."""
 
 
 @kernel
@@ -154,6 +160,10 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats) -> _State:
     """Nothing has begun."""
     links, per_piece = len(wires.bandwidth), trees.hop.shape[1]
     waits, load = np.empty(len(part) * per_piece, np.int64), np.zeros(links)
+    slowest = np.full(links, np.inf)
+    for hop in range(len(wires.rate)):
+        for i in range(wires.first[hop], wires.first[hop + 1]):
+            slowest[wires.links[i]] = min(slowest[wires.links[i]], wires.rate[hop])
     for p in range(len(part)):
         for m in range(per_piece):
             waits[p * per_piece + m] = trees.waits[part[p], m] + (trees.ready[part[p], m] > 0.0)
@@ -169,6 +179,9 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats) -> _State:
         np.full(len(waits), -1),
         np.zeros(links, np.bool_),
         np.zeros(links + 1, np.int64),
+        slowest,
+        np.full(links, -1),
+        np.zeros(links),
     )
 
 
@@ -232,34 +245,73 @@ def _start_all(
     """Starts what the links to look at have room for; when the last of it arrives.
 
     The most urgent of all first: each link by itself would take what waits for it, and keep a
-    server at its other end from what is more urgent there.
+    server at its other end from what is more urgent there. What starts makes others only less
+    urgent, so that after it a link's chain is gone through again only when it seems to come first.
     """
-    per_piece, last = trees.hop.shape[1], 0.0
-    to_look, looks = state.to_look, state.to_look[-1]
-    while True:
-        chosen, link, highest = -1, -1, 0.0
-        for k in range(looks):
-            t, urgency = _most_urgent(trees, wires, state, part, late, to_look[k])
-            if t >= 0 and (chosen < 0 or urgency > highest):
-                chosen, link, highest = t, to_look[k], urgency
-        if chosen < 0:
-            break
-        _take(state, link, chosen)
-        p, hop = chosen // per_piece, _hop(trees, part, chosen)
-        for i in range(wires.first[hop], wires.first[hop + 1]):
-            used = wires.links[i]
-            state.left[used] -= wires.rate[hop]
-            state.load[used] -= wires.overhead[hop] + size[p] / wires.bandwidth[used]
-        start[chosen] = now
-        free = float(now + wires.overhead[hop] + size[p] / wires.rate[hop])
-        arrival = float(free + wires.latency[hop])
-        heapq.heappush(events, (free, 3 * chosen + FREED))
-        heapq.heappush(events, (arrival, 3 * chosen + ARRIVED))
-        last = max(last, arrival)
+    last, looks = 0.0, state.to_look[-1]
     for k in range(looks):
-        state.looked[to_look[k]] = False
-    to_look[-1] = 0
+        _look(trees, wires, state, part, late, k)
+    while True:
+        k = _first_of_all(trees, wires, state, part, late)
+        if k < 0:
+            break
+        last = max(last, _start(trees, wires, state, part, size, now, k, start, events))
+    for k in range(looks):
+        state.looked[state.to_look[k]] = False
+    state.to_look[-1] = 0
     return last
+
+
+@kernel(inner=True)
+def _look(trees: Trees, wires: Wires, state: _State, part: Integers, late: float, k: int) -> None:
+    """Finds what is most urgent at the k-th link to look at."""
+    link = state.to_look[k]
+    state.best[k] = -1
+    if state.slowest[link] <= state.left[link] * (1 + ROUNDING):
+        state.best[k], state.urgency[k] = _most_urgent(trees, wires, state, part, late, link)
+
+
+@kernel(inner=True)
+def _first_of_all(trees: Trees, wires: Wires, state: _State, part: Integers, late: float) -> int:
+    """Which link to look at has the most urgent transfer of all, as things are now, or −1."""
+    looks, seen = state.to_look[-1], -1
+    while True:
+        first = -1
+        for k in range(looks):
+            if state.best[k] >= 0 and (first < 0 or state.urgency[k] > state.urgency[first]):
+                first = k
+        if first == seen:
+            return first
+        _look(trees, wires, state, part, late, first)
+        seen = first
+
+
+@kernel(inner=True)
+def _start(
+    trees: Trees,
+    wires: Wires,
+    state: _State,
+    part: Integers,
+    size: Floats,
+    now: float,
+    k: int,
+    start: Floats,
+    events: list[tuple[float, int]],
+) -> float:
+    """Starts the most urgent transfer of the k-th link to look at; when it arrives."""
+    chosen = state.best[k]
+    _take(state, state.to_look[k], chosen)
+    p, hop = chosen // trees.hop.shape[1], _hop(trees, part, chosen)
+    for i in range(wires.first[hop], wires.first[hop + 1]):
+        used = wires.links[i]
+        state.left[used] -= wires.rate[hop]
+        state.load[used] -= wires.overhead[hop] + size[p] / wires.bandwidth[used]
+    start[chosen] = now
+    free = float(now + wires.overhead[hop] + size[p] / wires.rate[hop])
+    arrival = float(free + wires.latency[hop])
+    heapq.heappush(events, (free, 3 * chosen + FREED))
+    heapq.heappush(events, (arrival, 3 * chosen + ARRIVED))
+    return arrival
 
 
 @kernel(inner=True)
