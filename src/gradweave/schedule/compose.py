@@ -1,6 +1,5 @@
 """Turning one stage into the other, and joining both into an all-reduce."""
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -137,22 +136,18 @@ def overlap(schedule: Schedule) -> Schedule:
     """
     if schedule.collective != "all_reduce":
         raise ScheduleError(f"overlap: expected all_reduce, got {schedule.collective}")
+    from gradweave.schedule.overlap_kernel import earliest_rounds
+
     topology = schedule.topology
     links, transfer = schedule.route_links
-    start = np.searchsorted(transfer, np.arange(schedule.num_transfers + 1))
-    load = np.zeros((schedule.rounds, len(topology.source)), np.int32)
-    ready = np.zeros((topology.num_nodes, schedule.pieces), np.int32)
-    last_sent = np.zeros_like(ready)
-    rounds = schedule.round.copy()
-    for at, (low, high) in enumerate(pairwise(schedule.round_offsets.tolist())):
-        last_sent[schedule.source[low:high], schedule.piece[low:high]] = at
-        for t in range(low, high):
-            used, piece = links[start[t] : start[t + 1]], schedule.piece[t]
-            cell = (schedule.target[t], piece)
-            if schedule.op[t] == COPY:
-                first = max(ready[schedule.source[t], piece], ready[cell], last_sent[cell])
-                room = (load[first : at + 1, used] < topology.capacity[used]).all(axis=1)
-                rounds[t] = first + room.argmax() if room.any() else at
-            load[rounds[t], used] += 1
-            ready[cell] = max(ready[cell], rounds[t] + 1)
+    rounds = earliest_rounds(
+        schedule.round_offsets.astype(np.int64),
+        links.astype(np.int64),
+        np.searchsorted(transfer, np.arange(schedule.num_transfers + 1)),
+        *(column.astype(np.int64) for column in (schedule.source, schedule.target, schedule.piece)),
+        schedule.op == COPY,
+        topology.capacity.astype(np.int64),
+        topology.num_nodes,
+        schedule.pieces,
+    )
     return schedule.replace(round=rounds)

@@ -1,0 +1,81 @@
+"""The loop of `gradweave.schedule.overlap`."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+
+
+@kernel
+def earliest_rounds(
+    round_offsets: NDArray[np.int64],
+    links: NDArray[np.int64],
+    first_link: NDArray[np.int64],
+    source: NDArray[np.int64],
+    target: NDArray[np.int64],
+    piece: NDArray[np.int64],
+    copies: NDArray[np.bool_],
+    capacity: NDArray[np.int64],
+    nodes: int,
+    pieces: int,
+) -> NDArray[np.int64]:
+    """The earliest round of each copy, in the schedule's order; reduces stay in theirs.
+
+    Right because a copy moves only to a round before its own, not before its source has the piece,
+    nor before what it overwrites was written and sent on, and only where its route has room beside
+    what came before it in order. Takes at most transfers x rounds x hops.
+
+    Args:
+        round_offsets: [rounds+1] where each round's transfers start.
+        links: of all routes, one after the other.
+        first_link: [T+1] where each transfer's start.
+        source: [T] node.
+        target: [T] node.
+        piece: [T] number.
+        copies: [T] whether it is one.
+        capacity: [L] of each link.
+        nodes: how many there are.
+        pieces: how many there are.
+    """
+    rounds = len(round_offsets) - 1
+    load = np.zeros((rounds, len(capacity)), np.int32)
+    ready = np.zeros((nodes, pieces), np.int32)
+    last_sent = np.zeros((nodes, pieces), np.int32)
+    taken = np.empty(len(source), np.int64)
+    for at in range(rounds):
+        low, high = round_offsets[at], round_offsets[at + 1]
+        for t in range(low, high):
+            last_sent[source[t], piece[t]] = at
+        for t in range(low, high):
+            taken[t] = at
+            if copies[t]:
+                first = max(
+                    ready[source[t], piece[t]],
+                    ready[target[t], piece[t]],
+                    last_sent[target[t], piece[t]],
+                )
+                for sooner in range(first, at):
+                    if _has_room(load, links, first_link, capacity, sooner, t):
+                        taken[t] = sooner
+                        break
+            for i in range(first_link[t], first_link[t + 1]):
+                load[taken[t], links[i]] += 1
+            now = ready[target[t], piece[t]]
+            ready[target[t], piece[t]] = max(now, taken[t] + 1)
+    return taken
+
+
+@kernel(inner=True)
+def _has_room(
+    load: NDArray[np.int32],
+    links: NDArray[np.int64],
+    first_link: NDArray[np.int64],
+    capacity: NDArray[np.int64],
+    at: int,
+    t: int,
+) -> bool:
+    """Whether each link of a transfer's route can carry it in a round."""
+    for i in range(first_link[t], first_link[t + 1]):
+        if load[at, links[i]] >= capacity[links[i]]:
+            return False
+    return True
