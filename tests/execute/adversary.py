@@ -24,6 +24,7 @@ from gradweave.execute.program import meets_others
 from gradweave.execute.reference import Combine
 from gradweave.execute.tracker import Tracker
 from gradweave.schedule import Schedule
+from gradweave.simulate.seconds import rates
 
 RUBBISH = 0xBAD
 # Plain numbers: comparing with members of an enumeration takes most of a machine's time.
@@ -231,7 +232,7 @@ class _Server:
         self._memories = facts.memories
         self._users: dict[Memory, list[tuple[int, bool]]] = collections.defaultdict(list)
         self._under_way = 0
-        self._on_links = collections.Counter[tuple[int, bool]]()
+        self._on_links: dict[tuple[int, bool], list[float]] = collections.defaultdict(list)
         self._end_links = facts.end_links
         self._at_once = program.at_once
 
@@ -250,11 +251,13 @@ class _Server:
 
     def count(self, action: int) -> None:
         """Notes that a message is under way."""
-        link, most = self._end_links[action]
-        self._on_links[link] += 1
+        link, share, capacity, ahead = self._end_links[action]
+        under_way = self._on_links[link]
+        under_way.append(share)
         self._under_way += 1
-        if self._on_links[link] > most:
-            raise CaughtError(f"server {self.rank} has more than {most} messages on a link")
+        carried = sorted(under_way)[: max(len(under_way) - ahead, 0)]
+        if len(carried) > capacity and sum(carried) > 1 + 1e-6:
+            raise CaughtError(f"server {self.rank} has more messages on a link than it carries")
         if self._under_way > self._at_once:
             raise CaughtError(f"server {self.rank} has more messages under way than it says")
 
@@ -263,9 +266,15 @@ class _Server:
         for use in self._memories[action]:
             self._users[use[0]].remove((action, use[1]))
         if self.kind[action] not in LOCAL:
-            self._on_links[self._end_links[action][0]] -= 1
+            link, share, _, _ = self._end_links[action]
+            self._on_links[link].remove(share)
             self._under_way -= 1
         self.done[action] = True
+
+
+EndLink = tuple[tuple[int, bool], float, int, int]
+"""Of a message: the link direction at its server's end, the share of it that the message takes, the
+direction's capacity, and how many messages more may wait ahead."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,8 +290,7 @@ class _Facts:
     number: list[Number]
     memories: list[list[tuple[Memory, bool]]]
     """What it reads, or writes (True)."""
-    end_links: list[tuple[tuple[int, bool], int]]
-    """The link direction at its server's end, and how many it may have there."""
+    end_links: list[EndLink]
 
 
 @functools.lru_cache(maxsize=128)
@@ -324,13 +332,16 @@ def _numbers(program: Program) -> list[Number]:
 
 def _end_links(
     program: Program, kinds: list[int], transfers: list[int], ahead: int
-) -> list[tuple[tuple[int, bool], int]]:
-    links, capacity = _links(program.schedule), program.schedule.topology.capacity.tolist()
+) -> list[EndLink]:
+    topology, rate = program.schedule.topology, rates(program.schedule)
+    links, capacity = _links(program.schedule), topology.capacity.tolist()
     found = []
     for kind, row in zip(kinds, transfers, strict=True):
         sends = kind == SEND
         link = links[row][0 if sends else -1]
-        found.append(((link, sends), capacity[link] + (max(ahead, 1) if sends else ahead)))
+        share = float(rate[row] / topology.bandwidth_bytes_per_s[link])
+        more = max(ahead, 1) if sends else ahead
+        found.append(((link, sends), share, capacity[link], more))
     return found
 
 

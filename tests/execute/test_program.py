@@ -457,3 +457,19 @@ def test_one_stage_ends_with_one_holder_or_copies():
     for collective in COLLECTIVES[1:]:
         for strategy in ("ring", "merged", "recursive doubling"):
             assert same_bits(made("hypercube:3", strategy, collective))
+
+
+def test_a_fast_link_carries_several_slow_transfers_at_once():
+    star = gw.topology.star(5)
+    slow = np.isin(star.source, (1, 2)) | np.isin(star.target, (1, 2))
+    bandwidth = np.where(slow, 0.5, 1.0) * star.bandwidth_bytes_per_s
+    uneven = dataclasses.replace(star, bandwidth_bytes_per_s=bandwidth)
+    schedule = from_spec("parameter_server").schedule(uneven)
+    even, run = (
+        [Program.of(each, rank) for rank in range(5)]
+        for each in (schedule.replace(topology=star), schedule)
+    )
+    more = [fast.at_once - plain.at_once for fast, plain in zip(run, even, strict=True)]
+    assert more[1] == more[2] == 0  # the slow ones
+    assert more[3] == more[4] == 2  # one more to them, and one more from them
+    survives(schedule, range(6))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gradweave.errors import InvalidScheduleError, OptionError, ScheduleError
 from gradweave.execute.reference import play
 from gradweave.schedule.schedule import COPY, Schedule
+from gradweave.simulate.seconds import rates
 from gradweave.topology.topology import Integers
 from gradweave.verify.verify import verify
 
@@ -40,6 +41,8 @@ FAR_S = 1e-3
 """Latency of a route from which on a message's announcement is worth sending early."""
 _MOST_EARLY = 16
 """Messages that a server may announce on a link before their turn, at most."""
+ROUNDING = 1e-9
+"""Relative error of sums of rates."""
 LOCAL = (Action.REDUCE, Action.COPY)
 """Actions without a message."""
 
@@ -53,9 +56,10 @@ class Program:
     the schedule's order however the messages arrive, and every run gives the same bits.
 
     It also waits for its turn on its server's link: a link direction of capacity c has no more than
-    c + `ahead` transfers of one server under way. That keeps the scheduler's order where more is
-    ready than the link can carry. An action waits for earlier rounds alone, or, a reduction, for
-    sends and receives of its round; so no two servers can wait for each other forever.
+    c + `ahead` transfers of one server under way, or as many as their rates leave room for, where
+    other links are slower. That keeps the scheduler's order where more is ready than the link can
+    carry. An action waits for earlier rounds alone, or, a reduction, for sends and receives of its
+    round; so no two servers can wait for each other forever.
 
     From far away, the announcement that a receiver is ready takes long too, so it is sent before
     the turn: for as many messages as the link carries in a round trip; and, where those under way
@@ -229,6 +233,9 @@ class _ProgramBuilder:
         self._write: dict[int, int] = {}  # by piece: the last action that wrote to it
         self._reads: dict[int, list[int]] = {}  # by piece: sends since then
         self._turns: dict[tuple[int, bool], list[int]] = {}  # by link and way: actions, in order
+        self._ended: dict[tuple[int, bool], int] = {}  # of these, how many the last one waited for
+        self._fits: dict[int, int] = {}  # by row: its server's last transfers that share its link
+        self._rooms: dict[tuple[int, bool], int] = {}  # by link and way: the most of a row
         self._freed: dict[int, list[int]] = {}  # by link: reductions that empty its places
         self._first_place: dict[int, int] = {}
         self._places = 0
@@ -242,7 +249,9 @@ class _ProgramBuilder:
         self._most = int(np.diff(starts, append=len(mine)).max(initial=self._most))
         sends = schedule.source[mine] == self._server
         out_link, in_link = _end_links(schedule, mine)
-        self._most_early = self._early_by_link(mine, np.where(sends, out_link, in_link), sends)
+        link = np.where(sends, out_link, in_link)
+        self._most_early = self._early_by_link(mine, link, sends)
+        self._find_room(mine, link, sends)
         for first, last in zip(starts, [*starts[1:], len(mine)], strict=True):
             rows = range(first, last)
             self._round_starts = len(self._rows)
@@ -281,6 +290,26 @@ class _ProgramBuilder:
             most[key] = max(most.get(key, 0), int(self._early[row]))
         come = collections.Counter(keys)
         return {key: min(early, come[key]) for key, early in most.items()}
+
+    def _find_room(self, rows: NDArray, links: NDArray, sends: NDArray) -> None:
+        """How many of this server's transfers a link carries at once, the last of them each row.
+
+        As many as its capacity, and more where their rates, which other links of their routes
+        limit, leave bandwidth; as in `gradweave.simulate.event_seconds`.
+        """
+        bandwidth = self._schedule.topology.bandwidth_bytes_per_s.tolist()
+        taken: dict[tuple[int, bool], collections.deque[float]] = {}
+        rate = rates(self._schedule)[rows].tolist()
+        for row, link, out, mine in zip(
+            rows.tolist(), links.tolist(), sends.tolist(), rate, strict=True
+        ):
+            together = taken.setdefault((link, out), collections.deque())
+            together.append(mine)
+            while sum(together) > bandwidth[link] * (1 + ROUNDING) and len(together) > 1:
+                together.popleft()
+            self._fits[row] = len(together)
+            room = self._room(row, link)
+            self._rooms[link, out] = max(self._rooms.get((link, out), 0), room)
 
     def _send(self, row: int, link: int) -> None:
         piece = int(self._schedule.piece[row])
@@ -326,15 +355,21 @@ class _ProgramBuilder:
         return len(self._rows) - 1
 
     def _turn(self, row: int, link: int, *, out: bool) -> list[int]:
-        """The action that must be complete before one more may start on a link."""
+        """The actions that must be complete before one more may start on a link."""
         turns = self._turns.setdefault((link, out), [])
-        back, early = self._at_once(link, out=out), int(self._early[row])
-        if not out:
-            back = self._room(link) + max(self._ahead, early - 1)
+        early, back = int(self._early[row]), self._room(row, link)
+        if out:
+            back += self._waiting(link)
+        else:
+            back += max(self._ahead, early - 1)
             peer = self._schedule.topology.rank[self._schedule.source[row]]
             if early > self._ahead and all(self._rows[turn][3] == peer for turn in turns[-back:]):
                 back += 1
-        return [turns[-back]] if len(turns) >= back else []
+        end = max(len(turns) + 1 - back, 0)
+        # Fewer may fit than before this one: then several must have ended.
+        first = min(self._ended.get((link, out), 0), max(end - 1, 0))
+        self._ended[link, out] = max(end, self._ended.get((link, out), 0))
+        return turns[first:end]
 
     def _place(self, link: int) -> tuple[int, list[int]]:
         """A place of scratch memory for what comes over a link, and what must free it first."""
@@ -348,14 +383,22 @@ class _ProgramBuilder:
 
     def _at_once(self, link: int, *, out: bool = False) -> int:
         """Transfers that one server has under way on a link, of however large a capacity."""
-        # A send may wait ahead where its receiver is not yet ready, which costs the link nothing,
-        # and tells soon when the receiver is gone. Those of far servers are ready before.
-        early = self._most_early.get((link, out), 0)
-        return self._room(link) + max(self._ahead, int(not early) if out else early)
+        if out:
+            return self._rooms[link, out] + self._waiting(link)
+        return self._rooms[link, out] + max(self._ahead, self._most_early.get((link, out), 0))
 
-    def _room(self, link: int) -> int:
+    def _waiting(self, link: int) -> int:
+        """Sends that may wait ahead of their turn.
+
+        One where its receiver is not yet ready, which costs the link nothing, and tells soon when
+        the receiver is gone. Those of far servers are ready before.
+        """
+        return max(self._ahead, int(not self._most_early.get((link, True), 0)))
+
+    def _room(self, row: int, link: int) -> int:
         # A round's transfers never wait for each other's turns: there is room for all of them.
-        return min(int(self._schedule.topology.capacity[link]), self._most)
+        room = min(int(self._schedule.topology.capacity[link]), self._most)
+        return max(room, self._fits[row])
 
 
 def _early(schedule: Schedule, gradient_bytes: float | None) -> NDArray[np.int64]:

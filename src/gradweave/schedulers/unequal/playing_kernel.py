@@ -280,7 +280,7 @@ def _first_of_all(trees: Trees, wires: Wires, state: _State, part: Integers, lat
         for k in range(looks):
             if state.best[k] >= 0 and (first < 0 or state.urgency[k] > state.urgency[first]):
                 first = k
-        if first == seen:
+        if first < 0 or first == seen:
             return first
         _look(trees, wires, state, part, late, first)
         seen = first
