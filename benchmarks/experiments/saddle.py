@@ -1,6 +1,6 @@
 """Saddle points over gossip: floors, methods without them, messages of four bits, and theory.
 
-    python benchmarks/experiments/saddle.py
+    python benchmarks/experiments/saddle.py [--part NAME ...]
 
 `networks`: min over x, max over y of the mean of xᵀA_m y + b_mᵀx + c_mᵀy, 16 workers, 10 + 10
 numbers, A_m = I + 0.1·G_m with standard normal G_m, ‖z⁰ − z*‖² = 0.8. 8,000 iterations of the
@@ -13,13 +13,17 @@ error.
 `methods`: the same on a ring with a strongly monotone part, for each method. `messages`: 256 + 256
 numbers in single precision, messages of 4 bits beside whole ones. `slopes`: the floor of the
 published method, one of rate, p, local steps and noise varied at a time, and the exponents fitted;
-averages of a monotone problem, and the operator's size on one of Minty's kind, against iterations.
-`many`: 256 workers on one device.
+averages of a monotone problem, and the operator's size on one of Minty's kind, against iterations,
+and their floors with one of p, local steps and noise varied at a time. `many`: 256 workers on one
+device and one core. Parts that are not named are kept as they were recorded.
 """
 
+import argparse
+import json
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +35,8 @@ import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
-from record import RESULTS, record
+from processes import printed_json
+from record import RESULTS, load, record
 
 from gradweave import aggregate, saddle
 from gradweave.aggregate import MixingMatrix
@@ -259,11 +264,7 @@ def floors() -> list[dict[str, Any]]:
     for what, (bound, values, measure) in cases.items():
         found = [float(measure(value).mean()) for value in values]
         shown = [aggregate.contraction(lazy(x), 1).p for x in values] if what[0] == "p" else values
-        rows.append({
-            "what": what, "values": shown, "errors": found,
-            "exponent": exponent(shown, found), "bound": bound,
-        })  # fmt: skip
-        print(rows[-1], flush=True)
+        rows.append(fitted(what, shown, found, bound))
     return rows
 
 
@@ -300,23 +301,91 @@ def against_iterations() -> list[dict[str, Any]]:
     rows = []
     for what, (bound, measure) in cases.items():
         found = [measure(count) for count in counts]
-        rows.append({
-            "what": what, "values": counts, "errors": found,
-            "exponent": exponent(counts, found), "bound": bound,
-        })  # fmt: skip
-        print(rows[-1], flush=True)
+        rows.append(fitted(what, counts, found, bound))
     return rows
 
 
+RATE, TWIST = 0.02, 0.3
+"""Of the floors of problems that are not strongly monotone; how much Minty operators differ."""
+LATE = 20_000
+"""Iterations of which the second half is looked at, when what is left of the start is small."""
+
+
+def gap_late(of: saddle.Problem, rate: float, mixing: MixingMatrix, h: int = 1) -> float:
+    """‖F(average)‖, as in `against_iterations`, of the second half of the iterations."""
+    solver = saddle.Solver(of, saddle.ExtraGradient(rate), mixing, local_steps=h)
+    half = solver.run(solver.init(jax.random.key(0)), LATE // 2)
+    whole = solver.run(half, LATE // 2)
+    average = aggregate.consensus(2 * whole.average - half.average)
+    matrix, offset = (part.mean(0) for part in of.data)
+    return float(jnp.linalg.norm(matrix @ average + offset))
+
+
+def operator_late(of: saddle.Problem, rate: float, mixing: MixingMatrix, h: int = 1) -> float:
+    """Mean of ‖F(z̄)‖² over the second half of the iterations."""
+    solver = saddle.Solver(of, saddle.ExtraGradient(rate), mixing, local_steps=h)
+    exact = saddle.minty(N, 20, 0.0)
+
+    def step(state: saddle.SolverState, _: None) -> tuple[saddle.SolverState, jax.Array]:
+        return solver.step(state), saddle.residual(exact, aggregate.consensus(state.z))
+
+    half = solver.run(solver.init(jax.random.key(0)), LATE // 2)
+    return float(jax.jit(lambda s: jax.lax.scan(step, s, None, LATE // 2))(half)[1].mean())
+
+
+def weaker_floors() -> list[dict[str, Any]]:
+    """Of a monotone problem and one of Minty's kind; p, H and σ varied one at a time.
+
+    Noise of a monotone problem is seen at the rate that theory has for it, which falls with it.
+    """
+    few = SEEDS[:4]
+    minty = [saddle.minty(N, 20, 1.0, twist=TWIST, seed=0)]
+    kinds: dict[str, tuple[float, Any]] = {
+        "monotone: gap": (1, lambda *case: mean(gap_late(problem(s), *case) for s in few)),
+        "Minty: mean of ‖F(z̄)‖²": (2, lambda *case: operator_late(minty[0], *case)),
+    }
+    shares, local, noises = [1.0, 0.5, 0.25], [1, 2, 4], [0.5, 1.0, 2.0]
+    p = [aggregate.contraction(lazy(share), 1).p for share in shares]
+    rows = []
+    for kind, (power, measure) in kinds.items():
+        found = [measure(RATE, lazy(share)) for share in shares]
+        rows.append(fitted(f"{kind}, p", p, found, -power))
+        found = [measure(RATE, RING, h) for h in local]
+        rows.append(fitted(f"{kind}, H", local, found, power))
+    found = [
+        mean(gap_late(problem(s, 0.0, noise=x), 3 / (x * LATE**0.5), RING) for s in few)
+        for x in noises
+    ]
+    rows.append(fitted("monotone: gap, noise σ, rate in proportion to 1/σ", noises, found, 1))
+    found = [operator_late(saddle.minty(N, 20, 0.0, noise=x), RATE, RING) for x in noises]
+    rows.append(fitted("Minty: mean of ‖F(z̄)‖², noise σ", noises, found, 2))
+    return rows
+
+
+def mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def fitted(what: str, values: Sequence[float], found: list[float], bound: float) -> dict[str, Any]:
+    """A row of the table of slopes."""
+    row = {
+        "what": what, "values": list(values), "errors": found,
+        "exponent": exponent(list(values), found), "bound": bound,
+    }  # fmt: skip
+    print(row, flush=True)
+    return row
+
+
 def many() -> dict[str, Any]:
-    """256 workers on one device: an iteration's time over that of 16, and its memory."""
-    seconds, memory = {}, {}
+    """256 workers on one device and one core: an iteration's time over that of 16, and memory."""
+    seconds, memory, data = {}, {}, {}
     for workers in (16, 256):
         of = saddle.bilinear(workers, 100, 0.3, strength=STRENGTH)
         solver = saddle.Solver(of, saddle.Tracked(0.1), MixingMatrix.ring(workers))
         state = solver.init(jax.random.key(0))
         compiled = jax.jit(solver.step).lower(state).compile()
         memory[workers] = compiled.memory_analysis().temp_size_in_bytes
+        data[workers] = sum(leaf.nbytes for leaf in jax.tree.leaves((of.data, state)))
         state = jax.block_until_ready(compiled(state))
         best = []
         for _ in range(20):
@@ -326,23 +395,44 @@ def many() -> dict[str, Any]:
         seconds[workers] = min(best)
     result = {
         "size": 200,
+        "cores": len(os.sched_getaffinity(0)),
         "times_of_16": seconds[256] / seconds[16],
         "iterations_per_s": 1 / seconds[256],
         "temporary_mib": memory[256] / 2**20,
+        "data_and_state_mib": data[256] / 2**20,
     }
-    print(result, flush=True)
     return result
 
 
+PARTS: dict[str, Callable[[], Any]] = {
+    "networks": networks,
+    "methods": methods,
+    "messages": messages,
+    "slopes": lambda: floors() + against_iterations() + weaker_floors(),
+    "many": lambda: printed_json([sys.executable, __file__, ONE_CORE]),
+}
+ONE_CORE = "--many-on-one-core"
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument(ONE_CORE, action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    result = {
-        "networks": networks(),
-        "methods": methods(),
-        "messages": messages(),
-        "slopes": floors() + against_iterations(),
-        "many": many(),
-    }
+    if given.many_on_one_core:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        print(json.dumps(many()))
+        return
+    result = {} if set(given.part) == set(PARTS) else load("saddle")
+    for name in given.part:
+        result[name] = PARTS[name]()
+        if set(PARTS) <= set(result):
+            write({part: result[part] for part in PARTS})
+
+
+def write(result: dict[str, Any]) -> None:
+    """Records all parts, and draws them."""
     record(
         "saddle",
         libraries=("jax", "jaxlib", "optax"),

@@ -1,6 +1,6 @@
 """GANs over gossip where each worker sees one mode: 8 Gaussians on a ring, 25 on a torus.
 
-    python benchmarks/experiments/saddle_gans.py
+    python benchmarks/experiments/saddle_gans.py [--part NAME ...]
 
 Modes at distance 1 of the centre, or on a grid of half that distance, standard deviation 0.04.
 Generator and discriminator have two hidden layers of 64; logistic loss, and a penalty of 0.05 times
@@ -8,12 +8,19 @@ the squared slope of the discriminator at real samples. A worker draws 64 sample
 each operator call. One communication an iteration. Rates fall to a twentieth along a cosine, from
 0.002 with Adam's steps and 0.05 without.
 
+`circle` is the 8 Gaussians. `grid` is the 25: as above, and with what `GRIDS` changes, one at a
+time and all at once, beside a single worker that sees all modes and draws as many samples. Parts
+that are not named are kept as they were recorded, and so are runs of `grid` that are there.
+
 Judged by 2,000 samples of the workers' mean generator: a mode is covered where 1 % of them come
 within four standard deviations, and precision is the share of samples that come so near any mode.
 """
 
+import argparse
+import dataclasses
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +30,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from record import RESULTS, record, show
+from record import RESULTS, load, record, show
 
 from gradweave import aggregate, saddle, topology
 from gradweave.aggregate import MixingMatrix
 
 SEEDS, FEW_SEEDS = tuple(range(10)), (0, 1)
-DEVIATION, HIDDEN, LATENT, BATCH, PENALTY = 0.04, 64, 2, 64, 0.05
-ITERATIONS, SHOWN = 4000, (400, 1200, 4000)
+DEVIATION, BATCH = 0.04, 64
 SAMPLES, NEAR, LEAST = 2000, 4, 0.01
 """Standard deviations, and the share of samples, for a mode to be covered."""
 
@@ -39,17 +45,38 @@ CIRCLE = np.stack([np.cos(ANGLES), np.sin(ANGLES)], 1)
 GRID = np.stack(np.meshgrid(np.arange(-2, 3), np.arange(-2, 3)), -1).reshape(-1, 2) / 2
 
 
-def falling(rate: float) -> optax.Schedule:
-    """To a twentieth, along a cosine."""
-    return optax.cosine_decay_schedule(rate, ITERATIONS, 0.05)
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Networks, losses and how long."""
+
+    hidden: int = 64
+    latent: int = 2
+    iterations: int = 4000
+    scale: float = 2.0
+    """Of the discriminator's input."""
+    penalty: float = 0.05
+
+    @property
+    def shown(self) -> tuple[int, ...]:
+        """Iterations after which samples are looked at."""
+        return self.iterations // 10, self.iterations * 3 // 10, self.iterations
 
 
-METHODS = {
-    "gradient descent–ascent": saddle.GradientDescentAscent(falling(0.05)),
-    "extra-gradient, as published": saddle.ExtraGradient(falling(0.05)),
-    "its Adam form": saddle.ExtraAdam(falling(2e-3)),
-    "tracked, Adam's steps": saddle.TrackedAdam(falling(2e-3)),
+PLAIN = Setting()
+GRIDS = {
+    "as above": PLAIN,
+    "wider, 8 latent numbers": Setting(hidden=128, latent=8),
+    "sharper discriminator": Setting(scale=4.0, penalty=0.01),
+    "four times as long": Setting(iterations=16_000),
 }
+METHODS = {
+    "gradient descent–ascent": (saddle.GradientDescentAscent, 0.05),
+    "extra-gradient, as published": (saddle.ExtraGradient, 0.05),
+    "its Adam form": (saddle.ExtraAdam, 2e-3),
+    "tracked, Adam's steps": (saddle.TrackedAdam, 2e-3),
+}
+"""With their rates."""
+TRACKED = "tracked, Adam's steps"
 Layers = list[tuple[jax.Array, jax.Array]]
 
 
@@ -67,27 +94,32 @@ def applied(network: Layers, x: jax.Array) -> jax.Array:
 
 
 def generated(generator: Layers, key: jax.Array, number: int) -> jax.Array:
-    return applied(generator, jax.random.normal(key, (number, LATENT)))
+    latent = generator[0][0].shape[0]
+    return applied(generator, jax.random.normal(key, (number, latent)))
 
 
-def loss(mode: jax.Array, generator: Layers, discriminator: Layers, key: jax.Array) -> jax.Array:
-    """What the generator makes small and the discriminator large."""
+def loss(
+    setting: Setting, modes: jax.Array, generator: Layers, discriminator: Layers, key: jax.Array
+) -> jax.Array:
+    """What the generator makes small and the discriminator large, with [modes, 2] seen."""
     real_key, fake_key = jax.random.split(key)
-    real = mode + DEVIATION * jax.random.normal(real_key, (BATCH, 2))
-    fake = generated(generator, fake_key, BATCH)
+    real = modes.repeat(BATCH, 0)
+    real = real + DEVIATION * jax.random.normal(real_key, real.shape)
+    fake = generated(generator, fake_key, len(real))
 
     def score(x: jax.Array) -> jax.Array:
-        return applied(discriminator, 2 * x)[..., 0]
+        return applied(discriminator, setting.scale * x)[..., 0]
 
     slope = (jax.vmap(jax.grad(score))(real) ** 2).sum(1).mean()
     said = jax.nn.softplus(-score(real)).mean() + jax.nn.softplus(score(fake)).mean()
-    return -said - PENALTY * slope
+    return -said - setting.penalty * slope
 
 
-def start(seed: int) -> dict[str, Layers]:
+def start(setting: Setting, seed: int) -> dict[str, Layers]:
     keys = jax.random.split(jax.random.key(seed))
-    inner = (HIDDEN, HIDDEN)
-    return {"min": layers(keys[0], (LATENT, *inner, 2)), "max": layers(keys[1], (2, *inner, 1))}
+    inner = (setting.hidden, setting.hidden)
+    generator = layers(keys[0], (setting.latent, *inner, 2))
+    return {"min": generator, "max": layers(keys[1], (2, *inner, 1))}
 
 
 def judged(generator: Layers, modes: np.ndarray) -> tuple[int, float, np.ndarray]:
@@ -100,16 +132,22 @@ def judged(generator: Layers, modes: np.ndarray) -> tuple[int, float, np.ndarray
 
 
 def trained(
-    name: str, modes: np.ndarray, mixing: MixingMatrix, seeds: tuple[int, ...]
+    name: str,
+    modes: np.ndarray,
+    mixing: MixingMatrix,
+    seeds: tuple[int, ...],
+    setting: Setting = PLAIN,
 ) -> dict[str, Any]:
-    z = start(0)
-    problem = saddle.Problem.of_loss(loss, jnp.asarray(modes, jnp.float32), z["min"], z["max"])
-    solver = saddle.Solver(problem, METHODS[name], mixing)
+    z, (method, rate) = start(setting, 0), METHODS[name]
+    data = jnp.asarray(modes, jnp.float32).reshape(mixing.workers, -1, 2)
+    problem = saddle.Problem.of_loss(partial(loss, setting), data, z["min"], z["max"])
+    falling = optax.cosine_decay_schedule(rate, setting.iterations, 0.05)
+    solver = saddle.Solver(problem, method(falling), mixing)
     began, rows, shown = time.perf_counter(), [], []
     for seed in seeds:
         state = solver.init(jax.random.key(1000 + seed))
-        state = state._replace(z=aggregate.replicate(start(seed), problem.workers))
-        for iterations in SHOWN:
+        state = state._replace(z=aggregate.replicate(start(setting, seed), problem.workers))
+        for iterations in setting.shown:
             state = solver.run(state, iterations - int(state.step))
             covered, precision, samples = judged(aggregate.consensus(state.z)["min"], modes)
             if seed == seeds[0]:
@@ -118,45 +156,79 @@ def trained(
         rows.append({"seed": seed, "covered": covered, "precision": precision, "bad": left_out})
         show({"method": name, **rows[-1]})
     minutes = (time.perf_counter() - began) / 60
-    sent = int(solver.sent_bytes(ITERATIONS).max())
+    sent = int(solver.sent_bytes(setting.iterations).max())
     return {
         "method": name, "modes": len(modes), "network": mixing.name, "rows": rows,
-        "minutes": round(minutes, 1), "bytes": sent, "shown": shown,
+        "minutes": round(minutes, 1), "bytes": sent, "iterations": setting.iterations,
+        "shown": shown,
     }  # fmt: skip
 
 
-def main() -> None:
+def circle() -> list[dict[str, Any]]:
     ring = MixingMatrix.ring(8)
-    torus = MixingMatrix.metropolis_hastings(topology.from_spec("torus:5x5"))
     runs = [trained(name, CIRCLE, ring, SEEDS) for name in METHODS]
-    runs += [trained("tracked, Adam's steps", GRID, torus, FEW_SEEDS)]
-    draw(runs, RESULTS / "saddle_gans.png")
-    for run in runs:
-        del run["shown"]
+    draw(runs, CIRCLE, RESULTS / "saddle_gans.png")
+    return [without_samples(run) for run in runs]
+
+
+def grid(result: dict[str, Any]) -> None:
+    torus = MixingMatrix.metropolis_hastings(topology.from_spec("torus:5x5"))
+    alone = MixingMatrix.complete(1)
+    cases = {what: (setting, torus) for what, setting in GRIDS.items()}
+    cases["as above, one worker with all modes"] = (PLAIN, alone)
+    there, pictures = {run["what"] for run in result["grid"]}, []
+    for what, (setting, mixing) in cases.items():
+        if what in there:
+            continue
+        pictures.append({"what": what, **trained(TRACKED, GRID, mixing, FEW_SEEDS, setting)})
+        result["grid"].append(without_samples(pictures[-1]))
+        write(result)
+    if pictures:
+        draw(pictures, GRID, RESULTS / "saddle_grid.png")
+
+
+def without_samples(run: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key != "shown"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--part", nargs="+", choices=("circle", "grid"), default=("circle", "grid"))
+    named = parser.parse_args().part
+    kept = load("saddle_gans") if (RESULTS / "saddle_gans.json").exists() else {}
+    result = {"circle": kept.get("circle", []), "grid": kept.get("grid", [])}
+    if "circle" in named:
+        result["circle"] = circle()
+        write(result)
+    if "grid" in named:
+        grid(result)
+
+
+def write(result: dict[str, Any]) -> None:
     record(
         "saddle_gans",
         libraries=("jax", "jaxlib", "optax"),
         seeds=list(SEEDS),
-        iterations=ITERATIONS,
-        runs=runs,
+        **result,
     )
 
 
-def draw(runs: list[dict[str, Any]], path: Path) -> None:
+def draw(runs: list[dict[str, Any]], modes: np.ndarray, path: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(2.3 * len(runs), 2.4 * len(SHOWN)), layout="constrained")
-    panels = figure.subplots(len(SHOWN), len(runs))
+    shares = PLAIN.shown
+    figure = Figure(figsize=(2.3 * len(runs), 2.4 * len(shares)), layout="constrained")
+    panels = figure.subplots(len(shares), len(runs))
     for column, run in enumerate(runs):
-        modes = CIRCLE if run["modes"] == len(CIRCLE) else GRID
-        for panel, samples, count in zip(panels[:, column], run["shown"], SHOWN, strict=True):
+        for panel, samples, count in zip(panels[:, column], run["shown"], shares, strict=True):
             x = np.array(samples)
             panel.scatter(*modes.T, s=90, facecolors="none", edgecolors="tab:red", lw=0.8)
             panel.scatter(*x.T, s=2, color="tab:blue", alpha=0.5)
             panel.set(xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), xticks=[], yticks=[], aspect="equal")
             if not column:
-                panel.set_ylabel(f"{count:,} iterations")
-        panels[0, column].set_title(f"{run['method']},\n{run['network']}", fontsize=9)
+                panel.set_ylabel(f"{100 * count // PLAIN.iterations} % of the iterations")
+        title = run.get("what", run["method"])
+        panels[0, column].set_title(f"{title},\n{run['network']}", fontsize=8)
     figure.savefig(path, dpi=110)
 
 

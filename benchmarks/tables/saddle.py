@@ -72,3 +72,18 @@ def saddle_slopes() -> str:
 
     head = ["varied", "error at each value", "exponent measured", "in theory's bound"]
     return sourced_table(result, head, [line(row) for row in result["slopes"]])
+
+
+def saddle_many() -> str:
+    result = load("saddle")
+    many = result["many"]
+    line = [
+        "256",
+        f"{many['size']}",
+        f"{many['cores']}",
+        f"{many['iterations_per_s']:.1f}",
+        f"{many['data_and_state_mib']:.0f} MiB",
+        f"{many['temporary_mib']:.1f} MiB",
+    ]
+    head = ["workers", "numbers", "cores", "iterations a second", "data and state", "temporary"]
+    return sourced_table(result, head, [line])

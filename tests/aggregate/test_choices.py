@@ -165,6 +165,30 @@ def test_names_of_earlier_versions():
     assert isinstance(spec, GossipSpec) and spec.compressor == aggregate.Uncompressed()
 
 
+def test_networks_that_change_in_words(tmp_path):
+    trace = tmp_path / "links.csv"
+    trace.write_text("0,0,1\n1,2,3\n")
+    torus = gw.topology.from_spec("torus:2x4")
+    said = {
+        "changing_matchings,steps=9,seed=3,network=torus:2x4": aggregate.changing_matchings(
+            torus, 9, 3
+        ),
+        "changing_clusters,clusters=3": aggregate.changing_clusters(8, 3),
+        "failing_links,probability=0.5,network=torus:2x4": aggregate.failing_links(torus, 0.5),
+        "absent_workers,leave=0.2,come_back=0.5,network=torus:2x4": aggregate.absent_workers(
+            torus, 0.2, 0.5
+        ),
+        f"trace,file={trace}": aggregate.read_trace(trace, 8),
+    }
+    for words, expected in said.items():
+        spec = aggregate.parse(f"d_psgd:mixing={words}")
+        assert isinstance(spec, GossipSpec)
+        np.testing.assert_array_equal(spec.mixing_matrix(8).weights, expected.weights)
+    refused = r"choco_sgd: expected a mixing matrix that is the same .* d_psgd takes it$"
+    with pytest.raises(OptionError, match=refused):
+        aggregate.from_spec("choco_sgd:mixing=changing_matchings", 8)
+
+
 def test_a_rule_of_ones_own():
     class Silent(aggregate.GossipRule):
         name = "silent"
@@ -197,6 +221,9 @@ def test_a_schedule_from_a_file(tmp_path):
         ("dcd_psgd:bit=4", SpecError, "'bit' is not an option; did you mean bits\\? options are"),
         ("dcd_psgd:bits=four", SpecError, "bits must be an integer, got 'four'"),
         ("dcd_psgd:compressor=zip", OptionError, "compressor: expected uncompressed, max_norm"),
+        ("d_psgd:mixing=trace", OptionError, "trace: expected file=PATH"),
+        ("d_psgd:mixing=failing_links,probability=2", OptionError, "probability: expected 0 to 1"),
+        ("d_psgd:mixing=changing_clusters,leave=1", SpecError, "'leave' is not an option"),
         ("d_psgd:network=ring:4", OptionError, "has 4 servers, but there are 8 workers"),
         ("d_psgd:mixing=all", OptionError, "mixing: expected weights, matchings, clusters"),
         ("d_psgd:bits=4", SpecError, "'bits' is not an option"),

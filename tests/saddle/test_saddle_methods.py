@@ -152,6 +152,18 @@ def test_adam_of_the_mean_ends_nearer_than_adam_of_a_worker():
     assert tracked < 1e-3 * own
 
 
+def test_of_minty_kind_workers_differ_and_the_mean_does_not():
+    plain, own = (saddle.minty(N, 4, 0.5, twist=twist) for twist in (0.0, 0.4))
+    z = own.start + 0.3
+    np.testing.assert_allclose(plain.mean(z), own.mean(z), atol=1e-12)
+    np.testing.assert_allclose(own.mean(own.solution), 0, atol=1e-12)
+    apart = [np.ptp(np.asarray(each.data[1]), axis=0).max() for each in (plain, own)]
+    assert apart[0] == 0 < apart[1]
+    method = saddle.ExtraGradient(0.05)
+    errors = [ended(saddle.Solver(each, method, RING), 3000) for each in (plain, own)]
+    assert errors[1] > 1e3 * errors[0], "the floor is where Jacobians differ"
+
+
 def test_what_does_not_fit_is_refused():
     problem, method = unequal(), saddle.ExtraGradient(RATE)
     few = aggregate.MaxNorm(4)

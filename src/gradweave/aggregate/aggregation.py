@@ -55,8 +55,11 @@ def from_spec(
             ``d_psgd``, ``dcd_psgd``, ``ecd_psgd``, ``choco_sgd`` or ``naive_psgd``, with options:
             ``compressor`` (max_norm, grid, random_k, random_k_unscaled, top_k,
             uncompressed) and its options (``bits``, ``block``, ``step``, ``share``), ``mixing``
-            (weights, matchings, clusters), ``local_steps``, ``seed``, ``strictness``,
-            ``consensus``, and last ``network=`` and the workers' network, a ring if not given.
+            (weights, matchings, clusters; or networks that change: changing_matchings,
+            changing_clusters, failing_links, absent_workers, trace) and its options (``clusters``,
+            ``probability``, ``leave``, ``come_back``, ``steps``, ``file``), ``local_steps``,
+            ``seed``, ``strictness``, ``consensus``, and last ``network=`` and the workers' network,
+            a ring if not given.
         workers: N, of which the axis has as many devices.
         axis_name: of the workers' axis.
         same_data: whether all workers' data are drawn alike, see `gradweave.aggregate.check`.
@@ -66,7 +69,7 @@ def from_spec(
         OptionError: it is understood, but has a value out of its range, or is for another number
             of workers.
         ScheduleError: the schedule is for another number of workers, or for one stage alone.
-        FileError: the schedule's file cannot be read.
+        FileError: the file of a schedule or a trace cannot be read.
 
     >>> from_spec("dcd_psgd:bits=4,network=torus:2x4", 8)
     Aggregation(spec='dcd_psgd:bits=4,network=torus:2x4', workers=8, exact=False)

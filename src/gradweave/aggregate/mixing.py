@@ -78,8 +78,7 @@ class MixingMatrix:
         >>> MixingMatrix.ring(4).weights[0, 0].round(3).tolist()
         [0.333, 0.333, 0.0, 0.333]
         """
-        graph = nx.cycle_graph(_count(workers)) if workers > 2 else nx.path_graph(_count(workers))
-        return cls.metropolis_hastings(graph, name=f"ring:{workers}")
+        return cls.metropolis_hastings(ring_graph(workers), name=f"ring:{workers}")
 
     @classmethod
     def metropolis_hastings(
@@ -226,6 +225,11 @@ class Plans(NamedTuple):
     many: then some messages arrive with weight 0."""
     of_turn: NDArray[np.int64]
     """[T] which of them a step uses."""
+
+
+def ring_graph(workers: int) -> nx.Graph:
+    """Workers in a ring; of two workers, one link."""
+    return nx.cycle_graph(_count(workers)) if workers > 2 else nx.path_graph(_count(workers))
 
 
 def neighbours(topology: Topology) -> nx.Graph:

@@ -10,6 +10,7 @@ import csv
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import networkx as nx
 import numpy as np
@@ -180,6 +181,92 @@ def with_local_steps(mixing: MixingMatrix, local_steps: int) -> MixingMatrix:
     return MixingMatrix(name, weights.reshape(-1, mixing.workers, mixing.workers))
 
 
+class Drawn(Protocol):
+    """A sequence as specifications describe it: its fields are their options."""
+
+    def make(self, network: Network, seed: int) -> MixingMatrix:
+        """The sequence.
+
+        Args:
+            network: of all workers; a sequence may take no more from it than their number.
+            seed: of what is drawn.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ChangingMatchings:
+    """`changing_matchings`."""
+
+    steps: int = STEPS
+
+    def make(self, network: Network, seed: int) -> MixingMatrix:
+        """See `Drawn`."""
+        return changing_matchings(network, self.steps, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class ChangingClusters:
+    """`changing_clusters`."""
+
+    clusters: int = 2
+    steps: int = STEPS
+
+    def make(self, network: Network, seed: int) -> MixingMatrix:
+        """See `Drawn`; anybody may meet anybody, whatever the network."""
+        return changing_clusters(_workers(network), self.clusters, self.steps, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class FailingLinks:
+    """`failing_links`."""
+
+    probability: float = 0.1
+    steps: int = STEPS
+
+    def make(self, network: Network, seed: int) -> MixingMatrix:
+        """See `Drawn`."""
+        return failing_links(network, self.probability, self.steps, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class AbsentWorkers:
+    """`absent_workers`."""
+
+    leave: float = 0.05
+    come_back: float = 0.2
+    steps: int = STEPS
+
+    def make(self, network: Network, seed: int) -> MixingMatrix:
+        """See `Drawn`."""
+        return absent_workers(network, self.leave, self.come_back, self.steps, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """`read_trace`."""
+
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.file:
+            raise OptionError("trace: expected file=PATH, of lines step,a,b")
+
+    def make(self, network: Network, seed: int) -> MixingMatrix:
+        """See `Drawn`; nothing is drawn, and of the network the number of workers counts."""
+        return read_trace(Path(self.file), _workers(network))
+
+
+SEQUENCES: dict[str, type[Drawn]] = {
+    "changing_matchings": ChangingMatchings,
+    "changing_clusters": ChangingClusters,
+    "failing_links": FailingLinks,
+    "absent_workers": AbsentWorkers,
+    "trace": Trace,
+}
+"""Every sequence by its name in specifications."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Contraction:
     """By how much a window of τ steps mixes, the p of ‖ZW…W − Z̄‖² ≤ (1 − p)‖Z − Z̄‖²."""
@@ -246,6 +333,10 @@ def _drawn(
         raise OptionError(f"steps: expected at least 1, got {steps}")
     rng = np.random.default_rng(seed)
     return MixingMatrix(name, np.stack([draw(rng) for _ in range(steps)]))
+
+
+def _workers(network: Network) -> int:
+    return network.num_servers if isinstance(network, Topology) else len(network)
 
 
 def _links(mixing: MixingMatrix) -> NDArray[np.int64]:

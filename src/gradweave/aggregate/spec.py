@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gradweave.aggregate.compressors import COMPRESSORS, Compressor
-from gradweave.aggregate.mixing import MIXINGS, MixingMatrix
+from gradweave.aggregate.mixing import MIXINGS, MixingMatrix, ring_graph
 from gradweave.aggregate.rules import RULES, GossipRule, Strictness, check_gossip_options
+from gradweave.aggregate.sequences import SEQUENCES, Drawn
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError, ScheduleError, SpecError
 from gradweave.schedule.file import load
@@ -69,19 +70,21 @@ class GossipSpec:
     text: str
     rule: GossipRule
     compressor: Compressor | None
-    mixing: str
-    """One of `MIXINGS`."""
+    mixing: str | Drawn
+    """One of `MIXINGS`, or a sequence that is drawn or read."""
     network: Topology | None
     """Of the workers; a ring if not given."""
     local_steps: int = 1
     seed: int = 0
+    """Of what the compressor draws, and of the sequence."""
     strictness: Strictness = "warn"
     exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_gossip_options(self.local_steps, self.strictness)
-        if self.mixing not in MIXINGS:
-            raise OptionError(f"mixing: expected {', '.join(MIXINGS)}, got {self.mixing!r:.60}")
+        if isinstance(self.mixing, str) and self.mixing not in MIXINGS:
+            known = ", ".join((*MIXINGS, *SEQUENCES))
+            raise OptionError(f"mixing: expected {known}, got {self.mixing!r:.60}")
 
     def check_workers(self, workers: int) -> None:
         """Refuses a number of workers other than the network's."""
@@ -92,13 +95,17 @@ class GossipSpec:
             )
 
     def mixing_matrix(self, workers: int) -> MixingMatrix:
-        """The mixing matrix of the network, or of a ring.
+        """The mixing matrix of the network, or of a ring; or the sequence of them.
 
         Raises:
             OptionError: the rule needs one that is the same in all steps.
             TopologyError: the network has none of this kind.
+            FileError: a trace cannot be read.
         """
-        if self.network is None and (self.mixing == "weights" or workers < 3):
+        if not isinstance(self.mixing, str):
+            network = self.network or ring_graph(workers)
+            matrix = self.mixing.make(network, self.seed)
+        elif self.network is None and (self.mixing == "weights" or workers < 3):
             matrix = MixingMatrix.ring(workers)
         else:
             network = self.network or network_from_spec(f"ring:{workers}")
@@ -170,30 +177,36 @@ def _parse_gossip(method: str, text: str) -> GossipSpec:
     rule = RULES[method]
     head, given, network = text.partition(_NETWORK)
     values = parse_spec(head.rstrip().rstrip(",:"))[1]
+    compressor = _compressor_class(values) if rule.compresses else None
+    sequence = SEQUENCES.get(values.get("mixing", ""))
+    parts = [field_kinds(part) if part else {} for part in (rule, compressor, sequence)]
+    options = read_options(method, values, _gossip_kinds(method, *parts))
+
+    def made(part: type | None, names: Mapping[str, Any]) -> Any:
+        taken = {name: options.pop(name) for name in names if name in options}
+        return part(**taken) if part else None
+
+    own, of_messages, of_steps = map(made, (rule, compressor, sequence), parts)
+    options.pop("compressor", None)
+    mixing = options.pop("mixing", "weights")
+    if method == "naive_psgd":
+        options["strictness"] = "ignore"
+    of_network = network_from_spec(network) if given else None
+    return GossipSpec(text, own, of_messages, of_steps or mixing, of_network, **options)
+
+
+def _gossip_kinds(
+    method: str, rule: dict[str, Any], compressor: dict[str, Any], sequence: dict[str, Any]
+) -> dict[str, Any]:
+    """The options that there are, and their types, of a rule and what it is used with."""
     kinds: dict[str, Any] = {"mixing": str, "local_steps": int}
     if method != "naive_psgd":
         kinds["strictness"] = str
-    rule_kinds = field_kinds(rule)
-    compressor = _compressor_class(values) if rule.compresses else None
-    compressor_kinds = field_kinds(compressor) if compressor else {}
-    if compressor:
-        kinds |= {"seed": int, "compressor": str}
-    options = read_options(method, values, kinds | rule_kinds | compressor_kinds)
-
-    def taken(names: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: options.pop(name) for name in names if name in options}
-
-    options.pop("compressor", None)
-    if method == "naive_psgd":
-        options["strictness"] = "ignore"
-    return GossipSpec(
-        text,
-        rule(**taken(rule_kinds)),
-        compressor(**taken(compressor_kinds)) if compressor else None,
-        options.pop("mixing", "weights"),
-        network_from_spec(network) if given else None,
-        **options,
-    )
+    if RULES[method].compresses:
+        kinds["compressor"] = str
+    if "compressor" in kinds or sequence:
+        kinds["seed"] = int
+    return kinds | rule | compressor | sequence
 
 
 def _compressor_class(values: Mapping[str, str]) -> type[Compressor]:

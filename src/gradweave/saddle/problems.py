@@ -91,17 +91,24 @@ def bilinear(
 
 
 def minty(
-    workers: int, size: int, heterogeneity: float, *, noise: float = 0.0, seed: int = 0
+    workers: int,
+    size: int,
+    heterogeneity: float,
+    *,
+    twist: float = 0.0,
+    noise: float = 0.0,
+    seed: int = 0,
 ) -> Problem:
     """Not monotone, with a Minty solution: ⟨F(z), z − z*⟩ ≥ 0 everywhere, for the mean F.
 
-    F_m(z) = (1/20 + sin²‖z − z*‖)·(z − z*) + J(z − z*) + e_m, where J turns by a right angle and
-    the e_m, of norm `heterogeneity` or so, add up to zero.
+    F_m(z) = (1/20 + sin²‖z − z*‖)·(z − z*) + (J + B_m)(z − z*) + e_m, where J turns by a right
+    angle, and the B_m and the e_m, of norm `heterogeneity` or so, each add up to zero.
 
     Args:
         workers: N.
         size: of z, an even number.
         heterogeneity: root mean square of ‖e_m‖.
+        twist: standard deviation of an element of B_m, times √size.
         noise: σ of the operators' values.
         seed: of what is drawn.
     """
@@ -111,16 +118,22 @@ def minty(
     shifts -= shifts.mean(0)
     shifts *= heterogeneity / max(np.sqrt((shifts**2).sum(1).mean()), 1e-30)
 
-    def operator(shift: jax.Array, z: jax.Array, key: jax.Array) -> jax.Array:
+    twists = rng.standard_normal((workers, size, size))
+    twists = (twists - twists.mean(0)) * twist / np.sqrt(size)
+
+    def operator(mine: Any, z: jax.Array, key: jax.Array) -> jax.Array:
+        shift, own = mine
         away = z - solution
         outward = 0.05 + jnp.sin(jnp.sqrt((away**2).sum() + 1e-30)) ** 2
         turned = jnp.concatenate([away[size // 2 :], -away[: size // 2]])
         value = outward * away + turned + shift
+        if twist:
+            value += jnp.dot(own, away, precision=jax.lax.Precision.HIGHEST)
         if noise:
             value += noise / np.sqrt(size) * jax.random.normal(key, z.shape, z.dtype)
         return value
 
-    data = jnp.asarray(shifts, float)
+    data = jnp.asarray(shifts, float), jnp.asarray(twists, float)
     return Problem(operator, data, jnp.zeros(size), jnp.asarray(solution), "minty")
 
 
