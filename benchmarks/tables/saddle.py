@@ -71,7 +71,9 @@ def saddle_slopes() -> str:
         return [row["what"], shown, f"{row['exponent']:.2f}", f"{row['bound']:g}"]
 
     head = ["varied", "error at each value", "exponent measured", "in theory's bound"]
-    return sourced_table(result, head, [line(row) for row in result["slopes"]])
+    return sourced_table(
+        result, head, [line(row) for row in result["slopes"] + result["weaker_slopes"]]
+    )
 
 
 def saddle_many() -> str:
