@@ -46,6 +46,7 @@ GAMES = {
     "hanabi:num_colors=2,num_ranks=2,hand_size=2": "agent_1",
     "SMAX:scenario=3m,max_steps=6": "enemy_2",
     "HeuristicEnemySMAX:scenario=3m,max_steps=6": "ally_2",
+    "generator:max_steps=6,machine=own": "two",
     "gradweave:ring:3": "workload_scheduling",
 }
 

@@ -15,6 +15,7 @@ from gradweave.cli.evaluate import evaluate
 from gradweave.cli.export import export
 from gradweave.cli.lab import lab
 from gradweave.cli.learn import learn
+from gradweave.cli.machine import machine
 from gradweave.cli.run import run
 from gradweave.cli.schedule import schedule
 from gradweave.cli.show import show
@@ -29,7 +30,7 @@ def cli() -> None:
     """AllReduce schedules for any network: found, proved, shown."""
 
 
-for verb in (schedule, compare, verify, show, run, lab, export, learn, train, evaluate):
+for verb in (schedule, compare, verify, show, run, lab, export, learn, train, evaluate, machine):
     cli.add_command(verb)
 
 

@@ -57,6 +57,13 @@ from gradweave.training.pace import duration
     help="One of the algorithm's settings.",
 )
 @click.option(
+    "--machine",
+    metavar="FILE",
+    help="Reward machine for the agents of a world with events: they observe its state and get its "
+    "rewards; Q-learners learn from each step in its other states, too; episodes end where the "
+    "task is lost. `own` is the world's.",
+)
+@click.option(
     "--config",
     "file",
     type=click.Path(path_type=Path),
@@ -92,6 +99,7 @@ from gradweave.training.pace import duration
 def train(
     file: Path | None,
     settings: tuple[str, ...],
+    machine: str | None,
     output: Path,
     episodes: int,
     render: Path | None,
@@ -112,7 +120,7 @@ def train(
     from gradweave.marl.session import train as train_in
 
     def ask() -> Request:
-        return read_request(file, options, settings)
+        return read_request(file, options, settings, machine)
 
     def check_files() -> None:
         writable_folder(output, "--output")

@@ -156,6 +156,7 @@ PPO_DEFAULTS: dict[str, dict[str, Any]] = {
 _SETTINGS = "settings."
 """What the names of settings begin with in `Config.flat`."""
 _UNSAID: dict[str, Any] = {
+    f"{_SETTINGS}counterfactual": True,
     f"{_SETTINGS}normalise_values": False,
     f"{_SETTINGS}parameter_sharing": "shared",
 }

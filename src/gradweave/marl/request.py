@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from gradweave.aggregate.spec import parse
+from gradweave.automata.files import dump, load
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError
 from gradweave.marl.config import Config
-from gradweave.marl.games.environments import family_of
+from gradweave.marl.games.environments import FAMILIES, OWN_MACHINE, WORLDS, family_of
 from gradweave.marl.games.environments import parse as parse_game
 from gradweave.marl.learners import algorithms
 from gradweave.training.config import read_toml
@@ -47,18 +48,26 @@ class Request:
         parse(self.config.aggregation).check_workers(self.config.devices)
 
 
-def read_request(file: Path | None, options: Mapping[str, Any], settings: Sequence[str]) -> Request:
+def read_request(
+    file: Path | None,
+    options: Mapping[str, Any],
+    settings: Sequence[str],
+    machine: str | None = None,
+) -> Request:
     """The training that a file and options describe.
 
     Args:
         file: TOML; None for none.
         options: fields of `Config` that count more than the file's, where they are not None.
         settings: of the algorithm, as ``NAME=VALUE``.
+        machine: a reward machine's file, or ``own`` for that of the world.
 
     Raises:
         OptionError: a field is unknown or has a value that it cannot have.
+        FileError: the machine's file cannot be read.
     """
     fields = read_toml(file)
+    guide = {} if machine is None else {"machine": _machine(machine)}
     try:
         _check_names(fields)
         fields |= {name: value for name, value in options.items() if value is not None}
@@ -67,10 +76,24 @@ def read_request(file: Path | None, options: Mapping[str, Any], settings: Sequen
         fields = _DEFAULTS | fields
         given = fields.pop("settings", {}) | dict(map(_setting, settings))
         family = family_of(fields["env"])
+        if guide:
+            _check_hears(fields["env"], family)
+            fields["options"] = fields.get("options", {}) | guide
         made = algorithms.settings(fields["algorithm"], family, given)
         return Request(Config(settings=made, **fields), extend)
     except OptionError as error:
         raise OptionError(f"{file}: {error}" if file else str(error)) from error
+
+
+def _machine(given: str) -> str:
+    """The text of a machine's file, which the training keeps; ``own`` as it is."""
+    return given if given == OWN_MACHINE else dump(load(given))
+
+
+def _check_hears(env: str, family: str) -> None:
+    if family != WORLDS:
+        known = ", ".join(FAMILIES[WORLDS].ids)
+        raise OptionError(f"--machine: {env} has no events for it to hear; take {known}")
 
 
 def _check_names(fields: Mapping[str, Any]) -> None:

@@ -2,12 +2,10 @@
 
 import base64
 import dataclasses
-import hashlib
 import html
 import json
 import re
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
+from gradweave.report.document import ascii_only, security_policy, template
 from gradweave.report.layout import bends, draw, node_radius
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
@@ -56,7 +55,6 @@ _SCRIPTS = (
     "view.js",
     "page.js",
 )
-_TEMPLATE = files("gradweave.report") / "template"
 
 
 def page(
@@ -92,8 +90,8 @@ def page(
     schedules = [schedule] if other is None else [schedule, other]
     for one in schedules:
         _check_size(one)
-    style = _template("page.css")
-    script = '"use strict";\n{\n' + "\n".join(_template(name) for name in _SCRIPTS) + "}\n"
+    style = template("page.css")
+    script = '"use strict";\n{\n' + "\n".join(template(name) for name in _SCRIPTS) + "}\n"
     title = title or " · ".join(dict.fromkeys(one.topology.name for one in schedules))
     data = {
         "title": title,
@@ -104,13 +102,13 @@ def page(
         ],
     }
     parts = {
-        "title": _ascii(html.escape(title)),
-        "policy": _security_policy(script, style),
+        "title": ascii_only(html.escape(title)),
+        "policy": security_policy(script, style),
         "style": style,
         "script": script,
         "data": _json(data),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _template("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template("page.html"))
 
 
 def write_page(
@@ -138,19 +136,6 @@ def write_page(
         objective=objective,
     )
     atomic_write(path, text.encode("utf-8"))
-
-
-def _security_policy(script: str, style: str) -> str:
-    """The content security policy that admits the page's own script and style alone."""
-    directives = (
-        "default-src 'none'",
-        f"script-src '{_digest(script)}'",
-        f"style-src '{_digest(style)}'",
-        "img-src data:",
-        "base-uri 'none'",
-        "form-action 'none'",
-    )
-    return "; ".join(directives)
 
 
 def page_data(
@@ -337,18 +322,3 @@ def _json(value: object) -> str:
 
 def _shortened(text: str, most: int = 160) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def _ascii(text: str) -> str:
-    return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
-
-
-def _digest(text: str) -> str:
-    """The hash by which a content security policy admits an inline script or style."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode(
-        "ascii"
-    )
-
-
-def _template(name: str) -> str:
-    return (_TEMPLATE / name).read_text(encoding="utf-8").replace("\r\n", "\n")

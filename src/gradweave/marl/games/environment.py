@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray
 
+from gradweave.marl.games.guide import Guide
 from gradweave.marl.games.reading import Game, State
 from gradweave.marl.games.reading import Reading as Reading
 
@@ -41,6 +42,8 @@ class Outcome(eqx.Module):
     """Whether a time limit alone ended it, as far as the game tells."""
     last: View
     """The view after the step, before a new episode replaced it."""
+    events: Bool[Array, "*B R"] | None = None
+    """What happened, where agents have reward machines."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,6 +78,8 @@ class Environment:
     """W: numbers in the state vector."""
     stochastic: bool
     """Whether a step depends on its key; a reset always does."""
+    guide: Guide | None = None
+    """The reward machines beside the agents, if any."""
 
     @property
     def num_agents(self) -> int:
@@ -161,6 +166,7 @@ class Environment:
                 done=done,
                 truncated=done & truncated,
                 last=last,
+                events=None if self.guide is None else info["events"],
             )
         return after, last, outcome
 
@@ -245,6 +251,7 @@ def wrap(
         observation=max(lengths),
         world=world,
         stochastic=reading.stochastic(game),
+        guide=getattr(game, "guide", None),
     )
 
 

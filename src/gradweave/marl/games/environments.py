@@ -29,6 +29,8 @@ robot's reward is the mean over all.
 ``SMAX``: both teams learn, 5 against 5: damage dealt, and 1 for a victory.
 ``HeuristicEnemySMAX``: one team learns, the other follows rules; 2 is the most.
 MABrax, ``ant_4x2`` and others: one body, whose reward all limbs get.
+``generator``, ``laboratory``, ``buttons``, ``rendezvous``: agents on a grid, who all get 1 once the
+team's task is done; with a reward machine (``machine``), each gets 1 once its own part is.
 ``gradweave:NETWORK``: Gradweave's scheduling; minus the rounds, over the bound on them.
 """
 
@@ -53,6 +55,10 @@ if TYPE_CHECKING:
 
 OWN = "gradweave:"
 """Prefix of the ids of Gradweave's scheduling; a network's specification follows."""
+WORLDS = "worlds"
+"""The family of games whose events reward machines hear."""
+OWN_MACHINE = "own"
+"""The value of a world's option ``machine`` that means its own."""
 MABRAX = ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3")
 
 
@@ -367,6 +373,12 @@ FAMILIES: dict[str, Family] = {
         _TEAM,
         ("backend", "episode_length"),
     ),
+    WORLDS: Family(
+        ("generator", "laboratory", "buttons", "rendezvous"),
+        Reading(_each, _each, lambda game, state, info, done: info["truncated"]),
+        f"{_TEAM}: 1 once the task is done; with a machine, 1 to each agent whose part is done",
+        ("agents", "max_steps", "machine"),
+    ),
     "scheduling": Family(
         (f"{OWN}NETWORK",),
         Reading(
@@ -405,7 +417,8 @@ def make(spec: str, **options: Any) -> "Environment":
     with _quiet():
         game: Any = _scheduling(spec, dict(options)) if id == OWN else None
         if game is None:
-            game = family.wrapper(_jaxmarl(id, family.arguments(dict(options))))
+            made = _world if name == WORLDS else _jaxmarl
+            game = family.wrapper(made(id, family.arguments(dict(options))))
     written = ",".join(f"{option}={_formatted(value)}" for option, value in options.items())
     full = spec if id == OWN else id
     return wrap(
@@ -482,6 +495,8 @@ def _value(text: str) -> Any:
 
 
 def _formatted(value: Any) -> str:
+    if isinstance(value, str) and "\n" in value:  # a machine's file
+        return "given"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -495,6 +510,12 @@ def _jaxmarl(id: str, options: dict[str, Any]) -> Game:
         raise OptionError(f"{id} cannot be used: {missing}") from missing
     except (TypeError, ValueError, AssertionError) as error:
         raise OptionError(f"{id}: refused its options {options}: {error}") from error
+
+
+def _world(id: str, options: dict[str, Any]) -> Game:
+    from gradweave.marl.games.worlds import make
+
+    return make(id, options)
 
 
 def _scheduling(spec: str, options: dict[str, Any]) -> Game:

@@ -289,6 +289,28 @@ def _paint_battle(environment: Environment, frame: Frame, axes: Any) -> None:
     axes.set(xlim=(0, game.map_width), ylim=(0, game.map_height), aspect="equal")
 
 
+def _paint_world(environment: Environment, frame: Frame, axes: Any) -> None:
+    """Walls, places of events, agents, and where the team's machine is."""
+    game: Any = environment.game
+    world = game.world
+    rows, columns = world.shape
+    shades = np.ones((rows * columns, 3))
+    shades[list(world.walls)] = 0.35
+    for cells in world.marks.values():
+        shades[list(cells)] = (0.93, 0.9, 0.75)
+    axes.imshow(shades.reshape(rows, columns, 3))
+    for mark, cells in world.marks.items():
+        for cell in cells:
+            row, column = divmod(cell, columns)
+            axes.annotate(mark, (column, row), ha="center", va="center", fontsize=8, color="grey")
+    for agent, cell in enumerate(frame.state.cells):
+        row, column = divmod(int(cell), columns)
+        aside = 0.1 * (agent - (len(frame.state.cells) - 1) / 2)
+        axes.scatter(column + aside, row + aside, s=120, color=f"C{agent % 10}", edgecolors="black")
+    progress = world.task.machine.states[int(frame.state.progress)]
+    axes.set(xticks=[], yticks=[], xlabel=f"the team: {progress}")
+
+
 def _paint_arrays(environment: Environment, frame: Frame, axes: Any) -> None:
     """Other games: each agent's observation as a tile, its action and its reward."""
     seen = frame.observation
@@ -328,4 +350,5 @@ PAINTERS: dict[str, Painter] = {
     "storm": _paint_storm,
     "coin_game": _paint_coins,
     "smax": _paint_battle,
+    "worlds": _paint_world,
 }

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from gradweave.errors import OptionError
 from gradweave.marl.games.environment import Environment, View
 from gradweave.marl.learners import distributions
+from gradweave.marl.learners.counterfactual import doubled, ended
 from gradweave.marl.learners.learner import Metrics, RunningReturns, norm, sent_bytes
 from gradweave.marl.learners.mixers import Mixer, MonotonicMixer, NoMixer, SumMixer
 from gradweave.marl.learners.networks import AnyNetwork, Memory, Network, draw
@@ -51,6 +52,10 @@ class Rows(eqx.Module):
     action: Int[Array, "R T A"]
     reward: Float[Array, "R T A"]
     done: Bool[Array, "R T"]
+    events: Bool[Array, "R T E"] | None = None
+    """What happened, where agents have reward machines."""
+    ended: Bool[Array, "R T A"] | None = None
+    """Whose part was done or lost after the step, where they have; not kept in the buffer."""
 
 
 class QState(eqx.Module):
@@ -181,7 +186,8 @@ class QLearner:
         def learn(carry: Any, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
             batch = self.settings.batch_size // self.devices
             chosen = jax.random.randint(key, (batch,), 0, blocks * self.games)
-            return self._learn(carry, jax.tree.map(lambda x: x[chosen], rows))
+            drawn = jax.tree.map(lambda x: x[chosen], rows)
+            return self._learn(carry, self._with_machines(drawn, key))
 
         carry = state.parameters, state.target, state.optimizer
         keys = jax.random.split(learning, self.settings.epochs)
@@ -197,6 +203,15 @@ class QLearner:
         )
         figures = jax.tree.map(jnp.mean, figures) | {"explore": self._explore(played.updates)}
         return state, dataclasses.replace(metrics, figures=figures)
+
+    def _with_machines(self, rows: Rows, key: PRNGKeyArray) -> Rows:
+        """Rows with what their agents' reward machines say of them, where they have any."""
+        guide = self.environment.guide
+        if guide is None:
+            return rows
+        if not self.settings.counterfactual:
+            return ended(guide, rows)
+        return doubled(guide, rows, jax.random.fold_in(key, 1))
 
     def _draw(self, key: PRNGKeyArray) -> Values:
         environment, settings = self.environment, self.settings
@@ -226,6 +241,7 @@ class QLearner:
         """An empty replay buffer."""
         environment, steps = self.environment, self.settings.rollout
         number, agents = self._blocks * self.games, environment.num_agents
+        guide = environment.guide
 
         def room(*shape: int, dtype: Any = jnp.float32) -> Array:
             return jnp.zeros((number, *shape), dtype)
@@ -241,6 +257,7 @@ class QLearner:
             action=room(steps, agents, dtype=jnp.int32),
             reward=room(steps, agents),
             done=room(steps, dtype=bool),
+            events=room(steps, len(guide.order), dtype=bool) if guide else None,
         )
 
     def _explore(self, updates: Int[Array, ""]) -> Float[Array, ""]:
@@ -281,14 +298,14 @@ class QLearner:
             noise, playing = now
             memory, action = self._act(state.parameters, memory, view, noise, explore)
             games, after, outcome = environment.steps(playing, games, action)
-            kept = view, action, outcome.reward, outcome.done
+            kept = view, action, outcome.reward, outcome.done, outcome.events
             return (games, after, memory), kept
 
         keys, (drawing, playing) = rollout_keys(state.keys, self.settings.rollout, 2)
         carry = state.games, state.view, state.memory
         carry, kept = jax.lax.scan(step, carry, (self._noise(drawing), playing))
         games, last, memory = carry
-        views, action, reward, done = kept
+        views, action, reward, done, events = kept
         views = jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), views, last)
         tally, metrics = state.tally.add(reward, done)
 
@@ -304,6 +321,7 @@ class QLearner:
             action=by_game(action).astype(jnp.int32),
             reward=by_game(reward),
             done=by_game(done),
+            events=None if events is None else by_game(events),
         )
         played = dataclasses.replace(
             state, games=games, view=last, memory=memory, tally=tally, keys=keys
@@ -343,10 +361,11 @@ class QLearner:
         value = parameters.mixer(_of(online[:-1], steps.action), now)
         next_value = target.mixer(_of(frozen[1:], best[1:]), after)
         reward = steps.reward * settings.reward_scale
+        done = steps.done[..., None] if steps.ended is None else steps.ended
         if self.kind != "iql":
-            reward = reward.mean(-1, keepdims=True)
+            reward, done = reward.mean(-1, keepdims=True), steps.done[..., None]
         goal = jax.lax.stop_gradient(
-            lambda_returns(reward, next_value, steps.done, settings.discount, settings.td_lambda)
+            lambda_returns(reward, next_value, done, settings.discount, settings.td_lambda)
         )
         error = jnp.square(value - goal)
         if self.kind == "iql" and number(self._sets) > 1:  # each set learns as if it were alone
@@ -359,7 +378,7 @@ class QLearner:
 def lambda_returns(
     reward: Float[Array, "T B N"],
     next_value: Float[Array, "T B N"],
-    done: Bool[Array, "T B"],
+    done: Bool[Array, "T B *N"],
     discount: float,
     td_lambda: float,
 ) -> Float[Array, "T B N"]:
@@ -368,7 +387,8 @@ def lambda_returns(
     Args:
         reward: of each step.
         next_value: of the state after each step.
-        done: whether an episode ended with the step, after which nothing follows.
+        done: whether an episode ended with the step, after which nothing follows; for all, or for
+            each.
         discount: of what is one step later.
         td_lambda: λ.
     """
@@ -376,9 +396,10 @@ def lambda_returns(
     def step(later: Array, now: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         reward, next_value, done = now
         ahead = (1.0 - td_lambda) * next_value + td_lambda * later
-        goal = reward + discount * jnp.where(done[..., None], 0.0, ahead)
+        goal = reward + discount * jnp.where(done, 0.0, ahead)
         return goal, goal
 
+    done = done.reshape(*done.shape[:2], -1)
     return jax.lax.scan(step, next_value[-1], (reward, next_value, done), reverse=True)[1]
 
 

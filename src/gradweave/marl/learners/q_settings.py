@@ -53,6 +53,9 @@ class QLearning:
     one for all."""
     mixing_width: int = 32
     """Width of QMIX's mixing network."""
+    counterfactual: bool = True
+    """Whether, where agents have reward machines, each row is learned from a second time with the
+    machines begun in a random state."""
 
     def __post_init__(self) -> None:
         check_above_zero(

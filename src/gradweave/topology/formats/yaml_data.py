@@ -90,6 +90,14 @@ def _loader(yaml: Any) -> type:
                 raise ValueError(f"{node.value[:40]}: too large for a number")
             return value
 
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if len(set(keys)) < len(keys):
+                twice = next(key for place, key in enumerate(keys) if key in keys[:place])
+                line = node.start_mark.line + 1
+                raise FileError(f"{twice!r:.60} is given twice in what begins at line {line}")
+            return super().construct_mapping(node, deep)
+
     for tag, words, first in _SCALARS:
         pattern = re.compile(f"(?:{words})\\Z")
         PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", pattern, first)

@@ -1,0 +1,221 @@
+"""Agents that learn apart with reward machines: published figures, checks, rendezvous, gossip.
+
+    python benchmarks/experiments/machines.py [--only PART] [--again]
+
+`published`: 50 trials of the generator and the laboratory, without and with causal knowledge, each
+agent alone; the running median of the team's steps as the authors plot it, beside their code's, and
+steps to 90 % of the final speed. `central`: the same by one learner for the team. `checker`: 1,000
+random machines of 3 to 5 states on 3 events, divided at random between two agents, half of them
+with a causal automaton: the checker beside brute force over all traces of up to 8 events, and every
+counterexample replayed. `rendezvous`: steps until the median team meets and reaches its goals in at
+most 60 steps, 2 to 10 agents, apart and as one. `gossip`: eight teams of the generator that average
+the tables of agents of the same role on a network. `deep`: IQL, QMIX and IPPO on the generator with
+and without the machine.
+
+Each part is written as soon as it is measured; parts that are there are kept, unless --again.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import numpy as np
+from record import RESULTS, record
+
+TRIALS = 50
+PUBLISHED = {
+    ("generator", False): {10_000: 778.0, 20_000: 22.5},
+    ("generator", True): {10_000: 118.0, 20_000: 19.0},
+    ("laboratory", False): {25_000: 849.0, 45_000: 50.0},
+    ("laboratory", True): {25_000: 42.0, 45_000: 46.0},
+}
+"""The authors' code, 20 trials, as measured before: running medians after so many steps."""
+STEPS = {"generator": 20_000, "laboratory": 50_000}
+CENTRAL_STEPS = {"generator": 100_000, "laboratory": 300_000}
+"""Of the laboratory the authors take 1,500,000."""
+MACHINES, LONGEST = 1000, 8
+
+
+def published() -> list[dict[str, Any]]:
+    return [_learned(name, causal, STEPS[name], central=False) for name, causal in PUBLISHED]
+
+
+def central() -> list[dict[str, Any]]:
+    return [
+        _learned(name, causal, CENTRAL_STEPS[name], central=True, trials=10)
+        for name, causal in PUBLISHED
+    ]
+
+
+def _learned(
+    name: str, causal: bool, steps: int, *, central: bool, trials: int = TRIALS
+) -> dict[str, Any]:
+    from gradweave.marl.tabular.learning import learn
+    from gradweave.marl.worlds.catalogue import world
+
+    begun = time.perf_counter()
+    curve, _ = learn(world(name), steps=steps, trials=trials, causal=causal, central=central)
+    seconds = time.perf_counter() - begun
+    medians = curve.medians()
+    middle = np.median(curve.taken, 1)
+    final = float(middle[-10:].mean())
+    row = {
+        "world": name,
+        "causal": causal,
+        "central": central,
+        "trials": trials,
+        "steps": steps,
+        "seconds": seconds,
+        "running_median": {str(s): float(m) for s, m in zip(curve.steps, medians, strict=True)},
+        "final_steps": final,
+        "to_90_percent": _reached(curve.steps, middle, final / 0.9),
+        "published": {str(k): v for k, v in PUBLISHED[name, causal].items()},
+    }
+    print({k: v for k, v in row.items() if k != "running_median"}, flush=True)
+    return row
+
+
+def _reached(steps: np.ndarray, median: np.ndarray, goal: float) -> int | None:
+    """Training steps before the first test from which on the median of three tests is as good."""
+    for place in range(len(median)):
+        if np.median(median[place : place + 3]) <= goal:
+            return int(steps[place])
+    return None
+
+
+def checker() -> dict[str, Any]:
+    from gradweave.automata import check, projection, replay
+    from tests.automata.machines import (
+        brute_force,
+        random_automaton,
+        random_division,
+        random_machine,
+    )
+
+    rng = np.random.default_rng(0)
+    counts = {"valid": 0, "refuted": 0, "agree": 0, "replayed": 0, "beyond": 0}
+    begun, ours = time.perf_counter(), 0.0
+    for number in range(MACHINES):
+        team = random_machine(rng, int(rng.integers(3, 6)), "abc", 0.6)
+        division = random_division(rng, "abc")
+        causal = random_automaton(rng, "abc") if number % 2 else None
+        agents = [projection(team, events) for events in division]
+        start = time.perf_counter()
+        verdict = check(team, agents, causal)
+        ours += time.perf_counter() - start
+        found = verdict.counterexample
+        if found is None or len(found) > LONGEST:
+            counts["beyond"] += found is not None
+            counts["agree"] += brute_force(team, division, causal, LONGEST) is None
+        else:
+            shortest = brute_force(team, division, causal, len(found))
+            counts["agree"] += shortest is not None and len(shortest) == len(found)
+        counts["valid" if verdict.valid else "refuted"] += 1
+        if found is not None:
+            ends = replay(agents, found)
+            done = all(m.final[s] for m, s in zip(agents, ends, strict=True))
+            team_done = bool(team.final[team.states.index(team.run(found)[0])])
+            counts["replayed"] += done != team_done
+    row = {"machines": MACHINES, "longest": LONGEST, **counts, "check_seconds": ours}
+    row["seconds"] = time.perf_counter() - begun
+    print(row, flush=True)
+    return row
+
+
+def rendezvous() -> list[dict[str, Any]]:
+    from gradweave.errors import OptionError
+    from gradweave.marl.tabular.learning import learn
+    from gradweave.marl.worlds.catalogue import world
+
+    rows = []
+    for agents in (2, 3, 4, 6, 8, 10):
+        for central in (False, True):
+            row: dict[str, Any] = {"agents": agents, "central": central}
+            steps = 300_000 if central else 30_000
+            try:
+                begun = time.perf_counter()
+                curve, _ = learn(
+                    world("rendezvous", agents=agents), steps=steps, trials=10, central=central
+                )
+                middle = np.median(curve.taken, 1)
+                row |= {
+                    "steps": steps,
+                    "solved_after": _reached(curve.steps, middle, 60.0),
+                    "final_steps": float(middle[-10:].mean()),
+                    "seconds": time.perf_counter() - begun,
+                }
+            except OptionError as error:
+                row["refused"] = str(error)
+            print(row, flush=True)
+            rows.append(row)
+    return rows
+
+
+def gossip() -> list[dict[str, Any]]:
+    from gradweave.aggregate import MixingMatrix
+    from gradweave.marl.tabular.learning import Learning, learn
+    from gradweave.marl.worlds.catalogue import world
+
+    rows = []
+    networks = {"none": None, "ring": MixingMatrix.ring(8), "all": MixingMatrix.complete(8)}
+    for name in ("generator", "laboratory"):
+        for network, mixing in networks.items():
+            for every in (100, 1000) if mixing else (0,):
+                curve, _ = learn(
+                    world(name),
+                    steps=STEPS[name],
+                    trials=40,
+                    causal=True,
+                    settings=Learning(average_every=every),
+                    weights=None if mixing is None else mixing.weights[0],
+                )
+                middle = np.median(curve.taken, 1)
+                worst = np.quantile(curve.taken, 0.9, axis=1)
+                row = {
+                    "world": name,
+                    "network": network,
+                    "every": every,
+                    "solved_after": _reached(curve.steps, middle, 60.0),
+                    "solved_by_nine_tenths_after": _reached(curve.steps, worst, 60.0),
+                    "final_steps": float(middle[-5:].mean()),
+                    "sent_bytes_per_team": curve.sent_bytes // 40,
+                }
+                print(row, flush=True)
+                rows.append(row)
+    return rows
+
+
+PARTS: dict[str, Callable[[], Any]] = {
+    "published": published,
+    "checker": checker,
+    "rendezvous": rendezvous,
+    "gossip": gossip,
+    "central": central,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--again", action="store_true")
+    asked = parser.parse_args()
+    path = RESULTS / "machines.json"
+    have = json.loads(path.read_text()) if path.exists() else {}
+    done = {part: have[part] for part in PARTS if part in have}
+    for part, measure in PARTS.items():
+        if asked.only not in (None, part) or (part in done and not asked.again):
+            continue
+        print(part, flush=True)
+        done[part] = measure()
+        record("machines", libraries=("jax",), seeds=[0], **done)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Machines in YAML: a team's task, what each agent sees of it, and what the world allows.
+
+::
+
+    start: begin
+    final: done                      # or a list
+    moves:
+      begin: {drain: drained, unlock: open}
+      drained: {unlock: ready, press: stuck}
+      ready: {press: done}           # or {press: {to: done, reward: 2}}
+      stuck: {}                      # states are those named here, final or forbidden
+    agents:                          # optional: the events that each sees
+      one: [drain, unlock]
+      two: [unlock, press]
+    causal: G(unlock -> N G !drain)  # optional: a formula, several, or {start, moves, forbidden}
+
+A move into a final state is worth 1 and others 0 where no reward is given. An event without a move
+leaves the state as it is.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradweave.automata.formula import automaton
+from gradweave.automata.machine import MOST_STATES, NO_MOVE, Machine
+from gradweave.automata.operations import product
+from gradweave.checks import did_you_mean
+from gradweave.errors import FileError, GradweaveError
+from gradweave.topology.formats.yaml_data import parse_yaml, write_yaml
+
+MAX_BYTES = 1 << 20
+"""Largest file read: 1 MiB."""
+MOST_EVENTS = 200
+_FIELDS = ("name", "start", "final", "forbidden", "moves", "events", "agents", "causal")
+_LONGEST = 60
+"""Characters of a name."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """What a file of a machine says."""
+
+    machine: Machine
+    agents: dict[str, tuple[str, ...]]
+    """Agent -> the events that it sees; empty where the file does not say."""
+    causal: Machine | None
+    """What never happens; None where the file does not say."""
+
+
+def load(path: str | Path) -> Task:
+    """Reads a machine's file. Nothing in it is executed.
+
+    Raises:
+        FileError: it cannot be read, or is not a machine; in one line.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise FileError(
+                f"larger than {MAX_BYTES >> 20} MiB; a machine has at most {MOST_STATES:,} states"
+            )
+        return task(parse_yaml(path.read_bytes()), path.stem)
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror or error}") from error
+    except GradweaveError as error:
+        raise FileError(f"{path}: {error}") from error
+
+
+def task(data: Any, name: str = "machine") -> Task:
+    """The task that plain data describes, as `load` reads it.
+
+    Raises:
+        FileError: the data are not a machine.
+    """
+    fields = _mapping(data, "the file")
+    machine = _machine(fields, str(fields.get("name", name)))
+    agents = {
+        _name(agent, "agent"): tuple(_names(events, f"agents: {agent}"))
+        for agent, events in _mapping(fields.get("agents", {}), "agents").items()
+    }
+    for agent, events in agents.items():
+        for event in events:
+            if event not in machine.events:
+                raise FileError(
+                    f"agents: {agent} sees {event!r}, on which nothing moves; "
+                    f"{did_you_mean(event, machine.events)}events are {', '.join(machine.events)}"
+                )
+    return Task(machine, agents, _causal(fields.get("causal"), machine.events))
+
+
+def read_text(text: str, name: str = "machine") -> Task:
+    """The task of a file's text.
+
+    Raises:
+        FileError: it is not a machine.
+    """
+    return task(parse_yaml(text.encode()), name)
+
+
+def dump(said: Task) -> str:
+    """A task as the text of a file that `load` reads."""
+    data = {"name": said.machine.name, **_fields(said.machine)}
+    if said.agents:
+        data["agents"] = {agent: list(events) for agent, events in said.agents.items()}
+    if said.causal is not None:
+        data["causal"] = _fields(said.causal)
+    return write_yaml(data)
+
+
+def _fields(machine: Machine) -> dict[str, Any]:
+    """What a file says of one machine."""
+    moves: dict[str, dict[str, Any]] = {state: {} for state in machine.states}
+    for state, event in zip(*np.nonzero(machine.next != NO_MOVE), strict=True):
+        to, worth = int(machine.next[state, event]), float(machine.reward[state, event])
+        after = machine.states[to]
+        usual = worth == float(machine.final[to])
+        moves[machine.states[state]][machine.events[event]] = (
+            after if usual else {"to": after, "reward": worth}
+        )
+    data: dict[str, Any] = {"start": machine.states[machine.start]}
+    for what in ("final", "forbidden"):
+        marked = np.flatnonzero(getattr(machine, what))
+        if marked.size:
+            data[what] = [machine.states[state] for state in marked]
+    return data | {"moves": moves, "events": list(machine.events)}
+
+
+def _machine(fields: Mapping[Any, Any], name: str) -> Machine:
+    for field in fields:
+        if field not in _FIELDS:
+            hint = did_you_mean(str(field), _FIELDS)
+            raise FileError(f"{field!r:.60}: unknown; {hint}known are {', '.join(_FIELDS)}")
+    for field in ("start", "moves"):
+        if field not in fields:
+            raise FileError(f"{field}: missing; say {_MISSING[field]}")
+    moves, ends = _mapping(fields["moves"], "moves"), _names(fields.get("final", []), "final")
+    rows = {_name(state, "state"): _row(row, str(state), ends) for state, row in moves.items()}
+    never = _names(fields.get("forbidden", []), "forbidden")
+    start = _name(fields["start"], "start")
+    for state in (*ends, *never):
+        rows.setdefault(state, {})
+    if len(rows) > MOST_STATES:
+        raise FileError(f"{len(rows):,} states; a machine has at most {MOST_STATES:,}")
+    events = _names(fields.get("events", []), "events")
+    machine = Machine.of(rows, start=start, final=ends, forbidden=never, events=events, name=name)
+    if len(machine.events) > MOST_EVENTS:
+        raise FileError(f"{len(machine.events)} events; a machine has at most {MOST_EVENTS}")
+    return machine
+
+
+_MISSING = {
+    "start": "in which state the machine begins",
+    "moves": "where events lead, as `state: {event: state}`",
+}
+
+
+def _row(row: Any, state: str, ends: list[str]) -> dict[str, tuple[str, float]]:
+    read = {}
+    for event, move in _mapping(row or {}, f"moves of {state}").items():
+        what = f"move {state:.60} on {event!s:.60}"
+        label = _name(event, f"event of {state}")
+        if label in read:
+            raise FileError(f"{what}: given twice; a machine has one move for each event")
+        if isinstance(move, Mapping):
+            if set(move) - {"to", "reward"} or "to" not in move:
+                raise FileError(f"{what}: expected a state, or {{to: state, reward: number}}")
+            to, worth = _name(move["to"], what), move.get("reward")
+        else:
+            to, worth = _name(move, what), None
+        worth = float(to in ends) if worth is None else worth
+        if (
+            isinstance(worth, bool)
+            or not isinstance(worth, int | float)
+            or not math.isfinite(worth)
+        ):
+            raise FileError(f"{what}: expected a number as its reward, got {worth!r:.60}")
+        read[label] = to, float(worth)
+    return read
+
+
+def _causal(said: Any, events: tuple[str, ...]) -> Machine | None:
+    if said is None:
+        return None
+    if isinstance(said, Mapping):
+        return _machine(said, "causal")
+    formulas = said if isinstance(said, list) else [said]
+    whole: Machine | None = None
+    for formula in formulas:
+        if not isinstance(formula, str):
+            raise FileError(f"causal: expected a formula, formulas or moves, got {formula!r:.60}")
+        one = automaton(formula, events)
+        whole = one if whole is None else _both(whole, one)
+    return whole
+
+
+def _both(one: Machine, other: Machine) -> Machine:
+    """What both automata allow."""
+    pairs = product(one, other)
+    never = one.forbidden[pairs.first] | other.forbidden[pairs.second]
+    return pairs.machine.replace(forbidden=never, name=f"{one.name} & {other.name}")
+
+
+def _mapping(value: Any, what: str) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise FileError(f"{what}: expected `name: value` pairs, got {value!r:.60}")
+    return value
+
+
+def _names(value: Any, what: str) -> list[str]:
+    return [_name(each, what) for each in (value if isinstance(value, list) else [value])]
+
+
+def _name(value: Any, what: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise FileError(f"{what:.80}: expected a name, got {value!r:.60}")
+    text = str(value)
+    if not text or len(text) > _LONGEST or not text.isprintable():
+        raise FileError(
+            f"{what:.80}: expected a name of 1 to {_LONGEST} characters, got {text!r:.60}"
+        )
+    return text

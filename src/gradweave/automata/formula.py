@@ -1,0 +1,270 @@
+"""Formulas of linear temporal logic over finite traces, as automata.
+
+A trace is a sequence of single events. A formula is read event by event: after each one, what is
+left to be shown of the rest is again a formula (its progression), and the formulas that arise are
+the automaton's states. It needs no other program: the packages that translate such formulas call
+MONA (ltlf2dfa) or Lydia in a container (logaut), which pip does not install.
+
+Written are ``!``, ``&``, ``|``, ``->``, ``X`` (next), ``N`` (next, if there is one), ``G``
+(always), ``F`` (at some time), ``U`` (until), ``R`` (release), ``true``, ``false``, events by name,
+and parentheses. ``G(c -> N G !a)``: no a after c.
+
+Source: De Giacomo and Vardi 2013 (the logic); Bacchus and Kabanza 1998 (progression).
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
+
+import numpy as np
+
+from gradweave.automata.machine import MOST_STATES, Machine
+from gradweave.automata.operations import cannot_reach
+from gradweave.errors import SpecError
+
+_TOKENS = re.compile(r"\s*(->|[!&|()]|[A-Za-z_][\w.]*)")
+_UNARY = ("!", "X", "N", "G", "F")
+_DEEPEST = 40
+"""Nested parentheses and operators."""
+_MOST_TERMS = 2_000
+"""Of one state's formula in disjunctive form."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Formula:
+    """A node of a formula: an operator and what it is applied to, or a literal."""
+
+    operator: str
+    """``event``, ``not event``, ``true``, ``false``, ``more``, ``end``, ``&``, ``|``, ``X``, ``N``,
+    ``U`` or ``R``."""
+    parts: tuple["Formula", ...] = ()
+    event: str = ""
+
+
+TRUE, FALSE, MORE, END = (Formula(word) for word in ("true", "false", "more", "end"))
+"""`MORE` is true where something follows, `END` where nothing does."""
+Term = frozenset[Formula]
+Terms = frozenset[Term]
+"""A disjunction of conjunctions."""
+
+
+def automaton(text: str, events: Sequence[str] = (), name: str = "") -> Machine:
+    """The automaton of a formula.
+
+    Its forbidden states are those from which no trace satisfies the formula any more.
+
+    Args:
+        text: the formula.
+        events: besides those that it names; no others happen.
+        name: of the result; the formula if not given.
+
+    Raises:
+        SpecError: the formula cannot be read, holds for no trace, or has too many states.
+
+    >>> machine = automaton("G(c -> N G !a)")
+    >>> [bool(machine.forbidden[machine.states.index(machine.run(t)[0])]) for t in ("ac", "ca")]
+    [False, True]
+    """
+    formula = _Parser(text).formula()
+    named = tuple(dict.fromkeys((*_events(formula), *events)))
+    todo = [_terms(formula)]
+    place, rows = {todo[0]: 0}, []
+    for state in todo:  # which grows meanwhile
+        row = []
+        for event in named:
+            after = _progressed(state, event)
+            if after not in place:
+                place[after] = len(place)
+                todo.append(after)
+            row.append(place[after])
+        rows.append(row)
+        if len(place) > MOST_STATES or len(state) > _MOST_TERMS:
+            raise SpecError(f"{text:.60}: needs more than {MOST_STATES:,} states; make it simpler")
+    states = tuple(str(number) for number in range(len(place)))
+    moves = np.array(rows, np.int32).reshape(len(states), len(named))
+    none = np.zeros(len(states), bool)
+    machine = Machine(name or text, states, named, 0, moves, np.zeros(moves.shape), none, none)
+    never = cannot_reach(machine, [number for state, number in place.items() if _ends_well(state)])
+    if never[0]:
+        raise SpecError(f"{text:.60}: holds for no trace")
+    return machine.replace(forbidden=never)
+
+
+def _progressed(state: Terms, event: str) -> Terms:
+    """What the rest of a trace has to satisfy once an event is read."""
+    return _either(_all_of([_read(part, event) for part in term]) for term in state)
+
+
+def _read(formula: Formula, event: str) -> Terms:
+    parts = formula.parts
+    match formula.operator:
+        case "event":
+            return _YES if formula.event == event else _NO
+        case "not event":
+            return _NO if formula.event == event else _YES
+        case "true" | "more":
+            return _YES
+        case "false" | "end":
+            return _NO
+        case "&":
+            return _all_of([_read(part, event) for part in parts])
+        case "|":
+            return _either(_read(part, event) for part in parts)
+        case "X":
+            return _all_of([_terms(parts[0]), _only(MORE)])
+        case "N":
+            return _either((_terms(parts[0]), _only(END)))
+        case "U":
+            on = _all_of([_read(parts[0], event), _only(formula)])
+            return _either((_read(parts[1], event), on))
+        case _:  # R
+            on = _either((_read(parts[0], event), _only(formula)))
+            return _all_of([_read(parts[1], event), on])
+
+
+def _terms(formula: Formula) -> Terms:
+    """A formula in disjunctive form, of what is not itself ``&`` or ``|``."""
+    if formula.operator == "&":
+        return _all_of([_terms(part) for part in formula.parts])
+    if formula.operator == "|":
+        return _either(_terms(part) for part in formula.parts)
+    return _only(formula)
+
+
+def _only(formula: Formula) -> Terms:
+    return _simplified([frozenset([formula])])
+
+
+def _all_of(parts: Sequence[Terms]) -> Terms:
+    whole = _YES
+    for part in parts:
+        whole = _simplified([one | other for one in whole for other in part])
+    return whole
+
+
+def _either(parts: Iterable[Terms]) -> Terms:
+    return _simplified([term for part in parts for term in part])
+
+
+def _simplified(terms: Iterable[Term]) -> Terms:
+    """Without what contradicts itself, and without what another term already allows."""
+    sound = {term - {TRUE} for term in terms if not _contradicts(term)}
+    if len(sound) > _MOST_TERMS:
+        raise SpecError("the formula grows too large; make it simpler")
+    return frozenset(term for term in sound if not any(other < term for other in sound))
+
+
+def _contradicts(term: Term) -> bool:
+    if FALSE in term or {MORE, END} <= term:
+        return True
+    happens = {part.event for part in term if part.operator == "event"}
+    denied = {part.event for part in term if part.operator == "not event"}
+    return len(happens) > 1 or bool(happens & denied) or bool(happens and END in term)
+
+
+_YES: Terms = frozenset([frozenset()])
+_NO: Terms = frozenset()
+_AT_END = frozenset(("true", "end", "not event", "N", "R"))
+"""What holds where nothing follows."""
+
+
+def _ends_well(state: Terms) -> bool:
+    return any(all(part.operator in _AT_END for part in term) for term in state)
+
+
+def _events(formula: Formula) -> list[str]:
+    """Those that it names, in order."""
+    named = [formula.event] if formula.event else []
+    return list(dict.fromkeys(named + [e for part in formula.parts for e in _events(part)]))
+
+
+def _negated(formula: Formula) -> Formula:
+    operator = _OPPOSITES[formula.operator]
+    return Formula(operator, tuple(_negated(part) for part in formula.parts), formula.event)
+
+
+_PAIRS = (("event", "not event"), ("true", "false"), ("&", "|"), ("X", "N"), ("U", "R"))
+_OPPOSITES = {a: b for one, other in _PAIRS for a, b in ((one, other), (other, one))}
+
+
+class _Parser:
+    """By recursive descent: ``->`` binds least, then ``|``, ``&``, ``U`` and ``R``, prefixes."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._at, self._tokens = text, 0, []
+        depth = at = 0
+        while text[at:].strip():
+            found = _TOKENS.match(text, at)
+            if not found:
+                self._fail(f"{text[at:].strip()[0]!r} is no operator or event")
+            at = found.end()
+            self._tokens.append(found[1])
+            depth += (found[1] in ("(", *_UNARY, "->", "U", "R")) - (found[1] == ")")
+            if depth > _DEEPEST:
+                self._fail(f"nested more than {_DEEPEST} deep")
+
+    def formula(self) -> Formula:
+        """All of the text."""
+        whole = self._implication()
+        if self._at < len(self._tokens):
+            self._fail(f"expected an operator, got {self._tokens[self._at]!r}")
+        return whole
+
+    def _fail(self, why: str) -> NoReturn:
+        raise SpecError(f"formula {self._text!r:.80}: {why}")
+
+    def _take(self, *wanted: str) -> str | None:
+        if self._at < len(self._tokens) and self._tokens[self._at] in wanted:
+            self._at += 1
+            return self._tokens[self._at - 1]
+        return None
+
+    def _implication(self) -> Formula:
+        left = self._row("|", lambda: self._row("&", self._until))
+        if self._take("->"):
+            return Formula("|", (_negated(left), self._implication()))
+        return left
+
+    def _row(self, operator: str, part: Callable[[], Formula]) -> Formula:
+        parts = [part()]
+        while self._take(operator):
+            parts.append(part())
+        return parts[0] if len(parts) == 1 else Formula(operator, tuple(parts))
+
+    def _until(self) -> Formula:
+        left = self._prefixed()
+        operator = self._take("U", "R")
+        return Formula(operator, (left, self._until())) if operator else left
+
+    def _prefixed(self) -> Formula:
+        operator = self._take(*_UNARY)
+        if operator is None:
+            return self._atom()
+        inner = self._prefixed()
+        match operator:
+            case "!":
+                return _negated(inner)
+            case "G":
+                return Formula("R", (FALSE, inner))
+            case "F":
+                return Formula("U", (TRUE, inner))
+            case _:
+                return Formula(operator, (inner,))
+
+    def _atom(self) -> Formula:
+        if self._take("("):
+            inner = self._implication()
+            if not self._take(")"):
+                self._fail("a parenthesis is not closed")
+            return inner
+        if self._at >= len(self._tokens):
+            self._fail("ends where an event or a parenthesis is expected")
+        token = self._tokens[self._at]
+        if token in ("true", "false"):
+            self._at += 1
+            return TRUE if token == "true" else FALSE
+        if not re.fullmatch(r"[A-Za-z_][\w.]*", token) or token in (*_UNARY, "U", "R"):
+            self._fail(f"expected an event, got {token!r}")
+        self._at += 1
+        return Formula("event", event=token)

@@ -1,0 +1,350 @@
+"""Machines from machines: projection, parallel composition, product, the least equal one; values.
+
+Source: Neary et al. 2021 (2007.01962), definitions 3 and 5; Moore 1956 for minimisation.
+"""
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.automata.machine import MOST_STATES, NO_MOVE, Machine
+from gradweave.errors import OptionError
+
+WORTHLESS = 1e-4
+"""A value below this counts as none: the task can no longer be done."""
+
+
+def projection(machine: Machine, events: Collection[str], name: str = "") -> Machine:
+    """What an agent sees of a machine that hears only some of its events.
+
+    States between which others' events move become one, and so do the states that one event would
+    then lead to. A move has the greatest reward of those that it stands for; one that ends the
+    agent's part has the greatest of those that end the task.
+
+    Args:
+        machine: of the team.
+        events: the agent's; those that the machine does not hear are left out.
+        name: of the result.
+
+    >>> team = Machine.of(
+    ...     {"0": {"a": ("1", 0.0)}, "1": {"b": ("2", 1.0)}, "2": {}}, start="0", final=["2"]
+    ... )
+    >>> projection(team, ["b"]).states
+    ('0,1', '2')
+    """
+    group = _merged(machine, events)
+    seen = [column for column, event in enumerate(machine.events) if event in events]
+    names = {root: ",".join(_members(machine, group, root)) for root in sorted(set(group))}
+    final = {names[group[s]] for s in np.flatnonzero(machine.final)}
+    forbidden = set(names.values()) - {names[group[s]] for s in np.flatnonzero(~machine.forbidden)}
+    moves: dict[str, dict[str, tuple[str, float]]] = {label: {} for label in names.values()}
+    ends = (machine.next != NO_MOVE) & machine.final[machine.next]
+    prize = float(machine.reward[ends].max(initial=0.0))
+    for state, column in zip(*np.nonzero(machine.next[:, seen] != NO_MOVE), strict=True):
+        event = seen[column]
+        here, after = names[group[state]], names[group[machine.next[state, event]]]
+        if here in final:
+            continue
+        _, before = moves[here].get(machine.events[event], ("", 0.0))
+        worth = max(machine.reward[state, event], before, prize if after in final else 0.0)
+        moves[here][machine.events[event]] = (after, float(worth))
+    return Machine.of(
+        moves,
+        start=names[group[machine.start]],
+        final=[label for label in moves if label in final],
+        forbidden=[label for label in moves if label in forbidden],
+        events=[machine.events[column] for column in seen],
+        name=name or f"{machine.name} on {' '.join(sorted(events))}",
+    )
+
+
+def _merged(machine: Machine, events: Collection[str]) -> list[int]:
+    """Each state's group, by its first state: the least congruence that hides other events."""
+    parent = list(range(len(machine.states)))
+
+    def root(state: int) -> int:
+        while parent[state] != state:
+            parent[state] = parent[parent[state]]
+            state = parent[state]
+        return state
+
+    heard = [event in events for event in machine.events]
+    todo = [
+        (int(state), int(machine.next[state, column]))
+        for state, column in zip(*np.nonzero(machine.next != NO_MOVE), strict=True)
+        if not heard[column]
+    ]
+    while True:
+        for one, other in todo:
+            low, high = sorted((root(one), root(other)))
+            parent[high] = low
+        first: dict[tuple[int, int], int] = {}
+        todo = []
+        for state, column in zip(*np.nonzero(machine.next != NO_MOVE), strict=True):
+            if heard[column]:
+                after = root(int(machine.next[state, column]))
+                known = first.setdefault((root(int(state)), int(column)), after)
+                if known != after:
+                    todo.append((known, after))
+        if not todo:
+            return [root(state) for state in range(len(machine.states))]
+
+
+def _members(machine: Machine, group: Sequence[int], root: int) -> list[str]:
+    return [machine.states[state] for state, other in enumerate(group) if other == root]
+
+
+def compose(machines: Sequence[Machine], name: str = "") -> Machine:
+    """Machines side by side, reachable states only: the team that has these parts.
+
+    An event moves all machines that hear it, where each of them has a move; where one has none,
+    the event is not possible and moves nobody. The whole is final where every part is, and its
+    reward is 1 for the move that ends it.
+
+    Args:
+        machines: at least one.
+        name: of the result.
+
+    Raises:
+        OptionError: it has more than `MOST_STATES` states.
+    """
+    events = tuple(dict.fromkeys(event for each in machines for event in each.events))
+    tables = [each.over(events) for each in machines]
+    heard = np.array([[event in each.events for event in events] for each in machines])
+
+    def after(state: tuple[int, ...], event: int) -> tuple[int, ...] | None:
+        moved = []
+        for part, table, hears in zip(state, tables, heard, strict=True):
+            to = int(table[part, event]) if hears[event] else part
+            if to == NO_MOVE:
+                return None
+            moved.append(to)
+        return tuple(moved)
+
+    def final(state: tuple[int, ...]) -> bool:
+        return all(each.final[part] for each, part in zip(machines, state, strict=True))
+
+    states, moves = _reachable(tuple(m.start for m in machines), len(events), after, final)
+    ends = np.array([final(state) for state in states])
+    reward = np.where(moves == NO_MOVE, 0.0, ends[moves])
+    never = [any(m.forbidden[part] for m, part in zip(machines, s, strict=True)) for s in states]
+    labels = [" ".join(m.states[p] for m, p in zip(machines, s, strict=True)) for s in states]
+    name = name or " with ".join(m.name for m in machines)
+    return Machine(name, tuple(labels), events, 0, moves, reward, ends, np.array(never))
+
+
+State = tuple[int, ...]
+
+
+def _reachable(
+    start: State,
+    events: int,
+    after: Callable[[State, int], State | None],
+    final: Callable[[State], bool],
+) -> tuple[list[State], NDArray[np.int32]]:
+    """The states that can be reached, breadth first, and [S, E] the moves between them."""
+    place, rows = {start: 0}, []
+    queue = deque([start])
+    while queue:
+        state = queue.popleft()
+        row = np.full(events, NO_MOVE, np.int32)
+        for event in range(0 if final(state) else events):
+            to = after(state, event)
+            if to is None:
+                continue
+            if to not in place:
+                place[to] = len(place)
+                queue.append(to)
+                if len(place) > MOST_STATES:
+                    raise OptionError(
+                        f"the machines together have more than {MOST_STATES:,} states; take "
+                        "smaller ones"
+                    )
+            row[event] = place[to]
+        rows.append(row)
+    return list(place), np.stack(rows)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Product:
+    """A machine together with what an automaton knows."""
+
+    machine: Machine
+    """Of pairs; rewards and final states are the machine's, forbidden ones the automaton's."""
+    first: NDArray[np.int32]
+    """[S] the machine's part of each pair."""
+    second: NDArray[np.int32]
+    """[S] the automaton's."""
+
+
+def product(machine: Machine, automaton: Machine) -> Product:
+    """Both at once: an event moves each that has a move for it, and leaves the other alone.
+
+    Args:
+        machine: with rewards.
+        automaton: with forbidden states.
+
+    Raises:
+        OptionError: it has more than `MOST_STATES` states.
+    """
+    events = tuple(dict.fromkeys((*machine.events, *automaton.events)))
+    tables = machine.over(events), automaton.over(events)
+
+    def after(state: State, event: int) -> State | None:
+        moved = [int(table[part, event]) for part, table in zip(state, tables, strict=True)]
+        if max(moved) == NO_MOVE:
+            return None
+        one, two = (at if to == NO_MOVE else to for at, to in zip(state, moved, strict=True))
+        return one, two
+
+    states, moves = _reachable(
+        (machine.start, automaton.start), len(events), after, lambda s: bool(machine.final[s[0]])
+    )
+    one, two = np.array(states, np.int32).T
+    reward = np.zeros(moves.shape)
+    for column, event in enumerate(events):
+        if event in machine.events:
+            reward[:, column] = machine.reward[one, machine.events.index(event)]
+    whole = Machine(
+        f"{machine.name} knowing {automaton.name}",
+        tuple(f"{machine.states[a]}|{automaton.states[b]}" for a, b in states),
+        events,
+        0,
+        moves,
+        np.where(moves == NO_MOVE, 0.0, reward),
+        machine.final[one],
+        automaton.forbidden[two],
+    )
+    return Product(whole, one, two)
+
+
+def minimised(machine: Machine) -> Machine:
+    """The machine with the fewest states that no trace tells from this one.
+
+    Moves count, not only rewards: an event without a move differs from one that leads nowhere,
+    since in a composition it holds others back.
+    """
+    reachable = _reached(machine)
+    block = np.unique(np.stack([machine.final, machine.forbidden], 1), axis=0, return_inverse=True)[
+        1
+    ].ravel()
+    while True:
+        after = np.where(machine.next == NO_MOVE, NO_MOVE, block[machine.next])
+        signature = np.concatenate([block[:, None], after, machine.reward], 1)
+        finer = np.unique(signature[reachable], axis=0, return_inverse=True)[1].ravel()
+        new = np.zeros(len(machine.states), np.int64)
+        new[reachable] = finer
+        if finer.max() + 1 == len(np.unique(block[reachable])):
+            break
+        block = new
+    first = np.array(
+        [reachable[np.flatnonzero(new[reachable] == b)[0]] for b in range(new.max() + 1)]
+    )
+    order = np.argsort(first)
+    rank = np.argsort(order)
+    first = first[order]
+    moves = np.where(machine.next[first] == NO_MOVE, NO_MOVE, rank[new[machine.next[first]]])
+    return machine.replace(
+        states=tuple(machine.states[s] for s in first),
+        start=int(rank[new[machine.start]]),
+        next=moves.astype(np.int32),
+        reward=machine.reward[first],
+        final=machine.final[first],
+        forbidden=machine.forbidden[first],
+    )
+
+
+def _reached(machine: Machine) -> NDArray[np.int64]:
+    """The states that events can lead to, in order."""
+    seen, todo = {machine.start}, [machine.start]
+    while todo:
+        for to in set(machine.next[todo.pop()].tolist()) - seen - {NO_MOVE}:
+            seen.add(to)
+            todo.append(to)
+    return np.array(sorted(seen))
+
+
+def values(machine: Machine, discount: float = 0.9, tolerance: float = 1e-9) -> NDArray[np.float64]:
+    """[S] the greatest discounted reward where the best event that may happen always happens.
+
+    Moves into forbidden states never happen; waiting is worth 0.
+
+    Args:
+        machine: with rewards.
+        discount: of what is one event later.
+        tolerance: at which the iteration stops.
+    """
+    may = (machine.next != NO_MOVE) & ~machine.forbidden[machine.next]
+    value = np.zeros(len(machine.states))
+    while True:
+        ahead = np.where(may, machine.reward + discount * value[machine.next], 0.0)
+        new = np.maximum(ahead.max(1, initial=0.0), 0.0)
+        if np.abs(new - value).max(initial=0.0) < tolerance:
+            return new
+        value = new
+
+
+def dead(machine: Machine, discount: float = 0.9) -> NDArray[np.bool_]:
+    """[S] where the task is not done and cannot be any more: no trace earns anything."""
+    return ~machine.final & (machine.forbidden | (values(machine, discount) < WORTHLESS))
+
+
+def cannot_reach(machine: Machine, alive: Iterable[int]) -> NDArray[np.bool_]:
+    """[S] states from which none of those given can be reached."""
+    good = set(alive)
+    before: dict[int, set[int]] = {}
+    for state, column in zip(*np.nonzero(machine.next != NO_MOVE), strict=True):
+        before.setdefault(int(machine.next[state, column]), set()).add(int(state))
+    todo = list(good)
+    while todo:
+        for state in before.get(todo.pop(), set()) - good:
+            good.add(state)
+            todo.append(state)
+    return np.array([state not in good for state in range(len(machine.states))])
+
+
+def view(automaton: Machine, events: Collection[str]) -> Machine:
+    """What an agent that hears only some events knows of where an automaton is.
+
+    Its states are sets of the automaton's that the events heard leave possible; others may have
+    happened meanwhile. One is forbidden where all of its set are.
+
+    Args:
+        automaton: with forbidden states.
+        events: that the agent hears.
+
+    Raises:
+        OptionError: it has more than `MOST_STATES` states.
+    """
+    heard = tuple(event for event in automaton.events if event in events)
+    hidden = [n for n, event in enumerate(automaton.events) if event not in events]
+    table, after = automaton.over(heard), automaton.total
+
+    def closed(states: Iterable[int]) -> State:
+        known = {state for state in states if not automaton.forbidden[state]}
+        todo = list(known)
+        while todo:
+            row = after[todo.pop(), hidden].tolist()
+            for to in {to for to in row if not automaton.forbidden[to]} - known:
+                known.add(to)
+                todo.append(to)
+        return tuple(sorted(known))
+
+    def moved(state: State, event: int) -> State | None:
+        there = [int(table[part, event]) for part in state]
+        return closed(at if to == NO_MOVE else to for at, to in zip(state, there, strict=True))
+
+    sets, moves = _reachable(closed([automaton.start]), len(heard), moved, lambda state: not state)
+    none = np.zeros(len(sets), bool)
+    names = tuple("/".join(automaton.states[part] for part in each) or "never" for each in sets)
+    never = np.array([not each for each in sets])
+    name = f"{automaton.name} on {' '.join(heard)}"
+    return minimised(Machine(name, names, heard, 0, moves, np.zeros(moves.shape), none, never))
+
+
+def group_of(machine: Machine, events: Collection[str]) -> NDArray[np.int64]:
+    """[S] of which state of `projection` each state is a part."""
+    return np.unique(_merged(machine, events), return_inverse=True)[1].ravel()

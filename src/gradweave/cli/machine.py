@@ -1,0 +1,186 @@
+"""``gradweave machine``: what a reward machine says, and whether agents can share its task."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gradweave.automata import (
+    NO_MOVE,
+    Least,
+    Machine,
+    Task,
+    Verdict,
+    check,
+    dead,
+    least,
+    load,
+    projection,
+)
+from gradweave.automata.operations import product, values
+from gradweave.cli.console import print_json, print_lines
+from gradweave.cli.options import json_option, writable
+from gradweave.errors import ANSWER_IS_NO, OptionError
+from gradweave.report.machine_page import write_machine_page
+
+
+@click.group()
+def machine() -> None:
+    """Reward machines: is a team's task divided rightly, and what does it look like?"""
+
+
+@machine.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--without-causal", is_flag=True, help="Count traces that never happen, too.")
+@json_option
+@click.pass_context
+def check_(context: click.Context, file: Path, without_causal: bool, as_json: bool) -> None:
+    """Whether the agents of FILE are all done exactly when the team is.
+
+    FILE has the team's machine, the events that each agent sees, and what never happens. Exit
+    status 1 says that the division is wrong; a shortest trace shows it.
+    """
+    task = load(file)
+    if not task.agents:
+        raise OptionError(f"{file}: says not which events each agent sees; add agents: {{NAME: …}}")
+    causal = None if without_causal else task.causal
+    agents = _agents(task)
+    verdict = check(task.machine, list(agents.values()), causal)
+    smallest = least(task.machine, task.agents, causal)
+    if as_json:
+        print_json(_object(task, agents, verdict, smallest, causal))
+    else:
+        print_lines(*_lines(task, agents, verdict, smallest, causal))
+    if not verdict.valid:
+        context.exit(ANSWER_IS_NO)
+
+
+@machine.command("show")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Page to write.  [default: FILE.html]"
+)
+@json_option
+def show(file: Path, output: Path | None, as_json: bool) -> None:
+    """Draw the machine of FILE, each agent's part of it, and what the world allows, on one page."""
+    task = load(file)
+    output = output or Path(f"{file.stem}.html")
+    writable(output, ".html", ".htm")
+    drawn = [("the team", task.machine)]
+    drawn += [(f"what agent {name} sees", machine) for name, machine in _agents(task).items()]
+    if task.causal is not None:
+        drawn.append(("what never happens", task.causal))
+    write_machine_page(drawn, output, task.machine.name, _size(task.machine))
+    if as_json:
+        print_json({"file": str(file), "output": str(output), "machines": len(drawn)})
+    else:
+        print_lines(f"{output}: {len(drawn)} machines; open it in a browser")
+
+
+def _agents(task: Task) -> dict[str, Machine]:
+    return {name: projection(task.machine, events, name) for name, events in task.agents.items()}
+
+
+def _size(machine: Machine) -> str:
+    return f"{len(machine.states)} states, {len(machine.events)} events"
+
+
+def _shared(task: Task) -> dict[str, list[str]]:
+    """Events that several agents have to see together, and who."""
+    seen = {
+        event: [agent for agent, events in task.agents.items() if event in events]
+        for number, event in enumerate(task.machine.events)
+        if (task.machine.next[:, number] != NO_MOVE).any()
+    }
+    return {event: agents for event, agents in seen.items() if len(agents) > 1}
+
+
+def _lost(task: Task, causal: Machine | None) -> list[str]:
+    """States of the team from which, as far as is known, the task cannot be done."""
+    whole = task.machine if causal is None else product(task.machine, causal).machine
+    lost = dead(whole) & ~whole.forbidden
+    return [state for state, is_lost in zip(whole.states, lost, strict=True) if is_lost]
+
+
+def _object(
+    task: Task,
+    agents: dict[str, Machine],
+    verdict: Verdict,
+    smallest: Least | None,
+    causal: Machine | None,
+) -> dict[str, Any]:
+    return {
+        "machine": task.machine.name,
+        "states": len(task.machine.states),
+        "events": list(task.machine.events),
+        "value": float(values(task.machine)[task.machine.start]),
+        "agents": {
+            name: {"events": list(task.agents[name]), "states": len(machine.states)}
+            for name, machine in agents.items()
+        },
+        "shared": _shared(task),
+        "causal": None if causal is None else causal.name,
+        "lost": _lost(task, causal),
+        "valid": verdict.valid,
+        "counterexample": None if verdict.counterexample is None else list(verdict.counterexample),
+        "team_done": verdict.team_done,
+        "agents_done": list(verdict.agents_done),
+        "explored": verdict.explored,
+        "least": None
+        if smallest is None
+        else {
+            "events": {name: list(events) for name, events in smallest.division.items()},
+            "told": [list(pair) for pair in smallest.told],
+            "hidden": [list(pair) for pair in smallest.hidden],
+            "proved": smallest.proved,
+        },
+    }
+
+
+def _lines(
+    task: Task,
+    agents: dict[str, Machine],
+    verdict: Verdict,
+    smallest: Least | None,
+    causal: Machine | None,
+) -> list[str]:
+    shared = _shared(task)
+    lines = [f"{task.machine.name}: {_size(task.machine)}"]
+    lines += [
+        f"  {name} sees {', '.join(task.agents[name])}: {len(machine.states)} states; "
+        f"private: {', '.join(e for e in task.agents[name] if e not in shared) or 'none'}"
+        for name, machine in agents.items()
+    ]
+    lines += [f"  {event} has to be told among {', '.join(who)}" for event, who in shared.items()]
+    if causal is not None:
+        lines.append(f"  known: {causal.name}")
+        lost = _lost(task, causal)
+        lines += [f"  the task is lost in {', '.join(lost[:8])}"] if lost else []
+    if verdict.valid:
+        lines.append(
+            f"valid: all agents are done exactly when the team is ({verdict.explored} states)"
+        )
+    else:
+        after = " ".join(verdict.counterexample or ()) or "no event at all"
+        done = [name for name, is_done in zip(agents, verdict.agents_done, strict=True) if is_done]
+        team = "is" if verdict.team_done else "is not"
+        lines.append(
+            f"not valid: after {after} the team {team} done, and {', '.join(done) or 'no agent'} is"
+        )
+    return [*lines, _advice(verdict, smallest)]
+
+
+def _advice(verdict: Verdict, smallest: Least | None) -> str:
+    if smallest is None:
+        return "no way was found to make it valid by telling agents more"
+    if not verdict.valid:
+        told = ", ".join(f"{event} to {agent}" for agent, event in smallest.told)
+        return f"valid, and with the fewest told, if one tells {told}"
+    if smallest.hidden:
+        hidden = ", ".join(f"{event} from {agent}" for agent, event in smallest.hidden)
+        return (
+            f"the least that agents have to see: {hidden} may be hidden, unless they bring it about"
+        )
+    return "nothing can be hidden from anybody" + (
+        "" if smallest.proved else ", as far as was tried"
+    )

@@ -1,0 +1,1 @@
+"""Tables of values for agents with reward machines, learned apart or together."""

@@ -1,0 +1,1 @@
+"""Worlds of Gradweave's own, whose agents cause the events that reward machines hear."""

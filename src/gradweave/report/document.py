@@ -1,0 +1,37 @@
+"""What every self-contained page of HTML needs: its security policy, its parts, plain ASCII."""
+
+import base64
+import hashlib
+from importlib.resources import files
+
+_TEMPLATE = files("gradweave.report") / "template"
+
+
+def security_policy(script: str, style: str) -> str:
+    """The content security policy that admits the page's own script and style alone."""
+    directives = (
+        "default-src 'none'",
+        f"script-src '{_digest(script)}'",
+        f"style-src '{_digest(style)}'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+    return "; ".join(directives)
+
+
+def ascii_only(text: str) -> str:
+    """Text whose other characters are written as HTML says."""
+    return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def _digest(text: str) -> str:
+    """The hash by which a content security policy admits an inline script or style."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode(
+        "ascii"
+    )
+
+
+def template(name: str) -> str:
+    """A file of the page's template."""
+    return (_TEMPLATE / name).read_text(encoding="utf-8").replace("\r\n", "\n")
