@@ -16,6 +16,7 @@ from gradweave.cli.export import export
 from gradweave.cli.lab import lab
 from gradweave.cli.learn import learn
 from gradweave.cli.machine import machine
+from gradweave.cli.place import place_verb
 from gradweave.cli.run import run
 from gradweave.cli.schedule import schedule
 from gradweave.cli.show import show
@@ -30,7 +31,20 @@ def cli() -> None:
     """AllReduce schedules for any network: found, proved, shown."""
 
 
-for verb in (schedule, compare, verify, show, run, lab, export, learn, train, evaluate, machine):
+for verb in (
+    schedule,
+    compare,
+    verify,
+    show,
+    place_verb,
+    run,
+    lab,
+    export,
+    learn,
+    train,
+    evaluate,
+    machine,
+):
     cli.add_command(verb)
 
 

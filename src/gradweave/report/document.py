@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+import re
+from collections.abc import Mapping
 from importlib.resources import files
 
 _TEMPLATE = files("gradweave.report") / "template"
@@ -35,3 +37,8 @@ def _digest(text: str) -> str:
 def template(name: str) -> str:
     """A file of the page's template."""
     return (_TEMPLATE / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+def filled(name: str, parts: Mapping[str, str]) -> str:
+    """A page's template with its parts, of which none is looked into for others."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template(name))

@@ -4,7 +4,6 @@ import base64
 import dataclasses
 import html
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
-from gradweave.report.document import ascii_only, security_policy, template
+from gradweave.report.document import ascii_only, filled, security_policy, template
 from gradweave.report.layout import bends, draw, node_radius
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
@@ -108,7 +107,7 @@ def page(
         "script": script,
         "data": _json(data),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template("page.html"))
+    return filled("page.html", parts)
 
 
 def write_page(

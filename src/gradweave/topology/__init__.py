@@ -9,6 +9,7 @@ from gradweave.topology.families.hypercube import hypercube
 from gradweave.topology.families.jellyfish import jellyfish, jellyfish_reference
 from gradweave.topology.families.leaf_spine import leaf_spine
 from gradweave.topology.families.machines import a100_box, dgx1v, mi250_box, tpu_torus
+from gradweave.topology.families.places.cities import cities
 from gradweave.topology.families.ring import ring
 from gradweave.topology.families.star import star
 from gradweave.topology.families.torus import mesh, torus
@@ -42,6 +43,7 @@ __all__ = [
     "Topology",
     "a100_box",
     "bcube",
+    "cities",
     "complete",
     "dcell",
     "degraded",

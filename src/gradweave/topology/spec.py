@@ -31,6 +31,7 @@ from gradweave.topology.families.machines import (
     mi250_box,
     tpu_torus,
 )
+from gradweave.topology.families.places.cities import cities
 from gradweave.topology.families.ring import ring
 from gradweave.topology.families.star import star
 from gradweave.topology.families.torus import mesh, torus
@@ -157,6 +158,13 @@ def _grid(build: Callable[..., Topology], example: str, **rest: Any) -> _Family:
 
 _FAMILIES: dict[str, _Family] = {
     "bcube": _Family(bcube, "bcube:n=3,k=1", {"n": _integer, "k": _integer}, ("n", "k")),
+    "cities": _Family(
+        cities,
+        "cities:Oregon.Tokyo,each=4",
+        {"names": lambda _, value: value.split("."), "each": _integer, "near": _bandwidth},
+        (),
+        unnamed="names",
+    ),
     "complete": _sized(complete, "complete:8"),
     "dcell": _Family(dcell, "dcell:n=4,k=1", {"n": _integer, "k": _integer}, ("n", "k")),
     "dragonfly": _Family(

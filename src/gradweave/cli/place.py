@@ -1,0 +1,213 @@
+"""``gradweave place``: who computes which stage, its cost, the bound, and a step's time."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+import click
+
+from gradweave.cli.console import Progress, print_json, print_lines
+from gradweave.cli.options import (
+    FaultOptions,
+    SizeType,
+    fault_options,
+    json_option,
+    network_of,
+    seed_option,
+    time_limit_option,
+    writable,
+)
+from gradweave.errors import OptionError
+from gradweave.placement import (
+    ORDERS,
+    Order,
+    Placement,
+    StepTime,
+    Transformer,
+    Workload,
+    load_workload,
+    place,
+    step_time,
+)
+from gradweave.specification import field_kinds, parse_spec, read_options
+from gradweave.topology.units import format_size
+
+_SUFFIXES = (".html", ".htm", ".json")
+_SHOWN = 16
+"""Pipelines and stages up to which the placement is printed in full."""
+
+
+@click.command(name="place")
+@click.argument("network")
+@click.option(
+    "--model",
+    required=True,
+    metavar="MODEL",
+    help="transformer:layers=24,width=2048,… to estimate stages from, or a JSON file of stages.",
+)
+@click.option("--pipeline", type=int, help="Stages.  [default: the file's; servers over --data]")
+@click.option("--data", type=int, help="Pipelines.  [default: servers over the stages]")
+@click.option(
+    "--strategy",
+    default="annealing",
+    show_default=True,
+    help="annealing, evolutionary, exact, rank_order or random, with options such as "
+    "annealing:restarts=16.",
+)
+@click.option("--memory", type=SizeType(), help="Of each server; stages that need more do not fit.")
+@click.option(
+    "--order",
+    type=click.Choice(ORDERS),
+    default="1f1b",
+    show_default=True,
+    help="Of the micro-batches, for a step's time.",
+)
+@click.option("--chunks", type=int, default=1, help="Of the model on each server, if interleaved.")
+@click.option("--no-step", is_flag=True, help="Leave out the step's time and the schedules for it.")
+@seed_option
+@time_limit_option
+@fault_options
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Page to write, .html, with the placement beside it as .json; or .json alone.",
+)
+@json_option
+def place_verb(
+    network: str,
+    model: str,
+    pipeline: int | None,
+    data: int | None,
+    strategy: str,
+    memory: int | None,
+    order: Order,
+    chunks: int,
+    no_step: bool,
+    seed: int,
+    time_limit: float | None,
+    output: Path | None,
+    as_json: bool,
+    **given: Unpack[FaultOptions],
+) -> None:
+    """Decide which server of NETWORK computes which stage of a model, and who averages with whom.
+
+    Says what the communication costs, how far from the least that is, and how long a step takes
+    with schedules made for each group of servers. NETWORK is a specification or a file.
+    """
+    writable(output, *_SUFFIXES)
+    workload = _model(model)
+    with Progress(f"placing {model} on {network}") as progress:
+        placement = place(
+            network_of(network, given),
+            workload,
+            pipeline=pipeline,
+            data=data,
+            strategy=strategy,
+            memory_bytes=memory,
+            seed=seed,
+            time_limit=time_limit,
+            progress=progress,
+        )
+        step = None
+        if not no_step:
+            step = step_time(
+                placement, order, chunks=chunks, seed=seed, time_limit=time_limit, progress=progress
+            )
+        written = [] if output is None else _write(placement, step, output, progress)
+    if as_json:
+        print_json(placement.as_object() | _step_fields(step) | {"output": written})
+    else:
+        print_lines(*_lines(placement, step, written))
+
+
+def _model(text: str) -> Workload | Transformer:
+    """A transformer's specification, or a file of stages.
+
+    Raises:
+        SpecError: an option is unknown or no number.
+        OptionError: it is neither of both.
+    """
+    if text.endswith(".json"):
+        return load_workload(text)
+    name, values = parse_spec(text)
+    if name != "transformer":
+        raise OptionError(
+            f"model: expected transformer:layers=24,… or a JSON file of stages, got {text!r:.60}"
+        )
+    return Transformer(**read_options(name, values, field_kinds(Transformer)))
+
+
+def _write(
+    placement: Placement, step: StepTime | None, output: Path, progress: Progress
+) -> list[str]:
+    """Writes the placement, and the page and the pages of the groups' schedules it links to."""
+    from gradweave.report.placement import write_placement_pages
+
+    progress(f"writing {output}")
+    file = output.with_suffix(".json")
+    placement.save(file)
+    pages = [] if output == file else write_placement_pages(placement, step, output)
+    return [*map(str, pages), str(file)]
+
+
+def _step_fields(step: StepTime | None) -> dict[str, Any]:
+    if step is None:
+        return {"step": None}
+    return {
+        "step": {
+            "order": step.order,
+            "seconds": step.seconds,
+            "passes_s": step.passes_s,
+            "bubble": step.bubble,
+            "utilisation": step.utilisation,
+            "group_s": [None if one is None else one.seconds for one in step.groups],
+            "group_bound_s": [None if one is None else one.bound_s for one in step.groups],
+        }
+    }
+
+
+def _lines(placement: Placement, step: StepTime | None, written: Sequence[str]) -> list[str]:
+    stages, data = placement.servers.shape
+    topology, workload = placement.topology, placement.workload
+    idle = f", {len(placement.idle)} idle" if len(placement.idle) else ""
+    lines = [
+        f"{topology.name}: {topology.num_servers} servers; {workload.name}: {stages} stages, "
+        f"{data} pipelines{idle}",
+        *_table(placement),
+        f"{placement.cost_s:.4g} s of communication: gradients {placement.data_s:.4g} s, "
+        f"activations {placement.pipeline_s:.4g} s; each sent directly",
+    ]
+    if placement.bound is not None:
+        gap = placement.gap or 0.0
+        verdict = "the least possible" if placement.optimal else f"{gap:.1%} above the bound"
+        lines.append(f"{verdict}: {placement.bound}")
+    if step is not None:
+        lines += _step_lines(placement, step)
+    lines.append(f"found by {placement.strategy} in {placement.wall_s:.2f} s")
+    return [*lines, f"written to {', '.join(written)}"] if written else lines
+
+
+def _step_lines(placement: Placement, step: StepTime) -> list[str]:
+    largest = max(stage.gradient_bytes for stage in placement.workload.stages)
+    groups = [one for one in step.groups if one is not None]
+    lines = [
+        f"a step by {step.order}: {step.seconds:.4g} s, passes {step.passes_s:.4g} s of it; "
+        f"bubble {step.bubble:.0%}, devices compute {step.utilisation:.0%} of the time"
+    ]
+    if groups:
+        slowest = max(groups, key=lambda one: one.seconds)
+        lines.append(
+            f"all-reduces by schedules for each group's links, up to {format_size(largest)}: "
+            f"{slowest.seconds:.4g} s at most, at least {slowest.bound_s:.4g} s"
+        )
+    return lines
+
+
+def _table(placement: Placement) -> list[str]:
+    """A line for each pipeline: its servers, from the first stage to the last."""
+    topology, rows = placement.topology, placement.pipelines.tolist()
+    lines = [
+        f"  pipeline {number}: " + " → ".join(topology.label(node) or str(node) for node in row)
+        for number, row in enumerate(rows[:_SHOWN])
+    ]
+    return lines if len(rows) <= _SHOWN else [*lines, f"  and {len(rows) - _SHOWN} more"]

@@ -1,0 +1,182 @@
+"""The certificate: prices of devices, by which every group pays its part of the pipelines' time."""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.placement.bound.levels import Levels, compositions, levels_of
+
+if TYPE_CHECKING:
+    from gradweave.placement.problem import Problem
+
+NS = 1e9
+"""Nanoseconds in a second: times are rounded down to them, and all else is exact."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Prices that hold where DataP is so long."""
+
+    since_ns: int
+    """DataP from which on; until the next window's."""
+    prices_ns: tuple[int, ...]
+    """[Q] what a device of each class adds."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupPrices:
+    """Classes of devices, and prices of each for every length of DataP. Any prices prove a bound.
+
+    A group's **composition** is how many devices of each class it has. Take a threshold θ and the
+    components of devices that reach each other by steps of at most θ. A boundary of less than θ
+    joins groups with as many devices in each component, so that groups in a row without a longer
+    boundary, a **run**, are alike in that; a run is as long as its groups find enough devices, at
+    most `cap` of them, and a group of that composition pays 1/cap of a run. There is one longer
+    boundary less than there are runs; the time of pipelines is the sum over thresholds of how many
+    boundaries are longer.
+
+    A group's composition bounds its DataP, too. So where DataP is less than t, only compositions
+    within t are used, and each pays at least the price of its devices and a constant: together, all
+    devices' prices and S times the constant.
+    """
+
+    classes: NDArray[np.int64]
+    """[N] class of each device."""
+    windows: tuple[Window, ...]
+    """Ascending, from 0 on."""
+
+    def nanoseconds(self, problem: "Problem") -> tuple[int, int]:
+        """What they prove, computed from nothing else, and the window that proves least."""
+        columns = Columns(problem, self.classes)
+        ends = [window.since_ns for window in self.windows[1:]] + [None]
+        proved = [
+            window.since_ns + columns.least(np.array(window.prices_ns), end)
+            for window, end in zip(self.windows, ends, strict=True)
+        ]
+        weakest = int(np.argmin(proved))
+        return int(proved[weakest]), weakest
+
+
+class Columns:
+    """Every composition of a group: the least of its DataP, and its part of the pipelines' time."""
+
+    def __init__(self, problem: "Problem", classes: NDArray[np.int64]) -> None:
+        self.groups, self.spare = problem.stages, problem.spare
+        self.sizes = np.bincount(classes).astype(np.int64)
+        self.taken = compositions(self.sizes, problem.data)
+        levels = levels_of(step_ns(problem))
+        self.data_ns = _data_ns(exchange_ns(problem), classes, self.taken)
+        self.cost_ns, self.constant = np.zeros(len(self.taken), np.int64), 0
+        if problem.stages > 1:
+            self.constant = levels.least * (problem.stages - 1)
+            self.cost_ns = _run_parts(levels, classes, self.taken, problem.stages)
+            self.constant -= sum(level.width for level in levels.levels)
+        order = np.argsort(self.data_ns, kind="stable")
+        for name in ("taken", "data_ns", "cost_ns"):
+            setattr(self, name, getattr(self, name)[order])
+
+    def within(self, end_ns: int | None) -> int:
+        """How many compositions have DataP of less than `end_ns`; they stand in front."""
+        if end_ns is None:
+            return len(self.data_ns)
+        return int(np.searchsorted(self.data_ns, end_ns))
+
+    def least(self, prices: NDArray[np.int64], end_ns: int | None) -> int:
+        """Nanoseconds that the pipelines take at least where DataP is less than `end_ns`."""
+        count = self.within(end_ns)
+        if self.spare:
+            prices = np.minimum(prices, 0)  # a device may stay idle and pay nothing
+        if not count:
+            return 1 << 62
+        each = int((self.cost_ns[:count] - self.taken[:count] @ prices).min())
+        return max(0, self.constant + int(prices @ self.sizes) + self.groups * each)
+
+
+def step_ns(problem: "Problem") -> NDArray[np.int64]:
+    """[N, N] nanoseconds of the cheapest boundary between two devices."""
+    moved = float(problem.activation_bytes.min(initial=np.inf)) if problem.stages > 1 else 0.0
+    return _floor(problem, moved)
+
+
+def exchange_ns(problem: "Problem") -> NDArray[np.int64]:
+    """[N, N] nanoseconds of the cheapest exchange of a part between two devices."""
+    return _floor(problem, float(problem.part_bytes.min()))
+
+
+def _floor(problem: "Problem", moved: float) -> NDArray[np.int64]:
+    pairs = problem.pairs
+    seconds = pairs.there_and_back_s + moved * pairs.there_and_back_s_per_byte
+    # A float may be a little above the sum that it stands for.
+    whole = np.floor(np.minimum(seconds * NS * (1 - 1e-12), 1e15)).astype(np.int64)
+    return np.minimum(whole, whole.T)
+
+
+def _data_ns(
+    exchange: NDArray[np.int64], classes: NDArray[np.int64], taken: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """[C] the least DataP: some device of each class has its cheapest partners of each class."""
+    longest = np.zeros(len(taken), np.int64)
+    members = [np.flatnonzero(classes == one) for one in range(taken.shape[1])]
+    for own, devices in enumerate(members):
+        least = np.full(len(taken), np.iinfo(np.int64).max)
+        for device in np.unique(_sums(exchange, devices, members, own), axis=0):
+            total = np.zeros(len(taken), np.int64)
+            start = 0
+            for other, partners in enumerate(members):
+                count = np.maximum(taken[:, other] - (other == own), 0)
+                total += device[start + count]
+                start += len(partners) + 1
+            least = np.minimum(least, total)
+        longest = np.maximum(longest, np.where(taken[:, own] > 0, least, 0))
+    return longest
+
+
+def _sums(
+    exchange: NDArray[np.int64], devices: NDArray[np.int64], members: list[NDArray], own: int
+) -> NDArray[np.int64]:
+    """[devices, …] for each class, the sums of the 0, 1, 2, … cheapest partners in it."""
+    parts = []
+    for other, partners in enumerate(members):
+        costs = exchange[np.ix_(devices, partners)].copy()
+        if other == own:
+            costs[np.arange(len(devices)), np.arange(len(devices))] = np.int64(1) << 50  # itself
+        costs = np.sort(costs, axis=1)
+        parts.append(np.column_stack([np.zeros(len(devices), np.int64), np.cumsum(costs, axis=1)]))
+    return np.column_stack(parts)
+
+
+def _run_parts(
+    levels: Levels, classes: NDArray[np.int64], taken: NDArray[np.int64], stages: int
+) -> NDArray[np.int64]:
+    """[C] nanoseconds that a group pays for runs, over all thresholds."""
+    total = np.zeros(len(taken), np.int64)
+    for level in levels.levels:
+        total += level.width // _cap(level.component, classes, taken, stages)
+    return total
+
+
+def _cap(
+    component: NDArray[np.int64], classes: NDArray[np.int64], taken: NDArray[np.int64], stages: int
+) -> NDArray[np.int64]:
+    """[C] groups that a run has at most: r such that each component has r times what one takes.
+
+    Of classes within a component, all together; of a class over several, what r groups in a row
+    could take of each of them.
+    """
+    sizes = np.bincount(component)
+    parts = [np.unique(component[classes == one]) for one in range(taken.shape[1])]
+    within = np.zeros((len(sizes), taken.shape[1]), np.int64)
+    for one, own in enumerate(parts):
+        if len(own) == 1:
+            within[own[0], one] = 1
+    used = taken @ within.T
+    cap = np.zeros(len(taken), np.int64)
+    for run in range(1, stages + 1):
+        enough = (used * run <= sizes).all(axis=1)
+        for one, own in enumerate(parts):
+            if len(own) > 1:
+                enough &= taken[:, one] <= (sizes[own] // run).sum()
+        cap += enough
+    return np.maximum(cap, 1)

@@ -1,0 +1,179 @@
+"""Prices that prove much: a linear programme over compositions for each length of DataP."""
+
+import bisect
+import dataclasses
+import heapq
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import clock
+from gradweave.placement.bound.levels import classings, levels_of
+from gradweave.placement.bound.prices import NS, Columns, GroupPrices, Window, step_ns
+from gradweave.placement.problem import Problem
+
+MAX_COMPOSITIONS = 20_000
+"""Of a group, over the classes that are told apart."""
+MAX_CLASSINGS = 6
+"""Ways to choose classes that are tried."""
+MAX_PROGRAMMES = 300
+"""Linear programmes that are solved for one way."""
+TOLERANCE = 1e-4
+"""How near the best of its windows a bound ends the search, relative to it."""
+MAX_ROUNDS = 60
+"""Times that a programme gets new columns."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlacementBound:
+    """No placement costs less in the exchange model, and why."""
+
+    seconds: float
+    prices: GroupPrices
+    """The certificate; `GroupPrices.nanoseconds` computes the bound from it and nothing else."""
+    data_s: float
+    """DataP where the bound is weakest."""
+
+    def __str__(self) -> str:
+        classes = int(self.prices.classes.max()) + 1
+        return (
+            f"at least {self.seconds:.4g} s: prices of {classes} classes of devices for "
+            f"{len(self.prices.windows)} lengths of DataP, weakest at {self.data_s:.4g} s"
+        )
+
+
+def placement_bound(
+    problem: Problem, *, cost_s: float | None = None, time_limit: float | None = None
+) -> PlacementBound:
+    """A lower bound of the exchange model's cost.
+
+    For networks of regions it is often met; where all devices differ it gets weak. See
+    `gradweave.placement.bound.prices.GroupPrices` for what it rests on.
+
+    Args:
+        problem: what is placed.
+        cost_s: of a placement that was found: a bound that meets it ends the search.
+        time_limit: seconds after which the best so far is returned.
+    """
+    deadline = np.inf if time_limit is None else clock.now() + time_limit
+    enough = None if cost_s is None else int(cost_s * NS)
+    best: PlacementBound | None = None
+    levels = levels_of(step_ns(problem))
+    ways = classings(levels, problem.devices, problem.data, MAX_COMPOSITIONS)
+    for tried, classes in enumerate(ways):
+        if best is not None and (tried >= MAX_CLASSINGS or clock.now() >= deadline):
+            break
+        prices = _Search(Columns(problem, classes), enough, deadline).prices(classes)
+        proved, weakest = prices.nanoseconds(problem)
+        if best is None or proved / NS > best.seconds:
+            since = prices.windows[weakest].since_ns / NS
+            best = PlacementBound(proved / NS, prices, since)
+        if enough is not None and proved >= enough * (1 - TOLERANCE):
+            break
+    assert best is not None
+    return best
+
+
+class _Search:
+    """Windows of DataP, each with its prices; the weakest is cut in two until it cannot be."""
+
+    def __init__(self, columns: Columns, enough: int | None, deadline: float) -> None:
+        self.columns, self.enough, self.deadline = columns, enough, deadline
+        self.times = np.unique(columns.data_ns)
+        self.found: dict[int, tuple[int, NDArray[np.int64]]] = {}
+        self.kept: list[int] = []
+
+    def prices(self, classes: NDArray[np.int64]) -> GroupPrices:
+        """The certificate: windows begin at lengths of DataP that some composition has."""
+        times = self.times
+        starts = [0]
+        heap = [(self._proved(0, len(times)), 0, len(times))]
+        while True:
+            proved, first, end = heap[0]
+            single = end - first == 1
+            met = self.enough is not None and proved >= self.enough
+            late = len(self.found) >= MAX_PROGRAMMES or clock.now() >= self.deadline
+            if single or met or late:
+                break
+            heapq.heappop(heap)
+            middle = (first + end) // 2
+            bisect.insort(starts, middle)
+            heapq.heappush(heap, (self._proved(first, middle), first, middle))
+            heapq.heappush(heap, (self._proved(middle, end), middle, end))
+        ends = [*starts[1:], len(times)]
+        windows = [
+            Window(int(times[start]), tuple(self._solved(end)[1].tolist()))
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        # Nothing is shorter than the first length, where there are no compositions.
+        return GroupPrices(classes, (Window(0, (0,) * len(self.columns.sizes)), *windows))
+
+    def _proved(self, first: int, end: int) -> int:
+        return int(self.times[first]) + self._solved(end)[0]
+
+    def _solved(self, end: int) -> tuple[int, NDArray[np.int64]]:
+        """What the best prices prove with the compositions of the first lengths, and they."""
+        if end not in self.found:
+            limit = int(self.times[end]) if end < len(self.times) else None
+            self.found[end] = self._generate(limit)
+        return self.found[end]
+
+    def _generate(self, limit: int | None) -> tuple[int, NDArray[np.int64]]:
+        """Column generation: compositions that pay less than their price enter the programme."""
+        columns = self.columns
+        count = columns.within(limit)
+        cost, taken = columns.cost_ns[:count], columns.taken[:count]
+        used = [one for one in self.kept if one < count] or [int(np.argmin(cost))]
+        best, chosen = -1, np.zeros(len(columns.sizes), np.int64)
+        for _ in range(MAX_ROUNDS):
+            prices, constant = self._programme(cost[used], taken[used])
+            proved = columns.least(prices, limit)
+            if proved > best:
+                best, chosen = proved, prices
+            slack = cost - taken @ prices - constant
+            new = np.argsort(slack, kind="stable")[:8]
+            new = [one for one in new.tolist() if slack[one] < -2 and one not in used]
+            if not new:
+                break
+            used += new
+        self.kept = list(dict.fromkeys([*used[-200:]]))
+        return best, chosen
+
+    def _programme(
+        self, cost: NDArray[np.int64], taken: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], float]:
+        """Prices and the constant of the programme with some columns.
+
+        What is missing or left over of a class costs more than any pipelines do.
+        """
+        from ortools.math_opt.python import mathopt
+
+        columns = self.columns
+        scale = float(max(columns.cost_ns.max(), 1))
+        model: Any = mathopt.Model()
+        spare = columns.spare > 0
+        rows = [
+            model.add_linear_constraint(lb=-np.inf if spare else float(size), ub=float(size))
+            for size in columns.sizes.tolist()
+        ]
+        total = model.add_linear_constraint(lb=float(columns.groups), ub=float(columns.groups))
+        goal: list[Any] = []
+        dear = 4.0 * columns.groups * len(rows)
+        for row in rows:
+            for sign in (1.0, -1.0):
+                one = model.add_variable(lb=0.0)
+                row.set_coefficient(one, sign)
+                goal.append(dear * one)
+        for own, column in zip(cost.tolist(), taken.tolist(), strict=True):
+            one = model.add_variable(lb=0.0)
+            total.set_coefficient(one, 1.0)
+            for row, amount in zip(rows, column, strict=True):
+                if amount:
+                    row.set_coefficient(one, float(amount))
+            goal.append(own / scale * one)
+        model.minimize(sum(goal))
+        result: Any = mathopt.solve(model, mathopt.SolverType.GLOP)
+        duals = result.dual_values()
+        prices = np.rint([duals[row] * scale for row in rows]).astype(np.int64)
+        return prices, float(duals[total]) * scale

@@ -1,0 +1,174 @@
+"""The result: which server computes which stage of which pipeline, its cost, and the bound."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.atomic import atomic_write
+from gradweave.errors import FileError, OptionError
+from gradweave.placement.bound.search import PlacementBound
+from gradweave.placement.workload import Stage, Workload
+from gradweave.topology.topology import Integers, Topology
+
+FORMAT, VERSION = "gradweave-placement", 1
+_ROUNDING = 1e-9
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Placement:
+    """Servers for the stages of each pipeline, and what their communication costs."""
+
+    topology: Topology
+    workload: Workload
+    servers: Integers
+    """[S, D] node ids: row s is the data-parallel group of stage s, column p is pipeline p."""
+    data_s: float
+    """DataP of the exchange model: gradients, sent directly within each group."""
+    pipeline_s: float
+    """PipelineP of the exchange model: activations and their gradients along the pipelines."""
+    strategy: str
+    options: dict[str, Any]
+    seed: int
+    bound: PlacementBound | None = None
+    """The least that any placement costs; None where it was not asked for."""
+    wall_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        servers = np.array(self.servers, np.int32)
+        stages = len(self.workload.stages)
+        if servers.ndim != 2 or len(servers) != stages:
+            raise OptionError(
+                f"servers: expected a row for each of {stages} stages, got {servers.shape}"
+            )
+        inside = (servers >= 0) & (servers < self.topology.num_nodes)
+        if not inside.all() or not self.topology.is_server[servers].all():
+            raise OptionError("servers: expected node ids of servers of the network")
+        if len(np.unique(servers)) < servers.size:
+            raise OptionError("servers: expected each server once")
+        servers.flags.writeable = False
+        object.__setattr__(self, "servers", servers)
+
+    @property
+    def cost_s(self) -> float:
+        """Both parts of the exchange model's cost."""
+        return self.data_s + self.pipeline_s
+
+    @property
+    def gap(self) -> float | None:
+        """How far the cost may be from the least: it over the bound, less one."""
+        if self.bound is None or self.bound.seconds <= 0:
+            return None
+        return max(0.0, self.cost_s / self.bound.seconds - 1)
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the cost is the least, but for rounding."""
+        return self.gap is not None and self.gap < _ROUNDING
+
+    @property
+    def pipelines(self) -> Integers:
+        """[D, S] the servers of each pipeline, in the order of stages."""
+        return self.servers.T
+
+    @property
+    def idle(self) -> Integers:
+        """Servers that compute nothing, ascending."""
+        return np.setdiff1d(self.topology.servers, self.servers)
+
+    def ranks(self) -> NDArray[np.int64]:
+        """[S·D] node ids by rank of a launcher that numbers pipeline after pipeline."""
+        return self.pipelines.ravel().astype(np.int64)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the placement as JSON, whole or not at all.
+
+        Raises:
+            FileError: the file cannot be written.
+        """
+        text = json.dumps(self.as_object(), indent=1, ensure_ascii=False)
+        atomic_write(path, (text + "\n").encode())
+
+    def as_object(self) -> dict[str, Any]:
+        """What the file holds."""
+        name = self.topology.label
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "network": self.topology.name,
+            "workload": dataclasses.asdict(self.workload),
+            "servers": self.servers.tolist(),
+            "names": [[name(one) for one in row] for row in self.servers.tolist()]
+            if self.topology.labels
+            else None,
+            "idle": self.idle.tolist(),
+            "data_s": self.data_s,
+            "pipeline_s": self.pipeline_s,
+            "cost_s": self.cost_s,
+            "bound_s": None if self.bound is None else self.bound.seconds,
+            "strategy": {"name": self.strategy, "options": self.options, "seed": self.seed},
+        }
+
+
+class _File(msgspec.Struct):
+    """What is read of a placement's file."""
+
+    format: str
+    version: int
+    network: str
+    workload: Workload
+    servers: list[list[int]]
+    data_s: float
+    pipeline_s: float
+    strategy: dict[str, Any]
+
+
+def load_placement(path: str | Path, topology: Topology) -> Placement:
+    """Reads a placement that `Placement.save` wrote.
+
+    Args:
+        path: of the file.
+        topology: the network that it is of.
+
+    Raises:
+        FileError: it cannot be read, or is no placement of this network.
+    """
+    try:
+        read = msgspec.json.decode(Path(path).read_bytes(), type=_File)
+        if read.format != FORMAT or read.version != VERSION:
+            raise FileError(f"expected {FORMAT} version {VERSION}, got {read.format!r:.40}")
+        strategy = read.strategy
+        return Placement(
+            topology,
+            read.workload,
+            np.array(read.servers, np.int64),
+            read.data_s,
+            read.pipeline_s,
+            str(strategy.get("name", "unknown")),
+            dict(strategy.get("options") or {}),
+            int(strategy.get("seed") or 0),
+        )
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise FileError(f"{path}: is not a placement of this network: {error}") from error
+
+
+def load_workload(path: str | Path) -> Workload:
+    """Reads a workload from JSON: ``{"stages": [{"forward_s": …, …}, …], "microbatches": 8}``.
+
+    Raises:
+        FileError: it cannot be read, or a field is missing or makes no sense.
+    """
+    try:
+        read = msgspec.json.decode(Path(path).read_bytes(), type=Workload)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (msgspec.MsgspecError, ValueError) as error:
+        fields = ", ".join(field.name for field in dataclasses.fields(Stage))
+        raise FileError(f"{path}: {error}; a stage has {fields}") from error
+    return dataclasses.replace(read, name=Path(path).stem) if read.name == "workload" else read

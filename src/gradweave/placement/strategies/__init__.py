@@ -1,0 +1,1 @@
+"""Strategies that place: one protocol, one strategy a file."""

@@ -1,0 +1,116 @@
+"""Simulated annealing, then exchanges of devices in the exact cost: the default strategy."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import clock
+from gradweave.placement.exchange import exchange_cost
+from gradweave.placement.problem import Problem
+from gradweave.placement.strategies.strategy import Placer, check_range
+
+NEAREST = 16
+"""Devices that count as near to each: more than a machine's, fewer than a region's."""
+SHARPEST = (0.0, 0.5)
+"""Of the restarts in turn: how much of the cost is maxima in the end. Means alone find pipelines
+that stay within regions from any start; where only some groups can be near each other (spot
+instances, half of which stand alone), they spread them evenly and maxima gather them."""
+POLISHED = 2
+"""Of the restarts' tables, the best ones are polished."""
+HOT, COLD = 0.01, 5e-4
+"""First and last temperature, relative to the mean cost of the first table: a move that costs so
+much more is taken with probability 1/e."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Annealing(Placer):
+    """Annealing from several random tables; the best is polished last.
+
+    Moves exchange two devices, set a device beside a near one, exchange two pipelines' tails, and
+    turn stretches of stages round. The cost goes from means to maxima as it cools
+    (`gradweave.placement.strategies.annealing_kernel`).
+    """
+
+    name: ClassVar[str] = "annealing"
+
+    restarts: int = 8
+    moves: int = 400_000
+    """That each restart tries."""
+
+    def __post_init__(self) -> None:
+        check_range(self, "restarts", 1, 1_000_000)
+        check_range(self, "moves", 1, 10**12)
+
+    def _place(self, problem: Problem, seed: int, time_limit: float | None) -> NDArray[np.int64]:
+        from gradweave.placement.strategies.annealing_kernel import anneal, polish
+
+        rng = np.random.default_rng(seed)
+        deadline = None if time_limit is None else clock.now() + time_limit
+        near = _nearest(problem)
+        scale, found = _mean_cost(problem), []
+        with clock.alarm(deadline) as late:
+            for restart in range(self.restarts):
+                if found and late[0]:
+                    break
+                table = table_of(problem, problem.first_fit(rng.permutation(problem.devices)))
+                anneal(
+                    table, problem.alike, near, self.moves, HOT * scale, COLD * scale,
+                    SHARPEST[restart % len(SHARPEST)], int(rng.integers(1 << 31)), late,
+                )  # fmt: skip
+                groups = table.at[: problem.stages * problem.data].reshape(problem.stages, -1)
+                found.append((exchange_cost(problem, groups).seconds, restart, table))
+            found = sorted(found)[:POLISHED]
+            polished = [
+                (polish(table, problem.alike, late), restart, table) for _, restart, table in found
+            ]
+        best = min(polished)[-1].at[: problem.stages * problem.data]
+        return exchange_cost(problem, best.reshape(problem.stages, -1)).devices
+
+
+def table_of(problem: Problem, at: NDArray[np.int64]) -> Any:
+    """A table for the compiled loops, which will change it.
+
+    Args:
+        problem: what is placed.
+        at: [N] devices by position, those idle last.
+    """
+    from gradweave.placement.strategies.annealing_kernel import Table
+
+    stages, data = problem.stages, problem.data
+    return Table(
+        delay=problem.pairs.there_and_back_s,
+        per_byte=problem.pairs.there_and_back_s_per_byte,
+        moved=problem.activation_bytes,
+        part=problem.part_bytes,
+        fits=problem.fits,
+        at=np.ascontiguousarray(at, np.int64),
+        edge=np.zeros((stages - 1, data)),
+        exchange=np.zeros((stages, data)),
+    )
+
+
+def _seconds(problem: Problem) -> NDArray[np.float64]:
+    """[N, N] seconds of the mean boundary and part: how far devices are from each other."""
+    pairs = problem.pairs
+    moved = problem.activation_bytes.sum() + problem.part_bytes.mean() * (problem.data - 1)
+    return pairs.there_and_back_s + moved * pairs.there_and_back_s_per_byte
+
+
+def _nearest(problem: Problem) -> NDArray[np.int64]:
+    """[N, K] the nearest devices of each, nearest first."""
+    far = _seconds(problem)
+    np.fill_diagonal(far, np.inf)
+    count = min(NEAREST, problem.devices - 1)
+    return np.argsort(far, axis=1, kind="stable")[:, :count].astype(np.int64)
+
+
+def _mean_cost(problem: Problem) -> float:
+    """About what a random table costs."""
+    pairs = problem.pairs
+    delay = float(pairs.there_and_back_s.mean())
+    per_byte = float(pairs.there_and_back_s_per_byte.mean())
+    crossings = problem.stages - 1 + (problem.data - 1)
+    moved = problem.activation_bytes.sum() + (problem.data - 1) * problem.part_bytes.mean()
+    return max(crossings * delay + moved * per_byte, 1e-12)

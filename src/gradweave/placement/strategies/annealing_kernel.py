@@ -1,0 +1,302 @@
+"""Simulated annealing of a table of devices, compiled.
+
+The table is a row of positions: position s·D + p holds the device of stage s in pipeline p, those
+from S·D on hold idle devices. What is minimised moves from means to maxima: a part `sharp` of the
+largest time and the rest of the mean one, of devices in their groups and of pipelines at each
+boundary between stages. Maxima alone are flat: one device in its right place changes none.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+from gradweave.placement.exchange_kernel import exchange_cost
+
+LOOKS = 1024
+"""Moves between two looks at the alarm and two steps of the temperature."""
+SHARP_FROM = 0.8
+"""Part of the moves from which on the cost stays as it is."""
+TAILS, STAGES, NEAR = 0.08, 0.12, 0.45
+"""Of the moves, those below each of these, in turn: two pipelines' tails exchanged; stretches of
+stages turned round; a device moved beside one that is near it. The others exchange any two."""
+
+
+class Table(NamedTuple):
+    """A problem's numbers, and a placement with what it costs."""
+
+    delay: NDArray[np.float64]
+    """[N, N] seconds, both ways together."""
+    per_byte: NDArray[np.float64]
+    """[N, N] seconds a byte, both ways together."""
+    moved: NDArray[np.float64]
+    """[S−1] bytes between stages."""
+    part: NDArray[np.float64]
+    """[S] bytes of a device's part of the gradient."""
+    fits: NDArray[np.bool_]
+    """[S, N]"""
+    at: NDArray[np.int64]
+    """[N] device at each position."""
+    edge: NDArray[np.float64]
+    """[S−1, D] seconds at each boundary of each pipeline."""
+    exchange: NDArray[np.float64]
+    """[S, D] seconds of each device in its group."""
+
+
+@kernel
+def anneal(
+    table: Table,
+    alike: bool,
+    near: NDArray[np.int64],
+    moves: int,
+    hot: float,
+    cold: float,
+    sharpest: float,
+    seed: int,
+    late: NDArray[np.bool_],
+) -> None:
+    """Changes a table's placement by `moves` moves, or until the alarm rings.
+
+    Args:
+        table: begins with any placement that fits.
+        alike: whether stages may change places.
+        near: [N, K] the devices nearest to each.
+        moves: how many are tried.
+        hot: the first temperature, in seconds.
+        cold: the last one.
+        sharpest: `sharp` in the end.
+        seed: of the moves.
+        late: [1] set when the time is over.
+    """
+    np.random.seed(seed)
+    stages, data = table.exchange.shape
+    _measure_all(table)
+    sharp, temperature = 0.0, hot
+    cost = _cost(table, sharp)
+    before = np.empty(len(table.at), np.int64)
+    for move in range(moves):
+        if move % LOOKS == 0:
+            if late[0]:
+                break
+            done = move / moves
+            temperature = hot * (cold / hot) ** done
+            sharp = sharpest * min(1.0, done / SHARP_FROM)
+            _measure_all(table)  # sums drift
+            cost = _cost(table, sharp)
+        kind = np.random.random()
+        if kind < TAILS and data > 1 and stages > 1:
+            first = np.random.randint(1, stages)
+            one, other = np.random.randint(data), np.random.randint(data)
+            _exchange_tails(table, first, one, other)
+            changed = _cost(table, sharp)
+            if _accepted(changed - cost, temperature):
+                cost = changed
+            else:
+                _exchange_tails(table, first, one, other)
+        elif kind < STAGES and alike and stages > 2:
+            before[:] = table.at
+            _turn(table, np.random.randint(stages), np.random.randint(stages))
+            changed = _cost(table, sharp)
+            if _accepted(changed - cost, temperature):
+                cost = changed
+            else:
+                table.at[:] = before
+                _measure_all(table)
+        else:
+            one, other = _two(table, near, kind < NEAR)
+            if not _may_exchange(table, one, other):
+                continue
+            _exchange(table, one, other)
+            changed = _cost(table, sharp)
+            if _accepted(changed - cost, temperature):
+                cost = changed
+            else:
+                _exchange(table, one, other)
+
+
+@kernel
+def polish(table: Table, alike: bool, late: NDArray[np.bool_]) -> float:
+    """Exchanges devices between groups while that lowers the exact cost; the cost in the end."""
+    stages, data = table.exchange.shape
+    used = stages * data
+    groups = table.at[:used].copy().reshape(stages, data)
+    best = exchange_cost(table.delay, table.per_byte, table.moved, table.part, alike, groups)
+    improved = True
+    while improved and not late[0]:
+        improved = False
+        for one in range(used):
+            if late[0]:
+                break
+            for other in range((one // data + 1) * data, len(table.at)):
+                if not _may_exchange(table, one, other):
+                    continue
+                if not _helps(table, one, other):
+                    continue
+                table.at[one], table.at[other] = table.at[other], table.at[one]
+                groups = table.at[:used].copy().reshape(stages, data)
+                cost = exchange_cost(
+                    table.delay, table.per_byte, table.moved, table.part, alike, groups
+                )
+                if cost < best * (1 - 1e-12):
+                    best, improved = cost, True
+                else:
+                    table.at[one], table.at[other] = table.at[other], table.at[one]
+    return best
+
+
+@kernel(inner=True)
+def _helps(table: Any, one: int, other: int) -> bool:
+    """Whether two devices differ at all, seen from a third: alike ones need not change places."""
+    first, second = table.at[one], table.at[other]
+    for third in range(len(table.at)):
+        if third != first and third != second:
+            if table.delay[first, third] != table.delay[second, third]:
+                return True
+            if table.per_byte[first, third] != table.per_byte[second, third]:
+                return True
+    return False
+
+
+@kernel(inner=True)
+def _accepted(rise: float, temperature: float) -> bool:
+    return rise <= 0.0 or np.random.random() < np.exp(-rise / temperature)
+
+
+@kernel(inner=True)
+def _may_exchange(table: Any, one: int, other: int) -> bool:
+    """Whether both devices fit where they would go; not both idle or in one place."""
+    stages, data = table.exchange.shape
+    if one == other or (one >= stages * data and other >= stages * data):
+        return False
+    for here, there in ((one, other), (other, one)):
+        if here < stages * data and not table.fits[here // data, table.at[there]]:
+            return False
+    return True
+
+
+@kernel(inner=True)
+def _two(table: Any, near: Any, beside: bool) -> Any:
+    """Two positions: any two, or such that one's device gets beside one near it."""
+    stages, data = table.exchange.shape
+    used, count = stages * data, len(table.at)
+    one = np.random.randint(used)
+    if not beside or near.shape[1] == 0:
+        return one, np.random.randint(count)
+    wanted = near[table.at[one], np.random.randint(near.shape[1])]
+    from_ = 0
+    for place in range(count):
+        if table.at[place] == wanted:
+            from_ = place
+    stage, pipeline = one // data, one % data
+    way = np.random.randint(3)
+    if way == 0 and stage + 1 < stages:
+        return (stage + 1) * data + pipeline, from_
+    if way == 1 and stage > 0:
+        return (stage - 1) * data + pipeline, from_
+    return stage * data + np.random.randint(data), from_
+
+
+@kernel(inner=True)
+def _cost(table: Any, sharp: float) -> float:
+    """The cost of the whole table, part mean and part maximum."""
+    stages, data = table.exchange.shape
+    largest, total = 0.0, 0.0
+    for stage in range(stages):
+        for p in range(data):
+            largest = max(largest, table.exchange[stage, p])
+            total += table.exchange[stage, p]
+    cost = sharp * largest + (1 - sharp) * total / (stages * data)
+    for stage in range(stages - 1):
+        largest, total = 0.0, 0.0
+        for p in range(data):
+            largest = max(largest, table.edge[stage, p])
+            total += table.edge[stage, p]
+        cost += sharp * largest + (1 - sharp) * total / data
+    return cost
+
+
+@kernel(inner=True)
+def _measure_all(table: Any) -> None:
+    stages, data = table.exchange.shape
+    for stage in range(stages):
+        for p in range(data):
+            _measure_exchange(table, stage, p)
+            if stage < stages - 1:
+                _measure_edge(table, stage, p)
+
+
+@kernel(inner=True)
+def _measure_exchange(table: Any, stage: int, p: int) -> None:
+    data = table.exchange.shape[1]
+    here, total = table.at[stage * data + p], 0.0
+    for other in range(data):
+        if other != p:
+            there = table.at[stage * data + other]
+            total += table.delay[here, there] + table.part[stage] * table.per_byte[here, there]
+    table.exchange[stage, p] = total
+
+
+@kernel(inner=True)
+def _measure_edge(table: Any, stage: int, p: int) -> None:
+    data = table.exchange.shape[1]
+    here, there = table.at[stage * data + p], table.at[(stage + 1) * data + p]
+    table.edge[stage, p] = (
+        table.delay[here, there] + table.moved[stage] * table.per_byte[here, there]
+    )
+
+
+@kernel(inner=True)
+def _exchange(table: Any, one: int, other: int) -> None:
+    """Two devices change places; only what they touch is measured again."""
+    stages, data = table.exchange.shape
+    table.at[one], table.at[other] = table.at[other], table.at[one]
+    for here, there in ((one, other), (other, one)):
+        stage, p = here // data, here % data
+        if stage >= stages:
+            continue
+        if stage > 0:
+            _measure_edge(table, stage - 1, p)
+        if stage < stages - 1:
+            _measure_edge(table, stage, p)
+        if there // data == stage:  # the group has the same devices
+            _measure_exchange(table, stage, p)
+            continue
+        gone, come, part = table.at[there], table.at[here], table.part[stage]
+        for q in range(data):
+            if q != p:
+                mate = table.at[stage * data + q]
+                table.exchange[stage, q] += (
+                    table.delay[mate, come]
+                    - table.delay[mate, gone]
+                    + part * (table.per_byte[mate, come] - table.per_byte[mate, gone])
+                )
+        _measure_exchange(table, stage, p)
+
+
+@kernel(inner=True)
+def _exchange_tails(table: Any, first: int, one: int, other: int) -> None:
+    """Two pipelines exchange their devices of a stage and all later ones."""
+    stages, data = table.exchange.shape
+    for stage in range(first, stages):
+        a, b = stage * data + one, stage * data + other
+        table.at[a], table.at[b] = table.at[b], table.at[a]
+        seconds = table.exchange[stage, one]
+        table.exchange[stage, one] = table.exchange[stage, other]
+        table.exchange[stage, other] = seconds
+    for stage in range(first - 1, stages - 1):
+        for p in (one, other):
+            _measure_edge(table, stage, p)
+
+
+@kernel(inner=True)
+def _turn(table: Any, first: int, last: int) -> None:
+    """Turns the stages from one to another round."""
+    data = table.exchange.shape[1]
+    low, high = min(first, last), max(first, last)
+    while low < high:
+        for p in range(data):
+            a, b = low * data + p, high * data + p
+            table.at[a], table.at[b] = table.at[b], table.at[a]
+        low, high = low + 1, high - 1
+    _measure_all(table)

@@ -1,0 +1,141 @@
+"""The least cost in the exchange model, by constraint programming; for a dozen devices or so."""
+
+import dataclasses
+import itertools
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.placement.problem import Problem
+from gradweave.placement.strategies.strategy import Placer, check_range
+
+MAX_DEVICES = 16
+"""Devices up to which it is tried: the model has S·N² pairs, and proofs get hard soon after."""
+UNIT_S = 1e-9
+"""What times are multiples of, at least."""
+MAX_UNITS = 1 << 27
+"""Longest time in units, all devices' together; slower networks have coarser ones. With 2^36 and
+more CP-SAT 9.15 was seen to call feasible models infeasible, and others optimal too early."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact(Placer):
+    """CP-SAT over the device at each position; ends with a proof that nothing costs less.
+
+    Times are rounded to a 2^27th of the longest, so that the proof holds to that.
+    """
+
+    name: ClassVar[str] = "exact"
+
+    workers: int = 1
+    """Threads of the solver; more than one may return another placement of the same cost."""
+
+    def __post_init__(self) -> None:
+        check_range(self, "workers", 1, 1024)
+
+    def _place(self, problem: Problem, seed: int, time_limit: float | None) -> NDArray[np.int64]:
+        from ortools.sat.python import cp_model
+
+        if problem.devices > MAX_DEVICES:
+            raise OptionError(
+                f"exact: expected at most {MAX_DEVICES} devices, got {problem.devices}; "
+                "annealing finds placements of any size, and states a bound"
+            )
+        model, at = _model(problem)
+        solver = cp_model.CpSolver()
+        solver.parameters.random_seed = seed
+        solver.parameters.num_workers = self.workers
+        if time_limit is not None:
+            solver.parameters.max_time_in_seconds = time_limit
+        status = solver.solve(model)
+        if status != cp_model.OPTIMAL:
+            raise NoScheduleError(
+                f"exact: no proof within {time_limit:g} s; give more time, or take annealing"
+                if time_limit is not None
+                else "exact: the solver found no placement"
+            )
+        return np.array([np.argmax([solver.value(one) for one in row]) for row in at])
+
+
+def _model(problem: Problem) -> tuple[Any, list[list[Any]]]:
+    """The model, and [S·D][N] which device is at each position."""
+    from ortools.sat.python import cp_model
+
+    model: Any = cp_model.CpModel()
+    stages, data, devices = problem.stages, problem.data, problem.devices
+    fits = problem.fits
+    at = [
+        [
+            model.new_bool_var("") if fits[position // data, device] else model.new_constant(0)
+            for device in range(devices)
+        ]
+        for position in range(stages * data)
+    ]
+    for row in at:
+        model.add_exactly_one(row)
+    for device in range(devices):
+        model.add_at_most_one(row[device] for row in at)
+    boundary, exchange = _in_units(problem)
+    data_s = _data_parallel(model, at, problem, exchange)
+    edges = _boundaries(model, at, problem, boundary)
+    # Pipelines are alike: the first stage's devices ascend. So are both directions of the
+    # path: the first of all ends' devices is in the first stage.
+    for p in range(data - 1):
+        model.add(_rank(at[p]) < _rank(at[p + 1]))
+    if problem.alike and stages > 1:
+        for p in range(data):
+            model.add(_rank(at[0]) < _rank(at[(stages - 1) * data + p]))
+    model.minimize(data_s + sum(edges))
+    return model, at
+
+
+def _rank(row: list[Any]) -> Any:
+    return sum(device * one for device, one in enumerate(row))
+
+
+def _in_units(problem: Problem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """[S−1, N, N] times of boundaries, [S, N, N] of exchanges, in units."""
+    pairs = problem.pairs
+    delay, per_byte = pairs.there_and_back_s, pairs.there_and_back_s_per_byte
+    boundary = delay + problem.activation_bytes[:, None, None] * per_byte
+    exchange = delay + problem.part_bytes[:, None, None] * per_byte
+    longest = max(float(boundary.max(initial=0.0)), float(exchange.max())) * problem.devices
+    unit = max(UNIT_S, longest / MAX_UNITS)
+    return np.rint(boundary / unit).astype(np.int64), np.rint(exchange / unit).astype(np.int64)
+
+
+def _data_parallel(
+    model: Any, at: list[list[Any]], problem: Problem, exchange: NDArray[np.int64]
+) -> Any:
+    """The longest exchange, at least that of each device in each group that it may be in."""
+    data = problem.data
+    longest = model.new_int_var(0, int(exchange.sum(axis=2).max()), "")
+    for stage in range(problem.stages):
+        member = []
+        for device in range(problem.devices):
+            here = model.new_bool_var("")
+            rows = at[stage * data : (stage + 1) * data]
+            model.add(sum(row[device] for row in rows) == here)
+            member.append(here)
+        for device in range(problem.devices):
+            cost = sum(int(exchange[stage, device, e]) * one for e, one in enumerate(member))
+            model.add(longest >= cost).only_enforce_if(member[device])
+    return longest
+
+
+def _boundaries(
+    model: Any, at: list[list[Any]], problem: Problem, boundary: NDArray[np.int64]
+) -> list[Any]:
+    """Each boundary's time, at least that of each of its pipelines."""
+    data, edges = problem.data, []
+    for stage in range(problem.stages - 1):
+        edge = model.new_int_var(0, int(boundary[stage].max()), "")
+        for p in range(data):
+            here, there = at[stage * data + p], at[(stage + 1) * data + p]
+            for one, other in itertools.permutations(range(problem.devices), 2):
+                both = model.add(edge >= int(boundary[stage, one, other]))
+                both.only_enforce_if([here[one], there[other]])
+        edges.append(edge)
+    return edges

@@ -1,0 +1,63 @@
+"""The placement strategy: problem in, table of devices out; one strategy a file."""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import OptionError
+from gradweave.placement.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Placer(abc.ABC):
+    """One strategy. Its options are its fields, checked at construction.
+
+    A subclass gives `name` and `_place`; nothing else is overridden.
+    """
+
+    name: ClassVar[str]
+    """The strategy's name on the command line and in files."""
+    as_placed: ClassVar[bool] = False
+    """Whether order and pipelines are to be taken as they stand, not matched afterwards."""
+
+    def place(
+        self, problem: Problem, *, seed: int = 0, time_limit: float | None = None
+    ) -> NDArray[np.int64]:
+        """Finds a placement of little cost in the exchange model.
+
+        Args:
+            problem: what is placed.
+            seed: every random choice depends on it alone.
+            time_limit: seconds after which to return the best found so far; None to let the
+                strategy finish. Strategies that do not search ignore it.
+
+        Returns:
+            [S, D] ranks of devices.
+
+        Raises:
+            NoScheduleError: where an exact search finds none in its time.
+            OptionError: where the problem is too large for the strategy.
+        """
+        return self._place(problem, seed, time_limit).reshape(problem.stages, problem.data)
+
+    def options(self) -> dict[str, Any]:
+        """The strategy's fields, as they are written to a placement's file."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @abc.abstractmethod
+    def _place(self, problem: Problem, seed: int, time_limit: float | None) -> NDArray[np.int64]:
+        """[S·D] devices, stage after stage."""
+
+
+def check_range(placer: Placer, option: str, least: float, most: float) -> None:
+    """Refuses an option that is out of range.
+
+    Raises:
+        OptionError: names the strategy, the option and its range.
+    """
+    value = getattr(placer, option)
+    if not least <= value <= most:
+        raise OptionError(f"{placer.name}: {option}: expected {least:,} to {most:,}, got {value}")

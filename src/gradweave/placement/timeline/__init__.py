@@ -1,0 +1,1 @@
+"""Pipelines and all-reduces in time, event by event on the network."""

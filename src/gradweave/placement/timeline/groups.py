@@ -1,0 +1,164 @@
+"""All-reduce schedules of the data-parallel groups, each for its own links."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.placement.pairs import routes_of
+from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.solve.solve import solve
+from gradweave.topology.topology import Topology
+
+MAX_TRANSFERS = 20_000
+"""Of a group's schedule; finer ones are left to those who run them, since all groups are played
+together on links that they share."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupSchedule:
+    """An all-reduce of one group, and where its nodes are in the whole network."""
+
+    schedule: Schedule
+    nodes: NDArray[np.int32]
+    """[V of the schedule's network] node ids of the whole network."""
+    gradient_bytes: float
+    seconds: float
+    """Alone, on its part of the links' bandwidth, event by event."""
+    bound_s: float
+    """The least that any schedule of the group takes so."""
+
+
+def group_schedules(
+    topology: Topology,
+    groups: NDArray[np.integer],
+    gradient_bytes: list[float],
+    *,
+    seed: int = 0,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[GroupSchedule | None]:
+    """Finds a schedule for each group's servers, links and gradient; None for groups of one.
+
+    Where routes of several groups cross a link direction, each has its equal part of the bandwidth.
+    Groups whose networks are alike share a schedule.
+
+    Args:
+        topology: the whole network.
+        groups: [S, D] node ids of servers.
+        gradient_bytes: [S] of each group.
+        seed: of every search.
+        time_limit: seconds for each search.
+        progress: called with each step under way.
+    """
+    users = np.maximum(_users(topology, groups), 1)
+    known: dict[bytes, GroupSchedule] = {}
+    found: list[GroupSchedule | None] = []
+    for stage, (members, size) in enumerate(zip(groups, gradient_bytes, strict=True)):
+        if len(members) < 2 or size <= 0:
+            found.append(None)
+            continue
+        network, nodes = group_network(topology, np.sort(members), users)
+        key = b"".join(
+            np.ascontiguousarray(column).tobytes()
+            for column in (
+                network.source, network.target, network.bandwidth_bytes_per_s, network.latency_s,
+                network.overhead_s, network.is_server, np.array([size]),
+            )
+        )  # fmt: skip
+        if key not in known:
+            progress(f"scheduling the group of stage {stage}")
+            known[key] = _solved(network, nodes, float(size), seed, time_limit)
+        found.append(dataclasses.replace(known[key], nodes=nodes))
+    return found
+
+
+def _solved(
+    network: Topology, nodes: NDArray[np.int32], size: float, seed: int, time_limit: float | None
+) -> GroupSchedule:
+    solution = solve(
+        network, objective="seconds", gradient_bytes=size, seed=seed, time_limit=time_limit
+    )
+    timing = solution.timing
+    assert timing is not None
+    return GroupSchedule(solution.schedule, nodes, size, timing.seconds, timing.bound.seconds)
+
+
+def _users(topology: Topology, groups: NDArray[np.integer]) -> NDArray[np.int64]:
+    """[L] groups whose members' routes cross each link direction."""
+    users = np.zeros(len(topology.source), np.int64)
+    data = groups.shape[1]
+    if data < 2:
+        return users
+    one, other = np.nonzero(~np.eye(data, dtype=bool))
+    for members in topology.rank[groups]:
+        *_, nodes, offsets = routes_of(topology, members[one], members[other])
+        users[np.unique(topology.links_along(nodes, offsets))] += 1
+    return users
+
+
+def group_network(
+    topology: Topology, members: NDArray[np.integer], users: NDArray[np.int64] | None = None
+) -> tuple[Topology, NDArray[np.int32]]:
+    """The network of some servers alone, and the whole network's id of each of its nodes.
+
+    Where all are linked to each other directly, they and these links; else with all switches that
+    join two of its nodes, and with the other servers on their routes, which forward.
+
+    Args:
+        topology: the whole network.
+        members: node ids of servers, ascending.
+        users: [L] groups that share each link direction.
+    """
+    one, other = np.nonzero(~np.eye(len(members), dtype=bool))
+    keep = np.zeros(topology.num_nodes, bool)
+    keep[members] = True
+    if (topology.find_links(members[one], members[other]) < 0).any():
+        ranks = topology.rank[members]
+        *_, nodes, _ = routes_of(topology, ranks[one], ranks[other])
+        on_routes = keep.copy()
+        on_routes[nodes] = True
+        keep = _pruned(topology, on_routes | ~topology.is_server, on_routes)
+    links = np.flatnonzero(keep[topology.source] & keep[topology.target])
+    new = np.cumsum(keep) - 1
+    nodes = np.flatnonzero(keep).astype(np.int32)
+    shared = np.ones(len(topology.source), np.int64) if users is None else users
+    return Topology(
+        name=f"{len(members)} of {topology.name}",
+        is_server=np.isin(nodes, members),
+        source=new[topology.source[links]],
+        target=new[topology.target[links]],
+        bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s[links] / shared[links],
+        latency_s=topology.latency_s[links],
+        capacity=topology.capacity[links],
+        overhead_s=topology.overhead_s[links],
+        labels=tuple(topology.labels[node] for node in nodes) if topology.labels else (),
+    ), nodes
+
+
+def _pruned(
+    topology: Topology, keep: NDArray[np.bool_], needed: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """[V] without nodes that are not needed and have fewer than two neighbours left."""
+    keep = keep.copy()
+    while True:
+        inside = keep[topology.source] & keep[topology.target]
+        degree = np.bincount(topology.source[inside], minlength=topology.num_nodes)
+        bare = keep & ~needed & (degree < 2)
+        if not bare.any():
+            return _reached(topology, keep, needed)
+        keep &= ~bare
+
+
+def _reached(
+    topology: Topology, keep: NDArray[np.bool_], needed: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """[V] what is joined to the needed nodes."""
+    reached = needed.copy()
+    while True:
+        entered = topology.target[reached[topology.source] & keep[topology.target]]
+        before = int(reached.sum())
+        reached[entered] = True
+        if int(reached.sum()) == before:
+            return reached

@@ -1,0 +1,203 @@
+"""What is to be computed: a model cut into stages, and a small estimator for transformers."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from gradweave.checks import check_above_zero, check_at_least_one, check_not_below_zero
+from gradweave.errors import OptionError
+
+ADAM_BYTES = 16
+"""Memory of a parameter under Adam in mixed precision: weight and gradient of 2 bytes each, a
+weight and two moments of 4 (Rajbhandari et al., "ZeRO", 2020)."""
+LAYER_BYTES = 34
+"""Memory of a layer's activations for each token and unit of width, without those of attention that
+are computed again (Korthikanti et al., "Reducing activation recomputation", 2022)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A part of the model that one device computes, as one micro-batch sees it."""
+
+    forward_s: float
+    """Seconds of a micro-batch's forward pass on a device of speed 1."""
+    backward_s: float
+    """Seconds of its backward pass."""
+    activation_bytes: float
+    """Sent to the next stage for each micro-batch; as much comes back. The last stage sends none,
+    whatever stands here."""
+    gradient_bytes: float
+    """Averaged over the stage's data-parallel group once a step."""
+    memory_bytes: float = 0.0
+    """That a device must have for it; 0 where nothing is known."""
+
+    def __post_init__(self) -> None:
+        check_not_below_zero(self, *(field.name for field in dataclasses.fields(self)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """A training step: stages in their order, and micro-batches that pass through each pipeline."""
+
+    stages: tuple[Stage, ...]
+    microbatches: int = 1
+    name: str = "workload"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
+        check_at_least_one(self, "microbatches")
+        if not self.stages:
+            raise OptionError("stages: expected at least one, got none")
+
+    @property
+    def even(self) -> bool:
+        """Whether all stages are alike, so that which group computes which does not matter."""
+        return all(stage == self.stages[0] for stage in self.stages)
+
+    def workload(self, pipeline: int | None, data: int) -> "Workload":
+        """Itself, whatever the groups' size.
+
+        Raises:
+            OptionError: it has another number of stages.
+        """
+        if pipeline not in (None, len(self.stages)):
+            raise OptionError(
+                f"pipeline: expected {len(self.stages)}, the stages of {self.name}, got {pipeline}"
+            )
+        return self
+
+
+def even_stages(
+    stages: int,
+    *,
+    activation_bytes: float,
+    gradient_bytes: float,
+    forward_s: float = 0.0,
+    backward_s: float = 0.0,
+    memory_bytes: float = 0.0,
+    microbatches: int = 1,
+    name: str = "even stages",
+) -> Workload:
+    """A workload of stages that are all alike.
+
+    Args:
+        stages: how many.
+        activation_bytes: see `Stage`, as the others.
+        gradient_bytes: of each stage.
+        forward_s: of each stage, for a micro-batch.
+        backward_s: of each stage, for a micro-batch.
+        memory_bytes: of each stage.
+        microbatches: that pass through each pipeline in a step.
+        name: of the workload.
+    """
+    one = Stage(forward_s, backward_s, activation_bytes, gradient_bytes, memory_bytes)
+    return Workload((one,) * stages, microbatches, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Transformer:
+    """A transformer in numbers, from which stages are estimated.
+
+    A layer has 12·width² parameters; a forward pass takes two operations for each parameter and
+    token and 4·sequence·width for attention, a backward pass twice as many. The first stage has the
+    embedding as well, the last one the output's matrix. What is left out: normalisation, biases,
+    and the output's activations.
+
+    >>> one = Transformer(layers=24, width=2048).workload(8, 8)
+    >>> round(sum(stage.gradient_bytes for stage in one.stages) / 2 / 1e9, 2)
+    1.41
+    """
+
+    layers: int = 24
+    width: int = 2048
+    sequence: int = 2048
+    """Tokens of a sequence."""
+    batch: int = 512
+    """Sequences of a step, over all pipelines."""
+    microbatches: int = 8
+    """That each pipeline's part of the batch is cut into."""
+    vocabulary: int = 50_257
+    value_bytes: int = 2
+    """Of an activation or a gradient as it is sent."""
+    flops: float = 1e14
+    """Operations a second of a device of speed 1."""
+
+    def __post_init__(self) -> None:
+        counts = ("layers", "width", "sequence", "batch", "microbatches", "vocabulary")
+        check_at_least_one(self, *counts, "value_bytes")
+        check_above_zero(self, "flops")
+
+    @property
+    def name(self) -> str:
+        """The model in words."""
+        return f"transformer of {self.layers} layers, width {self.width}"
+
+    def workload(self, pipeline: int | None, data: int) -> Workload:
+        """The stages, with as equal numbers of layers as can be, the first ones larger.
+
+        Args:
+            pipeline: number of stages.
+            data: pipelines that share the batch.
+
+        Raises:
+            OptionError: there are fewer layers than stages, or the batch cannot be divided.
+        """
+        if pipeline is None:
+            raise OptionError("pipeline: expected the number of stages of the transformer")
+        if self.layers < pipeline:
+            raise OptionError(
+                f"pipeline: expected at most {self.layers}, the model's layers, got {pipeline}"
+            )
+        if self.batch % (data * self.microbatches):
+            raise OptionError(
+                f"batch: expected a multiple of {data * self.microbatches}, which is data "
+                f"{data} × microbatches {self.microbatches}, got {self.batch}"
+            )
+        whole, more = divmod(self.layers, pipeline)
+        layers = [whole + (stage < more) for stage in range(pipeline)]
+        sequences = self.batch // (data * self.microbatches)
+        stages = [
+            self._stage(stage, count, pipeline, sequences) for stage, count in enumerate(layers)
+        ]
+        return Workload(tuple(stages), self.microbatches, self.name)
+
+    def _stage(self, stage: int, layers: int, pipeline: int, sequences: int) -> Stage:
+        tokens = sequences * self.sequence
+        matrix = self.vocabulary * self.width
+        parameters = layers * 12 * self.width**2
+        operations = tokens * (2 * parameters + layers * 4 * self.sequence * self.width)
+        last = stage == pipeline - 1
+        operations += 2 * tokens * matrix * last
+        parameters += matrix * ((stage == 0) + last)
+        waiting = min(self.microbatches, pipeline - stage)  # forward passes that await the backward
+        return Stage(
+            forward_s=operations / self.flops,
+            backward_s=2 * operations / self.flops,
+            activation_bytes=float(tokens * self.width * self.value_bytes),
+            gradient_bytes=float(parameters * self.value_bytes),
+            memory_bytes=float(
+                ADAM_BYTES * parameters + waiting * layers * LAYER_BYTES * tokens * self.width
+            ),
+        )
+
+
+def each_device(name: str, given: float | Sequence[float] | None, count: int) -> list[float] | None:
+    """A property of devices, given once for all or one by one.
+
+    Args:
+        name: for messages.
+        given: a number above 0, or one for each device; None where it does not matter.
+        count: devices.
+
+    Raises:
+        OptionError: for a wrong count, or a number that makes no sense.
+    """
+    if given is None:
+        return None
+    values = [float(given)] * count if isinstance(given, int | float) else list(map(float, given))
+    if len(values) != count:
+        raise OptionError(f"{name}: expected {count}, one for each device, got {len(values)}")
+    wrong = next((one for one in values if not 0 < one < math.inf), None)
+    if wrong is not None:
+        raise OptionError(f"{name}: expected numbers above 0, got {wrong}")
+    return values

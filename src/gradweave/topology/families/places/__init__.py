@@ -1,0 +1,1 @@
+"""Networks of places: published tables of wide-area networks."""

@@ -1,0 +1,42 @@
+"""``gradweave place``: what it prints and writes, and what it refuses."""
+
+import json
+
+import pytest
+
+MODEL = "transformer:layers=4,width=64,sequence=64,batch=8,microbatches=2,vocabulary=100"
+FAST = ["--strategy", "annealing:restarts=1,moves=5000", "--time-limit", "1"]
+
+
+def test_it_prints_and_writes_the_placement(gradweave, here):
+    arguments = ["place", "cities:Oregon.Tokyo,each=2", "--model", MODEL, "--pipeline", 2, *FAST]
+    answer = gradweave(*arguments, "--output", "p.html")
+    assert answer.status == 0, answer
+    assert "pipeline 1: " in answer.stdout and "a step by 1f1b" in answer.stdout
+    assert {"p.html", "p.json", "p-stage-0.html"} <= {path.name for path in here.iterdir()}
+    said = gradweave(*arguments, "--no-step", "--json").json
+    assert said["servers"] == json.loads((here / "p.json").read_text())["servers"]
+    assert said["bound_s"] <= said["cost_s"] and said["step"] is None
+
+
+REFUSED = {
+    "unknown city": (["cities:Paris.Tokyo", "--model", MODEL], "unknown city 'Paris'"),
+    "too few servers": (
+        ["ring:3", "--model", MODEL, "--pipeline", 4], "at most 3 stages, one for each device"),
+    "uneven groups": (
+        ["ring:6", "--model", MODEL, "--pipeline", 4], "6 devices cannot be balanced over 4"),
+    "no memory": (
+        ["ring:4", "--model", MODEL, "--pipeline", 4, "--memory", "1kB"], "stage 0"),
+    "NaN delay": (["nan.edges", "--model", MODEL, "--pipeline", 2], "nan"),
+    "unknown model": (["ring:4", "--model", "resnet:5"], "expected transformer:layers=24"),
+    "unknown option": (["ring:4", "--model", "transformer:layer=4"], "did you mean layers?"),
+    "no stages": (["ring:4", "--model", MODEL], "pipeline: expected the number of stages"),
+    "a model's file": (["ring:4", "--model", "none.json"], "none.json: cannot be read"),
+    "an output": (["ring:4", "--model", MODEL, "--output", "a.txt"], "ending in .html"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "reason"), REFUSED.values(), ids=REFUSED.keys())
+def test_it_refuses(refused, here, arguments, reason):
+    (here / "nan.edges").write_text("a b 1Gbit/s nan\n")
+    assert reason in refused("place", *arguments)

@@ -1,0 +1,130 @@
+"""The cost model, its strategies and its bound, against the definition tried out in full."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from benchmarks.naive_placement import Naive
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.placement import (
+    PLACERS,
+    Annealing,
+    Exact,
+    GroupPrices,
+    Pairs,
+    Problem,
+    Stage,
+    Workload,
+    even_stages,
+    exchange_cost,
+    placement_bound,
+)
+from gradweave.placement.bound.prices import NS, Window
+from gradweave.placement.exchange_kernel import matching
+
+GRADIENT, ACTIVATION = 0.6e9, 0.4e9
+
+
+def random_pairs(seed: int, devices: int = 8, sites: int | None = None) -> Pairs:
+    """Devices anywhere, or in sites with alike distances."""
+    rng = np.random.default_rng(seed)
+    count = sites or devices
+    latency = rng.uniform(1e-3, 0.2, (count, count))
+    bandwidth = 10 ** rng.uniform(7.5, 9.5, (count, count))
+    home = np.arange(devices) % count
+    return Pairs(latency[np.ix_(home, home)], bandwidth[np.ix_(home, home)])
+
+
+def problem_and_naive(seed: int, stages: int, data: int, **how) -> tuple[Problem, Naive]:
+    pairs = random_pairs(seed, stages * data, **how)
+    work = even_stages(stages, activation_bytes=ACTIVATION / 4, gradient_bytes=GRADIENT,
+                       microbatches=4)  # fmt: skip
+    naive = Naive(pairs.latency_s, pairs.bandwidth_bytes_per_s, GRADIENT, ACTIVATION, data)
+    return Problem(pairs, work, data), naive
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_matching_is_the_least_largest(seed):
+    weights = np.random.default_rng(seed).integers(0, 12, (5, 5)).astype(float)
+    largest, columns = matching(weights)
+    least = min(
+        max(weights[i, j] for i, j in enumerate(order))
+        for order in itertools.permutations(range(5))
+    )
+    assert sorted(columns) == list(range(5))
+    assert largest == max(weights[i, j] for i, j in enumerate(columns)) == least
+
+
+@pytest.mark.parametrize(("stages", "data"), [(4, 2), (2, 4), (8, 1), (1, 8), (3, 2)])
+def test_cost_is_that_of_the_definition(stages, data):
+    for seed in range(3):
+        problem, naive = problem_and_naive(seed, stages, data)
+        groups = np.random.default_rng(seed).permutation(stages * data).reshape(stages, data)
+        cost = exchange_cost(problem, groups)
+        if stages <= 4:
+            assert cost.seconds == pytest.approx(naive.cost(tuple(map(tuple, groups.tolist()))))
+        assert sorted(map(sorted, cost.devices.tolist())) == sorted(map(sorted, groups.tolist()))
+        again = exchange_cost(problem, cost.devices, as_placed=True)
+        assert again.seconds == pytest.approx(cost.seconds)
+
+
+@pytest.mark.parametrize(("stages", "data"), [(4, 2), (2, 4)])
+@pytest.mark.parametrize("sites", [None, 3])
+def test_exact_is_the_least_and_the_bound_below(stages, data, sites):
+    for seed in range(3):
+        problem, naive = problem_and_naive(seed, stages, data, sites=sites)
+        least = naive.best(8)
+        for placer in (Exact(), Annealing(restarts=2, moves=20_000)):
+            cost = exchange_cost(problem, placer.place(problem, seed=seed))
+            assert cost.seconds == pytest.approx(least, rel=1e-7), (placer, seed)
+        bound = placement_bound(problem)
+        assert 0 < bound.seconds <= least * (1 + 1e-9)
+
+
+def test_any_prices_prove_a_bound():
+    rng = np.random.default_rng(0)
+    for seed in range(4):
+        problem, naive = problem_and_naive(seed, 4, 2, sites=4)
+        least = naive.best(8)
+        found = placement_bound(problem)
+        assert found.prices.nanoseconds(problem)[0] / NS == found.seconds
+        for _ in range(10):
+            windows = tuple(
+                Window(one.since_ns, tuple((rng.normal(0, 1e9, len(one.prices_ns))).astype(int)))
+                for one in found.prices.windows
+            )
+            other = GroupPrices(found.prices.classes, windows)
+            assert other.nanoseconds(problem)[0] / NS <= least * (1 + 1e-9)
+
+
+def test_bound_is_met_where_regions_are_alike_inside():
+    home = np.repeat(np.arange(4), 4)
+    near = home[:, None] == home
+    pairs = Pairs(np.where(near, 1e-3, 0.05), np.where(near, 1e9, 1e8))
+    work = even_stages(4, activation_bytes=4e8, gradient_bytes=1e8)
+    problem = Problem(pairs, work, 4)
+    cost = exchange_cost(problem, Annealing(restarts=2, moves=50_000).place(problem))
+    assert placement_bound(problem).seconds == pytest.approx(cost.seconds, rel=1e-8)
+
+
+@pytest.mark.parametrize("name", [*PLACERS])
+def test_every_strategy_places_what_fits_and_repeats_itself(name):
+    stages = [Stage(1.0, 2.0, 1e8 * (s + 1), 1e9 / (s + 1), 1e9 * s) for s in range(3)]
+    memory = tuple(2.5e9 if device % 3 == 0 else 1.5e9 for device in range(9))
+    problem = Problem(random_pairs(1, 9), Workload(tuple(stages)), 2, memory)
+    placer = Annealing(moves=10_000) if name == "annealing" else PLACERS[name]()
+    placed = placer.place(problem, seed=3)
+    assert placed.shape == (3, 2) and len(np.unique(placed)) == 6
+    assert problem.fits[np.arange(3)[:, None], placed].all()
+    assert (placer.place(problem, seed=3) == placed).all()
+
+
+def test_time_limits_end_searches():
+    problem, _ = problem_and_naive(0, 4, 4)
+    assert Annealing(moves=10**10).place(problem, time_limit=0.2).shape == (4, 4)
+    with pytest.raises(NoScheduleError, match="no proof within"):
+        Exact().place(problem, time_limit=0.05)
+    large, _ = problem_and_naive(0, 5, 4)
+    with pytest.raises(OptionError, match="at most 16 devices, got 20"):
+        Exact().place(large)

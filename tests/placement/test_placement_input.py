@@ -1,0 +1,80 @@
+"""Bad input: each refused in one line that says what is wrong and what would be right."""
+
+import json
+
+import numpy as np
+import pytest
+
+import gradweave as gw
+from gradweave.errors import FileError, GradweaveError, OptionError
+from gradweave.placement import (
+    Pairs,
+    Transformer,
+    cost_of,
+    even_stages,
+    load_placement,
+    load_workload,
+    place,
+)
+
+WORK = even_stages(4, activation_bytes=1e8, gradient_bytes=1e8, memory_bytes=2e9)
+REFUSED = {
+    "fewer devices than stages": (
+        dict(network="ring:3"), "at most 3 stages, one for each device, got 4"),
+    "groups that cannot be balanced": (
+        dict(network="ring:10"), "10 devices cannot be balanced over 4 groups"),
+    "more pipelines than devices": (
+        dict(network="ring:10", data=3), "data: expected at most 2"),
+    "stages that do not fit": (
+        dict(network="ring:4", memory_bytes=[3e9, 3e9, 1e9, 3e9]),
+        "need 4 devices with 2 GB or more, got 3"),
+    "other stages than the workload's": (
+        dict(network="ring:4", pipeline=2), "pipeline: expected 4, the stages of even stages"),
+    "memory that is no number": (
+        dict(network="ring:4", memory_bytes=float("nan")), "memory: expected numbers above 0"),
+    "memory of other devices": (
+        dict(network="ring:4", memory_bytes=[1e9]), "memory: expected 4, one for each device"),
+    "unknown city": (dict(network="cities:Oregn.Tokyo,each=2"), "did you mean Oregon?"),
+    "a city twice": (dict(network="cities:Oregon.oregon"), "Oregon is given twice"),
+    "unknown strategy": (
+        dict(network="ring:4", strategy="anealing"), "did you mean annealing?"),
+    "no moves": (dict(network="ring:4", strategy="annealing:moves=0"), "moves: expected 1 to"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "reason"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_placed(given, reason):
+    with pytest.raises(GradweaveError) as refused:
+        place(workload=WORK, **given)
+    assert reason in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_delays_that_are_no_numbers():
+    latency = np.zeros((3, 3))
+    latency[0, 2] = np.nan
+    with pytest.raises(OptionError, match=r"latency_s: .* from device 0 to 2, got nan"):
+        Pairs(latency, np.ones((3, 3)))
+    with pytest.raises(OptionError, match=r"bandwidth_bytes_per_s: .* above 0"):
+        Pairs(np.zeros((2, 2)), np.zeros((2, 2)))
+
+
+def test_transformers_that_cannot_be_divided():
+    with pytest.raises(OptionError, match="at most 2, the model's layers"):
+        place("ring:8", Transformer(layers=2), pipeline=4)
+    with pytest.raises(OptionError, match="batch: expected a multiple of 16"):
+        place("ring:8", Transformer(batch=24), pipeline=4)
+
+
+def test_idle_servers_and_files(tmp_path):
+    one = place("cities:each=2", even_stages(3, activation_bytes=1e8, gradient_bytes=1e8), data=5,
+                strategy="annealing:moves=20000")  # fmt: skip
+    assert len(one.idle) == 5 and one.cost_s == pytest.approx(cost_of(one))
+    assert one.bound is not None and one.bound.seconds <= one.cost_s
+    one.save(tmp_path / "p.json")
+    again = load_placement(tmp_path / "p.json", gw.topology.from_spec("cities:each=2"))
+    assert (again.servers == one.servers).all() and again.workload == one.workload
+    with pytest.raises(FileError, match="not a placement of this network"):
+        load_placement(tmp_path / "p.json", gw.topology.ring(4))
+    (tmp_path / "w.json").write_text(json.dumps({"stages": [{"forward_s": -1}]}))
+    with pytest.raises(FileError, match=r"w\.json"):
+        load_workload(tmp_path / "w.json")

@@ -1,0 +1,52 @@
+"""The page of a placement, in a browser, and on the command line."""
+
+import dataclasses
+
+import pytest
+
+from gradweave.placement import even_stages, place, step_time
+from gradweave.report.placement import placement_page, write_placement_pages
+
+
+@pytest.fixture(scope="module")
+def placed():
+    work = even_stages(3, activation_bytes=1e6, gradient_bytes=1e7, forward_s=0.1, backward_s=0.2,
+                       microbatches=4)  # fmt: skip
+    one = place("cities:Oregon.Ohio.London,each=3", work, data=2, strategy="annealing:moves=2000")
+    return one, step_time(one, time_limit=1.0)
+
+
+@pytest.mark.browser
+def test_page_in_a_browser(opened, placed):
+    one, step = placed
+    page = opened(placement_page(one, step, ["a.html", "a.html", None]))
+    count = page.execute_script(
+        "return ['.site', '.device', '.idle', '.way', '.placement a', '.average'].map("
+        "s => document.querySelectorAll(s).length)"
+    )
+    assert count == [3, 6, 3, 4, 2, 6]
+    boxes = page.execute_script(
+        "return [...document.querySelectorAll('.site')].map(e =>"
+        " e.getBoundingClientRect().toJSON())"
+    )
+    for place_, box in enumerate(boxes):
+        for other in boxes[:place_]:
+            apart = box["left"] >= other["right"] or other["left"] >= box["right"]
+            assert apart or box["top"] >= other["bottom"] or other["top"] >= box["bottom"]
+
+
+def test_pages_are_written_together(placed, tmp_path):
+    one, step = placed
+    written = write_placement_pages(one, step, tmp_path / "p.html")
+    assert written[0].name == "p.html" and len(written) > 1
+    for page in written[1:]:
+        assert page.name in written[0].read_text() and page.stat().st_size > 10_000
+
+
+def test_labels_are_text(placed):
+
+    labels = tuple(f"<b>{i}</b>{{{{body}}}}" for i in range(9))
+    one, _ = placed
+    hostile = dataclasses.replace(one, topology=dataclasses.replace(one.topology, labels=labels))
+    text = placement_page(hostile)
+    assert "<b>" not in text and "&lt;b&gt;" in text
