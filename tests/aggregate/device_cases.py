@@ -354,7 +354,42 @@ def test_a_wrong_number_of_workers():
         )
 
 
-@pytest.mark.parametrize("name", ["mean", "ring", "parameter_server", "d_psgd", "dcd_psgd"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "diloco:local_steps=3",
+        "diloco:local_steps=3,compressor=max_norm,bits=8,block=1",
+        "streaming_diloco:local_steps=4,fragments=2,delay=1",
+        "noloco:local_steps=2",
+    ],
+)
+def test_local_updates_are_the_same_on_devices_as_on_one(name):
+    optimizer = aggregate.from_spec(name, N)(optax.sgd(RATE))
+
+    def run(target):
+        def step(carry, _):
+            x, state = carry
+            updates, state = optimizer.update(x - target, state, x)
+            return (x + updates, state), aggregate.sent_bytes(state)
+
+        begin = jnp.zeros_like(target)
+        (x, state), sent = jax.lax.scan(step, (begin, optimizer.init(begin)), None, 12)
+        return x, sent, aggregate.counted(state)
+
+    many = on_devices(run)(TARGETS)
+    one = jax.jit(jax.vmap(run, axis_name=AXIS))(TARGETS)
+    for got, expected in zip(many, one, strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+    assert many[1].sum() > 0 and (np.asarray(many[1][:, 0]) == 0).all()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("mean", "ring", "parameter_server", "d_psgd", "dcd_psgd"),
+        *("diloco:local_steps=2", "noloco:local_steps=2"),
+    ],
+)
 def test_one_worker_alone(name):
     optimizer = aggregate.from_spec(name, 1)(optax.sgd(RATE))
 

@@ -13,7 +13,7 @@ import pytest
 import gradweave as gw
 from gradweave import aggregate
 from gradweave.aggregate import MaxNorm, MixingMatrix, ValidityWarning, aggregation, check
-from gradweave.aggregate.spec import GossipSpec
+from gradweave.aggregate.spec import EXACT, GossipSpec
 from gradweave.errors import OptionError, ScheduleError, SpecError
 
 RING = MixingMatrix.ring(8)
@@ -118,6 +118,9 @@ def test_refusals():
         "dcd_psgd:bits=6,block=none,network=hypercube:dimension=3",
         "ecd_psgd:compressor=grid,step=0.01,seed=2",
         "choco_sgd:compressor=top_k,share=0.1,consensus=0.07,local_steps=4,strictness=refuse",
+        "diloco:local_steps=20,outer_rate=0.5,quorum=6,in_time=1",
+        "streaming_diloco:bits=4,seed=2",
+        "noloco:compressor=top_k,share=0.1,consensus=1.2",
     ],
 )
 def test_words(text):
@@ -125,7 +128,7 @@ def test_words(text):
         warnings.simplefilter("ignore", ValidityWarning)
         made = aggregate.from_spec(text, 8)
         assert made.spec == text and made.workers == 8
-        assert made.exact == (not text.partition(":")[0].endswith("sgd"))
+        assert made.exact == (text.partition(":")[0].replace("-", "_") in EXACT)
         made(optax.sgd(1e-3)).init(PARAMS)
 
 
@@ -225,6 +228,15 @@ def test_a_schedule_from_a_file(tmp_path):
         ("d_psgd:mixing=failing_links,probability=2", OptionError, "probability: expected 0 to 1"),
         ("d_psgd:mixing=changing_clusters,leave=1", SpecError, "'leave' is not an option"),
         ("d_psgd:network=ring:4", OptionError, "has 4 servers, but there are 8 workers"),
+        ("dilco", SpecError, "no aggregation 'dilco'; did you mean diloco?"),
+        ("diloco:step=3", SpecError, "'step' is not an option"),
+        ("diloco:local_steps=0", OptionError, "local_steps: expected 1 to 1,000,000, got 0"),
+        ("diloco:outer_rate=nan", OptionError, "outer_rate: expected a number above 0, got nan"),
+        ("diloco:outer_momentum=1", OptionError, "outer_momentum: expected 0 to below 1, got 1"),
+        ("diloco:quorum=9", OptionError, "quorum: expected 1 to 8, got 9"),
+        ("streaming_diloco:fragments=3", OptionError, "a divisor of local_steps, 50"),
+        ("streaming_diloco:delay=10", OptionError, "delay: expected 0 to 9, so that an average"),
+        ("noloco:consensus=0.2", OptionError, "consensus: expected above outer_momentum"),
         ("d_psgd:mixing=all", OptionError, "mixing: expected weights, matchings, clusters"),
         ("d_psgd:bits=4", SpecError, "'bits' is not an option"),
     ],

@@ -2,9 +2,10 @@
 
 `mean`, `ring`, `parameter_server` and `scheduled` average gradients exactly, each by other
 messages. `gossip` mixes parameters with neighbours', by a rule: `d_psgd`, `dcd_psgd`, `ecd_psgd`
-and `choco_sgd` are its forms, the last three compressed. All are `optax.GradientTransformation`,
-for use inside `jax.shard_map`, and need the extra ``train``. The asynchronous parameter server,
-`asynchronous`, is an engine of its own, on Ray (extra ``ray``).
+and `choco_sgd` are its forms, the last three compressed. By `local_updates`, as `diloco`,
+`streaming_diloco` and `noloco`, workers train alone for many steps between exchanges. All are
+`optax.GradientTransformation`, for use inside `jax.shard_map`, and need the extra ``train``. The
+asynchronous parameter server, `asynchronous`, is an engine of its own, on Ray (extra ``ray``).
 """
 
 from typing import TYPE_CHECKING
@@ -33,6 +34,14 @@ if TYPE_CHECKING:
         naive_psgd,
     )
     from gradweave.aggregate.exact import mean, parameter_server, ring, scheduled
+    from gradweave.aggregate.local.methods import DiLoCo, NoLoCo, StreamingDiLoCo
+    from gradweave.aggregate.local.updates import (
+        counted,
+        diloco,
+        local_updates,
+        noloco,
+        streaming_diloco,
+    )
     from gradweave.aggregate.messages import not_finite, sent_bytes
     from gradweave.aggregate.mixing import MixingMatrix, neighbours
     from gradweave.aggregate.replicas import consensus, disagreement, replicate
@@ -61,14 +70,17 @@ __all__ = [
     "ChocoSGD",
     "Compressor",
     "Contraction",
+    "DiLoCo",
     "Exact",
     "GossipRule",
     "Grid",
     "MaxNorm",
     "MixingMatrix",
     "NaivePSGD",
+    "NoLoCo",
     "RandomK",
     "RandomKUnscaled",
+    "StreamingDiLoCo",
     "TopK",
     "Uncompressed",
     "Validity",
@@ -82,16 +94,20 @@ __all__ = [
     "choco_sgd",
     "consensus",
     "contraction",
+    "counted",
     "d_psgd",
     "dcd_psgd",
+    "diloco",
     "disagreement",
     "ecd_psgd",
     "failing_links",
     "from_spec",
     "gossip",
+    "local_updates",
     "mean",
     "naive_psgd",
     "neighbours",
+    "noloco",
     "not_finite",
     "parameter_server",
     "parse",
@@ -102,6 +118,7 @@ __all__ = [
     "ring",
     "scheduled",
     "sent_bytes",
+    "streaming_diloco",
     "with_local_steps",
 ]
 

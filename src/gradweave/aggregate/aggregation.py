@@ -8,6 +8,7 @@ from gradweave.aggregate.spec import (
     AggregationSpec,
     AveragingSpec,
     GossipSpec,
+    LocalSpec,
     ScheduledSpec,
     check_servers,
     parse,
@@ -59,7 +60,9 @@ def from_spec(
             changing_clusters, failing_links, absent_workers, trace) and its options (``clusters``,
             ``probability``, ``leave``, ``come_back``, ``steps``, ``file``), ``local_steps``,
             ``seed``, ``strictness``, ``consensus``, and last ``network=`` and the workers' network,
-            a ring if not given.
+            a ring if not given; ``diloco``, ``streaming_diloco`` or ``noloco``, with the options of
+            `gradweave.aggregate.local.methods` and of a compressor, none if not given (``bits=4``
+            is ``compressor=max_norm,bits=4``).
         workers: N, of which the axis has as many devices.
         axis_name: of the workers' axis.
         same_data: whether all workers' data are drawn alike, see `gradweave.aggregate.check`.
@@ -109,6 +112,8 @@ def resolve(
     spec.check_workers(workers)
     if isinstance(spec, AveragingSpec):
         wrap = _before_optimizer(lambda: _averaging(spec, axis_name))
+    elif isinstance(spec, LocalSpec):
+        wrap = _local(spec, workers, axis_name)
     else:
         wrap = _gossip(spec, workers, axis_name, same_data)
     return Aggregation(spec.text, workers, spec.exact, wrap)
@@ -188,6 +193,17 @@ def _gossip(spec: GossipSpec, workers: int, axis_name: AxisName, same_data: bool
             seed=spec.seed,
             strictness=spec.strictness,
             same_data=same_data,
+        )
+
+    return wrap
+
+
+def _local(spec: LocalSpec, workers: int, axis_name: AxisName) -> Wrap:
+    def wrap(optimizer: "optax.GradientTransformation") -> "optax.GradientTransformation":
+        from gradweave.aggregate.local.updates import local_updates
+
+        return local_updates(
+            spec.method, optimizer, workers, spec.compressor, axis_name, seed=spec.seed
         )
 
     return wrap

@@ -26,7 +26,14 @@ from jax import lax
 
 from gradweave.aggregate.compressors import Compressor, Uncompressed
 from gradweave.aggregate.finite import check_all_take_part, is_finite
-from gradweave.aggregate.messages import Channel, check_workers, initial_counts, of_this_worker
+from gradweave.aggregate.messages import (
+    Channel,
+    check_floating,
+    check_workers,
+    initial_counts,
+    of_this_worker,
+    widened,
+)
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.aggregate.rules import (
     CONSENSUS,
@@ -232,7 +239,7 @@ class _Gossip:
 
     def init(self, params: PyTree) -> GossipState:
         self._check_validity(params)
-        estimates = jax.tree.map(_widened, params) if self.rule.keeps_estimates else None
+        estimates = jax.tree.map(widened, params) if self.rule.keeps_estimates else None
         step = jnp.zeros((), jnp.int32)
         return GossipState(
             self.optimizer.init(params), step, estimates, estimates, *initial_counts()
@@ -247,7 +254,7 @@ class _Gossip:
     ) -> tuple[PyTree, GossipState]:
         assert isinstance(state, GossipState)
         self._check_call(params)
-        x = jax.tree.map(_widened, params)
+        x = jax.tree.map(widened, params)
         u, inner, finite = self._local_update(updates, state.inner, params, extra)
         u = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), u, x)
         worker = WorkerState(x, state.own, state.mixed)
@@ -343,12 +350,6 @@ class _Gossip:
         return state, sent
 
 
-def _widened(leaf: jax.Array) -> jax.Array:
-    """As float32, unless it is more precise."""
-    leaf = jnp.asarray(leaf)
-    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
-
-
 def _coarsest(params: PyTree) -> jnp.dtype:
     """The type of the parameters with the fewest bits; float32 without parameters."""
     types = [jnp.asarray(leaf).dtype for leaf in jax.tree.leaves(params)]
@@ -356,16 +357,6 @@ def _coarsest(params: PyTree) -> jnp.dtype:
 
 
 def _size(params: PyTree) -> int:
-    """Elements of the parameters.
-
-    Raises:
-        OptionError: some are no floating-point numbers.
-    """
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
-            name = jax.tree_util.keystr(path)
-            raise OptionError(
-                f"parameter {name or 'given'}: expected floating-point numbers, which can be "
-                f"mixed, got {jnp.asarray(leaf).dtype}; leave it out, as with optax.masked"
-            )
+    """Elements of the parameters, which must be floating-point numbers."""
+    check_floating(params)
     return sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))

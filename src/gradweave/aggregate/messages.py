@@ -59,6 +59,27 @@ def check_workers(expected: int, axis_name: AxisName, of: str) -> None:
         )
 
 
+def widened(leaf: jax.Array) -> jax.Array:
+    """As float32, unless it is more precise."""
+    leaf = jnp.asarray(leaf)
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+
+
+def check_floating(params: PyTree) -> None:
+    """Refuses parameters that cannot be mixed.
+
+    Raises:
+        OptionError: some are no floating-point numbers.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
+            name = jax.tree_util.keystr(path)
+            raise OptionError(
+                f"parameter {name or 'given'}: expected floating-point numbers, which can be "
+                f"mixed, got {jnp.asarray(leaf).dtype}; leave it out, as with optax.masked"
+            )
+
+
 @dataclasses.dataclass
 class Channel:
     """One communication of one vector [size] with the neighbours, as a rule uses it."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gradweave.aggregate.compressors import COMPRESSORS, Compressor
+from gradweave.aggregate.local.methods import LOCAL, LocalMethod
 from gradweave.aggregate.mixing import MIXINGS, MixingMatrix, ring_graph
 from gradweave.aggregate.rules import RULES, GossipRule, Strictness, check_gossip_options
 from gradweave.aggregate.sequences import SEQUENCES, Drawn
@@ -22,7 +23,7 @@ from gradweave.topology.topology import Topology
 
 EXACT = ("mean", "ring", "parameter_server", "scheduled")
 """Aggregations of gradients: all workers keep the same parameters."""
-METHODS = (*EXACT, *RULES)
+METHODS = (*EXACT, *RULES, *LOCAL)
 _NETWORK = "network="
 
 
@@ -114,7 +115,22 @@ class GossipSpec:
         return matrix
 
 
-AggregationSpec = AveragingSpec | ScheduledSpec | GossipSpec
+@dataclasses.dataclass(frozen=True)
+class LocalSpec:
+    """A method of local updates."""
+
+    text: str
+    method: LocalMethod
+    compressor: Compressor
+    seed: int = 0
+    exact: ClassVar[bool] = False
+
+    def check_workers(self, workers: int) -> None:
+        """Refuses a quorum of more workers than there are."""
+        self.method.check_workers(workers)
+
+
+AggregationSpec = AveragingSpec | ScheduledSpec | GossipSpec | LocalSpec
 
 
 def parse(text: str) -> AggregationSpec:
@@ -138,6 +154,8 @@ def parse(text: str) -> AggregationSpec:
         return AveragingSpec(text, method, **read_options(method, parse_spec(text)[1], kinds))
     if method in RULES:
         return _parse_gossip(method, text)
+    if method in LOCAL:
+        return _parse_local(method, text)
     hint = did_you_mean(method, METHODS)
     raise SpecError(f"no aggregation {method!r:.60}; {hint}there are {', '.join(METHODS)}")
 
@@ -209,8 +227,23 @@ def _gossip_kinds(
     return kinds | rule | compressor | sequence
 
 
-def _compressor_class(values: Mapping[str, str]) -> type[Compressor]:
-    name = values.get("compressor", "max_norm")
+def _parse_local(name: str, text: str) -> LocalSpec:
+    values = parse_spec(text)[1]
+    method = LOCAL[name]
+    # Nothing is compressed unless it is asked for, by name or by bits.
+    compressor = _compressor_class(values, "max_norm" if "bits" in values else "uncompressed")
+    kinds, compressor_kinds = field_kinds(method), field_kinds(compressor)
+    options = read_options(
+        name, values, kinds | compressor_kinds | {"seed": int, "compressor": str}
+    )
+    options.pop("compressor", None)
+    chosen = {key: options.pop(key) for key in compressor_kinds if key in options}
+    seed = options.pop("seed", 0)
+    return LocalSpec(text, method(**options), compressor(**chosen), seed)
+
+
+def _compressor_class(values: Mapping[str, str], default: str = "max_norm") -> type[Compressor]:
+    name = values.get("compressor", default)
     kind = COMPRESSORS.get("uncompressed" if name == "exact" else name)  # its earlier name
     if kind is None:
         raise OptionError(f"compressor: expected {', '.join(COMPRESSORS)}, got {name!r:.60}")

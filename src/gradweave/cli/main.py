@@ -16,6 +16,7 @@ from gradweave.cli.export import export
 from gradweave.cli.lab import lab
 from gradweave.cli.learn import learn
 from gradweave.cli.machine import machine
+from gradweave.cli.measure import measure
 from gradweave.cli.place import place_verb
 from gradweave.cli.run import run
 from gradweave.cli.schedule import schedule
@@ -38,6 +39,7 @@ for verb in (
     show,
     place_verb,
     run,
+    measure,
     lab,
     export,
     learn,

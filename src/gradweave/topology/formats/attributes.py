@@ -21,7 +21,11 @@ _PROPERTY_KEYS = {
     "overhead": ("overhead", "overhead_s"),
 }
 """Link attributes by the property that they state."""
-_LINK_KEYS = frozenset(key for keys in _PROPERTY_KEYS.values() for key in keys) | {"id", "key"}
+SPREADS = ("bandwidth_spread_bytes_per_s", "latency_spread_s")
+"""Link attributes of measured networks, which say how far their figures spread; not read."""
+_LINK_KEYS = frozenset(
+    [*(key for keys in _PROPERTY_KEYS.values() for key in keys), "id", "key", *SPREADS]
+)
 _SYNONYMS = {
     **dict.fromkeys(("bw", "speed", "rate", "throughput"), "bandwidth"),
     **dict.fromkeys(("delay", "lat", "rtt"), "latency"),

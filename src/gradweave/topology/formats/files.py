@@ -93,11 +93,26 @@ def save(topology: Topology, path: str | Path, format: str | None = None) -> Non
     Raises:
         FileError: the file cannot be written, or the format cannot hold a label.
     """
+    graph = to_networkx(topology)
+    save_graph(graph.to_undirected() if _is_symmetric(topology) else graph, topology, path, format)
+
+
+def save_graph(
+    graph: "nx.Graph", topology: Topology, path: str | Path, format: str | None = None
+) -> None:
+    """Writes a network with attributes beside its own, which JSON and YAML keep.
+
+    Args:
+        graph: the network as `to_networkx` gives it, with more attributes.
+        topology: the network.
+        path: the file.
+        format: as for `save`.
+
+    Raises:
+        FileError: as for `save`.
+    """
     path = Path(path)
     writer = _WRITERS[_format(path, format, _WRITERS)]
-    graph = to_networkx(topology)
-    if _is_symmetric(topology):
-        graph = graph.to_undirected()
     try:
         content = writer(topology, graph).encode()
     except FileError as error:

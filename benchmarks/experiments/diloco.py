@@ -1,0 +1,254 @@
+"""Talking less: a small GPT on eight workers, by DiLoCo and its kin beside synchronous training.
+
+    python benchmarks/experiments/diloco.py
+
+A character-level transformer of about a million parameters on the text of this repository's
+documentation and sources; eight workers with batches of their own, all on one device by `vmap`. The
+synchronous training averages gradients in every step. The others are `gradweave.aggregate`'s, with
+the same inner optimizer, steps, and batches. Loss is that of the workers' mean parameters on text
+that is held out.
+
+The sizes are small, so that all runs together take about half an hour of two cores: the figures say
+what the methods cost beside synchronous training at the same length, not what larger models do. A
+run that is done is kept in a file beside the results until all are, so that the same command goes
+on where it was ended.
+"""
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from record import RESULTS, record, show
+
+from gradweave import aggregate
+from gradweave.aggregate.local.updates import LocalState
+
+ROOT = Path(__file__).parents[2]
+KEPT = RESULTS / "diloco.partial.jsonl"
+WORKERS, SEEDS = 8, (0, 1, 2)
+LAYERS, WIDTH, HEADS, CONTEXT = 5, 128, 4, 64
+BATCH, STEPS, WARM_UP, RATE = 1, 500, 50, 2e-3
+HELD_OUT, JUDGED = 0.1, 64
+"""Share of the text, its end; sequences of it that are judged."""
+SEGMENT = 100
+"""Steps between two losses that are kept."""
+SLOW, KILLED_AT = 5, 0.25
+"""The slow worker makes one step of so many; when another is killed, as a share of the training."""
+AXIS = "server"
+RUNS: dict[str, tuple[str, bool]] = {
+    "synchronous": ("mean", False),
+    "DiLoCo, 50 steps": ("diloco:local_steps=50", False),
+    "DiLoCo, 20 steps, 4 bits": ("diloco:local_steps=20,bits=4", False),
+    "Streaming DiLoCo, 20 steps, 4 bits": (
+        "streaming_diloco:local_steps=20,bits=4,fragments=5,delay=2",
+        False,
+    ),
+    "NoLoCo, 20 steps": ("noloco:local_steps=20", False),
+    "NoLoCo, 20 steps, 4 bits": ("noloco:local_steps=20,bits=4", False),
+    "quorum of 6, one killed, one slow by 5": (
+        "diloco:local_steps=20,bits=4,quorum=6,in_time=1",
+        True,
+    ),
+    "the same, the slow one heard": ("diloco:local_steps=20,bits=4,quorum=6", True),
+}
+"""By name: the aggregation, and whether a worker is killed and another slow."""
+
+
+def text() -> np.ndarray:
+    """[length] the repository's documentation and sources as bytes below 128."""
+    files = [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "src").rglob("*.py"))]
+    content = "\n".join(file.read_text() for file in files).encode("ascii", "replace")
+    return np.frombuffer(content, np.uint8).astype(np.int32)
+
+
+def new_parameters(key: jax.Array) -> dict[str, Any]:
+    """A transformer before training."""
+    keys = iter(jax.random.split(key, 3 + 4 * LAYERS))
+
+    def matrix(rows: int, columns: int, scale: float = 1.0) -> jax.Array:
+        return scale * jax.random.normal(next(keys), (rows, columns)) / np.sqrt(rows)
+
+    def block() -> dict[str, jax.Array]:
+        small = 1 / np.sqrt(2 * LAYERS)
+        return {
+            "qkv": matrix(WIDTH, 3 * WIDTH),
+            "out": matrix(WIDTH, WIDTH, small),
+            "up": matrix(WIDTH, 4 * WIDTH),
+            "down": matrix(4 * WIDTH, WIDTH, small),
+            "scales": jnp.ones((2, WIDTH)),
+        }
+
+    return {
+        "embedding": matrix(128, WIDTH, np.sqrt(128) * 0.1),
+        "places": matrix(CONTEXT, WIDTH, np.sqrt(CONTEXT) * 0.1),
+        "blocks": [block() for _ in range(LAYERS)],
+        "scale": jnp.ones(WIDTH),
+        "head": matrix(WIDTH, 128, 0.5),
+    }
+
+
+def normed(x: jax.Array, scale: jax.Array) -> jax.Array:
+    return x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
+
+
+def attended(x: jax.Array, block: dict[str, jax.Array]) -> jax.Array:
+    """[B, T, WIDTH] causal attention."""
+    batch, length, _ = x.shape
+    q, k, v = jnp.split((x @ block["qkv"]).reshape(batch, length, HEADS, -1), 3, axis=-1)
+    scores = jnp.einsum("bthd,bshd->bhts", q, k) / np.sqrt(WIDTH // HEADS)
+    scores = jnp.where(np.tril(np.ones((length, length), bool)), scores, -1e9)
+    mixed = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), v)
+    return mixed.reshape(batch, length, WIDTH) @ block["out"]
+
+
+def loss_of(params: dict[str, Any], tokens: jax.Array) -> jax.Array:
+    """Mean cross entropy in nats a character of sequences [B, T + 1]."""
+    x = params["embedding"][tokens[:, :-1]] + params["places"]
+    for block in params["blocks"]:
+        x = x + attended(normed(x, block["scales"][0]), block)
+        hidden = jax.nn.gelu(normed(x, block["scales"][1]) @ block["up"])
+        x = x + hidden @ block["down"]
+    logits = normed(x, params["scale"]) @ params["head"]
+    return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
+
+
+def batches(content: np.ndarray, starts: np.ndarray) -> jax.Array:
+    return jnp.asarray(content[starts[..., None] + np.arange(CONTEXT + 1)])
+
+
+def inner_optimizer() -> optax.GradientTransformation:
+    rate = optax.warmup_cosine_decay_schedule(0.0, RATE, WARM_UP, STEPS, 0.1 * RATE)
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=0.01))
+
+
+def axes_of(state: Any) -> Any:
+    """Where the workers' axis is in an optimizer's state; steps are the same at all workers.
+
+    So `lax.cond` on the step stays a condition, and nothing is exchanged in the steps between.
+    """
+    if not isinstance(state, LocalState):
+        return 0
+    return jax.tree.map(lambda _: 0, state)._replace(step=None)
+
+
+def active_at(step: jax.Array, faulty: bool) -> jax.Array:
+    """[WORKERS] which workers make a step."""
+    active = jnp.ones(WORKERS, bool)
+    if not faulty:
+        return active
+    active = active.at[3].set(step < KILLED_AT * STEPS)
+    return active.at[5].set(step % SLOW == SLOW - 1)
+
+
+def segment_of(
+    optimizer: optax.GradientTransformation, state: Any, *, faulty: bool
+) -> Callable[..., Any]:
+    """(params, state, tokens [S, W, B, T + 1], first step) → the same after S steps, and bytes."""
+    axes = axes_of(state)
+    local = isinstance(state, LocalState)
+
+    def one(gradient: Any, params: Any, state: Any, active: jax.Array) -> Any:
+        extra = {"active": active} if local else {}
+        updates, state = optimizer.update(gradient, state, params, **extra)
+        return optax.apply_updates(params, updates), state, aggregate.sent_bytes(state)
+
+    every = jax.vmap(one, (0, 0, axes, 0), (0, axes, 0), axis_name=AXIS)
+
+    def step(carry: Any, given: tuple[jax.Array, jax.Array]) -> Any:
+        number, tokens = given
+        params, state = carry
+        # One worker after the other, which a processor does faster than all side by side.
+        gradients = jax.lax.map(lambda one: jax.grad(loss_of)(*one), (params, tokens))
+        params, state, sent = every(gradients, params, state, active_at(number, faulty))
+        return (params, state), sent
+
+    @jax.jit
+    def run(params: Any, state: Any, tokens: jax.Array, first: jax.Array) -> Any:
+        numbers = first + jnp.arange(len(tokens))
+        return jax.lax.scan(step, (params, state), (numbers, tokens))
+
+    return run
+
+
+def trained(spec: str, faulty: bool, seed: int, content: np.ndarray) -> dict[str, Any]:
+    """One run: losses of the mean parameters, bytes sent by each worker, and its time."""
+    begun = time.monotonic()
+    cut = int(len(content) * (1 - HELD_OUT))
+    rng = np.random.default_rng(seed)
+    judged = batches(
+        content[cut:], np.linspace(0, len(content) - cut - CONTEXT - 2, JUDGED).astype(int)
+    )
+    params = aggregate.replicate(new_parameters(jax.random.key(seed)), WORKERS)
+    optimizer = aggregate.from_spec(spec, WORKERS)(inner_optimizer())
+    state = jax.vmap(optimizer.init)(params)
+    if isinstance(state, LocalState):
+        state = state._replace(step=state.step[0])
+    run = segment_of(optimizer, state, faulty=faulty)
+    judge = jax.jit(lambda params: loss_of(aggregate.consensus(params), judged))
+    losses, sent = [], []
+    for first in range(0, STEPS, SEGMENT):
+        starts = rng.integers(0, cut - CONTEXT - 1, (SEGMENT, WORKERS, BATCH))
+        (params, state), bytes_ = run(
+            params, state, batches(content[:cut], starts), jnp.asarray(first)
+        )
+        sent.append(np.asarray(bytes_, np.float64))
+        losses.append(float(judge(params)))
+    by_step = np.concatenate(sent)
+    return {
+        "losses": losses,
+        "loss": losses[-1],
+        "bytes_a_worker": float(by_step.sum(0).max()),
+        "peak_bytes_a_step": float(by_step.max()),
+        "not_finite": int(np.asarray(aggregate.not_finite(state)).sum()),
+        "wall_s": time.monotonic() - begun,
+    }
+
+
+def kept() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
+
+
+def main() -> None:
+    """Makes the runs that are not kept yet, and records when all are."""
+    content = text()
+    digest = hashlib.sha256(content.tobytes()).hexdigest()[:16]
+    for seed in SEEDS:
+        for name, (spec, faulty) in RUNS.items():
+            if any((row["name"], row["seed"]) == (name, seed) for row in kept()):
+                continue
+            row = {"name": name, "spec": spec, "seed": seed, "text": digest}
+            row |= trained(spec, faulty, seed, content)
+            with KEPT.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            show({key: value for key, value in row.items() if key != "losses"})
+    shapes = jax.eval_shape(new_parameters, jax.random.key(0))
+    record(
+        "diloco",
+        libraries=("jax", "optax"),
+        workers=WORKERS,
+        seeds=SEEDS,
+        steps=STEPS,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes)),
+        model={"layers": LAYERS, "width": WIDTH, "heads": HEADS, "context": CONTEXT},
+        batch_a_worker=BATCH,
+        rate=RATE,
+        slow=SLOW,
+        killed_at=KILLED_AT,
+        text={"characters": len(content), "sha256_16": digest},
+        rows=kept(),
+    )
+    KEPT.unlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The methods of local updates and their options; made and checked without JAX.
+
+θ are a worker's parameters, φ those that it last agreed on with others, Δ = θ − φ how far it has
+come alone since then.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+from gradweave.aggregate.rules import MAX_LOCAL_STEPS
+from gradweave.checks import check_above_zero, check_at_least_one, check_share
+from gradweave.errors import OptionError
+
+
+@dataclasses.dataclass(frozen=True)
+class DiLoCo:
+    """All workers average Δ every `local_steps` steps; a momentum method takes it for a gradient.
+
+    m ← μ·m + mean Δ, φ ← φ + η·(mean Δ + μ·m), θ ← φ.
+
+    Source: Douillard et al. 2023 (DiLoCo), algorithm 1; η and μ are the values that it recommends.
+    """
+
+    name: ClassVar[str] = "diloco"
+    pairs: ClassVar[bool] = False
+
+    local_steps: int = 50
+    """Steps between two averages of the same parameter."""
+    outer_rate: float = 0.7
+    """η."""
+    outer_momentum: float = 0.9
+    """μ, from 0 to below 1."""
+    fragments: int = 1
+    """Parts of the parameters, averaged in turns at equal distances."""
+    delay: int = 0
+    """Steps that the workers go on for while an average is under way."""
+    keep: float = 0.0
+    """Share of its own θ that a worker keeps when an average arrives: θ ← keep·θ + (1 − keep)·φ."""
+    quorum: int = 1
+    """Workers that must be in time; with fewer the round is left out."""
+    in_time: float = 0.0
+    """Share of its steps since the last average that a worker must have made to be in time. One
+    that made none never is."""
+
+    def __post_init__(self) -> None:
+        _check_local_steps(self.local_steps)
+        check_above_zero(self, "outer_rate")
+        _check_momentum(self.outer_momentum)
+        check_at_least_one(self, "fragments", "quorum")
+        check_share(self, "keep", "in_time")
+        if self.local_steps % self.fragments:
+            raise OptionError(
+                f"fragments: expected a divisor of local_steps, {self.local_steps}, so that they "
+                f"take turns at equal distances, got {self.fragments}"
+            )
+        if not 0 <= self.delay < self.interval:
+            raise OptionError(
+                f"delay: expected 0 to {self.interval - 1}, so that an average arrives before the "
+                f"next one is under way, got {self.delay}"
+            )
+
+    @property
+    def interval(self) -> int:
+        """Steps between two communications."""
+        return self.local_steps // self.fragments
+
+    def check_workers(self, workers: int) -> None:
+        """Refuses a quorum of more workers than there are.
+
+        Raises:
+            OptionError: naming both numbers.
+        """
+        if self.quorum > workers:
+            raise OptionError(f"quorum: expected 1 to {workers}, got {self.quorum}")
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamingDiLoCo(DiLoCo):
+    """DiLoCo in fragments, with averages under way while the workers go on.
+
+    No communication has more than a fragment, so that the peak of what must be sent at once is as
+    much lower.
+
+    Source: Douillard et al. 2025 (Streaming DiLoCo), algorithm 2; `delay` and `keep` are its τ
+    and α.
+    """
+
+    name: ClassVar[str] = "streaming_diloco"
+
+    fragments: int = 5
+    delay: int = 5
+    keep: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class NoLoCo:
+    """Pairs drawn at random exchange Δ and φ; nobody waits for more than one other worker.
+
+    m ← μ·m + η·mean Δ − γ·(φ − mean φ), φ ← φ + m, θ ← φ, with the means over the pair. Workers'
+    φ differ, and γ draws them together.
+
+    Source: Kolehmainen et al. 2025 (NoLoCo), section 3, with n = 2.
+    """
+
+    name: ClassVar[str] = "noloco"
+    pairs: ClassVar[bool] = True
+
+    local_steps: int = 50
+    """Steps between two exchanges."""
+    outer_rate: float = 0.7
+    """η."""
+    outer_momentum: float = 0.5
+    """μ, from 0 to below 1."""
+    consensus: float = 1.0
+    """γ, above μ and below 2 + μ: within these bounds differences between the workers fade."""
+
+    def __post_init__(self) -> None:
+        _check_local_steps(self.local_steps)
+        check_above_zero(self, "outer_rate")
+        _check_momentum(self.outer_momentum)
+        least, most = self.outer_momentum, 2 + self.outer_momentum
+        if not least < self.consensus < most:
+            raise OptionError(
+                f"consensus: expected above outer_momentum and below 2 more, {least:g} to "
+                f"{most:g}, got {self.consensus:g}"
+            )
+
+    def check_workers(self, workers: int) -> None:
+        """Takes any number of workers; of an odd one a worker is alone in each exchange."""
+
+
+LocalMethod = DiLoCo | NoLoCo
+LOCAL: dict[str, type[LocalMethod]] = {
+    method.name: method for method in (DiLoCo, StreamingDiLoCo, NoLoCo)
+}
+"""Every method of local updates by its name."""
+
+
+def _check_local_steps(steps: int) -> None:
+    if not 1 <= steps <= MAX_LOCAL_STEPS:
+        raise OptionError(f"local_steps: expected 1 to {MAX_LOCAL_STEPS:,}, got {steps}")
+
+
+def _check_momentum(momentum: float) -> None:
+    if not 0 <= momentum < 1:
+        raise OptionError(f"outer_momentum: expected 0 to below 1, got {momentum}")

@@ -1,0 +1,208 @@
+"""DiLoCo that waits for nobody: an average is made of those that are in time.
+
+    member = QuorumMember(model.parameters(), DiLoCo(quorum=6), deadline_s=30)
+    optimizer.register_step_post_hook(member)
+
+Each worker sends Δ to the first one after its steps and goes on with the φ that comes back. A round
+is over when all that are alive have sent theirs, or when `deadline_s` have passed since its first
+and at least the method's `quorum` have. Who comes later is late: its Δ is left out, it gets the φ
+of now, and is in time for the next round if it is quick enough. Who is lost is left out for good.
+
+The first worker is a server too, by a thread of its own that does not wait for that worker's steps;
+it receives and sends N − 1 times the parameters in a round, and if it is lost, all others end and
+name it.
+"""
+
+import threading
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from gradweave.aggregate.local.flat import FlatParameters, Group, copy_of
+from gradweave.aggregate.local.methods import DiLoCo
+from gradweave.errors import OptionError, RunError
+
+_TAG = 11
+_FOREVER = timedelta(days=30)
+"""For what others may take as long as they like for: gloo wants a number."""
+_HEAD = 3
+"""Numbers before the parameters: the round, how many were in time, and whether this worker was."""
+
+
+class Answer(NamedTuple):
+    """What a worker hears at the end of a round."""
+
+    following: int
+    """The round that is next."""
+    counted: int
+    """Workers that were in time for the last one."""
+    in_time: bool
+    """Whether this worker was."""
+    shared: torch.Tensor
+    """[size] φ."""
+
+
+class _Server:
+    """The rounds, in the first worker's process."""
+
+    def __init__(
+        self, start: torch.Tensor, method: DiLoCo, deadline_s: float, group: Group
+    ) -> None:
+        self._shared = start.clone()
+        self._momentum = torch.zeros_like(start)
+        self._method, self._group = method, group
+        self._quorum, self._deadline_s = method.quorum, deadline_s
+        self._alive = set(range(group.size()))
+        self._changes: dict[int, torch.Tensor] = {}
+        self._first_at = 0.0
+        self._round = 0
+        self._counted = 0
+        self._changed = threading.Condition()
+        for rank in range(1, group.size()):
+            threading.Thread(target=self._serve, args=(rank,), daemon=True).start()
+        threading.Thread(target=self._close_rounds, daemon=True).start()
+
+    def exchange(self, rank: int, of_round: int, change: torch.Tensor) -> Answer:
+        """Takes a worker's Δ, and waits for the end of the round.
+
+        A change of an earlier round is late: it is left out, and nothing is waited for.
+        """
+        with self._changed:
+            in_time = of_round == self._round
+            if in_time:
+                if not self._changes:
+                    self._first_at = time.monotonic()
+                self._changes[rank] = change
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._round != of_round or self._too_few())
+            if self._too_few():
+                raise RunError(
+                    f"{len(self._alive)} workers are left, and the quorum is {self._quorum}"
+                )
+            return Answer(self._round, self._counted, in_time, self._shared.clone())
+
+    def _too_few(self) -> bool:
+        return len(self._alive) < self._quorum
+
+    def _serve(self, rank: int) -> None:
+        """Receives a worker's changes and answers them, until it is lost."""
+        buffer = torch.empty(_HEAD + len(self._shared))
+        try:
+            while True:
+                self._group.recv([buffer], rank, _TAG).wait(_FOREVER)
+                answer = self.exchange(rank, int(buffer[0]), buffer[_HEAD:].clone())
+                head = torch.tensor([float(number) for number in answer[:_HEAD]])
+                self._group.send([torch.cat([head, answer.shared])], rank, _TAG).wait(_FOREVER)
+        except (RuntimeError, RunError):
+            with self._changed:
+                self._alive.discard(rank)
+                self._changes.pop(rank, None)
+                self._changed.notify_all()
+
+    def _close_rounds(self) -> None:
+        """Ends each round when its time has come."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._changes))
+                while not self._complete():
+                    left = self._first_at + self._deadline_s - time.monotonic()
+                    # After the deadline nothing but another change, or a loss, can end the round.
+                    self._changed.wait(left if left > 0 else None)
+                self._average()
+                self._changed.notify_all()
+
+    def _complete(self) -> bool:
+        arrived = len(self._changes)
+        late = time.monotonic() - self._first_at >= self._deadline_s
+        return arrived >= len(self._alive) or (late and arrived >= self._quorum)
+
+    def _average(self) -> None:
+        if self._changes and len(self._changes) >= self._quorum:
+            method = self._method
+            change = torch.stack(list(self._changes.values())).mean(0)
+            self._momentum.mul_(method.outer_momentum).add_(change)
+            step = change + method.outer_momentum * self._momentum
+            self._shared += method.outer_rate * step
+        self._counted = len(self._changes)
+        self._changes = {}
+        self._round += 1
+
+
+class QuorumMember:
+    """A worker, as a hook for `torch.optim.Optimizer.register_step_post_hook`.
+
+    Args:
+        parameters: of the model, the same at all workers at the start.
+        method: DiLoCo in one fragment, without a delay; its `quorum` counts, its `in_time` does
+            not, as whoever sends Δ has made all its steps.
+        deadline_s: from the first Δ of a round, for the others.
+        group: the process group, on gloo; the default one if not given.
+
+    Raises:
+        OptionError: an option is out of its range.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        method: DiLoCo,
+        *,
+        deadline_s: float,
+        group: Group | None = None,
+    ) -> None:
+        if method.fragments > 1 or method.keep:
+            raise OptionError(
+                "quorum: expected DiLoCo in one fragment that keeps nothing of its own; who is "
+                "late takes all parameters at once"
+            )
+        if not 0 < deadline_s < float("inf"):
+            raise OptionError(f"deadline_s: expected a number above 0, got {deadline_s}")
+        self._group = copy_of(group)
+        method.check_workers(self._group.size())
+        if dist.get_backend(self._group) != "gloo":
+            raise OptionError("quorum: expected a process group on gloo")
+        self._parameters = FlatParameters(parameters)
+        self._method = method
+        self._shared = self._parameters.read()
+        first = dist.get_rank(self._group) == 0
+        self._server = _Server(self._shared, method, deadline_s, self._group) if first else None
+        self._round = 0
+        self._steps = 0
+        self.in_time = 0
+        """Rounds for which this worker was in time."""
+        self.counted = 0
+        """Workers that were in time for the last round."""
+
+    def __call__(self, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        """Called after each step of the optimizer.
+
+        Raises:
+            RunError: the first worker is lost, or fewer are left than the quorum.
+        """
+        self._steps += 1
+        if self._steps % self._method.local_steps:
+            return
+        with torch.no_grad():
+            answer = self._exchange(self._parameters.read() - self._shared)
+            self._round, self.counted, self._shared = answer[0], answer.counted, answer.shared
+            self.in_time += answer.in_time
+            self._parameters.write(self._shared)
+
+    def _exchange(self, change: torch.Tensor) -> Answer:
+        if self._server is not None:
+            return self._server.exchange(0, self._round, change)
+        head = torch.tensor([float(self._round), 0.0, 0.0])
+        buffer = torch.empty(_HEAD + len(change))
+        try:
+            self._group.send([torch.cat([head, change])], 0, _TAG).wait(_FOREVER)
+            self._group.recv([buffer], 0, _TAG).wait(_FOREVER)
+        except RuntimeError as error:
+            raise RunError(
+                "lost worker 0, which averages; it ends too where fewer are left than the quorum"
+            ) from error
+        following, counted, in_time = (int(number) for number in buffer[:_HEAD])
+        return Answer(following, counted, bool(in_time), buffer[_HEAD:].clone())

@@ -1,0 +1,153 @@
+"""``gradweave measure``: a live network, measured into a topology file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gradweave.cli.console import (
+    Progress,
+    complain,
+    note,
+    print_json,
+    print_lines,
+    print_table,
+    table,
+)
+from gradweave.cli.options import json_option, positive, writable
+from gradweave.errors import OptionError
+from gradweave.execute.running.joined import ended_at_once
+from gradweave.probe.measure import (
+    BACKENDS,
+    on_this_machine,
+    take_part,
+    told_in_one_line,
+    under_launcher,
+)
+from gradweave.probe.session import SLOT_S, TIMEOUT_S, Terms
+from gradweave.processes.launchers import rank_given
+from gradweave.topology.formats.files import load
+from gradweave.topology.topology import Topology
+from gradweave.topology.units import format_bandwidth, format_latency
+
+_MOST_SHOWN = 24
+
+
+@click.command()
+@click.argument("output", type=click.Path(path_type=Path))
+@click.option("--backend", type=click.Choice(sorted(BACKENDS)), default="torch", show_default=True)
+@click.option(
+    "--servers",
+    type=click.IntRange(2, 256),
+    metavar="N",
+    help="Without a launcher: processes to start on this machine.",
+)
+@click.option(
+    "--slot",
+    type=float,
+    default=SLOT_S,
+    show_default=True,
+    callback=positive(float),
+    metavar="SECONDS",
+    help="How long a transfer is measured, beside the growth of its window.",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    default=TIMEOUT_S,
+    show_default=True,
+    callback=positive(float),
+    metavar="SECONDS",
+    help="How long a server may be silent before the measurement is given up.",
+)
+@json_option
+def measure(
+    output: Path, backend: str, servers: int | None, slot: float, timeout: float, as_json: bool
+) -> None:
+    """Measure the network between processes, and write it to OUTPUT, a topology file.
+
+    Start it with mpirun or torchrun, one process per server. Round trips and bandwidths of all
+    pairs, both ways, then many at once: what is slower together shares a link. The file is taken by
+    all verbs that take a NETWORK.
+    """
+    with ended_at_once(complain):
+        writable(output, ".json", ".yaml", ".yml")
+        terms = Terms(slot, timeout)
+        joined = under_launcher(backend)
+        first = rank_given(backend) in (None, 0)
+        if joined and servers is not None:
+            raise OptionError("--servers: under a launcher its processes are the servers")
+        if not joined and servers is None:
+            raise OptionError(
+                "expected mpirun or torchrun around this, one process per server, or --servers N "
+                "for processes on this machine"
+            )
+        with Progress("measuring") as progress, told_in_one_line():
+            if not first:
+                progress.hide()
+            if servers is None:
+                take_part(output, backend, terms, progress, note)
+            else:
+                on_this_machine(servers, output, terms, progress, note)
+    if first:
+        _report(output, as_json)
+
+
+def _report(output: Path, as_json: bool) -> None:
+    """Prints what is in the file."""
+    topology = load(output)
+    how = _how(output)
+    if as_json:
+        print_json(_as_object(topology, output, how))
+        return
+    print_lines(
+        f"{topology.num_servers} servers, {len(topology.switches)} switches (what is shared), "
+        f"{topology.num_links} links, measured in {how['seconds']:.1f} s by {how['library']}"
+    )
+    print_table(_table(topology))
+    if topology.num_links > _MOST_SHOWN:
+        print_lines(f"and {topology.num_links - _MOST_SHOWN} more links")
+    print_lines(f"written to {output}")
+
+
+def _how(output: Path) -> dict[str, Any]:
+    """When and by what a file was measured."""
+    if output.suffix == ".json":
+        return json.loads(output.read_text())["graph"]["measured"]
+    import yaml
+
+    return yaml.safe_load(output.read_text())["graph"]["measured"]
+
+
+def _as_object(topology: Topology, output: Path, how: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "file": str(output),
+        "servers": topology.num_servers,
+        "switches": len(topology.switches),
+        "labels": list(topology.labels),
+        "links": {
+            "source": topology.source.tolist(),
+            "target": topology.target.tolist(),
+            "bandwidth_bytes_per_s": topology.bandwidth_bytes_per_s.tolist(),
+            "latency_s": topology.latency_s.tolist(),
+            "overhead_s": topology.overhead_s.tolist(),
+        },
+        "measured": how,
+    }
+
+
+def _table(topology: Topology) -> Any:
+    rows = []
+    for link in range(len(topology.source)):
+        back = int(topology.opposite[link])
+        if link < back and len(rows) < _MOST_SHOWN:
+            rows.append(
+                [
+                    topology.link_name(link),
+                    format_bandwidth(float(topology.bandwidth_bytes_per_s[link])),
+                    format_bandwidth(float(topology.bandwidth_bytes_per_s[back])),
+                    format_latency(float(topology.latency_s[link])),
+                ]
+            )
+    return table(["link", "there", "back", "latency"], rows)

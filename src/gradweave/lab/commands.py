@@ -1,0 +1,40 @@
+"""A user's own commands on an emulated network, one per server, as a launcher would start them."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from gradweave.lab.network import EmulatedNetwork
+from gradweave.lab.paths import shortest_paths
+
+PORT = 29_500
+
+
+def server_commands(
+    network: EmulatedNetwork, command: Sequence[str]
+) -> list[tuple[list[str], dict[str, str]]]:
+    """What `gradweave.processes.children.Children` starts: a command in each server's namespace.
+
+    Their environment is torchrun's: the first server waits for the others. Messages between servers
+    take shortest paths, through other servers where they must.
+
+    Args:
+        network: made; its forwarding tables are replaced.
+        command: the same for all servers.
+    """
+    paths = shortest_paths(network.topology)
+    network.route(paths)
+    network.forward(paths.forwarders)
+    servers = network.topology.servers.tolist()
+    shared = {
+        **os.environ,
+        "WORLD_SIZE": str(len(servers)),
+        "MASTER_ADDR": network.address(0, servers[0]),
+        "MASTER_PORT": str(PORT),
+        "GLOO_SOCKET_IFNAME": network.interface(0),
+    }
+    inside = [sys.executable, "-m", "gradweave.lab.inside"]
+    return [
+        ([*inside, network.name(server), *command], {**shared, "RANK": str(rank)})
+        for rank, server in enumerate(servers)
+    ]

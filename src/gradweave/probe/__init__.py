@@ -1,0 +1,1 @@
+"""A live network, measured into a topology; see `gradweave.probe.session`."""

@@ -1,0 +1,250 @@
+"""Which flows tell a network's shared links from private ones, and what is found.
+
+First every two servers send to each other in the rounds of some tournaments, all pairs of a round at
+once. Then each server sends to all others, and receives from all others: what its own link carries.
+A pair that in the tournaments is as fast as its two own links is **near**. Servers whose pairs are
+near, and alike in whom else they are near to, share a switch. Each such group then sends to
+servers outside, all of its members at once: what it shares on the way out. Groups are compared as
+servers were, in tournaments, up to where all that is left is near to one another, or nothing is;
+between those that are far, each has a link of its own to each other.
+
+The model is a tree of switches, with private links between its uppermost ones. It leaves out
+servers with several network cards of which a connection uses one, networks in which servers
+forward, and shared links that leave more than `NEAR` of each flow's rate.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.probe.traffic import (
+    Flow,
+    Measure,
+    Rate,
+    Slot,
+    between,
+    both_ways,
+    total,
+    tournament,
+)
+
+NEAR = 0.8
+"""Share of the rate of two servers' own links from which on nothing else is taken to be slower."""
+ALIKE = 0.2
+"""Most by which two that share a switch may differ in how near they are to others, on average."""
+PRIVATE = 0.9
+"""Share of the sum of its pairs' rates that a node with a link for each pair sends at once."""
+AGREE = 0.05
+"""Rates of a pair in two different loads that are as near as this, as a fraction, are its own."""
+FEWEST_TOURNAMENTS = 2
+ENOUGH_ROUNDS = 30
+"""In small networks a shared link is idle in many rounds: as many tournaments as have these."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A server, or servers that share a switch, and what it sends and receives together."""
+
+    members: tuple[int, ...]
+    """Ranks."""
+    out: Rate
+    into: Rate
+    parts: tuple["Group", ...] = ()
+    """Groups that are joined by its switch; none of a server."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """What was found; the rest of the network follows from it."""
+
+    top: tuple[Group, ...]
+    """Groups that no group holds."""
+    links: dict[tuple[int, int], Rate]
+    """Rate from one of `top` to another, by their places; empty where one switch joins them all."""
+    flows: dict[Flow, list[Rate]]
+    """Every rate measured, by sender and receiver."""
+
+
+def tournaments(players: int) -> int:
+    """How many are played."""
+    return 1 if players == 2 else max(FEWEST_TOURNAMENTS, -(-ENOUGH_ROUNDS // players))
+
+
+def slots_ahead(servers: int) -> int:
+    """Slots that are needed for certain, before groups are known."""
+    return tournaments(servers) * (servers - 1 + servers % 2) + 2 * servers
+
+
+def explore(servers: int, measure: Measure, tell: Callable[[str], None]) -> Findings:
+    """Measures a network.
+
+    Args:
+        servers: N, at least 2.
+        measure: sends the flows of slots, and returns their rates.
+        tell: called with the step under way.
+    """
+    return _Explorer(measure, tell).explore(servers)
+
+
+class _Explorer:
+    def __init__(self, measure: Measure, tell: Callable[[str], None]) -> None:
+        self._measure, self._tell = measure, tell
+        self._flows: dict[Flow, list[Rate]] = {}
+        self._servers = 0
+
+    def explore(self, servers: int) -> Findings:
+        self._servers = servers
+        nodes = [_nothing(rank) for rank in range(servers)]
+        self._tell(f"pairs of {servers} servers in tournaments")
+        slowest = self._tournaments(nodes)
+        if servers == 2:
+            links = {pair: slowest[pair] for pair in ((0, 1), (1, 0))}
+            return Findings(tuple(nodes), links, self._flows)
+        self._tell("each server to all others, and from all others")
+        nodes = self._fans(servers)
+        while len(groups := clusters(_nearness(nodes, slowest))) < len(nodes) and len(groups) > 1:
+            self._tell(f"{len(groups)} groups: what each shares")
+            nodes = self._grouped(nodes, groups)
+            slowest = self._tournaments(nodes)
+        if len(groups) == 1:
+            return Findings(tuple(nodes), {}, self._flows)
+        self._tell(f"links between {len(nodes)} groups that share none")
+        return Findings(tuple(nodes), self._links(nodes, slowest), self._flows)
+
+    def _run(self, slots: Sequence[Slot]) -> list[list[Rate]]:
+        rates = self._measure(slots)
+        for slot, found in zip(slots, rates, strict=True):
+            for flow, rate in zip(slot, found, strict=True):
+                self._flows.setdefault(flow, []).append(rate)
+        return rates
+
+    def _tournaments(self, nodes: Sequence[Group]) -> dict[tuple[int, int], Rate]:
+        """The slower rate of each ordered pair of groups while all others are paired too."""
+        slowest: dict[tuple[int, int], Rate] = {}
+        rounds = [
+            pairs
+            for seed in range(tournaments(len(nodes)))
+            for pairs in tournament(len(nodes), seed)
+        ]
+        flows = [
+            {pair: between(nodes[pair[0]].members, nodes[pair[1]].members) for pair in both}
+            for both in map(both_ways, rounds)
+        ]
+        slots = [list(itertools.chain(*by_pair.values())) for by_pair in flows]
+        for by_pair, rates in zip(flows, self._run(slots), strict=True):
+            left = iter(rates)
+            for pair, some in by_pair.items():
+                rate = total([next(left) for _ in some])
+                known = slowest.get(pair, rate)
+                slowest[pair] = rate if rate.bytes_per_s < known.bytes_per_s else known
+        return slowest
+
+    def _fans(self, servers: int) -> list[Group]:
+        """Every server with what it sends to all others at once, and receives from them."""
+        others = [[peer for peer in range(servers) if peer != rank] for rank in range(servers)]
+        out = [[(rank, peer) for peer in others[rank]] for rank in range(servers)]
+        into = [[(peer, rank) for peer in others[rank]] for rank in range(servers)]
+        rates = list(map(total, self._run([*out, *into])))
+        return [Group((rank,), rates[rank], rates[servers + rank]) for rank in range(servers)]
+
+    def _grouped(self, nodes: Sequence[Group], groups: Sequence[Sequence[int]]) -> list[Group]:
+        """The groups of some nodes, each with what it sends outside at once, and receives."""
+        parts = [tuple(nodes[place] for place in group) for group in groups]
+        members = [sorted(rank for part in some for rank in part.members) for some in parts]
+        new = [number for number, some in enumerate(parts) if len(some) > 1]
+        slots = []
+        for number in new:
+            outside = _mixed([some for other, some in enumerate(members) if other != number])
+            slots += [between(members[number], outside), between(outside, members[number])]
+        rates = list(map(total, self._run(slots)))
+        grouped = [some[0] for some in parts]
+        for turn, number in enumerate(new):
+            out, into = rates[2 * turn : 2 * turn + 2]
+            grouped[number] = Group(tuple(members[number]), out, into, parts[number])
+        return grouped
+
+    def _links(
+        self, nodes: Sequence[Group], slowest: dict[tuple[int, int], Rate]
+    ) -> dict[tuple[int, int], Rate]:
+        """The rate of each ordered pair of groups by itself, unless two loads agree on it."""
+        links: dict[tuple[int, int], Rate] = {}
+        alone = []
+        for pair, rate in slowest.items():
+            known = self._under_fans(nodes, pair)
+            if known is not None and _agree(rate, known):
+                links[pair] = rate if rate.bytes_per_s > known.bytes_per_s else known
+            else:
+                alone.append(pair)
+        slots = [between(nodes[a].members, nodes[b].members) for a, b in alone]
+        for pair, rates in zip(alone, self._run(slots), strict=True):
+            links[pair] = total(rates)
+        return links
+
+    def _under_fans(self, nodes: Sequence[Group], pair: tuple[int, int]) -> Rate | None:
+        """The faster rate of a pair of servers while either sends to, or receives from, all."""
+        if any(nodes[place].parts for place in pair):
+            return None
+        flow = nodes[pair[0]].members[0], nodes[pair[1]].members[0]
+        before = tournaments(self._servers)
+        rates = self._flows[flow][before : before + 2]
+        return max(rates, key=lambda rate: rate.bytes_per_s)
+
+
+def _nearness(nodes: Sequence[Group], slowest: dict[tuple[int, int], Rate]) -> NDArray[np.float64]:
+    """[G, G] rate of each pair over that of the slower of its own links, both ways, up to 1."""
+    near = np.eye(len(nodes))
+    for (a, b), rate in slowest.items():
+        own = min(nodes[a].out.bytes_per_s, nodes[b].into.bytes_per_s)
+        near[a, b] = min(rate.bytes_per_s / own, 1.0) if own > 0 else 0.0
+    return (near + near.T) / 2
+
+
+def clusters(near: NDArray[np.float64]) -> list[list[int]]:
+    """Groups whose pairs are near, and alike in whom else they are near to.
+
+    Agglomeration by averages: of the pairs of clusters that may be joined, the nearest first.
+
+    Args:
+        near: [G, G] symmetric, from 0 to 1.
+    """
+    count = len(near)
+    apart = np.zeros((count, count))
+    for a, b in itertools.combinations(range(count), 2):
+        others = np.delete(np.arange(count), [a, b])
+        if len(others):
+            apart[a, b] = apart[b, a] = np.abs(near[a, others] - near[b, others]).mean()
+    groups = [[place] for place in range(count)]
+    while len(groups) > 1:
+        best = max(
+            (
+                (float(near[np.ix_(a, b)].mean()), number, other)
+                for (number, a), (other, b) in itertools.combinations(enumerate(groups), 2)
+                if apart[np.ix_(a, b)].mean() <= ALIKE
+            ),
+            default=(0.0, 0, 0),
+        )
+        if best[0] < NEAR:
+            break
+        _, number, other = best
+        groups[number] = sorted(groups[number] + groups.pop(other))
+    return sorted(groups)
+
+
+def _nothing(rank: int) -> Group:
+    """A server of which nothing is known."""
+    unknown = Rate(float("nan"), ())
+    return Group((rank,), unknown, unknown)
+
+
+def _mixed(groups: Sequence[Sequence[int]]) -> list[int]:
+    """The members of all groups in turns."""
+    turns = itertools.zip_longest(*groups)
+    return [rank for turn in turns for rank in turn if rank is not None]
+
+
+def _agree(one: Rate, other: Rate) -> bool:
+    most = max(one.bytes_per_s, other.bytes_per_s)
+    return abs(one.bytes_per_s - other.bytes_per_s) <= AGREE * most

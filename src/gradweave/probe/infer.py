@@ -1,0 +1,208 @@
+"""The topology that explains what was found of a network, with the spread of each figure."""
+
+import dataclasses
+import itertools
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import InputWarning
+from gradweave.probe.explore import PRIVATE, Findings, Group
+from gradweave.probe.traffic import Rate
+from gradweave.topology.capacity import capacities_from_bandwidths
+from gradweave.topology.routes import shortest_path_trees
+from gradweave.topology.topology import Topology
+
+SAME = 0.05
+"""Bandwidths within this fraction of each other are taken for one."""
+_SWEEPS = 500
+"""Of the fit of latencies, which converges in far fewer."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Latencies:
+    """Half of the round trips between servers, in seconds."""
+
+    least_s: NDArray[np.float64]
+    """[N, N] the shortest; symmetric, 0 on the diagonal."""
+    spread_s: NDArray[np.float64]
+    """[N, N] from it to the median."""
+    overhead_s: float
+    """Time between messages without data of which one follows the other: the median of all."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Measured:
+    """A measured network."""
+
+    topology: Topology
+    bandwidth_spread_bytes_per_s: NDArray[np.float64]
+    """[L] from the slowest to the fastest third of the slot that the bandwidth is from."""
+    latency_spread_s: NDArray[np.float64]
+    """[L] the median spread of pairs whose route crosses the link."""
+
+
+class _Links:
+    """Nodes and link directions as they are found."""
+
+    def __init__(self, servers: int) -> None:
+        self.servers = self.nodes = servers
+        self.rates: dict[tuple[int, int], Rate] = {}
+
+    def switch(self) -> int:
+        """A new switch."""
+        self.nodes += 1
+        return self.nodes - 1
+
+    def join(self, a: int, b: int, there: Rate, back: Rate) -> None:
+        """A link between two nodes."""
+        self.rates[a, b], self.rates[b, a] = there, back
+
+
+def inferred(findings: Findings, latencies: Latencies, names: Sequence[str], name: str) -> Measured:
+    """Makes the topology.
+
+    Args:
+        findings: of `explore`.
+        latencies: between all servers.
+        names: [N] the servers' names; switches are named ``shared0``, ``shared1``, ….
+        name: the network's.
+    """
+    links = _Links(len(names))
+    tops = [_placed(group, links) for group in findings.top]
+    if not findings.links:
+        _join_all(findings.top, tops, links)
+    else:
+        _join_pairs(findings, tops, links)
+    return _topology(links, latencies, names, name)
+
+
+def _placed(group: Group, links: _Links) -> int:
+    """The node of a group, once those of its parts are joined to it."""
+    if not group.parts:
+        return group.members[0]
+    places = [_placed(part, links) for part in group.parts]
+    switch = links.switch()
+    for part, place in zip(group.parts, places, strict=True):
+        links.join(place, switch, part.out, part.into)
+    return switch
+
+
+def _join_all(groups: Sequence[Group], places: Sequence[int], links: _Links) -> None:
+    """One switch joins all; of two, a link."""
+    if len(groups) == 2:
+        (a, b), (first, second) = places, groups
+        there = min(first.out, second.into, key=lambda rate: rate.bytes_per_s)
+        back = min(second.out, first.into, key=lambda rate: rate.bytes_per_s)
+        links.join(a, b, there, back)
+        return
+    switch = links.switch()
+    for group, place in zip(groups, places, strict=True):
+        links.join(place, switch, group.out, group.into)
+
+
+def _join_pairs(findings: Findings, places: Sequence[int], links: _Links) -> None:
+    """A link for each pair; behind one more, where a group's own is slower than those together."""
+    ends = list(places)
+    if len(places) > 2:
+        for number, group in enumerate(findings.top):
+            pairs = [rate.bytes_per_s for (a, _), rate in findings.links.items() if a == number]
+            if group.out.bytes_per_s < PRIVATE * sum(pairs):
+                ends[number] = links.switch()
+                links.join(places[number], ends[number], group.out, group.into)
+    for a, b in itertools.combinations(range(len(places)), 2):
+        links.join(ends[a], ends[b], findings.links[a, b], findings.links[b, a])
+
+
+def _topology(links: _Links, latencies: Latencies, names: Sequence[str], name: str) -> Measured:
+    ends = np.array(sorted(links.rates), np.int64)
+    rates = [links.rates[a, b] for a, b in ends.tolist()]
+    bandwidth = snapped(np.array([rate.bytes_per_s for rate in rates]))
+    with warnings.catch_warnings():  # that measured bandwidths have no common unit is known
+        warnings.simplefilter("ignore", InputWarning)
+        capacity = capacities_from_bandwidths(bandwidth, name, rounded=True)
+    labels = [*names, *(f"shared{number}" for number in range(links.nodes - links.servers))]
+    topology = Topology(
+        name=name,
+        is_server=np.arange(links.nodes) < links.servers,
+        source=ends[:, 0],
+        target=ends[:, 1],
+        bandwidth_bytes_per_s=bandwidth,
+        latency_s=np.zeros(len(ends)),
+        capacity=capacity,
+        overhead_s=np.full(len(ends), latencies.overhead_s),
+        labels=tuple(labels),
+    )
+    crossed = _crossed(topology)
+    return Measured(
+        dataclasses.replace(topology, latency_s=_fitted(crossed, latencies.least_s)),
+        np.array([rate.spread_bytes_per_s for rate in rates]),
+        _spreads(crossed, latencies.spread_s),
+    )
+
+
+def snapped(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values that differ by no more than `SAME` become one, their median.
+
+    Links that are alike then are alike to the last bit, as schedulers that look for symmetry need
+    it.
+
+    >>> snapped(np.array([99.0, 50.0, 101.0])).tolist()
+    [100.0, 50.0, 100.0]
+    """
+    result = values.copy()
+    order = np.argsort(values, kind="stable")
+    first = 0
+    for place in range(1, len(values) + 1):
+        if place == len(values) or values[order[place]] > (1 + SAME) * values[order[first]]:
+            alike = order[first:place]
+            result[alike] = np.median(values[alike])
+            first = place
+    return result
+
+
+def _crossed(topology: Topology) -> NDArray[np.bool_]:
+    """[N, N, L] link directions on the route from one server to another."""
+    parent = shortest_path_trees(topology)
+    servers = topology.num_servers
+    crossed = np.zeros((servers, servers, len(topology.source)), bool)
+    for a, b in itertools.permutations(range(servers), 2):
+        node = a
+        while node != b:
+            following = int(parent[b][node])
+            crossed[a, b, topology.find_links(node, following)] = True
+            node = following
+    return crossed | crossed[:, :, topology.opposite]
+
+
+def _fitted(crossed: NDArray[np.bool_], least_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[L] latencies of links, both directions alike, that come nearest to those of the pairs.
+
+    Least squares with none below 0, by coordinate descent from 0.
+    """
+    pairs = np.triu_indices(len(crossed), 1)
+    table = crossed[pairs].astype(np.float64)
+    left = least_s[pairs].copy()
+    columns, first = np.unique(table, axis=1, return_inverse=True)
+    size = columns.sum(0)
+    alike = np.bincount(first.reshape(-1))
+    each = np.zeros(columns.shape[1])
+    for _ in range(_SWEEPS):
+        for column in np.flatnonzero(size):
+            new = max(0.0, each[column] + float(columns[:, column] @ left) / size[column])
+            left += columns[:, column] * (each[column] - new)
+            each[column] = new
+    # Both directions of a link have one column, as have links that no pair tells apart.
+    return (each / (alike / 2))[first.reshape(-1)]
+
+
+def _spreads(crossed: NDArray[np.bool_], spread_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[L] the median spread of the pairs whose route crosses a link."""
+    return np.array(
+        [
+            float(np.median(spread_s[crossed[:, :, link]])) if crossed[:, :, link].any() else 0.0
+            for link in range(crossed.shape[2])
+        ]
+    )

@@ -1,0 +1,197 @@
+"""A measurement's processes: those of a launcher, or new ones on this machine."""
+
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gradweave.errors import GradweaveError, OptionError, RunError
+from gradweave.lazy import require
+from gradweave.probe.file import Record, save
+from gradweave.probe.infer import Measured
+from gradweave.probe.session import Terms, follow, kept_beside, lead, now
+from gradweave.probe.transport import MpiTransport, TorchTransport, Transport
+from gradweave.processes.children import Children, how_ended, last_line
+from gradweave.processes.ending import termination
+from gradweave.processes.launchers import rank_given
+
+BACKENDS = {"mpi": "mpi4py", "torch": "torch"}
+"""The package of each backend."""
+_FIND_S = 120.0
+"""How long processes have to find each other."""
+_FOLLOW_S = 3600.0
+"""How long a server waits for the next thing that the first one asks for."""
+_FAREWELL_S = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came of a measurement, in the first process."""
+
+    measured: Measured
+    library: str
+    seconds: float
+
+
+def take_part(
+    output: Path,
+    backend: str,
+    terms: Terms,
+    tell: Callable[[str], None],
+    say: Callable[[str], None],
+    store: tuple[str, int, int] | None = None,
+) -> Outcome | None:
+    """One process's part of a measurement; all processes of a launcher call this.
+
+    Args:
+        output: file for the topology, written by the first process.
+        backend: ``mpi`` or ``torch``.
+        terms: how to measure.
+        tell: called with the step under way.
+        say: called with a line for the user.
+        store: as `TorchTransport` has it.
+
+    Returns:
+        What was found; None in all processes but the first.
+
+    Raises:
+        OptionError: there are fewer than two processes.
+        RunError: a server was lost; names it.
+        FileError: the topology cannot be written.
+    """
+    begun = time.monotonic()
+    transport: Transport = MpiTransport() if backend == "mpi" else TorchTransport(store, _FIND_S)
+    if transport.size < 2:
+        raise OptionError("a network has at least 2 servers, and there is one process")
+    if transport.rank:
+        follow(transport, _FOLLOW_S)
+        return None
+    record = Record(kept_beside(output))
+    measured = lead(transport, record, str(output), terms, tell, say)
+    how = {
+        "at": now(),
+        "seconds": round(time.monotonic() - begun, 2),
+        "library": transport.library,
+        "slot_s": terms.slot_s,
+    }
+    save(measured, output, how)
+    record.discard()
+    return Outcome(measured, transport.library, how["seconds"])
+
+
+def under_launcher(backend: str) -> bool:
+    """Whether the backend's launcher started this process.
+
+    Raises:
+        MissingExtraError: the backend's package is missing.
+        OptionError: another backend's launcher started this process.
+    """
+    require(f"the backend {backend}", BACKENDS[backend])
+    for other in BACKENDS:
+        if other != backend and rank_given(other) is not None:
+            raise OptionError(
+                f"--backend {backend} does not run under the launcher of {other}; use "
+                f"--backend {other}, or start gradweave without it"
+            )
+    return rank_given(backend) is not None
+
+
+def on_this_machine(
+    servers: int,
+    output: Path,
+    terms: Terms,
+    tell: Callable[[str], None],
+    say: Callable[[str], None],
+) -> None:
+    """Measures between new processes of this machine, which then has written the topology.
+
+    Args:
+        servers: how many processes.
+        output: file for the topology.
+        terms: how to measure.
+        tell: called with the step under way.
+        say: called with a line for the user.
+
+    Raises:
+        RunError: a process was lost; names it.
+    """
+    with termination(), tempfile.TemporaryDirectory(prefix="gradweave-measure-") as folder:
+        store = str(Path(folder, "store"))
+        tasks = [
+            {
+                "output": str(output.resolve()),
+                "terms": dataclasses.asdict(terms),
+                "store": [store, rank, servers],
+            }
+            for rank in range(servers)
+        ]
+        supervise([(_command(task), os.environ) for task in tasks], Path(folder, "log"), tell, say)
+
+
+def _command(task: dict[str, Any]) -> list[str]:
+    return [sys.executable, "-m", "gradweave.probe.worker", json.dumps(task)]
+
+
+def supervise(
+    starts: Sequence[tuple[list[str], Any]],
+    log: Path,
+    tell: Callable[[str], None],
+    say: Callable[[str], None],
+) -> None:
+    """Starts one process per server, and listens until all are done.
+
+    Raises:
+        RunError: one of them failed, or was lost.
+    """
+    with Children(starts, log) as children:
+        done: set[int] = set()
+        while len(done) < len(children):
+            number, message = _next(children)
+            if message is None:
+                if number not in done:
+                    raise _failure(children, number, log)
+            elif "error" in message:
+                raise RunError(message["error"])
+            elif "done" in message:
+                done.add(number)
+            elif "doing" in message:
+                tell(str(message["doing"]))
+            elif "says" in message:
+                say(str(message["says"]))
+
+
+def _next(children: Children) -> tuple[int, dict[str, Any] | None]:
+    received = children.receive(_FOLLOW_S)
+    if received is None:
+        raise RunError(f"no process said anything for {_FOLLOW_S:g} s")
+    return received
+
+
+def _failure(children: Children, number: int, log: Path) -> RunError:
+    """The error of a process that ended; the first one may know more, and then says it."""
+    until = time.monotonic() + _FAREWELL_S
+    while received := children.receive(until - time.monotonic()):
+        sender, message = received
+        if sender == 0 and message is not None and "error" in message:
+            return RunError(message["error"])
+    status = children.status(number)
+    how = how_ended(status)
+    return RunError(f"lost server {number}: {how if status < 0 else f'{how}: {last_line(log)}'}")
+
+
+@contextmanager
+def told_in_one_line() -> Iterator[None]:
+    """Turns what an engine raises of itself into an error of one line."""
+    try:
+        yield
+    except (GradweaveError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        said = (str(error).strip().splitlines() or ["no message"])[0]
+        raise RunError(f"{type(error).__name__}: {said}") from error

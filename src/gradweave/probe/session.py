@@ -1,0 +1,370 @@
+"""A measurement from start to end: the first process asks, all answer, a topology comes of it."""
+
+import dataclasses
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradweave.errors import OptionError, RunError
+from gradweave.probe.explore import explore, slots_ahead
+from gradweave.probe.file import Record
+from gradweave.probe.flows import PINGS, chunk_bytes, ping_rounds, run_slots, slot_seconds
+from gradweave.probe.infer import Latencies, Measured, inferred
+from gradweave.probe.traffic import PARTS, Rate, Slot, tournament
+from gradweave.probe.transport import PeerError, Transport, receive_object, send_object
+
+SLOT_S = 0.25
+"""How long flows are measured at a time, beside the growth of their windows."""
+TIMEOUT_S = 20.0
+"""How long a server may be silent beyond what it was asked to do."""
+_BETWEEN_S = 0.06
+"""From the end of a slot to the next one."""
+_LEAD_S = 0.15
+"""For a plan to reach all servers, beside the longest round trip."""
+_FEW = 6
+"""Arrivals below which a flow is measured again, in smaller chunks."""
+_REPEATS = 2
+_CLOCKS = 5
+"""Round trips by which a server's clock is compared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """How to measure."""
+
+    slot_s: float = SLOT_S
+    timeout_s: float = TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        if not 0.01 <= self.slot_s <= 60:
+            raise OptionError(f"slot: expected 0.01 to 60 s, got {self.slot_s:g}")
+        if not 0 < self.timeout_s < float("inf"):
+            raise OptionError(f"timeout: expected a number above 0, got {self.timeout_s:g}")
+
+
+def follow(transport: Transport, patience_s: float) -> None:
+    """Does what the first process asks, until it says that it is over.
+
+    Raises:
+        RunError: the first process went away, or said that another one did.
+    """
+    while True:
+        try:
+            asked = receive_object(transport, 0, patience_s)
+        except PeerError as error:
+            raise RunError(f"lost server 0, which leads the measurement: {error.how}") from error
+        if asked["do"] == "end":
+            if asked["why"]:
+                raise RunError(asked["why"])
+            return
+        send_object(transport, _part(transport, asked), 0, patience_s)
+
+
+def _part(transport: Transport, asked: dict[str, Any]) -> Any:
+    """This process's part of what is asked for."""
+    if asked["do"] == "hello":
+        return {"host": socket.gethostname()}
+    if asked["do"] == "clock":
+        return {"now": time.monotonic()}
+    try:
+        if asked["do"] == "pings":
+            return ping_rounds(transport, asked["partners"], asked["timeout_s"])
+        return run_slots(transport, asked["slots"])
+    except PeerError as error:
+        return {"error": error.how, "peer": error.rank}
+
+
+def lead(
+    transport: Transport,
+    record: Record,
+    name: str,
+    terms: Terms,
+    tell: Callable[[str], None],
+    say: Callable[[str], None],
+) -> Measured:
+    """Measures the network between the processes; called by the first of them.
+
+    Args:
+        transport: to the others, which `follow`.
+        record: keeps what is measured.
+        name: of the network.
+        terms: how to measure.
+        tell: called with the step under way.
+        say: called with a line for the user: how long it will take.
+
+    Raises:
+        RunError: a server went away or was silent; names it, and the file with what was measured.
+    """
+    leader = _Leader(transport, record, terms, tell)
+    try:
+        measured = leader.measure(name, say)
+    except PeerError as error:
+        why = (
+            f"lost server {error.rank}{leader.host_of(error.rank)}: {error.how}; what was measured "
+            f"until then is in {record.path}, start again without it"
+        )
+        leader.end(why)
+        raise RunError(why) from error
+    leader.end("")
+    return measured
+
+
+class _Leader:
+    def __init__(
+        self, transport: Transport, record: Record, terms: Terms, tell: Callable[[str], None]
+    ) -> None:
+        self._transport, self._record, self._terms = transport, record, terms
+        self._tell = tell
+        self._others = range(1, transport.size)
+        self._hosts: list[str] = []
+        self._asked_at: dict[int, tuple[float, float]] = {}
+        self._offset = np.zeros(transport.size)
+        self._trip_s = np.zeros((transport.size, transport.size))
+        self._guess = np.zeros((transport.size, transport.size))
+
+    def host_of(self, rank: int) -> str:
+        """Its host in brackets, where it is known."""
+        return f" ({self._hosts[rank]})" if self._hosts else ""
+
+    def measure(self, name: str, say: Callable[[str], None]) -> Measured:
+        """All of it."""
+        self._tell("meeting all servers")
+        answers = self._ask({rank: {"do": "hello"} for rank in range(self._transport.size)})
+        self._hosts = [answers[rank]["host"] for rank in range(self._transport.size)]
+        self._compare_clocks()
+        say(self._expected())
+        latencies = self._latencies()
+        findings = explore(self._transport.size, self._rates, self._tell)
+        return inferred(findings, latencies, _names(self._hosts), name)
+
+    def end(self, why: str) -> None:
+        """Sends all others home; those that are lost do not hear it."""
+        for rank in self._others:
+            threading.Thread(target=self._dismiss, args=(rank, why), daemon=True).start()
+        time.sleep(_LEAD_S + 2 * float(self._trip_s.max()))
+
+    def _dismiss(self, rank: int, why: str) -> None:
+        try:
+            send_object(self._transport, {"do": "end", "why": why}, rank, 1.0)
+        except PeerError:
+            pass
+
+    def _expected(self) -> str:
+        """How long it will take, by the round trips to the first server."""
+        size, trip_s = self._transport.size, 2 * float(self._trip_s.max())
+        each = slot_seconds(self._terms.slot_s, trip_s) + _BETWEEN_S + trip_s
+        least = slots_ahead(size) * each + size * (PINGS + 12) * trip_s
+        most = least + size * (size - 1) * each
+        return (
+            f"measuring {size} servers takes about {max(least, 1):.0f} s, and up to "
+            f"{max(most, 1):.0f} s where each two have a link of their own; nothing else should "
+            "use the network meanwhile"
+        )
+
+    def _ask(self, tasks: dict[int, dict[str, Any]], seconds: float = 0.0) -> dict[int, Any]:
+        """Gives servers their tasks, does this process's own, and returns all answers.
+
+        Args:
+            tasks: by rank.
+            seconds: that they take.
+
+        Raises:
+            PeerError: naming a server that did not answer in time, or that others lost.
+        """
+        answers: dict[int, Any] = {}
+        errors: dict[int, PeerError] = {}
+        patience_s = seconds + self._terms.timeout_s
+
+        def ask(rank: int) -> None:
+            try:
+                begun = time.monotonic()
+                send_object(self._transport, tasks[rank], rank, patience_s)
+                answer = receive_object(self._transport, rank, 2 * patience_s)
+                self._asked_at[rank] = begun, time.monotonic()
+                answers[rank] = answer
+            except PeerError as error:
+                errors[rank] = error
+
+        others = [rank for rank in tasks if rank]
+        asking = {rank: threading.Thread(target=ask, args=(rank,), daemon=True) for rank in others}
+        for thread in asking.values():
+            thread.start()
+        if 0 in tasks:
+            answers[0] = _part(self._transport, tasks[0])
+        until = time.monotonic() + patience_s
+        for thread in asking.values():
+            thread.join(max(until - time.monotonic(), 0.0))
+        return self._complete(answers, errors, set(asking), patience_s)
+
+    def _complete(
+        self,
+        answers: dict[int, Any],
+        errors: dict[int, PeerError],
+        asked: set[int],
+        patience_s: float,
+    ) -> dict[int, Any]:
+        """The answers, where all have come and none tells of a server that is lost."""
+        if errors:
+            raise next(iter(errors.values()))
+        if silent := sorted(asked - answers.keys()):
+            raise PeerError(silent[0], f"silent for {patience_s:.3g} s")
+        lost = [answer for answer in answers.values() if isinstance(answer, dict)]
+        for answer in lost:
+            if "error" in answer:
+                raise PeerError(answer["peer"], answer["error"])
+        return answers
+
+    def _compare_clocks(self) -> None:
+        """Each server's clock beside this one's, in its quickest round trip of some."""
+        self._tell("comparing clocks")
+        found = {rank: (np.inf, 0.0) for rank in self._others}
+        for _ in range(_CLOCKS):
+            answers = self._ask({rank: {"do": "clock"} for rank in self._others})
+            for rank, answer in answers.items():
+                begun, ended = self._asked_at[rank]
+                offset = answer["now"] - (begun + ended) / 2
+                found[rank] = min(found[rank], (ended - begun, offset))
+        for rank, (trip_s, offset) in found.items():
+            self._offset[rank] = offset
+            self._trip_s[0, rank] = self._trip_s[rank, 0] = trip_s
+
+    def _latencies(self) -> Latencies:
+        """Half the round trips of all pairs, and first guesses of their rates."""
+        size = self._transport.size
+        partners: list[list[int]] = [[] for _ in range(size)]
+        for pairs in tournament(size, 0):
+            for a, b in pairs:
+                partners[a].append(b)
+                partners[b].append(a)
+        self._tell("round trips of all pairs")
+        timeout_s = self._terms.timeout_s
+        tasks = {
+            rank: {"do": "pings", "partners": partners[rank], "timeout_s": timeout_s}
+            for rank in range(size)
+        }
+        answers = self._ask(tasks, seconds=timeout_s)
+        least, spread, gaps = np.zeros((size, size)), np.zeros((size, size)), []
+        for a in range(size):
+            for b in range(size):
+                if a == b:
+                    continue
+                one = answers[a][str(b)]
+                self._guess[a, b] = one["bytes_per_s"]
+                if a < b:
+                    trips = np.array(one["trips_s"])
+                    least[a, b] = least[b, a] = trips.min() / 2
+                    spread[a, b] = spread[b, a] = (np.median(trips) - trips.min()) / 2
+                else:
+                    gaps.append(one["gap_s"])
+        self._trip_s = 2 * least
+        latencies = Latencies(least, spread, float(np.median(gaps)))
+        self._record.latencies(self._hosts, least, spread, latencies.overhead_s)
+        return latencies
+
+    def _rates(self, slots: Sequence[Slot]) -> list[list[Rate]]:
+        """The rate of each flow of each slot, measured again where too little arrived."""
+        chunks = [self._chunks(slot) for slot in slots]
+        rates: list[list[Rate]] = [[] for _ in slots]
+        left = list(range(len(slots)))
+        for attempt in range(1 + _REPEATS):
+            found = self._run([slots[n] for n in left], [chunks[n] for n in left], 1 + attempt)
+            again = []
+            for number, results in zip(left, found, strict=True):
+                rates[number] = [_rate(result) for result in results]
+                few = [result["arrivals"] < _FEW for result in results]
+                if any(few):
+                    again.append(number)
+                    chunks[number] = [
+                        _smaller(chunk, result) if little else chunk
+                        for chunk, result, little in zip(chunks[number], results, few, strict=True)
+                    ]
+            left = again
+            if not left:
+                break
+        for slot, some in zip(slots, rates, strict=True):
+            for (source, target), rate in zip(slot, some, strict=True):
+                if np.isnan(rate.bytes_per_s):
+                    raise PeerError(target, f"nothing arrived from server {source} in time")
+        self._record.slots(slots, rates)
+        return rates
+
+    def _chunks(self, slot: Slot) -> list[int]:
+        """Sizes of the flows' chunks, as if those of one server shared its link."""
+        ends = np.array(slot)
+        seconds = self._terms.slot_s
+        return [
+            chunk_bytes(
+                float(self._guess[a, b]) / max((ends[:, 0] == a).sum(), (ends[:, 1] == b).sum()),
+                seconds,
+            )
+            for a, b in ends.tolist()
+        ]
+
+    def _run(
+        self, slots: Sequence[Slot], chunks: Sequence[Sequence[int]], longer: int
+    ) -> list[list[dict[str, Any]]]:
+        """Runs slots one after the other; the results of each one's flows, in their order."""
+        begin = time.monotonic() + _LEAD_S + float(self._trip_s.max())
+        terms, at = [], begin
+        for slot, sizes in zip(slots, chunks, strict=True):
+            trip_s = max(float(self._trip_s[a, b]) for a, b in slot)
+            seconds = slot_seconds(longer * self._terms.slot_s, trip_s)
+            flows = [[a, b, size] for (a, b), size in zip(slot, sizes, strict=True)]
+            terms.append({"at": at, "seconds": seconds, "trip_s": trip_s, "flows": flows})
+            at += seconds + trip_s + longer * _BETWEEN_S
+        answers = self._ask(self._tasks(terms), seconds=at - time.monotonic())
+        by_flow: dict[tuple[int, int, int], dict[str, Any]] = {}
+        for rank, results in answers.items():
+            for result in results:
+                if "error" in result:
+                    raise PeerError(result["peer"], result["error"])
+                by_flow[result["slot"], result["peer"], rank] = result
+        return [[by_flow[n, a, b] for a, b in slot] for n, slot in enumerate(slots)]
+
+    def _tasks(self, terms: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """Each server's task, in times of its own clock."""
+        return {
+            rank: {
+                "do": "slots",
+                "slots": [one | {"at": one["at"] + self._offset[rank]} for one in terms],
+            }
+            for rank in range(self._transport.size)
+        }
+
+
+def _rate(result: dict[str, Any]) -> Rate:
+    if result["bytes_per_s"] is None:
+        return Rate(float("nan"), (float("nan"),) * PARTS)
+    return Rate(result["bytes_per_s"], tuple(result["parts"]))
+
+
+def _smaller(chunk: int, result: dict[str, Any]) -> int:
+    """The size with which four times as many chunks as are needed would have arrived."""
+    return max(chunk * max(result["arrivals"], 1) // (4 * _FEW), 64)
+
+
+def _names(hosts: Sequence[str]) -> list[str]:
+    """The hosts, numbered where there are several processes of one."""
+    counts = {host: hosts.count(host) for host in hosts}
+    seen: dict[str, int] = {}
+    names = []
+    for host in hosts:
+        number = seen[host] = seen.get(host, -1) + 1
+        names.append(host if counts[host] == 1 else f"{host}:{number}")
+    return names
+
+
+def now() -> str:
+    """The time of a measurement, as files have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def kept_beside(output: Path) -> Path:
+    """Where a measurement is kept until it is complete."""
+    return output.with_name(f"{output.name}.measurements.json")

@@ -1,0 +1,103 @@
+"""What is sent to measure a network: slots of flows, tournaments of pairs, and the rates found."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Flow = tuple[int, int]
+"""Ranks of a sender and of its receiver."""
+Slot = Sequence[Flow]
+"""Flows that are measured at the same time, each for as long as the slot lasts."""
+PARTS = 3
+"""Parts of a slot whose rates are told apart, for the spread."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """How fast a flow was, or several together; NaN where it was not measured."""
+
+    bytes_per_s: float
+    parts: tuple[float, ...]
+    """[PARTS] the same in equal parts of the slot, in order."""
+
+    @property
+    def spread_bytes_per_s(self) -> float:
+        """Between the slowest and the fastest part."""
+        return max(self.parts) - min(self.parts)
+
+
+Measure = Callable[[Sequence[Slot]], list[list[Rate]]]
+"""Slots → the rate of each flow of each slot."""
+
+
+def total(rates: Sequence[Rate]) -> Rate:
+    """Flows that were measured together, as one."""
+    parts = tuple(sum(one.parts[part] for one in rates) for part in range(PARTS))
+    return Rate(sum(one.bytes_per_s for one in rates), parts)
+
+
+def tournament(players: int, seed: int) -> list[list[tuple[int, int]]]:
+    """Rounds in which each two players meet once, by the circle method, players drawn at random.
+
+    >>> sorted(sorted(pair) for one in tournament(4, 0) for pair in one)
+    [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
+    """
+    order = np.random.default_rng(seed).permutation(players).tolist()
+    if players % 2:
+        order.append(-1)  # whoever meets it rests
+    rounds = []
+    for _ in range(len(order) - 1):
+        half = len(order) // 2
+        pairs = zip(order[:half], reversed(order[half:]), strict=True)
+        rounds.append([(a, b) for a, b in pairs if a >= 0 and b >= 0])
+        order = [order[0], order[-1], *order[1:-1]]
+    return rounds
+
+
+def both_ways(pairs: Sequence[tuple[int, int]]) -> list[Flow]:
+    """A flow each way for each pair."""
+    return [flow for a, b in pairs for flow in ((a, b), (b, a))]
+
+
+def between(senders: Sequence[int], receivers: Sequence[int]) -> list[Flow]:
+    """Flows from one group to another: each member has one, or several of the smaller group."""
+    count = max(len(senders), len(receivers))
+    pairs = {
+        (senders[turn % len(senders)], receivers[turn % len(receivers)]) for turn in range(count)
+    }
+    return sorted(pairs)
+
+
+def rate_of(
+    arrivals: Sequence[float], chunk_bytes: int, begin: float, end: float
+) -> tuple[Rate, int]:
+    """The rate of a flow, from when its chunks arrived.
+
+    Args:
+        arrivals: time of each chunk's arrival, in order.
+        chunk_bytes: of each.
+        begin: from when arrivals count: once windows have grown.
+        end: until when they do, while all flows of the slot are still sent.
+
+    Returns:
+        The rate, by all arrivals where fewer than three are within the window, and the number of
+        arrivals that it is from.
+    """
+    within = [at for at in arrivals if begin <= at <= end]
+    at = np.array(within if len(within) >= PARTS else arrivals, np.float64)
+    if len(at) < 2 or at[-1] <= at[0]:
+        return Rate(float("nan"), (float("nan"),) * PARTS), len(at)
+    cuts = np.linspace(0, len(at) - 1, PARTS + 1).round().astype(int)
+    parts = tuple(_over(at[a : b + 1], chunk_bytes) for a, b in itertools.pairwise(cuts))
+    whole = _over(at, chunk_bytes)
+    return Rate(whole, tuple(whole if np.isnan(part) else part for part in parts)), len(at)
+
+
+def _over(at: NDArray[np.float64], chunk_bytes: int) -> float:
+    """Bytes per second of the chunks after the first."""
+    if len(at) < 2 or at[-1] <= at[0]:
+        return float("nan")
+    return float((len(at) - 1) * chunk_bytes / (at[-1] - at[0]))
