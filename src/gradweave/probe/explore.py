@@ -1,11 +1,11 @@
 """Which flows tell a network's shared links from private ones, and what is found.
 
-First every two servers send to each other in the rounds of some tournaments, all pairs of a round at
-once. Then each server sends to all others, and receives from all others: what its own link carries.
-A pair that in the tournaments is as fast as its two own links is **near**. Servers whose pairs are
-near, and alike in whom else they are near to, share a switch. Each such group then sends to
-servers outside, all of its members at once: what it shares on the way out. Groups are compared as
-servers were, in tournaments, up to where all that is left is near to one another, or nothing is;
+First every two servers send to each other in the rounds of some tournaments, all pairs of a round
+at once. Then each server sends to all others, and receives from all others: what its own link
+carries. A pair that in the tournaments is as fast as its two own links is **near**. Servers whose
+pairs are near, and alike in whom else they are near to, share a switch. Each such group then sends
+to servers outside, all of its members at once: what it shares on the way out. Groups are compared
+as servers were, in tournaments, up to where all that is left is near to one another, or nothing is;
 between those that are far, each has a link of its own to each other.
 
 The model is a tree of switches, with private links between its uppermost ones. It leaves out

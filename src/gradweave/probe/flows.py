@@ -56,8 +56,8 @@ def _pings(transport: Transport, peer: int, leads: bool, timeout_s: float) -> li
     byte = np.zeros(1, np.uint8)
     trips = []
     for _ in range(PINGS):
+        begun = time.monotonic()
         if leads:
-            begun = time.monotonic()
             transport.send(byte, peer, "data").wait(timeout_s)
         transport.receive(byte, peer, "data").wait(timeout_s)
         if leads:

@@ -25,8 +25,10 @@ from gradweave.schedule.schedule import Schedule
 class Exchange(Protocol):
     """How the mean of Δ is found."""
 
-    sent_bytes: int
-    """By this process so far."""
+    @property
+    def sent_bytes(self) -> int:
+        """By this process so far."""
+        ...
 
     def mean(self, change: torch.Tensor) -> torch.Tensor:
         """[size] Δ → [size] the mean of all workers'."""
@@ -97,9 +99,9 @@ class LocalUpdates:
                 "gradweave.aggregate.local.quorum.QuorumMember"
             )
         self._method = method
-        if exchange is None or isinstance(exchange, Schedule):
-            exchange = BySchedule(exchange)
-        self.exchange: Exchange = exchange
+        self.exchange: Exchange = (
+            BySchedule(exchange) if exchange is None or isinstance(exchange, Schedule) else exchange
+        )
         self._shared = self._parameters.read()
         self._momentum = torch.zeros_like(self._shared)
         self._queue = ThreadPoolExecutor(1, "gradweave-local")

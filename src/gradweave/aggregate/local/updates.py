@@ -59,8 +59,8 @@ class LocalState(NamedTuple):
     """φ."""
     momentum: PyTree
     """m."""
-    arriving: Arriving | None
-    """The average that is under way; None where nothing is delayed."""
+    arriving: PyTree
+    """The average that is under way, `Arriving`; None where nothing is delayed."""
     taken: jax.Array
     """Steps that this worker has made since the last communication, int32."""
     in_time: jax.Array
