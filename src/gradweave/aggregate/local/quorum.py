@@ -13,6 +13,8 @@ it receives and sends N − 1 times the parameters in a round, and if it is lost
 name it.
 """
 
+import atexit
+import contextlib
 import threading
 import time
 from collections.abc import Iterable
@@ -29,6 +31,9 @@ from gradweave.errors import OptionError, RunError
 _TAG = 11
 _FOREVER = timedelta(days=30)
 """For what others may take as long as they like for: gloo wants a number."""
+_NOW = timedelta(milliseconds=1)
+_LEAVES = -1
+"""In place of a round: the worker has no more steps to make."""
 _HEAD = 3
 """Numbers before the parameters: the round, how many were in time, and whether this worker was."""
 
@@ -62,8 +67,12 @@ class _Server:
         self._round = 0
         self._counted = 0
         self._changed = threading.Condition()
-        for rank in range(1, group.size()):
-            threading.Thread(target=self._serve, args=(rank,), daemon=True).start()
+        self._serving = [
+            threading.Thread(target=self._serve, args=(rank,), daemon=True)
+            for rank in range(1, group.size())
+        ]
+        for thread in self._serving:
+            thread.start()
         threading.Thread(target=self._close_rounds, daemon=True).start()
 
     def exchange(self, rank: int, of_round: int, change: torch.Tensor) -> Answer:
@@ -85,6 +94,19 @@ class _Server:
                 )
             return Answer(self._round, self._counted, in_time, self._shared.clone())
 
+    def close(self) -> None:
+        """Leaves the rounds, waits for the others to do so, and ends what is left of them."""
+        with self._changed:
+            self._alive.discard(0)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._alive, self._deadline_s)
+        # gloo cannot cancel, but a message that times out closes all connections of its group.
+        for rank in range(1, self._group.size()):
+            with contextlib.suppress(RuntimeError):
+                self._group.recv([torch.empty(1)], rank, _TAG + 1).wait(_NOW)
+        for thread in self._serving:
+            thread.join(self._deadline_s)
+
     def _too_few(self) -> bool:
         return len(self._alive) < self._quorum
 
@@ -94,14 +116,17 @@ class _Server:
         try:
             while True:
                 self._group.recv([buffer], rank, _TAG).wait(_FOREVER)
+                if int(buffer[0]) == _LEAVES:
+                    break
                 answer = self.exchange(rank, int(buffer[0]), buffer[_HEAD:].clone())
                 head = torch.tensor([float(number) for number in answer[:_HEAD]])
                 self._group.send([torch.cat([head, answer.shared])], rank, _TAG).wait(_FOREVER)
-        except (RuntimeError, RunError):
-            with self._changed:
-                self._alive.discard(rank)
-                self._changes.pop(rank, None)
-                self._changed.notify_all()
+        except RuntimeError:  # it is lost, or too few are left: then nobody hears any more
+            pass
+        with self._changed:
+            self._alive.discard(rank)
+            self._changes.pop(rank, None)
+            self._changed.notify_all()
 
     def _close_rounds(self) -> None:
         """Ends each round when its time has come."""
@@ -172,6 +197,8 @@ class QuorumMember:
         self._server = _Server(self._shared, method, deadline_s, self._group) if first else None
         self._round = 0
         self._steps = 0
+        self._open = True
+        atexit.register(self.close)  # threads that wait in gloo would abort the process
         self.in_time = 0
         """Rounds for which this worker was in time."""
         self.counted = 0
@@ -191,6 +218,23 @@ class QuorumMember:
             self._round, self.counted, self._shared = answer[0], answer.counted, answer.shared
             self.in_time += answer.in_time
             self._parameters.write(self._shared)
+
+    def close(self) -> None:
+        """To be called when there are no more steps; the others go on without this worker.
+
+        The first worker waits for the others to close too, for `deadline_s`. Called at the end of
+        the process where it was not before.
+        """
+        if not self._open:
+            return
+        self._open = False
+        atexit.unregister(self.close)
+        if self._server is not None:
+            self._server.close()
+            return
+        head = torch.full((_HEAD + len(self._shared),), float(_LEAVES))
+        with contextlib.suppress(RuntimeError):
+            self._group.send([head], 0, _TAG).wait(_FOREVER)
 
     def _exchange(self, change: torch.Tensor) -> Answer:
         if self._server is not None:
