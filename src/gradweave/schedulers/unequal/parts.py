@@ -113,9 +113,38 @@ def parts_of(
             following=np.array([f for each in following for f in each], np.int64),
             first_following=np.column_stack([ends[:, :1] - lengths[:, :1], ends]),
             ready=ready,
+            rest_s=_rest(
+                hop, following, lengths, places["wires"].latency + places["wires"].overhead
+            ),
+            rest_s_per_byte=_rest(hop, following, lengths, 1 / places["wires"].rate),
         ),
         **places,
     )
+
+
+def _rest(
+    hop: NDArray[np.int64],
+    following: list[list[int]],
+    lengths: NDArray,
+    cost: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """[parts, M] the most that a transfer and those after it, one waiting for the other, cost."""
+    rest = np.zeros(hop.shape)
+    transfers = hop.shape[1]
+    for part in range(len(hop)):
+        then = following[part * transfers : (part + 1) * transfers]
+        waits = np.bincount([t for each in then for t in each], minlength=transfers)
+        order = np.flatnonzero(waits == 0).tolist()
+        for transfer in order:
+            for t in then[transfer]:
+                waits[t] -= 1
+                if not waits[t]:
+                    order.append(t)
+        for transfer in reversed(order):
+            rest[part, transfer] = cost[hop[part, transfer]] + max(
+                (rest[part, t] for t in then[transfer]), default=0.0
+            )
+    return rest
 
 
 def _paired(trees: tuple[Tree, ...]) -> list[tuple[tuple[Tree, ...], float]]:

@@ -10,6 +10,9 @@ from gradweave.compiled import kernel
 from gradweave.topology.topology import Floats, Integers
 
 ROUNDING = 1e-9
+REST = 1.5
+"""How much what must follow a transfer counts beside the urgency of its links: leaves of trees are
+left for the end, when nothing else keeps links busy."""
 FREED, ARRIVED, READY = 0, 1, 2
 """Kinds of events: a transfer's links get free, it arrives, its source gets ready."""
 
@@ -31,6 +34,11 @@ class Trees(NamedTuple):
     """[parts, M+1] where those of each transfer start."""
     ready: NDArray[np.float64]
     """[parts, M] seconds at which each transfer's source is ready."""
+    rest_s: NDArray[np.float64]
+    """[parts, M] seconds of latency and overhead of all that must follow a transfer, one after the
+    other, and of its own."""
+    rest_s_per_byte: NDArray[np.float64]
+    """[parts, M] and for each byte."""
 
 
 class Wires(NamedTuple):
@@ -87,7 +95,8 @@ def play(
     """Start of each transfer, and when the last one arrives.
 
     At each moment at which links get free or data arrives, each such link takes, of what is ready
-    and fits, the transfer with the most urgent link: the one with most left to carry. Right because
+    and fits, the most urgent transfer: the one whose links have most left to carry, whose piece
+    comes first and which most must follow. Right because
     a transfer starts only when its prefixes have arrived and every link of its route has its rate
     left; it is looked at when it becomes ready and when the link that it waits for gets free. A
     piece begins when all but `window` before it have ended, so that no link has many waiting.
@@ -250,9 +259,9 @@ def _start_all(
     """
     last, looks = 0.0, state.to_look[-1]
     for k in range(looks):
-        _look(trees, wires, state, part, late, k)
+        _look(trees, wires, state, part, size, late, k)
     while True:
-        k = _first_of_all(trees, wires, state, part, late)
+        k = _first_of_all(trees, wires, state, part, size, late)
         if k < 0:
             break
         last = max(last, _start(trees, wires, state, part, size, now, k, start, events))
@@ -263,16 +272,20 @@ def _start_all(
 
 
 @kernel(inner=True)
-def _look(trees: Trees, wires: Wires, state: _State, part: Integers, late: float, k: int) -> None:
+def _look(
+    trees: Trees, wires: Wires, state: _State, part: Integers, size: Floats, late: float, k: int
+) -> None:
     """Finds what is most urgent at the k-th link to look at."""
     link = state.to_look[k]
     state.best[k] = -1
     if state.slowest[link] <= state.left[link] * (1 + ROUNDING):
-        state.best[k], state.urgency[k] = _most_urgent(trees, wires, state, part, late, link)
+        state.best[k], state.urgency[k] = _most_urgent(trees, wires, state, part, size, late, link)
 
 
 @kernel(inner=True)
-def _first_of_all(trees: Trees, wires: Wires, state: _State, part: Integers, late: float) -> int:
+def _first_of_all(
+    trees: Trees, wires: Wires, state: _State, part: Integers, size: Floats, late: float
+) -> int:
     """Which link to look at has the most urgent transfer of all, as things are now, or −1."""
     looks, seen = state.to_look[-1], -1
     while True:
@@ -282,7 +295,7 @@ def _first_of_all(trees: Trees, wires: Wires, state: _State, part: Integers, lat
                 first = k
         if first < 0 or first == seen:
             return first
-        _look(trees, wires, state, part, late, first)
+        _look(trees, wires, state, part, size, late, first)
         seen = first
 
 
@@ -316,7 +329,13 @@ def _start(
 
 @kernel(inner=True)
 def _most_urgent(
-    trees: Trees, wires: Wires, state: _State, part: Integers, late: float, link: int
+    trees: Trees,
+    wires: Wires,
+    state: _State,
+    part: Integers,
+    size: Floats,
+    late: float,
+    link: int,
 ) -> tuple[int, float]:
     """The most urgent transfer that waits for a link, and can start, or −1; and how urgent.
 
@@ -335,7 +354,10 @@ def _most_urgent(
                 after[before] = following
             after[t], head[held] = head[held], t
         else:
-            urgency -= late * (t // per_piece)
+            piece, transfer = divmod(t, per_piece)
+            rest = trees.rest_s[part[piece], transfer]
+            rest += size[piece] * trees.rest_s_per_byte[part[piece], transfer]
+            urgency += REST * rest - late * piece
             if held < 0 and (best < 0 or urgency > highest):
                 best, highest = t, urgency
             before = t
