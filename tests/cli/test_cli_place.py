@@ -5,7 +5,7 @@ import json
 import pytest
 
 MODEL = "transformer:layers=4,width=64,sequence=64,batch=8,microbatches=2,vocabulary=100"
-FAST = ["--strategy", "annealing:restarts=1,moves=5000", "--time-limit", "1"]
+FAST = ["--strategy", "annealing:restarts=1,moves=1000", "--time-limit", "1"]
 
 
 def test_it_prints_and_writes_the_placement(gradweave, here):

@@ -75,7 +75,7 @@ def test_exact_is_the_least_and_the_bound_below(stages, data, sites):
     for seed in range(3):
         problem, naive = problem_and_naive(seed, stages, data, sites=sites)
         least = naive.best(8)
-        for placer in (Exact(), Annealing(restarts=2, moves=20_000)):
+        for placer in (Exact(), Annealing(restarts=2, moves=2_500)):
             cost = exchange_cost(problem, placer.place(problem, seed=seed))
             assert cost.seconds == pytest.approx(least, rel=1e-7), (placer, seed)
         bound = placement_bound(problem)
@@ -104,7 +104,7 @@ def test_bound_is_met_where_regions_are_alike_inside():
     pairs = Pairs(np.where(near, 1e-3, 0.05), np.where(near, 1e9, 1e8))
     work = even_stages(4, activation_bytes=4e8, gradient_bytes=1e8)
     problem = Problem(pairs, work, 4)
-    cost = exchange_cost(problem, Annealing(restarts=2, moves=50_000).place(problem))
+    cost = exchange_cost(problem, Annealing(restarts=2, moves=3_000).place(problem))
     assert placement_bound(problem).seconds == pytest.approx(cost.seconds, rel=1e-8)
 
 
@@ -113,7 +113,7 @@ def test_every_strategy_places_what_fits_and_repeats_itself(name):
     stages = [Stage(1.0, 2.0, 1e8 * (s + 1), 1e9 / (s + 1), 1e9 * s) for s in range(3)]
     memory = tuple(2.5e9 if device % 3 == 0 else 1.5e9 for device in range(9))
     problem = Problem(random_pairs(1, 9), Workload(tuple(stages)), 2, memory)
-    placer = Annealing(moves=10_000) if name == "annealing" else PLACERS[name]()
+    placer = Annealing(moves=1_000) if name == "annealing" else PLACERS[name]()
     placed = placer.place(problem, seed=3)
     assert placed.shape == (3, 2) and len(np.unique(placed)) == 6
     assert problem.fits[np.arange(3)[:, None], placed].all()

@@ -75,3 +75,14 @@ def test_a_group_has_its_own_network():
     assert nodes[alone.servers].tolist() == [0, 2]
     ring, nodes = group_network(gw.topology.ring(6), np.array([0, 2]))
     assert ring.num_servers == 2 and 1 in nodes.tolist()
+
+
+def test_schedules_cost_less_than_direct_exchanges():
+    net = gw.topology.cities(["Oregon", "Ohio", "Tokyo", "Seoul"], each=2)
+    work = even_stages(2, activation_bytes=2e8, gradient_bytes=1e9)
+    one = place(net, work, cost="scheduled", strategy="annealing:moves=500", time_limit=0.5)
+    ours = one.scheduled
+    assert ours is not None and one.bound is not None
+    assert ours.data_s < one.data_s / 2
+    assert ours.pipeline_s == pytest.approx(one.pipeline_s, rel=1e-3)  # each pair has its own link
+    assert one.as_object()["scheduled_s"] == ours.seconds

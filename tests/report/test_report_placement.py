@@ -12,7 +12,7 @@ from gradweave.report.placement import placement_page, write_placement_pages
 def placed():
     work = even_stages(3, activation_bytes=1e6, gradient_bytes=1e7, forward_s=0.1, backward_s=0.2,
                        microbatches=4)  # fmt: skip
-    one = place("cities:Oregon.Ohio.London,each=3", work, data=2, strategy="annealing:moves=2000")
+    one = place("cities:Oregon.Ohio.London,each=3", work, data=2, strategy="annealing:moves=300")
     return one, step_time(one, time_limit=1.0)
 
 

@@ -19,7 +19,9 @@ from gradweave.cli.options import (
 )
 from gradweave.errors import OptionError
 from gradweave.placement import (
+    COSTS,
     ORDERS,
+    Cost,
     Order,
     Placement,
     StepTime,
@@ -54,6 +56,14 @@ _SHOWN = 16
     help="annealing, evolutionary, exact, rank_order or random, with options such as "
     "annealing:restarts=16.",
 )
+@click.option(
+    "--cost",
+    type=click.Choice(COSTS),
+    default="exchange",
+    show_default=True,
+    help="What to minimise: gradients sent directly, or by a schedule for each group, with links "
+    "that are shared.",
+)
 @click.option("--memory", type=SizeType(), help="Of each server; stages that need more do not fit.")
 @click.option(
     "--order",
@@ -79,6 +89,7 @@ def place_verb(
     pipeline: int | None,
     data: int | None,
     strategy: str,
+    cost: Cost,
     memory: int | None,
     order: Order,
     chunks: int,
@@ -103,6 +114,7 @@ def place_verb(
             pipeline=pipeline,
             data=data,
             strategy=strategy,
+            cost=cost,
             memory_bytes=memory,
             seed=seed,
             time_limit=time_limit,
@@ -181,6 +193,12 @@ def _lines(placement: Placement, step: StepTime | None, written: Sequence[str]) 
         gap = placement.gap or 0.0
         verdict = "the least possible" if placement.optimal else f"{gap:.1%} above the bound"
         lines.append(f"{verdict}: {placement.bound}")
+    if placement.scheduled is not None:
+        with_ours = placement.scheduled
+        lines.append(
+            f"{with_ours.seconds:.4g} s with schedules and shared links: gradients "
+            f"{with_ours.data_s:.4g} s, activations {with_ours.pipeline_s:.4g} s"
+        )
     if step is not None:
         lines += _step_lines(placement, step)
     lines.append(f"found by {placement.strategy} in {placement.wall_s:.2f} s")

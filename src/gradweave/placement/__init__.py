@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from gradweave.placement.exchange import ExchangeCost, exchange_cost
     from gradweave.placement.pairs import Pairs, pairs_of
     from gradweave.placement.placement import Placement, load_placement, load_workload
-    from gradweave.placement.placing import cost_of, place, problem_for
+    from gradweave.placement.placing import COSTS, Cost, cost_of, place, problem_for
     from gradweave.placement.problem import Problem, problem_of
+    from gradweave.placement.scheduled import ScheduledCost, scheduled_cost
     from gradweave.placement.strategies.annealing import Annealing
     from gradweave.placement.strategies.baselines import RandomOrder, RankOrder
     from gradweave.placement.strategies.evolutionary import Evolutionary
@@ -20,13 +21,20 @@ if TYPE_CHECKING:
     from gradweave.placement.strategies.strategy import Placer
     from gradweave.placement.timeline.groups import GroupSchedule, group_network, group_schedules
     from gradweave.placement.timeline.orders import ORDERS, Order, Pass, stage_order
-    from gradweave.placement.timeline.step import StepTime, exchange_seconds, step_time
+    from gradweave.placement.timeline.step import (
+        StepTime,
+        exchange_seconds,
+        pass_seconds,
+        step_time,
+    )
     from gradweave.placement.workload import Stage, Transformer, Workload, even_stages
 
 __all__ = [
+    "COSTS",
     "ORDERS",
     "PLACERS",
     "Annealing",
+    "Cost",
     "Evolutionary",
     "Exact",
     "ExchangeCost",
@@ -41,6 +49,7 @@ __all__ = [
     "Problem",
     "RandomOrder",
     "RankOrder",
+    "ScheduledCost",
     "Stage",
     "StepTime",
     "Transformer",
@@ -55,10 +64,12 @@ __all__ = [
     "load_placement",
     "load_workload",
     "pairs_of",
+    "pass_seconds",
     "place",
     "placement_bound",
     "problem_for",
     "problem_of",
+    "scheduled_cost",
     "stage_order",
     "step_time",
 ]

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -14,6 +14,9 @@ from gradweave.errors import FileError, OptionError
 from gradweave.placement.bound.search import PlacementBound
 from gradweave.placement.workload import Stage, Workload
 from gradweave.topology.topology import Integers, Topology
+
+if TYPE_CHECKING:
+    from gradweave.placement.scheduled import ScheduledCost
 
 FORMAT, VERSION = "gradweave-placement", 1
 _ROUNDING = 1e-9
@@ -37,6 +40,8 @@ class Placement:
     bound: PlacementBound | None = None
     """The least that any placement costs; None where it was not asked for."""
     wall_s: float = 0.0
+    scheduled: "ScheduledCost | None" = None
+    """What it takes with our schedules, where that was minimised."""
 
     def __post_init__(self) -> None:
         servers = np.array(self.servers, np.int32)
@@ -109,6 +114,7 @@ class Placement:
             "data_s": self.data_s,
             "pipeline_s": self.pipeline_s,
             "cost_s": self.cost_s,
+            "scheduled_s": None if self.scheduled is None else self.scheduled.seconds,
             "bound_s": None if self.bound is None else self.bound.seconds,
             "strategy": {"name": self.strategy, "options": self.options, "seed": self.seed},
         }

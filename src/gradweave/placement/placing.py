@@ -1,20 +1,28 @@
 """The front door: a network and a workload in, a placement and its bound out."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from gradweave.errors import OptionError
 from gradweave.placement.bound.search import placement_bound
 from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.pairs import pairs_of
 from gradweave.placement.placement import Placement
 from gradweave.placement.problem import Problem, problem_of
+from gradweave.placement.scheduled import place_scheduled
 from gradweave.placement.strategies.spec import as_placer
 from gradweave.placement.strategies.strategy import Placer
 from gradweave.placement.workload import Transformer, Workload
 from gradweave.topology.spec import as_topology
 from gradweave.topology.topology import Topology
+
+Cost = Literal["exchange", "scheduled"]
+"""What `place` minimises."""
+COSTS: tuple[str, ...] = get_args(Cost)
 
 
 def place(
@@ -24,6 +32,7 @@ def place(
     pipeline: int | None = None,
     data: int | None = None,
     strategy: Placer | str = "annealing",
+    cost: Cost = "exchange",
     memory_bytes: float | Sequence[float] | None = None,
     speed: float | Sequence[float] | None = None,
     bound: bool = True,
@@ -33,9 +42,10 @@ def place(
 ) -> Placement:
     """Decides which server computes which stage, and who averages gradients with whom.
 
-    Minimises the cost of communication in the paper's model (`exchange_cost`) and states a bound
-    that no placement is below (`placement_bound`). What the placement takes with our schedules and
-    links that are shared is predicted by `gradweave.placement.step_time`.
+    Minimises the cost of communication in the paper's model (`exchange_cost`), and states a bound
+    of that which no placement is below (`placement_bound`); or the cost with schedules for each
+    group and links that are shared (`scheduled_cost`), for which there is no bound. A step's time,
+    with computing, is predicted by `gradweave.placement.step_time`.
 
     Args:
         network: the network, or its specification or file as on the command line.
@@ -44,6 +54,7 @@ def place(
         data: number of pipelines D; all servers over the stages if not given. Servers beyond S·D
             stay idle.
         strategy: or its specification, such as ``annealing:restarts=16``.
+        cost: what to minimise, ``exchange`` or ``scheduled``.
         memory_bytes: of every server, or of each in order of id: a stage fits where it has no more.
         speed: of every server, or of each, relative to that of the workload's seconds.
         bound: whether to compute the bound.
@@ -63,30 +74,30 @@ def place(
     >>> placed.servers.shape, placed.optimal
     ((2, 2), True)
     """
+    if cost not in COSTS:
+        raise OptionError(f"cost: expected one of {', '.join(COSTS)}, got {cost!r:.60}")
     placer = as_placer(strategy)
     topology = as_topology(network)
     problem = problem_of(pairs_of(topology), workload, pipeline, data, memory_bytes, speed)
     begun = time.monotonic()
     progress(f"placing {problem.stages} stages of {problem.data} by {placer.name}")
-    devices = placer.place(problem, seed=seed, time_limit=time_limit)
+    how: dict[str, Any] = {"seed": seed, "time_limit": time_limit}
+    if cost == "scheduled":
+        placed, scheduled = place_scheduled(topology, problem, placer, progress=progress, **how)
+        placed = dataclasses.replace(placed, scheduled=scheduled)
+    else:
+        devices = placer.place(problem, **how)
+        found = exchange_cost(problem, devices, as_placed=placer.as_placed)
+        placed = Placement(
+            topology, problem.workload, topology.servers[found.devices], found.data_s,
+            found.pipeline_s, placer.name, placer.options(), seed,
+        )  # fmt: skip
     wall_s = time.monotonic() - begun
-    cost = exchange_cost(problem, devices, as_placed=placer.as_placed)
     proved = None
     if bound:
-        progress(f"{cost.seconds:.4g} s found; looking for a bound")
-        proved = placement_bound(problem, cost_s=cost.seconds, time_limit=time_limit)
-    return Placement(
-        topology,
-        problem.workload,
-        topology.servers[cost.devices],
-        cost.data_s,
-        cost.pipeline_s,
-        placer.name,
-        placer.options(),
-        seed,
-        proved,
-        wall_s,
-    )
+        progress(f"{placed.cost_s:.4g} s found; looking for a bound")
+        proved = placement_bound(problem, cost_s=placed.cost_s, time_limit=time_limit)
+    return dataclasses.replace(placed, bound=proved, wall_s=wall_s)
 
 
 def problem_for(placement: Placement) -> Problem:

@@ -28,6 +28,8 @@ class Problem:
     """[N] of each device; None where it does not matter."""
     speed: tuple[float, ...] | None = None
     """[N] of each device; stages take their seconds divided by it. 1 if not given."""
+    gradient_scale: float = 1.0
+    """What gradients' bytes are multiplied by, where they do not all count."""
 
     def __post_init__(self) -> None:
         devices, stages, data = self.devices, self.stages, self.data
@@ -97,7 +99,7 @@ class Problem:
     def part_bytes(self) -> NDArray[np.float64]:
         """[S] of a stage's gradient, a device's part: a D-th."""
         each = [stage.gradient_bytes for stage in self.workload.stages]
-        return np.array(each, np.float64) / self.data
+        return np.array(each, np.float64) * self.gradient_scale / self.data
 
     def first_fit(self, devices: Sequence[int] | NDArray) -> NDArray[np.int64]:
         """[N] devices in a given order, as far as each fits its stage; those beyond S·D are idle.

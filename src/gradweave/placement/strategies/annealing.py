@@ -36,8 +36,8 @@ class Annealing(Placer):
     name: ClassVar[str] = "annealing"
 
     restarts: int = 8
-    moves: int = 400_000
-    """That each restart tries."""
+    moves: int = 6_000
+    """That each restart tries, for each device."""
 
     def __post_init__(self) -> None:
         check_range(self, "restarts", 1, 1_000_000)
@@ -49,14 +49,14 @@ class Annealing(Placer):
         rng = np.random.default_rng(seed)
         deadline = None if time_limit is None else clock.now() + time_limit
         near = _nearest(problem)
-        scale, found = _mean_cost(problem), []
+        moves, scale, found = self.moves * problem.devices, _mean_cost(problem), []
         with clock.alarm(deadline) as late:
             for restart in range(self.restarts):
                 if found and late[0]:
                     break
                 table = table_of(problem, problem.first_fit(rng.permutation(problem.devices)))
                 anneal(
-                    table, problem.alike, near, self.moves, HOT * scale, COLD * scale,
+                    table, problem.alike, near, moves, HOT * scale, COLD * scale,
                     SHARPEST[restart % len(SHARPEST)], int(rng.integers(1 << 31)), late,
                 )  # fmt: skip
                 groups = table.at[: problem.stages * problem.data].reshape(problem.stages, -1)

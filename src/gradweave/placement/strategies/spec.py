@@ -23,7 +23,7 @@ def as_placer(strategy: Placer | str) -> Placer:
         OptionError: an option has a value that the strategy does not take.
 
     >>> as_placer("annealing:restarts=2")
-    Annealing(restarts=2, moves=400000)
+    Annealing(restarts=2, moves=6000)
     """
     if isinstance(strategy, Placer):
         return strategy

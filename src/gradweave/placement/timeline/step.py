@@ -11,7 +11,7 @@ from gradweave.placement.placement import Placement
 from gradweave.placement.timeline.groups import GroupSchedule, group_schedules
 from gradweave.placement.timeline.operations import NOTHING, Step
 from gradweave.placement.timeline.orders import Order, Pass, stage_order
-from gradweave.placement.workload import each_device
+from gradweave.placement.workload import Stage, Workload, each_device
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -141,6 +141,24 @@ def exchange_seconds(groups: Sequence[GroupSchedule | None], placement: Placemen
     for group in groups:
         if group is not None:
             step.all_reduce(group, ready=False)
+    _, end = step.play()
+    return float(end.max(initial=0.0))
+
+
+def pass_seconds(placement: Placement) -> float:
+    """Seconds of all pipelines' messages at once, whole batches at a time, without computing.
+
+    Args:
+        placement: who computes what.
+    """
+    workload = placement.workload
+    stages = tuple(
+        Stage(0.0, 0.0, stage.activation_bytes * workload.microbatches, 0.0)
+        for stage in workload.stages
+    )
+    whole = dataclasses.replace(placement, workload=Workload(stages))
+    step = Step(placement.topology)
+    _Passes(whole, step, "gpipe", 1, [1.0] * placement.topology.num_servers).add_all()
     _, end = step.play()
     return float(end.max(initial=0.0))
 

@@ -1,0 +1,110 @@
+"""A cost model beside the paper's: all-reduces by our schedules, all messages on shared links."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from gradweave.placement.exchange import exchange_cost
+from gradweave.placement.placement import Placement
+from gradweave.placement.problem import Problem
+from gradweave.placement.strategies.strategy import Placer
+from gradweave.placement.timeline.groups import GroupSchedule, group_schedules
+from gradweave.placement.timeline.step import exchange_seconds, pass_seconds
+from gradweave.topology.topology import Topology
+
+ROUNDS = 3
+"""Searches, each with gradients weighed as the schedules of the last one's groups make them."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScheduledCost:
+    """What a placement's communication takes with our schedules, links shared fairly."""
+
+    data_s: float
+    """All groups' all-reduces at once, each by a schedule for its links."""
+    pipeline_s: float
+    """All pipelines at once: the activations from first stage to last, and their gradients back."""
+    groups: tuple[GroupSchedule | None, ...]
+    """[S] the schedules."""
+
+    @property
+    def seconds(self) -> float:
+        """Both together."""
+        return self.data_s + self.pipeline_s
+
+
+def scheduled_cost(
+    placement: Placement,
+    *,
+    seed: int = 0,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ScheduledCost:
+    """The cost with a schedule for each group, and all stages' messages on links that they share.
+
+    As the exchange model, it counts communication alone, gradients after activations.
+
+    Args:
+        placement: who computes what.
+        seed: of the schedules' searches.
+        time_limit: seconds for each of them.
+        progress: called with each step under way.
+    """
+    sizes = [stage.gradient_bytes for stage in placement.workload.stages]
+    groups = group_schedules(
+        placement.topology,
+        placement.servers,
+        sizes,
+        seed=seed,
+        time_limit=time_limit,
+        progress=progress,
+    )
+    return ScheduledCost(
+        exchange_seconds(groups, placement), pass_seconds(placement), tuple(groups)
+    )
+
+
+def place_scheduled(
+    topology: Topology,
+    problem: Problem,
+    placer: Placer,
+    *,
+    seed: int,
+    time_limit: float | None,
+    progress: Callable[[str], None],
+) -> tuple[Placement, ScheduledCost]:
+    """Searches in the exchange model, with gradients weighed by what our schedules make of them.
+
+    Schedules take a fraction of a direct exchange, the more so the more links a group has; so the
+    next search counts gradients as that fraction of their bytes. The best placement of all by
+    `scheduled_cost` is kept.
+
+    Args:
+        topology: the network.
+        problem: of its servers.
+        placer: the strategy.
+        seed: of all searches.
+        time_limit: seconds for each search.
+        progress: called with each step under way.
+    """
+    scale, best = 1.0, None
+    seen: set[bytes] = set()
+    for _ in range(ROUNDS):
+        weighed = dataclasses.replace(problem, gradient_scale=scale)
+        devices = placer.place(weighed, seed=seed, time_limit=time_limit)
+        cost = exchange_cost(problem, devices, as_placed=placer.as_placed)
+        if cost.devices.tobytes() in seen:
+            break
+        seen.add(cost.devices.tobytes())
+        placement = Placement(
+            topology, problem.workload, topology.servers[cost.devices], cost.data_s,
+            cost.pipeline_s, placer.name, placer.options(), seed,
+        )  # fmt: skip
+        scheduled = scheduled_cost(placement, seed=seed, time_limit=time_limit, progress=progress)
+        if best is None or scheduled.seconds < best[1].seconds:
+            best = placement, scheduled
+        progress(f"{scheduled.seconds:.4g} s with schedules; searching again")
+        scale = float(np.clip(scheduled.data_s / max(cost.data_s, 1e-300), 1e-6, 1.0))
+    assert best is not None
+    return best
