@@ -125,9 +125,13 @@ class _Search:
         count = columns.within(limit)
         cost, taken = columns.cost_ns[:count], columns.taken[:count]
         used = [one for one in self.kept if one < count] or [int(np.argmin(cost))]
-        best, chosen = -1, np.zeros(len(columns.sizes), np.int64)
+        chosen = np.zeros(len(columns.sizes), np.int64)
+        best = columns.least(chosen, limit)
         for _ in range(MAX_ROUNDS):
-            prices, constant = self._programme(cost[used], taken[used])
+            solved = self._programme(cost[used], taken[used])
+            if solved is None:
+                break
+            prices, constant = solved
             proved = columns.least(prices, limit)
             if proved > best:
                 best, chosen = proved, prices
@@ -142,8 +146,8 @@ class _Search:
 
     def _programme(
         self, cost: NDArray[np.int64], taken: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], float]:
-        """Prices and the constant of the programme with some columns.
+    ) -> tuple[NDArray[np.int64], float] | None:
+        """Prices and the constant of the programme with some columns; None where it has no dual.
 
         What is missing or left over of a class costs more than any pipelines do.
         """
@@ -159,7 +163,7 @@ class _Search:
         ]
         total = model.add_linear_constraint(lb=float(columns.groups), ub=float(columns.groups))
         goal: list[Any] = []
-        dear = 4.0 * columns.groups * len(rows)
+        dear = 4.0 * columns.groups
         for row in rows:
             for sign in (1.0, -1.0):
                 one = model.add_variable(lb=0.0)
@@ -174,6 +178,8 @@ class _Search:
             goal.append(own / scale * one)
         model.minimize(sum(goal))
         result: Any = mathopt.solve(model, mathopt.SolverType.GLOP)
+        if not result.has_dual_feasible_solution():  # as of a programme that numbers spoil
+            return None
         duals = result.dual_values()
         prices = np.rint([duals[row] * scale for row in rows]).astype(np.int64)
         return prices, float(duals[total]) * scale

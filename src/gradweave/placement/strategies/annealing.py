@@ -19,6 +19,8 @@ that stay within regions from any start; where only some groups can be near each
 instances, half of which stand alone), they spread them evenly and maxima gather them."""
 POLISHED = 2
 """Of the restarts' tables, the best ones are polished."""
+POLISHING = 3e8
+"""Steps of matchings and paths that polishing a table takes at most: a second or so."""
 HOT, COLD = 0.01, 5e-4
 """First and last temperature, relative to the mean cost of the first table: a move that costs so
 much more is taken with probability 1/e."""
@@ -63,10 +65,21 @@ class Annealing(Placer):
                 found.append((exchange_cost(problem, groups).seconds, restart, table))
             found = sorted(found)[:POLISHED]
             polished = [
-                (polish(table, problem.alike, late), restart, table) for _, restart, table in found
+                (polish(table, problem.alike, _tries(problem), late), restart, table)
+                for _, restart, table in found
             ]
         best = min(polished)[-1].at[: problem.stages * problem.data]
         return exchange_cost(problem, best.reshape(problem.stages, -1)).devices
+
+
+def _tries(problem: Problem) -> int:
+    """Exchanges that polishing tries, by the steps that a cost takes: matchings and a path."""
+    from gradweave.placement.exchange_kernel import MAX_PATH
+
+    stages, data = problem.stages, problem.data
+    matchings = stages**2 * data**3 / 2 if problem.alike else stages * data**3
+    path = stages**2 * 2.0**stages if problem.alike and stages <= MAX_PATH else 0.0
+    return max(1, int(POLISHING / (matchings + path + 1)))
 
 
 def table_of(problem: Problem, at: NDArray[np.int64]) -> Any:

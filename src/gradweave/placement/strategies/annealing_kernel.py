@@ -116,17 +116,24 @@ def anneal(
 
 
 @kernel
-def polish(table: Table, alike: bool, late: NDArray[np.bool_]) -> float:
-    """Exchanges devices between groups while that lowers the exact cost; the cost in the end."""
+def polish(table: Table, alike: bool, tries: int, late: NDArray[np.bool_]) -> float:
+    """Exchanges devices between groups while that lowers the exact cost; the cost in the end.
+
+    Args:
+        table: the placement, which is changed.
+        alike: whether stages may change places.
+        tries: exchanges that are tried at most.
+        late: [1] set when the time is over.
+    """
     stages, data = table.exchange.shape
     used = stages * data
     groups = table.at[:used].copy().reshape(stages, data)
     best = exchange_cost(table.delay, table.per_byte, table.moved, table.part, alike, groups)
     improved = True
-    while improved and not late[0]:
+    while improved and tries > 0 and not late[0]:
         improved = False
         for one in range(used):
-            if late[0]:
+            if late[0] or tries <= 0:
                 break
             for other in range((one // data + 1) * data, len(table.at)):
                 if not _may_exchange(table, one, other):
@@ -135,6 +142,7 @@ def polish(table: Table, alike: bool, late: NDArray[np.bool_]) -> float:
                     continue
                 table.at[one], table.at[other] = table.at[other], table.at[one]
                 groups = table.at[:used].copy().reshape(stages, data)
+                tries -= 1
                 cost = exchange_cost(
                     table.delay, table.per_byte, table.moved, table.part, alike, groups
                 )
