@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gradweave.placement.exchange import exchange_cost
+from gradweave.placement.exchange import ExchangeCost, exchange_cost
 from gradweave.placement.placement import Placement
 from gradweave.placement.problem import Problem
 from gradweave.placement.strategies.strategy import Placer
@@ -15,6 +15,8 @@ from gradweave.topology.topology import Topology
 
 ROUNDS = 3
 """Searches, each with gradients weighed as the schedules of the last one's groups make them."""
+WEIGHTS = 1e-3, 1e3
+"""Least and largest weight: beyond, only one of both costs counts anyway."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,9 +78,10 @@ def place_scheduled(
 ) -> tuple[Placement, ScheduledCost]:
     """Searches in the exchange model, with gradients weighed by what our schedules make of them.
 
-    Schedules take a fraction of a direct exchange, the more so the more links a group has; so the
-    next search counts gradients as that fraction of their bytes. The best placement of all by
-    `scheduled_cost` is kept.
+    Schedules take a fraction of a direct exchange, the more so the more links a group has, and
+    messages that share links take longer than alone; so the next search counts gradients in
+    proportion to what they take with schedules, compared with activations. The best placement of
+    all by `scheduled_cost` is kept.
 
     Args:
         topology: the network.
@@ -105,6 +108,14 @@ def place_scheduled(
         if best is None or scheduled.seconds < best[1].seconds:
             best = placement, scheduled
         progress(f"{scheduled.seconds:.4g} s with schedules; searching again")
-        scale = float(np.clip(scheduled.data_s / max(cost.data_s, 1e-300), 1e-6, 1.0))
+        scale = _weight(cost, scheduled)
     assert best is not None
     return best
+
+
+def _weight(cost: ExchangeCost, scheduled: ScheduledCost) -> float:
+    """How much dearer or cheaper gradients are with schedules, compared with activations."""
+    least = 1e-12
+    gradients = max(scheduled.data_s, least) / max(cost.data_s, least)
+    activations = max(scheduled.pipeline_s, least) / max(cost.pipeline_s, least)
+    return float(np.clip(gradients / activations, *WEIGHTS))

@@ -21,6 +21,9 @@ POLISHED = 2
 """Of the restarts' tables, the best ones are polished."""
 POLISHING = 3e8
 """Steps of matchings and paths that polishing a table takes at most: a second or so."""
+SMALL, SHAKES = 16, 200
+"""Devices up to which the best table is shaken and polished again, and how often at most: where
+there are so few, no move is small, and annealing may end beside the best."""
 HOT, COLD = 0.01, 5e-4
 """First and last temperature, relative to the mean cost of the first table: a move that costs so
 much more is taken with probability 1/e."""
@@ -46,7 +49,7 @@ class Annealing(Placer):
         check_range(self, "moves", 1, 10**12)
 
     def _place(self, problem: Problem, seed: int, time_limit: float | None) -> NDArray[np.int64]:
-        from gradweave.placement.strategies.annealing_kernel import anneal, polish
+        from gradweave.placement.strategies.annealing_kernel import anneal, polish, shaken
 
         rng = np.random.default_rng(seed)
         deadline = None if time_limit is None else clock.now() + time_limit
@@ -68,7 +71,11 @@ class Annealing(Placer):
                 (polish(table, problem.alike, _tries(problem), late), restart, table)
                 for _, restart, table in found
             ]
-        best = min(polished)[-1].at[: problem.stages * problem.data]
+            cost, _, table = min(polished)
+            if problem.devices <= SMALL:
+                shakes = min(SHAKES, _tries(problem) // problem.devices**2)
+                table = shaken(table, problem.alike, shakes, cost, int(rng.integers(1 << 31)), late)
+        best = table.at[: problem.stages * problem.data]
         return exchange_cost(problem, best.reshape(problem.stages, -1)).devices
 
 

@@ -153,6 +153,38 @@ def polish(table: Table, alike: bool, tries: int, late: NDArray[np.bool_]) -> fl
     return best
 
 
+@kernel
+def shaken(
+    table: Table, alike: bool, shakes: int, cost: float, seed: int, late: NDArray[np.bool_]
+) -> Table:
+    """Exchanges a few devices at random and polishes again, many times; the best table.
+
+    Args:
+        table: a polished placement.
+        alike: whether stages may change places.
+        shakes: how many times.
+        cost: of the placement.
+        seed: of the exchanges.
+        late: [1] set when the time is over.
+    """
+    np.random.seed(seed)
+    best = table.at.copy()
+    for _ in range(shakes):
+        if late[0]:
+            break
+        for _ in range(2 + np.random.randint(3)):
+            one, other = np.random.randint(len(best)), np.random.randint(len(best))
+            if _may_exchange(table, one, other):
+                table.at[one], table.at[other] = table.at[other], table.at[one]
+        found = polish(table, alike, 1 << 30, late)
+        if found < cost:
+            cost, best = found, table.at.copy()
+        else:
+            table.at[:] = best
+    table.at[:] = best
+    return table
+
+
 @kernel(inner=True)
 def _helps(table: Any, one: int, other: int) -> bool:
     """Whether two devices differ at all, seen from a third: alike ones need not change places."""

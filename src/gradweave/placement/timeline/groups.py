@@ -11,10 +11,6 @@ from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.solve.solve import solve
 from gradweave.topology.topology import Topology
 
-MAX_TRANSFERS = 20_000
-"""Of a group's schedule; finer ones are left to those who run them, since all groups are played
-together on links that they share."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupSchedule:
