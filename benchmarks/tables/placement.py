@@ -24,7 +24,7 @@ def placement_cases() -> str:
     ]
     head = [
         *("case", "random, mean", "theirs", "their search", "the same here, mean"),
-        *("annealing, best", "mean", "search", "at least", "gap", "proof"),
+        *("annealing, best", "mean", "search, processor", "at least", "gap", "proof, wall"),
     ]
     return table(head, lines)
 
