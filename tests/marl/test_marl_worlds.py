@@ -18,7 +18,8 @@ from gradweave.marl.games.environments import make
 from gradweave.marl.games.worlds import WorldGame
 from gradweave.marl.learners.counterfactual import doubled
 from gradweave.marl.learners.q_learning import Rows
-from gradweave.marl.tabular.learning import Learning, learn
+from gradweave.marl.tabular.learners import Learning
+from gradweave.marl.tabular.learning import learn
 from gradweave.marl.worlds import catalogue
 from gradweave.marl.worlds.world import World
 
@@ -27,7 +28,7 @@ UP, RIGHT, DOWN, LEFT, STAY = range(5)
 
 @pytest.fixture
 def no_slip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradweave.marl.tabular.learning.SLIP", 0.0)
+    monkeypatch.setattr("gradweave.marl.tabular.steps.SLIP", 0.0)
 
 
 def played(game: WorldGame, *paths: list[int]) -> tuple[dict, object, list[set[str]]]:

@@ -367,3 +367,18 @@ def test_shares_are_as_large_as_they_are(opened: Opened) -> None:
     page_without = opened(page(ring_all_reduce(4)))
     assert not page_without.find_element("id", "shares-of").is_displayed()
     assert page_without.find_element("id", "use").is_displayed()
+
+
+def test_a_machine_is_drawn_and_its_names_run_nothing(opened: Opened) -> None:
+    from gradweave.automata import Machine
+    from gradweave.report.machine_page import machine_page
+
+    moves = {HOSTILE: {"a&b": ("end", 1.0), HOSTILE: (HOSTILE, 1.0)}, "end": {}}
+    machine = Machine.of(moves, start=HOSTILE, final=["end"], name=HOSTILE)
+    browser = opened(machine_page([(HOSTILE, machine)], HOSTILE, "facts"))
+    assert browser.execute_script("return window.hacked") is None
+    assert len(browser.find_elements("css selector", "svg.machine g")) == 2
+    box = "return document.querySelector('svg.machine rect.final').getBoundingClientRect().width"
+    assert browser.execute_script(box) > 20
+    labels = [label.text for label in browser.find_elements("css selector", "svg.machine .event")]
+    assert "a&b / 1" in labels

@@ -28,7 +28,7 @@ import numpy as np
 
 from gradweave.automata.formula import automaton
 from gradweave.automata.machine import MOST_STATES, NO_MOVE, Machine
-from gradweave.automata.operations import product
+from gradweave.automata.operations import knowledge, product
 from gradweave.checks import did_you_mean
 from gradweave.errors import FileError, GradweaveError
 from gradweave.topology.formats.yaml_data import parse_yaml, write_yaml
@@ -202,7 +202,7 @@ def _both(one: Machine, other: Machine) -> Machine:
     """What both automata allow."""
     pairs = product(one, other)
     never = one.forbidden[pairs.first] | other.forbidden[pairs.second]
-    return pairs.machine.replace(forbidden=never, name=f"{one.name} & {other.name}")
+    return knowledge(pairs.machine.replace(forbidden=never, name=f"{one.name} & {other.name}"))
 
 
 def _mapping(value: Any, what: str) -> Mapping[Any, Any]:

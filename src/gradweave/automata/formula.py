@@ -20,7 +20,7 @@ from typing import NoReturn
 import numpy as np
 
 from gradweave.automata.machine import MOST_STATES, Machine
-from gradweave.automata.operations import cannot_reach
+from gradweave.automata.operations import cannot_reach, knowledge
 from gradweave.errors import SpecError
 
 _TOKENS = re.compile(r"\s*(->|[!&|()]|[A-Za-z_][\w.]*)")
@@ -88,7 +88,7 @@ def automaton(text: str, events: Sequence[str] = (), name: str = "") -> Machine:
     never = cannot_reach(machine, [number for state, number in place.items() if _ends_well(state)])
     if never[0]:
         raise SpecError(f"{text:.60}: holds for no trace")
-    return machine.replace(forbidden=never)
+    return knowledge(machine.replace(forbidden=never))
 
 
 def _progressed(state: Terms, event: str) -> Terms:

@@ -257,6 +257,12 @@ def minimised(machine: Machine) -> Machine:
     )
 
 
+def knowledge(machine: Machine) -> Machine:
+    """The least automaton that forbids the same traces: what is forbidden stays so."""
+    stuck = np.where(machine.forbidden[:, None], NO_MOVE, machine.next)
+    return minimised(machine.replace(next=stuck.astype(np.int32)))
+
+
 def _reached(machine: Machine) -> NDArray[np.int64]:
     """The states that events can lead to, in order."""
     seen, todo = {machine.start}, [machine.start]
@@ -342,7 +348,7 @@ def view(automaton: Machine, events: Collection[str]) -> Machine:
     names = tuple("/".join(automaton.states[part] for part in each) or "never" for each in sets)
     never = np.array([not each for each in sets])
     name = f"{automaton.name} on {' '.join(heard)}"
-    return minimised(Machine(name, names, heard, 0, moves, np.zeros(moves.shape), none, never))
+    return knowledge(Machine(name, names, heard, 0, moves, np.zeros(moves.shape), none, never))
 
 
 def group_of(machine: Machine, events: Collection[str]) -> NDArray[np.int64]:

@@ -148,6 +148,7 @@ PPO_DEFAULTS: dict[str, dict[str, Any]] = {
     "overcooked": _SOUPS,
     "overcooked_v2": _SOUPS,
     "switch_riddle": {"recurrent": True, "discount": 1.0},
+    "worlds": {"discount": 0.95},
     "hanabi": {"learning_rate": 5e-4, "hidden": (256, 256), "activation": "relu"},
 }
 """What differs from `PPO`'s own defaults, by family of games."""

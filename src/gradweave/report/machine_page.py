@@ -51,7 +51,10 @@ def svg(machine: Machine) -> str:
     places = _places(machine)
     width = max(x for x, _ in places.values()) + _ACROSS // 2 + _EDGE
     height = max(y for _, y in places.values()) + _DOWN // 2 + _EDGE // 2
-    parts = [_arrow(places, one, other, text) for (one, other), text in _labels(machine).items()]
+    halves = {state: _half(machine.states[state]) for state in places}
+    parts = [
+        _arrow(places, halves, one, other, text) for (one, other), text in _labels(machine).items()
+    ]
     parts += [_state(machine, state, *place) for state, place in places.items()]
     x, y = places[machine.start]
     half = _half(machine.states[machine.start])
@@ -151,7 +154,9 @@ def _state(machine: Machine, state: int, x: int, y: int) -> str:
     )
 
 
-def _arrow(places: dict[int, tuple[int, int]], one: int, other: int, text: str) -> str:
+def _arrow(
+    places: dict[int, tuple[int, int]], halves: dict[int, float], one: int, other: int, text: str
+) -> str:
     """A curve from one state to another, bent to one side so that the way back is seen apart."""
     here, there = np.array(places[one], float), np.array(places[other], float)
     if one == other:
@@ -163,7 +168,10 @@ def _arrow(places: dict[int, tuple[int, int]], one: int, other: int, text: str) 
     length = float(np.hypot(*way)) or 1.0
     aside = np.array([-way[1], way[0]]) / length
     middle = (here + there) / 2 + aside * min(46.0, 0.16 * length + 8)
-    start, tip = (at + (middle - at) * _share(middle - at) for at in (here, there))
+    start, tip = (
+        at + (middle - at) * _share(middle - at, halves[state])
+        for at, state in ((here, one), (there, other))
+    )
     into = (tip - middle) / (float(np.hypot(*(tip - middle))) or 1.0)
     curve = (
         f"M{start[0]:.1f} {start[1]:.1f}Q{middle[0]:.1f} {middle[1]:.1f} {tip[0]:.1f} {tip[1]:.1f}"
@@ -171,9 +179,9 @@ def _arrow(places: dict[int, tuple[int, int]], one: int, other: int, text: str) 
     return _line(curve, tuple(tip), tuple(into)) + _event((here + there) / 4 + middle / 2, text)
 
 
-def _share(way: np.ndarray) -> float:
+def _share(way: np.ndarray, half: float) -> float:
     """How far along a way a state's frame is left."""
-    return min(0.45, 1 / max(abs(way[0]) / 62, abs(way[1]) / (_HIGH + 6), 1e-6))
+    return min(0.8, 1 / max(abs(way[0]) / (half + 4), abs(way[1]) / (_HIGH + 4), 1e-6))
 
 
 def _line(curve: str, tip: tuple, way: tuple) -> str:

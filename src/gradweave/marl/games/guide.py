@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from gradweave.marl.tabular.learning import moving
+from gradweave.marl.tabular.steps import moving
 from gradweave.marl.tabular.tables import Moves
 
 

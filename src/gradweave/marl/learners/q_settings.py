@@ -120,5 +120,6 @@ Q_DEFAULTS: dict[str, dict[str, Any]] = {
     "overcooked_v2": {"rollout": 50, "td_lambda": 0.8},
     "hanabi": {"rollout": 40, "hidden": (256, 256), "learning_rate": 5e-4},
     "smax": {"rollout": 50, "td_lambda": 0.6},
+    "worlds": {"discount": 0.95, "epsilon_fraction": 0.6},
 }
 """What differs from `QLearning`'s own defaults, by family of games."""

@@ -1,0 +1,183 @@
+"""Q-learning in tables: one step of a trial, each agent alone with its machine, or all as one.
+
+Every step updates the value of the action taken in every state of the machine (counterfactual
+experience). With causal knowledge an episode ends as soon as the task cannot be done any more.
+
+Source: Neary et al. 2021 (2007.01962), algorithm 1; Corazza et al. 2025 (2506.07829); Toro Icarte
+et al. 2022 (counterfactual experience).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from gradweave.checks import check_above_zero, check_at_least_one, check_share
+from gradweave.marl.tabular.steps import advanced, astray, drawn, happened, joint, split
+from gradweave.marl.tabular.tables import Moves, Tables
+from gradweave.marl.worlds.grid import ACTIONS
+
+
+@dataclasses.dataclass(frozen=True)
+class Learning:
+    """How tables are learned.
+
+    Raises:
+        OptionError: a field is out of its range.
+    """
+
+    rate: float = 0.8
+    """α: how far a value moves to what was seen."""
+    discount: float = 0.9
+    sharpness: float = 50.0
+    """Actions that are not random are drawn with probabilities e^(sharpness · value)."""
+    explore: tuple[float, float] = (1.0, 0.1)
+    """Share of random actions at the start, and that to which it falls exponentially; at the end of
+    the training a tenth of the way is left."""
+    episode: int = 1000
+    """Most steps of an episode, and of a test."""
+    counterfactual: bool = True
+    """Whether every state of the machine learns from a step, or the present one alone."""
+    average_every: int = 0
+    """Steps after which teams average their tables, where a network is given; 0 for never."""
+
+    def __post_init__(self) -> None:
+        check_above_zero(self, "rate", "sharpness")
+        check_share(self, "rate", "discount")
+        check_at_least_one(self, "episode")
+
+
+class Learners(eqx.Module):
+    """Where a trial's training is."""
+
+    values: Float[Array, "M S U N"]
+    """Of M learners: each agent, or the whole team as one."""
+    cell: Int[Array, "M ..."]
+    """Each agent's; the whole team's, of one learner."""
+    state: Int[Array, " M"]
+    """Of each learner's machine."""
+    gone: Int[Array, ""]
+    """Steps of this episode."""
+
+
+def updated(
+    settings: Learning,
+    machine: Moves,
+    values: Float[Array, "S U N"],
+    here: tuple[Int[Array, ""], Int[Array, ""], Int[Array, ""]],
+    there: Int[Array, ""],
+    after: tuple[Int[Array, " U"], Float[Array, " U"]],
+) -> Float[Array, "S U N"]:
+    """One learner's values after a step.
+
+    Args:
+        settings: how to learn.
+        machine: the learner's.
+        values: before.
+        here: place, state of the machine and action before the step.
+        there: place after it.
+        after: as `advanced` gave them.
+    """
+    place, now, action = here
+    state, worth = after
+    goal = worth + settings.discount * values[there].max(-1)[state]
+    old = values[place, :, action]
+    learns = ~machine.ended & ~machine.ended[now]
+    if not settings.counterfactual:
+        learns &= jnp.arange(len(old)) == now
+    new = jnp.where(learns, old + settings.rate * (goal - old), old)
+    return values.at[place, :, action].set(new)
+
+
+def explored(settings: Learning, step: Int[Array, ""], steps: int) -> Float[Array, ""]:
+    """Share of random actions after some of all steps."""
+    first, last = settings.explore
+    return last + (first - last) * jnp.exp(-jnp.log(10.0) * step / steps)
+
+
+def restarted(
+    settings: Learning, machines: Moves, starts: Int[Array, "M ..."], learners: Learners
+) -> Learners:
+    """New episodes: for all once all are at their end, else for those who failed."""
+    ended = jnp.take_along_axis(machines.ended, learners.state[:, None], 1)[:, 0]
+    failed = jnp.take_along_axis(machines.failed, learners.state[:, None], 1)[:, 0]
+    gone = learners.gone + 1
+    over = ended.all() | (gone >= settings.episode)
+    again = over | failed
+    mask = again.reshape(again.shape + (1,) * (starts.ndim - 1))
+    return dataclasses.replace(
+        learners,
+        cell=jnp.where(mask, starts, learners.cell),
+        state=jnp.where(again, machines.start, learners.state),
+        gone=jnp.where(over, 0, gone),
+    )
+
+
+Noise = Float[Array, "..."]
+Train = Callable[[Learners, Noise, Array], Learners]
+"""(trial, uniform numbers, share of random actions) -> trial after a step."""
+
+
+def apart(settings: Learning, world: Tables) -> tuple[Train, int]:
+    """Each agent for itself: a step of a trial, and how many numbers each agent draws for it."""
+    alone, rules = world.alone, len(world.alone.event)
+
+    def one(
+        machine: Moves, agent: Any, values: Array, cell: Array, state: Array, noise: Array, e: Array
+    ) -> tuple[Array, Array, Array]:
+        move, opened, at, before, chance = agent
+        picked = drawn(values[cell, state], settings.sharpness, noise[2])
+        at_random = (noise[1] * len(ACTIONS)).astype(jnp.int32)
+        action = jnp.where(noise[0] < e, at_random, picked)
+        there = move[opened[state], cell, astray(action, noise[3])]
+        fired = [at[r, there] & before[r, cell] & (noise[4 + r] < chance[r]) for r in range(rules)]
+        after = advanced(machine, alone.event, fired)
+        idle = machine.ended[state]
+        values = updated(settings, machine, values, (cell, state, action), there, after)
+        return values, jnp.where(idle, cell, there), jnp.where(idle, state, after[0][state])
+
+    def step(learners: Learners, noise: Noise, explore: Array) -> Learners:
+        agent = world.move, world.local_open, alone.at, alone.before, alone.chance
+        values, cell, state = jax.vmap(one, (0, 0, 0, 0, 0, 0, None))(
+            world.agents, agent, learners.values, learners.cell, learners.state, noise, explore
+        )
+        after = Learners(values, cell, state, learners.gone)
+        return restarted(settings, world.agents, world.starts, after)
+
+    return step, 4 + rules
+
+
+def together(settings: Learning, world: Tables) -> tuple[Train, int]:
+    """The whole team as one learner: a step of a trial, and how many numbers it draws."""
+    machine, agents, cells = team_machine(world), world.num_agents, world.cells
+
+    def step(learners: Learners, noise: Noise, explore: Array) -> Learners:
+        number, values = noise[0], learners.values[0]
+        cell, state = learners.cell[0], learners.state[0]
+        place = joint(cell, cells)
+        picked = split(
+            drawn(values[place, state], settings.sharpness, number[1]), len(ACTIONS), agents
+        )
+        at_random = (number[2 : 2 + agents] * len(ACTIONS)).astype(jnp.int32)
+        actions = jnp.where(number[0] < explore, at_random, picked)
+        taken = astray(actions, number[2 + agents : 2 + 2 * agents])
+        there = world.move[jnp.arange(agents), world.team_open[:, state], cell, taken]
+        fired = happened(world, cell, there, number[-1])
+        after = advanced(machine, world.rules.event, fired)
+        action = joint(actions, len(ACTIONS))
+        values = updated(
+            settings, machine, values, (place, state, action), joint(there, cells), after
+        )
+        now = Learners(values[None], there[None], after[0][state][None], learners.gone)
+        return restarted(settings, world.team, world.starts[None], now)
+
+    return step, 3 + 2 * agents
+
+
+def team_machine(world: Tables) -> Moves:
+    """The one machine of the team."""
+    return jax.tree.map(lambda x: x[0], world.team)

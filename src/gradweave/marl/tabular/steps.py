@@ -1,0 +1,71 @@
+"""Parts of a step that training, tests and games share: actions, events, machines.
+
+Source: Neary et al. 2021 (2007.01962).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from gradweave.marl.tabular.tables import Moves, Tables
+from gradweave.marl.worlds.grid import STAY
+from gradweave.marl.worlds.world import SLIP
+
+
+def drawn(
+    values: Float[Array, "*B N"], sharpness: float, number: Float[Array, "*B"]
+) -> Int[Array, "*B"]:
+    """An action by Boltzmann's probabilities, from a uniform number."""
+    upto = jnp.cumsum(jax.nn.softmax(values * sharpness), -1)
+    return jnp.minimum((upto < number[..., None]).sum(-1), values.shape[-1] - 1)
+
+
+def astray(action: Int[Array, "*B"], number: Float[Array, "*B"]) -> Int[Array, "*B"]:
+    """The action that is really taken, from a uniform number: now and then a quarter turn off."""
+    turned = jnp.where(number < 1.0 - SLIP / 2, action + 1, action + 3) % 4
+    return jnp.where((number < 1.0 - SLIP) | (action == STAY), action, turned)
+
+
+def advanced(
+    machine: Moves, events: tuple[int, ...], fired: list[Bool[Array, ""]]
+) -> tuple[Int[Array, " U"], Float[Array, " U"]]:
+    """Where each state of one machine is after a step's events, and what they were worth."""
+    state = jnp.arange(machine.next.shape[0])
+    worth = jnp.zeros(state.shape)
+    for event, happened in zip(events, fired, strict=True):
+        worth += jnp.where(happened, machine.reward[state, event], 0.0)
+        state = jnp.where(happened, machine.next[state, event], state)
+    return state, worth
+
+
+def happened(
+    world: Tables, before: Int[Array, " A"], cells: Int[Array, " A"], coin: Array
+) -> list[Bool[Array, ""]]:
+    """[R] which of the rules' events a step of the whole team causes."""
+    rules, agents = world.rules, jnp.arange(world.num_agents)
+    fired = rules.at[:, agents, cells].all(1) & rules.before[:, agents, before].all(1)
+    fired &= (rules.low <= coin) & (coin < rules.high)
+    return [fired[rule] for rule in range(len(rules.event))]
+
+
+def moving(machines: Moves, state: Int[Array, " A"], event: int) -> Bool[Array, " A"]:
+    """Whom an event moves: those who hear it, where all of these have a move for it."""
+    index = jnp.arange(state.shape[0])
+    hears = machines.hears[:, event]
+    ready = machines.may[index, state, event] & ~machines.ended[index, state]
+    return hears & (ready | ~hears).all()
+
+
+def joint(cells: Int[Array, "*B A"], base: int) -> Int[Array, "*B"]:
+    """Several agents' cells or actions as one number."""
+    number = jnp.zeros(cells.shape[:-1], jnp.int32)
+    for agent in range(cells.shape[-1]):
+        number = number * base + cells[..., agent]
+    return number
+
+
+def split(number: Int[Array, ""], base: int, agents: int) -> Int[Array, " A"]:
+    """Several agents' actions from one number."""
+    powers = np.array([base**place for place in reversed(range(agents))], np.int32)
+    return number // powers % base
