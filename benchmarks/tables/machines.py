@@ -94,3 +94,25 @@ def machines_gossip() -> str:
         "final", "sent by a team",
     ]  # fmt: skip
     return sourced_table(result, head, lines)
+
+
+def machines_deep() -> str:
+    result = load("machines")
+    lines = [
+        [
+            row["algorithm"],
+            "yes" if row["machine"] else "no",
+            f"{row['steps']:,}",
+            ", ".join(f"{value:.2f}" for value in row["return"]),
+            f"{row['length']:.1f}",
+            f"{row['random']:.2f}",
+            row["how"],
+        ]
+        for part in ("deep_iql", "deep_ippo", "deep_qmix")
+        for row in result.get(part, [])
+    ]
+    head = [
+        "generator by", "machine", "steps", "return of each seed", "steps of an episode (of 200)",
+        "at random", "actions",
+    ]  # fmt: skip
+    return sourced_table(result, head, lines)

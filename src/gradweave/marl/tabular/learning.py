@@ -129,6 +129,20 @@ def _block(
     """One episode's worth of steps for all trials, then a test; compiled once."""
     step, numbers = (together if central else apart)(settings, arrays)
     learners = 1 if central else arrays.num_agents
+    averages = weights is not None and settings.average_every
+
+    def advance(trials: Learners, now: tuple[Array, Array]) -> tuple[Learners, None]:
+        noise, gone = now
+        trials = step(trials, noise, explored(settings, gone, steps))
+        return trials, None
+
+    def side_by_side(trials: Learners, now: tuple[Array, Array]) -> tuple[Learners, None]:
+        trials, _ = jax.vmap(advance, (0, (0, None)))(trials, now)
+        if weights is None or not averages:
+            return trials, None
+        due = (now[1] + 1) % settings.average_every == 0
+        values = jax.lax.cond(due, _averaged(weights), lambda x: x, trials.values)
+        return dataclasses.replace(trials, values=values), None
 
     @functools.partial(jax.jit, donate_argnums=0)
     def block(trials: Learners, key: PRNGKeyArray, number: Array) -> tuple[Learners, Array]:
@@ -136,18 +150,11 @@ def _block(
         many = trials.gone.shape[0]
         noise = jax.random.uniform(training, (settings.episode, many, learners, numbers))
         done = number * settings.episode + jnp.arange(settings.episode)
-
-        def one(trials: Learners, now: tuple[Array, Array]) -> tuple[Learners, None]:
-            noise, gone = now
-            explore = explored(settings, gone, steps)
-            trials = jax.vmap(step, (0, 0, None))(trials, noise, explore)
-            if weights is None or not settings.average_every:
-                return trials, None
-            due = (gone + 1) % settings.average_every == 0
-            values = jax.lax.cond(due, _averaged(weights), lambda x: x, trials.values)
-            return dataclasses.replace(trials, values=values), None
-
-        trials, _ = jax.lax.scan(one, trials, (noise, done))
+        if central:  # one after the other: XLA would copy all large tables in every step
+            each = trials, jnp.moveaxis(noise, 1, 0)
+            trials = jax.lax.map(lambda x: jax.lax.scan(advance, x[0], (x[1], done))[0], each)
+        else:
+            trials, _ = jax.lax.scan(side_by_side, trials, (noise, done))
         return trials, tested(settings, arrays, central, trials.values, testing)
 
     return block
