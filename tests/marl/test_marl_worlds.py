@@ -95,7 +95,7 @@ def test_every_world_is_divided_rightly(name: str):
 
 
 def learned(world: World, causal: bool, **options: object) -> np.ndarray:
-    return learn(world, steps=8_000, trials=6, causal=causal, **options)[0].taken  # type: ignore[arg-type]
+    return learn(world, steps=6_000, trials=4, causal=causal, **options)[0].taken  # type: ignore[arg-type]
 
 
 def test_causal_knowledge_makes_learning_quicker():
@@ -109,14 +109,14 @@ def test_averaging_counts_its_bytes_and_needs_whole_groups():
     from gradweave.aggregate import MixingMatrix
 
     weights = MixingMatrix.ring(4).weights[0]
-    settings = Learning(average_every=500)
+    settings = Learning(average_every=100, episode=200)
     curve, tables = learn(
-        catalogue.generator(), steps=2000, trials=4, settings=settings, weights=weights
+        catalogue.generator(), steps=400, trials=4, settings=settings, weights=weights
     )
     assert curve.sent_bytes == 4 * 4 * 2 * tables[0].nbytes
     same, _ = learn(
         catalogue.generator(),
-        steps=2000,
+        steps=400,
         trials=4,
         settings=settings,
         weights=np.full((4, 4), 0.25),
