@@ -72,7 +72,7 @@ def machines_rendezvous() -> str:
         lines.append(
             [str(agents), _number(apart["solved_after"]), _number(apart["final_steps"]), as_one]
         )
-    head = ["agents", "apart: solved after", "steps to the end then", "as one: solved after"]
+    head = ["agents", "apart: solved after", "steps to the goals at last", "as one: solved after"]
     return sourced_table(result, head, lines)
 
 
