@@ -35,7 +35,7 @@ from gradweave.marl.learners import algorithms
 from gradweave.marl.learners.ppo import PPOLearner, PPOState
 from gradweave.marl.program import AT_ONCE, Program
 
-GAME, SEEDS, STEPS, RESPONSE_STEPS, EPISODES = "MPE_simple_tag_v3", 4, 1_000_000, 400_000, 1024
+GAME, SEEDS, STEPS, RESPONSE_STEPS, EPISODES = "MPE_simple_tag_v3", 3, 300_000, 150_000, 512
 SIDES = ("pursuers", "evader")
 
 

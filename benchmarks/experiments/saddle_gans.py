@@ -8,8 +8,8 @@ the squared slope of the discriminator at real samples. A worker draws 64 sample
 each operator call. One communication an iteration. Rates fall to a twentieth along a cosine, from
 0.002 with Adam's steps and 0.05 without.
 
-`circle` is the 8 Gaussians. `grid` is the 25: as above, and with what `GRIDS` changes, one at a
-time and all at once, beside a single worker that sees all modes and draws as many samples. Parts
+`circle` is the 8 Gaussians. `grid` is the 25: as above with two seeds, and with what `GRIDS`
+changes with one, beside a single worker that sees all modes and draws as many samples. Parts
 that are not named are kept as they were recorded, and so are runs of `grid` that are there.
 
 Judged by 2,000 samples of the workers' mean generator: a mode is covered where 1 % of them come
@@ -67,7 +67,7 @@ GRIDS = {
     "as above": PLAIN,
     "wider, 8 latent numbers": Setting(hidden=128, latent=8),
     "sharper discriminator": Setting(scale=4.0, penalty=0.01),
-    "four times as long": Setting(iterations=16_000),
+    "that, and 2.5 times as long": Setting(scale=4.0, penalty=0.01, iterations=10_000),
 }
 METHODS = {
     "gradient descent–ascent": (saddle.GradientDescentAscent, 0.05),
@@ -180,7 +180,8 @@ def grid(result: dict[str, Any]) -> None:
     for what, (setting, mixing) in cases.items():
         if what in there:
             continue
-        pictures.append({"what": what, **trained(TRACKED, GRID, mixing, FEW_SEEDS, setting)})
+        seeds = FEW_SEEDS if setting == PLAIN else FEW_SEEDS[:1]
+        pictures.append({"what": what, **trained(TRACKED, GRID, mixing, seeds, setting)})
         result["grid"].append(without_samples(pictures[-1]))
         write(result)
     if pictures:

@@ -7,28 +7,29 @@ from record import load
 
 def saddle_digits() -> str:
     result = load("saddle_digits")
-    runs = list(dict.fromkeys(row["run"] for row in result["rows"]))
+    by_run: dict[tuple[str, float], list[dict]] = {}
+    for row in result["rows"]:
+        by_run.setdefault((row["run"], row["rate"]), []).append(row)
 
-    def mean(run: str, what: str) -> float:
-        return float(np.mean([row[what] for row in result["rows"] if row["run"] == run]))
+    def mean(rows: list[dict], what: str) -> float:
+        return float(np.mean([row[what] for row in rows]))
 
-    lines = []
-    for run in runs:
-        each = [row for row in result["rows"] if row["run"] == run]
-        distances = sorted(row["frechet"] for row in each)
-        lines.append(
-            [
-                run,
-                str(len(each)),
-                f"{mean(run, 'frechet'):.1f} ({distances[0]:.1f} to {distances[-1]:.1f})",
-                f"{mean(run, 'frechet') / mean(runs[0], 'frechet'):.2f}",
-                f"{mean(run, 'precision'):.2f}",
-                f"{mean(run, 'recall'):.2f}",
-                f"{each[0]['bytes'] / 2**20:,.0f}",
-            ]
-        )
+    alone = min(mean(rows, "frechet") for (run, _), rows in by_run.items() if run == "one worker")
+    lines = [
+        [
+            run,
+            f"{rate:g}",
+            str(len(rows)),
+            f"{mean(rows, 'frechet'):.2f}",
+            f"{mean(rows, 'frechet') / alone:.2f}",
+            f"{mean(rows, 'precision'):.2f}",
+            f"{mean(rows, 'recall'):.2f}",
+            f"{rows[0]['bytes'] / 2**20:,.0f}",
+        ]
+        for (run, rate), rows in sorted(by_run.items(), key=lambda item: item[0][0] != "one worker")
+    ]
     head = [
-        "workers", "seeds", "Fréchet distance", "of one worker's", "precision", "recall",
-        "MiB sent by a worker",
+        "workers", "rate", "seeds", "Fréchet distance", "of one worker's best", "precision",
+        "recall", "MiB sent by a worker",
     ]  # fmt: skip
     return sourced_table(result, head, lines)
