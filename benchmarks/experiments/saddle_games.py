@@ -1,6 +1,6 @@
 """Two opposed teams: extra-gradient in place of simultaneous updates, judged against each other.
 
-    python benchmarks/experiments/saddle_games.py
+    python benchmarks/experiments/saddle_games.py [--responses]
 
 `MPE_simple_tag_v3`: three pursuers, who get 10 for each touch, and one evader, who loses them and
 is held within bounds. Each team has its own parameters and learns by PPO, as by `gradweave train
@@ -10,10 +10,11 @@ z + Δ(z), too, and makes z + Δ(z + Δ(z)) of z. It has half the updates, so th
 many steps.
 
 Cross-play: the mean return of pursuers of each way and seed against evaders of each way and seed.
-Exploitability: how much more a team earns that goes on learning while the other stands still. A
-best response is longer than this, so that these are lower bounds.
+With `--responses` also how much more a team earns that goes on learning while the other stands
+still: a lower bound of how far both are from an equilibrium, as a best response takes longer.
 """
 
+import argparse
 import dataclasses
 import sys
 import time
@@ -147,6 +148,9 @@ def rolled(parameters: Any, shift: int) -> Any:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--responses", action="store_true")
+    responses = parser.parse_args().responses
     config, environment, learner = built(STEPS)
     result: dict[str, Any] = {"ways": [], "cross_play": [], "exploited": []}
     policies = {}
@@ -160,6 +164,14 @@ def main() -> None:
         write(result)
     result["cross_play"] = cross_play(learner, environment, policies)
     write(result)
+    if responses:
+        exploit(learner, environment, policies, result)
+
+
+def exploit(
+    learner: PPOLearner, environment: Any, policies: dict[str, Any], result: dict[str, Any]
+) -> None:
+    """Adds what each side gains by going on alone."""
     response, _, answering = built(RESPONSE_STEPS)
     for name, parameters in policies.items():
         before = returns(learner, environment, parameters)

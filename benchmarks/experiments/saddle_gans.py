@@ -65,9 +65,9 @@ class Setting:
 PLAIN = Setting()
 GRIDS = {
     "as above": PLAIN,
-    "wider, 8 latent numbers": Setting(hidden=128, latent=8),
     "sharper discriminator": Setting(scale=4.0, penalty=0.01),
-    "that, and 2.5 times as long": Setting(scale=4.0, penalty=0.01, iterations=10_000),
+    "wider, 8 latent numbers": Setting(hidden=128, latent=8),
+    "sharper, and 2.5 times as long": Setting(scale=4.0, penalty=0.01, iterations=10_000),
 }
 METHODS = {
     "gradient descent–ascent": (saddle.GradientDescentAscent, 0.05),
