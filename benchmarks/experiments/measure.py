@@ -165,7 +165,7 @@ def on(truth: gw.Topology, schedule: gw.Schedule) -> gw.Schedule:
 
 
 def chosen(topology: gw.Topology) -> gw.Schedule:
-    solution = gw.solve(topology, objective="seconds", gradient_bytes=SIZE, time_limit=40)
+    solution = gw.solve(topology, objective="seconds", gradient_bytes=SIZE, time_limit=15)
     return solution.schedule
 
 
