@@ -39,7 +39,7 @@ PRIVATE = 0.9
 """Share of the sum of its pairs' rates that a node with a link for each pair sends at once."""
 AGREE = 0.05
 """Rates of a pair in two different loads that are as near as this, as a fraction, are its own."""
-FEWEST_TOURNAMENTS = 2
+FEWEST_TOURNAMENTS = 3
 ENOUGH_ROUNDS = 30
 """In small networks a shared link is idle in many rounds: as many tournaments as have these."""
 
@@ -94,28 +94,28 @@ class _Explorer:
         self._measure, self._tell = measure, tell
         self._flows: dict[Flow, list[Rate]] = {}
         self._servers = 0
-        self._paired: list[tuple[tuple[int, int], Rate]] = []
-        """Rates of the last tournaments."""
+        self._paired: dict[tuple[int, int], list[Rate]] = {}
+        """Rates of the last tournaments, by ordered pair."""
 
     def explore(self, servers: int) -> Findings:
         self._servers = servers
         nodes = [_nothing(rank) for rank in range(servers)]
         self._tell(f"pairs of {servers} servers in tournaments")
-        slowest = self._tournaments(nodes)
+        paired = self._tournaments(nodes)
         if servers == 2:
-            links = {pair: slowest[pair] for pair in ((0, 1), (1, 0))}
+            links = {pair: paired[pair] for pair in ((0, 1), (1, 0))}
             return Findings(tuple(nodes), links, self._flows)
         self._tell("each server to all others, and from all others")
         nodes = self._fans(servers)
-        while len(groups := clusters(_nearness(nodes, slowest))) < len(nodes) and len(groups) > 1:
+        while len(groups := clusters(_nearness(nodes, paired))) < len(nodes) and len(groups) > 1:
             self._tell(f"{len(groups)} groups: what each shares")
             nodes = self._grouped(nodes, groups)
-            slowest = self._tournaments(nodes)
+            paired = self._tournaments(nodes)
             nodes = self._raised(nodes)
         if len(groups) == 1:
             return Findings(tuple(nodes), {}, self._flows)
         self._tell(f"links between {len(nodes)} groups that share none")
-        return Findings(tuple(nodes), self._links(nodes, slowest), self._flows)
+        return Findings(tuple(nodes), self._links(nodes, paired), self._flows)
 
     def _run(self, slots: Sequence[Slot]) -> list[list[Rate]]:
         rates = self._measure(slots)
@@ -125,9 +125,11 @@ class _Explorer:
         return rates
 
     def _tournaments(self, nodes: Sequence[Group]) -> dict[tuple[int, int], Rate]:
-        """The slowest rate of each ordered pair of groups while all others are paired too."""
-        slowest: dict[tuple[int, int], Rate] = {}
-        self._paired = []
+        """The rate of each ordered pair of groups while all others are paired too.
+
+        The median of the tournaments, the lower of two: in one of them others may leave to the pair
+        what they share, and in another a busy processor may hold it up.
+        """
         rounds = [
             pairs
             for seed in range(tournaments(len(nodes)))
@@ -138,14 +140,15 @@ class _Explorer:
             for both in map(both_ways, rounds)
         ]
         slots = [list(itertools.chain(*by_pair.values())) for by_pair in flows]
+        self._paired = {}
         for by_pair, rates in zip(flows, self._run(slots), strict=True):
             left = iter(rates)
             for pair, some in by_pair.items():
-                rate = total([next(left) for _ in some])
-                self._paired.append((pair, rate))
-                known = slowest.get(pair, rate)
-                slowest[pair] = rate if rate.bytes_per_s < known.bytes_per_s else known
-        return slowest
+                self._paired.setdefault(pair, []).append(total([next(left) for _ in some]))
+        return {
+            pair: sorted(rates, key=_speed)[(len(rates) - 1) // 2]
+            for pair, rates in self._paired.items()
+        }
 
     def _fans(self, servers: int) -> list[Group]:
         """Every server with what it sends to all others at once, and receives from them."""
@@ -165,9 +168,9 @@ class _Explorer:
         """
         sent: dict[int, list[Rate]] = {place: [] for place in range(len(nodes))}
         received: dict[int, list[Rate]] = {place: [] for place in range(len(nodes))}
-        for (a, b), rate in self._paired:
-            sent[a].append(rate)
-            received[b].append(rate)
+        for (a, b), rates in self._paired.items():
+            sent[a] += rates
+            received[b] += rates
         return [
             dataclasses.replace(
                 node,
@@ -194,12 +197,12 @@ class _Explorer:
         return grouped
 
     def _links(
-        self, nodes: Sequence[Group], slowest: dict[tuple[int, int], Rate]
+        self, nodes: Sequence[Group], paired: dict[tuple[int, int], Rate]
     ) -> dict[tuple[int, int], Rate]:
         """The rate of each ordered pair of groups by itself, unless two loads agree on it."""
         links: dict[tuple[int, int], Rate] = {}
         alone = []
-        for pair, rate in slowest.items():
+        for pair, rate in paired.items():
             known = self._under_fans(nodes, pair)
             if known is not None and _agree(rate, known):
                 links[pair] = rate if rate.bytes_per_s > known.bytes_per_s else known
@@ -207,7 +210,7 @@ class _Explorer:
                 alone.append(pair)
         slots = [between(nodes[a].members, nodes[b].members) for a, b in alone]
         for pair, rates in zip(alone, self._run(slots), strict=True):
-            links[pair] = total(rates)
+            links[pair] = max(total(rates), paired[pair], key=_speed)
         return links
 
     def _under_fans(self, nodes: Sequence[Group], pair: tuple[int, int]) -> Rate | None:
@@ -217,13 +220,13 @@ class _Explorer:
         flow = nodes[pair[0]].members[0], nodes[pair[1]].members[0]
         before = tournaments(self._servers)
         rates = self._flows[flow][before : before + 2]
-        return max(rates, key=lambda rate: rate.bytes_per_s)
+        return max(rates, key=_speed)
 
 
-def _nearness(nodes: Sequence[Group], slowest: dict[tuple[int, int], Rate]) -> NDArray[np.float64]:
+def _nearness(nodes: Sequence[Group], paired: dict[tuple[int, int], Rate]) -> NDArray[np.float64]:
     """[G, G] rate of each pair over that of the slower of its own links, both ways, up to 1."""
     near = np.eye(len(nodes))
-    for (a, b), rate in slowest.items():
+    for (a, b), rate in paired.items():
         own = min(nodes[a].out.bytes_per_s, nodes[b].into.bytes_per_s)
         near[a, b] = min(rate.bytes_per_s / own, 1.0) if own > 0 else 0.0
     return (near + near.T) / 2
@@ -274,8 +277,12 @@ def _mixed(groups: Sequence[Sequence[int]]) -> list[int]:
 
 def _at_least(rate: Rate, others: Sequence[Rate]) -> Rate:
     """The rate, or the third fastest of others where that is faster."""
-    ordered = sorted([rate, *others], key=lambda one: -one.bytes_per_s)
-    return max(rate, ordered[min(2, len(ordered) - 1)], key=lambda one: one.bytes_per_s)
+    ordered = sorted([rate, *others], key=_speed, reverse=True)
+    return max(rate, ordered[min(2, len(ordered) - 1)], key=_speed)
+
+
+def _speed(rate: Rate) -> float:
+    return rate.bytes_per_s
 
 
 def _agree(one: Rate, other: Rate) -> bool:
