@@ -232,10 +232,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lab", action="store_true", help="run both schedules in the lab, too")
     parser.add_argument("--only", type=int, help="number of the network, for a process of its own")
+    parser.add_argument("--finish", action="store_true", help="record the networks that are kept")
     asked = parser.parse_args()
     for number, make in enumerate(NETWORKS):
         truth = make()
-        if any(one["network"] == truth.name for one in kept()):
+        if asked.finish or any(one["network"] == truth.name for one in kept()):
             continue
         if asked.only is None:  # a fresh process has none of the last one's threads
             again = [sys.executable, __file__, "--only", str(number), *["--lab"] * asked.lab]

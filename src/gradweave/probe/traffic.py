@@ -1,11 +1,9 @@
 """What is sent to measure a network: slots of flows, tournaments of pairs, and the rates found."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 Flow = tuple[int, int]
 """Ranks of a sender and of its receiver."""
@@ -86,18 +84,14 @@ def rate_of(
         The rate, by all arrivals where fewer than three are within the window, and the number of
         arrivals that it is from.
     """
-    within = [at for at in arrivals if begin <= at <= end]
-    at = np.array(within if len(within) >= PARTS else arrivals, np.float64)
-    if len(at) < 2 or at[-1] <= at[0]:
-        return Rate(float("nan"), (float("nan"),) * PARTS), len(at)
-    cuts = np.linspace(0, len(at) - 1, PARTS + 1).round().astype(int)
-    parts = tuple(_over(at[a : b + 1], chunk_bytes) for a, b in itertools.pairwise(cuts))
-    whole = _over(at, chunk_bytes)
-    return Rate(whole, tuple(whole if np.isnan(part) else part for part in parts)), len(at)
-
-
-def _over(at: NDArray[np.float64], chunk_bytes: int) -> float:
-    """Bytes per second of the chunks after the first."""
-    if len(at) < 2 or at[-1] <= at[0]:
-        return float("nan")
-    return float((len(at) - 1) * chunk_bytes / (at[-1] - at[0]))
+    at = np.array(arrivals, np.float64)
+    count = int(((at >= begin) & (at <= end)).sum())
+    if count < PARTS:
+        count, begin, end = len(at), at[0], at[-1]
+    if len(at) < 2 or end <= begin:
+        return Rate(float("nan"), (float("nan"),) * PARTS), count
+    # Between arrivals as if bytes came evenly: flows that take turns add up to what all bring.
+    cuts = np.linspace(begin, end, PARTS + 1)
+    arrived = np.interp(cuts, at, np.arange(len(at))) * chunk_bytes
+    parts = np.diff(arrived) / np.diff(cuts)
+    return Rate(float(parts.mean()), tuple(parts.tolist())), count
