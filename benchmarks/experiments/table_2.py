@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from record import RESULTS, record
 
-from gradweave.cli.compare import SCHEDULERS, strategies_of
+from gradweave.cli.verbs.compare import SCHEDULERS, strategies_of
 from gradweave.report import TABLE_2, compare, comparison_chart
 from gradweave.report.paper import PAPER_LEARNED
 

@@ -157,7 +157,7 @@ def test_compare_refuses_a_file_for_its_directory(refused, here):
 
 
 def test_compare_finds_the_last_networks_fault_before_the_first_ones_work(refused, monkeypatch):
-    ran = "gradweave.cli.compare.compare_rounds"
+    ran = "gradweave.cli.verbs.compare.compare_rounds"
     monkeypatch.setattr(ran, lambda *_, **__: pytest.fail("it ran"))
     assert "unknown family" in refused("compare", "ring:3", "nocube:3", "--output", "table")
 

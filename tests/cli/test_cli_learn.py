@@ -129,7 +129,7 @@ def test_it_goes_on_by_itself_and_says_so(gradweave, config, here, stands_still,
 
 
 def test_progress_tells_the_agent_and_the_time_left(gradweave, config, stands_still, monkeypatch):
-    from gradweave.cli import learn
+    from gradweave.cli.verbs import learn
 
     told = []
 

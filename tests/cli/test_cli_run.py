@@ -286,7 +286,7 @@ def test_what_it_says(gradweave, here, files, monkeypatch):
 
 def test_it_does_not_import_what_it_starts():
     program = (
-        "import sys, gradweave.cli.run\n"
+        "import sys, gradweave.cli.verbs.run\n"
         "print(sorted({'jax', 'torch', 'mpi4py'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

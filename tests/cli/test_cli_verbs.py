@@ -414,7 +414,7 @@ def test_the_table_shows_the_papers_figures_and_marks_those_that_do_not_reproduc
 
 def test_all_files_of_a_comparison_agree(gradweave, here, monkeypatch):
     drawn = []
-    from gradweave.cli import compare as module
+    from gradweave.cli.verbs import compare as module
 
     chart = module.comparison_chart
     monkeypatch.setattr(

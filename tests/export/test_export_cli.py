@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gradweave.cli.export import export
+from gradweave.cli.verbs.export import export
 from gradweave.errors import FileError, OptionError, ScheduleError
 from gradweave.export import to_chakra_et, to_msccl_xml, to_mscclpp_json
 from tests.export.cases import schedule

@@ -1,1 +1,1 @@
-"""The command line: one file a verb, each thin."""
+"""The command line: what its verbs share, and the verbs."""

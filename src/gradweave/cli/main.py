@@ -9,20 +9,20 @@ from typing import TextIO
 import click
 
 import gradweave
-from gradweave.cli.compare import compare
 from gradweave.cli.console import printable, spoken_warnings
-from gradweave.cli.evaluate import evaluate
-from gradweave.cli.export import export
-from gradweave.cli.lab import lab
-from gradweave.cli.learn import learn
-from gradweave.cli.machine import machine
-from gradweave.cli.measure import measure
-from gradweave.cli.place import place_verb
-from gradweave.cli.run import run
-from gradweave.cli.schedule import schedule
-from gradweave.cli.show import show
-from gradweave.cli.train import train
-from gradweave.cli.verify import verify
+from gradweave.cli.verbs.compare import compare
+from gradweave.cli.verbs.evaluate import evaluate
+from gradweave.cli.verbs.export import export
+from gradweave.cli.verbs.lab import lab
+from gradweave.cli.verbs.learn import learn
+from gradweave.cli.verbs.machine import machine
+from gradweave.cli.verbs.measure import measure
+from gradweave.cli.verbs.place import place_verb
+from gradweave.cli.verbs.run import run
+from gradweave.cli.verbs.schedule import schedule
+from gradweave.cli.verbs.show import show
+from gradweave.cli.verbs.train import train
+from gradweave.cli.verbs.verify import verify
 from gradweave.errors import BAD_INPUT, INTERRUPTED, SUCCESS, GradweaveError, exit_status
 
 

@@ -8,13 +8,13 @@ import click
 
 from gradweave import lazy
 from gradweave.cli.console import Progress, complain, note, print_json, print_lines
-from gradweave.cli.evaluate import (
+from gradweave.cli.options import json_option, positive, writable, writable_folder
+from gradweave.cli.verbs.evaluate import (
     NEEDED,
     episodes_option,
     lines_of,
     render_option,
 )
-from gradweave.cli.options import json_option, positive, writable, writable_folder
 from gradweave.training.pace import duration
 
 
