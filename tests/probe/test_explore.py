@@ -157,6 +157,8 @@ def test_rates_are_of_what_arrives_within_the_slot():
     rate, count = rate_of(arrivals, 1000, begin=1.0, end=2.0)
     assert rate.bytes_per_s == pytest.approx(1e5, rel=0.02) and count == 100
     assert rate.spread_bytes_per_s < 5e3
+    late = np.arange(1.5, 2.0, 0.01).tolist()
+    assert rate_of(late, 1000, begin=1.0, end=2.0)[0].bytes_per_s == pytest.approx(1e5, rel=0.02)
     assert np.isnan(rate_of([1.0], 1000, 0.0, 2.0)[0].bytes_per_s)
 
 

@@ -88,6 +88,8 @@ def rate_of(
     count = int(((at >= begin) & (at <= end)).sum())
     if count < PARTS:
         count, begin, end = len(at), at[0], at[-1]
+    # A busy processor may let a flow begin late or end early, which does not make its link slow.
+    begin, end = max(begin, at[0]), min(end, at[-1])
     if len(at) < 2 or end <= begin:
         return Rate(float("nan"), (float("nan"),) * PARTS), count
     # Between arrivals as if bytes came evenly: flows that take turns add up to what all bring.
