@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gradweave.placement.scheduled import ScheduledCost
 
 FORMAT, VERSION = "gradweave-placement", 1
-_ROUNDING = 1e-9
+_ROUNDING = 1e-7
+"""Relative: the bound's prices are whole nanoseconds, one for each device."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
