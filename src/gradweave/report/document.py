@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import html
 import re
 from collections.abc import Mapping
 from importlib.resources import files
@@ -42,3 +43,27 @@ def template(name: str) -> str:
 def filled(name: str, parts: Mapping[str, str]) -> str:
     """A page's template with its parts, of which none is looked into for others."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template(name))
+
+
+def static_page(kind: str, kicker: str, title: str, summary: str, body: str, style: str) -> str:
+    """A self-contained page without scripts.
+
+    Args:
+        kind: class of its main element.
+        kicker: what kind of page it is, in words, above the title.
+        title: as text; the other parts are HTML.
+        summary: below the title.
+        body: the rest.
+        style: beside that of all pages.
+    """
+    style = template("page.css") + style
+    parts = {
+        "policy": security_policy("", style),
+        "style": style,
+        "kind": kind,
+        "kicker": kicker,
+        "title": html.escape(title),
+        "summary": summary,
+        "body": body,
+    }
+    return ascii_only(filled("static.html", parts))

@@ -10,7 +10,7 @@ import numpy as np
 from gradweave.atomic import atomic_write
 from gradweave.automata.machine import NO_MOVE, Machine
 from gradweave.errors import OptionError
-from gradweave.report.document import ascii_only, security_policy, template
+from gradweave.report.document import static_page
 
 MOST_DRAWN = 200
 """States that a drawing takes."""
@@ -74,17 +74,9 @@ def machine_page(machines: Sequence[tuple[str, Machine]], title: str, facts: str
         title: of the page.
         facts: a line below it.
     """
-    style = template("page.css") + _STYLE
     bodies = "".join(f"<h2>{html.escape(head)}</h2>{svg(machine)}" for head, machine in machines)
-    return ascii_only(
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{security_policy("", style)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f"<title>{html.escape(title)}</title><style>{style}</style></head><body>"
-        f'<header id="head"><p class="kicker">reward machine</p><h1>{html.escape(title)}</h1>'
-        f'<p class="hint">{html.escape(facts)}</p></header><main>{bodies}</main></body></html>\n'
-    )
+    summary = f'<p class="hint">{html.escape(facts)}</p>'
+    return static_page("machines", "reward machine", title, summary, bodies, _STYLE)
 
 
 def write_machine_page(

@@ -9,7 +9,7 @@ import numpy as np
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
 from gradweave.placement import GroupSchedule, Placement, StepTime, exchange_cost, problem_for
-from gradweave.report.document import ascii_only, filled, security_policy, template
+from gradweave.report.document import static_page, template
 from gradweave.report.page import write_page
 from gradweave.report.placement_drawing import map_of, stage_colour, timeline_of
 from gradweave.topology.units import format_size
@@ -25,7 +25,6 @@ def placement_page(
         step: its step in time; left out if not given.
         links: [S] files of the groups' schedules' pages, beside this one; None where there is none.
     """
-    style = template("page.css") + template("placement.css")
     title = f"{placement.workload.name} on {placement.topology.name}"
     where = (
         "Sites, as near as their delays and bandwidths put them. A colour is a stage, so that "
@@ -42,14 +41,14 @@ def placement_page(
         sections.append(_section("Averages", "Each group's all-reduce, alone on its links: by the "
             "schedule made for them, at least, and sent directly.",
             _groups(placement, step, links)))  # fmt: skip
-    parts = {
-        "title": html.escape(title),
-        "policy": security_policy("", style),
-        "style": style,
-        "facts": _facts(placement, step),
-        "body": "\n".join(sections),
-    }
-    return ascii_only(filled("placement.html", parts))
+    return static_page(
+        "placement",
+        "Placement",
+        title,
+        f'<dl id="facts">{_facts(placement, step)}</dl>',
+        "\n".join(sections),
+        template("placement.css"),
+    )
 
 
 def write_placement_pages(
