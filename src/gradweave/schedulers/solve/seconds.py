@@ -64,7 +64,7 @@ MAX_OVERLAPPED = 100_000
 """Schedules with more transfers are not tried with overlapping stages."""
 OWN_SHARE = 1 / 3
 """Of the time left, for a strategy that tries numbers of pieces itself: it would take all."""
-ENDING = 0.05
+RESERVED = 0.05
 """Of a time limit, for strategies that end a little late, the verifier and the bound."""
 MAX_PACKED = 128
 """Servers up to which shares are looked for, where links are unequal: the programme's time grows
@@ -125,7 +125,7 @@ def solve_for_seconds(
             "of one kind"
         )
     schedulers = (*first, *schedulers)
-    deadline = math.inf if time_limit is None else started + time_limit * (1 - ENDING)
+    deadline = math.inf if time_limit is None else started + time_limit * (1 - RESERVED)
     search = _Search(topology, collective, gradient_bytes, seed, deadline, ready)
     for scheduler in schedulers:
         if search.best is not None and (clock.now() >= deadline or search.done):

@@ -101,50 +101,60 @@ def parts_of(
         source = places["source"][hop]
         own = (source == root[:, None]) | (collective != "all_gather")
         ready = np.where(own, np.array(late.ready_at_s)[source], 0.0)
+    waits = np.array([waits for _, waits, _ in rows], np.int64)
+    followers = np.array([f for each in following for f in each], np.int64)
+    first = np.column_stack([ends[:, :1] - lengths[:, :1], ends])
+    wires = places["wires"]
+    tail_s, tail_s_per_byte = _tails(
+        waits, first, followers, (wires.latency + wires.overhead)[hop], (1 / wires.rate)[hop]
+    )
     return Parts(
         topology=topology,
         root=root,
         share=share / share.sum(),
         fixed_roots=collective != "all_reduce",
         reduces=0 if collective == "all_gather" else topology.num_servers - 1,
-        trees=Trees(
-            hop=hop,
-            waits=np.array([waits for _, waits, _ in rows], np.int64),
-            following=np.array([f for each in following for f in each], np.int64),
-            first_following=np.column_stack([ends[:, :1] - lengths[:, :1], ends]),
-            ready=ready,
-            rest_s=_rest(
-                hop, following, lengths, places["wires"].latency + places["wires"].overhead
-            ),
-            rest_s_per_byte=_rest(hop, following, lengths, 1 / places["wires"].rate),
-        ),
+        trees=Trees(hop, waits, followers, first, ready, tail_s, tail_s_per_byte),
         **places,
     )
 
 
-def _rest(
-    hop: NDArray[np.int64],
-    following: list[list[int]],
-    lengths: NDArray,
-    cost: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """[parts, M] the most that a transfer and those after it, one waiting for the other, cost."""
-    rest = np.zeros(hop.shape)
-    transfers = hop.shape[1]
-    for part in range(len(hop)):
-        then = following[part * transfers : (part + 1) * transfers]
-        waits = np.bincount([t for each in then for t in each], minlength=transfers)
-        order = np.flatnonzero(waits == 0).tolist()
-        for transfer in order:
-            for t in then[transfer]:
-                waits[t] -= 1
-                if not waits[t]:
-                    order.append(t)
-        for transfer in reversed(order):
-            rest[part, transfer] = cost[hop[part, transfer]] + max(
-                (rest[part, t] for t in then[transfer]), default=0.0
-            )
-    return rest
+def waiting_order(waits: NDArray, first: NDArray, following: NDArray) -> list[int]:
+    """Transfers of a piece, each after all that it waits for.
+
+    Args:
+        waits: [M] of a part, as all three are in `Trees`.
+        first: [M+1] where those that wait for each transfer start.
+        following: these.
+    """
+    waits = waits.copy()
+    order = np.flatnonzero(waits == 0).tolist()
+    for transfer in order:
+        for then in following[first[transfer] : first[transfer + 1]].tolist():
+            waits[then] -= 1
+            if not waits[then]:
+                order.append(then)
+    return order
+
+
+def _tails(
+    waits: NDArray, first: NDArray, following: NDArray, *costs: NDArray[np.float64]
+) -> list[NDArray[np.float64]]:
+    """For each of some costs [parts, M] of a transfer, the longest path from it to the end.
+
+    Args:
+        waits: [parts, M], as the next two are in `Trees`.
+        first: [parts, M+1].
+        following: transfers.
+        costs: [parts, M] each.
+    """
+    tails = [cost.copy() for cost in costs]
+    for part in range(len(waits)):
+        for transfer in reversed(waiting_order(waits[part], first[part], following)):
+            then = following[first[part, transfer] : first[part, transfer + 1]]
+            for tail in tails:
+                tail[part, transfer] += tail[part, then].max(initial=0.0)
+    return tails
 
 
 def _paired(trees: tuple[Tree, ...]) -> list[tuple[tuple[Tree, ...], float]]:

@@ -10,9 +10,9 @@ from gradweave.compiled import kernel
 from gradweave.topology.topology import Floats, Integers
 
 ROUNDING = 1e-9
-REST = 1.5
-"""How much what must follow a transfer counts beside the urgency of its links: leaves of trees are
-left for the end, when nothing else keeps links busy."""
+TAIL = 1.5
+"""Weight of the longest path that a transfer heads, beside the urgency of its links: leaves of
+trees are left for the end, when nothing else keeps links busy."""
 FREED, ARRIVED, READY = 0, 1, 2
 """Kinds of events: a transfer's links get free, it arrives, its source gets ready."""
 
@@ -34,11 +34,11 @@ class Trees(NamedTuple):
     """[parts, M+1] where those of each transfer start."""
     ready: NDArray[np.float64]
     """[parts, M] seconds at which each transfer's source is ready."""
-    rest_s: NDArray[np.float64]
-    """[parts, M] seconds of latency and overhead of all that must follow a transfer, one after the
-    other, and of its own."""
-    rest_s_per_byte: NDArray[np.float64]
-    """[parts, M] and for each byte."""
+    tail_s: NDArray[np.float64]
+    """[parts, M] seconds of latency and overhead on the longest path from a transfer, itself
+    included, to the end of its piece."""
+    tail_s_per_byte: NDArray[np.float64]
+    """[parts, M] and for each byte of the piece."""
 
 
 class Wires(NamedTuple):
@@ -96,7 +96,7 @@ def play(
 
     At each moment at which links get free or data arrives, each such link takes, of what is ready
     and fits, the most urgent transfer: the one whose links have most left to carry, whose piece
-    comes first and which most must follow. Right because
+    comes first and which heads the longest path. Right because
     a transfer starts only when its prefixes have arrived and every link of its route has its rate
     left; it is looked at when it becomes ready and when the link that it waits for gets free. A
     piece begins when all but `window` before it have ended, so that no link has many waiting.
@@ -355,9 +355,9 @@ def _most_urgent(
             after[t], head[held] = head[held], t
         else:
             piece, transfer = divmod(t, per_piece)
-            rest = trees.rest_s[part[piece], transfer]
-            rest += size[piece] * trees.rest_s_per_byte[part[piece], transfer]
-            urgency += REST * rest - late * piece
+            tail = trees.tail_s[part[piece], transfer]
+            tail += size[piece] * trees.tail_s_per_byte[part[piece], transfer]
+            urgency += TAIL * tail - late * piece
             if held < 0 and (best < 0 or urgency > highest):
                 best, highest = t, urgency
             before = t

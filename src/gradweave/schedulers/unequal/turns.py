@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.unequal.cuts import Cut
-from gradweave.schedulers.unequal.parts import Parts
+from gradweave.schedulers.unequal.parts import Parts, waiting_order
 
 MARGIN = 2
 """Turns between the arrival of data and the transfer that needs it."""
@@ -47,15 +47,8 @@ def _periods_later(parts: Parts, turn: NDArray[np.int64], length: int) -> NDArra
     trees = parts.trees
     later = np.zeros_like(turn)
     for part, (mine, first) in enumerate(zip(turn, trees.first_following, strict=True)):
-        waits = trees.waits[part].copy()
-        ready = np.flatnonzero(waits == 0).tolist()
-        while ready:
-            transfer = ready.pop()
+        for transfer in waiting_order(trees.waits[part], first, trees.following):
             arrival = later[part, transfer] * length + mine[transfer] + MARGIN
-            for then in trees.following[first[transfer] : first[transfer + 1]].tolist():
-                soonest = -((mine[then] - arrival) // length)
-                later[part, then] = max(later[part, then], soonest)
-                waits[then] -= 1
-                if not waits[then]:
-                    ready.append(then)
+            then = trees.following[first[transfer] : first[transfer + 1]]
+            later[part, then] = np.maximum(later[part, then], -((mine[then] - arrival) // length))
     return later
