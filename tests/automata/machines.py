@@ -6,6 +6,19 @@ import numpy as np
 
 from gradweave.automata import Machine, projection
 
+GENERATOR = """
+start: begin
+final: done
+moves:
+  begin: {a: drained, c: open}
+  drained: {c: ready}
+  open: {a: ready, b: wasted}
+  wasted: {}
+  ready: {b: done}
+agents: {one: [a, c], two: [b, c]}
+causal: G(c -> N G !a)
+"""
+
 
 def random_machine(rng: np.random.Generator, states: int, events: str, share: float) -> Machine:
     """With a final state, and a move for about a share of states and events."""

@@ -27,24 +27,12 @@ from gradweave.automata import (
 )
 from gradweave.errors import FileError, GradweaveError, SpecError
 from tests.automata.machines import (
+    GENERATOR,
     brute_force,
     random_automaton,
     random_division,
     random_machine,
 )
-
-GENERATOR = """
-start: begin
-final: done
-moves:
-  begin: {a: drained, c: open}
-  drained: {c: ready}
-  open: {a: ready, b: wasted}
-  wasted: {}
-  ready: {b: done}
-agents: {one: [a, c], two: [b, c]}
-causal: G(c -> N G !a)
-"""
 
 
 @pytest.fixture

@@ -2,18 +2,7 @@
 
 import pytest
 
-GENERATOR = """
-start: begin
-final: done
-moves:
-  begin: {a: drained, c: open}
-  drained: {c: ready}
-  open: {a: ready, b: wasted}
-  wasted: {}
-  ready: {b: done}
-agents: {one: [a, c], two: [b, c]}
-causal: G(c -> N G !a)
-"""
+from tests.automata.machines import GENERATOR
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """The front door: a network and a workload in, a placement and its bound out."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from gradweave import clock
 from gradweave.errors import OptionError
 from gradweave.placement.bound.search import placement_bound
 from gradweave.placement.exchange import exchange_cost
@@ -79,7 +79,7 @@ def place(
     placer = as_placer(strategy)
     topology = as_topology(network)
     problem = problem_of(pairs_of(topology), workload, pipeline, data, memory_bytes, speed)
-    begun = time.monotonic()
+    begun = clock.now()
     progress(f"placing {problem.stages} stages of {problem.data} by {placer.name}")
     how: dict[str, Any] = {"seed": seed, "time_limit": time_limit}
     if cost == "scheduled":
@@ -92,7 +92,7 @@ def place(
             topology, problem.workload, topology.servers[found.devices], found.data_s,
             found.pipeline_s, placer.name, placer.options(), seed,
         )  # fmt: skip
-    wall_s = time.monotonic() - begun
+    wall_s = clock.now() - begun
     proved = None
     if bound:
         progress(f"{placed.cost_s:.4g} s found; looking for a bound")
