@@ -6,8 +6,9 @@ Needs root and an otherwise idle machine, as experiments/lab.py: a network is me
 the load of the last minute is below 1.5, and the load is recorded with it. What is done is kept in
 a file beside the results until all is, so that the same command goes on where it was ended.
 
-Schedules are chosen for what a message costs here (benchmarks/results/message_cost.json), by all
-strategies, and by those alone whose pieces are of one size with as many for each server.
+Schedules are chosen for what a message costs here, by all strategies, and by those alone whose
+pieces are of one size with as many for each server. That cost was measured with two processes
+(benchmarks/results/message_cost.json); here all servers share the cores.
 """
 
 import argparse
@@ -83,7 +84,8 @@ NETWORKS = (
 
 def contenders(topology: gw.Topology) -> Iterator[tuple[str, gw.Schedule | None, int]]:
     """Names, schedules and sizes; overheads count in the choice alone, the lab measures its own."""
-    cost = load("message_cost")["own"]["gloo"]["overhead_s"]
+    alone = load("message_cost")["own"]["gloo"]["overhead_s"]
+    cost = alone * max(topology.num_servers / (os.cpu_count() or 1), 1)
     dear = dataclasses.replace(topology, overhead_s=topology.overhead_s * 0 + cost)
     alike = [one for one in FOR_SECONDS if not one.own_pieces]
     for name, schedulers in (("with shares", None), ("equal pieces", alike)):

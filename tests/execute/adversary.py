@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gradweave.execute import Action, Program
 from gradweave.execute import program as program_module
-from gradweave.execute.program import meets_others
+from gradweave.execute.program import default_ahead
 from gradweave.execute.reference import Combine
 from gradweave.execute.tracker import Tracker
 from gradweave.schedule import Schedule
@@ -92,7 +92,7 @@ class Machine:
         ahead: int | None = None,
     ) -> None:
         if ahead is None:
-            ahead = 2 if meets_others(run[0].schedule) else 0
+            ahead = default_ahead(run[0].schedule)
         self._combine, self._rigged = combine, rigged
         self.held = held.copy()
         at = run[0].schedule.piece_offsets(held.shape[1])

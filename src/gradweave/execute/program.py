@@ -37,6 +37,8 @@ class Action(enum.IntEnum):
     """Copies a place of the scratch memory over the piece."""
 
 
+AHEAD = 2
+"""Transfers beyond those that a link carries at once, where their order is lost anyway."""
 FAR_S = 1e-3
 """Latency of a route from which on a message's announcement is worth sending early."""
 _MOST_EARLY = 16
@@ -110,9 +112,10 @@ class Program:
             schedule: a schedule of any collective; it is verified, once per object.
             rank: which server, from 0.
             ahead: how many transfers a server may start on a link beyond those that the link
-                carries at once; if not given, none, which keeps the schedule's order, or two where
-                other servers' transfers meet these on links between switches, where that order is
-                lost anyway and more under way fills the gaps.
+                carries at once; if not given, none, which keeps the schedule's order, or `AHEAD`
+                where that order is lost anyway and more under way fills the gaps: where other
+                servers' transfers meet these on links between switches, and where a receiver's link
+                is slower than a sender's, whose other messages delay those for it.
             gradient_bytes: size of the gradient, which says what is early enough for messages from
                 far away; if not given, nothing is announced before its turn.
 
@@ -132,7 +135,7 @@ class Program:
                 f"rank: expected 0 to {schedule.topology.num_servers - 1}, got {rank}"
             )
         if ahead is None:
-            ahead = 2 if meets_others(schedule) else 0
+            ahead = default_ahead(schedule)
         return _ProgramBuilder(schedule, rank, ahead, _early(schedule, gradient_bytes)).program()
 
 
@@ -176,7 +179,12 @@ def check_all_reduce(schedule: Schedule) -> None:
 
 
 @functools.lru_cache(maxsize=16)
-def meets_others(schedule: Schedule) -> bool:
+def default_ahead(schedule: Schedule) -> int:
+    """`AHEAD` where the order of transfers is lost anyway, none where servers can keep it."""
+    return AHEAD if _meets_others(schedule) or _slower_at_receivers(schedule) else 0
+
+
+def _meets_others(schedule: Schedule) -> bool:
     """Whether two successive transfers on a link share neither of their servers.
 
     Servers keep the schedule's order among their own transfers. Nothing keeps it between two such
@@ -192,6 +200,13 @@ def meets_others(schedule: Schedule) -> bool:
             & (schedule.target[earlier] != schedule.target[later])
         ).any()
     )
+
+
+def _slower_at_receivers(schedule: Schedule) -> bool:
+    """Whether some transfer's last link has less bandwidth than its first."""
+    first, last = _end_links(schedule, np.arange(schedule.num_transfers))
+    bandwidth = schedule.topology.bandwidth_bytes_per_s
+    return bool((bandwidth[last] < bandwidth[first] * (1 - ROUNDING)).any())
 
 
 def same_bits(schedule: Schedule) -> bool:
