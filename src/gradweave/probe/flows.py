@@ -12,8 +12,10 @@ from gradweave.probe.transport import Message, PeerError, Transport
 
 PINGS = 12
 """Round trips of a pair."""
-STREAMED = 32
-"""Messages without data that follow one another."""
+STREAMED = (8, 64)
+"""Messages of one byte that follow one another: few and many, whose difference has no latency."""
+_STREAMS = 3
+"""Times that each is tried; the shortest counts."""
 POSTED = 3
 """Chunks that a receiver waits for at the same time, so that none waits for it."""
 LEAST_CHUNK, MOST_CHUNK = 1024, 1 << 22
@@ -31,8 +33,8 @@ def ping_rounds(transport: Transport, partners: Sequence[int], timeout_s: float)
     """Meets each partner in turn; the smaller rank of two leads.
 
     Returns:
-        By partner, as JSON: ``trips_s`` of the leader, ``gap_s`` between messages without data, and
-        ``bytes_per_s`` of a transfer to it, a first guess.
+        By partner, as JSON: ``trips_s`` of the leader, ``gap_s`` for each further message without
+        data, and ``bytes_per_s`` of a transfer to it, a first guess.
 
     Raises:
         PeerError: a partner went away or was silent.
@@ -95,15 +97,26 @@ def _echo_growth(transport: Transport, peer: int, timeout_s: float) -> None:
 
 
 def _streamed(transport: Transport, peer: int, leads: bool, timeout_s: float) -> float:
-    """Seconds between messages of one byte that follow one another; 0 at who sends them."""
-    byte = np.zeros(1, np.uint8)
+    """Seconds that one more message of one byte takes at its receiver; 0 at who sends them."""
+    few, many = (
+        min(_stream(transport, peer, leads, count, timeout_s) for _ in range(_STREAMS))
+        for count in STREAMED
+    )
+    return 0.0 if leads else max(many - few, 0.0) / (STREAMED[1] - STREAMED[0])
+
+
+def _stream(transport: Transport, peer: int, leads: bool, count: int, timeout_s: float) -> float:
+    """Seconds from before the first message is started until the last is complete."""
+    bytes_ = np.zeros((count, 1), np.uint8)
+    begun = time.monotonic()
     start = transport.send if leads else transport.receive
-    messages = [start(byte.copy(), peer, "data") for _ in range(STREAMED)]
-    at = []
+    messages = [start(byte, peer, "data") for byte in bytes_]
     for message in messages:
         message.wait(timeout_s)
-        at.append(time.monotonic())
-    return 0.0 if leads else (at[-1] - at[0]) / (STREAMED - 1)
+    took = time.monotonic() - begun
+    last = transport.receive if leads else transport.send  # the next stream starts at both ends
+    last(bytes_[0], peer, "data").wait(timeout_s)
+    return took
 
 
 def run_slots(transport: Transport, slots: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ class Latencies:
     spread_s: NDArray[np.float64]
     """[N, N] from it to the median."""
     overhead_s: float
-    """Time between messages without data of which one follows the other: the median of all."""
+    """What one more message without data takes where many follow one another: the median of all."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
