@@ -466,7 +466,7 @@ def test_a_fast_link_carries_several_slow_transfers_at_once():
     uneven = dataclasses.replace(star, bandwidth_bytes_per_s=bandwidth)
     schedule = from_spec("parameter_server").schedule(uneven)
     even, run = (
-        [Program.of(each, rank) for rank in range(5)]
+        [Program.of(each, rank, ahead=0) for rank in range(5)]
         for each in (schedule.replace(topology=star), schedule)
     )
     more = [fast.at_once - plain.at_once for fast, plain in zip(run, even, strict=True)]
