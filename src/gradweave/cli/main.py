@@ -22,6 +22,7 @@ from gradweave.cli.verbs.run import run
 from gradweave.cli.verbs.schedule import schedule
 from gradweave.cli.verbs.show import show
 from gradweave.cli.verbs.train import train
+from gradweave.cli.verbs.train_pipeline import train_pipeline
 from gradweave.cli.verbs.verify import verify
 from gradweave.errors import BAD_INPUT, INTERRUPTED, SUCCESS, GradweaveError, exit_status
 
@@ -44,6 +45,7 @@ for verb in (
     export,
     learn,
     train,
+    train_pipeline,
     evaluate,
     machine,
 ):

@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+import os
 import statistics
+import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,10 @@ from numpy.typing import NDArray
 from gradweave import simulate
 from gradweave.errors import InputWarning, OptionError, RunError
 from gradweave.execute.program import check_all_reduce
+from gradweave.execute.running.server_processes import ANSWER_S, ServerProcesses
 from gradweave.lab.emulation import Emulation, measure_links
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.lab.paths import schedule_paths, shortest_paths
-from gradweave.lab.server_processes import ANSWER_S, ServerProcesses
 from gradweave.schedule.schedule import Schedule
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_size
@@ -219,8 +221,19 @@ def laboratory(
     ):
         emulation = measure_links(network, progress)
         emulation.check(topology)
-        with ServerProcesses(network, Path(folder, "log")) as servers:
+        starts = _starts(network)
+        with ServerProcesses(topology, starts, Path(folder, "log"), network.check) as servers:
             yield Laboratory(network, servers, Path(folder), emulation)
+
+
+def _starts(network: EmulatedNetwork) -> list[tuple[list[str], Mapping[str, str]]]:
+    """A process for each server, in its namespace."""
+    servers = network.topology.servers.tolist()
+    command = [sys.executable, "-m", "gradweave.lab.worker"]
+    return [
+        ([*command, network.name(server), str(rank), str(len(servers))], os.environ)
+        for rank, server in enumerate(servers)
+    ]
 
 
 class Laboratory:

@@ -8,6 +8,7 @@ depends on the source too, by an exception for that source.
 import collections
 import dataclasses
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +91,32 @@ def schedule_paths(schedule: Schedule) -> Paths:
 
 def shortest_paths(topology: Topology) -> Paths:
     """Shortest paths between all pairs, for an all-reduce that knows nothing of the network."""
-    routes = _all_pairs(topology, {})
+    return _one_channel(topology, {})
+
+
+def first_routes(
+    topology: Topology, schedules: Iterable[tuple[Schedule, NDArray[np.integer]]]
+) -> tuple[Paths, int]:
+    """Paths of one channel: the first route of schedules between two servers, else the shortest.
+
+    Args:
+        topology: the whole network.
+        schedules: on parts of it, and the whole network's id of each of their nodes.
+
+    Returns:
+        The paths, and how many transfers have another route.
+    """
+    known: dict[tuple[int, int], list[Route]] = {}
+    others = 0
+    for schedule, nodes in schedules:
+        for transfer in range(schedule.num_transfers):
+            route = tuple(nodes[list(schedule.route(transfer))].tolist())
+            others += known.setdefault((route[0], route[-1]), [route])[0] != route
+    return _one_channel(topology, known), others
+
+
+def _one_channel(topology: Topology, known: dict[tuple[int, int], list[Route]]) -> Paths:
+    routes = _all_pairs(topology, known)
     return Paths(
         channel=np.zeros(0, np.int64),
         channels=1,

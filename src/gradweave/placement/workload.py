@@ -153,13 +153,21 @@ class Transformer:
                 f"batch: expected a multiple of {data * self.microbatches}, which is data "
                 f"{data} × microbatches {self.microbatches}, got {self.batch}"
             )
-        whole, more = divmod(self.layers, pipeline)
-        layers = [whole + (stage < more) for stage in range(pipeline)]
         sequences = self.batch // (data * self.microbatches)
         stages = [
-            self._stage(stage, count, pipeline, sequences) for stage, count in enumerate(layers)
+            self._stage(stage, count, pipeline, sequences)
+            for stage, count in enumerate(self.layers_of_stages(pipeline))
         ]
         return Workload(tuple(stages), self.microbatches, self.name)
+
+    def layers_of_stages(self, pipeline: int) -> list[int]:
+        """Layers of each of so many stages: as equal as can be, the first ones larger.
+
+        >>> Transformer(layers=5).layers_of_stages(3)
+        [2, 2, 1]
+        """
+        whole, more = divmod(self.layers, pipeline)
+        return [whole + (stage < more) for stage in range(pipeline)]
 
     def _stage(self, stage: int, layers: int, pipeline: int, sequences: int) -> Stage:
         tokens = sequences * self.sequence

@@ -105,12 +105,12 @@ def lab(
     are those that the kernel counts.
     """
     writable(output, ".json", ".png")
-    _require()
+    require_lab()
     from gradweave.lab import measure as laboratory
 
     topology = laboratory.emulated(
         network_of(network, lost),
-        bandwidth_bytes_per_s=_bandwidth(bandwidth),
+        bandwidth_bytes_per_s=lab_bandwidth(bandwidth),
         latency_s=None if latency is None else parse_latency(latency),
     )
     with Progress(f"scheduling {network}") as progress:
@@ -143,14 +143,15 @@ def lab(
         print_lines(f"written to {' and '.join(map(str, written))}")
 
 
-def _bandwidth(text: str) -> float:
+def lab_bandwidth(text: str) -> float:
+    """The bandwidth that --bandwidth says, with a warning where it may mean another."""
     bandwidth = parse_bandwidth(text)
     if doubt := ambiguous_bandwidth(text):
         warn(f"--bandwidth: {doubt}")
     return bandwidth
 
 
-def _require() -> None:
+def require_lab() -> None:
     """Refuses before any work where something is missing."""
     require("a lab", "pyroute2", "torch", extra="lab")
     if not hasattr(os, "geteuid") or os.geteuid() != 0:

@@ -106,7 +106,7 @@ def place_verb(
     with schedules made for each group of servers. NETWORK is a specification or a file.
     """
     writable(output, *_SUFFIXES)
-    workload = _model(model)
+    workload = model_of(model)
     with Progress(f"placing {model} on {network}") as progress:
         placement = place(
             network_of(network, given),
@@ -132,7 +132,7 @@ def place_verb(
         print_lines(*_lines(placement, step, written))
 
 
-def _model(text: str) -> Workload | Transformer:
+def model_of(text: str) -> Workload | Transformer:
     """A transformer's specification, or a file of stages.
 
     Raises:
@@ -185,7 +185,7 @@ def _lines(placement: Placement, step: StepTime | None, written: Sequence[str]) 
     lines = [
         f"{topology.name}: {topology.num_servers} servers; {workload.name}: {stages} stages, "
         f"{data} pipelines{idle}",
-        *_table(placement),
+        *placement_lines(placement),
         f"{placement.cost_s:.4g} s of communication: gradients {placement.data_s:.4g} s, "
         f"activations {placement.pipeline_s:.4g} s; each sent directly",
     ]
@@ -221,7 +221,7 @@ def _step_lines(placement: Placement, step: StepTime) -> list[str]:
     return lines
 
 
-def _table(placement: Placement) -> list[str]:
+def placement_lines(placement: Placement) -> list[str]:
     """A line for each pipeline: its servers, from the first stage to the last."""
     topology, rows = placement.topology, placement.pipelines.tolist()
     lines = [

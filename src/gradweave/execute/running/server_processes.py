@@ -1,45 +1,46 @@
-"""The processes of a lab, one per server, and their tasks."""
+"""Processes that carry out tasks, one per server."""
 
 import contextlib
-import os
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gradweave.errors import RunError
 from gradweave.execute.lost import lost_server
-from gradweave.lab.network import EmulatedNetwork
 from gradweave.processes.children import Children, how_ended, last_line
+from gradweave.topology.topology import Topology
 
 ANSWER_S = 300.0
 """How long a task may take."""
 FAREWELL_S = 30.0
 """How long processes have to notice that one of them was lost, before they are killed."""
 _LOOK_S = 1.0
-"""Time between two looks at whether the network is whole."""
+"""Time between two looks at whether what they run on is whole."""
 _Answers = dict[int, dict[str, Any]]
 """By rank."""
 
 
 class ServerProcesses:
-    """One process per server, each in its namespace; ends with the block that it is used in.
+    """One process per server; ends with the block that it is used in.
 
     Args:
-        network: the namespaces.
+        topology: whose servers they are.
+        starts: of each, by rank, its command and its environment.
         log: file for the processes' standard error.
+        check: called now and then; raises an error where what they run on is broken.
     """
 
-    def __init__(self, network: EmulatedNetwork, log: Path) -> None:
-        self._network, self._topology, self._log = network, network.topology, log
-        self._servers = self._topology.servers.tolist()
-        command = [sys.executable, "-m", "gradweave.lab.worker"]
-        starts = [
-            ([*command, network.name(server), str(rank), str(len(self._servers))], os.environ)
-            for rank, server in enumerate(self._servers)
-        ]
+    def __init__(
+        self,
+        topology: Topology,
+        starts: Sequence[tuple[Sequence[str], Mapping[str, str]]],
+        log: Path,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._topology, self._log, self._check = topology, log, check
+        self._servers = topology.servers.tolist()
         self._children = Children(starts, log)
         self.processes = self._children.processes
         """By rank."""
@@ -58,7 +59,7 @@ class ServerProcesses:
 
         Raises:
             LostServerError: a process died; all others have ended too, each naming it.
-            RunError: a process failed, or the network did.
+            RunError: a process failed, or what they run on did.
         """
         for rank in range(len(self._servers)):
             self._children.send(rank, task(rank))
@@ -67,7 +68,7 @@ class ServerProcesses:
         while len(answers) < len(self._servers):
             received = self._children.receive(min(until - time.monotonic(), _LOOK_S))
             if received is None:
-                self._network.check()
+                self._check()
                 if time.monotonic() < until:
                     continue
                 late = [s for rank, s in enumerate(self._servers) if rank not in answers]

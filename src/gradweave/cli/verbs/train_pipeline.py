@@ -1,0 +1,315 @@
+"""``gradweave train-pipeline``: a placement trained for real, and its steps' times."""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+import click
+
+from gradweave.atomic import atomic_write
+from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
+from gradweave.cli.options import (
+    FaultOptions,
+    fault_options,
+    json_option,
+    network_of,
+    seed_option,
+    time_limit_option,
+    writable,
+)
+from gradweave.cli.verbs.lab import lab_bandwidth, require_lab
+from gradweave.cli.verbs.place import model_of, placement_lines
+from gradweave.errors import OptionError
+from gradweave.lazy import require
+from gradweave.placement import COSTS, Cost, Order, Placement, Transformer, Workload, place
+from gradweave.schedulers.spec import split_specs
+from gradweave.topology import Topology
+from gradweave.topology.units import parse_latency
+
+if TYPE_CHECKING:
+    from gradweave.placement.training.plan import Averages
+    from gradweave.placement.training.running import Settings, Trainers, Training
+
+_AVERAGES = ("gloo", "pytorch")
+"""What a training is compared with that computes the same at the same servers."""
+_IN_LAB = "rank_order,gloo"
+_SAME = 1e-4
+"""Relative difference of losses up to which they are called equal: float32, sums in other orders,
+and an optimizer that divides by the gradient's size."""
+
+
+@click.command(name="train-pipeline")
+@click.argument("network")
+@click.option(
+    "--model",
+    required=True,
+    metavar="MODEL",
+    help="transformer:layers=4,width=64,sequence=32,batch=16,microbatches=4,vocabulary=128,"
+    "value_bytes=4 to train one, or a JSON file of stages, whose passes then sleep.",
+)
+@click.option("--pipeline", type=int, help="Stages.  [default: the file's; servers over --data]")
+@click.option("--data", type=int, help="Pipelines.  [default: servers over the stages]")
+@click.option("--strategy", default="annealing", show_default=True, help="As of gradweave place.")
+@click.option("--cost", type=click.Choice(COSTS), default="exchange", show_default=True)
+@click.option(
+    "--order", type=click.Choice(("gpipe", "1f1b")), default="1f1b", show_default=True,
+    help="Of the micro-batches.",
+)  # fmt: skip
+@click.option("--steps", type=click.IntRange(1, 100_000), default=6, show_default=True)
+@click.option(
+    "--slept",
+    is_flag=True,
+    help="Compute nothing: a pass sleeps for its stage's seconds, as where this machine's cores "
+    "stand for many devices.",
+)
+@click.option("--lab", "in_lab", is_flag=True, help="On NETWORK, emulated here; needs root.")
+@click.option(
+    "--bandwidth",
+    default="20Mbit/s",
+    show_default=True,
+    help="In the lab, of the slowest link; the others keep their proportion to it.",
+)
+@click.option("--latency", help="In the lab, of every link.  [default: each link's own]")
+@click.option(
+    "--against",
+    help="Comma-separated: other strategies of placement; gloo, whose all-reduce averages in place "
+    f"of schedules; pytorch, all by PyTorch's own.  [default: {_IN_LAB} in the lab]",
+)
+@click.option("--check", is_flag=True, help="Train in one process too, and compare the losses.")
+@seed_option
+@time_limit_option
+@fault_options
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File for the figures (.json) or for the picture (.png); the other is written beside it.",
+)
+@json_option
+def train_pipeline(
+    network: str,
+    model: str,
+    pipeline: int | None,
+    data: int | None,
+    strategy: str,
+    cost: Cost,
+    order: Order,
+    steps: int,
+    slept: bool,
+    in_lab: bool,
+    bandwidth: str,
+    latency: str | None,
+    against: str | None,
+    check: bool,
+    seed: int,
+    time_limit: float | None,
+    output: Path | None,
+    as_json: bool,
+    **given: Unpack[FaultOptions],
+) -> None:
+    """Train a model on NETWORK's servers, each a process of this machine, and time its steps.
+
+    Decides who computes which stage as gradweave place does, and trains a small GPT on the text of
+    Gradweave's own sources: its stages by torch.distributed.pipelining, each group's gradients by a
+    schedule for its links. With --lab the processes are on the emulated network, and measured steps
+    stand beside the predicted one.
+    """
+    writable(output, ".json", ".png")
+    require("training a pipeline", "torch", extra="torch")
+    if in_lab:
+        require_lab()
+    workload = model_of(model)
+    trained = None if slept or isinstance(workload, Workload) else workload
+    if check and trained is None:
+        raise OptionError("--check: expected a transformer that is trained, not slept")
+    topology = network_of(network, given)
+    if in_lab:
+        topology = _emulated(topology, bandwidth, latency)
+    how = {"pipeline": pipeline, "data": data, "cost": cost}
+    with Progress(f"training {model} on {network}") as progress:
+        session = _Session(
+            topology, workload, trained, how, order, steps, seed, time_limit, progress
+        )
+        trainings = session.trainings(_contenders(strategy, against, in_lab), in_lab)
+        alone = session.alone() if check else None
+    result = _as_object(trainings, alone)
+    written = [] if output is None else _write(result, trainings[0], output)
+    if as_json:
+        print_json(result | {"output": written})
+        return
+    print_lines(*_placed(trainings[0].placement))
+    print_table(_table(trainings))
+    print_lines(*_notes(trainings[0], alone, written))
+
+
+def _emulated(topology: Topology, bandwidth: str, latency: str | None) -> Topology:
+    """The network as the lab has it."""
+    from gradweave.lab.measure import emulated
+
+    return emulated(
+        topology,
+        bandwidth_bytes_per_s=lab_bandwidth(bandwidth),
+        latency_s=None if latency is None else parse_latency(latency),
+    )
+
+
+_Contender = tuple[str, "Averages"]
+"""A strategy of placement, and how gradients are averaged."""
+
+
+def _contenders(strategy: str, against: str | None, in_lab: bool) -> list[_Contender]:
+    """What is trained: ours first."""
+    others = split_specs(_IN_LAB if against is None and in_lab else against or "")
+    return [
+        (strategy, "schedule"),
+        *(
+            (strategy, cast("Averages", one)) if one in _AVERAGES else (one, "schedule")
+            for one in others
+        ),
+    ]
+
+
+@dataclasses.dataclass
+class _Session:
+    """What is trained, and how."""
+
+    topology: Topology
+    workload: Workload | Transformer
+    trained: Transformer | None
+    how: dict[str, Any]
+    order: Order
+    steps: int
+    seed: int
+    time_limit: float | None
+    progress: Progress
+
+    def trainings(self, contenders: Sequence[_Contender], in_lab: bool) -> "list[Training]":
+        """One of each contender, by the same processes."""
+        placements = {
+            name: place(
+                self.topology, self.workload, strategy=name, bound=False, seed=self.seed,
+                time_limit=self.time_limit, progress=self.progress, **self.how,
+            )
+            for name in dict.fromkeys(name for name, _ in contenders)
+        }  # fmt: skip
+        with self._trainers(in_lab) as trainers:
+            return [
+                trainers.train(
+                    name if averages == "schedule" else f"{name}, {averages}",
+                    placements[name],
+                    self._settings(),
+                    averages=averages,
+                    model=self.trained,
+                    progress=self.progress,
+                )
+                for name, averages in contenders
+            ]
+
+    def alone(self) -> list[float]:
+        """The losses of one process."""
+        from gradweave.placement.training.trainer import whole_losses
+
+        assert self.trained is not None
+        self.progress("training in one process")
+        settings = self._settings()
+        return whole_losses(self.trained, self.steps, seed=self.seed, rate=settings.rate)
+
+    def _settings(self) -> "Settings":
+        from gradweave.placement.training.running import Settings
+
+        return Settings(self.order, self.steps, self.seed, time_limit=self.time_limit)
+
+    @contextlib.contextmanager
+    def _trainers(self, in_lab: bool) -> "Iterator[Trainers]":
+        if in_lab:
+            from gradweave.lab.pipeline import training_lab
+
+            with training_lab(self.topology, self.progress) as (trainers, _):
+                yield trainers
+        else:
+            from gradweave.placement.training.running import on_this_machine
+
+            with on_this_machine(self.topology) as trainers:
+                yield trainers
+
+
+def _as_object(trainings: "Sequence[Training]", alone: list[float] | None) -> dict[str, Any]:
+    first = trainings[0].placement
+    return {
+        "topology": first.topology.name,
+        "servers": first.topology.num_servers,
+        "workload": first.workload.name,
+        "order": trainings[0].steps[0].order,
+        "trainings": [_one(training) for training in trainings],
+        "one_process_losses": alone,
+    }
+
+
+def _one(training: "Training") -> dict[str, Any]:
+    predicted = training.predicted
+    return {
+        "name": training.name,
+        "averages": training.averages,
+        "placement": training.placement.servers.tolist(),
+        "measured_s": training.measured_s,
+        "steps_s": [step.seconds for step in training.steps],
+        "passes_s": [step.passes_s for step in training.steps],
+        "predicted_s": None if predicted is None else predicted.seconds,
+        "predicted_passes_s": None if predicted is None else predicted.passes_s,
+        "ratio": training.ratio,
+        "losses": training.losses,
+    }
+
+
+def _write(result: dict[str, Any], ours: "Training", output: Path) -> list[str]:
+    """The figures, and the picture of the first training's median step."""
+    from gradweave.report.step_chart import step_chart
+
+    figures, chart = output.with_suffix(".json"), output.with_suffix(".png")
+    atomic_write(figures, json.dumps(result, indent=1).encode())
+    steps = [("measured", ours.measured)]
+    if ours.predicted is not None:
+        steps.append(("predicted", ours.predicted))
+    step_chart(steps, f"{result['workload']} on {result['topology']}", chart)
+    return [str(figures), str(chart)]
+
+
+def _placed(placement: Placement) -> list[str]:
+    stages, data = placement.servers.shape
+    topology = placement.topology
+    return [
+        f"{topology.name}: {topology.num_servers} servers; {placement.workload.name}: {stages} "
+        f"stages, {data} pipelines",
+        *placement_lines(placement),
+    ]
+
+
+def _table(trainings: "Sequence[Training]") -> Any:
+    heads = ("training", "predicted s", "measured s", "spread", "ratio", "first loss", "last loss")
+    return table(heads, [_cells(training) for training in trainings])
+
+
+def _cells(training: "Training") -> list[str]:
+    seconds, predicted = [step.seconds for step in training.steps], training.predicted
+    losses = training.losses
+    return [
+        training.name,
+        "–" if predicted is None else f"{predicted.seconds:.3f}",
+        f"{training.measured_s:.3f}",
+        f"{(max(seconds) - min(seconds)) / training.measured_s:.0%}",
+        "–" if training.ratio is None else f"{training.ratio:.2f}",
+        f"{losses[0]:.4f}" if losses else "–",
+        f"{losses[-1]:.4f}" if losses else "–",
+    ]
+
+
+def _notes(ours: "Training", alone: list[float] | None, written: Sequence[str]) -> list[str]:
+    """Below the table."""
+    lines = []
+    if alone is not None:
+        apart = max(abs(a / b - 1) for a, b in zip(ours.losses, alone, strict=True))
+        equal = "equal" if apart <= _SAME else "not equal"
+        lines.append(f"losses {equal} to those of one process: {apart:.1e} apart at most")
+    return [*lines, f"written to {', '.join(written)}"] if written else lines

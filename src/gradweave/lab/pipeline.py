@@ -1,0 +1,64 @@
+"""Trainings of placements on an emulated network, by one process per server."""
+
+import contextlib
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gradweave.errors import InputWarning
+from gradweave.execute.running.server_processes import ServerProcesses
+from gradweave.lab.commands import server_commands
+from gradweave.lab.emulation import Emulation, measure_links
+from gradweave.lab.network import EmulatedNetwork
+from gradweave.lab.paths import first_routes
+from gradweave.placement.training.running import COMMAND, Groups, Trainers
+from gradweave.topology.topology import Topology
+
+
+@contextlib.contextmanager
+def training_lab(
+    topology: Topology, progress: Callable[[str], None] = lambda _: None
+) -> Iterator[tuple[Trainers, Emulation]]:
+    """An emulated network whose processes train, and what its links were found to do.
+
+    Messages of a group's schedule take its routes; where it has several between two servers, the
+    first. All other messages take shortest ones.
+
+    Args:
+        topology: the network, with the bandwidths and latencies to emulate.
+        progress: called with the step under way.
+
+    Raises:
+        OptionError: not root, the kernel lacks what is needed, or what it emulates is far from what
+            is asked for.
+    """
+    progress(f"making a network of {topology.num_nodes} namespaces")
+    with (
+        tempfile.TemporaryDirectory(prefix="gradweave-lab-") as name,
+        EmulatedNetwork(topology, log=Path(name, "delays")) as network,
+    ):
+        folder = Path(name)
+        emulation = measure_links(network, progress)
+        emulation.check(topology)
+
+        @contextlib.contextmanager
+        def routed(groups: Groups) -> Iterator[None]:
+            paths, others = first_routes(
+                topology, [(group.schedule, group.nodes) for group in groups if group is not None]
+            )
+            if others:
+                warnings.warn(
+                    f"{others} transfers of the groups' schedules take a second route between two "
+                    "servers, and here the first: the prediction holds less",
+                    InputWarning,
+                    stacklevel=2,
+                )
+            network.route(paths)
+            network.forward(None)  # groups connect in pairs that exchange nothing later
+            yield
+            network.forward(paths.forwarders)
+
+        starts = server_commands(network, COMMAND)
+        with ServerProcesses(topology, starts, folder / "log", network.check) as processes:
+            yield Trainers(topology, processes, folder, routed), emulation

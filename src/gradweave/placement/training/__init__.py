@@ -1,0 +1,1 @@
+"""A placement trained for real: stages, pipelines and averages by PyTorch's processes."""

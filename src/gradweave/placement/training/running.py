@@ -1,0 +1,275 @@
+"""Trainings on processes: measured steps beside the predicted one, and losses."""
+
+import contextlib
+import dataclasses
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import OptionError
+from gradweave.execute.running.server_processes import ServerProcesses
+from gradweave.placement.placement import Placement
+from gradweave.placement.timeline.groups import GroupSchedule
+from gradweave.placement.timeline.orders import Order
+from gradweave.placement.timeline.step import StepTime, step_time
+from gradweave.placement.training.plan import Averages, Plan
+from gradweave.placement.workload import Transformer
+from gradweave.processes.ending import termination
+from gradweave.topology.topology import Topology
+
+COMMAND = (sys.executable, "-m", "gradweave.placement.training.worker")
+"""Of each process."""
+HEADSTART_S = 0.1
+"""Time for all processes to learn when to start, and to ask for their messages; beside latencies
+there and back."""
+
+Groups = Sequence[GroupSchedule | None]
+Routed = Callable[[Groups], contextlib.AbstractContextManager[object]]
+"""What routes the messages of some groups' schedules; processes connect inside of its context."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How to train, whoever computes what."""
+
+    order: Order = "1f1b"
+    steps: int = 6
+    """One more is taken before, where nothing is computed."""
+    seed: int = 0
+    """Of weights, batches and the schedules' searches."""
+    rate: float = 1e-3
+    """Of AdamW."""
+    time_limit: float | None = None
+    """Seconds for each schedule's search."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise OptionError(f"steps: expected at least 1, got {self.steps}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Training:
+    """A training as it went."""
+
+    name: str
+    placement: Placement
+    averages: Averages
+    predicted: StepTime | None
+    """By `step_time`; None where its model does not hold: averages are not by our schedules, passes
+    take what they take, or the processes are not on the network."""
+    steps: list[StepTime]
+    """As they were measured."""
+    losses: list[float]
+    """Mean of each step's batch, before the step; empty where nothing is computed."""
+
+    @property
+    def measured(self) -> StepTime:
+        """The step whose time is the median, or next above it."""
+        return sorted(self.steps, key=lambda step: step.seconds)[len(self.steps) // 2]
+
+    @property
+    def measured_s(self) -> float:
+        """Median of the steps' seconds, until the last gradient is averaged everywhere."""
+        return statistics.median(step.seconds for step in self.steps)
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over predicted."""
+        return None if self.predicted is None else self.measured_s / self.predicted.seconds
+
+
+class Trainers:
+    """A process for each server of a network, ready to train one placement after another.
+
+    Args:
+        topology: the network.
+        processes: that carry out the tasks of `gradweave.placement.training.worker`.
+        folder: for files between this process and those.
+        routed: what routes messages; nothing if not given.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        processes: ServerProcesses,
+        folder: Path,
+        routed: Routed | None = None,
+    ) -> None:
+        self.topology = topology
+        self._processes, self._folder, self._routed = processes, folder, routed
+        self._trainings = 0
+
+    def train(
+        self,
+        name: str,
+        placement: Placement,
+        settings: Settings,
+        *,
+        averages: Averages = "schedule",
+        model: Transformer | None = None,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> Training:
+        """Trains, and measures each step from a common start to the last gradient averaged.
+
+        Args:
+            name: for progress and tables.
+            placement: who computes what, on this network.
+            settings: how.
+            averages: see `Averages`.
+            model: what is computed, of which the placement's workload is; if not given, passes
+                sleep for the workload's seconds.
+            progress: called with each step under way.
+
+        Raises:
+            OptionError: for what cannot be trained so.
+            RunError: a process was lost, or failed.
+        """
+        plan = self._plan(placement, settings, averages, model)  # refuses before the search
+        step = self._predicted(placement, settings, progress) if averages == "schedule" else None
+        groups: Groups = step.groups if step is not None else ()
+        plan = dataclasses.replace(plan, schedules=self._written(groups))
+        progress(f"{name}: connecting")
+        self._connect(plan, groups)
+        untimed = int(model is None)
+        answers = []
+        for number in range(settings.steps + untimed):
+            progress(f"{name}: step {number + 1} of {settings.steps + untimed}")
+            answers.append(self._step(number, placement))
+        self._processes.ask(lambda _: {"do": "finish"})
+        return Training(
+            name,
+            placement,
+            averages,
+            step if model is None and self._routed is not None else None,
+            [_measured(placement, settings.order, groups, one) for one in answers[untimed:]],
+            [] if model is None else [_loss(one) for one in answers],
+        )
+
+    def _predicted(
+        self, placement: Placement, settings: Settings, progress: Callable[[str], None]
+    ) -> StepTime:
+        """The step in time, with its groups' schedules."""
+        return step_time(
+            placement,
+            settings.order,
+            seed=settings.seed,
+            time_limit=settings.time_limit,
+            progress=progress,
+        )
+
+    def _plan(
+        self,
+        placement: Placement,
+        settings: Settings,
+        averages: Averages,
+        model: Transformer | None,
+    ) -> Plan:
+        ranks = self.topology.rank[placement.servers].tolist()
+        return Plan(
+            tuple(map(tuple, ranks)),
+            placement.workload,
+            model,
+            settings.order,
+            averages,
+            seed=settings.seed,
+            rate=settings.rate,
+        )
+
+    def _written(self, groups: Groups) -> tuple[str | None, ...]:
+        """Files of the schedules."""
+        files: list[str | None] = []
+        for stage, group in enumerate(groups):
+            if group is None:
+                files.append(None)
+                continue
+            file = self._folder / f"schedule-{self._trainings}-{stage}.json"
+            group.schedule.save(file)
+            files.append(str(file))
+        return tuple(files)
+
+    def _connect(self, plan: Plan, groups: Groups) -> None:
+        self._trainings += 1
+        task = {
+            "do": "prepare",
+            "store": str(self._folder / f"store-{self._trainings}"),
+            "plan": dataclasses.asdict(plan),
+        }
+        with contextlib.nullcontext() if self._routed is None else self._routed(groups):
+            self._processes.ask(lambda _: task)
+
+    def _step(self, number: int, placement: Placement) -> "_Answers":
+        far_s = 2 * float(placement.topology.latency_s.max(initial=0.0))
+        at = time.monotonic() + HEADSTART_S + far_s
+        answers = self._processes.ask(lambda _: {"do": "step", "number": number, "at": at})
+        ranks = self.topology.rank[placement.servers]
+        return {where: answers[rank] for where, rank in np.ndenumerate(ranks)}
+
+
+_Answers = Mapping[tuple[int, ...], dict[str, Any]]
+"""Of each stage and pipeline."""
+
+
+def _measured(placement: Placement, order: Order, groups: Groups, answers: _Answers) -> StepTime:
+    """A step as it was, on the clock that begins with the last process's start."""
+    origin = max(one["start"] for one in answers.values())
+    rows = np.array(
+        [
+            (*where, backward, microbatch, begun - origin, ended - origin)
+            for where, one in answers.items()
+            for backward, microbatch, begun, ended in one["passes"]
+        ]
+    )
+    counts: NDArray[np.int64] = rows[:, :4].astype(np.int64)
+    stage, pipeline, backward, microbatch = counts.T
+    start, end = rows[:, 4], rows[:, 5]
+    busy = np.zeros(placement.servers.shape)
+    np.add.at(busy, (stage, pipeline), end - start)
+    averaged = np.zeros(placement.servers.shape)
+    for where, one in answers.items():
+        averaged[where] = one["averaged"] - origin
+    return StepTime(
+        order,
+        float(averaged.max()),
+        float(end.max()),
+        busy,
+        stage,
+        pipeline,
+        backward.astype(bool),
+        microbatch,
+        start,
+        end,
+        tuple(groups),
+        averaged.max(axis=1),
+    )
+
+
+def _loss(answers: _Answers) -> float:
+    """The mean over pipelines, which have as many tokens each."""
+    last = max(stage for stage, _ in answers)
+    return float(np.mean([one["loss"] for (stage, _), one in answers.items() if stage == last]))
+
+
+@contextlib.contextmanager
+def on_this_machine(topology: Topology) -> Iterator[Trainers]:
+    """Processes of this machine, one for each server, without the network's links.
+
+    Args:
+        topology: the network.
+    """
+    size = topology.num_servers
+    shared = {**os.environ, "WORLD_SIZE": str(size), "GLOO_SOCKET_IFNAME": "lo"}
+    starts = [(COMMAND, {**shared, "RANK": str(rank)}) for rank in range(size)]
+    with (
+        termination(),
+        tempfile.TemporaryDirectory(prefix="gradweave-train-") as folder,
+        ServerProcesses(topology, starts, Path(folder, "log")) as processes,
+    ):
+        yield Trainers(topology, processes, Path(folder))

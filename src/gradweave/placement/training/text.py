@@ -1,0 +1,50 @@
+"""Text that ships with the package, its own sources, as tokens."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import gradweave
+from gradweave.errors import FileError
+from gradweave.placement.workload import Transformer
+
+
+def characters(path: Path | None = None) -> NDArray[np.uint8]:
+    """[length] the characters of a text, below 128; others are question marks.
+
+    Args:
+        path: of a file; the package's own sources if not given.
+
+    Raises:
+        FileError: it cannot be read.
+    """
+    package = Path(gradweave.__file__).parent
+    files = [path] if path is not None else sorted(package.rglob("*.py"))
+    try:
+        text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return np.frombuffer(text.encode("ascii", "replace"), np.uint8)
+
+
+def batch(text: NDArray[np.uint8], model: Transformer, step: int, seed: int) -> NDArray[np.int64]:
+    """[batch, sequence + 1] sequences of a step, over all pipelines.
+
+    Args:
+        text: see `characters`.
+        model: how many, and how long.
+        step: from 0.
+        seed: of the choice of sequences.
+
+    Raises:
+        FileError: the text is shorter than a sequence.
+    """
+    last = len(text) - model.sequence - 1
+    if last < 0:
+        raise FileError(
+            f"text: expected more than {model.sequence} characters, a sequence, got {len(text)}"
+        )
+    rng = np.random.default_rng([seed, step])
+    starts = rng.integers(0, last + 1, model.batch)
+    return text[starts[:, None] + np.arange(model.sequence + 1)].astype(np.int64)

@@ -1,0 +1,211 @@
+"""One process of a training: its stage, its pipeline, and its group's averages."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch.nn.parallel import DistributedDataParallel
+
+from gradweave.execute.torch_distributed import Collective
+from gradweave.placement.training.gpt import loss_of, stage_of
+from gradweave.placement.training.passes import PYTORCH, OrderedPasses, TimedStage
+from gradweave.placement.training.plan import Plan
+from gradweave.placement.training.slept import SleptStage, elements_after
+from gradweave.placement.training.text import batch, characters
+from gradweave.placement.workload import Transformer
+from gradweave.schedule import load
+
+CPU = torch.device("cpu")
+
+
+class StageTrainer:
+    """Trains a stage; all processes make one, and then step together.
+
+    Args:
+        plan: the training.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        table = np.array(plan.servers)
+        rank = dist.get_rank()
+        pipelines = [dist.new_group(column.tolist()) for column in table.T]
+        groups = [dist.new_group(sorted(row.tolist())) for row in table]
+        mine = np.argwhere(table == rank)
+        self.idle = len(mine) == 0
+        """Whether this process has no part in it."""
+        if self.idle:
+            return
+        self._number, self._pipeline = mine[0].tolist()
+        module = self._module()
+        self._flat = _flat_gradients(module)
+        self._average = self._averaging(groups[self._number])
+        if plan.averages == "pytorch" and plan.data > 1:
+            module = DistributedDataParallel(module, process_group=groups[self._number])
+        self._stage = self._timed(module, pipelines[self._pipeline])
+        self._passes = self._ordered()
+        self._optimizer = None
+        if plan.model is not None:
+            self._text = characters()
+            self._optimizer = torch.optim.AdamW(module.parameters(), plan.rate)
+
+    def _module(self) -> torch.nn.Module:
+        plan = self._plan
+        if plan.model is None:
+            return SleptStage(plan.workload, self._number)
+        return stage_of(plan.model, plan.stages, self._number, plan.seed)
+
+    def _timed(self, module: torch.nn.Module, pipeline: Any) -> TimedStage:
+        number, plan = self._number, self._plan
+        stage = TimedStage(
+            module,
+            number,
+            plan.stages,
+            CPU,
+            input_args=self._example(number - 1),
+            output_args=self._example(number),
+            group=pipeline,
+        )
+        stage.noted = []
+        # PyTorch numbers the processes of a group by rank, and takes stages to be in that order.
+        ranks = dist.get_process_group_ranks(pipeline)
+        column = [row[self._pipeline] for row in plan.servers]
+        stage.stage_index_to_group_rank = {s: ranks.index(one) for s, one in enumerate(column)}
+        return stage
+
+    def _example(self, stage: int) -> torch.Tensor:
+        """What a stage hands on for one micro-batch; stage −1: what the first one is given."""
+        plan, model = self._plan, self._plan.model
+        if model is None:
+            shape = (1, 1 if stage < 0 else elements_after(plan.workload, stage))
+            return torch.zeros(shape, requires_grad=stage >= 0)
+        rows = model.batch // (plan.data * model.microbatches)
+        if stage < 0:
+            return torch.zeros((rows, model.sequence), dtype=torch.int64)
+        width = model.vocabulary if stage == plan.stages - 1 else model.width
+        return torch.zeros((rows, model.sequence, width), requires_grad=True)
+
+    def _ordered(self) -> Any:
+        plan = self._plan
+        loss_fn = loss_of if plan.model is not None else _no_loss
+        if plan.averages == "pytorch":
+            return PYTORCH[plan.order](self._stage, plan.workload.microbatches, loss_fn=loss_fn)
+        passes = OrderedPasses(self._stage, plan.workload.microbatches, loss_fn, plan.order)
+        passes.prepare()
+        return passes
+
+    def _averaging(self, group: Any) -> Callable[[], object] | None:
+        """What averages the gradients over the group, where that is not left to PyTorch."""
+        plan = self._plan
+        if plan.data == 1 or plan.averages == "pytorch":
+            return None
+        if plan.averages == "gloo":
+            return lambda: (dist.all_reduce(self._flat, group=group), self._flat.div_(plan.data))
+        file = plan.schedules[self._number]
+        if file is None:
+            return None
+        collective = Collective(load(file), group)
+        collective(self._flat, reduction="mean")  # connects, and compares what it is given
+        return lambda: collective(self._flat, reduction="mean")
+
+    def step(self, number: int, at: float | None = None) -> dict[str, Any]:
+        """One step; all processes take it.
+
+        Args:
+            number: of the step, from 0.
+            at: when to begin, by the monotonic clock; at once if not given.
+
+        Returns:
+            Times by the monotonic clock of the beginning, the passes (see `TimedStage.noted`), the
+            last one's end and the average's, and the mean loss where this process knows it.
+        """
+        if self.idle:
+            return {}
+        self._flat.zero_()
+        self._stage.noted.clear()
+        if isinstance(self._passes, OrderedPasses):
+            self._passes.post()
+        given, target = self._batch(number)
+        _wait_until(at)
+        start = time.monotonic()
+        losses: list[torch.Tensor] = []
+        self._passes.step(*given, target=target, losses=losses)
+        passed = time.monotonic()
+        if self._average is not None:
+            self._average()
+        averaged = time.monotonic()
+        if self._optimizer is not None:
+            self._optimizer.step()
+        return {
+            "start": start,
+            "passes": list(self._stage.noted),
+            "passed": passed,
+            "averaged": averaged,
+            "loss": torch.stack(losses).mean().item() if losses else None,
+        }
+
+    def _batch(self, number: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
+        """What the first stage is given, and what the last one is to come to; of this pipeline."""
+        plan, model = self._plan, self._plan.model
+        first, last = self._stage.is_first, self._stage.is_last
+        if model is None:
+            nothing = torch.zeros(plan.workload.microbatches, 1)
+            return (nothing,) if first else (), nothing if last else None
+        rows = model.batch // plan.data
+        mine = slice(self._pipeline * rows, (self._pipeline + 1) * rows)
+        given, target = inputs_and_targets(self._text, model, number, plan.seed, mine)
+        return (given,) if first else (), target if last else None
+
+
+def inputs_and_targets(
+    text: NDArray[np.uint8], model: Transformer, step: int, seed: int, rows: slice
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[B, T] tokens of some sequences of a step, and the tokens that follow each."""
+    tokens = torch.from_numpy(batch(text, model, step, seed)[rows])
+    return tokens[:, :-1], tokens[:, 1:].contiguous()
+
+
+def whole_losses(
+    model: Transformer, steps: int, *, seed: int = 0, rate: float = 1e-3
+) -> list[float]:
+    """Mean losses of the same training in this process alone, the whole batch at once.
+
+    Args:
+        model: how large.
+        steps: how many.
+        seed: of weights and batches.
+        rate: of AdamW.
+    """
+    module, text = stage_of(model, 1, 0, seed), characters()
+    optimizer = torch.optim.AdamW(module.parameters(), rate)
+    losses = []
+    for step in range(steps):
+        given, target = inputs_and_targets(text, model, step, seed, slice(None))
+        optimizer.zero_grad()
+        loss = loss_of(module(given), target)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def _flat_gradients(module: torch.nn.Module) -> torch.Tensor:
+    """[size] the gradients of all parameters, which are parts of it from now on."""
+    parameters = list(module.parameters())
+    flat = torch.zeros(sum(one.numel() for one in parameters))
+    for one, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        one.grad = part.view_as(one)
+    return flat
+
+
+def _no_loss(output: torch.Tensor, _target: torch.Tensor) -> torch.Tensor:
+    return output.sum()
+
+
+def _wait_until(at: float | None) -> None:
+    while at is not None and (left := at - time.monotonic()) > 0:
+        time.sleep(max(left - 1e-3, 0))

@@ -1,0 +1,70 @@
+"""One process of a training, started by `gradweave.placement.training.running`.
+
+    python -m gradweave.placement.training.worker
+
+Rank and number of processes are in the environment, as torchrun has them. Each task is a JSON
+object, answered by one.
+"""
+
+import functools
+import os
+import queue
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from gradweave.errors import GradweaveError
+from gradweave.placement.training.plan import Plan
+from gradweave.placement.training.trainer import StageTrainer
+from gradweave.processes.ending import end_at_once
+from gradweave.processes.parent import Parent
+
+
+class TrainingServer:
+    """A server's state between tasks."""
+
+    def __init__(self) -> None:
+        self._trainer: StageTrainer | None = None
+
+    def prepare(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Connects to the others, and makes this server's stage."""
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{task['store']}",
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+        )
+        self._trainer = StageTrainer(msgspec.convert(task["plan"], Plan))
+        return {}
+
+    def step(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Takes a step."""
+        assert self._trainer is not None
+        return self._trainer.step(task["number"], task["at"])
+
+    def finish(self, _task: dict[str, Any]) -> dict[str, Any]:
+        """Closes all connections."""
+        self._trainer = None
+        dist.destroy_process_group()
+        return {}
+
+
+def main() -> None:
+    """Does tasks until the training ends."""
+    torch.set_num_threads(1)  # as many processes as servers share the cores
+    server, parent = TrainingServer(), Parent()
+    tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    parent.listen(tasks.put)
+    while True:
+        task = tasks.get()
+        try:
+            parent.send(**getattr(server, task["do"])(task))
+        except (GradweaveError, RuntimeError) as error:
+            # Threads still wait for messages that will never come.
+            end_at_once(1, functools.partial(parent.send, error=str(error)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""A placement trained by processes of this machine, against one process alone."""
+
+import dataclasses
+import importlib.util
+
+import pytest
+
+import gradweave as gw
+from gradweave.errors import OptionError
+from gradweave.placement import Transformer, place
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
+
+MODEL = Transformer(
+    layers=3, width=32, sequence=16, batch=8, microbatches=2, vocabulary=128, value_bytes=4
+)
+STEPS = 3
+
+
+def test_losses_equal_those_of_one_process():
+    """Two stages of two pipelines, not in order of rank: ours, and all by PyTorch's own."""
+    from gradweave.placement.training.running import Settings, on_this_machine
+    from gradweave.placement.training.trainer import whole_losses
+
+    net = gw.topology.cities(["Oregon", "Tokyo"], each=2)
+    placed = place(net, MODEL, pipeline=2, strategy="rank_order", bound=False)
+    turned = dataclasses.replace(placed, servers=placed.servers[:, ::-1][::-1])
+    alone = whole_losses(MODEL, STEPS)
+    assert alone[-1] < alone[0]
+    with on_this_machine(net) as trainers:
+        for averages in ("schedule", "pytorch"):
+            run = trainers.train(
+                averages, turned, Settings("gpipe", STEPS), averages=averages, model=MODEL
+            )
+            assert run.losses == pytest.approx(alone, rel=1e-5), averages
+            assert len(run.steps) == STEPS and run.predicted is None
+
+
+def test_a_model_that_is_not_trained_as_estimated_is_refused():
+    from gradweave.placement.training.plan import Plan
+
+    for wrong, name in ((dict(vocabulary=64), "vocabulary"), (dict(value_bytes=2), "value_bytes")):
+        model = dataclasses.replace(MODEL, **wrong)
+        with pytest.raises(OptionError, match=name):
+            Plan(((0,),), model.workload(1, 1), model)
+    with pytest.raises(OptionError, match="interleaved"):
+        Plan(((0,),), MODEL.workload(1, 1), MODEL, order="interleaved")
+
+
+def test_parameters_are_those_that_are_estimated():
+    from gradweave.placement.training.gpt import stage_of
+
+    for stage, one in enumerate(MODEL.workload(2, 1).stages):
+        parameters = sum(p.numel() for p in stage_of(MODEL, 2, stage, 0).parameters())
+        assert 4 * parameters == one.gradient_bytes
