@@ -40,10 +40,15 @@ KEPT = RESULTS / "train_pipeline.partial.jsonl"
 PICTURE = RESULTS / "train_pipeline.png"
 SETTINGS = Settings("1f1b", steps=5, time_limit=20.0)
 MICROBATCHES = 8
-GRADIENT_MB = 2.0
+GRADIENT_MB = 3.0
 """Of a stage, in place of 650 MB; activations in proportion."""
-FORWARD_S, BACKWARD_S = 0.05, 0.1
+FORWARD_S, BACKWARD_S = 0.03, 0.06
 """Of a micro-batch."""
+
+
+MESSAGE_S = 1e-3
+"""Overhead of a message between processes of which a dozen and more share two cores: a millisecond
+or so, as experiments/message_cost.py and experiments/lab.py find."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +68,8 @@ def halved(figures: Callable[[str, str], tuple[float, float]], one: str, other: 
 def scaled(topology: gw.Topology, slowest_mbit: float) -> gw.Topology:
     from gradweave.lab.measure import emulated
 
-    return emulated(topology, bandwidth_bytes_per_s=slowest_mbit * 125e3)
+    slow = emulated(topology, bandwidth_bytes_per_s=slowest_mbit * 125e3)
+    return dataclasses.replace(slow, overhead_s=np.full(len(slow.source), MESSAGE_S))
 
 
 def two_sites() -> gw.Topology:

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-import gradweave
 from gradweave.errors import FileError
 from gradweave.placement.workload import Transformer
+
+_PACKAGE = Path(__file__).parents[2]
 
 
 def characters(path: Path | None = None) -> NDArray[np.uint8]:
@@ -19,8 +20,7 @@ def characters(path: Path | None = None) -> NDArray[np.uint8]:
     Raises:
         FileError: it cannot be read.
     """
-    package = Path(gradweave.__file__).parent
-    files = [path] if path is not None else sorted(package.rglob("*.py"))
+    files = [path] if path is not None else sorted(_PACKAGE.rglob("*.py"))
     try:
         text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
     except OSError as error:
