@@ -278,3 +278,15 @@ def test_killed_in_the_middle_it_ends_in_the_same_bits(tmp_path, quick):
             (folder / "out" / "log.jsonl").read_bytes(),
         )
     assert ends["whole"] == ends["broken"]
+
+
+def test_the_command_trains_fen_and_judges_its_fairness(gradweave, quick, tmp_path):
+    answer = gradweave(
+        *("train", "--env", "job_scheduling:max_steps=25", "--algorithm", "fen", "--steps", "400"),
+        *("--gossip", "ring", "--set", "environments=4", "--set", "rollout=25", "--episodes", "2"),
+        *("--set", "hidden=[8]", "--output", str(tmp_path / "fair"), "--json"),
+    )
+    found = answer.json["return"]["sampled"]["fairness"][0]
+    assert set(found) == {"utilisation", "variation", "least", "greatest", "jain"}
+    lines = (tmp_path / "fair" / "log.jsonl").read_text().splitlines()
+    assert len(lines) == 4 and "variation" in json.loads(lines[-1])

@@ -9,6 +9,7 @@ import jax
 
 from gradweave.atomic import atomic_write
 from gradweave.marl.evaluation import HOWS, Returns, evaluate
+from gradweave.marl.fairness.measures import summary
 from gradweave.marl.games.render import episode, save_gif
 from gradweave.marl.training import Trained
 
@@ -65,10 +66,12 @@ def returns(trained: Trained, episodes: int, seed: int) -> dict[str, Any]:
         seed: of the episodes.
     """
     learner, environment = trained.learner, trained.environment
+    fair = environment.reading.utility is not None
     by_how = {
         how: _summary(
             evaluate(learner, environment, trained.parameters, how, episodes=episodes, seed=seed),
             environment.agents,
+            fair=fair,
         )
         for how in HOWS
     }
@@ -91,9 +94,11 @@ def judged(
     return result | {"rendered": None if picture is None else str(picture)}
 
 
-def _summary(by_seed: list[Returns], agents: tuple[str, ...]) -> dict[str, Any]:
+def _summary(by_seed: list[Returns], agents: tuple[str, ...], *, fair: bool) -> dict[str, Any]:
+    """Of each seed; in games of resources, how efficient and how fair it is, too."""
     episodes = len(by_seed[0].lengths)
-    return {
+    shared = {"fairness": [summary(one.by_agent, one.lengths) for one in by_seed]} if fair else {}
+    return shared | {
         "mean": sum(one.mean for one in by_seed) / len(by_seed),
         "by_seed": [one.mean for one in by_seed],
         "standard_error": [one.error if episodes > 1 else None for one in by_seed],

@@ -70,5 +70,19 @@ def lines_of(result: dict[str, Any]) -> list[str]:
         f"return: greedy {by_how['greedy']['mean']:.4g}, sampled "
         f"{by_how['sampled']['mean']:.4g}, at random {by_how['random']['mean']:.4g}",
         f"({result['return_is']}; {result['episodes']} episodes a seed)",
+        *_fairness(by_how),
         *([f"drawn: {result['rendered']}"] if result["rendered"] else []),
+    ]
+
+
+def _fairness(by_how: dict[str, Any]) -> list[str]:
+    """How efficient and how fair policies are that draw their actions, of games of resources."""
+    by_seed = by_how["sampled"].get("fairness")
+    if by_seed is None:
+        return []
+    mean = {name: sum(one[name] for one in by_seed) / len(by_seed) for name in by_seed[0]}
+    return [
+        f"sampled: utilisation {mean['utilisation']:.3g}, coefficient of variation "
+        f"{mean['variation']:.3g}, least {mean['least']:.3g}, greatest {mean['greatest']:.3g}, "
+        f"Jain's index {mean['jain']:.3g}"
     ]

@@ -64,6 +64,12 @@ from gradweave.training.pace import duration
     "task is lost. `own` is the world's.",
 )
 @click.option(
+    "--gossip",
+    metavar="SPEC",
+    help="By which messages agents of FEN find the mean utility: ring, complete, a network, or "
+    "exact for none.",
+)
+@click.option(
     "--config",
     "file",
     type=click.Path(path_type=Path),
@@ -100,6 +106,7 @@ def train(
     file: Path | None,
     settings: tuple[str, ...],
     machine: str | None,
+    gossip: str | None,
     output: Path,
     episodes: int,
     render: Path | None,
@@ -120,7 +127,8 @@ def train(
     from gradweave.marl.session import train as train_in
 
     def ask() -> Request:
-        return read_request(file, options, settings, machine)
+        said = settings if gossip is None else (*settings, f"gossip={gossip}")
+        return read_request(file, options, said, machine)
 
     def check_files() -> None:
         writable_folder(output, "--output")

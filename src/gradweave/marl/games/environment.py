@@ -28,6 +28,8 @@ class View(eqx.Module):
     observations one after the other where not."""
     start: Bool[Array, "*B"]
     """Whether an episode begins here, so that recurrent state is reset."""
+    utility: Float[Array, "*B A"] | None = None
+    """Each agent's mean reward a step so far in the episode, in games of resources."""
 
 
 class Outcome(eqx.Module):
@@ -189,7 +191,7 @@ class Environment:
 
     def _view(self, seen: Any, state: State, start: Bool[Array, ""]) -> View:
         rows, world = _sizes(self.game, self.reading, seen)
-        available = self.reading.available
+        available, utility = self.reading.available, self.reading.utility
         return View(
             observation=jnp.stack([_padded(row, self.observation) for row in rows]),
             available=jnp.asarray(self.mask)
@@ -199,6 +201,7 @@ class Environment:
             ),
             world=world,
             start=start,
+            utility=None if utility is None else utility(self.game, state),
         )
 
 

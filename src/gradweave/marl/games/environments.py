@@ -31,6 +31,8 @@ robot's reward is the mean over all.
 MABrax, ``ant_4x2`` and others: one body, whose reward all limbs get.
 ``generator``, ``laboratory``, ``buttons``, ``rendezvous``: agents on a grid, who all get 1 once the
 team's task is done; with a reward machine (``machine``), each gets 1 once its own part is.
+``job_scheduling``, ``matthew_effect``, ``manufacturing_plant``: agents who share what there is, and
+each get what they take.
 ``gradweave:NETWORK``: Gradweave's scheduling; minus the rounds, over the bound on them.
 """
 
@@ -57,6 +59,8 @@ OWN = "gradweave:"
 """Prefix of the ids of Gradweave's scheduling; a network's specification follows."""
 WORLDS = "worlds"
 """The family of games whose events reward machines hear."""
+RESOURCES = "resources"
+"""The family of games in which agents share what there is."""
 OWN_MACHINE = "own"
 """The value of a world's option ``machine`` that means its own."""
 MABRAX = ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3")
@@ -379,6 +383,13 @@ FAMILIES: dict[str, Family] = {
         f"{_TEAM}: 1 once the task is done; with a machine, 1 to each agent whose part is done",
         ("agents", "max_steps", "machine"),
     ),
+    RESOURCES: Family(
+        ("job_scheduling", "matthew_effect", "manufacturing_plant"),
+        dataclasses.replace(PLAIN, utility=lambda game, state: game.utility(state)),
+        f"{_MEAN}, who each get what they take",
+        ("max_steps",),
+        teams=_team_per_agent,
+    ),
     "scheduling": Family(
         (f"{OWN}NETWORK",),
         Reading(
@@ -417,7 +428,7 @@ def make(spec: str, **options: Any) -> "Environment":
     with _quiet():
         game: Any = _scheduling(spec, dict(options)) if id == OWN else None
         if game is None:
-            made = _world if name == WORLDS else _jaxmarl
+            made = {WORLDS: _world, RESOURCES: _resources}.get(name, _jaxmarl)
             game = family.wrapper(made(id, family.arguments(dict(options))))
     written = ",".join(f"{option}={_formatted(value)}" for option, value in options.items())
     full = spec if id == OWN else id
@@ -516,6 +527,12 @@ def _world(id: str, options: dict[str, Any]) -> Game:
     from gradweave.marl.games.worlds import make
 
     return make(id, options)
+
+
+def _resources(id: str, options: dict[str, Any]) -> Game:
+    from gradweave.marl.games.worlds import make_resources
+
+    return make_resources(id, options)
 
 
 def _scheduling(spec: str, options: dict[str, Any]) -> Game:

@@ -40,5 +40,8 @@ class Reading:
     """(game, observations) -> the state vector; None where the game has none."""
     shaped: Callable[[Any, Any], Sequence["Num[Array, '']"]] | None = None
     """(game, info) -> each agent's shaped reward; None without one."""
+    utility: Callable[[Any, State], "Num[Array, '...']"] | None = None
+    """(game, state) -> each agent's mean reward a step so far in the episode; None where the game
+    does not count it."""
     stochastic: Callable[[Any], bool] = lambda game: True
     """(game) -> whether its steps depend on their keys, as resets always do."""

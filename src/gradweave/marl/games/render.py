@@ -311,6 +311,42 @@ def _paint_world(environment: Environment, frame: Frame, axes: Any) -> None:
     axes.set(xticks=[], yticks=[], xlabel=f"the team: {progress}")
 
 
+def _paint_resources(environment: Environment, frame: Frame, axes: Any) -> None:
+    """Agents who share what there is; the fuller a disc, the more of all it has earned."""
+    state = frame.state.world
+    share = frame.returns / max(float(frame.returns.max()), 1e-9)
+    if hasattr(state, "ghost"):
+        _paint_matthew(state, share, axes)
+        return
+    side, stones = (8, state.gem) if hasattr(state, "gem") else (5, state.resource[None])
+    kinds = state.kind if hasattr(state, "gem") else [0]
+    for (row, column), kind in zip(stones, kinds, strict=True):
+        colour = ("gold", "tab:cyan", "tab:pink")[int(kind)]
+        axes.scatter(column, row, s=420, marker="s", color=colour)
+    for agent, (row, column) in enumerate(state.place):
+        _paint_agent(axes, (float(column), float(row)), 0.32, agent, share[agent])
+    _draw_cells(axes, side, alpha=0.4)
+
+
+def _paint_matthew(state: Any, share: NDArray[np.float32], axes: Any) -> None:
+    axes.scatter(*state.ghost.T, s=60, marker="^", color="black", zorder=4)
+    for agent, ((x, y), size) in enumerate(zip(state.place, state.size, strict=True)):
+        _paint_agent(axes, (float(x), float(y)), float(size), agent, share[agent])
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=[], yticks=[])
+
+
+def _paint_agent(
+    axes: Any, centre: tuple[float, float], radius: float, agent: int, share: float
+) -> None:
+    """A ring, filled from its middle by a share."""
+    from matplotlib.patches import Circle
+
+    colour = f"C{agent % 10}"
+    axes.add_patch(Circle(centre, radius, fill=False, color=colour, linewidth=2))
+    axes.add_patch(Circle(centre, radius * max(float(share), 0.0) ** 0.5, color=colour, alpha=0.6))
+    axes.annotate(str(agent), centre, ha="center", va="center", fontsize=8)
+
+
 def _paint_arrays(environment: Environment, frame: Frame, axes: Any) -> None:
     """Other games: each agent's observation as a tile, its action and its reward."""
     seen = frame.observation
@@ -351,4 +387,5 @@ PAINTERS: dict[str, Painter] = {
     "coin_game": _paint_coins,
     "smax": _paint_battle,
     "worlds": _paint_world,
+    "resources": _paint_resources,
 }

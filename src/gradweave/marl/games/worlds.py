@@ -1,6 +1,6 @@
 """Worlds behind JaxMARL's interface, with or without a reward machine beside the agents."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,10 @@ from gradweave.marl.tabular.steps import advanced, astray, happened
 from gradweave.marl.tabular.tables import moves_of, of_agents, tables
 from gradweave.marl.worlds.catalogue import world
 from gradweave.marl.worlds.grid import ACTIONS
+from gradweave.marl.worlds.job_scheduling import JobScheduling
+from gradweave.marl.worlds.manufacturing_plant import ManufacturingPlant
+from gradweave.marl.worlds.matthew_effect import MatthewEffect
+from gradweave.marl.worlds.resources import ResourceGame, ResourceWorld
 from gradweave.marl.worlds.world import World
 
 Agents = dict[str, Any]
@@ -177,7 +181,31 @@ def make(name: str, options: Mapping[str, Any]) -> WorldGame:
     others = {key: value for key, value in options.items() if key not in ("machine", "max_steps")}
     made, text = world(name, **others), options.get("machine")
     guide = made.task if text in (OWN_MACHINE, None) else read_text(str(text))
+    return WorldGame(made, max_steps=_steps(options), guide=None if text is None else guide)
+
+
+RESOURCE_WORLDS: dict[str, Callable[[], ResourceWorld]] = {
+    "job_scheduling": JobScheduling,
+    "matthew_effect": MatthewEffect,
+    "manufacturing_plant": ManufacturingPlant,
+}
+
+
+def make_resources(name: str, options: Mapping[str, Any]) -> ResourceGame:
+    """The game of a world whose agents share what there is.
+
+    Args:
+        name: of the world.
+        options: ``max_steps``.
+
+    Raises:
+        OptionError: an option is out of its range.
+    """
+    return ResourceGame(RESOURCE_WORLDS[name](), max_steps=_steps(options))
+
+
+def _steps(options: Mapping[str, Any]) -> int:
     steps = options.get("max_steps", 1000)
     if isinstance(steps, bool) or not isinstance(steps, int):
         raise OptionError(f"max_steps: expected a whole number, got {steps!r}")
-    return WorldGame(made, max_steps=steps, guide=None if text is None else guide)
+    return steps

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gradweave.checks import expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.config import PPO, PPO_DEFAULTS, Config, Settings, from_flat, settings_of
+from gradweave.marl.fairness.settings import FEN, FEN_DEFAULTS, mixing_of
+from gradweave.marl.games.environments import FAMILIES, RESOURCES
 from gradweave.marl.learners.q_settings import Q_DEFAULTS, QLearning
 
 if TYPE_CHECKING:
@@ -49,12 +51,19 @@ def _clip(norm: float, sets: int) -> "optax.GradientTransformation":
     return optax.GradientTransformation(whole.init, update)
 
 
+def _adam(settings: PPO | FEN, steps: int, sets: int) -> "optax.GradientTransformation":
+    """PPO's optimizer, of so many steps."""
+    import optax
+
+    rate = settings.learning_rate
+    falling = optax.linear_schedule(rate, 0.0, steps) if settings.decay else rate
+    return optax.chain(_clip(settings.max_gradient_norm, sets), optax.adam(falling, eps=1e-5))
+
+
 def _ppo(central: bool) -> Callable[["Environment", PPO, int, int, Aggregate], "Learner"]:
     def build(
         environment: "Environment", settings: PPO, devices: int, updates: int, aggregate: Aggregate
     ) -> "Learner":
-        import optax
-
         from gradweave.marl.learners.actor_critic import Players
         from gradweave.marl.learners.ppo import PPOLearner
         from gradweave.marl.learners.sets import number, sets_of
@@ -70,13 +79,7 @@ def _ppo(central: bool) -> Callable[["Environment", PPO, int, int, Aggregate], "
             sets,
         )
         steps = updates * settings.epochs * settings.minibatches
-        rate = settings.learning_rate
-        optimizer = optax.chain(
-            _clip(settings.max_gradient_norm, number(sets)),
-            optax.adam(
-                optax.linear_schedule(rate, 0.0, steps) if settings.decay else rate, eps=1e-5
-            ),
-        )
+        optimizer = _adam(settings, steps, number(sets))
         games = settings.environments // devices
         return PPOLearner(players, settings, aggregate(optimizer), devices, games, updates)
 
@@ -109,9 +112,35 @@ def _q_learning(
     return build
 
 
+def _fen(
+    environment: "Environment", settings: FEN, devices: int, updates: int, aggregate: Aggregate
+) -> "Learner":
+    from gradweave.marl.fairness.hierarchy import Hierarchy
+    from gradweave.marl.fairness.learner import FENLearner
+    from gradweave.marl.fairness.mean_utility import MeanUtility
+
+    steps = getattr(environment.game, "max_steps", 0)
+    if environment.reading.utility is None:
+        raise OptionError(
+            f"fen: {environment.id} does not count what each agent has earned; take "
+            f"{', '.join(FAMILIES[RESOURCES].ids)}"
+        )
+    if steps % settings.choice_steps:
+        raise OptionError(
+            f"choice_steps: expected a divisor of the {steps} steps of an episode, got "
+            f"{settings.choice_steps}"
+        )
+    mixing = mixing_of(settings.gossip, environment.num_agents)
+    hierarchy = Hierarchy(environment, settings, MeanUtility(mixing, settings.exchanges))
+    optimizer = _adam(settings, updates * settings.epochs * settings.minibatches, 1)
+    games = settings.environments // devices
+    return FENLearner(hierarchy, settings, aggregate(optimizer), games)
+
+
 ALGORITHMS: dict[str, Algorithm] = {
     "ippo": Algorithm(PPO, PPO_DEFAULTS, _ppo(central=False)),
     "mappo": Algorithm(PPO, PPO_DEFAULTS, _ppo(central=True)),
+    "fen": Algorithm(FEN, FEN_DEFAULTS, _fen),
     "iql": Algorithm(QLearning, Q_DEFAULTS, _q_learning("iql")),
     "vdn": Algorithm(QLearning, Q_DEFAULTS, _q_learning("vdn")),
     "qmix": Algorithm(QLearning, Q_DEFAULTS, _q_learning("qmix")),

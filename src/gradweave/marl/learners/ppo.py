@@ -70,6 +70,21 @@ class _Outcome(NamedTuple):
     done: Bool[Array, " E"]
 
 
+def surrogate(
+    change: Float[Array, "*B"], advantage: Float[Array, "*B"], clip_ratio: float
+) -> Float[Array, "*B"]:
+    """The clipped objective, equation 7 of Schulman et al.
+
+    Args:
+        change: of the actions' log-probabilities since they were taken.
+        advantage: of the actions.
+        clip_ratio: ε.
+    """
+    ratio = jnp.exp(change)
+    clipped = jnp.clip(ratio, 1.0 - clip_ratio, 1.0 + clip_ratio)
+    return jnp.minimum(ratio * advantage, clipped * advantage)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class PPOLearner:
     """IPPO, or MAPPO where the players' critics are central."""
@@ -267,8 +282,7 @@ class PPOLearner:
             advantage = self._normalised(advantage)
         change = log_probability - played.log_probability
         ratio = jnp.exp(change)
-        clipped = jnp.clip(ratio, 1.0 - settings.clip_ratio, 1.0 + settings.clip_ratio)
-        gain = self._mean(jnp.minimum(ratio * advantage, clipped * advantage))
+        gain = self._mean(surrogate(change, advantage, settings.clip_ratio))
         error = jnp.square(value - part.target)
         if settings.value_clip is not None:
             near = played.value + jnp.clip(

@@ -1,0 +1,1 @@
+"""Agents who share what there is: fair and efficient by a hierarchy, and what that is judged by."""

@@ -1,0 +1,172 @@
+"""A controller and its sub-policies, of all agents on an environment."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gradweave.marl.fairness.mean_utility import Estimates, MeanUtility
+from gradweave.marl.fairness.objectives import apart, used
+from gradweave.marl.fairness.settings import FEN
+from gradweave.marl.games.environment import Environment, View
+from gradweave.marl.learners import distributions
+from gradweave.marl.learners.networks import Network
+
+KNOWN = 2
+"""Numbers that utilities add to what is seen: how far one's own is from the mean, and the mean."""
+
+
+class Parameters(eqx.Module):
+    """All networks. What picks among sub-policies is None where there is one policy alone."""
+
+    actors: Network
+    """[Z, …] of each sub-policy."""
+    critics: Network
+    """[Z, …]."""
+    controller: Network | None
+    judge: Network | None
+    """The controller's critic."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hierarchy:
+    """The networks for an environment, and how agents act by them.
+
+    All agents share them; who an agent is, is part of what they see. Sub-policies see what the
+    environment shows, the controller sees utilities, too; so does a policy without a controller,
+    unless it learns independently.
+    """
+
+    environment: Environment
+    settings: FEN
+    consensus: MeanUtility
+
+    @property
+    def policies(self) -> int:
+        """Z."""
+        return self.settings.sub_policies if self.settings.hierarchy else 1
+
+    def draw(self, key: PRNGKeyArray) -> Parameters:
+        """Draws the parameters."""
+        environment, settings = self.environment, self.settings
+        actor, critic, controller, judge = jax.random.split(key, 4)
+        all_seen = environment.observation + (KNOWN if settings.informed else 0)
+        shown = environment.observation if settings.hierarchy else all_seen
+
+        def network(inputs: int, outputs: int, scale: float, key: PRNGKeyArray) -> Network:
+            return Network(
+                *(inputs, outputs, environment.num_agents, key),
+                hidden=settings.hidden,
+                activation=settings.activation,
+                scale=scale,
+            )
+
+        def several(outputs: int, scale: float, key: PRNGKeyArray) -> Network:
+            keys = jax.random.split(key, self.policies)
+            return jax.vmap(lambda key: network(shown, outputs, scale, key))(keys)
+
+        return Parameters(
+            several(environment.actions, 0.01, actor),
+            several(1, 1.0, critic),
+            network(all_seen, self.policies, 0.01, controller) if settings.hierarchy else None,
+            network(all_seen, 1, 1.0, judge) if settings.hierarchy else None,
+        )
+
+    def seen(self, view: View, estimates: Estimates) -> Float[Array, "*B A S"]:
+        """What an agent goes by: its observation, and what it knows of utilities."""
+        if not self.settings.informed:
+            return view.observation
+        assert view.utility is not None
+        known = (
+            apart(view.utility, estimates.mean),
+            used(estimates.mean, self.settings.capacity),
+        )
+        return jnp.concatenate([view.observation, jnp.stack(known, -1)], -1)
+
+    def choices(
+        self, parameters: Parameters, seen: Float[Array, "*B A S"]
+    ) -> Float[Array, "*B A Z"]:
+        """Log-probabilities of the controller's choices; the only one's, where there is none."""
+        if parameters.controller is None:
+            return jnp.zeros((*seen.shape[:-1], 1))
+        return jax.nn.log_softmax(_of(parameters.controller, seen))
+
+    def worth(self, parameters: Parameters, seen: Float[Array, "*B A S"]) -> Float[Array, "*B A"]:
+        """What the controller expects; 0 where there is none."""
+        if parameters.judge is None:
+            return jnp.zeros(seen.shape[:-1])
+        return _of(parameters.judge, seen)[..., 0]
+
+    def actions(
+        self,
+        parameters: Parameters,
+        chosen: Int[Array, "B A"],
+        seen: Float[Array, "B A S"],
+    ) -> Float[Array, "B A U"]:
+        """Log-probabilities of each agent's actions by its sub-policy."""
+        shown = seen[..., : parameters.actors.layers[0].weight.shape[-2]]
+        scores = jax.vmap(_of, (0, None))(parameters.actors, shown)
+        own = jnp.take_along_axis(scores, chosen[None, ..., None], 0)[0]
+        return distributions.log_probabilities(own, None)
+
+    def along(
+        self,
+        parameters: Parameters,
+        chosen: Int[Array, " N"],
+        agent: Int[Array, " N"],
+        seen: Float[Array, "N T S"],
+    ) -> tuple[Float[Array, "N T U"], Float[Array, "N T"]]:
+        """Log-probabilities of actions and values, over some agents' steps by one sub-policy each.
+
+        Args:
+            parameters: of all.
+            chosen: each row's sub-policy.
+            agent: each row's agent.
+            seen: each row's steps.
+        """
+        shown = seen[..., : parameters.actors.layers[0].weight.shape[-2]]
+
+        def one(of: int | Array, who: Array, steps: Array) -> tuple[Array, Array]:
+            actor, critic = (
+                _of_agent(jax.tree.map(lambda x: x[of], networks), who)
+                for networks in (parameters.actors, parameters.critics)
+            )
+            scores, value = _of(actor, steps[:, None])[:, 0], _of(critic, steps[:, None])[:, 0, 0]
+            return distributions.log_probabilities(scores, None), value
+
+        return jax.vmap(one)(chosen, agent, shown)
+
+    def judged(
+        self, parameters: Parameters, agent: Int[Array, " N"], seen: Float[Array, "N S"]
+    ) -> tuple[Float[Array, "N Z"], Float[Array, " N"]]:
+        """`choices` and `worth`, of some agents each in a game of its own."""
+        controller, judge = parameters.controller, parameters.judge
+        assert controller is not None and judge is not None
+
+        def one(who: Array, seen: Array) -> tuple[Array, Array]:
+            scores, value = (
+                _of(_of_agent(network, who), seen[None])[0] for network in (controller, judge)
+            )
+            return jax.nn.log_softmax(scores), value[0]
+
+        return jax.vmap(one)(agent, seen)
+
+    def drawn_choice(
+        self, parameters: Parameters, seen: Float[Array, "B A S"], uniform: Float[Array, "B A"]
+    ) -> tuple[Int[Array, "B A"], Float[Array, "B A"]]:
+        """The controller's choices, and their log-probabilities."""
+        log_p = self.choices(parameters, seen)
+        chosen = distributions.sample(uniform, log_p)
+        return chosen, distributions.of_action(log_p, chosen)
+
+
+def _of(network: Network, x: Float[Array, "*B A I"]) -> Float[Array, "*B A N"]:
+    """What a network without a memory makes of it."""
+    return network(None, x, jnp.zeros(x.shape[:-2], bool))[1]
+
+
+def _of_agent(network: Network, agent: Int[Array, ""]) -> Network:
+    """The network as one agent has it, which is then its only one."""
+    return eqx.tree_at(lambda n: n.agent, network, network.agent[agent][None])

@@ -1,0 +1,395 @@
+"""FEN: proximal policy optimisation of a controller and of the sub-policies that it picks among.
+
+A choice lasts for T steps, and every roll-out is a whole number of choices. Each choice's steps are
+a trajectory of the sub-policy that was picked, and the choice itself is one step of the controller.
+The first sub-policy gets the environment's reward, the others the logarithm of the probability with
+which the controller would pick them where they have led; the controller gets the objective, by
+default the fair-efficient reward. Without a hierarchy one policy gets the objective in each step.
+
+Values are of (1 − γ) times the discounted sums, so that critics learn numbers of the rewards' size.
+
+Source: Jiang and Lu 2019 (1910.14472), algorithm 1.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gradweave.marl.fairness.hierarchy import Hierarchy, Parameters
+from gradweave.marl.fairness.mean_utility import Estimates, emptied
+from gradweave.marl.fairness.measures import Fairness, fairness, figures
+from gradweave.marl.fairness.objectives import OF_UTILITIES, objective
+from gradweave.marl.fairness.settings import FEN
+from gradweave.marl.games.environment import View
+from gradweave.marl.learners import distributions
+from gradweave.marl.learners.learner import Metrics, RunningReturns, norm, sent_bytes
+from gradweave.marl.learners.ppo import surrogate
+from gradweave.marl.learners.randomness import (
+    draw_each,
+    game_keys,
+    permutation,
+    rollout_keys,
+    split_each,
+)
+from gradweave.training.advantages import advantages
+
+LEAST_INFORMATION = -5.0
+"""Logarithm of a probability below which being chosen counts no less."""
+
+
+class FENState(eqx.Module):
+    """All that the next update depends on."""
+
+    parameters: Parameters
+    optimizer: Any
+    games: Any
+    """[E] games' own states."""
+    view: View
+    """[E]."""
+    estimates: Estimates
+    """[E, A] of the mean utility."""
+    tally: RunningReturns
+    ended: Fairness
+    """[E] of each game's last whole episode; 0 before there is one."""
+    keys: PRNGKeyArray
+    """[E] each game's own."""
+    key: PRNGKeyArray
+    """Of the minibatches."""
+
+
+class Memory(eqx.Module):
+    """What agents remember from step to step."""
+
+    estimates: Estimates
+    chosen: Int[Array, "B A"]
+    clock: Int[Array, " B"]
+    """Steps of the episode."""
+
+
+class Steps(eqx.Module):
+    """Steps that were played: [S, T, E, A], choices by steps."""
+
+    seen: Float[Array, "S T E A F"]
+    action: Int[Array, "S T E A"]
+    log_probability: Float[Array, "S T E A"]
+    reward: Float[Array, "S T E A"]
+    worth: Float[Array, "S T E A"]
+    """The objective."""
+    led: Float[Array, "S T E A F"]
+    """What is seen after the step, before a new episode."""
+    done: Array
+    """[S, T, E]."""
+    sent_bytes: Float[Array, "S T E A"]
+    """By each agent to find the mean utility."""
+    error: Float[Array, "S T E A"]
+    """Of its estimate, as a share of the mean."""
+
+
+class Samples(eqx.Module):
+    """Choices to learn from, [N] of any games and agents, each with its steps."""
+
+    chosen: Int[Array, " N"]
+    agent: Int[Array, " N"]
+    seen: Float[Array, "N T F"]
+    action: Int[Array, "N T"]
+    log_probability: Float[Array, "N T"]
+    advantage: Float[Array, "N T"]
+    target: Float[Array, "N T"]
+    choice_log_probability: Float[Array, " N"]
+    choice_advantage: Float[Array, " N"]
+    choice_target: Float[Array, " N"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FENLearner:
+    """See the module."""
+
+    hierarchy: Hierarchy
+    settings: FEN
+    optimizer: optax.GradientTransformation
+    """With its aggregation over the devices."""
+    games: int
+    """E: on one device."""
+
+    @property
+    def steps(self) -> int:
+        """Steps that an update makes on one device."""
+        return self.games * self.settings.rollout
+
+    @property
+    def choices(self) -> int:
+        """S: choices of an agent in an update."""
+        return self.settings.rollout // self.settings.choice_steps
+
+    def init(self, shared: PRNGKeyArray, first: Int[Array, ""] | int) -> FENState:
+        """See `Learner.init`."""
+        environment = self.hierarchy.environment
+        drawing, playing, learning = jax.random.split(shared, 3)
+        parameters = self.hierarchy.draw(drawing)
+        keys, beginning = split_each(game_keys(playing, first, self.games), 2)
+        games, view = jax.vmap(environment.reset)(beginning)
+        nothing = jnp.zeros((self.games, environment.num_agents))
+        return FENState(
+            parameters=parameters,
+            optimizer=self.optimizer.init(parameters),  # pyright: ignore[reportArgumentType]
+            games=games,
+            view=view,
+            estimates=self.hierarchy.consensus.start(*nothing.shape),
+            tally=RunningReturns.zero(*nothing.shape),
+            ended=jax.tree.map(jnp.zeros_like, fairness(nothing)),
+            keys=keys,
+            key=jax.random.fold_in(learning, first),
+        )
+
+    def parameters(self, state: FENState) -> Parameters:
+        """See `Learner.parameters`."""
+        return state.parameters
+
+    def memory(self, parameters: Parameters, batch: int) -> Memory:
+        """See `Learner.memory`."""
+        agents = self.hierarchy.environment.num_agents
+        chosen = jnp.zeros((batch, agents), jnp.int32)
+        estimates = self.hierarchy.consensus.start(batch, agents)
+        return Memory(estimates, chosen, jnp.zeros(batch, jnp.int32))
+
+    def act(
+        self,
+        parameters: Parameters,
+        memory: Memory,
+        view: View,
+        keys: PRNGKeyArray,
+        *,
+        greedy: bool,
+    ) -> tuple[Memory, Int[Array, "B A"]]:
+        """See `Learner.act`: greedily, the likeliest choices and the likeliest actions."""
+        hierarchy = self.hierarchy
+        assert view.utility is not None
+        estimates = hierarchy.consensus.after(memory.estimates, view.utility, view.start)
+        clock = jnp.where(view.start, 0, memory.clock)
+        seen = hierarchy.seen(view, estimates)
+        now = (clock % self.settings.choice_steps == 0)[:, None]
+        shape = (2, hierarchy.environment.num_agents)
+        noise = draw_each(keys, lambda key: jax.random.uniform(key, shape))
+
+        def picked(log_p: Array, number: int) -> Array:
+            return log_p.argmax(-1) if greedy else distributions.sample(noise[:, number], log_p)
+
+        choice = picked(hierarchy.choices(parameters, seen), 0)
+        chosen = jnp.where(now, choice, memory.chosen)
+        action = picked(hierarchy.actions(parameters, chosen, seen), 1)
+        return Memory(estimates, chosen, clock + 1), action
+
+    def update(self, state: FENState) -> tuple[FENState, Metrics]:
+        """See `Learner.update`."""
+        state, samples, metrics = self._rollout(state)
+        key, learning = jax.random.split(state.key)
+
+        def epoch(carry: Any, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
+            return jax.lax.scan(self._learn, carry, self._minibatches(samples, key))
+
+        keys = jax.random.split(learning, self.settings.epochs)
+        carry = state.parameters, state.optimizer
+        (parameters, optimizer), learned = jax.lax.scan(epoch, carry, keys)
+        state = dataclasses.replace(state, parameters=parameters, optimizer=optimizer, key=key)
+        said = metrics.figures | jax.tree.map(jnp.mean, learned)
+        return state, dataclasses.replace(metrics, figures=said)
+
+    def _rollout(self, state: FENState) -> tuple[FENState, Samples, Metrics]:
+        """One roll-out, with its advantages."""
+        choices, steps = self.choices, self.settings.choice_steps
+        keys, (choosing, sampling, playing) = rollout_keys(state.keys, choices * steps, 3)
+        agents = self.hierarchy.environment.num_agents
+
+        def uniform(keys: PRNGKeyArray) -> Array:
+            return draw_each(keys, lambda key: jax.random.uniform(key, (agents,)))
+
+        def by_choice(x: Array) -> Array:
+            return x.reshape(choices, steps, *x.shape[1:])
+
+        carry = state.games, state.view, state.estimates, state.ended
+        carry, (chosen, log_p, played) = jax.lax.scan(
+            functools.partial(self._choose, state.parameters),
+            carry,
+            (uniform(choosing[::steps]), by_choice(uniform(sampling)), by_choice(playing)),
+        )
+        games, view, estimates, ended = carry
+        samples = self._samples(state.parameters, chosen, log_p, played)
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (played.reward, played.done))
+        tally, metrics = state.tally.add(*flat)
+        after = dataclasses.replace(
+            state, games=games, view=view, estimates=estimates, ended=ended, tally=tally, keys=keys
+        )
+        said = jax.tree.map(jnp.mean, figures(ended)) | self._told(chosen, played)
+        return after, samples, dataclasses.replace(metrics, figures=said)
+
+    def _told(self, chosen: Array, played: Steps) -> dict[str, Float[Array, ""]]:
+        """What a roll-out says of gossip and choices."""
+        said = {"gossip_bytes": played.sent_bytes.mean(), "gossip_error": played.error.mean()}
+        if self.settings.hierarchy:
+            said["first_policy"] = (chosen == 0).mean()
+        return {"objective": played.worth.mean()} | said
+
+    def _choose(self, parameters: Parameters, carry: Any, now: Any) -> tuple[Any, Any]:
+        """One choice of all agents, and its steps."""
+        _, view, estimates, _ = carry
+        choosing, *noise = now
+        seen = self.hierarchy.seen(view, estimates)
+        chosen, log_p = self.hierarchy.drawn_choice(parameters, seen, choosing)
+        step = functools.partial(self._step, parameters, chosen)
+        carry, played = jax.lax.scan(step, carry, tuple(noise))
+        return carry, (chosen, log_p, played)
+
+    def _step(
+        self, parameters: Parameters, chosen: Int[Array, "E A"], carry: Any, now: Any
+    ) -> tuple[Any, Steps]:
+        """One step of all games."""
+        games, view, estimates, ended = carry
+        uniform, playing = now
+        hierarchy = self.hierarchy
+        seen = hierarchy.seen(view, estimates)
+        log_p = hierarchy.actions(parameters, chosen, seen)
+        action = distributions.sample(uniform, log_p)
+        games, view, outcome = hierarchy.environment.steps(playing, games, action)
+        last, utility = outcome.last, outcome.last.utility
+        assert utility is not None
+        estimates = hierarchy.consensus.after(estimates, utility, last.start)
+        mean = utility.mean(-1, keepdims=True)
+        played = Steps(
+            seen=seen,
+            action=action,
+            log_probability=distributions.of_action(log_p, action),
+            reward=outcome.reward,
+            worth=objective(self.settings, outcome.reward, utility, estimates.mean),
+            led=hierarchy.seen(last, estimates),
+            done=outcome.done,
+            sent_bytes=estimates.sent_bytes,
+            error=jnp.abs(estimates.mean - mean) / jnp.where(mean > 0, mean, jnp.inf),
+        )
+        ended = jax.tree.map(
+            lambda new, old: jnp.where(outcome.done, new, old), fairness(utility), ended
+        )
+        return (games, view, emptied(estimates, outcome.done), ended), played
+
+    def _samples(
+        self, parameters: Parameters, chosen: Array, log_p: Array, played: Steps
+    ) -> Samples:
+        """A roll-out's choices, with the advantages of their steps and their own."""
+        choices, _, games, agents = played.reward.shape
+        agent = jnp.broadcast_to(jnp.arange(agents), (choices, games, agents)).reshape(-1)
+
+        def rows(x: Array) -> Array:  # [S, T, E, A, …] -> [N, T, …]
+            return jnp.moveaxis(x, 1, 3).reshape(-1, x.shape[1], *x.shape[4:])
+
+        one, seen = chosen.reshape(-1), rows(played.seen)
+        both = jnp.concatenate([seen, rows(played.led)[:, -1:]], 1)
+        value = self.hierarchy.along(parameters, one, agent, both)[1]
+        reward = rows(self._rewards(parameters, chosen, played))
+        settings = self.settings
+        advantage = advantages(
+            (1.0 - settings.discount) * reward.T,
+            value[:, :-1].T,
+            value[:, 1:].T,
+            jnp.zeros_like(reward.T, bool),
+            *(settings.discount, settings.gae_lambda),
+        ).T
+        own, target = self._choice_advantages(parameters, played)
+        return Samples(
+            chosen=one,
+            agent=agent,
+            seen=seen,
+            action=rows(played.action),
+            log_probability=rows(played.log_probability),
+            advantage=self._normalised(advantage, one),
+            target=advantage + value[:, :-1],
+            choice_log_probability=log_p.reshape(-1),
+            choice_advantage=own.reshape(-1),
+            choice_target=target.reshape(-1),
+        )
+
+    def _rewards(self, parameters: Parameters, chosen: Array, played: Steps) -> Array:
+        """[S, T, E, A] what each step's sub-policy gets for it."""
+        if not self.settings.hierarchy:
+            return played.worth
+        log_p = self.hierarchy.choices(parameters, played.led)
+        picked = jnp.broadcast_to(chosen[:, None], played.reward.shape)
+        told = jnp.maximum(distributions.of_action(log_p, picked), LEAST_INFORMATION)
+        return jnp.where(picked == 0, played.reward, self.settings.information * told)
+
+    def _choice_advantages(self, parameters: Parameters, played: Steps) -> tuple[Array, Array]:
+        """[S, E, A] advantages of choices, normalised, and the targets of the controller's critic.
+
+        Where an episode ends, values go on as if it did not: only time is up.
+        """
+        settings = self.settings
+        of_end = settings.objective in OF_UTILITIES
+        worth = played.worth[:, -1] if of_end else played.worth.mean(1)
+        value = self.hierarchy.worth(parameters, played.seen[:, 0])
+        after = self.hierarchy.worth(parameters, played.led[:, -1])
+        done = jnp.broadcast_to(played.done.any(1)[..., None], worth.shape)
+        discount = settings.choice_discount
+        own = advantages(
+            (1.0 - discount) * worth, value, after, done, discount, settings.gae_lambda
+        )
+        return (own - own.mean()) / (own.std() + 1e-8), own + value
+
+    def _normalised(self, advantage: Float[Array, "N T"], chosen: Int[Array, " N"]) -> Array:
+        """To mean 0 and deviation 1, for each sub-policy."""
+        of = (chosen[:, None] == jnp.arange(self.hierarchy.policies)).astype(jnp.float32)
+        share = of / jnp.maximum(of.sum(0), 1.0)
+        centred = advantage - (share.T @ advantage.mean(1))[chosen][:, None]
+        deviation = jnp.sqrt(share.T @ jnp.square(centred).mean(1))
+        return centred / (deviation[chosen][:, None] + 1e-8)
+
+    def _minibatches(self, samples: Samples, key: PRNGKeyArray) -> Samples:
+        """Random [minibatches, …] of the choices."""
+        order = permutation(key, samples.chosen.shape[0])
+        parts = self.settings.minibatches
+        return jax.tree.map(lambda x: x[order].reshape(parts, -1, *x.shape[1:]), samples)
+
+    def _learn(self, carry: Any, part: Samples) -> tuple[Any, dict[str, Array]]:
+        """One step of the optimizer."""
+        parameters, state = carry
+        (_, said), gradient = jax.value_and_grad(self._loss, has_aux=True)(parameters, part)
+        change, state = self.optimizer.update(gradient, state, parameters)
+        said |= {"gradient_norm": norm(gradient)} | sent_bytes(state)
+        return (optax.apply_updates(parameters, change), state), said
+
+    def _loss(
+        self, parameters: Parameters, part: Samples
+    ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+        """The clipped objectives, the critics' errors and the entropies, of both levels."""
+        settings = self.settings
+        log_p, value = self.hierarchy.along(parameters, part.chosen, part.agent, part.seen)
+        change = distributions.of_action(log_p, part.action) - part.log_probability
+        gain = surrogate(change, part.advantage, settings.clip_ratio).mean()
+        error = 0.5 * jnp.square(value - part.target).mean()
+        entropy = distributions.entropy(log_p).mean()
+        total = settings.value_coefficient * error - gain - settings.entropy_coefficient * entropy
+        said = {"gain": gain, "value_error": error, "entropy": entropy}
+        if settings.hierarchy:
+            loss, of_choices = self._choice_loss(parameters, part)
+            total, said = total + loss, said | of_choices
+        return total, said
+
+    def _choice_loss(
+        self, parameters: Parameters, part: Samples
+    ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+        """The controller's part of the loss."""
+        settings = self.settings
+        log_p, value = self.hierarchy.judged(parameters, part.agent, part.seen[:, 0])
+        change = distributions.of_action(log_p, part.chosen) - part.choice_log_probability
+        gain = surrogate(change, part.choice_advantage, settings.clip_ratio).mean()
+        error = 0.5 * jnp.square(value - part.choice_target).mean()
+        entropy = distributions.entropy(log_p).mean()
+        coefficient = settings.choice_entropy_coefficient
+        return settings.value_coefficient * error - gain - coefficient * entropy, {
+            "choice_gain": gain,
+            "choice_value_error": error,
+            "choice_entropy": entropy,
+        }

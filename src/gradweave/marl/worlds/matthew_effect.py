@@ -1,0 +1,76 @@
+"""The Matthew effect: whoever has eaten is larger and quicker, and so eats more.
+
+Source: Jiang and Lu 2019 (1910.14472), section 5.2; rules as their program has them.
+"""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gradweave.marl.worlds.resources import MOVES
+
+LEAST_SIZE, FIRST_SIZES, MOST_SIZE = 0.01, 0.04, 0.15
+"""Least size at first, by how much sizes differ then, and the greatest of all."""
+GROWTH = 0.005
+"""What a ghost adds to a size."""
+OWN_SPEED = 0.01
+"""Of one without a size; size adds to it."""
+
+
+class MatthewState(eqx.Module):
+    """Pac-men and ghosts on the unit square."""
+
+    place: Float[Array, "A 2"]
+    size: Float[Array, " A"]
+    ghost: Float[Array, "G 2"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MatthewEffect:
+    """Ten pac-men and three ghosts, each of which is at once replaced by another elsewhere.
+
+    A pac-man that is nearer to a ghost than its own size eats it and gets 1; of several the first.
+    It sees its place, size and speed, and where the nearest ghost is.
+    """
+
+    agents: int = 10
+    ghosts: int = 3
+
+    def begin(self, key: PRNGKeyArray) -> MatthewState:
+        """See `ResourceWorld.begin`."""
+        place, size, ghost = jax.random.split(key, 3)
+        return MatthewState(
+            jax.random.uniform(place, (self.agents, 2)),
+            LEAST_SIZE + FIRST_SIZES * jax.random.uniform(size, (self.agents,)),
+            jax.random.uniform(ghost, (self.ghosts, 2)),
+        )
+
+    def advance(
+        self, key: PRNGKeyArray, state: MatthewState, action: Int[Array, " A"]
+    ) -> tuple[MatthewState, Float[Array, " A"]]:
+        """See `ResourceWorld.advance`."""
+        step = jnp.asarray(MOVES)[action] * _speed(state.size)[:, None]
+        place, size = jnp.clip(state.place + step, 0.0, 1.0), state.size
+        reward, ghosts = jnp.zeros(self.agents), []
+        others = jax.random.uniform(key, state.ghost.shape)
+        for ghost, other in zip(state.ghost, others, strict=True):
+            near = jnp.square(place - ghost).sum(-1) < jnp.square(size)
+            eats = near & (jnp.cumsum(near) == 1)
+            reward = jnp.where(eats, 1.0, reward)
+            size = jnp.where(eats, jnp.minimum(size + GROWTH, MOST_SIZE), size)
+            ghosts.append(jnp.where(eats.any(), other, ghost))
+        return MatthewState(place, size, jnp.stack(ghosts)), reward
+
+    def observe(self, state: MatthewState) -> Float[Array, "A 6"]:
+        """See `ResourceWorld.observe`: sizes and speeds are shares of the greatest size."""
+        apart = jnp.square(state.place[:, None] - state.ghost).sum(-1)
+        nearest = state.ghost[apart.argmin(-1)]
+        body = jnp.stack([state.size, _speed(state.size)], -1) / MOST_SIZE
+        return jnp.concatenate([state.place, body, nearest], -1)
+
+
+def _speed(size: Float[Array, " A"]) -> Float[Array, " A"]:
+    return OWN_SPEED + size

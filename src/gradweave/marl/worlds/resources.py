@@ -1,0 +1,164 @@
+"""Worlds whose agents share what there is: each earns for itself, and what one takes others lack.
+
+A world is a few pure functions; `ResourceGame` puts it behind JaxMARL's interface, counts what each
+agent has earned, and ends an episode after a number of steps. An agent's utility is its mean reward
+a step, since the episode began.
+"""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gradweave.checks import check_at_least_one
+
+MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
+"""What each action adds to an agent's place: stay, and one step along either axis."""
+Agents = dict[str, Any]
+"""One entry for each agent's name."""
+
+
+class ResourceWorld(Protocol):
+    """Where agents are, what they can take, and what it is worth to them."""
+
+    @property
+    def agents(self) -> int:
+        """A."""
+        ...
+
+    def begin(self, key: PRNGKeyArray) -> Any:
+        """Draws the arrays of a new episode."""
+        ...
+
+    def advance(
+        self, key: PRNGKeyArray, state: Any, action: Int[Array, " A"]
+    ) -> tuple[Any, Float[Array, " A"]]:
+        """One step: the arrays after it, and each agent's reward."""
+        ...
+
+    def observe(self, state: Any) -> Float[Array, "A O"]:
+        """What each agent sees."""
+        ...
+
+
+class ResourceState(eqx.Module):
+    """An episode."""
+
+    world: Any
+    """The world's own arrays."""
+    earned: Float[Array, " A"]
+    """Each agent's rewards so far."""
+    gone: Int[Array, ""]
+    """Steps so far."""
+
+
+class ResourceGame:
+    """A world as JaxMARL's `MultiAgentEnv` is: dictionaries by agent, `step` resets by itself."""
+
+    def __init__(self, world: ResourceWorld, *, max_steps: int = 1000) -> None:
+        """Makes the game.
+
+        Args:
+            world: where.
+            max_steps: of an episode; nothing else ends one.
+
+        Raises:
+            OptionError: no steps.
+        """
+        self.world, self.max_steps = world, max_steps
+        check_at_least_one(self, "max_steps")
+        self.num_agents = world.agents
+        self.agents = [str(agent) for agent in range(world.agents)]
+        state = jax.eval_shape(world.begin, jax.random.key(0))
+        self.observation = jax.eval_shape(world.observe, state).shape[-1]
+
+    def action_space(self, agent: str) -> Any:
+        """As many actions as `MOVES`."""
+        return SimpleNamespace(n=len(MOVES))
+
+    def observation_space(self, agent: str) -> Any:
+        """Of this many numbers."""
+        return SimpleNamespace(shape=(self.observation,))
+
+    def reset(self, key: PRNGKeyArray) -> tuple[Agents, ResourceState]:
+        """A new episode."""
+        nothing = jnp.zeros(self.num_agents), jnp.zeros((), jnp.int32)
+        state = ResourceState(self.world.begin(key), *nothing)
+        return self.get_obs(state), state
+
+    def step(self, key: PRNGKeyArray, state: ResourceState, actions: Mapping[str, Array]) -> Any:
+        """A step, and a new episode where one ended; as `step_env` otherwise."""
+        key, again = jax.random.split(key)
+        seen, after, rewards, dones, info = self.step_env(key, state, actions)
+        first = self.reset(again)
+        seen, after = jax.tree.map(
+            lambda new, old: jnp.where(dones["__all__"], new, old), first, (seen, after)
+        )
+        return seen, after, rewards, dones, info
+
+    def step_env(
+        self, key: PRNGKeyArray, state: ResourceState, actions: Mapping[str, Array]
+    ) -> tuple[Agents, ResourceState, Agents, Agents, Agents]:
+        """A step: (observations, state, rewards, ends, information)."""
+        action = jnp.stack([jnp.asarray(actions[agent], jnp.int32) for agent in self.agents])
+        world, reward = self.world.advance(key, state.world, action)
+        after = ResourceState(world, state.earned + reward, state.gone + 1)
+        over = after.gone >= self.max_steps
+        ends = {agent: over for agent in self.agents} | {"__all__": over}
+        return self.get_obs(after), after, self._by_agent(reward), ends, {}
+
+    def get_obs(self, state: ResourceState) -> Agents:
+        """What each agent sees."""
+        return self._by_agent(self.world.observe(state.world))
+
+    def utility(self, state: ResourceState) -> Float[Array, " A"]:
+        """Each agent's mean reward a step so far; 0 at first."""
+        return state.earned / jnp.maximum(state.gone, 1)
+
+    def _by_agent(self, values: Array) -> Agents:
+        return {agent: values[i] for i, agent in enumerate(self.agents)}
+
+
+def one_after_the_other(
+    place: Int[Array, "A 2"], action: Int[Array, " A"], side: int
+) -> Int[Array, "A 2"]:
+    """Places after a step on a square grid, where a cell holds one agent.
+
+    Agents move in their order. Nobody enters a cell where somebody stood when the step began, or
+    where somebody has moved to since; nor leaves the grid.
+
+    Args:
+        place: rows and columns from 0, each agent on a cell of its own.
+        action: see `MOVES`.
+        side: cells along an axis.
+    """
+    wished = place + jnp.asarray(MOVES)[action]
+    inside = ((wished >= 0) & (wished < side)).all(-1)
+    taken = list(place)
+    moved = []
+    for agent in range(place.shape[0]):
+        full = (jnp.stack(taken) == wished[agent]).all(-1).any()
+        moved.append(jnp.where(inside[agent] & ~full, wished[agent], place[agent]))
+        taken.append(moved[-1])
+    return jnp.stack(moved)
+
+
+def different_cells(key: PRNGKeyArray, agents: int, side: int) -> Int[Array, "A 2"]:
+    """Rows and columns of cells drawn at random, no two of them the same."""
+    cells = jax.random.permutation(key, side * side)[:agents]
+    return jnp.stack([cells // side, cells % side], -1)
+
+
+def around(grid: Float[Array, "N N"], place: Int[Array, "A 2"], reach: int) -> Float[Array, "A K"]:
+    """The part of a grid around each agent, 0 beyond the edges, row by row."""
+    padded = jnp.pad(grid, reach)
+    width = 2 * reach + 1
+
+    def one(cell: Array) -> Array:
+        return jax.lax.dynamic_slice(padded, (cell[0], cell[1]), (width, width)).reshape(-1)
+
+    return jax.vmap(one)(place)
