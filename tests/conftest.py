@@ -62,6 +62,7 @@ MANY_PROCESSES = (
     "cli/test_cli_run.py",
     "aggregate/asynchronous/test_asynchronous_ray",
     "aggregate/test_devices.py",
+    "marl/test_marl_asynchronous.py",
     "marl/test_marl_devices.py",
     "marl/test_marl_processes.py",
     "cli/test_cli_train.py",

@@ -162,7 +162,7 @@ def state_of(command: Command, kept: list[str]) -> dict[str, Any]:
         parts.append(np.asarray(checkpoint.load_shard(path, like).parameters))
     open_paths = {file.path for file in psutil.Process(command.process.pid).open_files()}
     half_written = [path for path in unfinished(folder) if str(path) not in open_paths]
-    newer = [path for path, updates in checkpoint.shards(folder) if updates > cut.updates]
+    newer = [path for path, updates in checkpoint.parts(folder) if updates > cut.updates]
     return {
         "checkpoint": cut.updates,
         "same": digest(np.concatenate(parts)) == kept[cut.updates - 1],

@@ -154,6 +154,15 @@ def test_a_config_that_is_none(refused, here, text, reason, quick):
         (["--checkpoint-minutes", "0"], "--checkpoint-minutes"),
         (["--fast"], "No such option"),
         (["--aggregation", "scheduled:ring:8"], "ring:n=8 has 8 servers, but there are 1 workers"),
+        (["--aggregation", "asynchronous:bound=many"], "bound must be an integer, got 'many'"),
+        (["--aggregation", "asynchronous:consistency=ssp"], "ssp needs its bound in clocks"),
+        (["--aggregation", "asynchronous:rule=sync"], "'rule' is not an option; did you mean"),
+        (["--aggregation", "asynchronous:step_s=1,slow=4"], "slow: expected workers 0 to 0, got 4"),
+        (
+            ["--aggregation", "asynchronous", "--set", "normalise_values=true"],
+            "normalise_values: n",
+        ),
+        (["--aggregation", "asynchronous", "--distributed"], "starts its workers itself; leave it"),
         (["--aggregation", "scheduled:rnig:8"], "unknown family of networks; did you mean ring?"),
     ],
 )

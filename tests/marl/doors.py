@@ -5,6 +5,7 @@ others at every step. After five steps time is up; whoever takes the last door o
 """
 
 import functools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,3 +101,14 @@ def learner(
     return algorithms.ALGORITHMS[algorithm].build(
         environment or doors(), PPO(**(usual | settings)), devices, updates, lambda o: o
     )
+
+
+def rollout(one: Any) -> Callable[[Any], tuple[Any, Any, Any]]:
+    """A roll-out of PPO with its advantages: state -> state, samples, metrics; to be compiled."""
+
+    def played(state: Any) -> tuple[Any, Any, Any]:
+        state, experience, metrics = one.play(state)
+        state, samples, _ = one._judged(state, experience)
+        return state, samples, metrics
+
+    return played

@@ -21,7 +21,7 @@ from gradweave.marl.config import PPO
 from gradweave.marl.evaluation import evaluate
 from gradweave.marl.learners.randomness import game_keys
 from gradweave.marl.program import Program
-from tests.marl.doors import DOORS, STEPS, doors, learner
+from tests.marl.doors import DOORS, STEPS, doors, learner, rollout
 
 VARIANTS = [
     pytest.param("ippo", False, id="ippo"),
@@ -73,7 +73,7 @@ def test_policies_are_judged_by_the_same_episodes_or_each_by_its_own(same_episod
 def small(algorithm: str = "ippo", **settings: Any) -> tuple[Any, Any]:
     """A learner, and a roll-out of it that is compiled once."""
     one = learner(algorithm, **settings)
-    return one, jax.jit(one._rollout)
+    return one, jax.jit(rollout(one))
 
 
 def begun(one):

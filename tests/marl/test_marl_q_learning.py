@@ -60,7 +60,7 @@ def test_it_finds_the_best_play(kind, recurrent, trace):
 def test_rows_are_what_was_played_and_the_oldest_are_forgotten():
     one = learner("qmix", recurrent=True, replay_size=100, epochs=1)  # room for three updates
     assert one._blocks == 3
-    play, update = jax.jit(one._play), jax.jit(one.update)
+    play, update = jax.jit(one.play), jax.jit(one.update)
     state = jax.jit(one.init)(jax.random.key(3), 0)
     last = []
     for _ in range(5):

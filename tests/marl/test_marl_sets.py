@@ -25,7 +25,7 @@ from gradweave.marl.learners.networks import Network, Networks, draw
 from gradweave.marl.learners.q_settings import QLearning
 from gradweave.marl.learners.sets import mean_of_each, sets_of
 from gradweave.marl.program import Program
-from tests.marl.doors import doors, learner
+from tests.marl.doors import doors, learner, rollout
 
 RNG = np.random.default_rng(0)
 
@@ -143,7 +143,7 @@ def test_a_sets_step_depends_on_its_own_agents_alone():
         max_gradient_norm=1e-3,
     )
     state = jax.jit(one.init)(jax.random.key(0), 0)
-    _, samples, _ = jax.jit(one._rollout)(state)
+    _, samples, _ = jax.jit(rollout(one))(state)
     part = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
     learn = jax.jit(one._learn)
     carry = state.parameters, state.optimizer

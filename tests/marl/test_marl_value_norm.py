@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.marl.learners.value_norm import DECAY, LEAST_VARIANCE, ValueNorm
-from tests.marl.doors import learner
+from tests.marl.doors import learner, rollout
 
 RNG = np.random.default_rng(0)
 SETS = (0, 1, 0)
@@ -66,7 +66,7 @@ def test_advantages_are_of_returns_and_the_critic_learns_normalised_ones():
     state = jax.jit(one.init)(jax.random.key(3), 0)
     moments = ValueNorm(jnp.array([2.0]), jnp.array([9.0]), jnp.int32(3), (0, 0))
     state = dataclasses.replace(state, returns=moments)
-    after, samples, _ = jax.jit(one._rollout)(state)
+    after, samples, _ = jax.jit(rollout(one))(state)
     # Another learner, whose critic says 2 + 3 times as much by its output layer.
     plain = learner("mappo", rollout=12, truncation="bootstrap")
     parameters = eqx.tree_at(
@@ -75,7 +75,7 @@ def test_advantages_are_of_returns_and_the_critic_learns_normalised_ones():
         replace_fn=lambda x: 3.0 * x + (2.0 if x.ndim == 1 else 0.0),
     )
     other = dataclasses.replace(state, parameters=parameters, returns=None)
-    _, expected, _ = jax.jit(plain._rollout)(other)
+    _, expected, _ = jax.jit(rollout(plain))(other)
     np.testing.assert_array_equal(samples.played.action, expected.played.action)
     np.testing.assert_allclose(samples.advantage, expected.advantage, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(

@@ -41,3 +41,21 @@ def test_with_lambda_of_one_advantages_are_returns_less_values():
     next_value = jnp.where(done, 0.0, next_value)
     got = advantages(reward, value, next_value, done, 1.0, 1.0)[:, 0, 0]
     assert got.tolist() == [1 + 2 - 0.5, 2 - 0.25, 4 + 8 + 10 - 0.0, 8 + 10 - 3.0]
+
+
+def test_weighted_advantages_and_values_are_v_trace():
+    """Equation 1 of Espeholt et al., written out; λ multiplies each c, by their remark 2."""
+    steps, discount, gae_lambda = 9, 0.9, 0.8
+    reward, value, log_ratio = RNG.standard_normal((3, steps)).astype(np.float32)
+    after = np.append(value[1:], 0.7)
+    rho = np.minimum(1.0, np.exp(log_ratio))
+    c = gae_lambda * rho
+    error = rho * (reward + discount * after - value)
+    expected = [
+        value[s] + sum(discount ** (t - s) * np.prod(c[s:t]) * error[t] for t in range(s, steps))
+        for s in range(steps)
+    ]
+    done = np.zeros(steps, bool)
+    arrays = [jnp.asarray(x) for x in (reward, value, after, done)]
+    got = advantages(*arrays, discount, gae_lambda, jnp.asarray(rho))  # pyright: ignore[reportCallIssue]
+    np.testing.assert_allclose(got + value, expected, rtol=1e-4, atol=1e-5)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gradweave.aggregate.spec import (
     AggregationSpec,
+    AsynchronousSpec,
     AveragingSpec,
     GossipSpec,
     LocalSpec,
@@ -106,6 +107,11 @@ def resolve(
     """
     if workers < 1:
         raise OptionError(f"workers: expected at least 1, got {workers}")
+    if isinstance(spec, AsynchronousSpec):
+        raise OptionError(
+            f"{spec.text}: is no part of an optimizer: its workers are processes of their own; use "
+            "gradweave train, or gradweave.aggregate.asynchronous.train"
+        )
     if isinstance(spec, ScheduledSpec):
         schedule = find_schedule(spec, workers, seed)
         return by_schedule(schedule, workers, axis_name, spec=spec.text)

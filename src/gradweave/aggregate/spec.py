@@ -7,24 +7,37 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gradweave.aggregate.compressors import COMPRESSORS, Compressor
 from gradweave.aggregate.local.methods import LOCAL, LocalMethod
 from gradweave.aggregate.mixing import MIXINGS, MixingMatrix, ring_graph
 from gradweave.aggregate.rules import RULES, GossipRule, Strictness, check_gossip_options
 from gradweave.aggregate.sequences import SEQUENCES, Drawn
-from gradweave.checks import did_you_mean
+from gradweave.checks import check_above_zero, check_at_least_one, did_you_mean
 from gradweave.errors import OptionError, ScheduleError, SpecError
 from gradweave.schedule.file import load
-from gradweave.specification import field_kinds, parse_spec, read_options
+from gradweave.specification import UNNAMED, field_kinds, parse_spec, read_options
 from gradweave.topology.spec import from_spec as network_from_spec
 from gradweave.topology.topology import Topology
 
+if TYPE_CHECKING:  # they import JAX
+    from gradweave.aggregate.asynchronous.consistency import Consistency
+    from gradweave.aggregate.asynchronous.stragglers import Stragglers
+
 EXACT = ("mean", "ring", "parameter_server", "scheduled")
 """Aggregations of gradients: all workers keep the same parameters."""
-METHODS = (*EXACT, *RULES, *LOCAL)
+ASYNCHRONOUS = "asynchronous"
+"""The parameter server, whose workers are processes of their own."""
+METHODS = (*EXACT, *RULES, *LOCAL, ASYNCHRONOUS)
 _NETWORK = "network="
+_FACTOR = 5.0
+"""How many times as long a slow worker's steps take, if not given."""
+_ASYNCHRONOUS_KINDS = {
+    **{"consistency": str, "bound": int, "catch_up": bool, "servers": int, "correction": bool},
+    **{"rate": float, "scale_by_staleness": bool, "step_s": float, "slow": int, "factor": float},
+}
+"""The options of ``asynchronous``, and their types."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +143,44 @@ class LocalSpec:
         self.method.check_workers(workers)
 
 
-AggregationSpec = AveragingSpec | ScheduledSpec | GossipSpec | LocalSpec
+@dataclasses.dataclass(frozen=True)
+class AsynchronousSpec:
+    """``asynchronous``: workers who push what they learned to servers, and pull the result."""
+
+    text: str
+    consistency: "Consistency"
+    stragglers: "Stragglers"
+    """Planned durations of steps."""
+    servers: int = 1
+    correction: bool = True
+    """Whether workers pull again once they have played, and learn from what they played as stale
+    experience of the parameters that they have then."""
+    rate: float | None = None
+    """By which servers multiply what they apply; if not given, 1 for a mean of all workers', and
+    one over their number for what is applied alone."""
+    scale_by_staleness: bool = False
+    """As `asynchronous.Task` has it."""
+    exact: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_at_least_one(self, "servers")
+        if self.rate is not None:
+            check_above_zero(self, "rate")
+
+    def check_workers(self, workers: int) -> None:
+        """Refuses a slow worker that there is not."""
+        for worker, _ in self.stragglers.slow:
+            if not 0 <= worker < workers:
+                raise OptionError(f"slow: expected workers 0 to {workers - 1}, got {worker}")
+
+    def rate_for(self, workers: int) -> float:
+        """By which servers multiply what they apply."""
+        if self.rate is not None:
+            return self.rate
+        return 1.0 if self.consistency.together else 1.0 / workers
+
+
+AggregationSpec = AveragingSpec | ScheduledSpec | GossipSpec | LocalSpec | AsynchronousSpec
 
 
 def parse(text: str) -> AggregationSpec:
@@ -156,6 +206,8 @@ def parse(text: str) -> AggregationSpec:
         return _parse_gossip(method, text)
     if method in LOCAL:
         return _parse_local(method, text)
+    if method == ASYNCHRONOUS:
+        return _parse_asynchronous(text)
     hint = did_you_mean(method, METHODS)
     raise SpecError(f"no aggregation {method!r:.60}; {hint}there are {', '.join(METHODS)}")
 
@@ -240,6 +292,26 @@ def _parse_local(name: str, text: str) -> LocalSpec:
     chosen = {key: options.pop(key) for key in compressor_kinds if key in options}
     seed = options.pop("seed", 0)
     return LocalSpec(text, method(**options), compressor(**chosen), seed)
+
+
+def _parse_asynchronous(text: str) -> AsynchronousSpec:
+    # Here, for the package imports JAX.
+    from gradweave.aggregate.asynchronous.consistency import SSP, from_spec
+    from gradweave.aggregate.asynchronous.stragglers import Stragglers
+
+    values = parse_spec(text)[1]
+    if UNNAMED in values:
+        values = {"consistency": values[UNNAMED]} | {k: v for k, v in values.items() if k}
+    options = read_options(ASYNCHRONOUS, values, _ASYNCHRONOUS_KINDS)
+    rule = [
+        f"{name}={values[name]}" for name in field_kinds(SSP) if options.pop(name, None) is not None
+    ]
+    name = options.pop("consistency", "ssp" if rule else "async")
+    consistency = from_spec(f"{name}:{','.join(rule)}" if rule else name)
+    step_s, slow = options.pop("step_s", 0.0), options.pop("slow", None)
+    factor = options.pop("factor", _FACTOR)
+    stragglers = Stragglers(step_s, () if slow is None else ((slow, factor),))
+    return AsynchronousSpec(text, consistency, stragglers=stragglers, **options)
 
 
 def _compressor_class(values: Mapping[str, str], default: str = "max_norm") -> type[Compressor]:

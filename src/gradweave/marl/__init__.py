@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from gradweave.marl.games.environments import make
     from gradweave.marl.learners.learner import Learner, Metrics
     from gradweave.marl.loading import load
-    from gradweave.marl.training import Report, Trained, train
+    from gradweave.marl.trained import Report, Trained
+    from gradweave.marl.training import train
 
 __all__ = [
     "PPO",

@@ -6,7 +6,8 @@ from gradweave.errors import FileError, OptionError
 from gradweave.marl import checkpoint
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
-from gradweave.marl.training import CHECKPOINT, POLICY, Trained, load_policy
+from gradweave.marl.trained import POLICY, Trained, begun
+from gradweave.marl.training import load_policy
 
 
 def load(folder: Path) -> Trained:
@@ -25,7 +26,7 @@ def load(folder: Path) -> Trained:
     """
     path = folder / POLICY
     if not path.exists():
-        if (folder / CHECKPOINT).exists():
+        if begun(folder) is not None:
             raise FileError(
                 f"{folder}: has no {POLICY} yet: the training is not at its end; train again with "
                 "the same options to go on"

@@ -22,6 +22,26 @@ AT_ONCE = 64
 """Updates that one call makes at most: as many metrics have room."""
 
 
+def seed_keys(seed: Int[Array, ""] | np.int32, seeds: int) -> PRNGKeyArray:
+    """[S] keys of the learners side by side."""
+    key = jax.random.key(seed)
+    # A learner of one training alone is the first one of a training of several.
+    return jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(seeds))
+
+
+def each_seed(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of one learner makes of each of several.
+
+    Args:
+        function: of one.
+        arguments: with an axis [S] in front, of seeds; all of them.
+    """
+    if jax.tree.leaves(arguments)[0].shape[0] > 1:
+        return jax.vmap(function)(*arguments)
+    first = jax.tree.map(lambda x: x[0], arguments)
+    return jax.tree.map(lambda x: x[None], function(*first))
+
+
 class Program:
     """A learner's updates, compiled once."""
 
@@ -93,25 +113,12 @@ class Program:
         self, start: Callable[[PRNGKeyArray], Any]
     ) -> Callable[[Int[Array, ""] | np.int32], Any]:
         """Makes the seeds' keys within the program, so that all processes have them."""
-
-        def started(seed: Int[Array, ""] | np.int32) -> Any:
-            key = jax.random.key(seed)
-            # A learner of one training alone is the first one of a training of several.
-            keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(self.seeds))
-            return start(keys)
-
-        return started
-
-    def _each_seed(self, function: Any, *arguments: Any) -> Any:
-        if self.seeds > 1:
-            return jax.vmap(function)(*arguments)
-        first = jax.tree.map(lambda x: x[0], arguments)
-        return jax.tree.map(lambda x: x[None], function(*first))
+        return lambda seed: start(seed_keys(seed, self.seeds))
 
     def _init(self, keys: PRNGKeyArray) -> Any:
         games = self.learner.games
         first = jax.lax.axis_index(AXIS) * games
-        state = self._each_seed(lambda key: self.learner.init(key, first), keys)
+        state = each_seed(lambda key: self.learner.init(key, first), keys)
         return jax.tree.map(lambda x: x[None], state)
 
     def _updates(self, state: Any, number: Int[Array, ""]) -> tuple[Any, Metrics]:
@@ -119,7 +126,7 @@ class Program:
 
         @functools.partial(jax.jit, inline=True)  # traced once, for the shapes and for the loop
         def once(state: Any) -> tuple[Any, Metrics]:
-            return self._each_seed(self.learner.update, state)
+            return each_seed(self.learner.update, state)
 
         shapes = jax.eval_shape(once, state)[1]
         room = jax.tree.map(lambda x: jnp.zeros((AT_ONCE, *x.shape), x.dtype), shapes)

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from gradweave.aggregate.spec import parse
+from gradweave import lazy
+from gradweave.aggregate.spec import ASYNCHRONOUS, AsynchronousSpec, method_of, parse
 from gradweave.automata.files import dump, load
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError
@@ -42,10 +43,23 @@ class Request:
     """Whether it may extend a training of fewer steps: where steps are asked for, rather than
     those of the default."""
 
+    @property
+    def by_server(self) -> bool:
+        """Whether an asynchronous server trains, whose workers are processes of their own."""
+        return method_of(self.config.aggregation) == ASYNCHRONOUS
+
+    @property
+    def devices(self) -> int:
+        """Of this process and those that train in the same program."""
+        return 1 if self.by_server else self.config.devices
+
     def check(self) -> None:
         """Refuses at once what training would refuse once JAX has started and a game is made."""
         parse_game(self.config.env, self.config.options)
-        parse(self.config.aggregation).check_workers(self.config.devices)
+        aggregation = parse(self.config.aggregation)
+        aggregation.check_workers(self.config.devices)
+        if isinstance(aggregation, AsynchronousSpec):
+            _check_served(self.config)
 
 
 def read_request(
@@ -83,6 +97,16 @@ def read_request(
         return Request(Config(settings=made, **fields), extend)
     except OptionError as error:
         raise OptionError(f"{file}: {error}" if file else str(error)) from error
+
+
+def _check_served(config: Config) -> None:
+    """Refuses what an asynchronous server cannot train."""
+    lazy.require(f"--aggregation {ASYNCHRONOUS}", "ray")
+    if getattr(config.settings, "normalise_values", False):
+        raise OptionError(
+            f"normalise_values: not by {ASYNCHRONOUS}, whose workers know each their own returns "
+            "alone; leave it out, or take another aggregation"
+        )
 
 
 def _machine(given: str) -> str:

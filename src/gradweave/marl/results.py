@@ -11,7 +11,7 @@ from gradweave.atomic import atomic_write
 from gradweave.marl.evaluation import HOWS, Returns, evaluate
 from gradweave.marl.fairness.measures import summary
 from gradweave.marl.games.render import episode, save_gif
-from gradweave.marl.training import Trained
+from gradweave.marl.trained import Trained
 
 
 def description(trained: Trained) -> dict[str, Any]:
@@ -49,6 +49,23 @@ def of_training(trained: Trained, output: Path, processes: int) -> dict[str, Any
         "resumed_from": trained.resumed_from,
         "steps_per_s": trained.steps_per_s,
         "processes": processes,
+        **_of_server(trained),
+    }
+
+
+def _of_server(trained: Trained) -> dict[str, Any]:
+    """What happened to the processes of an asynchronous server, and how stale what they applied."""
+    if trained.run is None:
+        return {}
+    history = trained.run.history
+    return {
+        "server": {
+            "replaced": trained.run.replaced,
+            "recovered": trained.run.recovered,
+            "seconds": float(history.seconds[-1]),
+            "staleness": float(history.staleness.mean()),
+            "by_worker": [int((history.worker == i).sum()) for i in range(trained.config.devices)],
+        }
     }
 
 

@@ -40,7 +40,7 @@ def row(metrics: Metrics, update: int, steps: int, agents: tuple[str, ...]) -> d
 def plot(log: Log, row: Mapping[str, Any]) -> None:
     """Adds a row to the curves, by steps: means over seeds, and each seed's return."""
     for name, value in row.items():
-        if name not in ("update", "steps"):
+        if name not in ("update", "steps", "seconds"):
             _plot(log, name, value, row["steps"])
 
 

@@ -5,18 +5,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradweave.errors import GradweaveError
+from gradweave.errors import GradweaveError, OptionError
 from gradweave.marl.request import Request
 from gradweave.processes.jax_start import start_jax
 from gradweave.training.pace import duration
 from gradweave.training.resuming import resuming
 
 if TYPE_CHECKING:  # they import JAX, for which it is too early
-    from gradweave.marl.training import Report, Trained
+    from gradweave.marl.trained import Report, Trained
     from gradweave.processes.agreement import Processes
 
 Say = Callable[[str], None]
 """Is told a line."""
+_RECOVERED = "servers were lost and all resumed from the checkpoint"
 
 
 @contextlib.contextmanager
@@ -40,14 +41,14 @@ def session(
         check_files()
         request = ask()
         request.check()
-        start_jax(request.config.devices)
+        start_jax(request.devices)
         from gradweave.processes.agreement import Processes
 
         yield request, Processes()
         return
     from gradweave.processes.jax_distributed import joined
 
-    asked = _caught(ask)
+    asked = _caught(lambda: _in_one_program(ask()))
     devices = None if isinstance(asked, GradweaveError) else asked.config.devices
     with joined(devices, complain) as processes:
 
@@ -61,6 +62,14 @@ def session(
         with processes.lost_is_an_error():
             request = processes.together(checked)
         yield request, processes
+
+
+def _in_one_program(request: Request) -> Request:
+    if request.by_server:
+        raise OptionError(
+            f"--distributed: {request.config.aggregation} starts its workers itself; leave it out"
+        )
+    return request
 
 
 def _caught(ask: Callable[[], Request]) -> Request | GradweaveError:
@@ -124,8 +133,15 @@ def reporting(progress: Say, note: Say) -> "Callable[[Report], None]":
         note: writes a line to standard error.
     """
     noted: set[int] = set()
+    lost = [0, 0]
 
     def report(at: "Report") -> None:
+        for place, (now, what) in enumerate(
+            ((at.replaced, "workers that died were replaced"), (at.recovered, _RECOVERED))
+        ):
+            if now > lost[place]:
+                lost[place] = now
+                note(f"{what}: {now} by update {at.update}")
         mean = "" if at.mean_return is None else f", return {at.mean_return:.4g}"
         progress(
             f"update {at.update} of {at.of}{mean}; "

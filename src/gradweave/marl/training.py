@@ -1,72 +1,44 @@
 """A training from its config to its policy: resumable, logged, its progress reported."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from gradweave.aggregate.spec import ASYNCHRONOUS, method_of
 from gradweave.atomic import make_folder
-from gradweave.errors import FileError, OptionError
+from gradweave.errors import OptionError
 from gradweave.marl import checkpoint, rows
 from gradweave.marl.combining import Combining, combining
-from gradweave.marl.config import Config, current, differences
+from gradweave.marl.config import Config
 from gradweave.marl.games.environment import Environment
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
 from gradweave.marl.learners.algorithms import Aggregate
 from gradweave.marl.learners.learner import Learner, Metrics
 from gradweave.marl.program import AT_ONCE, Program
+from gradweave.marl.trained import (
+    CHECKPOINT,
+    POLICY,
+    Report,
+    Trained,
+    description,
+    extended_from,
+    stated,
+    updates_done,
+)
 from gradweave.processes.agreement import Processes
-from gradweave.schedule.schedule import Schedule
 from gradweave.training.log import Log
 from gradweave.training.loop import Progress, Training
 from gradweave.training.pace import Pace
 
-CHECKPOINT = "checkpoint.safetensors"
-POLICY = "policy.safetensors"
 RECENT_CALLS = 5
 """Calls whose mean the speed reported is."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """How far a training is."""
-
-    update: int
-    """Updates completed."""
-    of: int
-    steps: int
-    """Steps completed, of all games."""
-    mean_return: float | None
-    """Of the episodes that ended lately, over all seeds and agents; None if none did."""
-    steps_per_s: float
-    """Lately, of all games of one seed; compilation counts in the first one."""
-    seconds_left: float
-    not_finite: tuple[int, ...] = ()
-    """Per device: gradients so far that were left out as not finite."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """What a training led to."""
-
-    config: Config
-    environment: Environment
-    learner: Learner
-    parameters: Any
-    """[S, ...] of each seed."""
-    resumed_from: int
-    """Updates that were done before."""
-    steps_per_s: float | None
-    """Of all games of one seed, compilation aside; None where too little was done to tell."""
-    schedule: Schedule | None = None
-    """By which devices averaged gradients; None where by none."""
-    extended: tuple[int, ...] = ()
-    """Steps that it was to have before, where it was extended: in the order in which it came to
-    its end."""
+__all__ = ["CHECKPOINT", "POLICY", "Report", "Trained", "load_policy", "train", "updates_done"]
 
 
 def train(
@@ -86,6 +58,9 @@ def train(
     Where `jax.distributed` has joined several processes, all of them call this with the same
     config and share the devices evenly. Only the first one reads and writes files and reports. The
     checkpoint is the same as that of one process with as many devices.
+
+    By an asynchronous server, `Config.devices` counts workers, which are processes that this one
+    starts; see `gradweave.marl.asynchronous.training`.
 
     An update depends on the config and on the state before it alone, so that a training that was
     killed and resumed ends in the same bits as one that was not.
@@ -115,19 +90,31 @@ def train(
         KeyboardInterrupt: where Ctrl-C came, to any process; the checkpoint is written.
     """
     processes = processes or Processes()
+    if method_of(config.aggregation) == ASYNCHRONOUS and aggregate is None:
+        from gradweave.marl.asynchronous.training import train as train_by_server
+
+        return train_by_server(
+            config,
+            folder,
+            report=report,
+            progress=progress,
+            checkpoint_minutes=checkpoint_minutes,
+            stop_after=stop_after,
+            extend=extend,
+        )
     with processes.lost_is_an_error(), processes.interruptible():
         processes.check_same(config.flat())
-        stated = processes.by_first(lambda: _stated(config, folder, extend))
-        before = processes.number_of_first(lambda: 0 if stated is None else stated["updates"])
+        said = processes.by_first(lambda: stated(config, folder, extend))
+        before = processes.number_of_first(lambda: 0 if said is None else said["updates"])
         environment = processes.together(lambda: make(config.env, **config.options))
         devices = processes.together(lambda: _devices(config.devices))
         progress(f"preparing {config.aggregation}")
-        by = Combining(aggregate) if aggregate else combining(config, folder, stated, processes)
+        by = Combining(aggregate) if aggregate else combining(config, folder, said, processes)
         progress("compiling")
         learner = processes.together(lambda: algorithms.build(config, environment, by.aggregate))
         program = Program(learner, devices, config.seed, config.seeds)
         processes.by_first(lambda: (make_folder(folder), by.keep(folder)))
-        run = _Run(config, folder, environment, program, by, _extended(config, stated), processes)
+        run = _Run(config, folder, environment, program, by, extended_from(config, said), processes)
         training = Training(Progress(run.start(before), before), run.write, processes)
         log = Log(folder, before, before * config.settings.steps)
         training.run(
@@ -144,62 +131,6 @@ def train(
     return Trained(
         config, environment, learner, parameters, before, rate, by.schedule, run.extended
     )
-
-
-def updates_done(config: Config, folder: Path, *, extend: bool = False) -> int:
-    """Updates that the checkpoint of a folder has had; 0 where there is none.
-
-    Args:
-        config: what the training is to be of.
-        folder: where it is kept.
-        extend: whether the checkpoint may be the end of a training of fewer steps.
-
-    Raises:
-        OptionError: where the checkpoint is of another training; names what differs.
-        FileError: where it cannot be read.
-    """
-    stated = _stated(config, folder, extend)
-    return 0 if stated is None else stated["updates"]
-
-
-def _stated(config: Config, folder: Path, extend: bool) -> Mapping[str, Any] | None:
-    """The metadata of a folder's checkpoint, if it can be resumed from; None without one."""
-    path = folder / CHECKPOINT
-    if not path.exists():
-        return None
-    said = checkpoint.about(path)
-    other, updates = said.get("config"), said.get("updates")
-    if not isinstance(other, dict) or not isinstance(updates, int):
-        raise FileError(f"{path}: does not say what training it is of")
-    other = current(other)
-    differ = differences(other, config.flat())
-    if not differ:
-        return said
-    more_steps = isinstance(other.get("steps"), int) and other["steps"] < config.steps
-    if more_steps and not differences(other | {"steps": config.steps}, config.flat()):
-        had = dataclasses.replace(config, steps=other["steps"]).updates
-        if updates < had:
-            raise OptionError(
-                f"{path} is of {other['steps']} steps and not at its end ({updates} of {had} "
-                f"updates): finish it with --steps {other['steps']}, then extend it"
-            )
-        if extend:
-            return said
-        differ = [f"{differ[0]}, which --steps {config.steps} extends it to"]
-    more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
-    raise OptionError(
-        f"{path} is of another training: {'; '.join(differ[:3])}{more}; "
-        "give another folder, or remove it"
-    )
-
-
-def _extended(config: Config, stated: Mapping[str, Any] | None) -> tuple[int, ...]:
-    """`Trained.extended`, of a training that resumes from a checkpoint."""
-    if stated is None:
-        return ()
-    before = tuple(stated.get("extended", ()))
-    steps = stated["config"]["steps"]
-    return before if steps == config.steps else (*before, steps)
 
 
 def load_policy(folder: Path, learner: Learner, config: Config) -> Any:
@@ -306,8 +237,7 @@ class _Run:
         """What files say of the training: all that their arrays depend on."""
         digest = self.by.digest
         schedule = {} if digest is None else {"schedule": digest}
-        extended = {"extended": list(self.extended)} if self.extended else {}
-        return {"config": self.config.flat(), **more, **schedule, **extended}
+        return description(self.config, self.extended, **more, **schedule)
 
 
 def _devices(number: int) -> list[Any]:

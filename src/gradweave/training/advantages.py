@@ -12,12 +12,17 @@ def advantages(
     done: Bool[Array, "T *#B"],
     discount: float,
     gae_lambda: float,
+    weight: Float[Array, "T *B"] | None = None,
 ) -> Float[Array, "T *B"]:
     """How much better each action was than the critic expected.
 
-    A_t = δ_t + γλ (1 − done_t) A_{t+1} with δ_t = r_t + γ V(s_{t+1}) − V(s_t).
+    A_t = w_t (δ_t + γλ (1 − done_t) A_{t+1}) with δ_t = r_t + γ V(s_{t+1}) − V(s_t).
 
-    Source: Schulman et al. 2016, equation 16.
+    Without weights that is the generalised advantage estimate. With w_t = min(1, π(a_t) / μ(a_t)),
+    of actions that another policy μ took, A_t + V(s_t) is V-trace's target with ρ̄ = c̄ = 1, and A_t
+    the advantage that such a sample counts with.
+
+    Source: Schulman et al. 2016, equation 16; Espeholt et al. 2018, equation 1 and remark 2.
 
     Args:
         reward: r_t.
@@ -27,13 +32,16 @@ def advantages(
         done: where an episode ended, over which no advantage is carried.
         discount: γ.
         gae_lambda: λ.
+        weight: w_t; 1 if not given.
     """
 
-    def step(later: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-        error, continues = now
+    def step(later: Array, now: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:
+        error, continues, weight = now
         advantage = error + discount * gae_lambda * continues * later
+        if weight is not None:
+            advantage = weight * advantage
         return advantage, advantage
 
     error = reward + discount * next_value - value
     continues = 1.0 - done.astype(jnp.float32)
-    return jax.lax.scan(step, jnp.zeros_like(error[0]), (error, continues), reverse=True)[1]
+    return jax.lax.scan(step, jnp.zeros_like(error[0]), (error, continues, weight), reverse=True)[1]

@@ -1,6 +1,7 @@
 """Calls that Ray loses: the request, or the answer, of any of them; with actors in this process."""
 
 import contextlib
+import dataclasses
 import functools
 import random
 import sys
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("optax", reason="the extra learn is not installed")
 pytest.importorskip("ray", reason="the extra ray is not installed")
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -30,6 +32,7 @@ from gradweave.aggregate.asynchronous import (
     checkpoint,
     train,
 )
+from gradweave.aggregate.asynchronous import task as tasks
 from gradweave.aggregate.asynchronous.shard import initial_shard
 from gradweave.errors import RunError
 from tests.aggregate.asynchronous.cases import SIZE, broken_at, close, plain_loop, same, task
@@ -108,14 +111,14 @@ def trained(monkeypatch) -> Callable[..., Run]:
     """Trains here."""
     monkeypatch.setattr(actors._Actor, "__init__", lambda self: None)
     monkeypatch.setattr(actors, "compiled_apply", functools.cache(actors.compiled_apply))
-    make, compiled = actors.flat_gradient, {}
+    make, compiled = tasks.flat_gradient, {}
 
     def once(gradient: Any, *given: Any) -> Any:
         if gradient not in compiled:
             compiled[gradient] = make(gradient, *given)
         return compiled[gradient]
 
-    monkeypatch.setattr(actors, "flat_gradient", once)
+    monkeypatch.setattr(tasks, "flat_gradient", once)
     monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.0)
 
     def run(given: Task, here: Here, **options: Any) -> Run:
@@ -239,3 +242,92 @@ def test_a_server_that_stays_unavailable_is_lost(trained, method):
 
     with pytest.raises(RunError, match=r"^server 1 was lost \(The actor .*unavailable.*folder"):
         trained(task(**SMALL), Here(losing), timeout_s=0.01)
+
+
+class Counting:
+    """A computation with a state: how often it has stepped, which is its gradient."""
+
+    share = 0.5
+
+    def __init__(self, worker: int) -> None:
+        self.state = {"steps": np.zeros(1, np.float32), "worker": np.full(1, worker)}
+
+    def ready(self, vector: Any) -> None: ...
+
+    def step(self, clock: int, pull: Callable[[], tasks.Pulled]) -> tasks.Stepped:
+        first, again = pull(), pull()
+        assert again.version >= first.version
+        self.state = {**self.state, "steps": self.state["steps"] + 1}
+        change = np.full(SIZE, self.state["steps"][0], np.float32)
+        return tasks.Stepped(float(first.vector.sum()), change, int(self.state["steps"][0]))
+
+
+def counting(**changes: Any) -> Task:
+    return dataclasses.replace(
+        task(**(SMALL | {"optimizer": optax.sgd(0.25), "steps": 4, "servers": 1} | changes)),
+        gradient=None,
+        computation=lambda worker, clock: Counting(worker),
+        about={"name": "counting"},
+    )
+
+
+def test_a_computations_state_is_in_the_checkpoint_and_steps_once(trained, tmp_path):
+    """Though the answer of each call is lost once, in turn; both workers' steps are 1 and 2."""
+    given, here = counting(steps=2), Here()
+    whole = trained(given, here, folder=tmp_path / "whole", **OFTEN)
+    assert close(whole.params, jax.tree.map(lambda x: x - 0.25 * (1 + 2), given.params))
+    for place in range(here.made):
+        losing = lambda number, *_, place=place: ANSWER if number == place else HEARD  # noqa: E731
+        folder = tmp_path / str(place)
+        check_same(trained(given, Here(losing, seed=place), folder=folder, **OFTEN), whole)
+        parts = checkpoint.parts(folder)
+        assert len(parts) == 3 and {number for _, number in parts} == {2}
+        for worker in range(2):
+            path = checkpoint.state_path(folder, worker, 2)
+            state = checkpoint.load_state(path, Counting(worker).state)
+            assert (state["steps"][0], state["worker"][0]) == (2, worker)
+    assert checkpoint.about(tmp_path / "whole") == ({"name": "counting"}, 4)
+
+
+class Enough(Exception):
+    """Ends a run from its report."""
+
+
+@pytest.mark.parametrize("stop", [Enough, KeyboardInterrupt])
+def test_a_run_that_was_ended_resumes_with_its_computations_states(trained, tmp_path, stop):
+    """On Ctrl-C what was done last is saved, though no checkpoint was due."""
+    every = 2 if stop is Enough else 100
+    told: list[UpdateReport] = []
+
+    def report(made: UpdateReport) -> None:
+        told.append(made)
+        if made.update == 3 and len(told) == 3:
+            raise stop
+
+    given, options = counting(), {"folder": tmp_path, "checkpoint_every": every, "report": report}
+    with pytest.raises(stop):
+        trained(given, Here(), **options)
+    run = trained(given, Here(), **options)
+    assert [made.update for made in told] == ([1, 2, 3, 3, 4] if stop is Enough else [1, 2, 3, 4])
+    assert [made.told for made in told][-1] == (4, 4)
+    assert same(run.params, trained(given, Here()).params)
+
+
+def test_a_worker_that_is_replaced_takes_its_state_of_the_checkpoint(trained, tmp_path):
+    told: list[UpdateReport] = []
+
+    def losing(number: int, method: str, actor: int) -> str | None:
+        return REQUEST if actor == 2 and len(told) == 5 else HEARD
+
+    trained(
+        counting(steps=8),
+        Here(losing),
+        folder=tmp_path,
+        checkpoint_every=2,
+        timeout_s=0.01,
+        report=told.append,
+    )
+    assert told[-1].replaced == 1
+    one, other = zip(*(made.told for made in told), strict=True)
+    assert one == (1, 2, 3, 4, 5, 6, 7, 8)
+    assert other == (1, 2, 3, 4, 5, 5, 6, 7), "that of the fourth update"

@@ -2,7 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from gradweave.aggregate.asynchronous.actors import ServerActor, WorkerActor
@@ -46,7 +47,7 @@ class ActorPool:
         """
         self._cluster, ray = cluster, cluster.ray
         self._ray, self._task, self._restores = ray, task, updates > 0
-        self._timeout_s = timeout_s
+        self._timeout_s, self._folder = timeout_s, folder
         self._options = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
         start = to_host(task.params, task.layout())
         server = ray.remote(ServerActor).options(**self._options)
@@ -55,10 +56,13 @@ class ActorPool:
             for number, (begin, end) in enumerate(task.ranges())
         ]
         self._worker_class = ray.remote(WorkerActor).options(**self._options)
-        self.workers = [self._start_worker(worker) for worker in range(task.workers)]
+        self.workers = [self._start_worker(worker, 0, updates) for worker in range(task.workers)]
 
     def processes(self) -> tuple[list[int], list[int]]:
         """The process ids of servers and workers, once all are ready."""
+        if self._task.computation is not None:
+            # What the first one compiles the others read, where JAX keeps it.
+            self.results([self.call(self.workers[0].ready.remote)])
         pids = self.results(
             [self.call(actor.ready.remote) for actor in (*self.servers, *self.workers)]
         )
@@ -66,15 +70,46 @@ class ActorPool:
             self.results([self.call(server.restore.remote) for server in self.servers])
         return pids[: len(self.servers)], pids[len(self.servers) :]
 
-    def replace(self, worker: int) -> RetriedCall:
+    def replace(self, worker: int, clock: int, updates: int) -> RetriedCall:
         """Starts another actor in place of a worker.
+
+        Args:
+            worker: which.
+            clock: of its next step.
+            updates: of the checkpoint that has its state; 0 for none.
 
         Returns:
             The call that returns its process id when it is ready.
         """
         self._kill(self.workers[worker])
-        self.workers[worker] = self._start_worker(worker)
+        self.workers[worker] = self._start_worker(worker, clock, updates)
         return self.call(self.workers[worker].ready.remote)
+
+    def save_states(self, updates: int, clocks: Sequence[int]) -> list[RetriedCall]:
+        """Has all workers write their states, if they have any.
+
+        A call is executed after the worker's step under way, and before its next one.
+
+        Args:
+            updates: of the checkpoint.
+            clocks: of each worker, at which it would resume.
+        """
+        if self._task.computation is None:
+            return []
+        return [
+            self.call(partial(worker.save.remote, updates, clock))
+            for worker, clock in zip(self.workers, clocks, strict=True)
+        ]
+
+    def saved_states(self, calls: list[RetriedCall]) -> bool:
+        """Whether `save_states` was done by all; not where a worker died meanwhile."""
+        try:
+            results(calls, self._cluster.get)
+        except self._ray.exceptions.RayActorError:
+            return False
+        except self._ray.exceptions.RayError as error:
+            raise self.explained(error) from error
+        return True
 
     def call(self, make: Callable[[], Any]) -> RetriedCall:
         """Makes a call, which is retried for `timeout_s` where it is lost."""
@@ -83,6 +118,8 @@ class ActorPool:
     def all_done(self, calls: list[RetriedCall]) -> bool:
         """Whether all results have arrived."""
         references = [call.reference for call in calls]
+        if not references:
+            return True
         return len(self._cluster.wait(references, 0, len(references))) == len(references)
 
     def results(self, calls: list[RetriedCall]) -> list[Any]:
@@ -139,17 +176,19 @@ class ActorPool:
         for actor in actors:
             self._kill(actor)
 
-    def _start_worker(self, worker: int) -> Any:
+    def _start_worker(self, worker: int, clock: int, updates: int) -> Any:
         task = self._task
         return self._worker_class.remote(
             worker,
             task.workers,
             self.servers,
             task.layout(),
-            task.gradient,
-            task.seed,
+            task.computations,
+            clock,
             task.stragglers,
             self._timeout_s,
+            self._folder,
+            updates,
         )
 
     def _kill(self, actor: Any) -> None:

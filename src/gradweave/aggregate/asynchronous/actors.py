@@ -17,11 +17,18 @@ import optax
 from numpy.typing import NDArray
 
 from gradweave.aggregate.asynchronous.calls import RetriedCall, results
-from gradweave.aggregate.asynchronous.checkpoint import load_shard, save_shard, shard_path
+from gradweave.aggregate.asynchronous.checkpoint import (
+    load_shard,
+    load_state,
+    save_shard,
+    save_state,
+    shard_path,
+    state_path,
+)
 from gradweave.aggregate.asynchronous.layout import Layout
 from gradweave.aggregate.asynchronous.shard import compiled_apply, initial_shard
 from gradweave.aggregate.asynchronous.stragglers import Stragglers
-from gradweave.aggregate.asynchronous.task import Gradient, flat_gradient
+from gradweave.aggregate.asynchronous.task import Computation, Pulled, Stepped
 from gradweave.processes.watch import Watch
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
@@ -144,7 +151,7 @@ class StepResult:
     """What a worker reports of a step."""
 
     version: int
-    """The fewest updates that any server had applied when it was pulled from."""
+    """The fewest updates that any server had applied when it was first pulled from."""
     loss: float
     finite: bool
     """Whether the gradient is; if not, it was not sent."""
@@ -152,6 +159,31 @@ class StepResult:
     """[servers]."""
     pushed_bytes: NDArray[np.int64]
     """[servers]."""
+    told: Any = None
+    """As `Stepped.told`."""
+
+
+class _Pulls:
+    """A step's pulls: the first at its beginning, others once so much of its duration is over."""
+
+    def __init__(self, pull: Callable[[], list[tuple[int, Any]]], again_s: float) -> None:
+        self._pull, self._again_s = pull, again_s
+        self.first: Pulled | None = None
+        self.bytes: NDArray[np.int64] = np.zeros(1, np.int64)
+        """[servers], of all pulls together."""
+        self.ends: NDArray[np.int64] = np.zeros(0, np.int64)
+        """[servers] where each server's range ends."""
+
+    def __call__(self) -> Pulled:
+        if self.first is not None:
+            time.sleep(max(0.0, self._again_s - time.perf_counter()))
+        parts = self._pull()
+        vectors = [vector for _, vector in parts]
+        self.ends = np.cumsum([len(vector) for vector in vectors])
+        self.bytes = self.bytes + np.array([vector.nbytes for vector in vectors])
+        pulled = Pulled(min(version for version, _ in parts), np.concatenate(vectors))
+        self.first = self.first or pulled
+        return pulled
 
 
 class WorkerActor(_Actor):
@@ -163,26 +195,51 @@ class WorkerActor(_Actor):
         workers: int,
         servers: list[Any],
         layout: Layout,
-        gradient: Gradient,
-        seed: int,
+        computations: Callable[[int, int], Computation],
+        clock: int,
         stragglers: Stragglers,
         timeout_s: float,
+        folder: str | None,
+        updates: int,
     ) -> None:
         super().__init__()
         self.timeout_s = timeout_s
         self.number, self.workers, self.servers = number, workers, servers
         self.layout, self.stragglers = layout, stragglers
-        self.gradient = flat_gradient(gradient, layout, seed)
+        self.folder, self.updates = folder, updates
+        self.computation = computations(number, clock)
+        self.before: tuple[int, Any] | None = None
+        """Clock of the last step, and the state before it."""
 
     def ready(self) -> int:
-        """Its process id, once its gradient is compiled."""
-        self.compute(np.zeros(self.layout.size, self.layout.dtype), 0)
+        """Its process id, once it has its state and what it computes with is compiled."""
+        if self.before is None:  # else called again
+            self._restore()
+        self.computation.ready(np.zeros(self.layout.size, self.layout.dtype))
         return os.getpid()
 
-    def compute(self, vector: NDArray[Any], clock: int) -> tuple[float, NDArray[Any]]:
-        """The loss, and the gradient [size]."""
-        loss, gradient = self.gradient(vector, self.number, clock)
-        return float(loss), np.asarray(gradient)
+    def _restore(self) -> None:
+        """Takes the state of the checkpoint, if it has one."""
+        state = self.computation.state
+        if self.folder is None or self.updates == 0 or state is None:
+            return
+        path = state_path(self.folder, self.number, self.updates)
+        if path.exists():  # else that checkpoint was replaced by a later one while this one started
+            self.computation.state = load_state(path, state)
+
+    def save(self, updates: int, clock: int) -> None:
+        """Writes its state as it was before a step.
+
+        Args:
+            updates: of the checkpoint.
+            clock: of the step: the next one, or the last.
+        """
+        assert self.folder is not None
+        state = self.computation.state
+        if self.before is not None and self.before[0] == clock:
+            state = self.before[1]
+        if state is not None:
+            save_state(state_path(self.folder, self.number, updates), state)
 
     def step(self, clock: int, epoch_s: float, *after: None) -> StepResult | None:
         """One step.
@@ -198,24 +255,23 @@ class WorkerActor(_Actor):
         from ray.exceptions import RayActorError
 
         try:
-            parts = self._call_all([server.pull.remote for server in self.servers])
-            vectors = [vector for _, vector in parts]
-            loss, gradient = self._compute_timed(np.concatenate(vectors), clock, epoch_s)
-            ends = np.cumsum([len(vector) for vector in vectors])
-            pieces = np.split(gradient, ends[:-1])
-            finite = bool(np.isfinite(gradient).all())
+            step, pulls = self._compute_timed(clock, epoch_s)
+            pieces = np.split(step.gradient, pulls.ends[:-1])
+            finite = bool(np.isfinite(step.gradient).all())
             each = zip(self.servers, pieces if finite else [None] * len(pieces), strict=True)
             self._call_all(
                 [partial(server.push.remote, self.number, clock, piece) for server, piece in each]
             )
         except RayActorError:
             return None
+        assert pulls.first is not None
         return StepResult(
-            min(version for version, _ in parts),
-            loss,
+            pulls.first.version,
+            step.loss,
             finite,
-            np.array([vector.nbytes for vector in vectors]),
+            pulls.bytes,
             np.array([finite * piece.nbytes for piece in pieces]),
+            step.told,
         )
 
     def _call_all(self, remotes: list[Callable[[], Any]]) -> list[Any]:
@@ -224,12 +280,17 @@ class WorkerActor(_Actor):
 
         return results([RetriedCall(make, self.timeout_s) for make in remotes], ray.get)
 
-    def _compute_timed(
-        self, vector: NDArray[Any], clock: int, epoch_s: float
-    ) -> tuple[float, NDArray[Any]]:
-        """`compute`, and a sleep until the planned duration is over."""
+    def _compute_timed(self, clock: int, epoch_s: float) -> tuple[Stepped, _Pulls]:
+        """The computation's step, and a sleep until the planned duration is over."""
         start, begin = time.time() - epoch_s, time.perf_counter()
-        result = self.compute(vector, clock)
         duration = self.stragglers.duration_s(self.number, clock, self.workers, max(start, 0.0))
+        pulls = _Pulls(
+            lambda: self._call_all([server.pull.remote for server in self.servers]),
+            begin + duration * self.computation.share,
+        )
+        if self.before is not None and self.before[0] == clock:  # a call that is made again
+            self.computation.state = self.before[1]
+        self.before = clock, self.computation.state
+        step = self.computation.step(clock, pulls)
         time.sleep(max(0.0, begin + duration - time.perf_counter()))
-        return result
+        return step, pulls

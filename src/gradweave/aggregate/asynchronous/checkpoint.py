@@ -1,14 +1,17 @@
 """A run in safetensors files: one for each server's shard, and one that says which belong together.
 
-A shard's file has its number of updates in its name. The run's file is written when all shards of
-one number are: until then an earlier snapshot stays complete. Then the shards of earlier snapshots
-are removed, and no others: servers may be writing those of the next ones already.
+A shard's file has its number of updates in its name, and so has the file of a worker's state, where
+workers have any. The run's file is written when all the others of one number are: until then an
+earlier snapshot stays complete. Then those of earlier snapshots are removed, and no others: servers
+and workers may be writing those of the next ones already.
 """
 
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -23,7 +26,8 @@ from gradweave.errors import FileError, OptionError
 
 FILE = "run.safetensors"
 FORMAT, SHARD_FORMAT, VERSION = "gradweave-asynchronous", "gradweave-shard", "1"
-_SHARD = re.compile(r"server-\d+-update-(\d+)\.safetensors")
+STATE_FORMAT = "gradweave-worker"
+_PART = re.compile(r"(?:server|worker)-\d+-update-(\d+)\.safetensors")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +45,30 @@ class Snapshot:
 def shard_path(folder: str | Path, server: int, updates: int) -> Path:
     """The file of a server's shard."""
     return Path(folder) / f"server-{server}-update-{updates}.safetensors"
+
+
+def state_path(folder: str | Path, worker: int, updates: int) -> Path:
+    """The file of a worker's state."""
+    return Path(folder) / f"worker-{worker}-update-{updates}.safetensors"
+
+
+def save_state(path: Path, state: Any) -> None:
+    """Writes a worker's state, whole or not at all."""
+    pytrees.save(path, state, {"format": STATE_FORMAT, "version": VERSION})
+
+
+def load_state(path: Path, like: Any) -> Any:
+    """Reads a worker's state.
+
+    Args:
+        path: the file.
+        like: a state of the same computation.
+
+    Raises:
+        FileError: it cannot be read, is of another format, or of another computation.
+    """
+    arrays.check_format(path, arrays.metadata(path), STATE_FORMAT, VERSION)
+    return pytrees.load(path, like, "; was it written by another computation?")
 
 
 def save_shard(path: Path, shard: Shard) -> None:
@@ -63,16 +91,25 @@ def load_shard(path: Path, like: Shard) -> Shard:
     return jax.tree.map(jnp.asarray, read)
 
 
-def save_snapshot(folder: Path, snapshot: Snapshot, digest: str) -> None:
-    """Makes a snapshot the one to resume from; its shards must have been written.
+def save_snapshot(
+    folder: Path, snapshot: Snapshot, digest: str, about: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Makes a snapshot the one to resume from; its parts must have been written.
 
     Args:
         folder: of the checkpoint.
         snapshot: of the run.
         digest: the task's fingerprint.
+        about: what it says of the training.
     """
     columns = {name: getattr(snapshot.history, name) for name in COLUMNS}
-    run = {"updates": snapshot.updates, "clock": snapshot.clock, "seconds": snapshot.seconds}
+    run = {
+        "updates": snapshot.updates,
+        "gradients": snapshot.history.gradients,
+        "clock": snapshot.clock,
+        "seconds": snapshot.seconds,
+        "about": dict(about),
+    }
     metadata = {
         "format": FORMAT,
         "version": VERSION,
@@ -80,25 +117,46 @@ def save_snapshot(folder: Path, snapshot: Snapshot, digest: str) -> None:
         "run": json.dumps(run, sort_keys=True),
     }
     arrays.save(folder / FILE, columns, metadata)
-    for path, updates in shards(folder):
+    for path, updates in parts(folder):
         if updates < snapshot.updates:
             path.unlink(missing_ok=True)
 
 
-def remove_others(folder: Path, updates: int) -> None:
-    """Removes the shards that do not belong to the snapshot after `updates` updates.
+def about(folder: Path) -> tuple[dict[str, Any], int] | None:
+    """What the snapshot to resume from says of its training, and how many gradients it has had.
 
-    Only while no server runs: shards of a later snapshot that a killed run left, and files that
-    killed servers left unfinished.
+    Returns:
+        None where there is none.
+
+    Raises:
+        FileError: the file cannot be read, or is of another format.
     """
-    others = [path for path, number in shards(folder) if number != updates]
+    path = folder / FILE
+    if not path.exists():
+        return None
+    metadata = arrays.metadata(path)
+    arrays.check_format(path, metadata, FORMAT, VERSION)
+    try:
+        run = json.loads(metadata["run"])
+        return dict(run["about"]), int(run["gradients"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{path}: does not say what training it is of: {error!r}") from error
+
+
+def remove_others(folder: Path, updates: int) -> None:
+    """Removes the parts that do not belong to the snapshot after `updates` updates.
+
+    Only while nothing runs: parts of a later snapshot that a killed run left, and files that killed
+    processes left unfinished.
+    """
+    others = [path for path, number in parts(folder) if number != updates]
     for path in (*others, *unfinished(folder)):
         path.unlink(missing_ok=True)
 
 
-def shards(folder: Path) -> list[tuple[Path, int]]:
-    """The files of shards, and after how many updates each was written."""
-    matches = [(path, _SHARD.fullmatch(path.name)) for path in folder.iterdir()]
+def parts(folder: Path) -> list[tuple[Path, int]]:
+    """The files of shards and states, and after how many updates each was written."""
+    matches = [(path, _PART.fullmatch(path.name)) for path in folder.iterdir()]
     return [(path, int(match[1])) for path, match in matches if match]
 
 

@@ -108,6 +108,11 @@ class HistoryBuilder:
         """Applied so far."""
         return len(self._columns["update"])
 
+    @property
+    def updates(self) -> int:
+        """Updates so far."""
+        return self._columns["update"][-1] if self.gradients else 0
+
     def add(self, update: Update, losses: list[float], finite: list[bool], seconds: float) -> None:
         """Adds an update's rows.
 

@@ -5,6 +5,7 @@ Clocks, staleness, shards and compiled functions are those of the run on Ray; on
 
 import dataclasses
 import heapq
+import itertools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +17,7 @@ from gradweave.aggregate.asynchronous.clocks import Clocks, Update
 from gradweave.aggregate.asynchronous.history import HistoryBuilder, Kept, Run, RunTraffic
 from gradweave.aggregate.asynchronous.layout import to_host
 from gradweave.aggregate.asynchronous.shard import compiled_apply, initial_shard
-from gradweave.aggregate.asynchronous.task import Task, flat_gradient
+from gradweave.aggregate.asynchronous.task import Pulled, Task
 from gradweave.errors import OptionError
 
 
@@ -38,7 +39,8 @@ def simulate(
 
     A step takes as long as `task.stragglers` plans, plus `overhead_s`, or a second if both
     are 0; pulls, updates and decisions take no time. Steps that end at the same time are taken in
-    the order of their workers' numbers.
+    the order of their workers' numbers. Where a step pulls again, it does so at its end. A worker
+    that is replaced begins with the state of its computation as at first.
 
     Args:
         task: what to train.
@@ -74,7 +76,8 @@ class _Simulation:
         self.task, self.overhead_s, self.keep_every = task, overhead_s, keep_every
         self.deaths = {(death.worker, death.clock): death.away_s for death in deaths}
         self.layout = task.layout()
-        self.gradient = flat_gradient(task.gradient, self.layout, task.seed)
+        self.computes = task.computations
+        self.computations = [self.computes(worker, 0) for worker in range(task.workers)]
         self.apply = compiled_apply(task.optimizer)
         start = to_host(task.params, self.layout)
         self.shards = [initial_shard(task.optimizer, start[b:e]) for b, e in task.ranges()]
@@ -82,7 +85,7 @@ class _Simulation:
         self.history, self.kept, self.replaced = HistoryBuilder(), [], 0
         self.now_s = 0.0
         self.events: list[tuple[float, int, str]] = []
-        self.read: dict[int, tuple[int, Any]] = {}
+        self.read: dict[int, Pulled] = {}
         self.pushed: dict[int, tuple[float, Any]] = {}
         self.steps = np.zeros(task.workers, np.int64)
 
@@ -102,10 +105,13 @@ class _Simulation:
     def vector(self) -> Any:
         return np.concatenate([np.asarray(shard.parameters) for shard in self.shards])
 
+    def pulled(self) -> Pulled:
+        return Pulled(self.clocks.updates, self.vector())
+
     def start(self, worker: int) -> None:
         clock = self.clocks.clock[worker]
         self.clocks = protocol.start(self.clocks, worker)
-        self.read[worker] = (self.clocks.updates, self.vector())
+        self.read[worker] = self.pulled()
         duration = self.overhead_s + self.task.stragglers.duration_s(
             worker, clock, self.task.workers, self.now_s
         )
@@ -113,12 +119,13 @@ class _Simulation:
         heapq.heappush(self.events, (self.now_s + duration, worker, event))
 
     def push(self, worker: int) -> None:
-        version, vector = self.read.pop(worker)
-        loss, gradient = self.gradient(vector, worker, self.clocks.clock[worker])
-        finite = bool(np.isfinite(gradient).all())
-        self.pushed[worker] = (float(loss), gradient if finite else None)
+        read = self.read.pop(worker)
+        pulls = itertools.chain([read], iter(self.pulled, None))
+        step = self.computations[worker].step(self.clocks.clock[worker], lambda: next(pulls))
+        finite = bool(np.isfinite(step.gradient).all())
+        self.pushed[worker] = (step.loss, step.gradient if finite else None)
         self.steps[worker] += 1
-        self.advance(protocol.push(self.clocks, self.task.rule, worker, version))
+        self.advance(protocol.push(self.clocks, self.task.rule, worker, read.version))
 
     def die(self, worker: int) -> None:
         away_s = self.deaths.pop((worker, self.clocks.clock[worker]))
@@ -130,7 +137,8 @@ class _Simulation:
     def join(self, worker: int) -> None:
         if self.task.elastic:
             self.clocks = protocol.rejoin(self.clocks, worker)
-        else:
+        self.computations[worker] = self.computes(worker, self.clocks.clock[worker])
+        if not self.task.elastic:
             self.start(worker)
 
     def advance(self, decision: tuple[Clocks, Update | None]) -> None:

@@ -1,13 +1,15 @@
 """A training by a parameter server: parameters, gradient, optimizer and consistency."""
 
 import dataclasses
+import functools
 import hashlib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 import optax
+from numpy.typing import NDArray
 
 from gradweave.aggregate.asynchronous.clocks import Update
 from gradweave.aggregate.asynchronous.consistency import Consistency, Sync, from_spec
@@ -33,13 +35,61 @@ Gradient = Callable[[Any, Draw], tuple[Any, Any]]
 worker."""
 
 
+class Pulled(NamedTuple):
+    """Parameters as the servers had them."""
+
+    version: int
+    """The fewest updates that any server had applied."""
+    vector: NDArray[Any]
+    """[size]."""
+
+
+class Stepped(NamedTuple):
+    """What a worker's step came to."""
+
+    loss: float
+    gradient: NDArray[Any]
+    """[size], to be pushed."""
+    told: Any = None
+    """Of the step, for `UpdateReport.told`."""
+
+
+class Computation(Protocol):
+    """A worker's steps, where each depends on those before it; it lives in the worker's process."""
+
+    @property
+    def state(self) -> Any:
+        """A pytree of arrays that the next step depends on; None if there is nothing."""
+        ...
+
+    @state.setter
+    def state(self, state: Any) -> None: ...
+
+    share: float
+    """Of a step's duration, that which comes before the parameters are pulled again."""
+
+    def ready(self, vector: NDArray[Any]) -> None:
+        """Compiles what it needs, for parameters [size]; the state stays."""
+        ...
+
+    def step(self, clock: int, pull: Callable[[], Pulled]) -> Stepped:
+        """One step, which replaces the state and changes no array of it.
+
+        Args:
+            clock: of the step.
+            pull: gets the parameters, at the beginning and, if need be, again.
+        """
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """A training by a parameter server."""
 
     params: Any
     """Initial parameters: a pytree of arrays of one floating-point type."""
-    gradient: Gradient
+    gradient: Gradient | None
+    """None where there is a `computation`."""
     optimizer: optax.GradientTransformation
     """Elementwise: it is applied at each server to its range of the flattened parameters."""
     workers: int
@@ -58,9 +108,15 @@ class Task:
     changes."""
     stragglers: Stragglers = dataclasses.field(default_factory=Stragglers)
     """Planned durations of steps."""
+    computation: Callable[[int, int], Computation] | None = None
+    """(worker, clock) -> what the worker computes from that step on, in place of `gradient`."""
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What checkpoints say of the training, as JSON."""
 
     def __post_init__(self) -> None:
         check_at_least_one(self, "workers", "steps", "servers")
+        if (self.gradient is None) == (self.computation is None):
+            raise OptionError("gradient: expected it, or a computation in place of it")
         if not 0 <= self.seed < 2**31:
             raise OptionError(f"seed: expected 0 to {2**31 - 1}, got {self.seed}")
         for worker, _ in self.stragglers.slow:
@@ -94,6 +150,14 @@ class Task:
         """By which the optimizer's step is multiplied."""
         return 1 / max(1, *update.staleness) if self.scale_by_staleness else 1.0
 
+    @property
+    def computations(self) -> Callable[[int, int], Computation]:
+        """(worker, clock) -> what the worker computes from that step on."""
+        if self.computation is not None:
+            return self.computation
+        assert self.gradient is not None
+        return _OfGradients(self.gradient, self.layout(), self.seed)
+
     def digest(self) -> str:
         """A fingerprint: a checkpoint of another training is not resumed.
 
@@ -106,6 +170,41 @@ class Task:
         )
         start = np.ascontiguousarray(to_host(self.params, layout)).tobytes()
         return hashlib.sha256(text.encode() + start).hexdigest()[:16]
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfGradients:
+    """Makes the computations of a gradient function, which is compiled once for all."""
+
+    gradient: Gradient
+    layout: Layout
+    seed: int
+
+    def __call__(self, worker: int, clock: int) -> Computation:
+        return _Gradients(self._compiled, worker)
+
+    @functools.cached_property
+    def _compiled(self) -> Callable[..., Any]:
+        return flat_gradient(self.gradient, self.layout, self.seed)
+
+
+class _Gradients:
+    """The computation of a gradient function, which keeps nothing."""
+
+    state: Any = None
+    share = 1.0
+
+    def __init__(self, gradient: Callable[..., Any], worker: int) -> None:
+        self._worker, self._gradient = worker, gradient
+
+    def ready(self, vector: NDArray[Any]) -> None:
+        """See `Computation.ready`."""
+        self.step(0, lambda: Pulled(0, vector))
+
+    def step(self, clock: int, pull: Callable[[], Pulled]) -> Stepped:
+        """See `Computation.step`."""
+        loss, gradient = self._gradient(pull().vector, self._worker, clock)
+        return Stepped(float(loss), np.asarray(gradient))
 
 
 def flat_gradient(gradient: Gradient, layout: Layout, seed: int) -> Callable[..., Any]:

@@ -1,8 +1,10 @@
 """A task trained on Ray: the driver's loop around the protocol."""
 
+import collections
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,12 +50,21 @@ class UpdateReport:
     workers: tuple[int, ...]
     not_finite: tuple[int, ...] = ()
     """Workers whose gradients were not finite, and left out of this update."""
+    stale: tuple[int, ...] = ()
+    """Staleness of each gradient."""
+    told: tuple[Any, ...] = ()
+    """What the computations tell of the steps that made them, see `Stepped`."""
+    replaced: int = 0
+    """Workers that died so far, and were replaced."""
+    recovered: int = 0
+    """How often a server was lost so far, and all resumed from the checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Options:
     folder: Path | None
     checkpoint_every: int
+    checkpoint_minutes: float
     keep_every: int
     report: Callable[[UpdateReport], None] | None
     timeout_s: float
@@ -61,6 +72,10 @@ class _Options:
     def __post_init__(self) -> None:
         if self.checkpoint_every < 1:
             raise OptionError(f"checkpoint_every: expected at least 1, got {self.checkpoint_every}")
+        if not self.checkpoint_minutes >= 0:
+            raise OptionError(
+                f"checkpoint_minutes: expected 0 or more, got {self.checkpoint_minutes}"
+            )
         if self.keep_every < 0:
             raise OptionError(f"keep_every: expected 0 or more updates, got {self.keep_every}")
         if not self.timeout_s > 0:
@@ -73,6 +88,7 @@ def train(
     address: str | None = None,
     folder: str | Path | None = None,
     checkpoint_every: int = 100,
+    checkpoint_minutes: float = 0.0,
     keep_every: int = 0,
     report: Callable[[UpdateReport], None] | None = None,
     timeout_s: float = 300.0,
@@ -86,12 +102,17 @@ def train(
     call that Ray loses is retried. Under `Sync` a run that was killed and resumed ends with the
     bits of one that was not.
 
+    Where workers have a state of their own (`Task.computation`), a checkpoint has it too, as it was
+    before the steps that are repeated on resuming; one that is replaced takes its state of the last
+    checkpoint. On Ctrl-C a checkpoint is written.
+
     Args:
         task: what to train.
         address: of a Ray cluster that has Gradweave installed; this machine if not given.
         folder: of checkpoints; on a cluster, one that all machines share. Without it none are
             written, and the loss of a server ends the run.
         checkpoint_every: updates between checkpoints; one more is written at the end.
+        checkpoint_minutes: least time between them.
         keep_every: updates between parameters that are kept in memory; 0 keeps none.
         report: called after each update.
         timeout_s: how long nothing may happen before the run fails, and how long a server may be
@@ -107,10 +128,10 @@ def train(
         RunError: a server was lost and there is no folder, servers are lost or workers die
             repeatedly, the gradient function raised, nothing happened for `timeout_s`, or Ray
             itself ended; then no process of the run is left.
+        KeyboardInterrupt: on Ctrl-C.
     """
-    options = _Options(
-        None if folder is None else Path(folder), checkpoint_every, keep_every, report, timeout_s
-    )
+    place = None if folder is None else Path(folder)
+    options = _Options(place, checkpoint_every, checkpoint_minutes, keep_every, report, timeout_s)
     snapshot = _load(task, options.folder)
     if snapshot is not None and snapshot.history.gradients >= task.gradients:
         return _finished(task, options.folder, snapshot)
@@ -180,6 +201,7 @@ class _Driver:
         self.pulled = np.zeros((task.workers, task.servers), np.int64)
         self.pushed = np.zeros_like(self.pulled)
         self.replaced = self.recovered = 0
+        self.begin_s: float | None = None
         self.kept: list[Kept] = []
 
     def run(self, snapshot: Snapshot | None) -> Run:
@@ -196,11 +218,24 @@ class _Driver:
         self.pool = ActorPool(self.cluster, self.task, absolute, updates, timeout_s)
         try:
             self._begin(snapshot)
-            while self.history.gradients < self.task.gradients:
-                self._advance()
+            with self._saved_on_interrupt():
+                while self.history.gradients < self.task.gradients:
+                    self._advance()
             return self._finish()
         finally:
             self.pool.close()
+
+    @contextlib.contextmanager
+    def _saved_on_interrupt(self) -> Iterator[None]:
+        """Writes a checkpoint where Ctrl-C ends the block, unless it came within a decision."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.history.updates == self.clocks.updates:
+                self._save_last()
+                self.commands.collect(wait=True)
+                self._commit(wait=True)
+            raise
 
     def _begin(self, snapshot: Snapshot | None) -> None:
         workers = self.task.workers
@@ -210,16 +245,20 @@ class _Driver:
             else protocol.between_steps(snapshot.clock, snapshot.updates)
         )
         self.history = HistoryBuilder(None if snapshot is None else snapshot.history)
-        self.saved = self.clocks.updates
+        self.saved = self.committed = self.clocks.updates
+        self.saved_at_s = time.monotonic()
+        self.saving: collections.deque[tuple[list[RetriedCall], Snapshot]] = collections.deque()
         self.pending: dict[Any, _PendingCall] = {}
         self.commands = Commands(self.pool)
         self.applied: Callable[[], list[Any]] = list
         self.losses, self.finite = [0.0] * workers, [True] * workers
+        self.told: list[Any] = [None] * workers
         self.deaths = [0] * workers
         self.server_pids, self.worker_pids = self.pool.processes()
-        before_s = 0.0 if snapshot is None else snapshot.seconds
-        self.begin_s = time.perf_counter() - before_s
-        self.epoch_s = time.time() - before_s
+        if self.begin_s is None:  # else a server was lost, and the time that it has cost counts
+            before_s = 0.0 if snapshot is None else snapshot.seconds
+            self.begin_s = time.perf_counter() - before_s
+            self.epoch_s = time.time() - before_s
 
     def _advance(self) -> None:
         """Starts the steps that may start, and takes the next result."""
@@ -245,6 +284,7 @@ class _Driver:
         else:
             pending.on_done(result, pending.worker)
         self.commands.collect(wait=False)
+        self._commit(wait=False)
 
     def _await(self, call: RetriedCall, on_done: Callable[[Any, int], None], worker: int) -> None:
         self.pending[call.reference] = _PendingCall(call, on_done, worker)
@@ -273,6 +313,7 @@ class _Driver:
             raise ServerLost(None)
         self.deaths[worker] = 0
         self.losses[worker], self.finite[worker] = step.loss, step.finite
+        self.told[worker] = step.told
         self.pulled[worker] += step.pulled_bytes
         self.pushed[worker] += step.pushed_bytes
         self._apply(protocol.push(self.clocks, self.task.rule, worker, step.version))
@@ -287,7 +328,9 @@ class _Driver:
             )
         if self.task.elastic:
             self._apply(protocol.remove(self.clocks, self.task.rule, worker))
-        self._await(self.pool.replace(worker), self._take_replacement, worker)
+        clock = protocol.resume_clocks(self.clocks)[worker]
+        replacement = self.pool.replace(worker, clock, self.committed)
+        self._await(replacement, self._take_replacement, worker)
 
     def _take_replacement(self, process: int, worker: int) -> None:
         self.worker_pids[worker] = process
@@ -304,13 +347,13 @@ class _Driver:
         steps = [(gradient.worker, gradient.clock) for gradient in update.gradients]
         scale = self.task.scale(update)
         self.applied = self.commands.send("apply", update.number, steps, scale)
-        seconds = time.perf_counter() - self.begin_s
+        seconds = self._seconds()
         losses = [self.losses[worker] for worker, _ in steps]
         finite = [self.finite[worker] for worker, _ in steps]
         self.history.add(update, losses, finite, seconds)
         if self.options.keep_every and update.number % self.options.keep_every == 0:
             self._keep(update.number, seconds)
-        if self.options.folder is not None and update.number % self.options.checkpoint_every == 0:
+        if self._is_due(update.number):
             self._save()
         if self.options.report is not None:
             self.options.report(self._report(update, losses, seconds))
@@ -326,7 +369,23 @@ class _Driver:
             tuple(self.server_pids),
             tuple(self.worker_pids),
             tuple(one.worker for one in update.gradients if not self.finite[one.worker]),
+            update.staleness,
+            tuple(self.told[one.worker] for one in update.gradients),
+            self.replaced,
+            self.recovered,
         )
+
+    def _seconds(self) -> float:
+        """Since the run began."""
+        assert self.begin_s is not None
+        return time.perf_counter() - self.begin_s
+
+    def _is_due(self, update: int) -> bool:
+        """Whether to write a checkpoint after an update."""
+        options = self.options
+        if options.folder is None or update % options.checkpoint_every:
+            return False
+        return time.monotonic() - self.saved_at_s >= 60 * options.checkpoint_minutes
 
     def _keep(self, update: int, seconds: float) -> None:
         gradients = self.history.gradients
@@ -337,19 +396,30 @@ class _Driver:
         self.commands.send("pull", on_done=keep)
 
     def _save(self) -> None:
-        """Has all servers write their shards after this update, then writes the snapshot."""
-        folder = self.options.folder
-        assert folder is not None
-        self.saved = self.clocks.updates
-        seconds = time.perf_counter() - self.begin_s
+        """Has servers write their shards after this update, and workers their states."""
+        self.saved, self.saved_at_s = self.clocks.updates, time.monotonic()
+        seconds = self._seconds()
         clock = protocol.resume_clocks(self.clocks)
         snapshot = Snapshot(self.saved, clock, self.history.build(), seconds)
+        states = self.pool.save_states(self.saved, clock)
+        self.commands.send("save", on_done=lambda _: self.saving.append((states, snapshot)))
 
-        def commit(_: list[Any]) -> None:
-            checkpoint.save_snapshot(folder, snapshot, self.task.digest())
+    def _save_last(self) -> None:
+        """Saves what no checkpoint has yet."""
+        if self.options.folder is not None and self.saved < self.clocks.updates:
+            self._save()
+
+    def _commit(self, *, wait: bool) -> None:
+        """Writes the snapshots whose parts have been written, in their order."""
+        folder = self.options.folder
+        while self.saving and (wait or self.pool.all_done(self.saving[0][0])):
+            assert folder is not None
+            states, snapshot = self.saving.popleft()
+            if not self.pool.saved_states(states):
+                continue
+            checkpoint.save_snapshot(folder, snapshot, self.task.digest(), self.task.about)
+            self.committed = snapshot.updates
             self._announce_resumption(snapshot.updates)
-
-        self.commands.send("save", on_done=commit)
 
     def _announce_resumption(self, updates: int) -> None:
         """Notes how to resume should Ray end now, with a checkpoint of `updates` updates."""
@@ -366,11 +436,11 @@ class _Driver:
         return self.task.layout().tree(np.concatenate([vector for _, vector in parts]))
 
     def _finish(self) -> Run:
-        if self.options.folder is not None and self.saved < self.clocks.updates:
-            self._save()
+        self._save_last()
         params: list[Any] = []
         self.commands.send("pull", on_done=lambda parts: params.append(self._params(parts)))
         self.commands.collect(wait=True)
+        self._commit(wait=True)
         traffic = RunTraffic(self.pulled, self.pushed)
         history, kept = self.history.build(), tuple(self.kept)
         return Run(params[0], history, traffic, kept, self.replaced, self.recovered)

@@ -25,13 +25,13 @@ from gradweave.training.pace import duration
     "--aggregation",
     metavar="SPEC",
     help="How devices combine what they learn: mean, ring, parameter_server, scheduled:NET, "
-    "d_psgd, dcd_psgd:bits=4, ...  [default: mean]",
+    "d_psgd, dcd_psgd:bits=4, asynchronous:consistency=ssp,bound=3, ...  [default: mean]",
 )
 @click.option(
     "--devices",
     type=click.IntRange(1, 4096),
     metavar="N",
-    help="Devices to divide the games among.  [default: 1]",
+    help="Devices, or workers of an asynchronous server, to divide the games among.  [default: 1]",
 )
 @click.option(
     "--steps",

@@ -17,6 +17,8 @@ from gradweave.marl.games.environment import View
 
 Parameters = Any
 Memory = Any
+Experience = Any
+UpdatesDone = Float[Array, ""] | None
 LearnerState = TypeVar("LearnerState")
 
 
@@ -58,7 +60,48 @@ class Learner(Protocol[LearnerState]):
         ...
 
     def update(self, state: LearnerState) -> tuple[LearnerState, Metrics]:
-        """Plays and learns once."""
+        """Plays and learns once: `play`, then `learn`."""
+        ...
+
+    def play(
+        self, state: LearnerState, progress: UpdatesDone = None
+    ) -> tuple[LearnerState, Experience, Metrics]:
+        """Plays as much as an update learns from.
+
+        Args:
+            state: before.
+            progress: updates of the training that are done, where others learn too; the state's
+                own if not given.
+
+        Returns:
+            The state after it, what was played, and what it came to.
+        """
+        ...
+
+    def learn(
+        self,
+        state: LearnerState,
+        experience: Experience,
+        progress: UpdatesDone = None,
+        *,
+        stale: bool = False,
+    ) -> tuple[LearnerState, dict[str, Float[Array, ""]]]:
+        """Learns from what was played.
+
+        Args:
+            state: as `play` left it, or with other parameters.
+            experience: that `play` returned.
+            progress: as for `play`.
+            stale: whether the parameters may be others than those by which it was played, which is
+                then corrected.
+
+        Returns:
+            The state after it, and its figures.
+        """
+        ...
+
+    def with_parameters(self, state: LearnerState, parameters: Parameters) -> LearnerState:
+        """The state with other parameters."""
         ...
 
     def parameters(self, state: LearnerState) -> Parameters:
@@ -120,6 +163,24 @@ class RunningReturns(eqx.Module):
         tally, ended = jax.lax.scan(step, self, (reward, done))
         episodes, returns, lengths = (x.sum(0) for x in ended)
         return tally, Metrics(episodes, returns, lengths, {})
+
+
+def at_step(optimizer: Any, step: Array) -> Any:
+    """An optimizer's state whose learning rate is that of another step; moments stay.
+
+    Args:
+        optimizer: the state.
+        step: of the optimizer, from 0.
+    """
+
+    def moved(part: Any) -> Any:
+        if not isinstance(part, optax.ScaleByScheduleState):
+            return part
+        return part._replace(count=step.astype(part.count.dtype))
+
+    return jax.tree.map(
+        moved, optimizer, is_leaf=lambda part: isinstance(part, optax.ScaleByScheduleState)
+    )
 
 
 def sent_bytes(optimizer: Any) -> dict[str, Float[Array, ""]]:

@@ -23,7 +23,14 @@ from gradweave.execute.axis import AXIS
 from gradweave.marl.config import PPO
 from gradweave.marl.games.environment import View
 from gradweave.marl.learners.actor_critic import ActorCritic, Memories, Played, Players
-from gradweave.marl.learners.learner import Metrics, RunningReturns, norm, sent_bytes
+from gradweave.marl.learners.learner import (
+    Metrics,
+    RunningReturns,
+    UpdatesDone,
+    at_step,
+    norm,
+    sent_bytes,
+)
 from gradweave.marl.learners.randomness import game_keys, permutation, rollout_keys, split_each
 from gradweave.marl.learners.sets import mean_of_each, number
 from gradweave.marl.learners.value_norm import ValueNorm
@@ -85,6 +92,17 @@ def surrogate(
     return jnp.minimum(ratio * advantage, clipped * advantage)
 
 
+class Experience(NamedTuple):
+    """A roll-out, before anything is said of how good it was."""
+
+    memories: Memories
+    """[E, A, H] before the first step."""
+    played: Played
+    outcome: _Outcome
+    last_value: Float[Array, "T E A"]
+    """After each step, where a time limit ended the episode; by the critic that played."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class PPOLearner:
     """IPPO, or MAPPO where the players' critics are central."""
@@ -128,6 +146,10 @@ class PPOLearner:
         """See `Learner.parameters`."""
         return state.parameters
 
+    def with_parameters(self, state: PPOState, parameters: ActorCritic) -> PPOState:
+        """See `Learner.with_parameters`."""
+        return dataclasses.replace(state, parameters=parameters)
+
     def memory(self, parameters: ActorCritic, batch: int) -> Memories:
         """See `Learner.memory`."""
         return self.players.memory(parameters, batch)
@@ -146,14 +168,35 @@ class PPOLearner:
 
     def update(self, state: PPOState) -> tuple[PPOState, Metrics]:
         """See `Learner.update`."""
-        state, samples, metrics = self._rollout(state)
+        state, experience, metrics = self.play(state)
+        state, figures = self.learn(state, experience)
+        return state, dataclasses.replace(metrics, figures=figures)
+
+    def learn(
+        self,
+        state: PPOState,
+        experience: Experience,
+        progress: UpdatesDone = None,
+        *,
+        stale: bool = False,
+    ) -> tuple[PPOState, dict[str, Array]]:
+        """See `Learner.learn`; stale experience is corrected by V-trace.
+
+        Actions then count with their probability now over that with which they were taken, at most
+        1, and the clipped objective holds policies close to the one that begins to learn, rather
+        than to the one that played (Hilton et al. 2021).
+        """
+        state, samples, judged = self._judged(state, experience, progress, stale=stale)
         key, learning = jax.random.split(state.key)
 
         def epoch(carry: Any, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
             return jax.lax.scan(self._learn, carry, self._minibatches(samples, key))
 
-        keys = jax.random.split(learning, self.settings.epochs)
-        carry = state.parameters, state.optimizer
+        settings, optimizer = self.settings, state.optimizer
+        if progress is not None:
+            optimizer = at_step(optimizer, progress * settings.epochs * settings.minibatches)
+        keys = jax.random.split(learning, settings.epochs)
+        carry = state.parameters, optimizer
         (parameters, optimizer), figures = jax.lax.scan(epoch, carry, keys)
         state = dataclasses.replace(
             state,
@@ -162,31 +205,23 @@ class PPOLearner:
             key=key,
             updates=state.updates + 1,
         )
-        return state, dataclasses.replace(metrics, figures=jax.tree.map(jnp.mean, figures))
+        return state, jax.tree.map(jnp.mean, figures) | judged
 
-    def _rollout(self, state: PPOState) -> tuple[PPOState, Samples, Metrics]:
-        """One roll-out, with its advantages."""
+    def play(
+        self, state: PPOState, progress: UpdatesDone = None
+    ) -> tuple[PPOState, Experience, Metrics]:
+        """See `Learner.play`: one roll-out."""
         keys, (sampling, playing) = rollout_keys(state.keys, self.settings.rollout, 2)
         noise = self.players.noise(sampling)
         step = functools.partial(self._step, state)
         carry = state.games, state.view, state.memories
         carry, (played, outcome, last_value) = jax.lax.scan(step, carry, (noise, playing))
         games, view, memories = carry
-        advantage, target, moments = self._advantages(
-            state, played, outcome, last_value, memories, view
-        )
         tally, metrics = state.tally.add(outcome.reward, outcome.done)
-        samples = Samples(state.memories, played, advantage, target)
         after = dataclasses.replace(
-            state,
-            games=games,
-            view=view,
-            memories=memories,
-            tally=tally,
-            keys=keys,
-            returns=moments,
+            state, games=games, view=view, memories=memories, tally=tally, keys=keys
         )
-        return after, samples, metrics
+        return after, Experience(state.memories, played, outcome, last_value), metrics
 
     def _step(self, state: PPOState, carry: Any, now: tuple[Array, PRNGKeyArray]) -> tuple:
         """One step of all games; the value after it, where a time limit ended the episode."""
@@ -207,28 +242,59 @@ class PPOLearner:
         """The returns that a critic's values stand for."""
         return value if state.returns is None else state.returns.denormalise(value)
 
+    def _judged(
+        self,
+        state: PPOState,
+        experience: Experience,
+        progress: UpdatesDone = None,
+        *,
+        stale: bool = False,
+    ) -> tuple[PPOState, Samples, dict[str, Array]]:
+        """Experience with its advantages, and the state with the moments of its returns."""
+        weight = None
+        if stale:
+            experience, weight = self._as_now(state, experience)
+        advantage, target, moments = self._advantages(state, experience, weight, progress)
+        samples = Samples(experience.memories, experience.played, advantage, target)
+        figures = {} if weight is None else {"weight": weight.mean()}
+        return dataclasses.replace(state, returns=moments), samples, figures
+
+    def _as_now(
+        self, state: PPOState, experience: Experience
+    ) -> tuple[Experience, Float[Array, "T E A"]]:
+        """Experience as the parameters of a state judge it, and what each action counts."""
+        played = experience.played
+        log_probability, _, value = self.players.evaluate(
+            state.parameters, experience.memories, played
+        )
+        weight = jnp.minimum(1.0, jnp.exp(log_probability - played.log_probability))
+        played = dataclasses.replace(played, log_probability=log_probability, value=value)
+        return experience._replace(played=played), weight
+
     def _advantages(
         self,
         state: PPOState,
-        played: Played,
-        outcome: _Outcome,
-        last_value: Float[Array, "T E A"],
-        memories: Memories,
-        view: View,
+        experience: Experience,
+        weight: Float[Array, "T E A"] | None,
+        progress: UpdatesDone,
     ) -> tuple[Float[Array, "T E A"], Float[Array, "T E A"], ValueNorm | None]:
         """Advantages, the critic's targets, and the moments of returns after these."""
-        settings, moments = self.settings, state.returns
-        value = self._returns(state, played.value)
-        final = self._returns(state, self.players.value(state.parameters, memories, view))
+        settings, moments, outcome = self.settings, state.returns, experience.outcome
+        value = self._returns(state, experience.played.value)
+        final = self._returns(
+            state, self.players.value(state.parameters, state.memories, state.view)
+        )
         next_value = jnp.concatenate([value[1:], final[None]])
         done = outcome.done[..., None]
+        shaping = self._shaping(state.updates if progress is None else progress)
         advantage = advantages(
-            outcome.reward + self._shaping(state.updates) * outcome.shaped,
+            outcome.reward + shaping * outcome.shaped,
             value,
-            jnp.where(done, last_value, next_value),
+            jnp.where(done, experience.last_value, next_value),
             done,
             settings.discount,
             settings.gae_lambda,
+            weight,
         )
         target = advantage + value
         if moments is not None:
@@ -236,7 +302,7 @@ class PPOLearner:
             target = moments.normalise(target)
         return advantage, target, moments
 
-    def _shaping(self, updates: Int[Array, ""]) -> Float[Array, ""]:
+    def _shaping(self, updates: Num[Array, ""]) -> Float[Array, ""]:
         """Weight of shaped rewards, which falls to 0."""
         settings = self.settings
         over = max(settings.shaping_fraction * self.total_updates, 1.0)

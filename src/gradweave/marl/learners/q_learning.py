@@ -15,13 +15,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 
 from gradweave.errors import OptionError
 from gradweave.marl.games.environment import Environment, View
 from gradweave.marl.learners import distributions
 from gradweave.marl.learners.counterfactual import doubled, ended
-from gradweave.marl.learners.learner import Metrics, RunningReturns, norm, sent_bytes
+from gradweave.marl.learners.learner import (
+    Metrics,
+    RunningReturns,
+    UpdatesDone,
+    at_step,
+    norm,
+    sent_bytes,
+)
 from gradweave.marl.learners.mixers import Mixer, MonotonicMixer, NoMixer, SumMixer
 from gradweave.marl.learners.networks import AnyNetwork, Memory, Network, draw
 from gradweave.marl.learners.q_settings import QLearning
@@ -156,6 +163,10 @@ class QLearner:
         """See `Learner.parameters`."""
         return state.parameters
 
+    def with_parameters(self, state: QState, parameters: Values) -> QState:
+        """See `Learner.with_parameters`; the target network follows as it does."""
+        return dataclasses.replace(state, parameters=parameters)
+
     def memory(self, parameters: Values, batch: int) -> Memory:
         """See `Learner.memory`."""
         return parameters.agent.start(batch)
@@ -175,11 +186,25 @@ class QLearner:
 
     def update(self, state: QState) -> tuple[QState, Metrics]:
         """See `Learner.update`."""
-        played, new, metrics = self._play(state)
+        state, rows, metrics = self.play(state)
+        state, figures = self.learn(state, rows)
+        return state, dataclasses.replace(metrics, figures=metrics.figures | figures)
+
+    def learn(
+        self, state: QState, experience: Rows, progress: UpdatesDone = None, *, stale: bool = False
+    ) -> tuple[QState, dict[str, Array]]:
+        """See `Learner.learn`: keeps what was played, and learns from what is kept.
+
+        All of that was played by earlier policies, and nothing is corrected: what an action is
+        worth is its reward and what the best action is worth afterwards, whoever took it. (With
+        `td_lambda` above 0, returns that another policy had count as they are.)
+        """
         blocks = jnp.minimum(state.updates + 1, self._blocks)
         at = (state.updates % self._blocks) * self.games
         rows = jax.tree.map(
-            lambda all, x: jax.lax.dynamic_update_slice_in_dim(all, x, at, 0), state.rows, new
+            lambda all, x: jax.lax.dynamic_update_slice_in_dim(all, x, at, 0),
+            state.rows,
+            experience,
         )
         key, learning = jax.random.split(state.key)
 
@@ -189,11 +214,14 @@ class QLearner:
             drawn = jax.tree.map(lambda x: x[chosen], rows)
             return self._learn(carry, self._with_machines(drawn, key))
 
-        carry = state.parameters, state.target, state.optimizer
+        optimizer = state.optimizer
+        if progress is not None:
+            optimizer = at_step(optimizer, progress * self.settings.epochs)
+        carry = state.parameters, state.target, optimizer
         keys = jax.random.split(learning, self.settings.epochs)
         (parameters, target, optimizer), figures = jax.lax.scan(learn, carry, keys)
         state = dataclasses.replace(
-            played,
+            state,
             parameters=parameters,
             target=target,
             optimizer=optimizer,
@@ -201,8 +229,7 @@ class QLearner:
             rows=rows,
             updates=state.updates + 1,
         )
-        figures = jax.tree.map(jnp.mean, figures) | {"explore": self._explore(played.updates)}
-        return state, dataclasses.replace(metrics, figures=figures)
+        return state, jax.tree.map(jnp.mean, figures)
 
     def _with_machines(self, rows: Rows, key: PRNGKeyArray) -> Rows:
         """Rows with what their agents' reward machines say of them, where they have any."""
@@ -260,7 +287,7 @@ class QLearner:
             events=room(steps, len(guide.order), dtype=bool) if guide else None,
         )
 
-    def _explore(self, updates: Int[Array, ""]) -> Float[Array, ""]:
+    def _explore(self, updates: Num[Array, ""]) -> Float[Array, ""]:
         """ε: share of random actions."""
         settings = self.settings
         gone = updates / max(settings.epsilon_fraction * self.total_updates, 1.0)
@@ -289,9 +316,10 @@ class QLearner:
         shape = 2, self.environment.num_agents
         return draw_each(keys, lambda key: jax.random.uniform(key, shape))
 
-    def _play(self, state: QState) -> tuple[QState, Rows, Metrics]:
-        """The next row of each game."""
-        environment, explore = self.environment, self._explore(state.updates)
+    def play(self, state: QState, progress: UpdatesDone = None) -> tuple[QState, Rows, Metrics]:
+        """See `Learner.play`: the next row of each game."""
+        environment = self.environment
+        explore = self._explore(state.updates if progress is None else progress)
 
         def step(carry: Any, now: tuple[Array, PRNGKeyArray]) -> tuple[Any, Any]:
             games, view, memory = carry
@@ -326,7 +354,7 @@ class QLearner:
         played = dataclasses.replace(
             state, games=games, view=last, memory=memory, tally=tally, keys=keys
         )
-        return played, rows, metrics
+        return played, rows, dataclasses.replace(metrics, figures={"explore": explore})
 
     def _learn(self, carry: Any, rows: Rows) -> tuple[Any, dict[str, Array]]:
         """One step of the optimizer."""

@@ -1,0 +1,1 @@
+"""Learners as workers of the asynchronous parameter server."""

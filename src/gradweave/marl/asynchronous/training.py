@@ -1,0 +1,230 @@
+"""A training by the asynchronous server: its workers are processes, and none waits for all.
+
+The server, its supervisor and its checkpoints are those of `gradweave.aggregate.asynchronous`. A
+worker's step is an update of the learner on its part of the games. As many of them as there are
+workers, whichever they are of, count as one update of the training, and make one line of its log.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from gradweave.aggregate import asynchronous
+from gradweave.aggregate.asynchronous import Task, UpdateReport
+from gradweave.aggregate.spec import AsynchronousSpec, parse
+from gradweave.atomic import make_folder
+from gradweave.marl import checkpoint, rows
+from gradweave.marl.asynchronous.worker import Workers
+from gradweave.marl.config import Config
+from gradweave.marl.games.environments import make
+from gradweave.marl.learners import algorithms
+from gradweave.marl.learners.learner import Metrics
+from gradweave.marl.trained import (
+    POLICY,
+    SERVERS,
+    Report,
+    Trained,
+    description,
+    extended_from,
+    stated,
+)
+from gradweave.training.log import Log
+
+TIMEOUT_S = 600.0
+"""How long nothing may happen: a worker that compiles says nothing."""
+
+
+def train(
+    config: Config,
+    folder: Path,
+    *,
+    report: Callable[[Report], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
+    checkpoint_minutes: float = 2.0,
+    stop_after: int | None = None,
+    extend: bool = False,
+    on_update: Callable[[UpdateReport], None] = lambda _: None,
+) -> Trained:
+    """Trains by the asynchronous server that `Config.aggregation` describes.
+
+    Args:
+        config: what to do; `devices` is the number of workers.
+        folder: of checkpoint, logs and the policy.
+        report: called after as many steps of workers as there are workers.
+        progress: called with the step under way before the first update.
+        checkpoint_minutes: time between checkpoints.
+        stop_after: updates after which to stop early; the checkpoint is written.
+        extend: whether to resume from the end of a training of fewer steps, rather than refuse it.
+        on_update: called after each update of the server, with its processes.
+
+    Returns:
+        As `gradweave.marl.training.train`. Under `Sync` a training that was killed and resumed ends
+        in the same bits as one that was not; under other rules it depends on the order of arrival.
+
+    Raises:
+        OptionError: where the folder holds another training, or Ray is not installed.
+        FileError: where the folder cannot be made, or its checkpoint cannot be read.
+        RunError: where processes are lost repeatedly, or Ray is.
+        KeyboardInterrupt: where Ctrl-C came; the checkpoint is written.
+    """
+    spec = parse(config.aggregation)
+    assert isinstance(spec, AsynchronousSpec)
+    spec.check_workers(config.devices)
+    said = stated(config, folder, extend)
+    before = 0 if said is None else said["updates"]
+    extended = extended_from(config, said)
+    environment = make(config.env, **config.options)
+    learner = algorithms.build(config, environment, lambda optimizer: optimizer)
+    make_folder(folder)
+    progress(f"starting {config.devices} workers and {spec.servers} servers")
+    updates = config.updates if stop_after is None else min(stop_after, config.updates)
+    task = server_task(config, spec, updates, description(config, extended))
+    with _Rounds(config, folder, environment.agents, before, report) as rounds:
+        run = asynchronous.train(
+            task,
+            folder=folder / SERVERS,
+            checkpoint_every=1 if spec.consistency.together else config.devices,
+            checkpoint_minutes=checkpoint_minutes,
+            report=lambda made: (on_update(made), rounds.add(made)),
+            timeout_s=TIMEOUT_S,
+        )
+    if updates == config.updates:
+        about = description(config, extended, agents=environment.agents)
+        checkpoint.save(folder / POLICY, run.params, about)
+    return Trained(
+        config,
+        environment,
+        learner,
+        run.params,
+        before,
+        rounds.steps_per_s,
+        extended=extended,
+        run=run,
+    )
+
+
+def server_task(
+    config: Config, spec: AsynchronousSpec, updates: int, about: Mapping[str, Any]
+) -> Task:
+    """What the server trains.
+
+    Args:
+        config: of the training.
+        spec: that its aggregation describes.
+        updates: of the training, after which to end.
+        about: what checkpoints say of it.
+    """
+    together = spec.consistency.together
+    workers = Workers(config, spec.correction, together)
+    compiled = workers.compiled
+    start = compiled.learner.parameters(compiled.start(np.int32(0)))
+    return Task(
+        start,
+        None,
+        optax.sgd(spec.rate_for(config.devices)),
+        workers=config.devices,
+        steps=updates,
+        consistency=spec.consistency,
+        servers=spec.servers,
+        seed=config.seed,
+        scale_by_staleness=spec.scale_by_staleness,
+        stragglers=spec.stragglers,
+        computation=Workers(config, spec.correction, together),
+        about=about,
+    )
+
+
+class _Rounds:
+    """Gathers the workers' steps into lines of the log, which is open meanwhile."""
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        agents: tuple[str, ...],
+        before: int,
+        report: Callable[[Report], None],
+    ) -> None:
+        self._config, self._folder, self._agents = config, folder, agents
+        self._report, self._before = report, before
+        self._applied = before * config.devices
+        self._gathered: list[tuple[Any, int]] = []
+        self._not_finite = np.zeros(config.devices, np.int64)
+        self._begin_s: float | None = None
+        self._first = self._applied
+
+    def __enter__(self) -> "_Rounds":
+        self._log = self._opened(self._before)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.__exit__()
+
+    def _opened(self, updates: int) -> Log:
+        return Log(self._folder, updates, updates * self._config.settings.steps).__enter__()
+
+    @property
+    def steps_per_s(self) -> float | None:
+        """Since the first update that this process has seen; None if it has seen no other."""
+        if self._begin_s is None or self._applied <= self._first:
+            return None
+        settings, workers = self._config.settings, self._config.devices
+        steps = (self._applied - self._first) * settings.steps / workers
+        return steps / (self._last_s - self._begin_s)
+
+    def add(self, made: UpdateReport) -> None:
+        """Takes an update of the server."""
+        workers, before = self._config.devices, made.gradients - len(made.told)
+        if before < self._applied:  # a server was lost, and all resumed from the checkpoint
+            self._log.__exit__()
+            self._log, self._gathered = self._opened(before // workers), []
+            self._begin_s = None
+        self._gathered += zip(made.told, made.stale, strict=True)
+        self._not_finite[list(made.not_finite)] += 1
+        self._applied, self._last_s = made.gradients, time.monotonic()
+        if self._begin_s is None:
+            self._begin_s, self._first = self._last_s, self._applied
+        if before // workers < made.gradients // workers:
+            self._line(made)
+
+    def _line(self, made: UpdateReport) -> None:
+        """Writes the line of an update of the training, and reports it."""
+        config, update = self._config, made.gradients // self._config.devices
+        steps, metrics = (
+            update * config.settings.steps,
+            _together([told.metrics for told, _ in self._gathered]),
+        )
+        stale = np.mean([stale for _, stale in self._gathered])
+        metrics.figures["staleness"] = np.full(config.seeds, stale)
+        line = rows.row(metrics, update, steps, self._agents) | {"seconds": round(made.seconds, 3)}
+        self._log.write([line])
+        rows.plot(self._log, line)
+        self._gathered = []
+        episodes, rate = metrics.episodes.sum(), self.steps_per_s or 0.0
+        left = (config.updates - update) * config.settings.steps
+        self._report(
+            Report(
+                update,
+                config.updates,
+                steps,
+                float(np.sum(metrics.returns, 0).mean() / episodes) if episodes else None,
+                rate,
+                left / rate if rate else 0.0,
+                tuple(self._not_finite.tolist()),
+                made.replaced,
+                made.recovered,
+            )
+        )
+
+
+def _together(each: list[Metrics]) -> Metrics:
+    """The metrics of several steps: sums, and means of figures."""
+    sums = jax.tree.map(lambda *x: np.sum(x, 0), *each)
+    figures = {name: x / len(each) for name, x in sums.figures.items()}
+    return dataclasses.replace(sums, figures=figures)
