@@ -10,17 +10,22 @@ All rules make the same number of steps of the game. `uncorrected`: workers lear
 parameters that they played by, rather than pull again and weigh what they played. `killed`: a
 worker dies by SIGKILL after a quarter of the updates, a server after half of them.
 
+The same trainings run on the simulator of the same protocol, whose time is virtual and whose
+messages take none, and on Ray, in real time. The seeds of a rule are learners side by side: they
+share the order in which workers arrive, and nothing else.
+
 Returns while learning are means over the episodes that ended in a line of the log, smoothed over a
 tenth of the training; the return at the end is the policy's, in fresh episodes. A run has reached a
 return once its smoothed return has. Rows are written as they come, and a run that is recorded is
 not repeated without --again.
 """
 
+import argparse
 import os
 import signal
 import sys
 import tempfile
-import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +34,21 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from record import RESULTS, load, record
 
-from gradweave.aggregate.asynchronous import UpdateReport
-from gradweave.marl import Config, evaluate
-from gradweave.marl.asynchronous.training import train
-from gradweave.marl.learners.algorithms import settings
+from gradweave.aggregate.asynchronous import Run, UpdateReport, simulate
+from gradweave.aggregate.spec import AsynchronousSpec, parse
+from gradweave.marl import Config, evaluate, make
+from gradweave.marl.asynchronous.training import server_task, train
+from gradweave.marl.learners.algorithms import build, settings
+from gradweave.processes.jax_start import start_jax
 from gradweave.processes.ray_cluster import cluster
 from gradweave.training.log import read_log
 
 NAME = "asynchronous_marl"
-SEEDS = (0, 1, 2)
+SEEDS = 3
 WORKERS, SERVERS = 4, 2
 STEPS = 250_000
 SETTINGS = {"environments": 16, "rollout": 64}
-STEP_S, SLOW, FACTOR = 0.1, 3, 5.0
+STEP_S, SLOW, FACTOR = 0.2, 3, 5.0
 EPISODES, EVALUATION_SEED = 1024, 1_000_003
 SMOOTHED = 0.1
 """Share of a training over which returns are smoothed."""
@@ -55,6 +62,9 @@ RULES = {
     "async, uncorrected": "consistency=async,correction=false",
     "async, killed": "consistency=async",
 }
+KILLED = "async, killed"
+ON_RAY = ("sync", "async", KILLED, "ssp(3), catching up", "async, uncorrected")
+"""Rules in the order in which they are run there."""
 
 
 def aggregation(rule: str) -> str:
@@ -62,7 +72,7 @@ def aggregation(rule: str) -> str:
     return f"asynchronous:{RULES[rule]},{planned}"
 
 
-def config(rule: str, seed: int) -> Config:
+def config(rule: str) -> Config:
     return Config(
         "MPE_simple_spread_v3",
         "ippo",
@@ -70,7 +80,7 @@ def config(rule: str, seed: int) -> Config:
         STEPS,
         aggregation=aggregation(rule),
         devices=WORKERS,
-        seed=seed,
+        seeds=SEEDS,
     )
 
 
@@ -87,49 +97,83 @@ def killing(updates: int) -> Any:
     return on_update
 
 
-def row(rule: str, seed: int, folder: Path) -> dict[str, Any]:
-    """Trains, evaluates, and reads the curve."""
-    of = config(rule, seed)
-    on_update = killing(of.updates * WORKERS) if rule.endswith("killed") else lambda _: None
-    begin = time.monotonic()
-    trained = train(of, folder, checkpoint_minutes=0.05, on_update=on_update)
-    wall_s, run = time.monotonic() - begin, trained.run
-    assert run is not None
+def on_ray(rule: str) -> list[dict[str, Any]]:
+    """Trains as the command does."""
+    of = config(rule)
+    on_update = killing(of.updates * WORKERS) if rule == KILLED else lambda _: None
+    with tempfile.TemporaryDirectory() as folder:
+        trained = train(of, Path(folder), checkpoint_minutes=0.05, on_update=on_update)
+        lines = read_log(Path(folder))
+    assert trained.run is not None
+    return rows_of("Ray", rule, of, trained.run, lines)
+
+
+def simulated(rule: str) -> list[dict[str, Any]]:
+    """Trains on the simulator."""
+    of, told = config(rule), []
+    lines: list[dict[str, Any]] = []
+    spec = parse(of.aggregation)
+    assert isinstance(spec, AsynchronousSpec)
+
+    def report(made: UpdateReport) -> None:
+        told.extend(one.metrics for one in made.told)
+        if len(told) < WORKERS:
+            return
+        episodes = sum(one.episodes for one in told)
+        returns = sum(one.returns.mean(-1) for one in told)
+        line = {
+            "seconds": made.seconds,
+            "steps": of.settings.steps * made.gradients // WORKERS,
+            "return": (returns / np.where(episodes, episodes, np.nan)).tolist(),
+        }
+        if spec.correction:
+            line["weight"] = np.mean([one.figures["weight"] for one in told], 0).tolist()
+        lines.append(line)
+        told.clear()
+
+    run = simulate(server_task(of, spec), report=report)
+    return rows_of("simulator", rule, of, run, lines)
+
+
+def rows_of(
+    where: str, rule: str, of: Config, run: Run, lines: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Of each seed: its policy evaluated, and its curve."""
+    environment = make(of.env)
+    learner = build(of, environment, lambda optimizer: optimizer)
+    how = "sampled"
     returns = evaluate(
-        trained.learner,
-        trained.environment,
-        trained.parameters,
-        "sampled",
-        episodes=EPISODES,
-        seed=EVALUATION_SEED,
-    )[0]
-    lines = read_log(folder)
-    return {
-        "rule": rule,
-        "seed": seed,
-        "aggregation": of.aggregation,
-        "steps": of.updates * of.settings.steps,
-        "seconds": float(run.history.seconds[-1]),
-        "wall_s": round(wall_s, 1),
-        "return": returns.mean,
-        "error": returns.error,
-        "staleness_mean": float(run.history.staleness.mean()),
-        "staleness_most": int(run.history.staleness.max()),
-        "weight": mean(line["weight"][0] for line in lines) if "weight" in lines[0] else None,
-        "by_worker": [int((run.history.worker == i).sum()) for i in range(WORKERS)],
-        "replaced": run.replaced,
-        "recovered": run.recovered,
-        "curve": curve(lines),
-    }
+        learner, environment, run.params, how, episodes=EPISODES, seed=EVALUATION_SEED
+    )
+    return [
+        {
+            "on": where,
+            "rule": rule,
+            "seed": seed,
+            "aggregation": of.aggregation,
+            "steps": of.updates * of.settings.steps,
+            "seconds": float(run.history.seconds[-1]),
+            "return": one.mean,
+            "error": one.error,
+            "staleness_mean": float(run.history.staleness.mean()),
+            "staleness_most": int(run.history.staleness.max()),
+            "weight": mean(x["weight"][seed] for x in lines) if "weight" in lines[0] else None,
+            "by_worker": [int((run.history.worker == i).sum()) for i in range(WORKERS)],
+            "replaced": run.replaced,
+            "recovered": run.recovered,
+            "curve": curve(lines, seed),
+        }
+        for seed, one in enumerate(returns)
+    ]
 
 
 def mean(values: Any) -> float:
     return float(np.mean(list(values)))
 
 
-def curve(lines: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Returns while learning, smoothed over those that came before."""
-    returns = np.array([np.nan if x["return"][0] is None else x["return"][0] for x in lines])
+def curve(lines: list[dict[str, Any]], seed: int) -> dict[str, list[float]]:
+    """A seed's returns while learning, smoothed over those that came before."""
+    returns = np.array([x["return"][seed] for x in lines], np.float64)
     window = max(1, round(SMOOTHED * len(lines)))
     smooth = [
         float(np.nanmean(returns[i + 1 - window : i + 1])) for i in range(window - 1, len(lines))
@@ -152,15 +196,16 @@ def reached(row: dict[str, Any], level: float, by: str) -> float | None:
 def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of each run: when it reached what sync with the same seed had at its end."""
     found = []
-    syncs = {one["seed"]: one for one in rows if one["rule"] == "sync"}
+    syncs = {(one["on"], one["seed"]): one for one in rows if one["rule"] == "sync"}
     for one in rows:
-        sync = syncs.get(one["seed"])
+        sync = syncs.get((one["on"], one["seed"]))
         if sync is None:
             continue
         level = sync["curve"]["return"][-1]
         seconds = reached(one, level, "seconds")
         found.append(
             {
+                "on": one["on"],
                 "rule": one["rule"],
                 "seed": one["seed"],
                 "level": level,
@@ -183,23 +228,30 @@ COLORS = {
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Return against time and against steps: each seed, and the mean at the end."""
+    """Return against time and against steps, on the simulator and on Ray: each seed."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.2), dpi=130, layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    for panel, by in zip(panels, ("seconds", "steps"), strict=True):
-        for rule, color in COLORS.items():
-            for place, one in enumerate(x for x in rows if x["rule"] == rule):
-                label = rule if place == 0 else None
-                shown = one["curve"]
-                panel.plot(shown[by], shown["return"], color=color, linewidth=1, label=label)
-        panel.set_xlabel({"seconds": "seconds", "steps": "steps of the game"}[by])
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.grid(alpha=0.3)
-    panels[0].set_ylabel("return while learning, mean over agents")
-    panels[0].legend(fontsize=7, frameon=False)
+    figure = Figure(figsize=(11, 8), dpi=130, layout="constrained")
+    panels = figure.subplots(2, 2, sharey=True)
+    for line, where in zip(panels, ("simulator", "Ray"), strict=True):
+        for panel, by in zip(line, ("seconds", "steps"), strict=True):
+            of = [one for one in rows if one["on"] == where]
+            draw_curves(panel, of, by)
+            panel.set_xlabel({"seconds": "seconds", "steps": "steps of the game"}[by])
+            panel.set_title(where, fontsize=10, loc="left")
+            panel.spines[["top", "right"]].set_visible(False)
+            panel.grid(alpha=0.3)
+        line[0].set_ylabel("return while learning, mean over agents")
+        line[0].legend(fontsize=7, frameon=False)
     figure.savefig(path)
+
+
+def draw_curves(panel: Any, rows: list[dict[str, Any]], by: str) -> None:
+    for rule, color in COLORS.items():
+        for place, one in enumerate(x for x in rows if x["rule"] == rule):
+            label = rule if place == 0 else None
+            shown = one["curve"]
+            panel.plot(shown[by], shown["return"], color=color, linewidth=1, label=label)
 
 
 def keep(rows: list[dict[str, Any]], load_at_start: float) -> None:
@@ -207,7 +259,7 @@ def keep(rows: list[dict[str, Any]], load_at_start: float) -> None:
     record(
         NAME,
         libraries=("ray", "jax", "jaxlib", "jaxmarl", "optax"),
-        seeds=SEEDS,
+        seeds=list(range(SEEDS)),
         load_at_start=load_at_start,
         workers=WORKERS,
         servers=SERVERS,
@@ -223,18 +275,23 @@ def keep(rows: list[dict[str, Any]], load_at_start: float) -> None:
 
 
 def main() -> None:
-    before = (RESULTS / f"{NAME}.json").exists() and "--again" not in sys.argv[1:]
-    rows: list[dict[str, Any]] = load(NAME)["rows"] if before else []
-    done, busy = {(one["rule"], one["seed"]) for one in rows}, os.getloadavg()[0]
-    with cluster():
-        for seed in SEEDS:
-            for rule in RULES:
-                if (rule, seed) in done:
-                    continue
-                with tempfile.TemporaryDirectory() as folder:
-                    rows.append(row(rule, seed, Path(folder)))
+    options = argparse.ArgumentParser()
+    options.add_argument("--again", action="store_true", help="repeat what is recorded")
+    start_jax(1)
+    again = options.parse_args().again or not (RESULTS / f"{NAME}.json").exists()
+    rows: list[dict[str, Any]] = [] if again else load(NAME)["rows"]
+    done, busy = {(one["on"], one["rule"]) for one in rows}, os.getloadavg()[0]
+
+    def each(where: str, rules: Iterable[str], trained: Callable[[str], Any]) -> None:
+        for rule in rules:
+            if (where, rule) not in done:
+                rows.extend(trained(rule))
                 print({k: v for k, v in rows[-1].items() if k != "curve"}, flush=True)
                 keep(rows, busy)
+
+    each("simulator", (rule for rule in RULES if rule != KILLED), simulated)
+    with cluster():
+        each("Ray", ON_RAY, on_ray)
 
 
 if __name__ == "__main__":

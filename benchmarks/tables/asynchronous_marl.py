@@ -9,29 +9,30 @@ from record import load
 
 def asynchronous_marl() -> str:
     result = load("asynchronous_marl")
-    rules = list(dict.fromkeys(row["rule"] for row in result["rows"]))
-    lines = [_line(result, rule) for rule in rules]
+    cases = dict.fromkeys((row["on"], row["rule"]) for row in result["rows"])
+    lines = [_line(result, *case) for case in cases]
     head = ["", "return at the end", "each seed", "seconds", "reaches sync's return after",
-            "of sync's time", "after steps", "staleness, most", "killed, replaced"]  # fmt: skip
+            "of sync's time", "after steps", "staleness, most", "killed"]  # fmt: skip
     return sourced_table(result, head, lines)
 
 
-def _line(result: dict[str, Any], rule: str) -> list[str]:
-    rows = [row for row in result["rows"] if row["rule"] == rule]
-    reached = [row for row in result["compared"] if row["rule"] == rule]
-    returns = [row["return"] for row in rows]
+def _line(result: dict[str, Any], on: str, rule: str) -> list[str]:
+    def of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [row for row in rows if (row["on"], row["rule"]) == (on, rule)]
+
+    rows, reached = of(result["rows"]), of(result["compared"])
+    returns, first = [row["return"] for row in rows], rows[0]
+    killed = f"{first['replaced']} worker, {first['recovered']} server"
     return [
-        rule,
+        f"{on}: {rule}",
         f"{fmean(returns):.2f}",
         ", ".join(f"{one:.2f}" for one in returns),
-        f"{fmean(row['seconds'] for row in rows):.0f}",
+        f"{first['seconds']:.0f}",
         _mean([row["seconds"] for row in reached], "{:.0f} s"),
         _mean([row["share_of_sync"] for row in reached], "{:.2f}"),
         _mean([row["steps"] for row in reached], "{:,.0f}"),
-        f"{fmean(row['staleness_mean'] for row in rows):.1f}, "
-        f"{max(row['staleness_most'] for row in rows)}",
-        f"{sum(row['replaced'] for row in rows)} workers, "
-        f"{sum(row['recovered'] for row in rows)} servers",
+        f"{first['staleness_mean']:.1f}, {first['staleness_most']}",
+        killed if first["replaced"] or first["recovered"] else "–",
     ]
 
 

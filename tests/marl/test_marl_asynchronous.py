@@ -62,7 +62,7 @@ def spec(text: str) -> AsynchronousSpec:
 
 
 def simulated(of: Config, **changes: Any) -> Any:
-    task = server_task(of, spec(of.aggregation), of.updates, {})
+    task = server_task(of, spec(of.aggregation))
     return simulate(dataclasses.replace(task, **changes))
 
 
@@ -89,7 +89,7 @@ def test_workers_that_do_not_wait_learn_from_games_of_their_own():
     assert (run.history.worker == 1).sum() < 3, "the slow one"
     assert run.history.staleness.max() > 1
     again = simulated(of, stragglers=slow)
-    start = server_task(of, spec(of.aggregation), 1, {}).params
+    start = server_task(of, spec(of.aggregation)).params
     for one, other, at_first in zip(
         *map(jax.tree.leaves, (run.params, again.params, start)), strict=True
     ):
@@ -156,7 +156,7 @@ def test_on_ray_a_worker_and_a_server_are_killed_and_the_training_goes_on(tmp_pa
         text=True,
         timeout=600,
     )
-    assert (done.returncode, done.stdout.split()) == (0, ["1", "1", "9"]), done.stderr
+    assert (done.returncode, done.stdout.split()[-3:]) == (0, ["1", "1", "9"]), done.stderr
     rows = read_log(tmp_path)
     assert [row["update"] for row in rows] == list(range(1, 10))
     assert all(len(row["return"]) == len(row["staleness"]) == 2 for row in rows)

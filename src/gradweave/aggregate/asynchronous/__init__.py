@@ -12,11 +12,11 @@ from gradweave.aggregate.asynchronous.consistency import (
     from_spec,
     staleness_bound,
 )
-from gradweave.aggregate.asynchronous.history import History, Kept, Run, RunTraffic
+from gradweave.aggregate.asynchronous.history import History, Kept, Run, RunTraffic, UpdateReport
 from gradweave.aggregate.asynchronous.simulate import Death, simulate
 from gradweave.aggregate.asynchronous.stragglers import Stragglers
 from gradweave.aggregate.asynchronous.task import Draw, Task
-from gradweave.aggregate.asynchronous.train import UpdateReport, train
+from gradweave.aggregate.asynchronous.train import train
 
 Report, Traffic = UpdateReport, RunTraffic
 """Their earlier names."""

@@ -95,6 +95,34 @@ class Run:
     """How often a server was lost and all resumed from the checkpoint."""
 
 
+@dataclasses.dataclass(frozen=True)
+class UpdateReport:
+    """Reported after each update."""
+
+    update: int
+    gradients: int
+    """Applied so far."""
+    of: int
+    loss: float
+    """Mean of the gradients' losses."""
+    staleness: int
+    """Of its stalest gradient."""
+    seconds: float
+    servers: tuple[int, ...] = ()
+    """Process ids, each on its machine; none where there are no processes."""
+    workers: tuple[int, ...] = ()
+    not_finite: tuple[int, ...] = ()
+    """Workers whose gradients were not finite, and left out of this update."""
+    stale: tuple[int, ...] = ()
+    """Staleness of each gradient."""
+    told: tuple[Any, ...] = ()
+    """What the computations tell of the steps that made them, see `Stepped`."""
+    replaced: int = 0
+    """Workers that died so far, and were replaced."""
+    recovered: int = 0
+    """How often a server was lost so far, and all resumed from the checkpoint."""
+
+
 class HistoryBuilder:
     """A history, update by update."""
 

@@ -5,19 +5,24 @@ Clocks, staleness, shards and compiled functions are those of the run on Ray; on
 
 import dataclasses
 import heapq
-import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from gradweave.aggregate.asynchronous import clocks as protocol
 from gradweave.aggregate.asynchronous.clocks import Clocks, Update
-from gradweave.aggregate.asynchronous.history import HistoryBuilder, Kept, Run, RunTraffic
+from gradweave.aggregate.asynchronous.history import (
+    HistoryBuilder,
+    Kept,
+    Run,
+    RunTraffic,
+    UpdateReport,
+)
 from gradweave.aggregate.asynchronous.layout import to_host
 from gradweave.aggregate.asynchronous.shard import compiled_apply, initial_shard
-from gradweave.aggregate.asynchronous.task import Pulled, Task
+from gradweave.aggregate.asynchronous.task import Pulled, Stepped, Task
 from gradweave.errors import OptionError
 
 
@@ -33,20 +38,26 @@ class Death:
 
 
 def simulate(
-    task: Task, *, deaths: Iterable[Death] = (), overhead_s: float = 0.0, keep_every: int = 0
+    task: Task,
+    *,
+    deaths: Iterable[Death] = (),
+    overhead_s: float = 0.0,
+    keep_every: int = 0,
+    report: Callable[[UpdateReport], None] | None = None,
 ) -> Run:
     """Runs a task on a virtual clock.
 
     A step takes as long as `task.stragglers` plans, plus `overhead_s`, or a second if both
     are 0; pulls, updates and decisions take no time. Steps that end at the same time are taken in
-    the order of their workers' numbers. Where a step pulls again, it does so at its end. A worker
-    that is replaced begins with the state of its computation as at first.
+    the order of their workers' numbers. A step that pulls again does so after `Computation.share`
+    of its duration. A worker that is replaced begins with the state of its computation as at first.
 
     Args:
         task: what to train.
         deaths: workers that die.
         overhead_s: added to every step, for its messages.
         keep_every: updates after which the parameters are kept each time; 0 keeps none.
+        report: called after each update.
 
     Returns:
         The same as `train`, in virtual seconds.
@@ -60,12 +71,17 @@ def simulate(
     >>> simulate(task).history.updates
     4
     """
-    return _Simulation(task, tuple(deaths), overhead_s, keep_every).run()
+    return _Simulation(task, tuple(deaths), overhead_s, keep_every, report).run()
 
 
 class _Simulation:
     def __init__(
-        self, task: Task, deaths: tuple[Death, ...], overhead_s: float, keep_every: int
+        self,
+        task: Task,
+        deaths: tuple[Death, ...],
+        overhead_s: float,
+        keep_every: int,
+        report: Callable[[UpdateReport], None] | None,
     ) -> None:
         if not 0 <= overhead_s < math.inf:
             raise OptionError(f"overhead_s: expected 0 or more seconds, got {overhead_s}")
@@ -74,6 +90,7 @@ class _Simulation:
         if task.stragglers.step_s + overhead_s == 0:
             overhead_s = 1.0
         self.task, self.overhead_s, self.keep_every = task, overhead_s, keep_every
+        self.report = report
         self.deaths = {(death.worker, death.clock): death.away_s for death in deaths}
         self.layout = task.layout()
         self.computes = task.computations
@@ -86,7 +103,10 @@ class _Simulation:
         self.now_s = 0.0
         self.events: list[tuple[float, int, str]] = []
         self.read: dict[int, Pulled] = {}
-        self.pushed: dict[int, tuple[float, Any]] = {}
+        self.again: dict[int, Pulled] = {}
+        """Second pulls of steps."""
+        self.pushed: dict[int, tuple[Stepped, bool]] = {}
+        """Of each worker, and whether its gradient is finite."""
         self.steps = np.zeros(task.workers, np.int64)
 
     def run(self) -> Run:
@@ -117,13 +137,19 @@ class _Simulation:
         )
         event = "die" if (worker, clock) in self.deaths else "push"
         heapq.heappush(self.events, (self.now_s + duration, worker, event))
+        self.again.pop(worker, None)
+        if (share := self.computations[worker].share) < 1:
+            heapq.heappush(self.events, (self.now_s + share * duration, worker, "pull_again"))
+
+    def pull_again(self, worker: int) -> None:
+        self.again[worker] = self.pulled()
 
     def push(self, worker: int) -> None:
         read = self.read.pop(worker)
-        pulls = itertools.chain([read], iter(self.pulled, None))
+        pulls = iter([read, self.again.pop(worker, read)])
         step = self.computations[worker].step(self.clocks.clock[worker], lambda: next(pulls))
         finite = bool(np.isfinite(step.gradient).all())
-        self.pushed[worker] = (step.loss, step.gradient if finite else None)
+        self.pushed[worker] = (step, finite)
         self.steps[worker] += 1
         self.advance(protocol.push(self.clocks, self.task.rule, worker, read.version))
 
@@ -146,15 +172,32 @@ class _Simulation:
         if update is None:
             return
         pushed = [self.pushed[gradient.worker] for gradient in update.gradients]
-        gradients = [gradient for _, gradient in pushed]
-        finite = [gradient is not None for gradient in gradients]
+        gradients = [step.gradient if finite else None for step, finite in pushed]
         scale = self.task.scale(update)
         self.shards = [
             self.apply(shard, [None if g is None else g[b:e] for g in gradients], scale)
             for shard, (b, e) in zip(self.shards, self.task.ranges(), strict=True)
         ]
-        self.history.add(update, [loss for loss, _ in pushed], finite, self.now_s)
+        losses = [step.loss for step, _ in pushed]
+        self.history.add(update, losses, [finite for _, finite in pushed], self.now_s)
         if self.keep_every and update.number % self.keep_every == 0:
             params = self.layout.tree(self.vector())
             kept = Kept(update.number, self.history.gradients, self.now_s, params)
             self.kept.append(kept)
+        if self.report is not None:
+            self.report(self.reported(update, losses))
+
+    def reported(self, update: Update, losses: list[float]) -> UpdateReport:
+        pushed = [(gradient.worker, *self.pushed[gradient.worker]) for gradient in update.gradients]
+        return UpdateReport(
+            update.number,
+            self.history.gradients,
+            self.task.gradients,
+            float(np.mean(losses)),
+            max(update.staleness),
+            self.now_s,
+            not_finite=tuple(worker for worker, _, finite in pushed if not finite),
+            stale=update.staleness,
+            told=tuple(step.told for _, step, _ in pushed),
+            replaced=self.replaced,
+        )

@@ -19,7 +19,13 @@ from gradweave.aggregate.asynchronous.calls import RetriedCall
 from gradweave.aggregate.asynchronous.checkpoint import Snapshot
 from gradweave.aggregate.asynchronous.clocks import Clocks, Update
 from gradweave.aggregate.asynchronous.commands import Commands
-from gradweave.aggregate.asynchronous.history import HistoryBuilder, Kept, Run, RunTraffic
+from gradweave.aggregate.asynchronous.history import (
+    HistoryBuilder,
+    Kept,
+    Run,
+    RunTraffic,
+    UpdateReport,
+)
 from gradweave.aggregate.asynchronous.shard import initial_shard
 from gradweave.aggregate.asynchronous.task import Task
 from gradweave.atomic import make_folder
@@ -30,34 +36,6 @@ MAX_DEATHS = 3
 """Deaths of a worker, with no step in between, at which the run fails."""
 MAX_RECOVERIES = 3
 """Losses of servers, with no checkpoint written in between, from which a run recovers."""
-
-
-@dataclasses.dataclass(frozen=True)
-class UpdateReport:
-    """Reported after each update."""
-
-    update: int
-    gradients: int
-    """Applied so far."""
-    of: int
-    loss: float
-    """Mean of the gradients' losses."""
-    staleness: int
-    """Of its stalest gradient."""
-    seconds: float
-    servers: tuple[int, ...]
-    """Process ids, each on its machine."""
-    workers: tuple[int, ...]
-    not_finite: tuple[int, ...] = ()
-    """Workers whose gradients were not finite, and left out of this update."""
-    stale: tuple[int, ...] = ()
-    """Staleness of each gradient."""
-    told: tuple[Any, ...] = ()
-    """What the computations tell of the steps that made them, see `Stepped`."""
-    replaced: int = 0
-    """Workers that died so far, and were replaced."""
-    recovered: int = 0
-    """How often a server was lost so far, and all resumed from the checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)

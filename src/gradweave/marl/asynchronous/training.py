@@ -9,6 +9,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -110,14 +111,17 @@ def train(
 
 
 def server_task(
-    config: Config, spec: AsynchronousSpec, updates: int, about: Mapping[str, Any]
+    config: Config,
+    spec: AsynchronousSpec,
+    updates: int | None = None,
+    about: Mapping[str, Any] = MappingProxyType({}),
 ) -> Task:
     """What the server trains.
 
     Args:
         config: of the training.
         spec: that its aggregation describes.
-        updates: of the training, after which to end.
+        updates: of the training, after which to end; all of them if not given.
         about: what checkpoints say of it.
     """
     together = spec.consistency.together
@@ -129,7 +133,7 @@ def server_task(
         None,
         optax.sgd(spec.rate_for(config.devices)),
         workers=config.devices,
-        steps=updates,
+        steps=config.updates if updates is None else updates,
         consistency=spec.consistency,
         servers=spec.servers,
         seed=config.seed,

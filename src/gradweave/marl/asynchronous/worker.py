@@ -31,6 +31,10 @@ DIVIDED = ("environments", "batch_size", "replay_size")
 """Settings of which each worker has its part."""
 
 
+SHARE = 0.5
+"""Of a step that is play, before it was measured; the simulator's, which measures nothing."""
+
+
 class Told(NamedTuple):
     """Of a step, for the log."""
 
@@ -118,8 +122,7 @@ class LearnerSteps:
     """A `Computation`: a learner's updates of parameters that others change too."""
 
     def __init__(self, workers: Workers, state: Any) -> None:
-        self.state = state
-        self.share = 1.0
+        self.state, self.share = state, SHARE
         self._workers, self._compiled = workers, workers.compiled
 
     def ready(self, vector: NDArray[Any]) -> None:
