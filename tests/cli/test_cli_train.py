@@ -162,6 +162,10 @@ def test_a_config_that_is_none(refused, here, text, reason, quick):
             ["--aggregation", "asynchronous", "--set", "normalise_values=true"],
             "normalise_values: n",
         ),
+        (
+            ["--env", "job_scheduling", "--algorithm", "fen", "--aggregation", "asynchronous"],
+            "asynchronous: algorithm: expected one of ippo",
+        ),
         (["--aggregation", "asynchronous", "--distributed"], "starts its workers itself; leave it"),
         (["--aggregation", "scheduled:rnig:8"], "unknown family of networks; did you mean ring?"),
     ],

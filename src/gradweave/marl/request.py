@@ -10,7 +10,7 @@ import msgspec
 from gradweave import lazy
 from gradweave.aggregate.spec import ASYNCHRONOUS, AsynchronousSpec, method_of, parse
 from gradweave.automata.files import dump, load
-from gradweave.checks import did_you_mean
+from gradweave.checks import did_you_mean, expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.config import Config
 from gradweave.marl.games.environments import FAMILIES, OWN_MACHINE, WORLDS, family_of
@@ -102,6 +102,9 @@ def read_request(
 def _check_served(config: Config) -> None:
     """Refuses what an asynchronous server cannot train."""
     lazy.require(f"--aggregation {ASYNCHRONOUS}", "ray")
+    known = [name for name, row in algorithms.ALGORITHMS.items() if row.parted]
+    if config.algorithm not in known:
+        raise OptionError(expected_one_of(f"{ASYNCHRONOUS}: algorithm", known, config.algorithm))
     if getattr(config.settings, "normalise_values", False):
         raise OptionError(
             f"normalise_values: not by {ASYNCHRONOUS}, whose workers know each their own returns "

@@ -23,7 +23,7 @@ from gradweave.aggregate.asynchronous.task import Pulled, Stepped
 from gradweave.marl.config import Config
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners.algorithms import algorithm
-from gradweave.marl.learners.learner import Learner, Metrics
+from gradweave.marl.learners.learner import Metrics, PartedLearner
 from gradweave.marl.program import each_seed, seed_keys
 from gradweave.processes.jax_start import start_jax
 
@@ -81,9 +81,10 @@ class Compiled:
         start_jax()  # for its cache of compiled programs
         self._config, self._stale = config, stale
         environment = make(config.env, **config.options)
-        self.learner: Learner = algorithm(config.algorithm).build(
+        made: Any = algorithm(config.algorithm).build(
             environment, _own(config), 1, config.updates, lambda optimizer: optimizer
         )
+        self.learner: PartedLearner = made
         self.start: Callable[[Int[Array, ""] | np.int32], Any] = jax.jit(self._start)
         shapes = jax.eval_shape(self._start, np.int32(0))
         self.layout: Layout = layout(self.learner.parameters(shapes))

@@ -34,6 +34,8 @@ class Algorithm:
     """What differs from its defaults, by `Environment.family`."""
     build: Callable[["Environment", Any, int, int, Aggregate], "Learner"]
     """(environment, settings, devices, updates of the whole training, aggregation)."""
+    parted: bool = True
+    """Whether its learner is a `PartedLearner`, which an asynchronous server needs."""
 
 
 def _clip(norm: float, sets: int) -> "optax.GradientTransformation":
@@ -140,7 +142,7 @@ def _fen(
 ALGORITHMS: dict[str, Algorithm] = {
     "ippo": Algorithm(PPO, PPO_DEFAULTS, _ppo(central=False)),
     "mappo": Algorithm(PPO, PPO_DEFAULTS, _ppo(central=True)),
-    "fen": Algorithm(FEN, FEN_DEFAULTS, _fen),
+    "fen": Algorithm(FEN, FEN_DEFAULTS, _fen, parted=False),
     "iql": Algorithm(QLearning, Q_DEFAULTS, _q_learning("iql")),
     "vdn": Algorithm(QLearning, Q_DEFAULTS, _q_learning("vdn")),
     "qmix": Algorithm(QLearning, Q_DEFAULTS, _q_learning("qmix")),

@@ -60,8 +60,40 @@ class Learner(Protocol[LearnerState]):
         ...
 
     def update(self, state: LearnerState) -> tuple[LearnerState, Metrics]:
-        """Plays and learns once: `play`, then `learn`."""
+        """Plays and learns once."""
         ...
+
+    def parameters(self, state: LearnerState) -> Parameters:
+        """What its policy plays by."""
+        ...
+
+    def memory(self, parameters: Parameters, batch: int) -> Memory:
+        """What the policy remembers before it has seen anything, of games side by side."""
+        ...
+
+    def act(
+        self,
+        parameters: Parameters,
+        memory: Memory,
+        view: View,
+        keys: PRNGKeyArray,
+        *,
+        greedy: bool,
+    ) -> tuple[Memory, Num[Array, "B A *U"]]:
+        """Each agent's action.
+
+        Args:
+            parameters: as `parameters` gave them.
+            memory: as `memory` or the step before gave it; empty it where `View.start`.
+            view: of [B] games.
+            keys: [B] one for each game.
+            greedy: whether to take the best action rather than to draw one.
+        """
+        ...
+
+
+class PartedLearner(Learner[LearnerState], Protocol):
+    """A learner whose update is `play`, then `learn`, between which parameters may change."""
 
     def play(
         self, state: LearnerState, progress: UpdatesDone = None
@@ -102,34 +134,6 @@ class Learner(Protocol[LearnerState]):
 
     def with_parameters(self, state: LearnerState, parameters: Parameters) -> LearnerState:
         """The state with other parameters."""
-        ...
-
-    def parameters(self, state: LearnerState) -> Parameters:
-        """What its policy plays by."""
-        ...
-
-    def memory(self, parameters: Parameters, batch: int) -> Memory:
-        """What the policy remembers before it has seen anything, of games side by side."""
-        ...
-
-    def act(
-        self,
-        parameters: Parameters,
-        memory: Memory,
-        view: View,
-        keys: PRNGKeyArray,
-        *,
-        greedy: bool,
-    ) -> tuple[Memory, Num[Array, "B A *U"]]:
-        """Each agent's action.
-
-        Args:
-            parameters: as `parameters` gave them.
-            memory: as `memory` or the step before gave it; empty it where `View.start`.
-            view: of [B] games.
-            keys: [B] one for each game.
-            greedy: whether to take the best action rather than to draw one.
-        """
         ...
 
 

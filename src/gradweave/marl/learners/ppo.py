@@ -147,7 +147,7 @@ class PPOLearner:
         return state.parameters
 
     def with_parameters(self, state: PPOState, parameters: ActorCritic) -> PPOState:
-        """See `Learner.with_parameters`."""
+        """See `PartedLearner.with_parameters`."""
         return dataclasses.replace(state, parameters=parameters)
 
     def memory(self, parameters: ActorCritic, batch: int) -> Memories:
@@ -180,7 +180,7 @@ class PPOLearner:
         *,
         stale: bool = False,
     ) -> tuple[PPOState, dict[str, Array]]:
-        """See `Learner.learn`; stale experience is corrected by V-trace.
+        """See `PartedLearner.learn`; stale experience is corrected by V-trace.
 
         Actions then count with their probability now over that with which they were taken, at most
         1, and the clipped objective holds policies close to the one that begins to learn, rather
@@ -210,7 +210,7 @@ class PPOLearner:
     def play(
         self, state: PPOState, progress: UpdatesDone = None
     ) -> tuple[PPOState, Experience, Metrics]:
-        """See `Learner.play`: one roll-out."""
+        """See `PartedLearner.play`: one roll-out."""
         keys, (sampling, playing) = rollout_keys(state.keys, self.settings.rollout, 2)
         noise = self.players.noise(sampling)
         step = functools.partial(self._step, state)

@@ -164,7 +164,7 @@ class QLearner:
         return state.parameters
 
     def with_parameters(self, state: QState, parameters: Values) -> QState:
-        """See `Learner.with_parameters`; the target network follows as it does."""
+        """See `PartedLearner.with_parameters`; the target network follows as it does."""
         return dataclasses.replace(state, parameters=parameters)
 
     def memory(self, parameters: Values, batch: int) -> Memory:
@@ -193,7 +193,7 @@ class QLearner:
     def learn(
         self, state: QState, experience: Rows, progress: UpdatesDone = None, *, stale: bool = False
     ) -> tuple[QState, dict[str, Array]]:
-        """See `Learner.learn`: keeps what was played, and learns from what is kept.
+        """See `PartedLearner.learn`: keeps what was played, and learns from what is kept.
 
         All of that was played by earlier policies, and nothing is corrected: what an action is
         worth is its reward and what the best action is worth afterwards, whoever took it. (With
@@ -317,7 +317,7 @@ class QLearner:
         return draw_each(keys, lambda key: jax.random.uniform(key, shape))
 
     def play(self, state: QState, progress: UpdatesDone = None) -> tuple[QState, Rows, Metrics]:
-        """See `Learner.play`: the next row of each game."""
+        """See `PartedLearner.play`: the next row of each game."""
         environment = self.environment
         explore = self._explore(state.updates if progress is None else progress)
 
