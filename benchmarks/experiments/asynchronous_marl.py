@@ -46,9 +46,9 @@ from gradweave.training.log import read_log
 NAME = "asynchronous_marl"
 SEEDS = 3
 WORKERS, SERVERS = 4, 2
-STEPS = 250_000
+STEPS = 150_000
 SETTINGS = {"environments": 16, "rollout": 64}
-STEP_S, SLOW, FACTOR = 0.2, 3, 5.0
+STEP_S, SLOW, FACTOR = 0.15, 3, 5.0
 EPISODES, EVALUATION_SEED = 1024, 1_000_003
 SMOOTHED = 0.1
 """Share of a training over which returns are smoothed."""
@@ -242,7 +242,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             panel.spines[["top", "right"]].set_visible(False)
             panel.grid(alpha=0.3)
         line[0].set_ylabel("return while learning, mean over agents")
-        line[0].legend(fontsize=7, frameon=False)
+        if line[0].lines:
+            line[0].legend(fontsize=7, frameon=False)
     figure.savefig(path)
 
 

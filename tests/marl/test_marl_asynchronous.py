@@ -100,7 +100,7 @@ def test_workers_that_do_not_wait_learn_from_games_of_their_own():
 
 def test_stale_experience_counts_as_v_trace_has_it():
     """Of the parameters that played nothing changes; of others, actions that they like less do."""
-    one = learner(recurrent=False)
+    one: Any = learner(recurrent=False)
     state = jax.jit(one.init)(jax.random.key(3), 0)
     _, fresh, _ = jax.jit(rollout(one))(state)
     played, experience, _ = jax.jit(one.play)(state)

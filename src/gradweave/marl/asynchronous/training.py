@@ -86,13 +86,18 @@ def train(
     progress(f"starting {config.devices} workers and {spec.servers} servers")
     updates = config.updates if stop_after is None else min(stop_after, config.updates)
     task = server_task(config, spec, updates, description(config, extended))
+
+    def heard(made: UpdateReport) -> None:
+        on_update(made)
+        rounds.add(made)
+
     with _Rounds(config, folder, environment.agents, before, report) as rounds:
         run = asynchronous.train(
             task,
             folder=folder / SERVERS,
             checkpoint_every=1 if spec.consistency.together else config.devices,
             checkpoint_minutes=checkpoint_minutes,
-            report=lambda made: (on_update(made), rounds.add(made)),
+            report=heard,
             timeout_s=TIMEOUT_S,
         )
     if updates == config.updates:
@@ -205,7 +210,8 @@ class _Rounds:
             _together([told.metrics for told, _ in self._gathered]),
         )
         stale = np.mean([stale for _, stale in self._gathered])
-        metrics.figures["staleness"] = np.full(config.seeds, stale)
+        figures: dict[str, Any] = {**metrics.figures, "staleness": np.full(config.seeds, stale)}
+        metrics = dataclasses.replace(metrics, figures=figures)
         line = rows.row(metrics, update, steps, self._agents) | {"seconds": round(made.seconds, 3)}
         self._log.write([line])
         rows.plot(self._log, line)

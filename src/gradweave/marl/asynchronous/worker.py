@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from gradweave.aggregate.asynchronous.layout import Layout, layout
@@ -85,13 +85,13 @@ class Compiled:
             environment, _own(config), 1, config.updates, lambda optimizer: optimizer
         )
         self.learner: PartedLearner = made
-        self.start: Callable[[Int[Array, ""] | np.int32], Any] = jax.jit(self._start)
+        self.start: Callable[[np.int32], Any] = jax.jit(self._start)
         shapes = jax.eval_shape(self._start, np.int32(0))
         self.layout: Layout = layout(self.learner.parameters(shapes))
         self.play = jax.jit(self._play)
         self.learn = jax.jit(self._learn)
 
-    def _start(self, first: Int[Array, ""] | np.int32) -> Any:
+    def _start(self, first: Any) -> Any:
         """The states [S, ...] before the first update, by the number of the first game."""
         keys = seed_keys(np.int32(self._config.seed), self._config.seeds)
         return each_seed(lambda key: self.learner.init(key, first), keys)

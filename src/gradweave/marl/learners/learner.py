@@ -180,7 +180,7 @@ def at_step(optimizer: Any, step: Array) -> Any:
     def moved(part: Any) -> Any:
         if not isinstance(part, optax.ScaleByScheduleState):
             return part
-        return part._replace(count=step.astype(part.count.dtype))
+        return part._replace(count=step.astype(jnp.int32))
 
     return jax.tree.map(
         moved, optimizer, is_leaf=lambda part: isinstance(part, optax.ScaleByScheduleState)
