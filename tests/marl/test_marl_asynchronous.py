@@ -20,11 +20,13 @@ import numpy as np
 
 from gradweave.aggregate.asynchronous import Stragglers, simulate
 from gradweave.aggregate.spec import AsynchronousSpec, parse
+from gradweave.errors import OptionError
 from gradweave.marl.asynchronous.training import server_task
 from gradweave.marl.config import Config
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
 from gradweave.marl.program import Program
+from gradweave.marl.request import read_request
 from gradweave.training.log import read_log
 from tests.marl.doors import learner, rollout
 
@@ -121,6 +123,13 @@ def test_stale_experience_counts_as_v_trace_has_it():
     np.testing.assert_allclose(
         samples.advantage[-1], np.minimum(1.0, ratio[-1]) * error, rtol=1e-4, atol=1e-5
     )
+
+
+def test_learners_whose_update_is_not_in_two_parts_are_refused():
+    pytest.importorskip("ray")
+    options = {"env": "job_scheduling", "algorithm": "fen", "aggregation": "asynchronous"}
+    with pytest.raises(OptionError, match="asynchronous: algorithm: expected one of ippo, mappo, "):
+        read_request(None, options, []).check()
 
 
 COMMAND = """

@@ -48,7 +48,8 @@ def session(
         return
     from gradweave.processes.jax_distributed import joined
 
-    asked = _caught(lambda: _in_one_program(ask()))
+    asked = _caught(ask)
+    _check_in_one_program(asked)
     devices = None if isinstance(asked, GradweaveError) else asked.config.devices
     with joined(devices, complain) as processes:
 
@@ -64,12 +65,12 @@ def session(
         yield request, processes
 
 
-def _in_one_program(request: Request) -> Request:
-    if request.by_server:
+def _check_in_one_program(asked: Request | GradweaveError) -> None:
+    """Refuses a server's training, in every process, before they look for each other."""
+    if isinstance(asked, Request) and asked.by_server:
         raise OptionError(
-            f"--distributed: {request.config.aggregation} starts its workers itself; leave it out"
+            f"--distributed: {asked.config.aggregation} starts its workers itself; leave it out"
         )
-    return request
 
 
 def _caught(ask: Callable[[], Request]) -> Request | GradweaveError:
