@@ -481,8 +481,13 @@ def family_of(spec: str) -> str:
         if id in family.ids:
             return name
     mpe = [known for known in ids() if known.startswith("MPE_")]
-    others = [known for known in ids() if known not in mpe]
-    shown = (*mpe[:1], f"{len(mpe) - 1} more of MPE_", *others)
+    robots = FAMILIES["mabrax"].ids
+    others = [known for known in ids() if known not in mpe and known not in robots]
+    shown = (
+        f"{mpe[0]}, {len(mpe) - 1} more of MPE_",
+        *others,
+        f"{robots[0]}, {len(robots) - 1} more of MABrax",
+    )
     raise OptionError(expected_one_of("environment", ids(), id, shown))
 
 
