@@ -1,15 +1,16 @@
 """Fairness by hierarchy: FEN and what it is compared with, in three worlds, by gossip.
 
-    python benchmarks/experiments/fen.py [--only PART] [--again]
+    python benchmarks/experiments/fen.py [--only PART] [--variants NAME ...] [--seeds N] [--again]
 
 `job`: job scheduling, 10 seeds of each variant: learning independently, the mean reward, the least
 utility and inequity aversion, each of the last three with a hierarchy too, the fair-efficient
 reward without one, and FEN, with the exact mean utility and by gossip on a ring; alpha-fair policy
 gradients and a penalty on Jain's index. `matthew` and `plant`: the Matthew effect and the
-manufacturing plant, 5 seeds. `gossip`: by how much estimates of the mean utility differ from it,
-of the utilities of trained agents of the Matthew effect, by network and exchanges a step.
+manufacturing plant, 5 seeds. --seeds has fewer, where time is short. `gossip`: by how much
+estimates of the mean utility differ from it, of the utilities of trained agents of the Matthew
+effect, by network and exchanges a step.
 
-All are judged in 32 new episodes a seed, actions drawn. A variant is written as soon as it is
+All are judged in 16 new episodes a seed, actions drawn. A variant is written as soon as it is
 measured; those that are there are kept, unless --again.
 """
 
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from record import RESULTS, record
 
-EPISODES = 32
+EPISODES = 16
 FLAT = {"hierarchy": False}
 BASELINES: dict[str, dict[str, Any]] = {
     "independent": {"objective": "own", **FLAT},
@@ -47,7 +48,7 @@ FEN: dict[str, dict[str, Any]] = {
 }
 """By a variant's name, its settings; the mean utility is exact in all but the last."""
 WORLDS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
-    "job": ("job_scheduling", 10, 2_000_000, {}),
+    "job": ("job_scheduling", 10, 1_000_000, {}),
     "matthew": ("matthew_effect", 5, 1_000_000, {}),
     "plant": ("manufacturing_plant", 5, 1_000_000, {}),
 }
@@ -60,7 +61,7 @@ def trained(world: str, seeds: int, steps: int, settings: dict[str, Any]) -> Any
     from gradweave.marl.learners import algorithms
     from gradweave.marl.training import train
 
-    made = algorithms.settings("fen", "resources", settings)
+    made = algorithms.settings("fen", world, settings)
     config = Config(world, "fen", made, steps, seeds=seeds)
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
@@ -70,12 +71,13 @@ def trained(world: str, seeds: int, steps: int, settings: dict[str, Any]) -> Any
     return found, seconds, lines
 
 
-def variant(part: str, name: str) -> dict[str, Any]:
+def variant(part: str, name: str, seeds: int | None) -> dict[str, Any]:
     """Trains and judges one."""
     from gradweave.marl.evaluation import evaluate
     from gradweave.marl.fairness.measures import summary
 
-    world, seeds, steps, common = WORLDS[part]
+    world, most, steps, common = WORLDS[part]
+    seeds = min(seeds or most, most)
     settings = {"gossip": "exact"} | common | (BASELINES | FEN)[name]
     found, seconds, lines = trained(world, seeds, steps, settings)
     judged = evaluate(
@@ -197,31 +199,34 @@ def main() -> None:
     """Measures what is asked for, and lacking."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", choices=(*WORLDS, "gossip"))
+    parser.add_argument("--variants", nargs="*", choices=(*FEN, *BASELINES))
+    parser.add_argument("--seeds", type=int)
     parser.add_argument("--again", action="store_true")
     asked = parser.parse_args()
+    for part in [asked.only] if asked.only else (*WORLDS, "gossip"):
+        if part == "gossip":
+            if part not in _done() or asked.again:
+                _write(part, gossip())
+            continue
+        for name in asked.variants or (*FEN, *BASELINES):
+            have = {row["variant"] for row in _done().get(part, [])}
+            if name not in have or asked.again:
+                row = variant(part, name, asked.seeds)
+                others = [one for one in _done().get(part, []) if one["variant"] != name]
+                _write(part, [*others, row])
+    if "job" in _done():
+        front(_done()["job"])
+
+
+def _done() -> dict[str, Any]:
+    """What is measured, by other calls of this script as well."""
     path = RESULTS / "fen.json"
     have = json.loads(path.read_text()) if path.exists() else {}
-    parts = (*WORLDS, "gossip")
-    done: dict[str, Any] = {part: have[part] for part in parts if part in have}
+    return {part: have[part] for part in (*WORLDS, "gossip") if part in have}
 
-    def write() -> None:
-        seeds = {part: list(range(row[1])) for part, row in WORLDS.items()}
-        record("fen", libraries=("jax",), seeds=seeds, **done)
 
-    for part in [asked.only] if asked.only else parts:
-        if part == "gossip":
-            if part not in done or asked.again:
-                done[part] = gossip()
-                write()
-            continue
-        rows = {} if asked.again else {row["variant"]: row for row in done.get(part, [])}
-        for name in (*FEN, *BASELINES):
-            if name not in rows:
-                rows[name] = variant(part, name)
-                done[part] = list(rows.values())
-                write()
-    if "job" in done:
-        front(done["job"])
+def _write(part: str, rows: list[dict[str, Any]]) -> None:
+    record("fen", libraries=("jax",), seeds=[0], **(_done() | {part: rows}))
 
 
 if __name__ == "__main__":

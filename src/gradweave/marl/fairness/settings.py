@@ -1,7 +1,7 @@
 """How a hierarchy learns to be fair, and the specification of its gossip; without JAX."""
 
 import dataclasses
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.aggregate.spec import GossipSpec, parse
@@ -32,11 +32,11 @@ class FEN:
     """Games side by side, of all devices together."""
     rollout: int = 250
     """Steps of each game in an update: a multiple of `choice_steps`."""
-    epochs: int = 4
+    epochs: int = 2
     """Times that an update goes over its steps."""
     minibatches: int = 4
     """Parts of an epoch, each a step of the optimizer, on every device."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     decay: bool = True
     """Whether the learning rate falls to 0, by as much with each step of the optimizer."""
     objective: Objective = "fair_efficient"
@@ -163,5 +163,8 @@ def mixing_of(gossip: str, agents: int) -> MixingMatrix | None:
     return spec.mixing_matrix(agents)
 
 
-FEN_DEFAULTS = {"resources": {}}
+FEN_DEFAULTS: dict[str, dict[str, Any]] = {
+    "matthew_effect": {"environments": 16, "choice_steps": 50, "capacity": 0.15},
+    "manufacturing_plant": {"choice_steps": 50, "capacity": 0.05},
+}
 """What differs from `FEN`'s own defaults, by family of games."""

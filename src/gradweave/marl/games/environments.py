@@ -59,8 +59,8 @@ OWN = "gradweave:"
 """Prefix of the ids of Gradweave's scheduling; a network's specification follows."""
 WORLDS = "worlds"
 """The family of games whose events reward machines hear."""
-RESOURCES = "resources"
-"""The family of games in which agents share what there is."""
+RESOURCES = ("job_scheduling", "matthew_effect", "manufacturing_plant")
+"""Families of games, of one each, in which agents share what there is."""
 OWN_MACHINE = "own"
 """The value of a world's option ``machine`` that means its own."""
 MABRAX = ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3")
@@ -383,13 +383,16 @@ FAMILIES: dict[str, Family] = {
         f"{_TEAM}: 1 once the task is done; with a machine, 1 to each agent whose part is done",
         ("agents", "max_steps", "machine"),
     ),
-    RESOURCES: Family(
-        ("job_scheduling", "matthew_effect", "manufacturing_plant"),
-        dataclasses.replace(PLAIN, utility=lambda game, state: game.utility(state)),
-        f"{_MEAN}, who each get what they take",
-        ("max_steps",),
-        teams=_team_per_agent,
-    ),
+    **{
+        name: Family(
+            (name,),
+            dataclasses.replace(PLAIN, utility=lambda game, state: game.utility(state)),
+            f"{_MEAN}, who each get what they take",
+            ("max_steps",),
+            teams=_team_per_agent,
+        )
+        for name in RESOURCES
+    },
     "scheduling": Family(
         (f"{OWN}NETWORK",),
         Reading(
@@ -428,7 +431,8 @@ def make(spec: str, **options: Any) -> "Environment":
     with _quiet():
         game: Any = _scheduling(spec, dict(options)) if id == OWN else None
         if game is None:
-            made = {WORLDS: _world, RESOURCES: _resources}.get(name, _jaxmarl)
+            own = {WORLDS: _world} | dict.fromkeys(RESOURCES, _resources)
+            made = own.get(name, _jaxmarl)
             game = family.wrapper(made(id, family.arguments(dict(options))))
     written = ",".join(f"{option}={_formatted(value)}" for option, value in options.items())
     full = spec if id == OWN else id

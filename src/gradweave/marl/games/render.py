@@ -311,28 +311,41 @@ def _paint_world(environment: Environment, frame: Frame, axes: Any) -> None:
     axes.set(xticks=[], yticks=[], xlabel=f"the team: {progress}")
 
 
-def _paint_resources(environment: Environment, frame: Frame, axes: Any) -> None:
-    """Agents who share what there is; the fuller a disc, the more of all it has earned."""
+def _paint_jobs(environment: Environment, frame: Frame, axes: Any) -> None:
+    """Job scheduling: the resource's cell, and agents as `_paint_agents` has them."""
+    row, column = frame.state.world.resource
+    axes.scatter(column, row, s=420, marker="s", color="gold")
+    _paint_agents(frame, axes, side=5)
+
+
+def _paint_plant(environment: Environment, frame: Frame, axes: Any) -> None:
+    """The manufacturing plant: gems in the colours of their kinds."""
     state = frame.state.world
-    share = frame.returns / max(float(frame.returns.max()), 1e-9)
-    if hasattr(state, "ghost"):
-        _paint_matthew(state, share, axes)
-        return
-    side, stones = (8, state.gem) if hasattr(state, "gem") else (5, state.resource[None])
-    kinds = state.kind if hasattr(state, "gem") else [0]
-    for (row, column), kind in zip(stones, kinds, strict=True):
+    for (row, column), kind in zip(state.gem, state.kind, strict=True):
         colour = ("gold", "tab:cyan", "tab:pink")[int(kind)]
-        axes.scatter(column, row, s=420, marker="s", color=colour)
-    for agent, (row, column) in enumerate(state.place):
-        _paint_agent(axes, (float(column), float(row)), 0.32, agent, share[agent])
+        axes.scatter(column, row, s=160, marker="D", color=colour)
+    _paint_agents(frame, axes, side=8)
+
+
+def _paint_agents(frame: Frame, axes: Any, side: int) -> None:
+    """Agents on cells: the fuller, the more of the most they have earned."""
+    for agent, (row, column) in enumerate(frame.state.world.place):
+        _paint_agent(axes, (float(column), float(row)), 0.32, agent, _share(frame)[agent])
     _draw_cells(axes, side, alpha=0.4)
 
 
-def _paint_matthew(state: Any, share: NDArray[np.float32], axes: Any) -> None:
+def _paint_matthew(environment: Environment, frame: Frame, axes: Any) -> None:
+    """The Matthew effect: ghosts as triangles, pac-men in their sizes."""
+    state = frame.state.world
     axes.scatter(*state.ghost.T, s=60, marker="^", color="black", zorder=4)
     for agent, ((x, y), size) in enumerate(zip(state.place, state.size, strict=True)):
-        _paint_agent(axes, (float(x), float(y)), float(size), agent, share[agent])
+        _paint_agent(axes, (float(x), float(y)), float(size), agent, _share(frame)[agent])
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=[], yticks=[])
+
+
+def _share(frame: Frame) -> NDArray[np.float32]:
+    """[A] what agents have earned, as shares of the most."""
+    return np.maximum(frame.returns, 0.0) / max(float(frame.returns.max()), 1e-9)
 
 
 def _paint_agent(
@@ -343,7 +356,7 @@ def _paint_agent(
 
     colour = f"C{agent % 10}"
     axes.add_patch(Circle(centre, radius, fill=False, color=colour, linewidth=2))
-    axes.add_patch(Circle(centre, radius * max(float(share), 0.0) ** 0.5, color=colour, alpha=0.6))
+    axes.add_patch(Circle(centre, radius * float(share) ** 0.5, color=colour, alpha=0.6))
     axes.annotate(str(agent), centre, ha="center", va="center", fontsize=8)
 
 
@@ -387,5 +400,7 @@ PAINTERS: dict[str, Painter] = {
     "coin_game": _paint_coins,
     "smax": _paint_battle,
     "worlds": _paint_world,
-    "resources": _paint_resources,
+    "job_scheduling": _paint_jobs,
+    "matthew_effect": _paint_matthew,
+    "manufacturing_plant": _paint_plant,
 }

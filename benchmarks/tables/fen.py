@@ -1,0 +1,82 @@
+"""Fairness by hierarchy: variants in three worlds, and gossip's error."""
+
+from typing import Any
+
+from markdown_table import sourced_table
+from record import load
+
+_PUBLISHED = {
+    "independent": "utilisation .96, CV 1.57, .00 to .88",
+    "FEN, exact mean": "utilisation .90, CV .17, .18 to .28",
+}
+"""Jiang and Lu 2019, job scheduling; as recalled."""
+
+
+def fen_job() -> str:
+    result = load("fen")
+    lines = [
+        [*_row(row), f"{row['gossip_bytes']:.0f}", _PUBLISHED.get(row["variant"], "–")]
+        for row in result["job"]
+    ]
+    head = [*_HEAD, "bytes an agent sends a step", "published"]
+    return sourced_table(result, head, lines)
+
+
+def fen_others() -> str:
+    result = load("fen")
+    worlds = {"matthew": "Matthew effect", "plant": "manufacturing plant"}
+    lines = [
+        [f"{name}: {_row(row)[0]}", *_row(row)[1:], _spread(row["product"], 3)]
+        for part, name in worlds.items()
+        for row in result.get(part, [])
+    ]
+    return sourced_table(result, [*_HEAD, "utilisation × Jain's index"], lines)
+
+
+def fen_gossip() -> str:
+    result = load("fen")
+    lines = [
+        [
+            row["network"],
+            str(row["exchanges"]),
+            f"{row['rho']:.2f}",
+            f"{row['bytes_a_step']:.0f}",
+            f"{100 * row['error']:.2g} %",
+            f"{100 * row['error_at_100']:.2g} %",
+            f"{100 * row['error_at_end']:.2g} %",
+        ]
+        for row in result["gossip"]
+    ]
+    head = [
+        "ten agents, network", "exchanges a step", "ρ", "bytes an agent sends a step",
+        "error, mean of an episode", "after 100 steps", "after 1000",
+    ]  # fmt: skip
+    return sourced_table(result, head, lines)
+
+
+_HEAD = (
+    "variant", "seeds", "steps", "utilisation", "coefficient of variation (worst seed)",
+    "least", "greatest", "Jain's index", "all seeds took",
+)  # fmt: skip
+
+
+def _row(row: dict[str, Any]) -> list[str]:
+    mean, seeds = row["mean"], row["by_seed"]
+    worst = max(one["variation"] for one in seeds)
+    return [
+        row["variant"],
+        str(len(seeds)),
+        f"{row['steps']:,}",
+        f"{mean['utilisation']:.3f}",
+        f"{mean['variation']:.3f} ({worst:.3f})",
+        f"{mean['least']:.3f}",
+        f"{mean['greatest']:.3f}",
+        f"{mean['jain']:.3f}",
+        f"{row['seconds'] / 60:.1f} min",
+    ]
+
+
+def _spread(values: list[float], digits: int) -> str:
+    """The mean, and the least and greatest of the seeds."""
+    mean = sum(values) / len(values)
+    return f"{mean:.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
