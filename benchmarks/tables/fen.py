@@ -9,7 +9,7 @@ _PUBLISHED = {
     "independent": "utilisation .96, CV 1.57, .00 to .88",
     "FEN, exact mean": "utilisation .90, CV .17, .18 to .28",
 }
-"""Jiang and Lu 2019, job scheduling; as recalled."""
+"""Job scheduling by Jiang and Lu 2019, cited at second hand."""
 
 
 def fen_job() -> str:

@@ -343,7 +343,7 @@ def _paint_matthew(environment: Environment, frame: Frame, axes: Any) -> None:
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=[], yticks=[])
 
 
-def _share(frame: Frame) -> NDArray[np.float32]:
+def _share(frame: Frame) -> NDArray[Any]:
     """[A] what agents have earned, as shares of the most."""
     return np.maximum(frame.returns, 0.0) / max(float(frame.returns.max()), 1e-9)
 
