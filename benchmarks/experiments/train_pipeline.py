@@ -28,27 +28,24 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from placement_cases import ACTIVATION_BYTES, FOUR_REGIONS, GRADIENT_BYTES
+from placement_cases import FOUR_REGIONS
 from placement_cases import network as complete_network
 from record import RESULTS, record, show
 
 import gradweave as gw
-from gradweave.placement import Placement, Transformer, Workload, even_stages, place
+from gradweave.placement import Placement, Stage, Transformer, Workload, place
 from gradweave.placement.training.running import Settings, Trainers, on_this_machine
 
 KEPT = RESULTS / "train_pipeline.partial.jsonl"
 PICTURE = RESULTS / "train_pipeline.png"
-SETTINGS = Settings("1f1b", steps=5, time_limit=20.0)
-MICROBATCHES = 8
-GRADIENT_MB = 3.0
-"""Of a stage, in place of 650 MB; activations in proportion."""
-FORWARD_S, BACKWARD_S = 0.03, 0.06
-"""Of a micro-batch."""
-
-
+SETTINGS = Settings(steps=3, time_limit=10.0)
+GPT = Transformer(layers=24, width=2048, sequence=2048, batch=960, microbatches=8)
+"""GPT-3 XL with two million tokens a step, values of two bytes, at 100 Tflop/s a device."""
+FASTER = 8
+"""How much sooner everything but latencies happens here: seconds of a pass, and of a byte."""
 MESSAGE_S = 1e-3
-"""Overhead of a message between processes of which a dozen and more share two cores: a millisecond
-or so, as experiments/message_cost.py and experiments/lab.py find."""
+"""Overhead of a message, assumed rather than measured: schedules are chosen and predicted with it.
+Messages of processes that share two busy cores cost more (see experiments/lab_delays.py)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,27 +53,36 @@ class Case:
     """A network, and the shape of the pipelines on it."""
 
     make: Callable[[], gw.Topology]
+    slowest_mbit: float
+    """Of its slowest link in the lab; the others keep their proportion."""
     stages: int
     data: int
 
+    @functools.cached_property
+    def scale(self) -> float:
+        """Bandwidths in the lab over published ones."""
+        return self.slowest_mbit * 125e3 / float(self.make().bandwidth_bytes_per_s.min())
 
-def halved(figures: Callable[[str, str], tuple[float, float]], one: str, other: str) -> Any:
-    delay_ms, gbit = figures(one, other)
-    return delay_ms / 2, gbit
+    def network(self) -> gw.Topology:
+        """As the lab emulates it."""
+        made = self.make()
+        return dataclasses.replace(
+            made,
+            bandwidth_bytes_per_s=made.bandwidth_bytes_per_s * self.scale,
+            overhead_s=np.full(len(made.source), MESSAGE_S),
+        )
 
 
-def scaled(topology: gw.Topology, slowest_mbit: float) -> gw.Topology:
-    from gradweave.lab.measure import emulated
-
-    slow = emulated(topology, bandwidth_bytes_per_s=slowest_mbit * 125e3)
-    return dataclasses.replace(slow, overhead_s=np.full(len(slow.source), MESSAGE_S))
+def complete(name: str, homes: list[str], figures: Callable[[str, str], Any]) -> gw.Topology:
+    """A link between every two servers; published delays are round trips, so half is a latency."""
+    made = complete_network(name, homes, figures)
+    return dataclasses.replace(made, latency_s=made.latency_s / 2)
 
 
 def two_sites() -> gw.Topology:
-    """Four servers each, 5.5 ms apart; bandwidths a thirtieth or so."""
+    """Four servers each."""
     homes = ["Ohio"] * 4 + ["Virginia"] * 4
-    figures = functools.partial(halved, lambda a, b: (1.0, 5.0) if a == b else (11.0, 1.12))
-    return scaled(complete_network("two sites", homes, figures), 10.0)
+    return complete("two sites", homes, lambda a, b: (1.0, 5.0) if a == b else (11.0, 1.12))
 
 
 def four_regions() -> gw.Topology:
@@ -88,30 +94,32 @@ def four_regions() -> gw.Topology:
         return FOUR_REGIONS.get((one, other)) or FOUR_REGIONS[other, one]
 
     homes = [name for name in ("Virginia", "Oregon", "California", "Ohio") for _ in range(3)]
-    made = complete_network("four regions", homes, functools.partial(halved, between))
-    return scaled(made, 10.0)
+    return complete("four regions", homes, between)
 
 
 def ten_cities() -> gw.Topology:
     """Two servers each, all over the world."""
-    return dataclasses.replace(scaled(gw.topology.cities(each=2), 4.0), name="ten cities")
+    return dataclasses.replace(gw.topology.cities(each=2), name="ten cities")
 
 
 CASES = {
-    "two sites": Case(two_sites, 4, 2),
-    "four regions": Case(four_regions, 4, 3),
-    "ten cities": Case(ten_cities, 4, 5),
+    "two sites": Case(two_sites, 20.0, 4, 2),
+    "four regions": Case(four_regions, 20.0, 4, 3),
+    "ten cities": Case(ten_cities, 8.0, 4, 5),
 }
-CONTENDERS = {
-    "ours": ("annealing", "exchange", "schedule"),
-    "ours, cost scheduled": ("annealing", "scheduled", "schedule"),
-    "rank order, pipelines first": ("rank_order", "exchange", "schedule"),
-    "rank order, groups first": ("rank_order:first=data", "exchange", "schedule"),
-    "ours, averages by gloo": ("annealing", "exchange", "gloo"),
-    "ours, all by PyTorch": ("annealing", "exchange", "pytorch"),
-    "rank order, groups first, all by PyTorch": ("rank_order:first=data", "exchange", "pytorch"),
+GROUPS_FIRST = "rank_order:first=data"
+CONTENDERS: dict[str, tuple[str, Any, Any, Any]] = {
+    "ours": ("annealing", "exchange", "schedule", "1f1b"),
+    "rank order, pipelines first": ("rank_order", "exchange", "schedule", "1f1b"),
+    "rank order, groups first": (GROUPS_FIRST, "exchange", "schedule", "1f1b"),
+    "ours, averages by gloo": ("annealing", "exchange", "gloo", "1f1b"),
+    "ours, all by PyTorch": ("annealing", "exchange", "pytorch", "1f1b"),
+    "rank order, groups first, all by PyTorch": (GROUPS_FIRST, "exchange", "pytorch", "1f1b"),
+    "ours, GPipe": ("annealing", "exchange", "schedule", "gpipe"),
+    "rank order, pipelines first, GPipe": ("rank_order", "exchange", "schedule", "gpipe"),
+    "rank order, groups first, GPipe": (GROUPS_FIRST, "exchange", "schedule", "gpipe"),
 }
-"""Strategy, what it minimises, and how gradients are averaged."""
+"""Strategy, what it minimises, how gradients are averaged, and the order of passes."""
 LOSSES = "losses"
 MODEL = Transformer(
     layers=4, width=64, sequence=64, batch=16, microbatches=4, vocabulary=128, value_bytes=4
@@ -119,35 +127,40 @@ MODEL = Transformer(
 LOSS_STEPS = 30
 
 
-def workload(stages: int) -> Workload:
-    scale = GRADIENT_MB * 1e6 / GRADIENT_BYTES
-    return even_stages(
-        stages,
-        activation_bytes=ACTIVATION_BYTES * scale / MICROBATCHES,
-        gradient_bytes=GRADIENT_BYTES * scale,
-        forward_s=FORWARD_S,
-        backward_s=BACKWARD_S,
-        microbatches=MICROBATCHES,
-        name="GPT-3 XL, scaled down",
-    )
+def workload(network: str) -> Workload:
+    """The stages, with fewer bytes as there is less bandwidth, and everything sooner."""
+    case = CASES[network]
+    sooner, fewer = 1 / FASTER, case.scale / FASTER
+    whole = GPT.workload(case.stages, case.data)
+    stages = [
+        Stage(
+            one.forward_s * sooner,
+            one.backward_s * sooner,
+            one.activation_bytes * fewer,
+            one.gradient_bytes * fewer,
+        )
+        for one in whole.stages
+    ]
+    return Workload(tuple(stages), whole.microbatches, "GPT-3 XL, scaled down")
 
 
 @functools.cache
 def placed(network: str, strategy: str, cost: Any) -> Placement:
     case = CASES[network]
     return place(
-        case.make(), workload(case.stages), data=case.data, strategy=strategy, cost=cost,
+        case.network(), workload(network), data=case.data, strategy=strategy, cost=cost,
         bound=False, time_limit=SETTINGS.time_limit,
     )  # fmt: skip
 
 
 def trained(trainers: Trainers, network: str, contender: str) -> dict[str, Any]:
     """A row: one contender on one network."""
-    strategy, cost, averages = CONTENDERS[contender]
+    strategy, cost, averages, order = CONTENDERS[contender]
     placement = placed(network, strategy, cost)
     placement = dataclasses.replace(placement, topology=trainers.topology)
     load = os.getloadavg()[0]
-    run = trainers.train(contender, placement, SETTINGS, averages=averages)
+    settings = dataclasses.replace(SETTINGS, order=order)
+    run = trainers.train(contender, placement, settings, averages=averages)
     predicted = run.predicted
     if (network, contender) == ("ten cities", "ours") and predicted is not None:
         from gradweave.report.step_chart import step_chart
@@ -158,6 +171,7 @@ def trained(trainers: Trainers, network: str, contender: str) -> dict[str, Any]:
         "network": network,
         "contender": contender,
         "averages": averages,
+        "order": order,
         "load": load,
         "servers": placement.servers.tolist(),
         "exchange_cost_s": placement.cost_s,
@@ -180,7 +194,7 @@ def on_network(network: str) -> None:
         return
     for contender in left:  # before the processes are there
         placed(network, *CONTENDERS[contender][:2])
-    with training_lab(CASES[network].make()) as (trainers, emulation):
+    with training_lab(CASES[network].network()) as (trainers, emulation):
         for contender in left:
             row = trained(trainers, network, contender)
             row["emulated_together"] = emulation.together
@@ -232,17 +246,22 @@ def main() -> None:
             continue
         # A fresh process has none of the last one's threads.
         subprocess.run([sys.executable, __file__, "--only", name], check=True)
-    shapes = {name: [case.stages, case.data] for name, case in CASES.items()}
     record(
         "train_pipeline",
         libraries=("torch",),
-        shapes=shapes,
-        microbatches=MICROBATCHES,
-        gradient_bytes=GRADIENT_MB * 1e6,
-        activation_bytes=workload(2).stages[0].activation_bytes,
-        forward_s=FORWARD_S,
-        backward_s=BACKWARD_S,
-        order=SETTINGS.order,
+        cases={
+            name: {
+                "stages": case.stages,
+                "data": case.data,
+                "slowest_mbit": case.slowest_mbit,
+                "scale": case.scale,
+                "workload": dataclasses.asdict(workload(name)),
+            }
+            for name, case in CASES.items()
+        },
+        gpt=dataclasses.asdict(GPT),
+        faster=FASTER,
+        message_s=MESSAGE_S,
         steps=SETTINGS.steps,
         model=dataclasses.asdict(MODEL),
         rows=kept(),
