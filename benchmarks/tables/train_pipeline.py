@@ -1,16 +1,9 @@
-"""Placements trained in the lab, and losses beside those of one process."""
+"""Placements trained in the lab: a step measured beside predicted."""
 
-from typing import Any
-
-from markdown_table import source, sourced_table, table
+from markdown_table import sourced_table
 from record import load
 
 OURS, LOSSES = "ours", "losses"
-NAMES = {
-    "schedule": "our passes and schedules",
-    "gloo": "our passes, gloo's all-reduce",
-    "pytorch": "PyTorch's 1F1B and DDP",
-}
 
 
 def train_pipeline() -> str:
@@ -36,22 +29,6 @@ def train_pipeline() -> str:
     head = ["network, stages × pipelines", "training", "predicted, s", "measured, s"]
     head += ["measured / predicted", "steps, s", "times ours", "load before"]
     return sourced_table(result, head, lines)
-
-
-def train_pipeline_losses() -> str:
-    """Losses of two stages of two pipelines, and of one process."""
-    result = load("train_pipeline")
-    (row,) = (row for row in result["rows"] if row["network"] == LOSSES)
-    alone = row["one_process"]
-    lines = [["one process", f"{alone[0]:.6f}", f"{alone[-1]:.6f}", "–"]]
-    lines += [_losses(name, row[key]) for key, name in NAMES.items()]
-    head = ["trained by", "first loss", f"loss of step {len(alone)}", "largest difference"]
-    return f"{table(head, lines)}\n\n{source(result)}"
-
-
-def _losses(name: str, one: dict[str, Any]) -> list[str]:
-    losses = one["losses"]
-    return [name, f"{losses[0]:.6f}", f"{losses[-1]:.6f}", f"{one['apart']:.1e}"]
 
 
 def _seconds(value: float | None) -> str:
