@@ -255,9 +255,7 @@ class _Server:
         under_way = self._on_links[link]
         under_way.append(share)
         self._under_way += 1
-        # Where messages run ahead and rates differ, one more may wait: turns are counted by row.
-        waiting = ahead + (ahead > 1)
-        carried = sorted(under_way)[: max(len(under_way) - waiting, 0)]
+        carried = sorted(under_way)[: max(len(under_way) - ahead, 0)]
         if len(carried) > capacity and sum(carried) > 1 + 1e-6:
             raise CaughtError(f"server {self.rank} has more messages on a link than it carries")
         if self._under_way > self._at_once:

@@ -248,9 +248,11 @@ class _ProgramBuilder:
         self._write: dict[int, int] = {}  # by piece: the last action that wrote to it
         self._reads: dict[int, list[int]] = {}  # by piece: sends since then
         self._turns: dict[tuple[int, bool], list[int]] = {}  # by link and way: actions, in order
-        self._ended: dict[tuple[int, bool], int] = {}  # of these, how many the last one waited for
+        self._ends: dict[tuple[int, bool], list[int]] = {}  # of these, before which each waits
+        self._ended: dict[tuple[int, bool], int] = {}  # the largest of them so far
         self._fits: dict[int, int] = {}  # by row: its server's last transfers that share its link
         self._rooms: dict[tuple[int, bool], int] = {}  # by link and way: the most of a row
+        self._mixed: set[tuple[int, bool]] = set()  # links and ways whose rows have different rooms
         self._freed: dict[int, list[int]] = {}  # by link: reductions that empty its places
         self._first_place: dict[int, int] = {}
         self._places = 0
@@ -324,7 +326,10 @@ class _ProgramBuilder:
                 together.popleft()
             self._fits[row] = len(together)
             room = self._room(row, link)
-            self._rooms[link, out] = max(self._rooms.get((link, out), 0), room)
+            most = self._rooms.get((link, out), room)
+            if room != most:
+                self._mixed.add((link, out))
+            self._rooms[link, out] = max(most, room)
 
     def _send(self, row: int, link: int) -> None:
         piece = int(self._schedule.piece[row])
@@ -380,9 +385,16 @@ class _ProgramBuilder:
             peer = self._schedule.topology.rank[self._schedule.source[row]]
             if early > self._ahead and all(self._rows[turn][3] == peer for turn in turns[-back:]):
                 back += 1
-        end = max(len(turns) + 1 - back, 0)
-        # Fewer may fit than before this one: then several must have ended.
-        first = min(self._ended.get((link, out), 0), max(end - 1, 0))
+        end, ends = max(len(turns) + 1 - back, 0), self._ends.setdefault((link, out), [])
+        if (link, out) in self._mixed:
+            # All before `end` must have ended, since which are under way decides how many more fit.
+            # What the last of them waited for has.
+            first = ends[end - 1] if end else 0
+        else:
+            # As many always fit: one start for each end. Fewer may be early than before this one:
+            # then several must have ended.
+            first = min(self._ended.get((link, out), 0), max(end - 1, 0))
+        ends.append(end)
         self._ended[link, out] = max(end, self._ended.get((link, out), 0))
         return turns[first:end]
 
