@@ -5,9 +5,11 @@ import dataclasses
 import select
 import socket
 import statistics
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +134,40 @@ class Emulation:
             f"{format_bandwidth(float(self.asked_bytes_per_s[place]))} of data, and has "
             f"{format_latency(float(self.round_trip_s[place]))}{carried}"
         )
+
+
+@contextlib.contextmanager
+def measured_network(
+    topology: Topology, progress: Callable[[str], None] = lambda _: None, *, attempts: int = 1
+) -> Iterator[tuple[EmulatedNetwork, Emulation, Path]]:
+    """An emulated network for as long as the block lasts, its links measured, and a folder for it.
+
+    Args:
+        topology: the network, with the bandwidths and latencies to emulate.
+        progress: called with the step under way.
+        attempts: how often links are measured, at most, until they do what is asked for.
+
+    Raises:
+        OptionError: not root, the kernel lacks what is needed, or what it emulates is far from what
+            is asked for, each time.
+    """
+    progress(f"making a network of {topology.num_nodes} namespaces")
+    with (
+        tempfile.TemporaryDirectory(prefix="gradweave-lab-") as name,
+        EmulatedNetwork(topology, log=Path(name, "delays")) as network,
+    ):
+        yield network, _checked(network, progress, attempts), Path(name)
+
+
+def _checked(network: EmulatedNetwork, progress: Callable[[str], None], attempts: int) -> Emulation:
+    for _ in range(attempts - 1):
+        emulation = measure_links(network, progress)
+        with contextlib.suppress(OptionError):
+            emulation.check(network.topology)
+            return emulation
+    emulation = measure_links(network, progress)
+    emulation.check(network.topology)
+    return emulation
 
 
 def measure_links(

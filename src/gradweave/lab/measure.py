@@ -5,7 +5,6 @@ import dataclasses
 import os
 import statistics
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from gradweave import simulate
 from gradweave.errors import InputWarning, OptionError, RunError
 from gradweave.execute.program import check_all_reduce
 from gradweave.execute.running.server_processes import ANSWER_S, ServerProcesses
-from gradweave.lab.emulation import Emulation, measure_links
+from gradweave.lab.emulation import Emulation, measured_network
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.lab.paths import schedule_paths, shortest_paths
 from gradweave.schedule.schedule import Schedule
@@ -214,16 +213,10 @@ def laboratory(
         OptionError: not root, the kernel lacks what is needed, or what it emulates is far from what
             is asked for.
     """
-    progress(f"making a network of {topology.num_nodes} namespaces")
-    with (
-        tempfile.TemporaryDirectory(prefix="gradweave-lab-") as folder,
-        EmulatedNetwork(topology, log=Path(folder, "delays")) as network,
-    ):
-        emulation = measure_links(network, progress)
-        emulation.check(topology)
+    with measured_network(topology, progress) as (network, emulation, folder):
         starts = _starts(network)
-        with ServerProcesses(topology, starts, Path(folder, "log"), network.check) as servers:
-            yield Laboratory(network, servers, Path(folder), emulation)
+        with ServerProcesses(topology, starts, folder / "log", network.check) as servers:
+            yield Laboratory(network, servers, folder, emulation)
 
 
 def _starts(network: EmulatedNetwork) -> list[tuple[list[str], Mapping[str, str]]]:

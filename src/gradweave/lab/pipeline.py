@@ -1,16 +1,13 @@
 """Trainings of placements on an emulated network, by one process per server."""
 
 import contextlib
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from gradweave.errors import InputWarning, OptionError
+from gradweave.errors import InputWarning
 from gradweave.execute.running.server_processes import ServerProcesses
 from gradweave.lab.commands import server_commands
-from gradweave.lab.emulation import Emulation, measure_links
-from gradweave.lab.network import EmulatedNetwork
+from gradweave.lab.emulation import Emulation, measured_network
 from gradweave.lab.paths import first_routes
 from gradweave.placement.training.running import COMMAND, Groups, Trainers
 from gradweave.topology.topology import Topology
@@ -37,13 +34,7 @@ def training_lab(
         OptionError: not root, the kernel lacks what is needed, or what it emulates is far from what
             is asked for.
     """
-    progress(f"making a network of {topology.num_nodes} namespaces")
-    with (
-        tempfile.TemporaryDirectory(prefix="gradweave-lab-") as name,
-        EmulatedNetwork(topology, log=Path(name, "delays")) as network,
-    ):
-        folder = Path(name)
-        emulation = _measured(network, progress)
+    with measured_network(topology, progress, attempts=_ATTEMPTS) as (network, emulation, folder):
 
         @contextlib.contextmanager
         def routed(groups: Groups) -> Iterator[None]:
@@ -65,19 +56,3 @@ def training_lab(
         starts = server_commands(network, COMMAND)
         with ServerProcesses(topology, starts, folder / "log", network.check) as processes:
             yield Trainers(topology, processes, folder, routed), emulation
-
-
-def _measured(network: EmulatedNetwork, progress: Callable[[str], None]) -> Emulation:
-    """What the links do, measured again where it is far off.
-
-    Raises:
-        OptionError: it always is.
-    """
-    for _ in range(_ATTEMPTS - 1):
-        emulation = measure_links(network, progress)
-        with contextlib.suppress(OptionError):
-            emulation.check(network.topology)
-            return emulation
-    emulation = measure_links(network, progress)
-    emulation.check(network.topology)
-    return emulation

@@ -3,9 +3,7 @@
 Each task is a JSON object, answered by one.
 """
 
-import functools
 import os
-import queue
 import sys
 import time
 from collections.abc import Callable
@@ -16,11 +14,9 @@ import torch
 import torch.distributed as dist
 from pyroute2 import netns
 
-from gradweave.errors import GradweaveError
 from gradweave.execute.pattern import contribution, expected
 from gradweave.execute.torch_distributed import Collective
 from gradweave.execute.torch_distributed.messages import Pair, pair
-from gradweave.processes.ending import end_at_once
 from gradweave.processes.parent import Parent
 from gradweave.schedule import load
 
@@ -92,16 +88,7 @@ def main(namespace: str, rank: int, size: int) -> None:
     """Does tasks until the lab ends."""
     netns.setns(namespace)
     torch.set_num_threads(1)
-    server, parent = LabServer(rank, size), Parent()
-    tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    parent.listen(tasks.put)
-    while True:
-        task = tasks.get()
-        try:
-            parent.send(**getattr(server, task["do"])(task))
-        except (GradweaveError, RuntimeError) as error:
-            # Threads still wait for messages that will never come.
-            end_at_once(1, functools.partial(parent.send, error=str(error)))
+    Parent().serve(LabServer(rank, size))
 
 
 if __name__ == "__main__":

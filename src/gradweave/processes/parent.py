@@ -1,12 +1,17 @@
 """A child's side of `gradweave.processes.children`: messages to its parent, and from it."""
 
+import functools
 import json
 import os
+import queue
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from gradweave.errors import GradweaveError
+from gradweave.processes.ending import end_at_once
 
 
 class Parent:
@@ -45,3 +50,20 @@ class Parent:
             os._exit(0)
 
         threading.Thread(target=passes, name="gradweave-parent", daemon=True).start()
+
+    def serve(self, server: object) -> None:
+        """Answers tasks, one after the other, until the parent is gone.
+
+        Args:
+            server: task ``{"do": "run", …}`` is answered by what its method ``run`` returns for it.
+                Its first `GradweaveError` or `RuntimeError` is sent, and ends this process.
+        """
+        tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.listen(tasks.put)
+        while True:
+            task = tasks.get()
+            try:
+                self.send(**getattr(server, task["do"])(task))
+            except (GradweaveError, RuntimeError) as error:
+                # Threads still wait for messages that will never come.
+                end_at_once(1, functools.partial(self.send, error=str(error)))

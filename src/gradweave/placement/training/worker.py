@@ -6,19 +6,15 @@ Rank and number of processes are in the environment, as torchrun has them. Each 
 object, answered by one.
 """
 
-import functools
 import os
-import queue
 from typing import Any
 
 import msgspec
 import torch
 import torch.distributed as dist
 
-from gradweave.errors import GradweaveError
 from gradweave.placement.training.plan import Plan
 from gradweave.placement.training.trainer import StageTrainer
-from gradweave.processes.ending import end_at_once
 from gradweave.processes.parent import Parent
 
 
@@ -54,16 +50,7 @@ class TrainingServer:
 def main() -> None:
     """Does tasks until the training ends."""
     torch.set_num_threads(1)  # as many processes as servers share the cores
-    server, parent = TrainingServer(), Parent()
-    tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    parent.listen(tasks.put)
-    while True:
-        task = tasks.get()
-        try:
-            parent.send(**getattr(server, task["do"])(task))
-        except (GradweaveError, RuntimeError) as error:
-            # Threads still wait for messages that will never come.
-            end_at_once(1, functools.partial(parent.send, error=str(error)))
+    Parent().serve(TrainingServer())
 
 
 if __name__ == "__main__":
