@@ -93,8 +93,10 @@ class Hierarchy:
             return jnp.zeros((*seen.shape[:-1], 1))
         return jax.nn.log_softmax(_of(parameters.controller, seen))
 
-    def worth(self, parameters: Parameters, seen: Float[Array, "*B A S"]) -> Float[Array, "*B A"]:
-        """What the controller expects; 0 where there is none."""
+    def choice_value(
+        self, parameters: Parameters, seen: Float[Array, "*B A S"]
+    ) -> Float[Array, "*B A"]:
+        """Values by the controller's critic; 0 where there is none."""
         if parameters.judge is None:
             return jnp.zeros(seen.shape[:-1])
         return _of(parameters.judge, seen)[..., 0]
@@ -141,7 +143,7 @@ class Hierarchy:
     def judged(
         self, parameters: Parameters, agent: Int[Array, " N"], seen: Float[Array, "N S"]
     ) -> tuple[Float[Array, "N Z"], Float[Array, " N"]]:
-        """`choices` and `worth`, of some agents each in a game of its own."""
+        """`choices` and `choice_value`, of some agents each in a game of its own."""
         controller, judge = parameters.controller, parameters.judge
         assert controller is not None and judge is not None
 

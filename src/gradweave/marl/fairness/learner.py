@@ -28,7 +28,7 @@ from gradweave.marl.fairness.objectives import OF_UTILITIES, objective
 from gradweave.marl.fairness.settings import FEN
 from gradweave.marl.games.environment import View
 from gradweave.marl.learners import distributions
-from gradweave.marl.learners.learner import Metrics, RunningReturns, norm, sent_bytes
+from gradweave.marl.learners.learner import Metrics, RunningReturns, optimizer_step
 from gradweave.marl.learners.ppo import surrogate
 from gradweave.marl.learners.randomness import (
     draw_each,
@@ -79,8 +79,8 @@ class Steps(eqx.Module):
     action: Int[Array, "S T E A"]
     log_probability: Float[Array, "S T E A"]
     reward: Float[Array, "S T E A"]
-    worth: Float[Array, "S T E A"]
-    """The objective."""
+    objective: Float[Array, "S T E A"]
+    """What the controller gets, or the one policy."""
     led: Float[Array, "S T E A F"]
     """What is seen after the step, before a new episode."""
     done: Array
@@ -233,7 +233,7 @@ class FENLearner:
         said = {"gossip_bytes": played.sent_bytes.mean(), "gossip_error": played.error.mean()}
         if self.settings.hierarchy:
             said["first_policy"] = (chosen == 0).mean()
-        return {"objective": played.worth.mean()} | said
+        return {"objective": played.objective.mean()} | said
 
     def _choose(self, parameters: Parameters, carry: Any, now: Any) -> tuple[Any, Any]:
         """One choice of all agents, and its steps."""
@@ -265,7 +265,7 @@ class FENLearner:
             action=action,
             log_probability=distributions.of_action(log_p, action),
             reward=outcome.reward,
-            worth=objective(self.settings, outcome.reward, utility, estimates.mean),
+            objective=objective(self.settings, outcome.reward, utility, estimates.mean),
             led=hierarchy.seen(last, estimates),
             done=outcome.done,
             sent_bytes=estimates.sent_bytes,
@@ -315,7 +315,7 @@ class FENLearner:
     def _rewards(self, parameters: Parameters, chosen: Array, played: Steps) -> Array:
         """[S, T, E, A] what each step's sub-policy gets for it."""
         if not self.settings.hierarchy:
-            return played.worth
+            return played.objective
         log_p = self.hierarchy.choices(parameters, played.led)
         picked = jnp.broadcast_to(chosen[:, None], played.reward.shape)
         told = jnp.maximum(distributions.of_action(log_p, picked), LEAST_INFORMATION)
@@ -328,13 +328,13 @@ class FENLearner:
         """
         settings = self.settings
         of_end = settings.objective in OF_UTILITIES
-        worth = played.worth[:, -1] if of_end else played.worth.mean(1)
-        value = self.hierarchy.worth(parameters, played.seen[:, 0])
-        after = self.hierarchy.worth(parameters, played.led[:, -1])
-        done = jnp.broadcast_to(played.done.any(1)[..., None], worth.shape)
+        earned = played.objective[:, -1] if of_end else played.objective.mean(1)
+        value = self.hierarchy.choice_value(parameters, played.seen[:, 0])
+        after = self.hierarchy.choice_value(parameters, played.led[:, -1])
+        done = jnp.broadcast_to(played.done.any(1)[..., None], earned.shape)
         discount = settings.choice_discount
         own = advantages(
-            (1.0 - discount) * worth, value, after, done, discount, settings.gae_lambda
+            (1.0 - discount) * earned, value, after, done, discount, settings.gae_lambda
         )
         return (own - own.mean()) / (own.std() + 1e-8), own + value
 
@@ -354,11 +354,7 @@ class FENLearner:
 
     def _learn(self, carry: Any, part: Samples) -> tuple[Any, dict[str, Array]]:
         """One step of the optimizer."""
-        parameters, state = carry
-        (_, said), gradient = jax.value_and_grad(self._loss, has_aux=True)(parameters, part)
-        change, state = self.optimizer.update(gradient, state, parameters)
-        said |= {"gradient_norm": norm(gradient)} | sent_bytes(state)
-        return (optax.apply_updates(parameters, change), state), said
+        return optimizer_step(self._loss, self.optimizer, carry, part)
 
     def _loss(
         self, parameters: Parameters, part: Samples
@@ -367,9 +363,7 @@ class FENLearner:
         settings = self.settings
         log_p, value = self.hierarchy.along(parameters, part.chosen, part.agent, part.seen)
         change = distributions.of_action(log_p, part.action) - part.log_probability
-        gain = surrogate(change, part.advantage, settings.clip_ratio).mean()
-        error = 0.5 * jnp.square(value - part.target).mean()
-        entropy = distributions.entropy(log_p).mean()
+        gain, error, entropy = self._terms(log_p, value, change, part.advantage, part.target)
         total = settings.value_coefficient * error - gain - settings.entropy_coefficient * entropy
         said = {"gain": gain, "value_error": error, "entropy": entropy}
         if settings.hierarchy:
@@ -384,12 +378,19 @@ class FENLearner:
         settings = self.settings
         log_p, value = self.hierarchy.judged(parameters, part.agent, part.seen[:, 0])
         change = distributions.of_action(log_p, part.chosen) - part.choice_log_probability
-        gain = surrogate(change, part.choice_advantage, settings.clip_ratio).mean()
-        error = 0.5 * jnp.square(value - part.choice_target).mean()
-        entropy = distributions.entropy(log_p).mean()
+        advantage, target = part.choice_advantage, part.choice_target
+        gain, error, entropy = self._terms(log_p, value, change, advantage, target)
         coefficient = settings.choice_entropy_coefficient
         return settings.value_coefficient * error - gain - coefficient * entropy, {
             "choice_gain": gain,
             "choice_value_error": error,
             "choice_entropy": entropy,
         }
+
+    def _terms(
+        self, log_p: Array, value: Array, change: Array, advantage: Array, target: Array
+    ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+        """A level's clipped objective, its critic's error, and its entropy."""
+        gain = surrogate(change, advantage, self.settings.clip_ratio).mean()
+        error = 0.5 * jnp.square(value - target).mean()
+        return gain, error, distributions.entropy(log_p).mean()

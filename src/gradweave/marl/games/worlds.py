@@ -22,6 +22,7 @@ from gradweave.marl.worlds.job_scheduling import JobScheduling
 from gradweave.marl.worlds.manufacturing_plant import ManufacturingPlant
 from gradweave.marl.worlds.matthew_effect import MatthewEffect
 from gradweave.marl.worlds.resources import ResourceGame, ResourceWorld
+from gradweave.marl.worlds.restarting import RestartingGame
 from gradweave.marl.worlds.world import World
 
 Agents = dict[str, Any]
@@ -40,7 +41,7 @@ class WorldState(eqx.Module):
     """Steps of the episode."""
 
 
-class WorldGame:
+class WorldGame(RestartingGame):
     """A world as JaxMARL's `MultiAgentEnv` is: dictionaries by agent, `step` resets by itself.
 
     An agent observes its own cell, one-hot, and with a machine the state of its own, one-hot. All
@@ -87,16 +88,6 @@ class WorldGame:
             jnp.zeros((), jnp.int32),
         )
         return self.get_obs(state), state
-
-    def step(self, key: PRNGKeyArray, state: WorldState, actions: Mapping[str, Array]) -> Any:
-        """A step, and a new episode where one ended; as `step_env` otherwise."""
-        key, again = jax.random.split(key)
-        seen, after, rewards, dones, info = self.step_env(key, state, actions)
-        first = self.reset(again)
-        seen, after = jax.tree.map(
-            lambda new, old: jnp.where(dones["__all__"], new, old), first, (seen, after)
-        )
-        return seen, after, rewards, dones, info
 
     def step_env(
         self, key: PRNGKeyArray, state: WorldState, actions: Mapping[str, Array]

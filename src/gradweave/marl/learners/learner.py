@@ -5,6 +5,7 @@
 speaks over. A state has arrays alone, random keys among them, so that a checkpoint is all of it.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import equinox as eqx
@@ -204,3 +205,27 @@ def not_finite(state: Any) -> Int[Array, ""]:
 def norm(tree: Any) -> Float[Array, ""]:
     """Root of the sum of all squares."""
     return jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(tree)))
+
+
+def optimizer_step(
+    loss: Callable[[Any, Any], tuple[Array, dict[str, Array]]],
+    optimizer: optax.GradientTransformation,
+    carry: tuple[Any, Any],
+    part: Any,
+) -> tuple[tuple[Any, Any], dict[str, Array]]:
+    """One step of the optimizer.
+
+    Args:
+        loss: of parameters and samples, with figures for the log.
+        optimizer: with its aggregation over the devices.
+        carry: parameters and the optimizer's state.
+        part: samples.
+
+    Returns:
+        The new parameters and state, and the figures, with the gradient's norm and what was sent.
+    """
+    parameters, state = carry
+    (_, figures), gradient = jax.value_and_grad(loss, has_aux=True)(parameters, part)
+    change, state = optimizer.update(gradient, state, parameters)
+    figures |= {"gradient_norm": norm(gradient)} | sent_bytes(state)
+    return (optax.apply_updates(parameters, change), state), figures

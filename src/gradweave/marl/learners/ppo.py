@@ -28,8 +28,7 @@ from gradweave.marl.learners.learner import (
     RunningReturns,
     UpdatesDone,
     at_step,
-    norm,
-    sent_bytes,
+    optimizer_step,
 )
 from gradweave.marl.learners.randomness import game_keys, permutation, rollout_keys, split_each
 from gradweave.marl.learners.sets import mean_of_each, number
@@ -331,11 +330,7 @@ class PPOLearner:
 
     def _learn(self, carry: Any, part: Samples) -> tuple[Any, dict[str, Array]]:
         """One step of the optimizer."""
-        parameters, state = carry
-        (_, figures), gradient = jax.value_and_grad(self._loss, has_aux=True)(parameters, part)
-        change, state = self.optimizer.update(gradient, state, parameters)
-        figures |= {"gradient_norm": norm(gradient)} | sent_bytes(state)
-        return (optax.apply_updates(parameters, change), state), figures
+        return optimizer_step(self._loss, self.optimizer, carry, part)
 
     def _loss(
         self, parameters: ActorCritic, part: Samples

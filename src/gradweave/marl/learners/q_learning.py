@@ -26,8 +26,7 @@ from gradweave.marl.learners.learner import (
     RunningReturns,
     UpdatesDone,
     at_step,
-    norm,
-    sent_bytes,
+    optimizer_step,
 )
 from gradweave.marl.learners.mixers import Mixer, MonotonicMixer, NoMixer, SumMixer
 from gradweave.marl.learners.networks import AnyNetwork, Memory, Network, draw
@@ -359,14 +358,15 @@ class QLearner:
     def _learn(self, carry: Any, rows: Rows) -> tuple[Any, dict[str, Array]]:
         """One step of the optimizer."""
         parameters, target, state = carry
-        (_, figures), gradient = jax.value_and_grad(self._loss, has_aux=True)(
-            parameters, target, rows
+
+        def loss(parameters: Any, rows: Rows) -> Any:
+            return self._loss(parameters, target, rows)
+
+        (parameters, state), figures = optimizer_step(
+            loss, self.optimizer, (parameters, state), rows
         )
-        change, state = self.optimizer.update(gradient, state, parameters)
-        parameters = optax.apply_updates(parameters, change)
-        target = optax.incremental_update(parameters, target, self.settings.target_update_rate)
-        figures |= {"gradient_norm": norm(gradient)} | sent_bytes(state)
-        return (parameters, target, state), figures
+        moved = optax.incremental_update(parameters, target, self.settings.target_update_rate)
+        return (parameters, moved, state), figures
 
     def _loss(
         self, parameters: Values, target: Values, rows: Rows

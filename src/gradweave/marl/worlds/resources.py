@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gradweave.checks import check_at_least_one
+from gradweave.marl.worlds.restarting import RestartingGame
 
 MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
 """What each action adds to an agent's place: stay, and one step along either axis."""
@@ -56,7 +57,7 @@ class ResourceState(eqx.Module):
     """Steps so far."""
 
 
-class ResourceGame:
+class ResourceGame(RestartingGame):
     """A world as JaxMARL's `MultiAgentEnv` is: dictionaries by agent, `step` resets by itself."""
 
     def __init__(self, world: ResourceWorld, *, max_steps: int = 1000) -> None:
@@ -89,16 +90,6 @@ class ResourceGame:
         nothing = jnp.zeros(self.num_agents), jnp.zeros((), jnp.int32)
         state = ResourceState(self.world.begin(key), *nothing)
         return self.get_obs(state), state
-
-    def step(self, key: PRNGKeyArray, state: ResourceState, actions: Mapping[str, Array]) -> Any:
-        """A step, and a new episode where one ended; as `step_env` otherwise."""
-        key, again = jax.random.split(key)
-        seen, after, rewards, dones, info = self.step_env(key, state, actions)
-        first = self.reset(again)
-        seen, after = jax.tree.map(
-            lambda new, old: jnp.where(dones["__all__"], new, old), first, (seen, after)
-        )
-        return seen, after, rewards, dones, info
 
     def step_env(
         self, key: PRNGKeyArray, state: ResourceState, actions: Mapping[str, Array]
