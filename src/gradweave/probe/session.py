@@ -18,6 +18,7 @@ from gradweave.probe.flows import PINGS, chunk_bytes, ping_rounds, run_slots, sl
 from gradweave.probe.infer import Latencies, Measured, inferred
 from gradweave.probe.traffic import PARTS, Rate, Slot, tournament
 from gradweave.probe.transport import PeerError, Transport, receive_object, send_object
+from gradweave.processes.launchers import numbered
 
 SLOT_S = 0.25
 """How long flows are measured at a time, beside the growth of their windows."""
@@ -141,7 +142,7 @@ class _Leader:
         say(self._expected())
         latencies = self._latencies()
         findings = explore(self._transport.size, self._rates, self._tell)
-        return inferred(findings, latencies, _names(self._hosts), name)
+        return inferred(findings, latencies, numbered(self._hosts), name)
 
     def end(self, why: str) -> None:
         """Sends all others home; those that are lost do not hear it."""
@@ -347,17 +348,6 @@ def _rate(result: dict[str, Any]) -> Rate:
 def _smaller(chunk: int, result: dict[str, Any]) -> int:
     """The size with which four times as many chunks as are needed would have arrived."""
     return max(chunk * max(result["arrivals"], 1) // (4 * _FEW), 64)
-
-
-def _names(hosts: Sequence[str]) -> list[str]:
-    """The hosts, numbered where there are several processes of one."""
-    counts = {host: hosts.count(host) for host in hosts}
-    seen: dict[str, int] = {}
-    names = []
-    for host in hosts:
-        number = seen[host] = seen.get(host, -1) + 1
-        names.append(host if counts[host] == 1 else f"{host}:{number}")
-    return names
 
 
 def now() -> str:

@@ -4,6 +4,7 @@ mpirun (Open MPI; MPICH and its kin by PMI; PMIx), torchrun, Slurm, and JAX's ow
 """
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from gradweave.errors import OptionError
@@ -41,10 +42,44 @@ def rank_given(backend: str) -> int | None:
     return int(ranks[0]) if ranks and sized and ranks[0].isdecimal() else None
 
 
+def size_given(backend: str) -> int | None:
+    """How many processes a launcher started; None where it does not say.
+
+    Args:
+        backend: as `rank_given` has it.
+    """
+    names = [name for name in _SIZE.get(backend, ()) if name.endswith("SIZE")]
+    sizes = [os.environ[name] for name in names if name in os.environ]
+    return int(sizes[0]) if sizes and sizes[0].isdecimal() else None
+
+
+def launcher() -> str | None:
+    """The backend whose launcher started this process; None where none did.
+
+    Of torchrun inside of a job of MPI it is torchrun.
+    """
+    return next((one for one in ("torch", "mpi") if rank_given(one) is not None), None)
+
+
 def rank_of_any() -> int | None:
     """The rank that any launcher gave this process."""
     ranks = (rank_given(backend) for backend in _RANK)
     return next((rank for rank in ranks if rank is not None), None)
+
+
+def numbered(hosts: Sequence[str]) -> list[str]:
+    """A name for each process: its host, with a number where there are several of one.
+
+    >>> numbered(["a", "b", "a"])
+    ['a:0', 'b', 'a:1']
+    """
+    counts = {host: hosts.count(host) for host in hosts}
+    seen: dict[str, int] = {}
+    names = []
+    for host in hosts:
+        number = seen[host] = seen.get(host, -1) + 1
+        names.append(host if counts[host] == 1 else f"{host}:{number}")
+    return names
 
 
 def jax_arguments() -> dict[str, Any]:

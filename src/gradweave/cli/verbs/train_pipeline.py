@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import click
 
 from gradweave.atomic import atomic_write
-from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
+from gradweave.cli.console import Progress, complain, print_json, print_lines, print_table, table
 from gradweave.cli.options import (
     FaultOptions,
     fault_options,
@@ -23,13 +23,17 @@ from gradweave.cli.options import (
 from gradweave.cli.verbs.lab import lab_bandwidth, require_lab
 from gradweave.cli.verbs.place import model_of, placement_lines
 from gradweave.errors import OptionError
+from gradweave.execute.running.joined import ended_at_once
 from gradweave.lazy import require
 from gradweave.placement import COSTS, Cost, Order, Placement, Transformer, Workload, place
+from gradweave.probe.measure import told_in_one_line
+from gradweave.processes.launchers import launcher, rank_given
 from gradweave.schedulers.spec import split_specs
 from gradweave.topology import Topology
 from gradweave.topology.units import parse_latency
 
 if TYPE_CHECKING:
+    from gradweave.placement.training.launched import LaunchedServers
     from gradweave.placement.training.plan import Averages
     from gradweave.placement.training.running import Settings, Trainers, Training
 
@@ -109,31 +113,71 @@ def train_pipeline(
     as_json: bool,
     **given: Unpack[FaultOptions],
 ) -> None:
-    """Train a model on NETWORK's servers, each a process of this machine, and time its steps.
+    """Train a model on NETWORK's servers, and time its steps.
 
     Decides who computes which stage as gradweave place does, and trains a small GPT on the text of
     Gradweave's own sources: its stages by torch.distributed.pipelining, each group's gradients by a
-    schedule for its links. With --lab the processes are on the emulated network, and measured steps
+    schedule for its links. Each server is a process of this machine, or under torchrun and mpirun
+    one of the launcher's. With --lab the processes are on the emulated network, and measured steps
     stand beside the predicted one.
     """
-    writable(output, ".json", ".png")
-    require("training a pipeline", "torch", extra="torch")
-    if in_lab:
-        require_lab()
-    workload = model_of(model)
-    trained = None if slept or isinstance(workload, Workload) else workload
-    if check and trained is None:
-        raise OptionError("--check: expected a transformer that is trained, not slept")
-    topology = network_of(network, given)
-    if in_lab:
-        topology = _emulated(topology, bandwidth, latency)
-    how = {"pipeline": pipeline, "data": data, "cost": cost}
-    with Progress(f"training {model} on {network}") as progress:
-        session = _Session(
-            topology, workload, trained, how, order, steps, seed, time_limit, progress
-        )
-        trainings = session.trainings(_contenders(strategy, against, in_lab), in_lab)
-        alone = session.alone() if check else None
+    with ended_at_once(complain):
+        require("training a pipeline", "torch", extra="torch")
+        if rank_given(launcher() or ""):  # the first one decides
+            _follow()
+            return
+        writable(output, ".json", ".png")
+        workload = model_of(model)
+        trained = None if slept or isinstance(workload, Workload) else workload
+        if check and trained is None:
+            raise OptionError("--check: expected a transformer that is trained, not slept")
+        topology = _trained_on(network_of(network, given), in_lab, bandwidth, latency)
+        how = {"pipeline": pipeline, "data": data, "cost": cost}
+        doing = f"training {model} on {network}"
+        with _launched(topology) as (topology, servers), Progress(doing) as progress:
+            session = _Session(
+                topology, workload, trained, how, order, steps, seed, time_limit, progress, servers
+            )
+            trainings = session.trainings(_contenders(strategy, against, in_lab), in_lab)
+            alone = session.alone() if check else None
+    _report(trainings, alone, output, as_json)
+
+
+def _follow() -> None:
+    """Carries out what the launcher's first process asks for."""
+    from gradweave.placement.training.launched import LaunchedServers
+
+    with told_in_one_line(), LaunchedServers() as servers:
+        servers.follow()
+
+
+@contextlib.contextmanager
+def _launched(topology: Topology) -> "Iterator[tuple[Topology, LaunchedServers | None]]":
+    """The network and its processes, where a launcher started them."""
+    if launcher() is None:
+        yield topology, None
+        return
+    from gradweave.placement.training.launched import LaunchedServers, check_size
+
+    check_size(topology)
+    with told_in_one_line(), LaunchedServers() as servers:
+        yield servers.network(topology), servers
+
+
+def _trained_on(topology: Topology, in_lab: bool, bandwidth: str, latency: str | None) -> Topology:
+    """The network that the processes are on."""
+    if not in_lab:
+        return topology
+    if launcher() is not None:
+        raise OptionError("--lab starts its processes itself: expected no launcher around it")
+    require_lab()
+    return _emulated(topology, bandwidth, latency)
+
+
+def _report(
+    trainings: "Sequence[Training]", alone: list[float] | None, output: Path | None, as_json: bool
+) -> None:
+    """Writes and prints what came of it."""
     result = _as_object(trainings, alone)
     written = [] if output is None else _write(result, trainings[0], output)
     if as_json:
@@ -184,6 +228,8 @@ class _Session:
     seed: int
     time_limit: float | None
     progress: Progress
+    servers: "LaunchedServers | None"
+    """A launcher's; None: new processes."""
 
     def trainings(self, contenders: Sequence[_Contender], in_lab: bool) -> "list[Training]":
         """One of each contender, by the same processes."""
@@ -223,7 +269,9 @@ class _Session:
 
     @contextlib.contextmanager
     def _trainers(self, in_lab: bool) -> "Iterator[Trainers]":
-        if in_lab:
+        if self.servers is not None:
+            yield self.servers.trainers(self.topology)
+        elif in_lab:
             from gradweave.lab.pipeline import training_lab
 
             with training_lab(self.topology, self.progress) as (trainers, _):

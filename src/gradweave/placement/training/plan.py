@@ -31,7 +31,8 @@ class Plan:
     order: Order = "1f1b"
     averages: Averages = "schedule"
     schedules: tuple[str | None, ...] = ()
-    """[S] files of the groups' all-reduces; None for a group of one. Empty where none are used."""
+    """[S] the groups' all-reduces, as in schedule files; None for a group of one. Empty where none
+    are used."""
     seed: int = 0
     rate: float = 1e-3
     """Of AdamW."""

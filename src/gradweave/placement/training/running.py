@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,22 @@ from gradweave.placement.timeline.step import StepTime, step_time
 from gradweave.placement.training.plan import Averages, Plan
 from gradweave.placement.workload import Transformer
 from gradweave.processes.ending import termination
+from gradweave.schedule.file import to_bytes
 from gradweave.topology.topology import Topology
 
 COMMAND = (sys.executable, "-m", "gradweave.placement.training.worker")
 """Of each process."""
 HEADSTART_S = 0.1
-"""Time for all processes to learn when to start, and to ask for their messages; beside latencies
-there and back."""
+"""Time for all processes to learn when to start, and ask for their messages; beside latencies."""
+
+
+class Processes(Protocol):
+    """One process for each server, which carry out the tasks of `worker.TrainingServer`."""
+
+    def ask(self, task: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
+        """Gives each process its task, from its rank; returns their answers, by rank."""
+        ...
+
 
 Groups = Sequence[GroupSchedule | None]
 Routed = Callable[[Groups], contextlib.AbstractContextManager[object]]
@@ -91,20 +100,27 @@ class Trainers:
 
     Args:
         topology: the network.
-        processes: that carry out the tasks of `gradweave.placement.training.worker`.
-        folder: for files between this process and those.
+        processes: one for each of its servers.
+        folder: where processes of one machine find each other; None: they have, and are on the
+            network itself.
         routed: what routes messages; nothing if not given.
+        told_after: how often the network's largest latency passes before the last process has a
+            step's task and has asked for its messages.
     """
 
     def __init__(
         self,
         topology: Topology,
-        processes: ServerProcesses,
-        folder: Path,
+        processes: Processes,
+        folder: Path | None,
         routed: Routed | None = None,
+        *,
+        told_after: int = 2,
     ) -> None:
         self.topology = topology
         self._processes, self._folder, self._routed = processes, folder, routed
+        self._on_network = routed is not None or folder is None
+        self._told_after = told_after
         self._trainings = 0
 
     def train(
@@ -135,7 +151,8 @@ class Trainers:
         plan = self._plan(placement, settings, averages, model)  # refuses before the search
         step = self._predicted(placement, settings, progress) if averages == "schedule" else None
         groups: Groups = step.groups if step is not None else ()
-        plan = dataclasses.replace(plan, schedules=self._written(groups))
+        schedules = (None if one is None else to_bytes(one.schedule).decode() for one in groups)
+        plan = dataclasses.replace(plan, schedules=tuple(schedules))
         progress(f"{name}: connecting")
         self._connect(plan, groups)
         untimed = int(model is None)
@@ -148,7 +165,7 @@ class Trainers:
             name,
             placement,
             averages,
-            step if model is None and self._routed is not None else None,
+            step if model is None and self._on_network else None,
             [_measured(placement, settings.order, groups, one) for one in answers[untimed:]],
             [] if model is None else [_loss(one) for one in answers],
         )
@@ -183,30 +200,16 @@ class Trainers:
             rate=settings.rate,
         )
 
-    def _written(self, groups: Groups) -> tuple[str | None, ...]:
-        """Files of the schedules."""
-        files: list[str | None] = []
-        for stage, group in enumerate(groups):
-            if group is None:
-                files.append(None)
-                continue
-            file = self._folder / f"schedule-{self._trainings}-{stage}.json"
-            group.schedule.save(file)
-            files.append(str(file))
-        return tuple(files)
-
     def _connect(self, plan: Plan, groups: Groups) -> None:
         self._trainings += 1
-        task = {
-            "do": "prepare",
-            "store": str(self._folder / f"store-{self._trainings}"),
-            "plan": dataclasses.asdict(plan),
-        }
+        folder = self._folder
+        store = None if folder is None else str(folder / f"store-{self._trainings}")
+        task = {"do": "prepare", "store": store, "plan": dataclasses.asdict(plan)}
         with contextlib.nullcontext() if self._routed is None else self._routed(groups):
             self._processes.ask(lambda _: task)
 
     def _step(self, number: int, placement: Placement) -> "_Answers":
-        far_s = 2 * float(placement.topology.latency_s.max(initial=0.0))
+        far_s = self._told_after * float(placement.topology.latency_s.max(initial=0.0))
         at = time.monotonic() + HEADSTART_S + far_s
         answers = self._processes.ask(lambda _: {"do": "step", "number": number, "at": at})
         ranks = self.topology.rank[placement.servers]

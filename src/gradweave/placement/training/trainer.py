@@ -17,7 +17,7 @@ from gradweave.placement.training.plan import Plan
 from gradweave.placement.training.slept import SleptStage, elements_after
 from gradweave.placement.training.text import batch, characters
 from gradweave.placement.workload import Transformer
-from gradweave.schedule import load
+from gradweave.schedule.file import from_bytes
 
 CPU = torch.device("cpu")
 
@@ -27,10 +27,12 @@ class StageTrainer:
 
     Args:
         plan: the training.
+        ahead_s: by how much this process's monotonic clock is ahead of the one that tells when to
+            begin.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, ahead_s: float = 0.0) -> None:
+        self._plan, self._ahead_s = plan, ahead_s
         table = np.array(plan.servers)
         rank = dist.get_rank()
         pipelines = [dist.new_group(column.tolist()) for column in table.T]
@@ -105,10 +107,11 @@ class StageTrainer:
             return None
         if plan.averages == "gloo":
             return lambda: (dist.all_reduce(self._flat, group=group), self._flat.div_(plan.data))
-        file = plan.schedules[self._number]
-        if file is None:
+        content = plan.schedules[self._number]
+        if content is None:
             return None
-        collective = Collective(load(file), group)
+        schedule = from_bytes(content.encode(), f"the schedule of stage {self._number}")
+        collective = Collective(schedule, group)
         collective(self._flat, reduction="mean")  # connects, and compares what it is given
         return lambda: collective(self._flat, reduction="mean")
 
@@ -117,11 +120,11 @@ class StageTrainer:
 
         Args:
             number: of the step, from 0.
-            at: when to begin, by the monotonic clock; at once if not given.
+            at: when to begin, by the clock that tells it; at once if not given.
 
         Returns:
-            Times by the monotonic clock of the beginning, the passes (see `TimedStage.noted`), the
-            last one's end and the average's, and the mean loss where this process knows it.
+            Times by that clock of the beginning, the passes (see `TimedStage.noted`), the last
+            one's end and the average's, and the mean loss where this process knows it.
         """
         if self.idle:
             return {}
@@ -130,7 +133,8 @@ class StageTrainer:
         if isinstance(self._passes, OrderedPasses):
             self._passes.post()
         given, target = self._batch(number)
-        _wait_until(at)
+        ahead_s = self._ahead_s
+        _wait_until(None if at is None else at + ahead_s)
         start = time.monotonic()
         losses: list[torch.Tensor] = []
         self._passes.step(*given, target=target, losses=losses)
@@ -141,10 +145,13 @@ class StageTrainer:
         if self._optimizer is not None:
             self._optimizer.step()
         return {
-            "start": start,
-            "passes": list(self._stage.noted),
-            "passed": passed,
-            "averaged": averaged,
+            "start": start - ahead_s,
+            "passes": [
+                (backward, number, begun - ahead_s, ended - ahead_s)
+                for backward, number, begun, ended in self._stage.noted
+            ],
+            "passed": passed - ahead_s,
+            "averaged": averaged - ahead_s,
             "loss": torch.stack(losses).mean().item() if losses else None,
         }
 

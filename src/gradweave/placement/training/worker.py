@@ -6,14 +6,18 @@ Rank and number of processes are in the environment, as torchrun has them. Each 
 object, answered by one.
 """
 
+import hashlib
 import os
+import socket
 from typing import Any
 
 import msgspec
 import torch
 import torch.distributed as dist
 
+from gradweave.placement.training.clocks import clock_ahead_s
 from gradweave.placement.training.plan import Plan
+from gradweave.placement.training.text import characters
 from gradweave.placement.training.trainer import StageTrainer
 from gradweave.processes.parent import Parent
 
@@ -23,16 +27,26 @@ class TrainingServer:
 
     def __init__(self) -> None:
         self._trainer: StageTrainer | None = None
+        self._connected = False
+
+    def introduce(self, _task: dict[str, Any]) -> dict[str, Any]:
+        """Says which machine this is, and what text it trains on."""
+        text = hashlib.sha256(characters().tobytes()).hexdigest()
+        return {"host": socket.gethostname(), "text": text}
 
     def prepare(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Connects to the others, and makes this server's stage."""
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{task['store']}",
-            rank=int(os.environ["RANK"]),
-            world_size=int(os.environ["WORLD_SIZE"]),
-        )
-        self._trainer = StageTrainer(msgspec.convert(task["plan"], Plan))
+        """Connects to the others where a launcher has not, and makes this server's stage."""
+        self._connected = task["store"] is not None
+        if self._connected:
+            dist.init_process_group(
+                "gloo",
+                init_method=f"file://{task['store']}",
+                rank=int(os.environ["RANK"]),
+                world_size=int(os.environ["WORLD_SIZE"]),
+            )
+        # Processes that connect by a file are on one machine, and have one clock.
+        ahead_s = 0.0 if self._connected else clock_ahead_s()
+        self._trainer = StageTrainer(msgspec.convert(task["plan"], Plan), ahead_s)
         return {}
 
     def step(self, task: dict[str, Any]) -> dict[str, Any]:
@@ -41,9 +55,10 @@ class TrainingServer:
         return self._trainer.step(task["number"], task["at"])
 
     def finish(self, _task: dict[str, Any]) -> dict[str, Any]:
-        """Closes all connections."""
+        """Closes the connections that `prepare` made."""
         self._trainer = None
-        dist.destroy_process_group()
+        if self._connected:
+            dist.destroy_process_group()
         return {}
 
 

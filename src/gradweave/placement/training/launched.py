@@ -1,0 +1,197 @@
+"""A training by processes that a launcher started on the network itself, one for each server.
+
+The first decides, asks and reports; all of them, it too, carry out its tasks, which go through the
+store by which they found each other.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from gradweave.errors import OptionError, RunError
+from gradweave.execute.running.server_processes import ANSWER_S
+from gradweave.execute.torch_distributed.store import group_store
+from gradweave.placement.training.running import Trainers
+from gradweave.placement.training.worker import TrainingServer
+from gradweave.processes.launchers import launcher, numbered, rank_given, size_given
+from gradweave.topology.topology import Topology
+
+_FIND = timedelta(seconds=120)
+"""How long processes have to find each other."""
+_FOREVER = timedelta(days=30)
+"""For the next task, before which a search may take as long as it likes."""
+_LEAVE = "leave"
+_MASTER = ("MASTER_ADDR", "MASTER_PORT")
+_LATENCIES = 5
+"""Of the network: a step's task is told by the store, which is then asked for it, and messages are
+asked for there and back."""
+
+
+class LaunchedServers:
+    """The processes of a launcher; each of them makes one, and the first asks.
+
+    Raises:
+        OptionError: mpirun started them, and nothing says where the first one is.
+        RuntimeError: they did not find each other.
+    """
+
+    def __init__(self) -> None:
+        started_by = launcher() or ""
+        missing = [name for name in _MASTER if name not in os.environ]
+        if started_by == "mpi" and missing:
+            raise OptionError(
+                f"expected {' and '.join(_MASTER)}, host and free port of the first process, which "
+                "mpirun passes on with -x, or torchrun in its place; there is no "
+                + " and no ".join(missing)
+            )
+        rank, size = rank_given(started_by), size_given(started_by)
+        if rank is None or size is None:
+            raise OptionError("the launcher does not say how many processes it started")
+        self.rank, self.size = rank, size
+        dist.init_process_group("gloo", rank=rank, world_size=size, timeout=_FIND)
+        world = dist.group.WORLD
+        assert world is not None
+        self._store = distributed_c10d.PrefixStore("gradweave-train", group_store(world))
+        self._server = TrainingServer()
+        self._asked, self._asking = 0, False
+
+    def __enter__(self) -> "LaunchedServers":
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if self._asking or (self.rank and error):
+            return  # something is broken, and this process ends at once
+        if self.rank == 0:
+            with contextlib.suppress(RuntimeError):
+                self.ask(lambda _: {"do": _LEAVE})
+        dist.destroy_process_group()
+
+    def network(self, topology: Topology) -> Topology:
+        """The network whose servers are the processes, in the order of ranks; for the first.
+
+        Where its servers have the names of the processes' hosts, as `gradweave measure` writes
+        them, each process is the server of its host, whatever ranks the launcher gives this time.
+
+        Args:
+            topology: of as many servers as there are processes.
+
+        Raises:
+            OptionError: the processes' packages are not the same.
+        """
+        answers = self.ask(lambda _: {"do": "introduce"})
+        check_same(answers)
+        return ordered_by_host(topology, [answer["host"] for answer in answers])
+
+    def trainers(self, topology: Topology) -> Trainers:
+        """The processes as `Trainers` of what `network` gave, in the first of them."""
+        return Trainers(topology, self, None, told_after=_LATENCIES)
+
+    def ask(self, task: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
+        """Gives each process its task; returns their answers, by rank.
+
+        Args:
+            task: from the rank.
+
+        Raises:
+            RunError: a process did not answer.
+        """
+        self._asking = True
+        self._asked += 1
+        texts = [json.dumps(task(rank)) for rank in range(self.size)]
+        for rank in range(1, self.size):
+            self._store.set(f"task {self._asked} {rank}", texts[rank])
+        answers = [self._done(json.loads(texts[0]))]
+        until = time.monotonic() + ANSWER_S
+        answers += [self._answer(rank, until) for rank in range(1, self.size)]
+        self._asking = False
+        return answers
+
+    def follow(self) -> None:
+        """Carries out what the first process asks for, until it has nothing more."""
+        while True:
+            self._asked += 1
+            key = f"task {self._asked} {self.rank}"
+            self._store.wait([key], _FOREVER)
+            task = json.loads(self._store.get(key))
+            self._store.set(f"answer {self._asked} {self.rank}", json.dumps(self._done(task)))
+            if task["do"] == _LEAVE:
+                return
+            self._store.delete_key(key)
+
+    def _done(self, task: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a task."""
+        return {} if task["do"] == _LEAVE else getattr(self._server, task["do"])(task)
+
+    def _answer(self, rank: int, until: float) -> dict[str, Any]:
+        key = f"answer {self._asked} {rank}"
+        try:
+            self._store.wait([key], timedelta(seconds=max(until - time.monotonic(), 1)))
+        except RuntimeError as error:
+            raise RunError(f"no answer from rank {rank} within {ANSWER_S:g} s") from error
+        answer = json.loads(self._store.get(key))
+        self._store.delete_key(key)
+        return answer
+
+
+def check_size(topology: Topology) -> None:
+    """Refuses a launcher that started more or fewer processes than there are servers.
+
+    Raises:
+        OptionError: naming both numbers.
+    """
+    size = size_given(launcher() or "")
+    if size is not None and size != topology.num_servers:
+        raise OptionError(
+            f"expected {topology.num_servers} processes of the launcher, one for each server of "
+            f"{topology.name}, got {size}"
+        )
+
+
+def check_same(answers: Sequence[Mapping[str, str]]) -> None:
+    """Refuses processes that would train on different texts, the sources of their packages.
+
+    Args:
+        answers: of the processes, by rank, as `TrainingServer.introduce` gives them.
+
+    Raises:
+        OptionError: naming the first that differs from rank 0.
+    """
+    for rank, answer in enumerate(answers):
+        if answer["text"] != answers[0]["text"]:
+            raise OptionError(
+                f"rank {rank} on {answer['host']} has other sources of gradweave, which are the "
+                f"text, than rank 0 on {answers[0]['host']}; install the same version on all hosts"
+            )
+
+
+def ordered_by_host(topology: Topology, hosts: Sequence[str]) -> Topology:
+    """The network with its servers in the order of their hosts' processes.
+
+    Args:
+        topology: the network; returned as it is where its servers are not named by these hosts.
+        hosts: of the processes, by rank, as many as there are servers.
+    """
+    names = [topology.label(server) for server in topology.servers.tolist()]
+    processes = numbered(hosts)
+    if sorted(names) != sorted(processes):
+        return topology
+    old = np.arange(topology.num_nodes)
+    old[topology.servers] = topology.servers[[names.index(name) for name in processes]]
+    new = np.argsort(old)
+    positions = topology.positions
+    return dataclasses.replace(
+        topology,
+        source=new[topology.source],
+        target=new[topology.target],
+        labels=tuple(topology.labels[node] for node in old),
+        positions=None if positions is None else positions[old],
+    )
