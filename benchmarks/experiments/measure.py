@@ -40,7 +40,6 @@ from gradweave.processes.children import Children
 
 MB = 1_000_000
 SIZE = 16 * MB
-LAB_SIZE = 8 * MB
 REPETITIONS = 3
 PATIENCE_S = 300
 KEPT = RESULTS / "measure.partial.jsonl"
@@ -175,7 +174,7 @@ def in_lab(truth: gw.Topology, schedules: dict[str, gw.Schedule]) -> dict[str, f
 
     with laboratory(truth) as lab:
         return {
-            name: lab.measure(name, schedule, LAB_SIZE, REPETITIONS, lambda _: None).measured_s
+            name: lab.measure(name, schedule, SIZE, REPETITIONS, lambda _: None).measured_s
             for name, schedule in schedules.items()
         }
 

@@ -13,7 +13,8 @@ from gradweave.probe.transport import Message, PeerError, Transport
 PINGS = 12
 """Round trips of a pair."""
 STREAMED = (8, 64)
-"""Messages of one byte that follow one another: few and many, whose difference has no latency."""
+"""Messages of one byte, each started when the one before is complete, as schedules are run: few and
+many, whose difference has no latency."""
 _STREAMS = 3
 """Times that each is tried; the shortest counts."""
 POSTED = 3
@@ -110,9 +111,8 @@ def _stream(transport: Transport, peer: int, leads: bool, count: int, timeout_s:
     bytes_ = np.zeros((count, 1), np.uint8)
     begun = time.monotonic()
     start = transport.send if leads else transport.receive
-    messages = [start(byte, peer, "data") for byte in bytes_]
-    for message in messages:
-        message.wait(timeout_s)
+    for byte in bytes_:
+        start(byte, peer, "data").wait(timeout_s)
     took = time.monotonic() - begun
     last = transport.receive if leads else transport.send  # the next stream starts at both ends
     last(bytes_[0], peer, "data").wait(timeout_s)
