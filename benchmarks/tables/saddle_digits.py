@@ -14,14 +14,16 @@ def saddle_digits() -> str:
     def mean(rows: list[dict], what: str) -> float:
         return float(np.mean([row[what] for row in rows]))
 
-    alone = min(mean(rows, "frechet") for (run, _), rows in by_run.items() if run == "one worker")
+    alone = [rows for (run, _), rows in by_run.items() if run == "one worker"]
+    most = max(map(len, alone))  # further seeds are of the best rate
+    best = min(mean(rows, "frechet") for rows in alone if len(rows) == most)
     lines = [
         [
             run,
             f"{rate:g}",
             str(len(rows)),
             f"{mean(rows, 'frechet'):.2f}",
-            f"{mean(rows, 'frechet') / alone:.2f}",
+            f"{mean(rows, 'frechet') / best:.2f}",
             f"{mean(rows, 'precision'):.2f}",
             f"{mean(rows, 'recall'):.2f}",
             f"{rows[0]['bytes'] / 2**20:,.0f}",
