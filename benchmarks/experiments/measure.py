@@ -37,6 +37,7 @@ from gradweave.lab.commands import server_commands
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.probe.traffic import Flow, tournament
 from gradweave.processes.children import Children
+from gradweave.schedulers.trees.timed_kernel import rounds_of
 
 MB = 1_000_000
 SIZE = 16 * MB
@@ -152,15 +153,32 @@ def link_errors(truth: gw.Topology, found: gw.Topology) -> list[float]:
 
 
 def on(truth: gw.Topology, schedule: gw.Schedule) -> gw.Schedule:
-    """The same transfers by the truth's shortest routes."""
+    """The same transfers in the same order by the truth's shortest routes, one a link and round."""
     ends = list(zip(schedule.source.tolist(), schedule.target.tolist(), strict=True))
     known = {pair: gw.topology.shortest_route(truth, *pair) for pair in set(ends)}
     routes = [known[pair] for pair in ends]
-    return schedule.replace(
+    there = schedule.replace(
         topology=truth,
+        round=np.arange(len(routes)),
         route_nodes=np.concatenate(routes),
         route_offsets=np.cumsum([0, *map(len, routes)]),
     )
+    reads, writes = (
+        truth.rank[end].astype(np.int64) * schedule.pieces + schedule.piece
+        for end in (schedule.source, schedule.target)
+    )
+    links, _ = there.route_links
+    first = np.arange(len(routes) + 1)
+    rounds = rounds_of(
+        links,
+        there.route_offsets - first,
+        first[:-1],
+        reads,
+        writes,
+        truth.num_servers * schedule.pieces,
+        len(truth.source),
+    )
+    return there.replace(round=rounds)
 
 
 def chosen(topology: gw.Topology) -> gw.Schedule:

@@ -1,5 +1,6 @@
 """One process's part of a measurement: pings its peers, and sends and receives in slots."""
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -13,12 +14,15 @@ from gradweave.probe.transport import Message, PeerError, Transport
 PINGS = 12
 """Round trips of a pair."""
 STREAMED = (8, 64)
-"""Messages of one byte, each started when the one before is complete, as schedules are run: few and
-many, whose difference has no latency."""
+"""Messages of one byte that follow one another: few and many, whose difference has no latency."""
+NEAR_TRIP_S = 1e-3
+"""Round trip up to which each message of a stream is asked for when the one before has come, as
+those that take turns on a link are. Farther away, where asking takes a round trip, all are asked
+for beforehand: what is left is a part of the overhead, whose larger part near peers tell."""
 _STREAMS = 3
 """Times that each is tried; the shortest counts."""
-POSTED = 3
-"""Chunks that a receiver waits for at the same time, so that none waits for it."""
+POSTED, MOST_POSTED = 3, 64
+"""Chunks that a near receiver asks for beforehand, so that none waits for it; a far one at most."""
 LEAST_CHUNK, MOST_CHUNK = 1024, 1 << 22
 _GROWTH = 4
 _LONG_ENOUGH_S = 0.02
@@ -34,8 +38,9 @@ def ping_rounds(transport: Transport, partners: Sequence[int], timeout_s: float)
     """Meets each partner in turn; the smaller rank of two leads.
 
     Returns:
-        By partner, as JSON: ``trips_s`` of the leader, ``gap_s`` for each further message without
-        data, and ``bytes_per_s`` of a transfer to it, a first guess.
+        By partner, as JSON: ``trips_s`` of the leader; ``gap_s`` for each further message without
+        data; ``near``, whether the partner is near enough to tell all of that; and ``bytes_per_s``
+        of a transfer to it, a first guess.
 
     Raises:
         PeerError: a partner went away or was silent.
@@ -50,9 +55,18 @@ def ping_rounds(transport: Transport, partners: Sequence[int], timeout_s: float)
         else:
             _echo_growth(transport, peer, timeout_s)
             guess = _grow(transport, peer, 0.0, timeout_s)
-        gap = _streamed(transport, peer, leads, timeout_s)
-        found[str(peer)] = {"trips_s": trips, "gap_s": gap, "bytes_per_s": guess}
+        near = _agreed(transport, peer, leads, min(trips) < NEAR_TRIP_S, timeout_s)
+        gap = _streamed(transport, peer, leads, near, timeout_s)
+        found[str(peer)] = {"trips_s": trips, "gap_s": gap, "near": near, "bytes_per_s": guess}
     return found
+
+
+def _agreed(transport: Transport, peer: int, leads: bool, mine: bool, timeout_s: float) -> bool:
+    """What the leader says, told to its peer."""
+    said = np.array([mine], np.uint8)
+    tell = transport.send if leads else transport.receive
+    tell(said, peer, "data").wait(timeout_s)
+    return bool(said[0])
 
 
 def _pings(transport: Transport, peer: int, leads: bool, timeout_s: float) -> list[float]:
@@ -97,22 +111,32 @@ def _echo_growth(transport: Transport, peer: int, timeout_s: float) -> None:
         transport.send(byte, peer, "data").wait(timeout_s)
 
 
-def _streamed(transport: Transport, peer: int, leads: bool, timeout_s: float) -> float:
+def _streamed(transport: Transport, peer: int, leads: bool, near: bool, timeout_s: float) -> float:
     """Seconds that one more message of one byte takes at its receiver; 0 at who sends them."""
     few, many = (
-        min(_stream(transport, peer, leads, count, timeout_s) for _ in range(_STREAMS))
+        min(_stream(transport, peer, leads, near, count, timeout_s) for _ in range(_STREAMS))
         for count in STREAMED
     )
     return 0.0 if leads else max(many - few, 0.0) / (STREAMED[1] - STREAMED[0])
 
 
-def _stream(transport: Transport, peer: int, leads: bool, count: int, timeout_s: float) -> float:
+def _stream(
+    transport: Transport, peer: int, leads: bool, near: bool, count: int, timeout_s: float
+) -> float:
     """Seconds from before the first message is started until the last is complete."""
     bytes_ = np.zeros((count, 1), np.uint8)
     begun = time.monotonic()
-    start = transport.send if leads else transport.receive
-    for byte in bytes_:
-        start(byte, peer, "data").wait(timeout_s)
+    if leads:
+        for byte in bytes_:
+            transport.send(byte, peer, "data").wait(timeout_s)
+    else:
+        ahead = 1 if near else count
+        posted = [transport.receive(byte, peer, "data") for byte in bytes_[:ahead]]
+        for byte in bytes_[ahead:]:
+            posted.pop(0).wait(timeout_s)
+            posted.append(transport.receive(byte, peer, "data"))
+        for message in posted:
+            message.wait(timeout_s)
     took = time.monotonic() - begun
     last = transport.receive if leads else transport.send  # the next stream starts at both ends
     last(bytes_[0], peer, "data").wait(timeout_s)
@@ -125,7 +149,8 @@ def run_slots(transport: Transport, slots: Sequence[dict[str, Any]]) -> list[dic
     Args:
         transport: to the others.
         slots: of each ``at``, the time by this process's clock; ``seconds`` that it lasts;
-            ``trip_s``, the longest round trip in it; and ``flows`` as [source, target, chunk].
+            ``trip_s``, the longest round trip in it; and ``flows`` as [source, target, chunk,
+            chunks asked for beforehand].
 
     Returns:
         Of each flow that this process received: slot, source, rate, parts, number of arrivals, and
@@ -157,7 +182,7 @@ class _Job:
     ) -> None:
         self._transport, self._terms = transport, terms
         self._slot = slot
-        source, target, self._chunk = flow
+        source, target, self._chunk, self._posted = flow
         sends = transport.rank == source
         self._peer = target if sends else source
         self.result: dict[str, Any] | None = None
@@ -181,25 +206,25 @@ class _Job:
         under_way: list[Message] = []
         while time.monotonic() < end:
             under_way.append(self._transport.send(chunk, self._peer, "data"))
-            if len(under_way) >= POSTED:
+            if len(under_way) >= self._posted:
                 under_way.pop(0).wait(self._longest)
-        under_way += [self._transport.send(last, self._peer, "data") for _ in range(POSTED)]
+        under_way += [self._transport.send(last, self._peer, "data") for _ in range(self._posted)]
         for message in under_way:
             message.wait(self._longest)
 
     def _receive(self) -> None:
-        buffers = [np.empty(self._chunk, np.uint8) for _ in range(POSTED)]
+        buffers = [np.empty(self._chunk, np.uint8) for _ in range(self._posted)]
 
         def post(turn: int) -> Message:
-            return self._transport.receive(buffers[turn % POSTED], self._peer, "data")
+            return self._transport.receive(buffers[turn % self._posted], self._peer, "data")
 
-        posted = [post(turn) for turn in range(POSTED)]
+        posted = [post(turn) for turn in range(self._posted)]
         arrivals: list[float] = []
         ended, turn = 0, 0
-        while ended < POSTED:
+        while ended < self._posted:
             posted.pop(0).wait(self._longest)
             arrivals.append(time.monotonic())
-            if buffers[turn % POSTED][0]:
+            if buffers[turn % self._posted][0]:
                 ended += 1
             elif not ended:
                 posted.append(post(turn))
@@ -230,3 +255,8 @@ def chunk_bytes(bytes_per_s: float, seconds: float) -> int:
     """Size of a flow's chunks, such that enough of them tell its rate."""
     size = int(bytes_per_s * seconds / (8 * PARTS))
     return min(max(size, LEAST_CHUNK), MOST_CHUNK)
+
+
+def chunks_ahead(bytes_per_s: float, chunk: int, trip_s: float) -> int:
+    """How many chunks a receiver asks for beforehand: what arrives in two round trips, and some."""
+    return min(POSTED + math.ceil(2 * bytes_per_s * trip_s / chunk), MOST_POSTED)

@@ -14,7 +14,14 @@ import numpy as np
 from gradweave.errors import OptionError, RunError
 from gradweave.probe.explore import explore, slots_ahead
 from gradweave.probe.file import Record
-from gradweave.probe.flows import PINGS, chunk_bytes, ping_rounds, run_slots, slot_seconds
+from gradweave.probe.flows import (
+    PINGS,
+    chunk_bytes,
+    chunks_ahead,
+    ping_rounds,
+    run_slots,
+    slot_seconds,
+)
 from gradweave.probe.infer import Latencies, Measured, inferred
 from gradweave.probe.traffic import PARTS, Rate, Slot, tournament
 from gradweave.probe.transport import PeerError, Transport, receive_object, send_object
@@ -250,7 +257,8 @@ class _Leader:
             for rank in range(size)
         }
         answers = self._ask(tasks, seconds=timeout_s)
-        least, spread, gaps = np.zeros((size, size)), np.zeros((size, size)), []
+        least, spread = np.zeros((size, size)), np.zeros((size, size))
+        gaps: dict[bool, list[float]] = {True: [], False: []}  # of near pairs, and of others
         for a in range(size):
             for b in range(size):
                 if a == b:
@@ -262,9 +270,9 @@ class _Leader:
                     least[a, b] = least[b, a] = trips.min() / 2
                     spread[a, b] = spread[b, a] = (np.median(trips) - trips.min()) / 2
                 else:
-                    gaps.append(one["gap_s"])
+                    gaps[one["near"]].append(one["gap_s"])
         self._trip_s = 2 * least
-        latencies = Latencies(least, spread, float(np.median(gaps)))
+        latencies = Latencies(least, spread, float(np.median(gaps[True] or gaps[False])))
         self._record.latencies(self._hosts, least, spread, latencies.overhead_s)
         return latencies
 
@@ -316,7 +324,10 @@ class _Leader:
         for slot, sizes in zip(slots, chunks, strict=True):
             trip_s = max(float(self._trip_s[a, b]) for a, b in slot)
             seconds = slot_seconds(longer * self._terms.slot_s, trip_s)
-            flows = [[a, b, size] for (a, b), size in zip(slot, sizes, strict=True)]
+            flows = [
+                [a, b, size, chunks_ahead(self._guess[a, b], size, self._trip_s[a, b])]
+                for (a, b), size in zip(slot, sizes, strict=True)
+            ]
             terms.append({"at": at, "seconds": seconds, "trip_s": trip_s, "flows": flows})
             at += seconds + trip_s + longer * _BETWEEN_S
         answers = self._ask(self._tasks(terms), seconds=at - time.monotonic())
