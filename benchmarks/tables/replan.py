@@ -41,3 +41,26 @@ def replan_slowed() -> str:
         for row in result["slowed"]
     ]
     return sourced_table(result, head, lines)
+
+
+def replan_under_way() -> str:
+    result = load("replan")
+    head = ["network, link at half", "intact, ms", "as before, ms", "re-planned, ms"]
+    head += ["planned anew", "search", "half at either pace, ms"]
+    head += ["of all strategies: intact, ms", "as before, ms", "re-planned, ms"]
+    lines = [
+        [
+            f"`{row['network']}`, {row['slowed'][0]}–{row['slowed'][1]}",
+            *_times(row["packed"]),
+            f"{row['packed']['replanned_share']:.0%}",
+            duration(row["packed"]["search_s"]),
+            f"{row['half_at_either_ms']:.4g}",
+            *_times(row["solved"]),
+        ]
+        for row in result["under_way"]
+    ]
+    return sourced_table(result, head, lines)
+
+
+def _times(row: dict) -> list[str]:
+    return [f"{row[key]:.4g}" for key in ("intact_ms", "as_before_ms", "replanned_ms")]

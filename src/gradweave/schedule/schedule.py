@@ -215,7 +215,7 @@ class Schedule:
     @cached_property
     def share(self) -> NDArray[np.float64]:
         """[P] share of the gradient that each piece is; they sum to one."""
-        return self._weights / self._weights.sum()
+        return self.weights / self.weights.sum()
 
     def piece_offsets(self, length: int) -> NDArray[np.int64]:
         """Where the pieces of a gradient start: each is its share, rounded down or up.
@@ -236,10 +236,10 @@ class Schedule:
         >>> gw.schedulers.Ring().schedule(gw.topology.ring(4)).piece_offsets(10).tolist()
         [0, 3, 6, 8, 10]
         """
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(apportion(length, self._weights))])
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(apportion(length, self.weights))])
 
     @property
-    def _weights(self) -> Integers:
+    def weights(self) -> Integers:
         """[P] the shares as integers, of equal pieces too."""
         return np.ones(self.pieces, np.int64) if self.shares is None else self.shares
 

@@ -11,6 +11,7 @@ from gradweave.schedulers.solve.repair import Repair
 from gradweave.schedulers.solve.seconds_bound import SecondsBound, Timing
 from gradweave.schedulers.solve.solution import Attempt, Solution
 from gradweave.schedulers.solve.solve import OBJECTIVES, Objective, solve
+from gradweave.schedulers.solve.under_way import Replanned, replan
 from gradweave.schedulers.spec import STRATEGIES, from_spec
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
@@ -41,6 +42,7 @@ __all__ = [
     "Proof",
     "RecursiveDoubling",
     "Repair",
+    "Replanned",
     "Ring",
     "Scheduler",
     "SecondsBound",
@@ -49,6 +51,7 @@ __all__ = [
     "Timed",
     "Timing",
     "from_spec",
+    "replan",
     "solve",
     "spread",
     "to_spec",

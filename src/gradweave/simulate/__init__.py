@@ -8,7 +8,14 @@ from gradweave.simulate.rounds import (
     play,
     schedule_from_rounds,
 )
-from gradweave.simulate.seconds import Model, event_seconds, fair_seconds, round_seconds, seconds
+from gradweave.simulate.seconds import (
+    Model,
+    changed_seconds,
+    event_seconds,
+    fair_seconds,
+    round_seconds,
+    seconds,
+)
 from gradweave.simulate.steps import steps
 from gradweave.simulate.traffic import Traffic, piece_bytes, traffic
 
@@ -21,6 +28,7 @@ __all__ = [
     "Traffic",
     "Waits",
     "busiest_links",
+    "changed_seconds",
     "event_seconds",
     "fair_seconds",
     "piece_bytes",

@@ -9,6 +9,7 @@ from gradweave.errors import OptionError
 from gradweave.schedule.ready import ReadyAt, earliest_starts
 from gradweave.schedule.schedule import Schedule, table_of_rows, take_rows
 from gradweave.simulate.traffic import piece_bytes
+from gradweave.topology.topology import Topology
 
 Model = Literal["rounds", "events", "fair"]
 """How time passes: see `seconds`."""
@@ -111,14 +112,66 @@ def event_seconds(
     Returns:
         [T] start and [T] end in seconds.
     """
-    from gradweave.simulate.events import play_events
-
-    moved = piece_bytes(schedule, gradient_bytes)[schedule.piece]
     if not schedule.num_transfers:
         return np.zeros(0), np.zeros(0)
+    rate = rates(schedule)
+    hold = overheads(schedule) + piece_bytes(schedule, gradient_bytes)[schedule.piece] / rate
+    return _played(schedule, rate, hold, earliest_starts(schedule, ready_at_s))
+
+
+def changed_seconds(
+    schedule: Schedule,
+    gradient_bytes: float,
+    changed: Topology,
+    at_s: float,
+    *,
+    planned_then: NDArray[np.bool_] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Start and end of each transfer, as `event_seconds`, where bandwidths change during the run.
+
+    What is under way then goes on at its new rate. Where several transfers share a link that has no
+    longer room for all of them, those that began last count as if they had waited for the others.
+
+    Args:
+        schedule: the schedule, on the network as it is at first.
+        gradient_bytes: size of the whole gradient.
+        changed: the same network with the bandwidths that it has from then on.
+        at_s: seconds from the start at which they change.
+        planned_then: [T] whether a transfer was planned only then, and cannot start before; none,
+            if not given.
+
+    Returns:
+        [T] start and [T] end in seconds.
+    """
+    if not schedule.num_transfers:
+        return np.zeros(0), np.zeros(0)
+    moved = piece_bytes(schedule, gradient_bytes)[schedule.piece]
+    rate_before, overhead_s = rates(schedule), overheads(schedule)
+    hold_before = overhead_s + moved / rate_before
+    earliest = np.zeros(schedule.num_transfers)
+    if planned_then is not None:
+        earliest[planned_then] = at_s
+    start, _ = _played(schedule, rate_before, hold_before, earliest)
+    begun = start < at_s
+    later = schedule.replace(topology=changed)
+    rate = rates(later)
+    hold = overhead_s + moved / rate
+    done = np.where(begun, np.minimum((at_s - start) / hold_before, 1.0), 0.0)
+    hold = done * hold_before + (1 - done) * hold
+    return _played(later, rate, hold, np.where(begun, start, at_s))
+
+
+def _played(
+    schedule: Schedule,
+    rate: NDArray[np.float64],
+    hold: NDArray[np.float64],
+    earliest: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Start and end of each transfer [T], given its rate, how long it holds its links, and when."""
+    from gradweave.simulate.events import play_events
+
     topology = schedule.topology
     links, transfer = schedule.route_links
-    rate = rates(schedule)
     slowest = np.full(len(topology.source), np.inf)
     np.minimum.at(slowest, links, rate[transfer])
     at_once = np.floor(topology.bandwidth_bytes_per_s / slowest * (1 + 1e-6))
@@ -129,11 +182,11 @@ def event_seconds(
         schedule.piece,
         schedule.source,
         schedule.target,
-        earliest_starts(schedule, ready_at_s),
+        earliest,
         links,
         _first_links(schedule),
         rate,
-        overheads(schedule) + moved / rate,
+        hold,
         topology.bandwidth_bytes_per_s,
         topology.latency_s,
         np.concatenate([[0], np.cumsum(slots)]),

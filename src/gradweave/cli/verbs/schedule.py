@@ -8,7 +8,7 @@ import click
 
 from gradweave import simulate
 from gradweave.cli.console import Progress, print_json, print_lines
-from gradweave.cli.options import json_option, writable
+from gradweave.cli.options import json_option, network_of, writable
 from gradweave.cli.solving import (
     SearchOptions,
     gradient_option,
@@ -16,8 +16,11 @@ from gradweave.cli.solving import (
     search,
     solving_options,
 )
+from gradweave.errors import OptionError
 from gradweave.report.link_use import use_fields, use_lines
-from gradweave.schedulers import Attempt, Objective, Solution, Timing, to_spec
+from gradweave.schedule import load
+from gradweave.schedulers import Attempt, Objective, Solution, Timing, replan, to_spec
+from gradweave.topology.units import parse_seconds
 
 _MODELS: tuple[tuple[simulate.Model, str], ...] = (
     ("rounds", "with a barrier a round"),
@@ -30,6 +33,12 @@ _MODELS: tuple[tuple[simulate.Model, str], ...] = (
 @click.argument("network")
 @solving_options
 @gradient_option
+@click.option(
+    "--changed-at",
+    metavar="SECONDS",
+    help="The schedule of --start-from was under way for so long, such as 50ms, when its network "
+    "became NETWORK: what has not begun is planned anew. With --objective seconds.",
+)
 @click.option("--fair", is_flag=True, help="Predict the seconds on fairly shared links as well.")
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Schedule file to write: .json or .json.gz."
@@ -38,6 +47,7 @@ _MODELS: tuple[tuple[simulate.Model, str], ...] = (
 def schedule(
     network: str,
     gradient_bytes: float,
+    changed_at: str | None,
     fair: bool,
     output: Path | None,
     as_json: bool,
@@ -48,6 +58,10 @@ def schedule(
     NETWORK is a specification such as bcube:n=4,k=1 or torus:4x4, or the path of a file.
     """
     writable(output, ".json", ".json.gz")
+    if changed_at is not None:
+        at_s = parse_seconds("changed-at", changed_at)
+        _replan(network, gradient_bytes, at_s, output, as_json, given)
+        return
     with Progress(f"scheduling {network}") as progress:
         solution = search(network, gradient_bytes, progress, given)
         if output is not None:
@@ -64,6 +78,50 @@ def schedule(
         print_json(summary)
     else:
         print_lines(*_lines(solution, gradient_bytes, ready, fair, output))
+
+
+def _replan(
+    network: str,
+    gradient_bytes: float,
+    at_s: float,
+    output: Path | None,
+    as_json: bool,
+    given: SearchOptions,
+) -> None:
+    """Plans the rest of a schedule that is under way, and says what that gains."""
+    if given["start_from"] is None or given["objective"] != "seconds":
+        raise OptionError(
+            "--changed-at: expected --start-from FILE, the schedule that is under way, and "
+            "--objective seconds"
+        )
+    with Progress(f"scheduling {network}") as progress:
+        topology = network_of(network, given)
+        progress("planning what has not begun")
+        limit, seed = given["time_limit"], given["seed"]
+        under_way = load(given["start_from"])
+        found = replan(under_way, topology, gradient_bytes, at_s, seed=seed, time_limit=limit)
+        if output is not None:
+            progress(f"writing {output}")
+            found.schedule.save(output)
+    if as_json:
+        summary = {
+            "topology": topology.name,
+            "gradient_bytes": gradient_bytes,
+            "changed_at_s": at_s,
+            "seconds": found.seconds,
+            "as_before_s": found.as_before_s,
+            "replanned_share": found.replanned_share,
+            "verified": True,
+            "output": None if output is None else str(output),
+        }
+        print_json(summary)
+        return
+    lines = [
+        f"{gradient_bytes / 1e6:g} MB, links changed after {1e3 * at_s:.4g} ms: "
+        f"{1e3 * found.seconds:.4g} ms in all, {1e3 * found.as_before_s:.4g} ms as planned before",
+        f"planned anew: {found.replanned_share:.0%} of the gradient, verified",
+    ]
+    print_lines(*lines, *([] if output is None else [f"written to {output}"]))
 
 
 def _summary(solution: Solution, output: Path | None, objective: Objective) -> dict[str, Any]:

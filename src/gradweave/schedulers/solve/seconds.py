@@ -19,6 +19,7 @@ from gradweave.schedulers.solve.pieces import piece_counts
 from gradweave.schedulers.solve.seconds_bound import (
     MAX_TIMED,
     has_equal_links,
+    has_equal_ports,
     seconds_bound,
     timing_of,
 )
@@ -69,6 +70,9 @@ RESERVED = 0.05
 MAX_PACKED = 128
 """Servers up to which shares are looked for, where links are unequal: the programme's time grows
 with their cube and more."""
+FAR = 0.05
+"""How far above the least time possible, relative to it, strategies of the last resort are tried:
+they take seconds."""
 NEAR = 1e-3
 """How near the least time possible a schedule ends the search, relative to it."""
 MAX_STEPPED, STEPPED_RESTARTS = 128, 16
@@ -110,15 +114,9 @@ def solve_for_seconds(
         )
     ready = ready_times(topology, ready_at_s)
     started = clock.now()
+    last_resort: list[Scheduler] = []
     if schedulers is None:
-        whole = collective == "all_reduce"
-        uneven = not has_equal_links(topology) or bool(ready.any())
-        uneven &= topology.num_servers <= MAX_PACKED
-        schedulers = [
-            one
-            for one in FOR_SECONDS
-            if (whole or not in_one_piece(one)) and (uneven or not one.own_pieces)
-        ]
+        schedulers, last_resort = _strategies(topology, collective, ready)
     elif collective != "all_reduce" and len({in_one_piece(one) for one in schedulers}) > 1:
         raise OptionError(
             f"solve: a {collective} to one root and to all servers do not compare; give strategies "
@@ -132,9 +130,33 @@ def solve_for_seconds(
             break
         progress(f"trying {to_spec(scheduler)}{search.so_far}")
         search.attempt(scheduler)
+    for scheduler in last_resort:
+        if clock.now() < deadline and search.leaves_bandwidth:
+            progress(f"trying {to_spec(scheduler)}{search.so_far}")
+            search.attempt(scheduler)
     search.cut_coarser()
     progress("finding the least time possible")
     return search.solution(started)
+
+
+def _strategies(
+    topology: Topology, collective: Collective, ready: NDArray[np.float64]
+) -> tuple[list[Scheduler], list[Scheduler]]:
+    """What is tried if nothing else is asked for, and what only where that leaves bandwidth.
+
+    Shares are looked for at once where links differ or servers are late; at last, for an
+    all-reduce, where links are equal and servers have more or fewer of them; never where all
+    servers are alike, since then equal parts are as good.
+    """
+    whole = collective == "all_reduce"
+    fitting = [one for one in FOR_SECONDS if whole or not in_one_piece(one)]
+    uneven = not has_equal_links(topology) or bool(ready.any())
+    if uneven and topology.num_servers <= MAX_PACKED:
+        return fitting, []
+    equal = [one for one in fitting if not one.own_pieces]
+    if not whole or topology.num_servers > MAX_PACKED or has_equal_ports(topology):
+        return equal, []
+    return equal, [one for one in fitting if one.own_pieces]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -170,13 +192,14 @@ class _Search:
         self.piece_counts = (
             piece_counts(self.topology, self.collective, self.gradient_bytes) if small else (1,)
         )
-        self._least = (
+        self._bound = (
             seconds_bound(
                 self.topology, self.collective, self.gradient_bytes, ready_at_s=self.ready_at_s
-            ).seconds
+            )
             if small
-            else 0.0
+            else None
         )
+        self._least = self._bound.seconds if self._bound else 0.0
 
     def attempt(self, scheduler: Scheduler) -> None:
         """Times a strategy's schedules in all variants."""
@@ -254,6 +277,13 @@ class _Search:
     def done(self) -> bool:
         """Whether the best is so near the least time possible that nothing else is worth trying."""
         return self._near_the_least(self.best)
+
+    @property
+    def leaves_bandwidth(self) -> bool:
+        """Whether bytes take most of the least time possible, and the best takes far longer."""
+        if self._bound is None or self._bound.kind != "bandwidth":
+            return False
+        return self.best is None or self.best.seconds > self._least * (1 + FAR)
 
     @property
     def so_far(self) -> str:

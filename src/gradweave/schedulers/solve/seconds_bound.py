@@ -113,6 +113,13 @@ def has_equal_links(topology: Topology) -> bool:
     return float(np.ptp(topology.bandwidth_bytes_per_s)) == 0.0
 
 
+def has_equal_ports(topology: Topology) -> bool:
+    """Whether all servers send and receive as many bytes a second, all their links together."""
+    ends = (topology.source, topology.target)
+    ports = [np.bincount(end, topology.bandwidth_bytes_per_s, topology.num_nodes) for end in ends]
+    return all(float(np.ptp(port[topology.servers])) == 0.0 for port in ports)
+
+
 def seconds_bound(
     topology: Topology,
     collective: Collective,
@@ -170,8 +177,9 @@ def seconds_bound(
         after, said = _after_the_last(topology, ready, gradient_bytes)
         after += overhead + _least_latency(topology)
         crossing, reason = max((crossing, reason), (after, said))
-    # Where links are alike the cuts and ports say nearly the same, in less time.
-    if collective == "all_reduce" and trees and (last_ready or not has_equal_links(topology)):
+    # Where servers and links are alike the cuts and ports say nearly the same, in less time.
+    alike = has_equal_links(topology) and has_equal_ports(topology)
+    if collective == "all_reduce" and trees and (last_ready or not alike):
         least = least_seconds(topology, gradient_bytes, ready_at_s=ready)
         if least.bandwidth_s > crossing:
             crossing, reason = least.bandwidth_s, str(least.prices)

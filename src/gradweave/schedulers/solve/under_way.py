@@ -1,0 +1,287 @@
+"""Re-planning while a schedule runs: links change, and what has not begun is sent another way."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import OptionError
+from gradweave.schedule.schedule import Schedule, take_rows
+from gradweave.schedule.shares import MAX_DENOMINATOR, apportion
+from gradweave.schedulers.scheduler import may_forward
+from gradweave.schedulers.solve.repair import check_start
+from gradweave.schedulers.solve.seconds import solve_for_seconds
+from gradweave.schedulers.solve.solution import Solution
+from gradweave.simulate.seconds import changed_seconds, event_seconds
+from gradweave.topology.topology import Topology
+from gradweave.verify import verify
+
+
+@dataclasses.dataclass(frozen=True)
+class Replanned:
+    """What becomes of a schedule whose network changed while it ran."""
+
+    schedule: Schedule
+    """On the changed network, with the capacities of the one before: first what had begun, as it
+    was; then the rest."""
+    seconds: float
+    """From the schedule's start to its end, the change included."""
+    as_before_s: float
+    """The same if nothing is planned anew."""
+    replanned_share: float
+    """Part of the gradient that goes another way: 0 where all is best left as it was."""
+
+
+def replan(
+    schedule: Schedule,
+    changed: Topology,
+    gradient_bytes: float,
+    at_s: float,
+    *,
+    seed: int = 0,
+    time_limit: float | None = None,
+) -> Replanned:
+    """Plans the rest of a schedule that is under way when bandwidths change.
+
+    Pieces of which something has been sent end as they were planned: partial sums of them are on
+    several servers. All others together are a smaller gradient, for which the changed network is
+    solved anew, in `gradweave.solve` for ``objective="seconds"``. So it helps where pieces follow
+    each other, as those of `Packed` do, and not where all of them begin at once, as a ring's. The
+    better of that and of the schedule as it was is returned.
+
+    Args:
+        schedule: an all-reduce, on the network as it was when it began.
+        changed: the same network with the bandwidths that it has now.
+        gradient_bytes: size of the whole gradient.
+        at_s: seconds from the schedule's start at which the links changed.
+        seed: every random choice depends on it alone.
+        time_limit: seconds for the search, as in `gradweave.solve`.
+
+    Returns:
+        The schedule, verified, with its seconds in the model of events. Pieces planned anew take
+        the places in the gradient of those that they replace.
+
+    Raises:
+        OptionError: for a stage alone, another network, or a time that makes no sense.
+
+    >>> import gradweave as gw
+    >>> ring = gw.topology.ring(4)
+    >>> before = gw.schedulers.Packed(gradient_bytes=1e9).schedule(ring)
+    >>> slower = gw.topology.faults.slowed(ring, {(0, 1): 0.5}).topology
+    >>> after = replan(before, slower, 1e9, 0.02)
+    >>> after.seconds < after.as_before_s, 0 < after.replanned_share < 1
+    (True, True)
+    """
+    now = _checked(schedule, changed, gradient_bytes, at_s)
+    as_before_s = _end(changed_seconds(schedule, gradient_bytes, now, at_s))
+    start, _ = event_seconds(schedule, gradient_bytes)
+    begun = np.bincount(schedule.piece[start < at_s], minlength=schedule.pieces) > 0
+    best = Replanned(schedule.replace(topology=now, bound=None), as_before_s, as_before_s, 0.0)
+    share = float(schedule.share[~begun].sum())
+    if not share:
+        return best
+    anew = _solved(changed, share * gradient_bytes, seed, time_limit)
+    for joined, planned_then in _joined(schedule, begun, anew.schedule, gradient_bytes, at_s):
+        times = changed_seconds(joined, gradient_bytes, now, at_s, planned_then=planned_then)
+        if _end(times) < best.seconds:
+            best = Replanned(joined.replace(topology=now), _end(times), as_before_s, share)
+    forwards = may_forward(anew.scheduler) or not verify(schedule, forwarding_servers=False).valid
+    verify(best.schedule, forwarding_servers=forwards).raise_if_invalid()
+    return best
+
+
+def _checked(schedule: Schedule, changed: Topology, gradient_bytes: float, at_s: float) -> Topology:
+    """The changed network with the capacities that the schedule's rounds keep to."""
+    if schedule.collective != "all_reduce":
+        raise OptionError(f"replan: expected an all_reduce, got a {schedule.collective}")
+    if not 0 < gradient_bytes < math.inf:
+        raise OptionError(
+            f"replan: gradient_bytes: expected a finite number above 0, got {gradient_bytes}"
+        )
+    if not 0 <= at_s < math.inf:
+        raise OptionError(f"replan: at_s: expected finite seconds, zero or more, got {at_s}")
+    before = schedule.topology
+    check_start(changed, before)
+    now = dataclasses.replace(changed, capacity=before.capacity)
+    rates = before.bandwidth_bytes_per_s
+    same_links = len(rates) == len(now.bandwidth_bytes_per_s)
+    if not same_links or not (
+        dataclasses.replace(now, bandwidth_bytes_per_s=rates).same_network(before)
+    ):
+        raise OptionError(
+            f"replan: {changed.name!r:.60} differs from the schedule's network in more than "
+            "bandwidths; solve it anew with start_from, for the next all-reduce"
+        )
+    return now
+
+
+def _end(times: tuple[NDArray[np.float64], NDArray[np.float64]]) -> float:
+    return float(times[1].max(initial=0.0))
+
+
+def _solved(
+    network: Topology, gradient_bytes: float, seed: int, time_limit: float | None
+) -> Solution:
+    return solve_for_seconds(
+        network,
+        gradient_bytes,
+        collective="all_reduce",
+        schedulers=None,
+        first=(),
+        seed=seed,
+        time_limit=time_limit,
+        progress=lambda _: None,
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Pieces:
+    """All pieces: old ones that stay, and between them copies of new ones, cut where need be.
+
+    Together the new pieces are as large as those that they replace, and lie where those lay in the
+    gradient: one that would reach over a piece that stays is cut there.
+    """
+
+    root: NDArray[np.int64]
+    """[P]"""
+    shares: NDArray[np.int64]
+    """[P]"""
+    of_old: NDArray[np.int64]
+    """[old pieces] number of each that stays."""
+    copied: NDArray[np.int64]
+    """[copies] the new piece that each is, or is cut from."""
+    of_copy: NDArray[np.int64]
+    """[copies] its number."""
+
+    @classmethod
+    def of(cls, old: Schedule, stays: NDArray[np.bool_], anew: Schedule) -> "_Pieces":
+        finer = MAX_DENOMINATOR // int(old.weights.sum())
+        size = old.weights * finer
+        goes = np.flatnonzero(~stays)
+        # The new pieces' ends and those of the gaps that they fill, with the gaps side by side.
+        room = np.cumsum(size[goes])
+        ends = np.cumsum(apportion(int(room[-1]), anew.weights))
+        closing = np.append(np.diff(goes) > 1, True)
+        cuts = np.union1d(ends, room[closing])
+        cuts = cuts[cuts > 0]
+        copied = np.searchsorted(ends, cuts)
+        gap = goes[np.searchsorted(room, cuts)]  # the old piece in whose place it ends
+        order = np.argsort(np.concatenate([np.flatnonzero(stays), gap]), kind="stable")
+        number = np.empty(len(order), np.int64)
+        number[order] = np.arange(len(order))
+        of_old = np.full(old.pieces, -1, np.int64)
+        of_old[stays] = number[: stays.sum()]
+        return cls(
+            np.concatenate([old.root[stays], anew.root[copied]])[order],
+            np.concatenate([size[stays], np.diff(cuts, prepend=0)])[order],
+            of_old,
+            copied,
+            number[stays.sum() :],
+        )
+
+
+def _joined(
+    old: Schedule, stays: NDArray[np.bool_], anew: Schedule, gradient_bytes: float, at_s: float
+) -> Iterator[tuple[Schedule, NDArray[np.bool_]]]:
+    """The rest of the old pieces together with the new ones, in two orders of their transfers.
+
+    Args:
+        old: the schedule under way.
+        stays: [P] which of its pieces end as they were planned.
+        anew: the schedule for all others together, on the changed network.
+        gradient_bytes: of the whole gradient.
+        at_s: when the rest is planned.
+
+    Yields:
+        The schedule, and which of its transfers [T] were planned only then.
+    """
+    pieces = _Pieces.of(old, stays, anew)
+    kept = np.flatnonzero(stays[old.piece])
+    staying = _rows(old, kept, pieces, pieces.of_old[old.piece[kept]], old.round[kept])
+    kept_at, _ = changed_seconds(staying, gradient_bytes, anew.topology, at_s)
+    by_piece = np.argsort(anew.piece, kind="stable")
+    first = np.searchsorted(anew.piece[by_piece], np.arange(anew.pieces + 1))
+    rows, ends = take_rows(by_piece, first, pieces.copied)
+    copies = np.repeat(pieces.of_copy, np.diff(ends))
+    share = float(old.share[~stays].sum())
+    begins, _ = event_seconds(anew, share * gradient_bytes)
+    in_order = np.argsort(begins[rows], kind="stable")
+    rows, copies = rows[in_order], copies[in_order]
+    coming = _rows(anew, rows, pieces, copies, np.arange(len(rows)))
+    is_new = np.repeat([False, True], [len(kept), len(rows)])
+    at = np.concatenate([kept_at, at_s + begins[rows]])
+    options = {**anew.scheduler.options, "replanned_at_s": at_s}
+    provenance = dataclasses.replace(anew.scheduler, options=options)
+    for last_s in (0.0, float(kept_at.max(initial=0.0))):
+        order = np.argsort(at + is_new * last_s, kind="stable")
+        joined = _in_order(staying, coming, order, int((at < at_s).sum()))
+        yield joined[0].replace(scheduler=provenance), joined[1]
+
+
+def _rows(
+    schedule: Schedule,
+    rows: NDArray[np.int64],
+    pieces: _Pieces,
+    piece: NDArray[np.int64],
+    rounds: NDArray[np.int64],
+) -> Schedule:
+    """Some transfers of a schedule, as transfers of other pieces."""
+    nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, rows)
+    return schedule.replace(
+        root=pieces.root,
+        shares=pieces.shares,
+        bound=None,
+        round=rounds,
+        piece=piece,
+        source=schedule.source[rows],
+        target=schedule.target[rows],
+        op=schedule.op[rows],
+        route_nodes=nodes,
+        route_offsets=offsets,
+    )
+
+
+def _in_order(
+    first: Schedule, second: Schedule, order: NDArray[np.int64], begun: int
+) -> tuple[Schedule, NDArray[np.bool_]]:
+    """The transfers of both in an order, in rounds that keep it; and which have not begun.
+
+    Args:
+        first: some transfers.
+        second: others of the same pieces.
+        order: [T] of those of `first` and then those of `second`.
+        begun: how many at the start of the order have begun, and keep their rounds.
+    """
+    from gradweave.schedulers.trees.timed_kernel import rounds_of
+
+    topology, both = first.topology, (first, second)
+    columns = {
+        name: np.concatenate([getattr(each, name) for each in both])[order]
+        for name in ("piece", "source", "target", "op", "round")
+    }
+    nodes = np.concatenate([each.route_nodes for each in both])
+    lengths = np.concatenate([np.diff(each.route_offsets) for each in both])
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    nodes, offsets = take_rows(nodes, ends, order)
+    columns |= {"route_nodes": nodes, "route_offsets": offsets}
+    early = np.unique(columns.pop("round")[:begun], return_inverse=True)[1]
+    places = np.arange(len(order))
+    joined = first.replace(**columns, round=places)
+    source, target = (
+        topology.rank[columns[end]].astype(np.int64) * first.pieces + columns["piece"]
+        for end in ("source", "target")
+    )
+    late = rounds_of(
+        joined.route_links[0],
+        offsets - np.arange(len(offsets)),
+        places[begun:],
+        source[begun:],
+        target[begun:],
+        topology.num_servers * first.pieces,
+        len(topology.source),
+    )
+    ended = early.max(initial=-1) + 1
+    joined = first.replace(**columns, round=np.concatenate([early, ended + late]))
+    return joined, joined.round >= ended
