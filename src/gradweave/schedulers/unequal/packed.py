@@ -36,7 +36,7 @@ MAX_WAITING = 1024
 """Pieces of a gradient for which a server is late: all of them wait for it at one time."""
 FEW_PARTS = 24
 """With fewer parts as many pieces are under way as with so many, to fill long latencies."""
-STRANDED = (1.1, 1.0, 1.5, 0.0)
+STRANDED = (1.1, 1.0, 0.75, 1.5, 0.0)
 """Weights of stranded bandwidth behind switches. Each is best on some networks; the first ends most
 of the others' runs early."""
 PROBE, KEPT = 512, 2
