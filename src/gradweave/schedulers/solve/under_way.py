@@ -15,7 +15,7 @@ from gradweave.schedulers.solve.repair import check_start
 from gradweave.schedulers.solve.seconds import solve_for_seconds
 from gradweave.schedulers.solve.solution import Solution
 from gradweave.simulate.seconds import changed_seconds, event_seconds
-from gradweave.topology.topology import Topology
+from gradweave.topology.topology import Integers, Topology
 from gradweave.verify import verify
 
 
@@ -144,9 +144,9 @@ class _Pieces:
     gradient: one that would reach over a piece that stays is cut there.
     """
 
-    root: NDArray[np.int64]
+    root: Integers
     """[P]"""
-    shares: NDArray[np.int64]
+    shares: Integers
     """[P]"""
     of_old: NDArray[np.int64]
     """[old pieces] number of each that stays."""
@@ -224,8 +224,8 @@ def _rows(
     schedule: Schedule,
     rows: NDArray[np.int64],
     pieces: _Pieces,
-    piece: NDArray[np.int64],
-    rounds: NDArray[np.int64],
+    piece: Integers,
+    rounds: Integers,
 ) -> Schedule:
     """Some transfers of a schedule, as transfers of other pieces."""
     nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, rows)
