@@ -210,6 +210,20 @@ def test_a_fault_is_replanned_from_the_schedule_before(gradweave, here):
     assert "gpu2" not in gw.schedule.load(here / "fewer.json").topology.labels
 
 
+def test_a_schedule_under_way_is_replanned(gradweave, here):
+    slower = ("ring:4", "--slow", "0-1=0.5")
+    seconds = ("--objective", "seconds", "--gradient-bytes", "1GB", "--json")
+    scheduler = ("--scheduler", "packed:pieces=64", "--output", "running.json")
+    assert gradweave("schedule", "ring:4", *scheduler, *seconds).status == 0
+    running = ("--start-from", "running.json", "--changed-at")
+    rest = gradweave("schedule", *slower, *running, "30ms", *seconds, "--output", "rest.json")
+    assert rest.status == 0, rest
+    assert rest.json["seconds"] < rest.json["as_before_s"]
+    assert gradweave("verify", "rest.json").status == 0
+    alone = gradweave("schedule", *slower, "--changed-at", "30ms", *seconds)
+    assert alone.status == 2 and "expected --start-from FILE" in alone.stderr
+
+
 def test_what_was_understood_is_one_line(gradweave, here):
     answer = gradweave("schedule", "ring:4,bandwidth=100", "--scheduler", "ring", "--json")
     assert answer.status == 0 and answer.json["servers"] == 4
