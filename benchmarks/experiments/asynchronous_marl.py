@@ -1,6 +1,6 @@
 """Agents that learn by the asynchronous server beside a slow worker: return against time.
 
-    python benchmarks/experiments/asynchronous_marl.py [--again]
+    python benchmarks/experiments/asynchronous_marl.py [--only WHERE] [--again]
 
 Four workers, one of which always takes 5 times as long, train simple_spread by IPPO, each as
 `gradweave train` does with the aggregation named in the row. Two cores cannot compute for four
@@ -11,8 +11,10 @@ parameters that they played by, rather than pull again and weigh what they playe
 worker dies by SIGKILL after a quarter of the updates, a server after half of them.
 
 The same trainings run on the simulator of the same protocol, whose time is virtual and whose
-messages take none, and on Ray, in real time. The seeds of a rule are learners side by side: they
-share the order in which workers arrive, and nothing else.
+messages take none, and on Ray, in real time. On the simulator longer ones run, too: each rule as
+long as `sync`, and those that wait less also for 1.8 times as many steps, which is still about half
+of its time. The seeds of a rule are learners side by side: they share the order in which workers
+arrive, and nothing else.
 
 Returns while learning are means over the episodes that ended in a line of the log, smoothed over a
 tenth of the training; the return at the end is the policy's, in fresh episodes. A run has reached a
@@ -25,14 +27,14 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from record import RESULTS, load, record
+from record import RESULTS, load, record, show
 
 from gradweave.aggregate.asynchronous import Run, UpdateReport, simulate
 from gradweave.aggregate.spec import AsynchronousSpec, parse
@@ -46,7 +48,10 @@ from gradweave.training.log import read_log
 NAME = "asynchronous_marl"
 SEEDS = 3
 WORKERS, SERVERS = 4, 2
-STEPS = 150_000
+SIMULATOR, RAY, LONG = "simulator", "Ray", "simulator, longer"
+STEPS = {SIMULATOR: 150_000, RAY: 150_000, LONG: 400_000}
+"""Of the game, by where a training runs."""
+MORE = ", 1.8 times the steps"
 SETTINGS = {"environments": 16, "rollout": 64}
 STEP_S, SLOW, FACTOR = 0.15, 3, 5.0
 EPISODES, EVALUATION_SEED = 1024, 1_000_003
@@ -63,21 +68,29 @@ RULES = {
     "async, killed": "consistency=async",
 }
 KILLED = "async, killed"
-ON_RAY = ("sync", "async", KILLED, "ssp(3), catching up", "async, uncorrected")
-"""Rules in the order in which they are run there."""
+RUN = {
+    SIMULATOR: tuple(rule for rule in RULES if rule != KILLED),
+    RAY: ("sync", "async", KILLED, "ssp(3), catching up", "async, uncorrected"),
+    LONG: (
+        *("sync", "async", f"async{MORE}"),
+        *("ssp(3), catching up", f"ssp(3), catching up{MORE}"),
+        *("async, uncorrected", f"async, uncorrected{MORE}"),
+    ),
+}
+"""Rules in the order in which they are run."""
 
 
 def aggregation(rule: str) -> str:
     planned = f"servers={SERVERS},step_s={STEP_S},slow={SLOW},factor={FACTOR:g}"
-    return f"asynchronous:{RULES[rule]},{planned}"
+    return f"asynchronous:{RULES[rule.removesuffix(MORE)]},{planned}"
 
 
-def config(rule: str) -> Config:
+def config(where: str, rule: str) -> Config:
     return Config(
         "MPE_simple_spread_v3",
         "ippo",
         settings("ippo", "spread", SETTINGS),
-        STEPS,
+        round(STEPS[where] * (1.8 if rule.endswith(MORE) else 1.0)),
         aggregation=aggregation(rule),
         devices=WORKERS,
         seeds=SEEDS,
@@ -99,18 +112,18 @@ def killing(updates: int) -> Any:
 
 def on_ray(rule: str) -> list[dict[str, Any]]:
     """Trains as the command does."""
-    of = config(rule)
+    of = config(RAY, rule)
     on_update = killing(of.updates * WORKERS) if rule == KILLED else lambda _: None
     with tempfile.TemporaryDirectory() as folder:
         trained = train(of, Path(folder), checkpoint_minutes=0.05, on_update=on_update)
         lines = read_log(Path(folder))
     assert trained.run is not None
-    return rows_of("Ray", rule, of, trained.run, lines)
+    return rows_of(RAY, rule, of, trained.run, lines)
 
 
-def simulated(rule: str) -> list[dict[str, Any]]:
+def simulated(where: str, rule: str) -> list[dict[str, Any]]:
     """Trains on the simulator."""
-    of, told = config(rule), []
+    of, told = config(where, rule), []
     lines: list[dict[str, Any]] = []
     spec = parse(of.aggregation)
     assert isinstance(spec, AsynchronousSpec)
@@ -132,7 +145,7 @@ def simulated(rule: str) -> list[dict[str, Any]]:
         told.clear()
 
     run = simulate(server_task(of, spec), report=report)
-    return rows_of("simulator", rule, of, run, lines)
+    return rows_of(where, rule, of, run, lines)
 
 
 def rows_of(
@@ -231,9 +244,9 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Return against time and against steps, on the simulator and on Ray: each seed."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 8), dpi=130, layout="constrained")
-    panels = figure.subplots(2, 2, sharey=True)
-    for line, where in zip(panels, ("simulator", "Ray"), strict=True):
+    figure = Figure(figsize=(11, 11), dpi=130, layout="constrained")
+    panels = figure.subplots(len(RUN), 2, sharey=True)
+    for line, where in zip(panels, RUN, strict=True):
         for panel, by in zip(line, ("seconds", "steps"), strict=True):
             of = [one for one in rows if one["on"] == where]
             draw_curves(panel, of, by)
@@ -248,11 +261,12 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def draw_curves(panel: Any, rows: list[dict[str, Any]], by: str) -> None:
-    for rule, color in COLORS.items():
+    for rule in dict.fromkeys(one["rule"] for one in rows):
+        color = COLORS[rule.removesuffix(MORE)]
         for place, one in enumerate(x for x in rows if x["rule"] == rule):
-            label = rule if place == 0 else None
-            shown = one["curve"]
-            panel.plot(shown[by], shown["return"], color=color, linewidth=1, label=label)
+            label, shown = rule if place == 0 else None, one["curve"]
+            style = {"linestyle": "dashed" if rule.endswith(MORE) else "solid", "linewidth": 1}
+            panel.plot(shown[by], shown["return"], color=color, label=label, **style)
 
 
 def keep(rows: list[dict[str, Any]], load_at_start: float) -> None:
@@ -276,23 +290,22 @@ def keep(rows: list[dict[str, Any]], load_at_start: float) -> None:
 
 
 def main() -> None:
+    """Measures what is asked for, and lacking."""
     options = argparse.ArgumentParser()
+    options.add_argument("--only", choices=RUN)
     options.add_argument("--again", action="store_true", help="repeat what is recorded")
+    asked = options.parse_args()
     start_jax(1)
-    again = options.parse_args().again or not (RESULTS / f"{NAME}.json").exists()
+    again = asked.again or not (RESULTS / f"{NAME}.json").exists()
     rows: list[dict[str, Any]] = [] if again else load(NAME)["rows"]
     done, busy = {(one["on"], one["rule"]) for one in rows}, os.getloadavg()[0]
-
-    def each(where: str, rules: Iterable[str], trained: Callable[[str], Any]) -> None:
-        for rule in rules:
-            if (where, rule) not in done:
-                rows.extend(trained(rule))
-                print({k: v for k, v in rows[-1].items() if k != "curve"}, flush=True)
+    for where in [asked.only] if asked.only else RUN:
+        lacking = [rule for rule in RUN[where] if (where, rule) not in done]
+        with cluster() if where == RAY and lacking else nullcontext():
+            for rule in lacking:
+                rows += on_ray(rule) if where == RAY else simulated(where, rule)
+                show({k: v for k, v in rows[-1].items() if k != "curve"})
                 keep(rows, busy)
-
-    each("simulator", (rule for rule in RULES if rule != KILLED), simulated)
-    with cluster():
-        each("Ray", ON_RAY, on_ray)
 
 
 if __name__ == "__main__":

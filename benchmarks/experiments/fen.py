@@ -1,33 +1,38 @@
 """Fairness by hierarchy: FEN and what it is compared with, in three worlds, by gossip.
 
-    python benchmarks/experiments/fen.py [--only PART] [--variants NAME ...] [--seeds N] [--again]
+    python benchmarks/experiments/fen.py [--only PART] [--variants NAME ...] [--seeds N]
 
-`job`: job scheduling, 10 seeds of each variant: learning independently, the mean reward, the least
-utility and inequity aversion, each of the last three with a hierarchy too, the fair-efficient
-reward without one, and FEN, with the exact mean utility and by gossip on a ring; alpha-fair policy
-gradients and a penalty on Jain's index. `matthew` and `plant`: the Matthew effect and the
-manufacturing plant, 5 seeds. --seeds has fewer, where time is short. `gossip`: by how much
-estimates of the mean utility differ from it, of the utilities of trained agents of the Matthew
-effect, by network and exchanges a step.
+`job`: job scheduling: learning independently, the mean reward, the least utility and inequity
+aversion, each of the last three with a hierarchy too, the fair-efficient reward without one, and
+FEN, with the exact mean utility and by gossip on a ring; alpha-fair policy gradients and a penalty
+on Jain's index. `matthew` and `plant`: the Matthew effect and the manufacturing plant. `gossip`: by
+how much estimates of the mean utility differ from it, of the utilities of trained agents of the
+Matthew effect, by network and exchanges a step.
 
-All are judged in 16 new episodes a seed, actions drawn. A variant is written as soon as it is
-measured; those that are there are kept, unless --again.
+Seeds are trained one after the other: side by side under `jax.vmap` each took longer on a
+processor. All are judged in 16 new episodes a seed, actions drawn. A seed is written as soon as it
+is measured; those that are there, of the same settings and steps, are kept.
 """
 
 import argparse
+import dataclasses
 import json
+import os
 import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from record import RESULTS, record
+from record import RESULTS, record, show
+
+from gradweave.processes.jax_start import start_jax
 
 EPISODES = 16
+AT_ONCE = 50
+"""Updates of a call of the program."""
 FLAT = {"hierarchy": False}
 BASELINES: dict[str, dict[str, Any]] = {
     "independent": {"objective": "own", **FLAT},
@@ -47,62 +52,113 @@ FEN: dict[str, dict[str, Any]] = {
     "FEN, ring": {"gossip": "ring"},
 }
 """By a variant's name, its settings; the mean utility is exact in all but the last."""
-WORLDS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
-    "job": ("job_scheduling", 10, 1_000_000, {}),
-    "matthew": ("matthew_effect", 5, 1_000_000, {}),
-    "plant": ("manufacturing_plant", 5, 1_000_000, {}),
+
+
+class Part(NamedTuple):
+    """A world, and how long and how often each variant is trained in it."""
+
+    world: str
+    steps: int
+    seeds: int
+    others: int
+    """Seeds of each variant that is not FEN."""
+    variants: tuple[str, ...]
+
+
+WORLDS = {
+    "job": Part("job_scheduling", 1_500_000, 10, 5, (*FEN, *BASELINES)),
+    "matthew": Part("matthew_effect", 1_000_000, 5, 5, (*FEN, *BASELINES)),
+    "plant": Part("manufacturing_plant", 1_000_000, 5, 5, (*FEN, *BASELINES)),
 }
-"""By a part's name: world, seeds, steps, and settings of all variants."""
 
 
-def trained(world: str, seeds: int, steps: int, settings: dict[str, Any]) -> Any:
-    """A training of all seeds side by side, and how long it took."""
-    from gradweave.marl.config import Config
+class Trainer:
+    """Trains the seeds of one variant one after the other, by a program that is compiled once."""
+
+    def __init__(self, world: str, settings: Any, steps: int) -> None:
+        import jax
+
+        from gradweave.marl.config import Config
+        from gradweave.marl.games.environments import make
+        from gradweave.marl.learners import algorithms
+        from gradweave.marl.program import Program
+
+        config = Config(world, "fen", settings, steps)
+        self.updates, self.environment = config.updates, make(world)
+        self.learner = algorithms.build(config, self.environment, lambda optimizer: optimizer)
+        self.program = Program(self.learner, jax.devices()[:1], 0, 1)
+
+    def train(self, seed: int) -> tuple[Any, dict[str, float]]:
+        """A seed's parameters, and the figures of its last update."""
+        self.program.seed = seed
+        state, figures = self.program.start(), {}
+        for done in range(0, self.updates, AT_ONCE):
+            state, metrics = self.program.run(state, min(AT_ONCE, self.updates - done))
+            figures = {name: float(x[-1, 0]) for name, x in metrics.figures.items()}
+        return self.program.parameters(state), figures
+
+
+def settings_of(world: str, name: str) -> Any:
+    """A variant's settings in a world."""
     from gradweave.marl.learners import algorithms
-    from gradweave.marl.training import train
 
-    made = algorithms.settings("fen", world, settings)
-    config = Config(world, "fen", made, steps, seeds=seeds)
-    with tempfile.TemporaryDirectory() as folder:
-        begun = time.perf_counter()
-        found = train(config, Path(folder), checkpoint_minutes=1e6)
-        seconds = time.perf_counter() - begun
-        lines = [json.loads(line) for line in (Path(folder) / "log.jsonl").open()]
-    return found, seconds, lines
+    return algorithms.settings("fen", world, {"gossip": "exact"} | (BASELINES | FEN)[name])
 
 
-def variant(part: str, name: str, seeds: int | None) -> dict[str, Any]:
-    """Trains and judges one."""
+def measured(trainer: Trainer, seed: int) -> dict[str, Any]:
+    """Trains a seed, and judges it."""
     from gradweave.marl.evaluation import evaluate
     from gradweave.marl.fairness.measures import summary
 
-    world, most, steps, common = WORLDS[part]
-    seeds = min(seeds or most, most)
-    settings = {"gossip": "exact"} | common | (BASELINES | FEN)[name]
-    found, seconds, lines = trained(world, seeds, steps, settings)
-    judged = evaluate(
-        *(found.learner, found.environment, found.parameters, "sampled"),
-        episodes=EPISODES,
-        seed=0,
-    )
-    by_seed = [summary(one.by_agent, one.lengths) for one in judged]
-    mean = {key: float(np.mean([one[key] for one in by_seed])) for key in by_seed[0]}
-    product = [one["utilisation"] * one["jain"] for one in by_seed]
-    last = lines[-1]
-    row = {
-        "variant": name,
-        "steps": lines[-1]["steps"],
+    begin, begun = time.perf_counter(), time.process_time()
+    parameters, last = trainer.train(seed)
+    seconds, busy = time.perf_counter() - begin, time.process_time() - begun
+    policy = trainer.learner, trainer.environment, parameters, "sampled"
+    (judged,) = evaluate(*policy, episodes=EPISODES, seed=0)
+    about = summary(judged.by_agent, judged.lengths)
+    return about | {
+        "seed": seed,
+        "product": about["utilisation"] * about["jain"],
         "seconds": seconds,
-        "mean": mean,
-        "by_seed": by_seed,
-        "product": product,
-        "gossip_bytes": float(np.mean(last["gossip_bytes"])),
-        "gossip_error": float(np.mean(last["gossip_error"])),
+        "processor_s": busy,
+        "cores": len(os.sched_getaffinity(0)),
+        "gossip_bytes": last["gossip_bytes"],
+        "gossip_error": last["gossip_error"],
     }
-    brief = {key: round(value, 3) for key, value in mean.items()}
-    worst = max(one["variation"] for one in by_seed)
-    print(name, brief, f"worst {worst:.3f}, product {np.mean(product):.4f}, {seconds:.0f} s")
-    return row
+
+
+def variant(name: str, where: str, seeds: int | None) -> None:
+    """Trains the seeds of a variant that are lacking, and writes each."""
+    part = WORLDS[where]
+    settings = settings_of(part.world, name)
+    about = {
+        "variant": name,
+        "steps": part.steps,
+        "settings": json.loads(json.dumps(dataclasses.asdict(settings))),
+    }
+    same = ("variant", "steps", "settings")
+    wished = seeds or (part.seeds if name in FEN else part.others)
+    have = [
+        row
+        for row in _done().get(where, [])
+        if all(row.get(field) == about[field] for field in same)
+    ]
+    by_seed = have[0]["by_seed"] if have else []
+    trainer = Trainer(part.world, settings, part.steps)
+    for seed in range(len(by_seed), wished):
+        by_seed = [*by_seed, measured(trainer, seed)]
+        row = about | {"by_seed": by_seed} | _means(by_seed)
+        others = [one for one in _done().get(where, []) if one["variant"] != name]
+        _write(where, [*others, row])
+        show({"variant": name} | by_seed[-1])
+
+
+def _means(by_seed: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of all seeds: means, and how long they took together."""
+    mean = {
+        key: float(np.mean([one[key] for one in by_seed])) for key in by_seed[0] if key != "seed"
+    }
+    return {"mean": mean, "seconds": sum(one["seconds"] for one in by_seed)}
 
 
 def gossip() -> list[dict[str, Any]]:
@@ -113,9 +169,8 @@ def gossip() -> list[dict[str, Any]]:
     from gradweave.marl.fairness.mean_utility import MeanUtility
     from gradweave.marl.fairness.settings import mixing_of
 
-    settings = {"gossip": "exact"} | BASELINES["independent"]
-    found, *_ = trained("matthew_effect", 1, 100_000, settings)
-    utility = _utilities(found)
+    settings = settings_of("matthew_effect", "independent")
+    utility = _utilities(Trainer("matthew_effect", settings, 100_000))
     rows = []
     agents = utility.shape[-1]
     for network in ("ring", "mixing=matchings", "torus:2x5", "complete"):
@@ -147,12 +202,12 @@ def gossip() -> list[dict[str, Any]]:
     return rows
 
 
-def _utilities(found: Any) -> Any:
+def _utilities(trainer: Trainer) -> Any:
     """[steps, games, A] of 8 episodes."""
     import jax
 
-    learner, environment = found.learner, found.environment
-    parameters = jax.tree.map(lambda x: x[0], found.parameters)
+    learner, environment = trainer.learner, trainer.environment
+    parameters = jax.tree.map(lambda x: x[0], trainer.train(0)[0])
     keys = jax.random.split(jax.random.key(1), 8)
     games, view = jax.vmap(environment.reset)(keys)
 
@@ -201,19 +256,14 @@ def main() -> None:
     parser.add_argument("--only", choices=(*WORLDS, "gossip"))
     parser.add_argument("--variants", nargs="*", choices=(*FEN, *BASELINES))
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--again", action="store_true")
     asked = parser.parse_args()
+    start_jax(1)
     for part in [asked.only] if asked.only else (*WORLDS, "gossip"):
         if part == "gossip":
-            if part not in _done() or asked.again:
-                _write(part, gossip())
+            _write(part, gossip())
             continue
-        for name in asked.variants or (*FEN, *BASELINES):
-            have = {row["variant"] for row in _done().get(part, [])}
-            if name not in have or asked.again:
-                row = variant(part, name, asked.seeds)
-                others = [one for one in _done().get(part, []) if one["variant"] != name]
-                _write(part, [*others, row])
+        for name in asked.variants or WORLDS[part].variants:
+            variant(name, part, asked.seeds)
     if "job" in _done():
         front(_done()["job"])
 
@@ -226,7 +276,8 @@ def _done() -> dict[str, Any]:
 
 
 def _write(part: str, rows: list[dict[str, Any]]) -> None:
-    record("fen", libraries=("jax",), seeds=[0], **(_done() | {part: rows}))
+    seeds = list(range(max(part.seeds for part in WORLDS.values())))
+    record("fen", libraries=("jax",), seeds=seeds, **(_done() | {part: rows}))
 
 
 if __name__ == "__main__":

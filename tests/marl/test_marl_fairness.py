@@ -1,5 +1,7 @@
 """Worlds of resources, fairness by hierarchy, and gossip of the mean utility."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,7 @@ from gradweave.marl.fairness.measures import fairness
 from gradweave.marl.fairness.objectives import objective
 from gradweave.marl.fairness.settings import FEN, mixing_of
 from gradweave.marl.games.environments import make
-from gradweave.marl.learners import algorithms
+from gradweave.marl.learners import algorithms, distributions
 from gradweave.marl.worlds.job_scheduling import JobScheduling, JobState
 from gradweave.marl.worlds.manufacturing_plant import NEEDS, ManufacturingPlant
 from gradweave.marl.worlds.matthew_effect import GROWTH, MOST_SIZE, MatthewEffect
@@ -153,6 +155,22 @@ def test_an_update_of_fen_is_a_learner_again(env: str, settings: dict):
     assert jax.tree.structure(after) == jax.tree.structure(state)
     for x, y in zip(jax.tree.leaves(after), jax.tree.leaves(state), strict=True):
         assert (x.shape, x.dtype, x.weak_type) == (y.shape, y.dtype, y.weak_type)
+
+
+@pytest.mark.parametrize("hierarchy", [True, False])
+def test_what_is_learned_from_is_what_acted(hierarchy: bool):
+    """Networks over a choice's steps are those that played them, a step at a time."""
+    one = fen("job_scheduling:max_steps=6", hierarchy=hierarchy)
+    state = jax.jit(one.init)(jax.random.key(0), 0)
+    others = jax.tree.map(  # at first all policies are nearly alike
+        lambda x: x + 0.5 * jnp.sin(7.0 * jnp.arange(x.size)).reshape(x.shape), state.parameters
+    )
+    state = dataclasses.replace(state, parameters=others)
+    _, part, _ = jax.jit(one._rollout)(state)
+    log_p, _ = jax.jit(one.hierarchy.along)(others, part.chosen, part.agent, part.seen)
+    taken = distributions.of_action(log_p, part.action)
+    np.testing.assert_allclose(taken, part.log_probability, atol=1e-4)
+    assert np.std(part.log_probability) > 0.1 and part.chosen.any() == hierarchy
 
 
 def test_fen_learns_with_all_its_networks_and_says_how_fair_it_is():

@@ -17,6 +17,9 @@ from gradweave.marl.learners.networks import Network
 KNOWN = 2
 """Numbers that utilities add to what is seen: how far one's own is from the mean, and the mean."""
 
+BLOCKS = 32
+"""Into about as many blocks rows are divided: few copies of weights, and few rows left empty."""
+
 
 class Parameters(eqx.Module):
     """All networks. What picks among sub-policies is None where there is one policy alone."""
@@ -129,16 +132,22 @@ class Hierarchy:
             seen: each row's steps.
         """
         shown = seen[..., : parameters.actors.layers[0].weight.shape[-2]]
+        if self.policies == 1:
+            only = jax.tree.map(lambda x: x[0], (parameters.actors, parameters.critics))
+            return _along(*only, agent, shown)
+        size = max(1, chosen.shape[0] // BLOCKS)
+        place, policy = in_blocks(chosen, self.policies, size)
 
-        def one(of: int | Array, who: Array, steps: Array) -> tuple[Array, Array]:
-            actor, critic = (
-                _of_agent(jax.tree.map(lambda x: x[of], networks), who)
-                for networks in (parameters.actors, parameters.critics)
-            )
-            scores, value = _of(actor, steps[:, None])[:, 0], _of(critic, steps[:, None])[:, 0, 0]
-            return distributions.log_probabilities(scores, None), value
+        def placed(rows: Array) -> Array:
+            room = jnp.zeros((policy.shape[0] * size, *rows.shape[1:]), rows.dtype)
+            return room.at[place].set(rows).reshape(-1, size, *rows.shape[1:])
 
-        return jax.vmap(one)(chosen, agent, shown)
+        def one(of: Array, agent: Array, shown: Array) -> tuple[Array, Array]:
+            own = jax.tree.map(lambda x: x[of], (parameters.actors, parameters.critics))
+            return _along(*own, agent, shown)
+
+        made = jax.vmap(one)(policy, placed(agent), placed(shown))
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[place], made)
 
     def judged(
         self, parameters: Parameters, agent: Int[Array, " N"], seen: Float[Array, "N S"]
@@ -167,6 +176,40 @@ class Hierarchy:
 def _of(network: Network, x: Float[Array, "*B A I"]) -> Float[Array, "*B A N"]:
     """What a network without a memory makes of it."""
     return network(None, x, jnp.zeros(x.shape[:-2], bool))[1]
+
+
+def in_blocks(
+    chosen: Int[Array, " N"], policies: int, size: int
+) -> tuple[Int[Array, " N"], Int[Array, " K"]]:
+    """Rows in blocks of one policy each, so that its weights are taken once for all of a block.
+
+    Args:
+        chosen: each row's policy.
+        policies: Z.
+        size: rows of a block. A policy's last one may have fewer, and the last blocks none.
+
+    Returns:
+        Each row's place among the rows of all blocks, and each block's policy.
+    """
+    of = (chosen[:, None] == jnp.arange(policies)).astype(jnp.int32)
+    before = jnp.take_along_axis(jnp.cumsum(of, 0), chosen[:, None], 1)[:, 0] - 1
+    blocks = -(-of.sum(0) // size)
+    end = jnp.cumsum(blocks)
+    number = jnp.arange(chosen.shape[0] // size + policies)
+    policy = jnp.minimum((number[:, None] >= end).sum(1), policies - 1)
+    return (end - blocks)[chosen] * size + before, policy
+
+
+def _along(
+    actor: Network, critic: Network, agent: Int[Array, " N"], shown: Float[Array, "N T I"]
+) -> tuple[Float[Array, "N T U"], Float[Array, "N T"]]:
+    """`Hierarchy.along` of one policy."""
+
+    def made(network: Network) -> Array:
+        rows = eqx.tree_at(lambda n: n.agent, network, network.agent[agent][:, None, None])
+        return _of(rows, shown[:, :, None])[:, :, 0]
+
+    return distributions.log_probabilities(made(actor), None), made(critic)[..., 0]
 
 
 def _of_agent(network: Network, agent: Int[Array, ""]) -> Network:

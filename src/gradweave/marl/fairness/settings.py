@@ -66,7 +66,7 @@ class FEN:
     """Weight of the logarithm of the probability of being chosen."""
     discount: float = 0.98
     """γ of the policies' steps."""
-    choice_discount: float = 0.9
+    choice_discount: float = 0.98
     """γ of the controller's choices."""
     gae_lambda: float = 0.95
     """λ of the generalised advantage estimate."""
