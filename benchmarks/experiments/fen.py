@@ -154,11 +154,14 @@ def variant(name: str, where: str, seeds: int | None) -> None:
 
 
 def _means(by_seed: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of all seeds: means, and how long they took together."""
-    mean = {
-        key: float(np.mean([one[key] for one in by_seed])) for key in by_seed[0] if key != "seed"
+    """Of all seeds that have it."""
+    figures = by_seed[-1].keys() - {"seed"}
+    return {
+        "mean": {
+            name: float(np.mean([one[name] for one in by_seed if name in one]))
+            for name in sorted(figures)
+        }
     }
-    return {"mean": mean, "seconds": sum(one["seconds"] for one in by_seed)}
 
 
 def gossip() -> list[dict[str, Any]]:
