@@ -9,9 +9,9 @@ on Jain's index. `matthew` and `plant`: the Matthew effect and the manufacturing
 how much estimates of the mean utility differ from it, of the utilities of trained agents of the
 Matthew effect, by network and exchanges a step.
 
-Seeds are trained one after the other: side by side under `jax.vmap` each took longer on a
-processor. All are judged in 16 new episodes a seed, actions drawn. A seed is written as soon as it
-is measured; those that are there, of the same settings and steps, are kept.
+Seeds are trained one after the other, by a program that is compiled once, and judged in 16 new
+episodes each, actions drawn. A seed is written as soon as it is measured; those that are there, of
+the same settings and steps, are kept.
 """
 
 import argparse
@@ -149,7 +149,8 @@ def variant(name: str, where: str, seeds: int | None) -> None:
         by_seed = [*by_seed, measured(trainer, seed)]
         row = about | {"by_seed": by_seed} | _means(by_seed)
         others = [one for one in _done().get(where, []) if one["variant"] != name]
-        _write(where, [*others, row])
+        rows = sorted([*others, row], key=lambda one: part.variants.index(one["variant"]))
+        _write(where, rows)
         show({"variant": name} | by_seed[-1])
 
 
