@@ -66,9 +66,9 @@ class Part(NamedTuple):
 
 
 WORLDS = {
-    "job": Part("job_scheduling", 1_500_000, 10, 5, (*FEN, *BASELINES)),
-    "matthew": Part("matthew_effect", 1_000_000, 5, 5, (*FEN, *BASELINES)),
-    "plant": Part("manufacturing_plant", 1_000_000, 5, 5, (*FEN, *BASELINES)),
+    "job": Part("job_scheduling", 1_500_000, 10, 3, (*FEN, *BASELINES)),
+    "matthew": Part("matthew_effect", 1_000_000, 5, 3, (*FEN, *BASELINES)),
+    "plant": Part("manufacturing_plant", 1_000_000, 5, 3, (*FEN, *BASELINES)),
 }
 
 

@@ -133,8 +133,8 @@ class Hierarchy:
         """
         shown = seen[..., : parameters.actors.layers[0].weight.shape[-2]]
         if self.policies == 1:
-            only = jax.tree.map(lambda x: x[0], (parameters.actors, parameters.critics))
-            return _along(*only, agent, shown)
+            actor, critic = jax.tree.map(lambda x: x[0], (parameters.actors, parameters.critics))
+            return _along(actor, critic, agent, shown)
         size = max(1, chosen.shape[0] // BLOCKS)
         place, policy = in_blocks(chosen, self.policies, size)
 
@@ -143,8 +143,8 @@ class Hierarchy:
             return room.at[place].set(rows).reshape(-1, size, *rows.shape[1:])
 
         def one(of: Array, agent: Array, shown: Array) -> tuple[Array, Array]:
-            own = jax.tree.map(lambda x: x[of], (parameters.actors, parameters.critics))
-            return _along(*own, agent, shown)
+            actor, critic = jax.tree.map(lambda x: x[of], (parameters.actors, parameters.critics))
+            return _along(actor, critic, agent, shown)
 
         made = jax.vmap(one)(policy, placed(agent), placed(shown))
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[place], made)
