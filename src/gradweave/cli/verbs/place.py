@@ -8,20 +8,19 @@ import click
 
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import (
-    FaultOptions,
+    PlacementOptions,
     SizeType,
     fault_options,
     json_option,
     network_of,
+    placement_options,
     seed_option,
     time_limit_option,
     writable,
 )
 from gradweave.errors import OptionError
 from gradweave.placement import (
-    COSTS,
     ORDERS,
-    Cost,
     Order,
     Placement,
     StepTime,
@@ -41,29 +40,7 @@ _SHOWN = 16
 
 @click.command(name="place")
 @click.argument("network")
-@click.option(
-    "--model",
-    required=True,
-    metavar="MODEL",
-    help="transformer:layers=24,width=2048,… to estimate stages from, or a JSON file of stages.",
-)
-@click.option("--pipeline", type=int, help="Stages.  [default: the file's; servers over --data]")
-@click.option("--data", type=int, help="Pipelines.  [default: servers over the stages]")
-@click.option(
-    "--strategy",
-    default="annealing",
-    show_default=True,
-    help="annealing, evolutionary, exact, rank_order or random, with options such as "
-    "annealing:restarts=16.",
-)
-@click.option(
-    "--cost",
-    type=click.Choice(COSTS),
-    default="exchange",
-    show_default=True,
-    help="What to minimise: gradients sent directly, or by a schedule for each group, with links "
-    "that are shared.",
-)
+@placement_options
 @click.option("--memory", type=SizeType(), help="Of each server; stages that need more do not fit.")
 @click.option(
     "--order",
@@ -85,11 +62,6 @@ _SHOWN = 16
 @json_option
 def place_verb(
     network: str,
-    model: str,
-    pipeline: int | None,
-    data: int | None,
-    strategy: str,
-    cost: Cost,
     memory: int | None,
     order: Order,
     chunks: int,
@@ -98,7 +70,7 @@ def place_verb(
     time_limit: float | None,
     output: Path | None,
     as_json: bool,
-    **given: Unpack[FaultOptions],
+    **given: Unpack[PlacementOptions],
 ) -> None:
     """Decide which server of NETWORK computes which stage of a model, and who averages with whom.
 
@@ -106,15 +78,16 @@ def place_verb(
     with schedules made for each group of servers. NETWORK is a specification or a file.
     """
     writable(output, *_SUFFIXES)
+    model = given["model"]
     workload = model_of(model)
     with Progress(f"placing {model} on {network}") as progress:
         placement = place(
             network_of(network, given),
             workload,
-            pipeline=pipeline,
-            data=data,
-            strategy=strategy,
-            cost=cost,
+            pipeline=given["pipeline"],
+            data=given["data"],
+            strategy=given["strategy"],
+            cost=given["cost"],
             memory_bytes=memory,
             seed=seed,
             time_limit=time_limit,

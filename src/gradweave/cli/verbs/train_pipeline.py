@@ -12,10 +12,11 @@ import click
 from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, complain, print_json, print_lines, print_table, table
 from gradweave.cli.options import (
-    FaultOptions,
+    PlacementOptions,
     fault_options,
     json_option,
     network_of,
+    placement_options,
     seed_option,
     time_limit_option,
     writable,
@@ -25,7 +26,7 @@ from gradweave.cli.verbs.place import model_of, placement_lines
 from gradweave.errors import OptionError
 from gradweave.execute.running.joined import ended_at_once
 from gradweave.lazy import require
-from gradweave.placement import COSTS, Cost, Order, Placement, Transformer, Workload, place
+from gradweave.placement import Order, Placement, Transformer, Workload, place
 from gradweave.probe.measure import told_in_one_line
 from gradweave.processes.launchers import launcher, rank_given
 from gradweave.schedulers.spec import split_specs
@@ -47,17 +48,7 @@ and an optimizer that divides by the gradient's size."""
 
 @click.command(name="train-pipeline")
 @click.argument("network")
-@click.option(
-    "--model",
-    required=True,
-    metavar="MODEL",
-    help="transformer:layers=4,width=64,sequence=32,batch=16,microbatches=4,vocabulary=128,"
-    "value_bytes=4 to train one, or a JSON file of stages, whose passes then sleep.",
-)
-@click.option("--pipeline", type=int, help="Stages.  [default: the file's; servers over --data]")
-@click.option("--data", type=int, help="Pipelines.  [default: servers over the stages]")
-@click.option("--strategy", default="annealing", show_default=True, help="As of gradweave place.")
-@click.option("--cost", type=click.Choice(COSTS), default="exchange", show_default=True)
+@placement_options
 @click.option(
     "--order", type=click.Choice(("gpipe", "1f1b")), default="1f1b", show_default=True,
     help="Of the micro-batches.",
@@ -94,11 +85,6 @@ and an optimizer that divides by the gradient's size."""
 @json_option
 def train_pipeline(
     network: str,
-    model: str,
-    pipeline: int | None,
-    data: int | None,
-    strategy: str,
-    cost: Cost,
     order: Order,
     steps: int,
     slept: bool,
@@ -111,15 +97,15 @@ def train_pipeline(
     time_limit: float | None,
     output: Path | None,
     as_json: bool,
-    **given: Unpack[FaultOptions],
+    **given: Unpack[PlacementOptions],
 ) -> None:
     """Train a model on NETWORK's servers, and time its steps.
 
     Decides who computes which stage as gradweave place does, and trains a small GPT on the text of
     Gradweave's own sources: its stages by torch.distributed.pipelining, each group's gradients by a
-    schedule for its links. Each server is a process of this machine, or under torchrun and mpirun
-    one of the launcher's. With --lab the processes are on the emulated network, and measured steps
-    stand beside the predicted one.
+    schedule for its links. Where MODEL is a file of stages, their passes sleep instead. Each server
+    is a process of this machine, or under torchrun and mpirun one of the launcher's. With --lab the
+    processes are on the emulated network, and measured steps stand beside the predicted one.
     """
     with ended_at_once(complain):
         require("training a pipeline", "torch", extra="torch")
@@ -127,18 +113,18 @@ def train_pipeline(
             _follow()
             return
         writable(output, ".json", ".png")
-        workload = model_of(model)
+        workload = model_of(given["model"])
         trained = None if slept or isinstance(workload, Workload) else workload
         if check and trained is None:
             raise OptionError("--check: expected a transformer that is trained, not slept")
         topology = _trained_on(network_of(network, given), in_lab, bandwidth, latency)
-        how = {"pipeline": pipeline, "data": data, "cost": cost}
-        doing = f"training {model} on {network}"
+        how = {"pipeline": given["pipeline"], "data": given["data"], "cost": given["cost"]}
+        doing = f"training {given['model']} on {network}"
         with _launched(topology) as (topology, servers), Progress(doing) as progress:
             session = _Session(
                 topology, workload, trained, how, order, steps, seed, time_limit, progress, servers
             )
-            trainings = session.trainings(_contenders(strategy, against, in_lab), in_lab)
+            trainings = session.trainings(_contenders(given["strategy"], against, in_lab), in_lab)
             alone = session.alone() if check else None
     _report(trainings, alone, output, as_json)
 
