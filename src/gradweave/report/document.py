@@ -40,8 +40,23 @@ def template(name: str) -> str:
     return (_TEMPLATE / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
-def filled(name: str, parts: Mapping[str, str]) -> str:
-    """A page's template with its parts, of which none is looked into for others."""
+def filled(name: str, title: str, style: str, script: str, parts: Mapping[str, str]) -> str:
+    """A page: its template with the head that all pages have, and with its parts.
+
+    Args:
+        name: of the template.
+        title: as text.
+        style: the only one that the page's security policy admits.
+        script: likewise; may be empty.
+        parts: what else the template names, as HTML; none is looked into for others.
+    """
+    title = ascii_only(html.escape(title))
+    own = {"title": title, "style": style, "script": script}
+    head = _with_parts("head.html", own | {"policy": security_policy(script, style)})
+    return _with_parts(name, {**own, **parts, "head": head})
+
+
+def _with_parts(name: str, parts: Mapping[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template(name))
 
 
@@ -56,14 +71,5 @@ def static_page(kind: str, kicker: str, title: str, summary: str, body: str, sty
         body: the rest.
         style: beside that of all pages.
     """
-    style = template("page.css") + style
-    parts = {
-        "policy": security_policy("", style),
-        "style": style,
-        "kind": kind,
-        "kicker": kicker,
-        "title": html.escape(title),
-        "summary": summary,
-        "body": body,
-    }
-    return ascii_only(filled("static.html", parts))
+    parts = {"kind": kind, "kicker": kicker, "summary": summary, "body": body}
+    return ascii_only(filled("static.html", title, template("page.css") + style, "", parts))

@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import html
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
-from gradweave.report.document import ascii_only, filled, security_policy, template
+from gradweave.report.document import filled, template
 from gradweave.report.layout import bends, draw, node_radius
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
@@ -100,14 +99,7 @@ def page(
             for place, one in enumerate(schedules)
         ],
     }
-    parts = {
-        "title": ascii_only(html.escape(title)),
-        "policy": security_policy(script, style),
-        "style": style,
-        "script": script,
-        "data": _json(data),
-    }
-    return filled("page.html", parts)
+    return filled("page.html", title, style, script, {"data": _json(data)})
 
 
 def write_page(
