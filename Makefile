@@ -1,6 +1,6 @@
 # make demo    install what is needed, schedule a network, write pages that play it, compare schedulers on nine networks
 # make test    all tests, doctests included
-# make check   style, types, direction of imports, documentation
+# make check   style, types, direction of imports, documentation; make -j2 check, two at a time
 # make bench   micro benchmarks and experiments, into benchmarks/results
 # make docs    the documentation as a site, into site/
 # make clean   remove what these made
@@ -17,7 +17,7 @@ PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c cons
 
 FRAME := pyproject.toml constraints.txt
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test check types style imports pages bench docs clean
 .DELETE_ON_ERROR:
 
 $(BIN)/python:
@@ -63,11 +63,19 @@ demo: $(VENV)/installed-for-use
 test: $(VENV)/installed-for-work
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
-check: $(VENV)/installed-for-work
+check: types style imports pages
+
+types: $(VENV)/installed-for-work
+	$(BIN)/pyright
+
+style: $(VENV)/installed-for-work
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+
+imports: $(VENV)/installed-for-work
 	$(BIN)/lint-imports
+
+pages: $(VENV)/installed-for-work
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
 bench: $(VENV)/installed-for-work
