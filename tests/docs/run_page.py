@@ -1,11 +1,15 @@
 """Runs the blocks of one page, in order, in the current directory: python run_page.py PAGE.
 
-Programs share one interpreter, and with commands the directory. Says each block's place and how
+Programs share one interpreter, and with commands the directory. So do commands of Gradweave's that
+start no processes and use nothing of the shell's: starting each by itself takes longer than what it
+does, and tests/cli/test_cli_process.py does so. Says each block's place and how
 long it took; ends with 1 and what went wrong at the first that fails.
 """
 
 import argparse
+import contextlib
 import doctest
+import io
 import json
 import os
 import re
@@ -26,6 +30,10 @@ from tests.docs.blocks import COMMANDS, PROGRAMS, Block, blocks_of
 
 PATIENCE_S = 600
 """How long one command may take on a busy machine."""
+HERE = ("schedule", "compare", "verify", "show", "place", "export")
+"""Verbs that start no processes."""
+SHELL = frozenset("|&;<>$`*?!~{}")
+"""Characters that mean something to bash."""
 DOCTEST = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NUMBER = r"\d[\d.,]*(?: ?(?:[nµm]?s|[kMGT]?B(?:/s)?)\b)?"
 """A figure with its unit, if that depends on its size."""
@@ -172,6 +180,37 @@ def pattern(expected: str) -> str:
 
 def output_of(script: str) -> str:
     """What a script prints on standard output; it ends at its first command that fails."""
+    ours = own_commands(script)
+    return "".join(map(answer_of, ours)) if ours else output_of_bash(script)
+
+
+def own_commands(script: str) -> list[list[str]]:
+    """The arguments of each command, if all are ones that can run in this process."""
+    lines = script.replace("\\\n", " ").splitlines()
+    commands = [words for line in lines if (words := shlex.split(line, comments=True))]
+    can = all(
+        words[0] == "gradweave" and words[1] in HERE and SHELL.isdisjoint("".join(words))
+        for words in commands
+    )
+    return [words[1:] for words in commands] if can else []
+
+
+def answer_of(arguments: list[str]) -> str:
+    from gradweave.cli.main import main as gradweave
+
+    output, errors, status = io.StringIO(), io.StringIO(), None
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        try:
+            gradweave(arguments)
+        except SystemExit as ended:
+            status = ended.code
+    if status != 0:
+        told = f"{output.getvalue()[-4000:]}{errors.getvalue()[-4000:]}"
+        raise Failed(f"gradweave {shlex.join(arguments)}\nended with {status}\n{told}")
+    return output.getvalue()
+
+
+def output_of_bash(script: str) -> str:
     process = subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", script],
         stdin=subprocess.DEVNULL,
