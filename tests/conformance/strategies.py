@@ -40,6 +40,9 @@ class Strategy:
     """Whether it decides how many pieces there are and who roots them."""
     one_stage: bool = False
     """Whether an all-reduce may do without copies."""
+    up_to: int = 1000
+    """Servers of the largest networks on which every collective is tried, and more than once: on
+    larger ones, where a schedule takes it seconds, an all-reduce is."""
 
 
 NO_CYCLE_BOTH_WAYS = frozenset(
@@ -66,10 +69,13 @@ STRATEGIES: dict[str, Strategy] = {
     "timed": Strategy(lambda _: Timed(restarts=2)),
     "timed, of a size": Strategy(lambda _: Timed(gradient_bytes=1e6, restarts=2, routes=1)),
     "packed, overlapping": Strategy(
-        lambda _: Packed(pieces=24), transfers_in_stage=None, own_pieces=True
+        lambda _: Packed(pieces=24), transfers_in_stage=None, own_pieces=True, up_to=25
     ),
     "packed, of a size, overlapping": Strategy(
-        lambda _: Packed(gradient_bytes=1e6, pieces=24), transfers_in_stage=None, own_pieces=True
+        lambda _: Packed(gradient_bytes=1e6, pieces=24),
+        transfers_in_stage=None,
+        own_pieces=True,
+        up_to=25,
     ),
     "merged": Strategy(lambda _: Merged()),
     "merged, random": Strategy(lambda _: Merged("random", tries=1, swap_passes=0)),

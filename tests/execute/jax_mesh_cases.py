@@ -25,9 +25,9 @@ from gradweave.execute import jax_mesh, play
 from gradweave.execute.jax_mesh import AXIS
 from gradweave.execute.reference import meaningful
 from gradweave.schedule import Collective, Schedule
-from tests.conformance.networks import TABLE_2, network
-from tests.conformance.strategies import STRATEGIES
-from tests.execute.cases import IN_SHARES, in_shares
+from tests.conformance.networks import TABLE_2
+from tests.execute.cases import IN_SHARES
+from tests.execute.launch import made
 
 DEVICES, ON_NETWORKS = 12, 42
 """The most that any case takes: a mesh of two axes, and the largest network's servers."""
@@ -63,15 +63,6 @@ def case(group: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
         return function
 
     return put
-
-
-@functools.cache
-def made(name: str, strategy: str, collective: Collective = "all_reduce") -> Schedule:
-    if strategy.endswith(IN_SHARES):
-        return in_shares(made(name, strategy.removesuffix(IN_SHARES), collective))
-    topology = network(name)
-    scheduler = STRATEGIES[strategy].make(topology)
-    return scheduler.schedule(topology, collective=collective, seed=0)
 
 
 def contributions(servers: int, size: int, dtype: str, seed: int = 0) -> np.ndarray:

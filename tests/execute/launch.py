@@ -6,7 +6,6 @@ in NumPy and compares. Nothing that the processes compute is taken for granted.
 """
 
 import dataclasses
-import functools
 import itertools
 import json
 import os
@@ -23,7 +22,7 @@ import gradweave as gw
 from gradweave.execute import play
 from gradweave.schedule import COLLECTIVES, Collective, Schedule
 from gradweave.schedulers import Ring
-from tests.conformance.networks import network
+from tests.conformance import made as conformance
 from tests.conformance.strategies import STRATEGIES
 from tests.execute.cases import (
     IN_SHARES,
@@ -129,12 +128,10 @@ Schedules = dict[tuple[str, str], Schedule]
 """By strategy and collective."""
 
 
-@functools.cache
 def made(name: str, strategy: str, collective: Collective = "all_reduce") -> Schedule:
     if strategy.endswith(IN_SHARES):
-        return in_shares(made(name, strategy.removesuffix(IN_SHARES), collective))
-    topology = network(name)
-    return STRATEGIES[strategy].make(topology).schedule(topology, collective=collective, seed=0)
+        return in_shares(conformance.made(name, strategy.removesuffix(IN_SHARES), collective))
+    return conformance.made(name, strategy, collective)
 
 
 def write_job(folder: Path, name: str, wanted: Iterable[Case]) -> Schedules:

@@ -1,6 +1,5 @@
 """What schedules become before they meet devices: matchings, steps, rows, programs, refusals."""
 
-import functools
 import time
 from typing import Any
 
@@ -22,8 +21,8 @@ from gradweave.execute.jax_mesh.steps import IDLE, MOST_UNROLLED, OP, SEND, TAKE
 from gradweave.execute.matchings import matchings
 from gradweave.execute.reduction import combine
 from gradweave.schedule import COPY, Schedule
+from tests.conformance.made import made
 from tests.conformance.networks import NETWORKS, network
-from tests.conformance.strategies import STRATEGIES
 
 QUICK = (
     "grown",
@@ -38,12 +37,6 @@ QUICK = (
     "parameter server",
     "central",
 )
-
-
-@functools.cache
-def made(name: str, strategy: str) -> Schedule:
-    topology = network(name)
-    return STRATEGIES[strategy].make(topology).schedule(topology, seed=0)
 
 
 def degree(source: np.ndarray, target: np.ndarray) -> int:

@@ -7,7 +7,6 @@ backends repeat it with processes where two cores can bear them.
 
 import collections
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -34,6 +33,7 @@ from gradweave.schedulers import (
 )
 from gradweave.schedulers.spec import from_spec
 from gradweave.topology import Topology
+from tests.conformance.made import made
 from tests.conformance.networks import NETWORKS, TABLE_2, network, relabelled
 from tests.conformance.strategies import STRATEGIES
 from tests.execute.adversary import (
@@ -75,12 +75,6 @@ random_schedules = st.builds(
     st.sampled_from(COLLECTIVES),
     st.integers(0, 9),
 )
-
-
-@functools.cache
-def made(name: str, strategy: str, collective: str = "all_reduce") -> Schedule:
-    topology = network(name)
-    return STRATEGIES[strategy].make(topology).schedule(topology, collective=collective, seed=0)
 
 
 def by_hand(

@@ -8,7 +8,6 @@ import gradweave as gw
 from gradweave.schedule import COPY, REDUCE, Schedule
 from gradweave.topology import Topology
 from tests.conformance.networks import network, relabelled
-from tests.conformance.strategies import STRATEGIES
 
 CASES = (
     ("complete:2", "recursive doubling", "all_reduce"),
@@ -44,12 +43,6 @@ def laid_out(made: Schedule) -> bool:
     """Whether GPU executors have buffers for it: roots of equally many pieces."""
     count = np.bincount(made.topology.rank[made.root], minlength=made.topology.num_servers)
     return made.collective == "all_reduce" or bool((count == count[0]).all())
-
-
-@functools.cache
-def schedule(name: str, strategy: str, collective: str) -> Schedule:
-    topology = network(name)
-    return STRATEGIES[strategy].make(topology).schedule(topology, collective=collective, seed=0)
 
 
 @functools.cache

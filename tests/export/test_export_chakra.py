@@ -8,8 +8,9 @@ import gradweave as gw
 from gradweave.errors import FileError, InvalidScheduleError, OptionError, ScheduleError
 from gradweave.export import chakra, save_chakra_et, to_chakra_et
 from gradweave.schedule import COLLECTIVES, Schedule
+from tests.conformance.made import made as schedule
 from tests.conformance.networks import network
-from tests.export.cases import BY_HAND, CASES, on_other_numbers, schedule, twice
+from tests.export.cases import BY_HAND, CASES, on_other_numbers, twice
 from tests.export.chakra_interpreter import COMPUTE, RECEIVE, SEND, Trace, read, run, unordered
 from tests.export.contributions import WrongCountError
 from tests.export.interleaving import DeadlockError

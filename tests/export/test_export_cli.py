@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from gradweave.cli.verbs.export import export
 from gradweave.errors import FileError, OptionError, ScheduleError
 from gradweave.export import to_chakra_et, to_msccl_xml, to_mscclpp_json
-from tests.export.cases import schedule
+from tests.conformance.made import made as schedule
 
 
 @pytest.fixture

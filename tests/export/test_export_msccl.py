@@ -11,6 +11,7 @@ import gradweave as gw
 from gradweave.errors import FileError, InvalidScheduleError, OptionError, ScheduleError
 from gradweave.export import msccl, save_msccl_xml, to_msccl_xml
 from gradweave.schedule import COLLECTIVES, Schedule
+from tests.conformance.made import made as schedule
 from tests.conformance.networks import network
 from tests.export.cases import (
     BY_HAND,
@@ -19,7 +20,6 @@ from tests.export.cases import (
     laid_out,
     on_other_numbers,
     permuted,
-    schedule,
     twice,
 )
 from tests.export.contributions import WrongCountError

@@ -11,6 +11,7 @@ import gradweave as gw
 from gradweave.errors import FileError, InvalidScheduleError, OptionError, ScheduleError
 from gradweave.export import save_mscclpp_json, to_mscclpp_json
 from gradweave.schedule import COLLECTIVES, COPY, REDUCE, Schedule
+from tests.conformance.made import made as schedule
 from tests.conformance.networks import network
 from tests.export.cases import (
     BY_HAND,
@@ -18,7 +19,6 @@ from tests.export.cases import (
     ONE_EACH,
     laid_out,
     on_other_numbers,
-    schedule,
     twice,
     useless_copy,
 )
