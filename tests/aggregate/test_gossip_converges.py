@@ -111,7 +111,7 @@ def test_what_is_not_finite_is_left_out_and_counted(method):
 def test_where_all_gradients_are_nan_so_is_their_mean():
     method = aggregate.ring()
     state = jax.vmap(method.init)(jnp.zeros((N, 3)))
-    update = jax.vmap(method.update, axis_name="server")
+    update = jax.jit(jax.vmap(method.update, axis_name="server"))
     mean, state = update(jnp.full((N, 3), jnp.nan), state)
     assert jnp.isnan(mean).all() and aggregate.not_finite(state).tolist() == [1] * N
 
@@ -120,7 +120,8 @@ def test_nobody_may_skip_the_messages_that_others_wait_for():
     def updated(optimizer: optax.GradientTransformation) -> jax.Array:
         params = jnp.zeros((N, SIZE))
         state = jax.vmap(optimizer.init)(params)
-        return jax.vmap(optimizer.update, axis_name="server")(params + 1, state, params)[0]
+        update = jax.jit(jax.vmap(optimizer.update, axis_name="server"))
+        return update(params + 1, state, params)[0]
 
     for method in (METHODS["d_psgd"], EXACT["mean"]):
         with pytest.raises(OptionError, match="or put it around the optimizer inside"):
@@ -158,8 +159,12 @@ def test_the_limit_of_consensus_is_where_errors_stop_dying_out():
             updates, state = jax.vmap(method.update, axis_name="server")(params, state, params)
             return params + updates, state
 
-        start = jnp.asarray(AIMS), jax.vmap(method.init)(jnp.zeros((N, SIZE)))
-        params, _ = jax.jit(lambda x: jax.lax.fori_loop(0, 150, step, x))(start)
+        @jax.jit
+        def run():
+            start = jnp.asarray(AIMS), jax.vmap(method.init)(jnp.zeros((N, SIZE)))
+            return jax.lax.fori_loop(0, 150, step, start)
+
+        params, _ = run()
         return float(aggregate.disagreement(params) / aggregate.disagreement(AIMS))
 
     assert apart(limit) < 0.1
@@ -184,8 +189,8 @@ def test_the_wrapped_optimizer_is_given_extra_arguments():
     optimizer = optax.chain(aggregate.d_psgd(plateau, RING), optax.identity())
     params = jnp.zeros((N, SIZE))
     state = jax.vmap(optimizer.init)(params)
-    update = jax.vmap(
-        lambda g, s, x, value: optimizer.update(g, s, x, value=value), axis_name="server"
+    update = jax.jit(
+        jax.vmap(lambda g, s, x, value: optimizer.update(g, s, x, value=value), axis_name="server")
     )
     sizes = []
     for _ in range(5):  # the same loss each time: a plateau

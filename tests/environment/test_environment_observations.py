@@ -108,7 +108,8 @@ def test_observations_are_what_their_definitions_say(name: str, setting: str):
     tried = instance(name, setting)
     problem = without_limit(padded(tried))
     played = episodes(problem)
-    tree_seen, workload_seen = seen(SchedulingEnvironment(), problem, played.trees, played.workload)
+    observed_in = seen(SchedulingEnvironment(), problem, played.trees, played.workload)
+    tree_seen, workload_seen = jax.tree.map(np.asarray, observed_in)
     for episode in range(2):
         sight = Sight(tried, Replay(tried, Rewards()), played)
         for step in range(length(played, episode)):
@@ -117,7 +118,7 @@ def test_observations_are_what_their_definitions_say(name: str, setting: str):
                 (workload_seen, sight.workloads()),
             ):
                 for what, values in expected.items():
-                    got = np.asarray(getattr(observed, what)[step, episode])
+                    got = getattr(observed, what)[step, episode]
                     np.testing.assert_allclose(got, values, atol=1e-5, err_msg=f"{what}, {step}")
             sight.act(played.trees[step, episode], int(played.workload[step, episode]))
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 pytest.importorskip("jax")
 pytest.importorskip("equinox")
@@ -37,12 +38,16 @@ class Order(NamedTuple):
     hop: np.ndarray
     tree: np.ndarray
 
-    def along(self, axes: str, array: jax.Array) -> jax.Array:
-        """An array whose axes are servers, links, hops or trees, by their letters N, L, H, Q."""
+    def along(self, axes: str, array: ArrayLike) -> np.ndarray:
+        """An array whose axes are servers, links, hops or trees, by their letters N, L, H, Q.
+
+        By NumPy, where JAX would compile a program for each shape.
+        """
+        array = np.asarray(array)
         new = {"N": self.server, "L": self.link, "H": self.hop, "Q": self.tree}
         for axis, letter in enumerate(axes):
             if letter in new:
-                array = jnp.take(array, jnp.asarray(np.argsort(new[letter])), axis)
+                array = np.take(array, np.argsort(new[letter]), axis)
         return array
 
 
@@ -77,8 +82,9 @@ STATE_AXES = {
 }
 
 
-def renumbered(values: jax.Array, new: np.ndarray) -> jax.Array:
-    return jnp.where(values >= 0, jnp.asarray(new, values.dtype)[values], values)
+def renumbered(values: ArrayLike, new: np.ndarray) -> np.ndarray:
+    values = np.asarray(values)
+    return np.where(values >= 0, new.astype(values.dtype)[values], values)
 
 
 def problem_in(order: Order, its: Problem) -> Problem:
@@ -143,7 +149,7 @@ def test_another_numbering_numbers_the_same_scores_otherwise(case, seed):
 
     one, two = look(policy, its, state), look(policy, other, other_state)
 
-    def compare(axes: str, this: jax.Array, that: jax.Array, what: str) -> None:
+    def compare(axes: str, this: ArrayLike, that: jax.Array, what: str) -> None:
         np.testing.assert_allclose(order.along(axes, this), that, **CLOSE, err_msg=what)
 
     for part, fields in (

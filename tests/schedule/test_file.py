@@ -107,10 +107,10 @@ def seconds_of(do: Callable[[], object]) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_million_transfers_are_read_in_two_thirds_of_json_load(tmp_path, suffix):
-    schedule = Ring()._make(gw.topology.bcube(32, 1), "reduce_scatter", 0, None)
-    assert schedule.num_transfers > 1_000_000
-    path = tmp_path / f"million{suffix}"
+def test_many_transfers_are_read_in_two_thirds_of_json_load(tmp_path, suffix):
+    schedule = Ring()._make(gw.topology.bcube(23, 1), "reduce_scatter", 0, None)
+    assert schedule.num_transfers > 250_000
+    path = tmp_path / f"many{suffix}"
     save(schedule, path)
     opened = gzip.open if suffix.endswith(".gz") else open
 
