@@ -6,12 +6,15 @@ import fcntl
 import gc
 import os
 import platform
+import resource
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -44,11 +47,21 @@ with XLA's own choices."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets workers, and the processes that tests start, share the programs that JAX compiles."""
+    """Lets workers, and the processes that tests start, share programs that JAX compiles, and
+    schedules."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started in the background by a shell without job control. What tests start inherits that,
+        # and would not end, nor ever rest, where a test presses Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Else each of the hundreds of processes that tests start compiles the package's sources.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not hasattr(config, "workerinput"):
         folder = tempfile.mkdtemp(prefix="gradweave-compiled-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ |= COMPILED | {"JAX_COMPILATION_CACHE_DIR": folder}
+        made = tempfile.mkdtemp(prefix="gradweave-made-")
+        config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))
+        os.environ["GRADWEAVE_TESTS_MADE"] = made  # see tests/conformance/made.py
         os.environ["RAY_worker_niceness"] = "0"  # else other tests leave Ray's actors hardly a core
         os.environ["XLA_FLAGS"] = f"{QUICKLY} {os.environ.get('XLA_FLAGS', '')}".strip()
 
@@ -96,17 +109,47 @@ def many_processes_one_file_at_a_time(
         yield
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
+    """Tests alone are looked for here: doctests are in src, and to look for them takes a while."""
+    found = yield
+    return [one for one in found if type(one) is pytest.Module]
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what stays to the end: modules, and thousands of tests."""
+    gc.collect()
+    gc.freeze()
+
+
+GROWN = 2**29
+"""Bytes by which a worker may grow before it seeks memory that nobody uses: that takes a second."""
+_kept = 0
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Lets go of a file's compiled programs: a worker that held them all would need gigabytes.
 
     Files that share some read them again from the compilation cache.
     """
+    global _kept
     if "jax" in sys.modules and (nextitem is None or nextitem.path != item.path):
         sys.modules["jax"].clear_caches()
-        gc.collect()
-        with contextlib.suppress(AttributeError):  # glibc alone keeps what is free, and has this
-            ctypes.CDLL(None).malloc_trim(0)
+        if resident() > _kept + GROWN:
+            gc.collect()
+            with contextlib.suppress(AttributeError):  # glibc alone keeps what is free
+                ctypes.CDLL(None).malloc_trim(0)
+            _kept = resident()
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:  # not Linux: the most that it ever had
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return pages * resource.getpagesize()
 
 
 def pytest_report_header() -> str:
