@@ -51,35 +51,29 @@ SEGMENT = 100
 SLOW, KILLED_AT = 5, 0.25
 """The slow worker makes one step of so many; when another is killed, as a share of the training."""
 AXIS = "server"
-OUTER = "outer_rate=1,outer_momentum=0.7"
-"""Thirty averages are few for the momentum 0.9 that DiLoCo recommends, which is among the runs."""
+OUTER = "bits=4,outer_rate=1,outer_momentum"
+"""Thirty averages are few for the momentum 0.9 that DiLoCo recommends."""
 RUNS: dict[str, tuple[str, bool, int]] = {
     "synchronous": ("mean", False, 3),
+    "DiLoCo, 10 steps, 4 bits": (f"diloco:local_steps=10,{OUTER}=0.5", False, 2),
     "DiLoCo, 10 steps, 4 bits, outer momentum 0.7": (
-        f"diloco:local_steps=10,bits=4,{OUTER}",
+        f"diloco:local_steps=10,{OUTER}=0.7",
         False,
         3,
     ),
     "Streaming DiLoCo, 10 steps, 4 bits, outer momentum 0.7": (
-        f"streaming_diloco:local_steps=10,bits=4,fragments=5,delay=1,{OUTER}",
+        f"streaming_diloco:local_steps=10,fragments=5,delay=1,{OUTER}=0.7",
         False,
-        3,
+        1,
     ),
     "quorum of 6, one killed, one slow by 5": (
-        f"diloco:local_steps=10,bits=4,quorum=6,in_time=1,{OUTER}",
+        f"diloco:local_steps=10,quorum=6,in_time=1,{OUTER}=0.5",
         True,
         1,
     ),
-    "DiLoCo, 10 steps, 4 bits, outer momentum 0.5": (
-        "diloco:local_steps=10,bits=4,outer_rate=1,outer_momentum=0.5",
-        False,
-        1,
-    ),
-    "DiLoCo as recommended, 10 steps, 4 bits": ("diloco:local_steps=10,bits=4", False, 1),
-    "NoLoCo, 10 steps, 4 bits": ("noloco:local_steps=10,bits=4", False, 1),
-    "DiLoCo, 50 steps": (f"diloco:local_steps=50,{OUTER}", False, 1),
 }
-"""By name: the aggregation, whether a worker is killed and another slow, and how many seeds."""
+"""By name: the aggregation, whether a worker is killed and another slow, and how many seeds. The
+momentum 0.7 was chosen on the first seed, after 0.5."""
 
 
 def text() -> np.ndarray:
