@@ -146,7 +146,7 @@ def on_update(made):
             del once[who]
             os.kill((made.workers if who == "worker" else made.servers)[-1], signal.SIGKILL)
 
-of = config("ippo", "asynchronous:consistency=sync", 2, updates=9)
+of = config("qmix", "asynchronous:consistency=sync", 2, updates=9)
 folder = Path(sys.argv[1])
 trained = training.train(of, folder, checkpoint_minutes=1e-6, on_update=on_update)
 again = training.train(of, folder)
