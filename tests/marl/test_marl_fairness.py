@@ -167,7 +167,7 @@ def test_what_is_learned_from_is_what_acted(hierarchy: bool):
     )
     state = dataclasses.replace(state, parameters=others)
     _, part, _ = jax.jit(one._rollout)(state)
-    log_p, _ = jax.jit(one.hierarchy.along)(others, part.chosen, part.agent, part.seen)
+    log_p, _ = jax.jit(one.hierarchy.sub_policy_outputs)(others, part.chosen, part.agent, part.seen)
     taken = distributions.of_action(log_p, part.action)
     np.testing.assert_allclose(taken, part.log_probability, atol=1e-4)
     assert np.std(part.log_probability) > 0.1 and part.chosen.any() == hierarchy

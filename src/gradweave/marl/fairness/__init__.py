@@ -1,1 +1,1 @@
-"""Agents who share what there is: fair and efficient by a hierarchy, and what that is judged by."""
+"""Agents who share what there is: a hierarchy that learns to be fair, and measures of fairness."""

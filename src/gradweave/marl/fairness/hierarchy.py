@@ -116,7 +116,7 @@ class Hierarchy:
         own = jnp.take_along_axis(scores, chosen[None, ..., None], 0)[0]
         return distributions.log_probabilities(own, None)
 
-    def along(
+    def sub_policy_outputs(
         self,
         parameters: Parameters,
         chosen: Int[Array, " N"],
@@ -149,7 +149,7 @@ class Hierarchy:
         made = jax.vmap(one)(policy, placed(agent), placed(shown))
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[place], made)
 
-    def judged(
+    def controller_outputs(
         self, parameters: Parameters, agent: Int[Array, " N"], seen: Float[Array, "N S"]
     ) -> tuple[Float[Array, "N Z"], Float[Array, " N"]]:
         """`choices` and `choice_value`, of some agents each in a game of its own."""

@@ -3,7 +3,7 @@
 A choice lasts for T steps, and every roll-out is a whole number of choices. Each choice's steps are
 a trajectory of the sub-policy that was picked, and the choice itself is one step of the controller.
 The first sub-policy gets the environment's reward, the others the logarithm of the probability with
-which the controller would pick them where they have led; the controller gets the objective, by
+which the controller would pick them after the step; the controller gets the objective, by
 default the fair-efficient reward. Without a hierarchy one policy gets the objective in each step.
 
 Values are of (1 − γ) times the discounted sums, so that critics learn numbers of the rewards' size.
@@ -81,7 +81,7 @@ class Steps(eqx.Module):
     reward: Float[Array, "S T E A"]
     objective: Float[Array, "S T E A"]
     """What the controller gets, or the one policy."""
-    led: Float[Array, "S T E A F"]
+    seen_after: Float[Array, "S T E A F"]
     """What is seen after the step, before a new episode."""
     done: Array
     """[S, T, E]."""
@@ -266,7 +266,7 @@ class FENLearner:
             log_probability=distributions.of_action(log_p, action),
             reward=outcome.reward,
             objective=objective(self.settings, outcome.reward, utility, estimates.mean),
-            led=hierarchy.seen(last, estimates),
+            seen_after=hierarchy.seen(last, estimates),
             done=outcome.done,
             sent_bytes=estimates.sent_bytes,
             error=jnp.abs(estimates.mean - mean) / jnp.where(mean > 0, mean, jnp.inf),
@@ -287,8 +287,8 @@ class FENLearner:
             return jnp.moveaxis(x, 1, 3).reshape(-1, x.shape[1], *x.shape[4:])
 
         one, seen = chosen.reshape(-1), rows(played.seen)
-        both = jnp.concatenate([seen, rows(played.led)[:, -1:]], 1)
-        value = self.hierarchy.along(parameters, one, agent, both)[1]
+        both = jnp.concatenate([seen, rows(played.seen_after)[:, -1:]], 1)
+        value = self.hierarchy.sub_policy_outputs(parameters, one, agent, both)[1]
         reward = rows(self._rewards(parameters, chosen, played))
         settings = self.settings
         advantage = advantages(
@@ -316,7 +316,7 @@ class FENLearner:
         """[S, T, E, A] what each step's sub-policy gets for it."""
         if not self.settings.hierarchy:
             return played.objective
-        log_p = self.hierarchy.choices(parameters, played.led)
+        log_p = self.hierarchy.choices(parameters, played.seen_after)
         picked = jnp.broadcast_to(chosen[:, None], played.reward.shape)
         told = jnp.maximum(distributions.of_action(log_p, picked), LEAST_INFORMATION)
         return jnp.where(picked == 0, played.reward, self.settings.information * told)
@@ -330,7 +330,7 @@ class FENLearner:
         of_end = settings.objective in OF_UTILITIES
         earned = played.objective[:, -1] if of_end else played.objective.mean(1)
         value = self.hierarchy.choice_value(parameters, played.seen[:, 0])
-        after = self.hierarchy.choice_value(parameters, played.led[:, -1])
+        after = self.hierarchy.choice_value(parameters, played.seen_after[:, -1])
         done = jnp.broadcast_to(played.done.any(1)[..., None], earned.shape)
         discount = settings.choice_discount
         own = advantages(
@@ -361,7 +361,9 @@ class FENLearner:
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
         """The clipped objectives, the critics' errors and the entropies, of both levels."""
         settings = self.settings
-        log_p, value = self.hierarchy.along(parameters, part.chosen, part.agent, part.seen)
+        log_p, value = self.hierarchy.sub_policy_outputs(
+            parameters, part.chosen, part.agent, part.seen
+        )
         change = distributions.of_action(log_p, part.action) - part.log_probability
         gain, error, entropy = self._terms(log_p, value, change, part.advantage, part.target)
         total = settings.value_coefficient * error - gain - settings.entropy_coefficient * entropy
@@ -376,7 +378,7 @@ class FENLearner:
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
         """The controller's part of the loss."""
         settings = self.settings
-        log_p, value = self.hierarchy.judged(parameters, part.agent, part.seen[:, 0])
+        log_p, value = self.hierarchy.controller_outputs(parameters, part.agent, part.seen[:, 0])
         change = distributions.of_action(log_p, part.chosen) - part.choice_log_probability
         advantage, target = part.choice_advantage, part.choice_target
         gain, error, entropy = self._terms(log_p, value, change, advantage, target)
