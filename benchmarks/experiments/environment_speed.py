@@ -3,15 +3,12 @@
     python benchmarks/experiments/environment_speed.py
 
 Six networks of Table 2, fixed and grown trees; workloads are drawn uniformly from the available
-ones, with all trees selected unless stated otherwise. Plain Python plays one episode at a time, in
-two variants that represent the mask of available workloads differently
-(benchmarks/peers/plain_environment.py); the faster one counts. JAX plays
-
-- `rollouts`: `gradweave.environment.rollouts`, written for this policy, with 1, 64 and 1,024
-  environments in parallel, on an accelerator with 8,192 too;
-- `rounds`: the functions that learning is built on, `select`, `draw`, `send` and `end_round`, with
-  rounds as an outer loop and sends as an inner one, on 1,024 environments;
-- `step`: `SchedulingEnvironment.step`, for the turn of either agent, on 1,024 environments.
+ones, with all trees selected. Plain Python plays one episode at a time, in two variants that
+represent the mask of available workloads differently (benchmarks/peers/plain_environment.py); the
+faster one counts. JAX plays `SchedulingEnvironment.step`, for the turn of either agent, under
+`vmap`, with 1,024 environments in parallel, on an accelerator with 8,192 too; each goes on with its
+next episode by itself, so that they stand in different rounds and at different turns, as they do
+after the first episode, which is not timed.
 
 Plain Python computes the mask at each step, since an environment has to return it. JAX keeps the
 counts of available workloads on each hop, which suffice for the draw; an unused mask is not
@@ -47,27 +44,23 @@ from record import RESULTS, record
 import gradweave as gw
 from gradweave.environment import Instance, Problem, SchedulingEnvironment, State, rounds
 from gradweave.environment import state as states
-from gradweave.environment.flow_tree_selection import select
 from gradweave.environment.random_policy import draw, hashed
-from gradweave.environment.rollouts import Rollouts
-from gradweave.environment.state import any_available, end_round
-from gradweave.environment.workload_scheduling import send
 from gradweave.report import TABLE_2
 
 NETWORKS = ("B3", "B5", "D4", "D6", "J10", "J20")
 SEED = 0
-REPEATS = 5
+REPEATS = 3
 PLAIN_S = 0.2
 """Seconds that plain Python plays per turn, in each variant."""
+LAST = -1
+"""Axis of the environments in states: their tables are quick to go through so."""
 ON_ACCELERATOR = jax.default_backend() != "cpu"
-ENVIRONMENTS = (1, 64, 1024, 8192) if ON_ACCELERATOR else (1, 64, 1024)
 MANY = 1024
-EPISODES = {1: 64, 64: 8, 1024: 2, 8192: 2}
-"""Episodes of each environment per call."""
+ENVIRONMENTS = (MANY, 8192) if ON_ACCELERATOR else (MANY,)
 SHARE = 0.5
-"""Probability of selecting a tree, where selection is random."""
-ROUNDS, STEPS = 4, 24
-"""Rounds and steps per call, from the first."""
+"""Probability of selecting a tree in the replay of the second variant."""
+STEPS = 512
+"""Steps per call."""
 FORMS = {"sets": PlainEnvironment, "numpy": NumpyEnvironment}
 clock = time.perf_counter if ON_ACCELERATOR else time.process_time
 
@@ -96,7 +89,7 @@ def agree(instance: Instance, plain: PlainEnvironment, share: float) -> None:
     plain.random_episode(random.Random(SEED), share, episode)
     problem = Problem.of(instance)
     # Padded with selections after the end, so that few lengths are compiled.
-    padding = -len(episode) % 512
+    padding = -len(episode) % 2048
     trees = np.array([step.trees for step in episode] + [[False] * plain.pieces] * padding)
     workloads = np.array([step.workload for step in episode] + [-1] * padding)
     outputs = replayed(problem, jnp.asarray(trees), jnp.asarray(workloads))
@@ -113,15 +106,12 @@ def agree(instance: Instance, plain: PlainEnvironment, share: float) -> None:
     assert all(np.flatnonzero(mask[i]).tolist() == episode[i].available for i in steps)
 
 
-def plain_seconds(plain: PlainEnvironment, rng: random.Random) -> tuple[float, float]:
-    """Seconds per decision and per round."""
-    steps = num_rounds = 0
-    begin = time.process_time()
+def plain_seconds(plain: PlainEnvironment, rng: random.Random) -> float:
+    """Seconds per decision."""
+    steps, begin = 0, time.process_time()
     while time.process_time() - begin < PLAIN_S:
         steps += plain.random_episode(rng)
-        num_rounds += plain.round
-    seconds = time.process_time() - begin
-    return seconds / steps, seconds / num_rounds
+    return (time.process_time() - begin) / steps
 
 
 def drawn(problem: Problem, state: State, seed: jax.Array) -> tuple:
@@ -129,45 +119,36 @@ def drawn(problem: Problem, state: State, seed: jax.Array) -> tuple:
     return draw(problem, state, hashed(seed ^ hashed(state.sent.astype(jnp.uint32))))
 
 
-def by_rounds(problem: Problem, many: State, key: jax.Array) -> jax.Array:
-    """Plays the first `ROUNDS` rounds of many environments; returns the workloads sent."""
+def by_steps(problem: Problem, many: State, seeds: jax.Array) -> tuple[State, jax.Array]:
+    """Steps of many environments, with one episode after the other; and the workloads sent."""
+    environment = SchedulingEnvironment(auto_reset=True)
     everything = jnp.ones(problem.root.shape, bool)
 
-    def send_one(state: State, seed: jax.Array) -> State:
-        return send(problem, state, *drawn(problem, state, seed))
-
-    def play_round(many: State, seeds: jax.Array) -> tuple[State, None]:
-        many = jax.vmap(lambda state: select(problem, state, everything))(many)
-        many = jax.lax.while_loop(
-            lambda many: jax.vmap(any_available)(many).any(),
-            lambda many: jax.vmap(send_one)(many, seeds),
-            many,
-        )
-        return jax.vmap(lambda state: end_round(problem, state))(many), None
-
-    seeds = jax.random.bits(key, (ROUNDS, MANY), jnp.uint32)
-    last, _ = jax.lax.scan(play_round, many, seeds)
-    return many.pending.sum() - last.pending.sum()
-
-
-def by_steps(problem: Problem, many: State, key: jax.Array) -> jax.Array:
-    """Plays the first `STEPS` steps of many environments; returns the workloads sent."""
-    environment, everything = SchedulingEnvironment(), jnp.ones(problem.root.shape, bool)
-
-    def step(state: State, seed: jax.Array) -> State:
+    def step(state: State, seed: jax.Array) -> tuple[State, jax.Array]:
         hop, tree, _ = drawn(problem, state, seed)
         workload = hop * problem.root.shape[0] + tree
-        return environment.step(problem, state, everything, workload).state
+        made = environment.step(problem, state, everything, workload)
+        return made.state, made.workload_reward > 0
 
-    seeds = jax.random.bits(key, (STEPS, MANY), jnp.uint32)
-    last, _ = jax.lax.scan(lambda many, seeds: (jax.vmap(step)(many, seeds), None), many, seeds)
-    return many.pending.sum() - last.pending.sum()
+    def of_all(carry: tuple, number: jax.Array) -> tuple[tuple, None]:
+        many, sent = carry
+        many, more = jax.vmap(step, (LAST, 0), (LAST, 0))(many, seeds ^ hashed(number))
+        return (many, sent + more), None
+
+    sent = jnp.zeros(seeds.shape, jnp.int32)
+    numbers = jnp.arange(STEPS, dtype=jnp.uint32)
+    (many, sent), _ = jax.lax.scan(of_all, (many, sent), numbers)
+    return many, sent.sum()
 
 
-KEY = jax.random.key(SEED)
-BY_STATE = {"rounds": by_rounds, "step": by_steps}
-ROLLOUTS = [(f"rollouts {many}", many, 1.0) for many in ENVIRONMENTS]
-ROLLOUTS.append(("rollouts, random trees", MANY, SHARE))
+PLAYED: dict[str, tuple[Callable[..., Any], int]] = {
+    f"step {many}": (by_steps, many) for many in ENVIRONMENTS
+}
+"""What JAX plays, and how many environments."""
+
+
+def seeds_of(number: int, many: int) -> jax.Array:
+    return jax.random.bits(jax.random.fold_in(jax.random.key(SEED), number), (many,), jnp.uint32)
 
 
 def measure(label: str, spec: str, instance: Instance) -> dict[str, Any]:
@@ -176,35 +157,32 @@ def measure(label: str, spec: str, instance: Instance) -> dict[str, Any]:
     plain = {name: form(instance) for name, form in FORMS.items()}
     for form, share in zip(plain.values(), (1.0, SHARE), strict=True):
         agree(instance, form, share)
-    state = states.reset(problem)
-    first = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (MANY, *leaf.shape)), state)
-    lowered = {name: jax.jit(f).lower(problem, first, KEY) for name, f in BY_STATE.items()}
-    for name, many, share in ROLLOUTS:
-        lowered[name] = Rollouts(problem, many, episodes=EPISODES[many], share=share).play.lower(
-            KEY
+    programs, compile_s, now = {}, {}, {}
+    for name, (play, many) in PLAYED.items():
+        first = jax.tree.map(
+            lambda leaf, many=many: jnp.broadcast_to(leaf[..., None], (*leaf.shape, many)),
+            states.reset(problem),
         )
-    programs, compile_s = {}, {}
-    for name, program in lowered.items():
-        compile_s[name], programs[name] = timed(program.compile)
+        lowered = jax.jit(play).lower(problem, first, seeds_of(0, many))
+        compile_s[name], programs[name] = timed(lowered.compile)
+        now[name] = first
+        sent = 0
+        while sent < sends * many:  # episodes end, and the next ones begin
+            now[name], more = programs[name](problem, now[name], seeds_of(sent, many))
+            sent += int(more)
     rng = random.Random(SEED)
     decision_s: dict[str, list[float]] = {name: [] for name in (*FORMS, *programs)}
-    round_s: dict[str, list[float]] = {name: [] for name in (*FORMS, *(x for x, *_ in ROLLOUTS))}
-    for key in jax.random.split(KEY, REPEATS + 1):
+    for repeat in range(REPEATS + 1):
         for name, form in plain.items():
-            decision, a_round = plain_seconds(form, rng)
-            decision_s[name].append(decision)
-            round_s[name].append(a_round)
+            decision_s[name].append(plain_seconds(form, rng))
         for name, program in programs.items():
-            arguments = (problem, first, key) if name in BY_STATE else (key,)
-            seconds, output = timed(functools.partial(program, *arguments))
-            if name in BY_STATE:
-                decision_s[name].append(seconds / int(output))
-            else:
-                decision_s[name].append(seconds / (sends * output.rounds.size))
-                round_s[name].append(seconds / int(output.rounds.sum()))
+            seeds = seeds_of(2**31 + repeat, PLAYED[name][1])
+            seconds, (now[name], sent) = timed(
+                functools.partial(program, problem, now[name], seeds)
+            )
+            decision_s[name].append(seconds / int(sent))
     # The first of each warms up caches.
     decision = {name: statistics.median(s[1:]) for name, s in decision_s.items()}
-    a_round = {name: statistics.median(s[1:]) for name, s in round_s.items()}
     base = min(FORMS, key=lambda name: decision[name])
     return {
         "label": label,
@@ -212,86 +190,50 @@ def measure(label: str, spec: str, instance: Instance) -> dict[str, Any]:
         "trees": instance.trees,
         "collective": instance.collective,
         "decisions_an_episode": sends,
+        "state_bytes": state_bytes(instance),
         "plain_form": base,
         "plain_decision_us": {name: 1e6 * decision[name] for name in FORMS},
-        "plain_rounds_per_s": 1 / a_round[base],
         "decisions_per_s": {name: 1 / decision[name] for name in programs},
-        "rounds_per_s": {name: 1 / a_round[name] for name, *_ in ROLLOUTS},
         "compile_s": compile_s,
         "speedup": {name: decision[base] / decision[name] for name in programs},
     }
 
 
-def memory(instance: Instance) -> dict[str, Any]:
-    """Bytes of many environments: of their states, and the programs' total."""
-    problem, environment = Problem.of(instance), SchedulingEnvironment()
-
-    def total(compiled: Any) -> int:
-        needs = compiled.memory_analysis()
-        return int(
-            needs.argument_size_in_bytes
-            + needs.output_size_in_bytes
-            + needs.temp_size_in_bytes
-            - needs.alias_size_in_bytes
-        )
-
-    state = jax.eval_shape(environment.reset, problem)
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((MANY, *leaf.shape), leaf.dtype), state)
-    trees = jax.ShapeDtypeStruct((MANY, *problem.root.shape), bool)
-    workload = jax.ShapeDtypeStruct((MANY,), jnp.int32)
-    step = jax.jit(jax.vmap(environment.step, in_axes=(None, 0, 0, 0)), donate_argnums=1)
-    rollouts = Rollouts(problem, MANY, episodes=EPISODES[MANY]).play.lower(KEY)
-    return {
-        "trees": instance.trees,
-        "environments": MANY,
-        "state_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)),
-        "step_bytes": total(step.lower(problem, shapes, trees, workload).compile()),
-        "rollouts_bytes": total(rollouts.compile()),
-    }
+def state_bytes(instance: Instance) -> int:
+    """Bytes of an environment's state."""
+    state = jax.eval_shape(states.reset, Problem.of(instance))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
 def draw_figure(rows: list[dict[str, Any]]) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4.2), dpi=160, layout="constrained")
-    left, right = figure.subplots(1, 2)
-    colours = dict(zip(NETWORKS, ("#1b6ca8", "#0b3c5d", "#0b6e4f", "#063d2c", "#e09f3e", "#9e2a2b"),
-                       strict=True))  # fmt: skip
-    for row in rows:
-        grown = row["trees"] == "grown"
-        line = [row["decisions_per_s"][f"rollouts {many}"] for many in ENVIRONMENTS]
-        style = {
-            "color": colours[row["label"]],
-            "ls": "-" if grown else "--",
-            "marker": "o",
-            "ms": 4,
-        }
-        left.loglog(ENVIRONMENTS, line, label=row["label"] if grown else None, **style)
-    plain = [1e6 / row["plain_decision_us"][row["plain_form"]] for row in rows]
-    left.axhspan(min(plain), max(plain), color="#8a8d91", alpha=0.3, lw=0)
-    left.text(1, max(plain) * 1.15, "plain Python, one environment", fontsize=8, color="#555555")
-    left.set_xticks(ENVIRONMENTS, [f"{many:,}" for many in ENVIRONMENTS])
-    left.set_xticks([], minor=True)
-    left.set_xlabel("environments in parallel")
-    left.set_ylabel("workload decisions per second")
-    left.legend(frameon=False, fontsize=8, title="grown –, fixed - -", title_fontsize=8)
+    figure = Figure(figsize=(6, 4.2), dpi=160, layout="constrained")
+    axes = figure.subplots()
     for offset, trees in ((-0.2, "fixed"), (0.2, "grown")):
-        of = {
-            row["label"]: row["speedup"][f"rollouts {MANY}"]
-            for row in rows
-            if row["trees"] == trees
-        }
-        places = [place + offset for place in range(len(NETWORKS))]
-        bars = right.bar(places, [of[label] for label in NETWORKS], 0.38, label=f"{trees} trees",
-                         color={"fixed": "#8fb8de", "grown": "#1b6ca8"}[trees])  # fmt: skip
-        right.bar_label(bars, fmt="%.0f", fontsize=7)
-    right.axhline(100, color="#c8553d", lw=1, ls="--")
-    right.set_xticks(range(len(NETWORKS)), NETWORKS)
-    right.set_ylabel(f"times plain Python, {MANY:,} environments")
-    right.legend(frameon=False, fontsize=8)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
+        of = {row["label"]: row["speedup"][f"step {MANY}"] for row in rows if row["trees"] == trees}
+        places = [place + offset for place in range(len(of))]
+        bars = axes.bar(places, list(of.values()), 0.38, label=f"{trees} trees",
+                        color={"fixed": "#8fb8de", "grown": "#1b6ca8"}[trees])  # fmt: skip
+        axes.bar_label(bars, fmt="%.0f", fontsize=7)
+    axes.axhline(50, color="#c8553d", lw=1, ls="--")
+    axes.set_xticks(range(len(of)), list(of))
+    axes.set_ylabel(f"times plain Python, {MANY:,} environments")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(RESULTS / "environment_speed.png")
+
+
+def save(rows: list[dict[str, Any]]) -> None:
+    """Writes what was measured so far."""
+    record(
+        "environment_speed",
+        libraries=("jax", "jaxlib"),
+        backend=jax.default_backend(),
+        seeds=[SEED],
+        repeats=REPEATS,
+        rows=rows,
+    )
 
 
 def main() -> None:
@@ -305,17 +247,7 @@ def main() -> None:
             rows.append(measure(label, cases[label].spec, instance))
             shown = ", ".join(f"{name}: ×{x:.3g}" for name, x in rows[-1]["speedup"].items())
             print(f"{time.perf_counter() - begin:4.0f} s  {label} {trees}  {shown}", flush=True)
-    b5 = gw.topology.from_spec(cases["B5"].spec)
-    record(
-        "environment_speed",
-        libraries=("jax", "jaxlib"),
-        backend=jax.default_backend(),
-        seeds=[SEED],
-        repeats=REPEATS,
-        share=SHARE,
-        memory=[memory(Instance(b5, cases["B5"].stages, trees)) for trees in ("fixed", "grown")],
-        rows=rows,
-    )
+            save(rows)
     draw_figure(rows)
 
 

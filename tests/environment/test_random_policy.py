@@ -1,7 +1,6 @@
-"""Random workloads are uniform, and rollouts on packed states play the environment's own rules."""
+"""Random workloads are uniform; environments side by side play as each does alone."""
 
 import functools
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,38 +11,14 @@ pytest.importorskip("equinox")
 import jax
 import jax.numpy as jnp
 
-from gradweave.environment import Problem, SchedulingEnvironment, Size, State
+from gradweave.environment import Problem, SchedulingEnvironment, State
 from gradweave.environment import state as states
-from gradweave.environment.flow_tree_selection import is_turn, select
+from gradweave.environment.flow_tree_selection import at_once, select
 from gradweave.environment.random_policy import draw, hashed, scaled
-from gradweave.environment.rollouts import Episodes, Rollouts
 from gradweave.environment.workload_scheduling import schedule
-from gradweave.errors import OptionError
-from gradweave.verify import verify
 from tests.environment.networks import instance
 
 QUICK = pytest.mark.usefixtures("quick_compilation")
-
-COMMON = Size(servers=10, trees=20, hops=112, links=61, route=4)
-"""Holds all networks that are tried but DCell, so that one program replays them."""
-
-TRIED = (
-    ("bcube:n=3,k=1", "fixed all_reduce"),
-    ("bcube:n=3,k=1", "grown all_reduce"),
-    ("dcell:n=6,k=1", "fixed reduce_scatter"),  # 42 trees take two words
-    ("dcell:n=6,k=1", "grown reduce_scatter"),
-    ("jellyfish:reference=J10", "fixed all_reduce"),  # routes of four links
-    ("jellyfish:reference=J10", "grown all_gather"),
-    ("irregular", "fixed all_reduce"),  # capacities above 1
-    ("lopsided", "grown all_reduce"),
-    ("complete:2", "grown all_reduce"),
-)
-
-
-@functools.cache
-def played(name: str, setting: str, share: float = 1.0) -> Episodes:
-    problem = Problem.of(instance(name, setting))
-    return Rollouts(problem, 64, share=share, schedules=True)(jax.random.key(0))
 
 
 def spread(counts: np.ndarray) -> float:
@@ -106,152 +81,50 @@ def test_hashes_of_counters_look_random():
     assert abs(spread(np.bincount(following, minlength=256))) < 5
 
 
-@jax.jit
-def _replayed(problem: Problem, workloads: jax.Array) -> tuple[State, jax.Array, jax.Array]:
-    """The environment after workloads, with its round and whether each one was available.
+@functools.partial(jax.jit, static_argnums=2)
+def _played(problem: Problem, seeds: jax.Array, steps: int) -> tuple[State, jax.Array]:
+    """Environments side by side under random policies, and how many of each one's steps counted."""
+    environment = SchedulingEnvironment(auto_reset=True)
 
-    Nothing is sent where a workload is below 0.
-    """
-    environment = SchedulingEnvironment()
-    everything = jnp.ones(problem.root.shape, bool)
+    def step(state: State, seed: jax.Array, number: jax.Array) -> tuple[State, jax.Array]:
+        bits = hashed(seed ^ hashed(number))
+        trees = jax.random.bernoulli(jax.random.key(bits), 0.6, problem.root.shape)
+        hop, tree, _ = draw(problem, state, bits)
+        made = environment.step(problem, state, trees, hop * len(problem.root) + tree)
+        return made.state, made.workload_reward > 0
 
-    def send(before: State, workload: jax.Array) -> tuple[State, tuple[jax.Array, jax.Array]]:
-        # Whoever's turn it is: a round begins with a step of flow-tree selection.
-        begun = environment.step(problem, before, everything, workload).state
-        state = states.where(is_turn(before), begun, before)
-        available = environment.workload_mask(problem, state)[workload]
-        after = environment.step(problem, state, everything, workload).state
-        return states.where(workload < 0, before, after), (state.round, available)
+    def of_all(states: State, number: jax.Array) -> tuple[State, jax.Array]:
+        return jax.vmap(step, in_axes=(0, 0, None))(states, seeds, number)
 
-    state, (when, available) = jax.lax.scan(send, environment.reset(problem), workloads)
-    return state, when, available
-
-
-@QUICK
-@pytest.mark.parametrize(("name", "setting"), TRIED)
-def test_rollouts_replay_in_the_environment(name: str, setting: str):
-    tried, episodes = instance(name, setting), played(name, setting)
-    problem = Problem.of(tried, COMMON if tried.size.servers <= COMMON.servers else tried.size)
-    trees, transfers = len(problem.root), problem.pending.size
-    assert episodes.sent_round is not None
-    assert episodes.sent_hop is not None
-    for one in (0, int(episodes.rounds[0].argmin())):
-        sent = np.asarray(episodes.sent_round[one])
-        workload = np.asarray(episodes.sent_hop[one]) * trees + np.arange(sent.shape[1])
-        order = np.argsort(sent[sent >= 0], kind="stable")
-        count = len(order)
-        workloads = np.full(transfers, -1, np.int32)
-        workloads[:count] = workload[sent >= 0][order]
-        state, when, available = _replayed(problem, workloads)
-        assert np.asarray(available)[:count].all()
-        # A workload left that could be sent would not have let the environment's round end.
-        assert (np.asarray(when)[:count] == sent[sent >= 0][order]).all()
-        assert state.done
-        assert int(state.round) == int(episodes.rounds[0, one])
+    first = jax.vmap(lambda _: environment.reset(problem))(seeds)
+    last, sent = jax.lax.scan(of_all, first, jnp.arange(steps, dtype=jnp.uint32))
+    return last, sent.sum(0)
 
 
 @QUICK
-@pytest.mark.parametrize(
-    ("name", "setting", "share"),
-    [(*tried, 1.0) for tried in TRIED] + [(*tried, 0.4) for tried in TRIED[2:8:2]],
-)
-def test_rollouts_are_schedules(name: str, setting: str, share: float):
-    tried, episodes = instance(name, setting), played(name, setting, share)
-    assert episodes.sent_round is not None
-    assert episodes.sent_hop is not None
-    for one in range(4):
-        made = tried.schedule(episodes.sent_round[one], episodes.sent_hop[one])
-        verdict = verify(made)
-        assert verdict.valid, verdict.violation
-        assert int(np.max(episodes.sent_round[one])) + 1 == int(episodes.rounds[0, one])
-
-
-@functools.partial(jax.jit, static_argnums=3)
-def _stepped(problem: Problem, keys: jax.Array, share: jax.Array, steps: int) -> tuple:
-    """Rounds that episodes take, and whether they ended in so many steps."""
-    environment = SchedulingEnvironment()
-
-    def step(state: State, key: jax.Array) -> State:
-        trees_key, key = jax.random.split(key)
-        trees = jax.random.bernoulli(trees_key, share, problem.root.shape)
-        hop, tree, _ = draw(problem, state, jax.random.bits(key, (), jnp.uint32))
-        after = environment.step(problem, state, trees, hop * problem.root.shape[0] + tree).state
-        return states.where(state.done, state, after)
-
-    def steps_of_all(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
-        state, number = carry
-        now = jax.vmap(lambda key: jax.random.fold_in(key, number))(keys)
-        return jax.vmap(step)(state, now), number + 1
-
-    first = environment.reset(problem)
-    begun = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(keys), *jnp.shape(x))), first)
-    last, _ = jax.lax.while_loop(
-        lambda carry: ~carry[0].done.all() & (carry[1] < steps), steps_of_all, (begun, jnp.array(0))
-    )
-    return last.round, last.done
-
-
-FEW = Size(servers=6, trees=12, hops=32, links=24, route=3)
-"""Holds the networks on which rounds are counted."""
-KEYS = 4000
-
-
-@pytest.fixture(scope="module")
-def stepped() -> Callable[..., tuple]:
-    """One program for all cases; with XLA's optimisations, as it runs for long without them."""
-    problem = Problem.of(instance("irregular", "fixed all_reduce"), FEW)
-    keys = jax.random.split(jax.random.key(2), KEYS)
-    compiled = _stepped.lower(problem, keys, jnp.float32(1), 1000).compile()
-    return lambda problem, share: compiled(problem, keys, jnp.float32(share))
-
-
-@QUICK
-@pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize(
     ("name", "setting"),
-    [("bcube:n=2,k=1", "grown all_reduce"), ("irregular", "fixed all_reduce")],
+    [
+        ("dcell:n=6,k=1", "fixed reduce_scatter"),  # 42 trees take two words
+        ("jellyfish:reference=J10", "grown all_reduce"),  # routes of four links
+        ("irregular", "fixed all_reduce overlap"),  # capacities above 1
+    ],
 )
-def test_rollouts_take_as_many_rounds_as_the_environment(stepped, name, setting, share: float):
-    tried = instance(name, setting)
-    taken, done = (np.asarray(x) for x in stepped(Problem.of(tried, FEW), share))
-    assert done.all()
-    play = Rollouts(Problem.of(tried), KEYS // 4, episodes=4, share=share)
-    rolled = np.asarray(play(jax.random.key(3)).rounds)
-    most = max(taken.max(), rolled.max()) + 1
-    both = np.stack([np.bincount(x.reshape(-1), minlength=most) for x in (taken, rolled)])
-    both = both[:, both.sum(0) >= 20]
-    expected, freedom = both.sum(0) / 2, both.shape[1] - 1
-    differ = ((both - expected) ** 2 / expected).sum() - freedom
-    assert differ < 5 * (2 * max(freedom, 1)) ** 0.5
-
-
-@QUICK
-def test_rollouts_repeat_with_their_key_and_do_not_see_each_other():
-    problem = Problem.of(instance("bcube:n=2,k=1", "grown all_gather"))
-    play = Rollouts(problem, 16, episodes=3, schedules=True)
-    one, again, other = (play(jax.random.key(seed)) for seed in (4, 4, 5))
-    assert one.rounds.shape == (3, 16)
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), one, again))
-    assert (one.sent_hop != other.sent_hop).any()
-    assert len(np.unique(np.asarray(one.sent_hop), axis=0)) > 1
-
-
-@QUICK
-def test_padding_changes_nothing():
-    tried = instance("irregular", "fixed all_reduce")
-    size = tried.size
-    larger = type(size)(size.servers + 2, size.trees + 3, size.hops + 5, size.links + 4, size.route)
-    one, other = (
-        Rollouts(problem, 32)(jax.random.key(6)).rounds
-        for problem in (Problem.of(tried), Problem.of(tried, larger))
-    )
-    assert (one == other).all()
-
-
-def test_what_rollouts_do_not_do():
-    overlapping = Problem.of(instance("ring:5", "fixed all_reduce overlap"))
-    with pytest.raises(OptionError, match="overlap"):
-        Rollouts(overlapping)
-    for share in (0.0, 1.5):
-        with pytest.raises(OptionError, match="share"):
-            Rollouts(Problem.of(instance("ring:5")), share=share)
+def test_environments_side_by_side_play_as_each_does_alone(name: str, setting: str):
+    """More than select at once, at different places of their rounds; and batches of batches."""
+    problem, many, steps = Problem.of(instance(name, setting)), 100, 150
+    assert at_once(problem, many) < many
+    seeds = jax.random.bits(jax.random.key(0), (many,), jnp.uint32)
+    together, sent = _played(problem, seeds, steps)
+    assert len(np.unique(np.asarray(together.sent))) > 2
+    nested = jax.vmap(lambda seeds: _played(problem, seeds, steps))(seeds.reshape(4, -1))
+    nested = jax.tree.map(lambda leaf: leaf.reshape(many, *leaf.shape[2:]), nested)
+    alone = [_played(problem, seeds[which : which + 1], steps) for which in (0, many - 1)]
+    alone = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *alone)
+    assert (sent > steps // 2).all()
+    ends = np.array([0, many - 1])
+    for one, other in (
+        (jax.tree.map(lambda leaf: leaf[ends], (together, sent)), alone),
+        ((together, sent), nested),
+    ):
+        assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), one, other))

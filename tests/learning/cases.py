@@ -9,6 +9,7 @@ import numpy as np
 
 from gradweave.environment import Instance, Problem, Size, State
 from gradweave.environment import state as states
+from gradweave.environment.bits import packed
 from gradweave.schedulers.learned.policy import OngoingEpisode
 from tests.conformance.networks import network
 
@@ -46,32 +47,44 @@ def problem(case: str) -> Problem:
     return Problem.of(instance(case), size())
 
 
-@functools.cache
-def blank(case: str) -> State:
-    """The state at the start."""
-    return states.reset(problem(case))
-
-
 def padded(array: np.ndarray, like: jax.Array) -> jax.Array:
     whole = np.zeros(like.shape, like.dtype)
     whole[tuple(slice(0, length) for length in array.shape)] = array
     return jnp.asarray(whole)
 
 
-def state_of(play: OngoingEpisode, start: State) -> State:
+def state_of(play: OngoingEpisode, its: Problem) -> State:
     """The environment's state where an episode is.
 
     Args:
         play: the episode.
-        start: the environment's first state, padded as it is to be.
+        its: the environment's problem, padded as the state is to be.
     """
+    like = its.waiting
+    tables = {name: padded(np.asarray(getattr(play, name)), like) for name in TABLES}
+    start = {name: getattr(play, name) for name in ("round", "stage", "stage_start")}
+    return state_at(its, tables | start, padded(play.selected_before, its.by_sender))
+
+
+TABLES = ("waiting", "pending", "sent_round", "sent_hop")
+
+
+def state_at(its: Problem, values: dict, selected_before: jax.Array) -> State:
+    """The state at a round's start, from what was sent and what is waited for."""
+    waiting, pending = (jnp.asarray(values[name]) for name in ("waiting", "pending"))
+    pending = pending.astype(bool)
+    logged = values["sent_round"] << states.hop_bits(len(its.sender)) | values["sent_hop"]
+    can_send = packed(waiting == 0)
+    start = states.reset(its)
     return dataclasses.replace(
         start,
-        **{
-            name: padded(np.asarray(getattr(play, name)), getattr(start, name))
-            for name in (
-                *("round", "stage", "stage_start", "waiting", "pending"),
-                *("selected_before", "sent_round", "sent_hop"),
-            )
-        },
+        **{name: jnp.int32(values[name]) for name in ("round", "stage", "stage_start")},
+        unsent=packed(pending),
+        can_send=can_send,
+        complete=can_send,
+        received=jnp.where(waiting == 0, 0, its.waiting - waiting).astype(start.received.dtype),
+        chosen=packed(selected_before),
+        left=pending.sum(dtype=jnp.int32),
+        left_first=(pending & (its.stage == 0)).sum(dtype=jnp.int32),
+        log=jnp.where(pending | ~its.pending, states.NO_ENTRY, logged.astype(jnp.uint32)),
     )

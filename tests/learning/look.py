@@ -10,12 +10,12 @@ from jaxtyping import Array
 
 from gradweave.environment import Problem, State
 from gradweave.environment.flow_tree_selection import select
-from gradweave.environment.workload_scheduling import available, send
+from gradweave.environment.state import available
+from gradweave.environment.workload_scheduling import send
 from gradweave.learning import features
 from gradweave.learning.features import Graph, Loads, Round
 from gradweave.learning.networks import HierarchicalPolicy, Views, Weights
 from gradweave.learning.rollout import hop_scores, piece_scores
-from gradweave.schedulers.learned.policy_kernel import ROUNDING
 
 
 class Look(NamedTuple):
@@ -60,15 +60,6 @@ def look(policy: HierarchicalPolicy, problem: Problem, state: State) -> Look:
     )
 
 
-def exact_slack(seen: Round) -> Round:
-    """The features with a link's slack of 0 where it is so but for the order shares are summed in.
-
-    Whether there is any is a feature of its own, which the last bit would decide.
-    """
-    slack = jnp.where(jnp.abs(seen.link_slack) < ROUNDING, 0.0, seen.link_slack)
-    return eqx.tree_at(lambda round: round.link_slack, seen, slack)
-
-
 @eqx.filter_jit
 def scores(
     looked: Look, problem: Problem, state: State, hops: Array, trees: Array, count: Array
@@ -83,7 +74,7 @@ def scores(
         trees: of these.
         count: how many there are.
     """
-    graph, seen = Graph.of(problem), exact_slack(looked.features)
+    graph, seen = Graph.of(problem), looked.features
 
     def one(place: Array, carry: tuple[State, Loads]) -> tuple[State, Loads]:
         before, loads = carry

@@ -1,6 +1,7 @@
 """Nothing depends on how servers, links, hops and trees are numbered, nor on padding."""
 
 import dataclasses
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +17,12 @@ import jax.numpy as jnp
 
 from gradweave.environment import Problem, State
 from gradweave.environment import state as states
+from gradweave.environment.problem import Tables
 from gradweave.learning.features import Round
 from gradweave.learning.networks import Views, Weights, masked_log_softmax
 from gradweave.schedulers.learned.learned import read_weights
 from gradweave.schedulers.learned.policy import CompiledInstance, OngoingEpisode
-from tests.learning.cases import CASES, blank, instance, problem, size, state_of
+from tests.learning.cases import CASES, instance, problem, size, state_at, state_of
 from tests.learning.look import look, scores, select_trees, sendable, sent, some_policy
 
 CLOSE = {"rtol": 2e-4, "atol": 2e-5}
@@ -75,11 +77,6 @@ NUMBERS = {
     "then": "tree",
 } | dict.fromkeys(("sender_link", "receiver_link", "hop_links"), "link")
 """Fields whose values are themselves servers, links or trees."""
-STATE_AXES = {
-    **dict.fromkeys(("waiting", "pending", "arriving", "sent_round", "sent_hop"), "NQ"),
-    **dict.fromkeys(("selected", "selected_before"), "Q"),
-    **{"room": "L", "blocked": "H", "count": "H"},
-}
 
 
 def renumbered(values: ArrayLike, new: np.ndarray) -> np.ndarray:
@@ -91,22 +88,25 @@ def problem_in(order: Order, its: Problem) -> Problem:
     fields = {name: order.along(axes, getattr(its, name)) for name, axes in AXES.items()}
     for name, of in NUMBERS.items():
         fields[name] = renumbered(fields[name], getattr(order, of))
-    return Problem(**fields)
+    return Problem(**fields, tables=Tables.of(SimpleNamespace(**fields)))
 
 
-def state_in(order: Order, state: State) -> State:
-    fields = {name: order.along(axes, getattr(state, name)) for name, axes in STATE_AXES.items()}
+def state_in(order: Order, its: Problem, other: Problem, state: State) -> State:
+    fields = {name: getattr(state, name) for name in ("pending", "sent_round", "sent_hop")}
+    fields["waiting"] = states.waiting(its, state)
+    fields = {name: order.along("NQ", values) for name, values in fields.items()}
     fields["sent_hop"] = renumbered(fields["sent_hop"], order.hop)
-    return dataclasses.replace(state, **fields)
+    fields |= {name: getattr(state, name) for name in ("round", "stage", "stage_start")}
+    return state_at(other, fields, order.along("Q", state.selected_before))
 
 
-def middle(case: str, start: State) -> State:
+def middle(case: str, its: Problem) -> State:
     """The state after some rounds that the shipped policies played."""
     play, rng = OngoingEpisode(CompiledInstance.of(instance(case))), np.random.default_rng(0)
     for _ in range(ROUNDS):
         play.play_round(read_weights(), rng, 1.0, True)
     assert play.left
-    return state_of(play, start)
+    return state_of(play, its)
 
 
 def workloads_of(its: Problem, state: State) -> tuple[np.ndarray, np.ndarray, int]:
@@ -136,7 +136,8 @@ def test_every_number_is_compared():
         *((Round, OF_ROUND), (Views, OF_VIEWS), (Weights, OF_WEIGHTS)),
         (Problem, AXES),
     ):
-        assert {field.name for field in dataclasses.fields(kind)} == axes.keys()
+        given = {field.name for field in dataclasses.fields(kind)}
+        assert given - {"tables"} == axes.keys()
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -144,8 +145,9 @@ def test_every_number_is_compared():
 def test_another_numbering_numbers_the_same_scores_otherwise(case, seed):
     """Padding too is renumbered, and so stands among what is real."""
     policy, order, its = some_policy(), some_order(seed), problem(case)
-    state = middle(case, blank(case))
-    other, other_state = problem_in(order, its), state_in(order, state)
+    state = middle(case, its)
+    other = problem_in(order, its)
+    other_state = state_in(order, its, other, state)
 
     one, two = look(policy, its, state), look(policy, other, other_state)
 
@@ -187,7 +189,7 @@ def test_another_numbering_numbers_the_same_scores_otherwise(case, seed):
 def test_padding_changes_nothing(case):
     policy, its = some_policy(), problem(case)
     own = Problem.of(instance(case))
-    state, own_state = middle(case, blank(case)), middle(case, states.reset(own))
+    state, own_state = middle(case, its), middle(case, own)
     one, two = look(policy, own, own_state), look(policy, its, state)
 
     def compare(this: jax.Array, that: jax.Array, what: str) -> None:

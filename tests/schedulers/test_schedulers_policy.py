@@ -23,10 +23,9 @@ from gradweave.learning.features import Graph, Loads, Round, of_round
 from gradweave.learning.networks import HierarchicalPolicy, Weights
 from gradweave.learning.rollout import Decode, draw
 from gradweave.schedulers.learned import policy as without_jax
+from gradweave.schedulers.learned.feature_table import HOP_FEATURES, PIECE_FEATURES
 from gradweave.schedulers.learned.learned import read_weights
 from gradweave.schedulers.learned.policy import (
-    HOP_FEATURES,
-    PIECE_FEATURES,
     CompiledInstance,
     Features,
     OngoingEpisode,
@@ -35,8 +34,8 @@ from gradweave.schedulers.learned.policy import (
 )
 from gradweave.verify import verify
 from tests.conformance.networks import network
-from tests.learning.cases import CASES, blank, instance, padded, problem, size, state_of
-from tests.learning.look import exact_slack, look, some_policy
+from tests.learning.cases import CASES, instance, padded, problem, size, state_of
+from tests.learning.look import look, some_policy
 
 each = pytest.mark.parametrize("case", CASES)
 
@@ -85,11 +84,11 @@ def same_views(got: Views, wanted) -> None:
 def test_every_number_of_a_round_is_the_same(case):
     policy, weights = both()
     compiled, rng = CompiledInstance.of(instance(case)), np.random.default_rng(0)
-    play, start = OngoingEpisode(compiled), blank(case)
+    play = OngoingEpisode(compiled)
     compared = 0
     while play.left:
         features = play.features()
-        looked = look(policy, problem(case), state_of(play, start))
+        looked = look(policy, problem(case), state_of(play, problem(case)))
         same_features(features, looked.features)
         of_trees = play.encode(weights.of_trees, features)
         same_views(of_trees, looked.tree_views)
@@ -110,7 +109,7 @@ def test_every_number_of_a_round_is_the_same(case):
 def round_with_jax(problem: Problem, state: State, chosen: jax.Array, weights: Weights) -> State:
     """The round that the best actions on some trees make, each workload scored anew."""
     graph = Graph.of(problem)
-    features = exact_slack(of_round(problem, graph, state))
+    features = of_round(problem, graph, state)
 
     def one(carry: tuple) -> tuple:
         state, loads = carry
@@ -121,7 +120,7 @@ def round_with_jax(problem: Problem, state: State, chosen: jax.Array, weights: W
         return states.any_available(carry[0])
 
     start = select(problem, state, chosen), Loads.start(features)
-    return rollout.close(problem, jax.lax.while_loop(left, one, start)[0])
+    return rollout.close(jax.lax.while_loop(left, one, start)[0])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -132,11 +131,8 @@ def test_the_best_actions_are_the_same_round_after_round(case, seed):
 
     What features count for is drawn here for each place, so that no two scores are alike.
     """
-    compiled, rng, start = (
-        CompiledInstance.of(instance(case)),
-        np.random.default_rng(seed),
-        blank(case),
-    )
+    compiled, rng = CompiledInstance.of(instance(case)), np.random.default_rng(seed)
+    its = problem(case)
     play = OngoingEpisode(compiled)
     servers, trees = compiled.waiting.shape
     shapes = (
@@ -144,7 +140,7 @@ def test_the_best_actions_are_the_same_round_after_round(case, seed):
         (servers, PIECE_FEATURES),
         (servers, trees),
     )
-    whole = ((size().hops, HOP_FEATURES), (size().servers, PIECE_FEATURES), start.waiting.shape)
+    whole = ((size().hops, HOP_FEATURES), (size().servers, PIECE_FEATURES), its.waiting.shape)
     while play.left:
         candidates = play.features().candidates
         chosen = candidates & (rng.random(trees) < 0.7)
@@ -152,15 +148,13 @@ def test_the_best_actions_are_the_same_round_after_round(case, seed):
         drawn = tuple(rng.normal(size=shape).astype(np.float32) for shape in shapes)
         play.select = lambda *_, chosen=chosen: chosen
         play.scores = lambda *_, drawn=drawn: drawn
-        before = state_of(play, start)
+        before = state_of(play, its)
         filled = (padded(x, jnp.zeros(shape)) for x, shape in zip(drawn, whole, strict=True))
-        wanted = round_with_jax(
-            problem(case), before, padded(chosen, start.selected), Weights(*filled)
-        )
+        wanted = round_with_jax(its, before, padded(chosen, its.by_sender), Weights(*filled))
         assert play.play_round(both()[1], rng, NO_NOISE, True) > 0
         agrees("rounds", play.sent_round, wanted.sent_round)
         agrees("hops", play.sent_hop, wanted.sent_hop)
-        agrees("waiting", play.waiting, wanted.waiting)
+        agrees("waiting", play.waiting, states.waiting(its, wanted))
         assert play.round == wanted.round
         assert play.stage == wanted.stage or not compiled.barrier
 

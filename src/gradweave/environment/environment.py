@@ -8,9 +8,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gradweave.environment import flow_tree_selection, workload_scheduling
 from gradweave.environment import state as states
+from gradweave.environment.lanes import apart, lanes
 from gradweave.environment.problem import Problem
 from gradweave.environment.rewards import Rewards
-from gradweave.environment.state import State
+from gradweave.environment.state import WORKLOAD_SCHEDULING, State
 
 
 class Step(NamedTuple):
@@ -71,17 +72,30 @@ class SchedulingEnvironment:
             workload: action of workload scheduling: ``hop * Q + tree``. One that is not available
                 is not sent; where the turn is workload scheduling's, some workload always is.
         """
-        after = states.where(
-            flow_tree_selection.is_turn(state),
-            flow_tree_selection.select(problem, state, trees),
-            workload_scheduling.schedule(problem, state, workload),
-        )
+        # Weights may be arrays that depend on the problem's, which no inner function may hold.
+        shared = problem, dataclasses.astuple(self.rewards)
+        return lanes(self._step)(shared, state, trees, workload)
+
+    def _step(self, shared: tuple, state: State, trees: Array, workload: Array) -> Step:
+        """`step`, of many environments."""
+        problem, rewards = shared[0], Rewards(*shared[1])
+        asked = workload_scheduling.asked(problem, state, workload)
+        after = workload_scheduling.sent(problem, state, *asked)
+        # Who selects sent nothing: what it sees of its state is as before.
+        before = dataclasses.replace(state, count=after.count, used=after.used)
+        begun = flow_tree_selection.selected_some(problem, before, trees)
+        turn = jnp.full_like(state.turn, WORKLOAD_SCHEDULING)
+        after = dataclasses.replace(after, turn=turn, **begun)
+        over = apart(state.round, lambda count: ~states.any_available(count), after)
+        after = states.end_round(after, over)
         truncated = ~after.done & (after.round >= problem.limit)
         done = after.done | truncated
-        tree_reward = self.rewards.flow_tree_selection(problem, state, after)
-        workload_reward = self.rewards.workload_scheduling(problem, state, after)
+        tree_reward = rewards.flow_tree_selection(problem, state, after)
+        workload_reward = rewards.workload_scheduling(problem, state, after)
         if self.auto_reset:
-            after = states.where(done, states.reset(problem), after)
+            after = states.restarted(
+                problem, after, apart(state.round, jnp.logical_and, done, done)
+            )
         return Step(after, tree_reward, workload_reward, done, truncated)
 
     def tree_mask(self, problem: Problem, state: State) -> Bool[Array, " Q"]:

@@ -4,23 +4,24 @@ Source: section 4.2 of the paper.
 """
 
 import dataclasses
+import functools
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, UInt32
 
+from gradweave.environment.bits import WORD, nth_bit, packed, unpacked
+from gradweave.environment.lanes import apart, lanes
 from gradweave.environment.problem import Problem
 from gradweave.environment.state import (
-    FLOW_TREE_SELECTION,
     WORKLOAD_SCHEDULING,
     State,
     any_available,
     end_round,
     open_trees,
     ready,
-    ready_words,
-    where,
 )
 
 
@@ -43,9 +44,9 @@ def observe(problem: Problem, state: State) -> TreeObservation:
     """The observation of SPEC 7: sent, available, remaining, link pressure, last action."""
     total = jnp.maximum(problem.pending.sum(0), 1)
     remaining = state.pending.sum(0) / total
-    workloads = ready(problem, state, jnp.ones_like(state.selected))
+    workloads = unpacked(_ready(problem, state), problem.root.shape[0])
     # With grown trees several hops can carry the same transfer: count it once.
-    cells = jnp.zeros(state.pending.shape, bool)
+    cells = jnp.zeros(problem.pending.shape, bool)
     columns = jnp.arange(workloads.shape[1])
     key = jnp.where(problem.by_sender, problem.sender[:, None], problem.receiver[:, None])
     cells = cells.at[key, columns].max(workloads)
@@ -62,9 +63,12 @@ def observe(problem: Problem, state: State) -> TreeObservation:
 
 def mask(problem: Problem, state: State) -> Bool[Array, " Q"]:
     """Trees that it makes sense to select: with a workload that is ready."""
-    words = jnp.bitwise_or.reduce(ready_words(problem, state, jnp.ones_like(state.selected)))
-    trees = jnp.arange(state.selected.shape[0])
-    return (words[trees // 32] >> (trees % 32).astype(jnp.uint32)) & 1 == 1
+    return unpacked(jnp.bitwise_or.reduce(_ready(problem, state)), problem.root.shape[0])
+
+
+def _ready(problem: Problem, state: State) -> UInt32[Array, "H W"]:
+    """Workloads of any tree."""
+    return ready(problem, state, ~jnp.zeros_like(state.chosen))
 
 
 def select(problem: Problem, state: State, trees: Bool[Array, " Q"]) -> State:
@@ -77,21 +81,95 @@ def select(problem: Problem, state: State, trees: Bool[Array, " Q"]) -> State:
         state: at the turn of flow-tree selection.
         trees: multi-hot; padding and trees that are done or held back have no effect.
     """
-    trees = trees & open_trees(problem, state)
-    words = ready_words(problem, state, trees)
-    count = jax.lax.population_count(words).sum(1, dtype=jnp.int32)
-    chosen = dataclasses.replace(
+    return _select(problem, state, trees)
+
+
+@lanes
+def _select(problem: Problem, state: State, trees: Array) -> State:
+    """`select`, of many environments."""
+    after = dataclasses.replace(
         state,
-        selected=trees,
-        count=count,
-        turn=jnp.full((), WORKLOAD_SCHEDULING, jnp.int32),
+        turn=jnp.full_like(state.turn, WORKLOAD_SCHEDULING),
+        **apart(state.round, functools.partial(_begun, problem), state, trees),
     )
-    after = where(any_available(chosen), chosen, end_round(problem, chosen))
-    # Nothing was sent: a round that passes changes none of the tables. Saying so saves copies.
-    tables = ("waiting", "pending", "arriving", "sent_round", "sent_hop")
-    return dataclasses.replace(after, **{name: getattr(state, name) for name in tables})
+    return end_round(after, ~any_available(after))
+
+
+def _begun(problem: Problem, state: State, trees: Array) -> dict[str, Array]:
+    """The round's tables after a selection, of many environments."""
+    words = ready(problem, dataclasses.replace(state, can_send=state.complete), packed(trees, 0))
+    counts = [jax.lax.population_count(words[:, word]) for word in range(words.shape[1])]
+    kinds = {name: getattr(state, name).dtype for name in ("used", "count")}
+    return {
+        "can_send": state.complete,
+        "used": jnp.zeros((problem.capacity.shape[0], trees.shape[1]), kinds["used"]),
+        "chosen": packed(trees, 0) & open_trees(problem, state),
+        "chosen_before": state.chosen,
+        "count": functools.reduce(jnp.add, [each.astype(kinds["count"]) for each in counts]),
+    }
+
+
+def selected_some(problem: Problem, state: State, trees: Array) -> dict[str, Array]:
+    """The round's tables where those environments select whose turn it is: `select`, of some.
+
+    What a selection takes is looked at for these alone, few by few: most are within a round.
+
+    Args:
+        problem: the problem.
+        state: of many environments.
+        trees: [Q, B].
+    """
+    many, few = len(state.round), at_once(problem, len(state.round))
+
+    def of_few(carry: tuple[Array, dict[str, Array]]) -> tuple[Array, dict[str, Array]]:
+        begin, tables = carry
+        nth = begin + jnp.arange(few)
+        lane = jnp.where(nth < number, _nth(state.selecting, nth), many + nth)
+        there = jnp.minimum(lane, many - 1)
+        part = dataclasses.replace(state, **{n: _of(getattr(state, n), there) for n in SEEN})
+        begun = apart(nth, functools.partial(_begun, problem), part, _of(trees, there))
+        how: Any = {"mode": "drop", "unique_indices": True}
+        return begin + few, {
+            name: table.at[..., lane].set(begun[name], **how) for name, table in tables.items()
+        }
+
+    number, begin = state.selecting.sum(), jnp.zeros((), jnp.int32)
+    begun = begin, {name: getattr(state, name) for name in OF_ROUND}
+    return jax.lax.while_loop(lambda carry: carry[0] < number, of_few, begun)[1]
+
+
+SEEN = ("stage", "turn", "unsent", "complete", "chosen")
+"""What a selection looks at of a state."""
+OF_ROUND = ("can_send", "used", "chosen", "chosen_before", "count")
+"""The round's tables, which it writes."""
+
+
+def at_once(problem: Problem, many: int) -> int:
+    """How many of so many environments select together.
+
+    A round has about as many transfers as links have room for whole routes. Twice as many
+    environments are taken as then select in a step.
+    """
+    links, route = problem.capacity.shape[0], problem.hop_links.shape[1]
+    return min(many, -(-2 * many * route // links))
+
+
+def _of(array: Array, lane: Array) -> Array:
+    """[..., F] of some lanes."""
+    return array.at[..., lane].get(mode="promise_in_bounds")
+
+
+def _nth(can: Array, nth: Array) -> Array:
+    """[F] the n-th lanes of those that can."""
+    words = packed(can)
+    # Sums over a triangle: XLA on CPUs is slow at a running sum as such.
+    triangle = jnp.triu(jnp.ones((len(words),) * 2, jnp.uint32))
+    upto = (jax.lax.population_count(words)[:, None] * triangle).sum(0)
+    word = jnp.minimum((upto[:, None] <= nth).sum(0), len(words) - 1)
+    rest = nth.astype(jnp.uint32) - jnp.where(word > 0, upto[word - 1], 0)
+    return word * WORD + nth_bit([words[word]], rest)
 
 
 def is_turn(state: State) -> Bool[Array, ""]:
     """Whether this agent acts next."""
-    return state.turn == FLOW_TREE_SELECTION
+    return state.selecting

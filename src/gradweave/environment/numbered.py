@@ -233,7 +233,9 @@ class NumberedEnvironment(eqx.Module):
         return instance.schedule(state.state.sent_round, state.state.sent_hop, scheduler)
 
     def _problem(self, which: Int[Array, ""]) -> Problem:
-        return jax.tree.map(lambda leaf: leaf[which], self.problems)
+        # Where there is but one, all environments of a batch share its tables.
+        only = 0 if len(self.instances) == 1 else which
+        return jax.tree.map(lambda leaf: leaf[only], self.problems)
 
     def _no_step(self, state: NumberedState) -> NumberedStep:
         zero, no = jnp.zeros(()), jnp.zeros((), bool)

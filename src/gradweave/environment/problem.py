@@ -2,14 +2,17 @@
 
 import dataclasses
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt, UInt32
 from numpy.typing import NDArray
 
+from gradweave.environment.bits import narrow, packed
 from gradweave.errors import OptionError
 from gradweave.schedulers.instance import NEVER, Instance, Size, Trees
 
@@ -17,6 +20,60 @@ __all__ = ["NEVER", "Instance", "Problem", "Size", "Trees", "stack"]
 
 ENDLESS = 2**20
 """Capacity of the link that stands for no link in routes shorter than the longest."""
+
+
+class Tables(eqx.Module):
+    """What follows from a problem's other arrays, in the form that the steps take."""
+
+    allowed: UInt32[Array, "H W"]
+    """`Problem.allowed`, as bits."""
+    unsent: UInt32[Array, "N W"]
+    """`Problem.pending`, as bits."""
+    complete: UInt32[Array, "N W"]
+    """Trees in which each server waits for nothing at the start, as bits."""
+    by_sender: UInt32[Array, " W"]
+    """`Problem.by_sender`, as bits."""
+    reached: UInt32[Array, "2 W"]
+    """Trees that are open in each stage, as bits."""
+    following: Int[Array, "N Q"]
+    """`Problem.then` at each tree's root, else −1."""
+    alike: UInt[Array, " H"]
+    """The same number for hops by which the same transfers can be made."""
+    links: UInt[Array, "H R"]
+    """`Problem.hop_links` in a short type, with its highest number for no link."""
+    capacity: UInt[Array, " L"]
+    """`Problem.capacity` in the type of `State.used`."""
+    transfers: Int[Array, "2"]
+    """Of each stage."""
+    trees: Float[Array, ""]
+    """Trees that are no padding."""
+
+    @staticmethod
+    def of(problem: Any) -> "Tables":
+        """The tables of a problem, or of anything that has its other arrays."""
+        (servers, trees), (hops, links) = problem.waiting.shape, problem.crosses.shape[::-1]
+        late = (problem.allowed & (problem.stage == 1)).any(1)
+        alike = jnp.where(problem.grown, problem.receiver + servers * late, jnp.arange(hops))
+        no_link, count = problem.hop_links == links - 1, narrow(servers * trees)
+        at_root = jnp.arange(servers)[:, None] == problem.root
+        of_tree = problem.pending.sum(0)
+        return Tables(
+            allowed=packed(problem.allowed),
+            unsent=packed(problem.pending),
+            complete=packed(problem.waiting == 0),
+            by_sender=packed(problem.by_sender),
+            reached=packed(~problem.barrier | (problem.stage <= jnp.arange(2)[:, None])),
+            following=jnp.where(at_root, problem.then, -1),
+            alike=alike.astype(narrow(max(hops, 2 * servers))),
+            links=jnp.where(no_link, jnp.iinfo(narrow(links)).max, problem.hop_links).astype(
+                narrow(links)
+            ),
+            capacity=jnp.minimum(problem.capacity, min(jnp.iinfo(count).max, ENDLESS)).astype(
+                count
+            ),
+            transfers=jnp.stack([(of_tree * (problem.stage == stage)).sum() for stage in (0, 1)]),
+            trees=(of_tree > 0).sum().astype(jnp.float32),
+        )
 
 
 class Problem(eqx.Module):
@@ -69,6 +126,8 @@ class Problem(eqx.Module):
     """Whether trees grow."""
     barrier: Bool[Array, ""]
     """Whether a stage waits for the one before it to end."""
+    tables: Tables
+    """What follows from the other arrays."""
 
     @staticmethod
     def of(instance: Instance, size: Size | None = None) -> "Problem":
@@ -100,12 +159,12 @@ class Problem(eqx.Module):
     @property
     def workloads(self) -> Float[Array, ""]:
         """Transfers of a whole episode."""
-        return self.pending.sum((-2, -1)).astype(jnp.float32)
+        return self.tables.transfers.sum(-1).astype(jnp.float32)
 
     @property
     def trees(self) -> Float[Array, ""]:
         """Trees that are no padding."""
-        return self.pending.any(-2).sum(-1).astype(jnp.float32)
+        return self.tables.trees
 
 
 def stack(problems: Sequence[Problem]) -> Problem:
@@ -129,12 +188,12 @@ OUT_OF_REACH = 9
 _AXES = {"N": "servers", "Q": "trees", "H": "hops", "L": "links", "R": "route"}
 
 
-def _padded(arrays: dict[str, NDArray], size: Size) -> Problem:
+def _padded(given: dict[str, NDArray], size: Size) -> Problem:
     """The arrays at the lengths that the annotations of `Problem` name."""
-    no_link, unpadded_no_link = size.links - 1, len(arrays["capacity"])
+    no_link, unpadded_no_link = size.links - 1, len(given["capacity"])
     padding = {"hop_links": no_link, "stage": OUT_OF_REACH, "then": -1}
     padded = {}
-    for name, array in arrays.items():
+    for name, array in given.items():
         axes = Problem.__annotations__[name].dim_str.split()
         lengths = [getattr(size, _AXES[axis]) if axis in _AXES else int(axis) for axis in axes]
         padded[name] = np.full(lengths, padding.get(name, 0), array.dtype)
@@ -146,9 +205,8 @@ def _padded(arrays: dict[str, NDArray], size: Size) -> Problem:
     crosses[hop_links.T, np.arange(size.hops)] = True
     crosses[no_link] = False
     padded |= {"capacity": capacity, "crosses": crosses}
-    return Problem(
-        **{
-            name: jnp.asarray(value, bool if value.dtype == bool else jnp.int32)
-            for name, value in padded.items()
-        }
-    )
+    arrays = {
+        name: jnp.asarray(value, bool if value.dtype == bool else jnp.int32)
+        for name, value in padded.items()
+    }
+    return Problem(**arrays, tables=Tables.of(SimpleNamespace(**arrays)))

@@ -1,12 +1,14 @@
 """A policy that sends workloads at random: cheap to draw from, and one to measure others by."""
 
-import math
+import functools
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, UInt32
 
+from gradweave.environment.bits import nth_bit, passed
+from gradweave.environment.lanes import apart, entry, lanes, shared
 from gradweave.environment.problem import Problem
-from gradweave.environment.state import State
+from gradweave.environment.state import State, in_groups
 
 
 def draw(
@@ -14,8 +16,8 @@ def draw(
 ) -> tuple[Int[Array, ""], Int[Array, ""], Bool[Array, ""]]:
     """A workload drawn uniformly from the available ones, for `workload_scheduling.send`.
 
-    First a hop that is not blocked, with a chance proportional to its ready workloads, then one of
-    these: the mask of all workloads is never computed.
+    First a hop, with a chance proportional to its available workloads, then one of these: the mask
+    of all workloads is never computed.
 
     Args:
         problem: the problem.
@@ -25,38 +27,49 @@ def draw(
     Returns:
         Hop, tree, and whether there is one; where not, the first two mean nothing.
     """
-    counts = jnp.where(state.blocked, 0, state.count)
-    total = counts.sum()
-    number = scaled(bits, total.astype(jnp.uint32)).astype(jnp.int32)
-    hop, number = _bin(counts, number)
-    sender, receiver = problem.sender[hop], problem.receiver[hop]
-    pending = jnp.where(problem.by_sender, state.pending[sender], state.pending[receiver])
-    ready = problem.allowed[hop] & (state.waiting[sender] == 0) & pending & state.selected
-    tree, _ = _bin(ready.astype(jnp.int32), number)
-    return hop, tree, total > 0
+    return _draw(problem, state, bits)
 
 
-def _bin(counts: Int[Array, " n"], number: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """The bin that a number falls into where things are numbered bin by bin; its place in there.
+@lanes
+def _draw(problem: Problem, state: State, bits: Array) -> tuple[Array, Array, Array]:
+    """`draw`, for many environments."""
+    known, hops, trees = state.round, *problem.allowed.shape
+    wide = jnp.uint16 if hops * trees < 2**16 else jnp.uint32
+    sums = apart(known, lambda count: in_groups(count.astype(wide), jnp.add), state.count)
+    total = apart(known, lambda sums: functools.reduce(jnp.add, list(sums)), sums)
+    number = scaled(bits, total.astype(jnp.uint32)).astype(wide)
+    group, number = apart(known, lambda *given: passed(list(given[0]), given[1]), sums, number)
+    in_group = functools.partial(_in_group, len(sums))
+    hop, number = apart(known, in_group, state.count, group.astype(jnp.int32), number)
+    words = apart(known, functools.partial(_on_hop, problem), state, hop)
+    tree = apart(known, nth_bit, words, number)
+    return hop, jnp.minimum(tree, trees - 1), total > 0
 
-    Bins are laid out in a square: two short running sums in place of a long one.
-    """
-    side = math.isqrt(counts.shape[0] - 1) + 1
-    square = jnp.pad(counts, (0, side * side - counts.shape[0])).reshape(side, side)
-    row, number = _passed(square.sum(1), number)
-    column, number = _passed(square[row], number)
-    return jnp.minimum(row * side + column, counts.shape[0] - 1), number
+
+def _in_group(groups: int, count: Array, group: Array, number: Array) -> tuple[Array, Array]:
+    """The hop of a group, and which of its workloads."""
+    counts, last = [], count.shape[0] - 1
+    for hop in (group + first for first in range(0, count.shape[0], groups)):
+        there = entry(count, jnp.minimum(hop, last)).astype(number.dtype)
+        counts.append(jnp.where(hop > last, jnp.zeros_like(there), there))
+    row, number = passed(counts, number)
+    return jnp.minimum(row.astype(jnp.int32) * groups + group, last), number
 
 
-def _passed(
-    counts: Int[Array, " n"], number: Int[Array, ""]
-) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """How many of the running sums do not exceed a number; what is left of it."""
-    # Sums over a triangle: XLA on CPUs is slow at a running sum as such.
-    upto = (counts[:, None] * jnp.triu(jnp.ones((len(counts),) * 2, counts.dtype))).sum(0)
-    below = upto <= number
-    before = jnp.where(below, upto, 0).max()
-    return jnp.minimum(below.sum(dtype=jnp.int32), len(counts) - 1), number - before
+def _on_hop(problem: Problem, state: State, hop: Array) -> list[Array]:
+    """[B] words of the trees whose workload can be sent on a hop."""
+    tables, many = problem.tables, len(hop)
+    number = len(tables.by_sender)
+    sender, receiver = (shared(ends, hop) for ends in (problem.sender, problem.receiver))
+    can_send, unsent = (x.reshape(-1, many) for x in (state.can_send, state.unsent))
+    found = []
+    for word in range(number):
+        by_sender = tables.by_sender[word]
+        left = entry(unsent, sender * number + word) & by_sender
+        left |= entry(unsent, receiver * number + word) & ~by_sender
+        left &= entry(can_send, sender * number + word) & state.chosen[word]
+        found.append(left & shared(tables.allowed[:, word], hop))
+    return found
 
 
 def scaled(bits: UInt32[Array, "..."], total: UInt32[Array, "..."]) -> UInt32[Array, "..."]:

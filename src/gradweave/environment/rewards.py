@@ -45,14 +45,14 @@ class Rewards:
             before: the state that either agent acted in.
             after: the state that the step led to.
         """
+        import jax
         import jax.numpy as jnp
 
         ended = after.round > before.round
         trees, workloads = problem.trees, problem.workloads
-        dense = (
-            self.sent * after.sent_before / workloads
-            + self.selected * after.selected_before.sum() / trees
-        )
+        selected = jax.lax.population_count(after.chosen).sum(0)
+        sent = before.sent + before.left - after.left
+        dense = self.sent * sent / workloads + self.selected * selected / trees
         stage = jnp.where(after.done, self.done, -self.unfinished * trees / workloads)
         return jnp.where(ended, dense + stage, 0.0) + self._rounds(problem, before, after)
 
@@ -60,7 +60,7 @@ class Rewards:
         self, problem: "Problem", before: "State", after: "State"
     ) -> "Float[Array, '']":
         """Reward for a step: for the workload that it sent, if any."""
-        sent = before.pending.sum() - after.pending.sum()
+        sent = before.left - after.left
         return self.workload * sent / problem.workloads + self._rounds(problem, before, after)
 
     def _rounds(self, problem: "Problem", before: "State", after: "State") -> "Float[Array, '']":

@@ -1,22 +1,38 @@
-"""The state of an episode, and what both agents' steps do to it."""
+"""The state of an episode, and what both agents' steps do to it.
+
+Sets of trees are bits: see `bits`. Functions that say so take states of one environment or of many,
+the last axis of each array being theirs: see `lanes`.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, UInt32
+import numpy as np
+from jaxtyping import Array, Bool, Int, UInt, UInt32
 
+from gradweave.environment.bits import narrow, unpacked
+from gradweave.environment.lanes import shared
 from gradweave.environment.problem import NEVER, Problem
 
 FLOW_TREE_SELECTION = 0
 """Turn of the agent that selects trees, once a round."""
 WORKLOAD_SCHEDULING = 1
 """Turn of the agent that sends workloads, one a step."""
-WORD = 32
-"""Trees in a word."""
+NO_ENTRY = np.uint32(2**32 - 1)
+"""In `State.log`: not sent in any episode."""
 
 
 class State(eqx.Module):
-    """An episode in the middle. Loads and counts are of the current round."""
+    """An episode in the middle.
+
+    A selection begins a round. What it writes, the *round's tables*, is that of the round before
+    until then: see `holds`, `room` and `selected`.
+    """
 
     round: Int[Array, ""]
     stage: Int[Array, ""]
@@ -25,151 +41,225 @@ class State(eqx.Module):
     """Round in which the stage began."""
     turn: Int[Array, ""]
     """Whose turn it is: `FLOW_TREE_SELECTION` or `WORKLOAD_SCHEDULING`."""
-    waiting: Int[Array, "N Q"]
-    """Transfers that each server still waits for before it can send."""
-    pending: Bool[Array, "N Q"]
-    """Transfers not sent yet; see `Problem.by_sender`."""
-    arriving: Int[Array, "N Q"]
-    """Transfers that are on the way in this round."""
-    room: Int[Array, " L"]
-    """Transfers that each link direction can still carry in this round."""
-    blocked: Bool[Array, " H"]
-    """Whether a hop's route has a link without room."""
-    count: Int[Array, " H"]
-    """Workloads of the selected trees that are ready on each hop, whether or not it is blocked."""
-    selected: Bool[Array, " Q"]
-    """Trees selected in this round."""
-    selected_before: Bool[Array, " Q"]
-    """Trees selected in the round before: the agent's last action."""
     sent: Int[Array, ""]
     """Transfers of this round so far."""
-    sent_before: Int[Array, ""]
-    """Transfers of the round before."""
-    sent_round: Int[Array, "N Q"]
-    """Round of each transfer; `NEVER` while it waits."""
-    sent_hop: Int[Array, "N Q"]
-    """Hop of each transfer; `NEVER` while it waits."""
+    left: Int[Array, ""]
+    """Transfers that are not sent."""
+    left_first: Int[Array, ""]
+    """Those of the first stage."""
+    unsent: UInt32[Array, "N W"]
+    """Transfers not sent yet, as bits; a transfer's row is a server: see `Problem.by_sender`."""
+    complete: UInt32[Array, "N W"]
+    """Trees in which each server will wait for nothing after this round, as bits."""
+    received: UInt[Array, "N Q"]
+    """Transfers into each server that are sent; 0 again once it waits for none: see `awaited`."""
+    log: UInt32[Array, "N Q"]
+    """Round and hop of each transfer in one number; it means nothing while the transfer waits."""
+    can_send: UInt32[Array, "N W"]
+    """Of the round's tables: trees in which each server waits for nothing, as bits."""
+    used: UInt[Array, " L"]
+    """Of the round's tables: transfers on each link direction."""
+    chosen: UInt32[Array, " W"]
+    """Of the round's tables: the trees selected, as bits."""
+    chosen_before: UInt32[Array, " W"]
+    """Of the round's tables: those of the round before it."""
+    count: UInt[Array, " H"]
+    """Workloads that can be sent on each hop; 0 where a link of its route is full."""
+
+    @property
+    def selecting(self) -> Bool[Array, ""]:
+        """Whether it is the turn of flow-tree selection."""
+        return self.turn == FLOW_TREE_SELECTION
+
+    @property
+    def holds(self) -> UInt32[Array, "N W"]:
+        """Trees in which each server waits for nothing now, as bits; of one environment or many."""
+        return jnp.where(self.selecting, self.complete, self.can_send)
+
+    @property
+    def pending(self) -> Bool[Array, "N Q"]:
+        """Transfers not sent yet; see `Problem.by_sender`."""
+        return unpacked(self.unsent, self.log.shape[-1])
+
+    @property
+    def selected(self) -> Bool[Array, " Q"]:
+        """Trees selected in this round."""
+        return unpacked(self.chosen, self.log.shape[-1]) & ~self.selecting
+
+    @property
+    def selected_before(self) -> Bool[Array, " Q"]:
+        """Trees selected in the round before: the agent's last action."""
+        before = jnp.where(self.selecting, self.chosen, self.chosen_before)
+        return unpacked(before, self.log.shape[-1])
+
+    @property
+    def sent_round(self) -> Int[Array, "N Q"]:
+        """Round of each transfer; `NEVER` while it waits."""
+        at = (self.log >> hop_bits(self.count.shape[-1])).astype(jnp.int32)
+        return jnp.where(self._waits, NEVER, at)
+
+    @property
+    def sent_hop(self) -> Int[Array, "N Q"]:
+        """Hop of each transfer; `NEVER` while it waits."""
+        bits = hop_bits(self.count.shape[-1])
+        hop = (self.log & jnp.uint32(2**bits - 1)).astype(jnp.int32)
+        return jnp.where(self._waits, NEVER, hop)
+
+    @property
+    def _waits(self) -> Bool[Array, "N Q"]:
+        return self.pending | (self.log == NO_ENTRY)
 
     @property
     def done(self) -> Bool[Array, ""]:
         """Whether every transfer is sent, and the round of the last one has ended."""
-        return ~self.pending.any((-2, -1)) & (self.turn == FLOW_TREE_SELECTION)
+        return (self.left == 0) & self.selecting
+
+
+def hop_bits(hops: int) -> int:
+    """Bits of `State.log` that name one of so many hops; the others are the round."""
+    return max(hops - 1, 1).bit_length()
 
 
 def reset(problem: Problem) -> State:
     """The state before the first round, at the turn of flow-tree selection."""
-    never = jnp.full(problem.waiting.shape, NEVER, jnp.int16)
-    wide = problem.sender.shape[0] > jnp.iinfo(jnp.int16).max
-    zero = jnp.zeros((), jnp.int32)
-    trees = jnp.zeros(problem.root.shape, bool)
+    tables, (servers, trees) = problem.tables, problem.waiting.shape
+    zero, none = jnp.zeros((), jnp.int32), jnp.zeros_like(tables.by_sender)
     return State(
         round=zero,
         stage=zero,
         stage_start=zero,
         turn=jnp.full((), FLOW_TREE_SELECTION, jnp.int32),
-        waiting=problem.waiting.astype(jnp.int16),
-        pending=problem.pending,
-        arriving=jnp.zeros(problem.waiting.shape, jnp.int16),
-        room=problem.capacity,
-        blocked=jnp.zeros(problem.sender.shape, bool),
-        count=jnp.zeros(problem.sender.shape, jnp.int32),
-        selected=trees,
-        selected_before=trees,
         sent=zero,
-        sent_before=zero,
-        sent_round=never,
-        sent_hop=never.astype(jnp.int32) if wide else never,
+        left=tables.transfers.sum(dtype=jnp.int32),
+        left_first=tables.transfers[0],
+        unsent=tables.unsent,
+        complete=tables.complete,
+        received=jnp.zeros((servers, trees), narrow(servers)),
+        log=jnp.full((servers, trees), NO_ENTRY, jnp.uint32),
+        can_send=tables.complete,
+        used=jnp.zeros_like(tables.capacity),
+        chosen=none,
+        chosen_before=none,
+        count=jnp.zeros(problem.sender.shape, narrow(trees)),
     )
 
 
-def open_trees(problem: Problem, state: State) -> Bool[Array, " Q"]:
-    """Trees with transfers left that no barrier holds back."""
-    reached = ~problem.barrier | (problem.stage <= state.stage)
-    return reached & state.pending.any(-2)
+def restarted(problem: Problem, state: State, over: Bool[Array, ""]) -> State:
+    """The first state where an episode is over, of many environments.
+
+    What the first selection writes, and the log of transfers that wait, stays as it is.
+    """
+    first = reset(problem)
+    again = {
+        name: jnp.where(over, getattr(first, name)[..., None], getattr(state, name))
+        for name in RESTARTED
+    }
+    # An episode that came to its end leaves nothing in `received`.
+    cut_off = over & (state.left > 0)
+    _, received = jax.lax.while_loop(
+        lambda carry: carry[0],
+        lambda carry: (jnp.array(False), jnp.where(cut_off, 0, carry[1])),
+        (cut_off.any(), state.received),
+    )
+    return dataclasses.replace(state, received=received, **again)
 
 
-def ready(problem: Problem, state: State, trees: Bool[Array, " Q"]) -> Bool[Array, "H Q"]:
+RESTARTED = ("round", "stage", "stage_start", "left", "left_first", "unsent", "complete", "chosen")
+
+
+def open_trees(problem: Problem, state: State) -> UInt32[Array, " W"]:
+    """Trees with transfers left that no barrier holds back, as bits; of one environment or many."""
+    first, second = (_along(words, state) for words in problem.tables.reached)
+    reached = jnp.where(state.stage == 0, first, second)
+    return reached & jnp.bitwise_or.reduce(state.unsent)
+
+
+def ready(problem: Problem, state: State, trees: UInt32[Array, " W"]) -> UInt32[Array, "H W"]:
     """Workloads of some trees that are not sent and wait for nothing; links may lack room.
 
     Args:
         problem: the problem.
-        state: the episode.
-        trees: whose workloads are asked for.
+        state: of one environment or many.
+        trees: whose workloads are asked for, as bits.
     """
-    can_send = (state.waiting == 0)[problem.sender]
-    pending = jnp.where(
-        problem.by_sender, state.pending[problem.sender], state.pending[problem.receiver]
-    )
-    return problem.allowed & can_send & pending & trees & open_trees(problem, state)
+    tables = problem.tables
+    by_sender, allowed = (_along(words, state) for words in (tables.by_sender, tables.allowed))
+    unsent = shared(state.unsent, problem.sender) & by_sender
+    unsent |= shared(state.unsent, problem.receiver) & ~by_sender
+    asked = trees & open_trees(problem, state)
+    return shared(state.holds, problem.sender) & unsent & allowed & asked
 
 
-def ready_words(problem: Problem, state: State, trees: Bool[Array, " Q"]) -> UInt32[Array, "H W"]:
-    """`ready`, with 32 trees in a word: a hop's are looked up together, and counted together.
-
-    Args:
-        problem: the problem.
-        state: the episode.
-        trees: whose workloads are asked for.
-    """
-    can_send, pending = packed(state.waiting == 0), packed(state.pending)
-    by_sender = packed(problem.by_sender)
-    unsent = (pending[problem.sender] & by_sender) | (pending[problem.receiver] & ~by_sender)
-    asked = packed(trees & open_trees(problem, state))
-    return packed(problem.allowed) & can_send[problem.sender] & unsent & asked
+def _along(table: Array, state: State) -> Array:
+    """A table that all environments share, to go with theirs."""
+    return table[(...,) + (None,) * state.round.ndim]
 
 
-def packed(table: Bool[Array, "... Q"]) -> UInt32[Array, "... W"]:
-    """Truth values as bits, those of `WORD` trees in a word.
+def awaited(problem: Problem, state: State) -> Int[Array, "N Q"]:
+    """Transfers into each server that are not sent yet; of a root's copies see `waiting`."""
+    complete = unpacked(state.complete, problem.root.shape[0])
+    return jnp.where(complete, 0, problem.waiting - state.received)
 
-    >>> import jax.numpy as jnp
-    >>> packed(jnp.arange(40) % 20 == 0).tolist()
-    [1048577, 0]
-    """
-    words = -(-table.shape[-1] // WORD)
-    spare = [(0, 0)] * (table.ndim - 1) + [(0, WORD * words - table.shape[-1])]
-    bits = jnp.pad(table, spare).reshape(*table.shape[:-1], words, WORD).astype(jnp.uint32)
-    return (bits << jnp.arange(WORD, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)
+
+def waiting(problem: Problem, state: State) -> Int[Array, "N Q"]:
+    """Transfers not sent that each server has to receive before it can send, tree by tree."""
+    table, trees = awaited(problem, state), jnp.arange(problem.root.shape[0])
+    # A root's copies wait for the reduces into it, which are in another tree's column.
+    then = jnp.where(problem.then >= 0, problem.then, trees.shape[0])
+    return table.at[problem.root, then].set(table[problem.root, trees], mode="drop")
+
+
+def room(problem: Problem, state: State) -> Int[Array, " L"]:
+    """Transfers that each link direction can still carry in this round."""
+    return problem.capacity - jnp.where(state.selecting, 0, state.used)
 
 
 def available(problem: Problem, state: State) -> Bool[Array, "H Q"]:
     """The workloads that can be sent now: selected, ready, and with room on their links."""
-    return ready(problem, state, state.selected) & ~state.blocked[:, None]
+    words = ready(problem, state, state.chosen)
+    return unpacked(words, problem.root.shape[0]) & (state.count > 0)[:, None]
 
 
 def any_available(state: State) -> Bool[Array, ""]:
-    """Whether a workload can be sent now."""
-    return ((state.count > 0) & ~state.blocked).any()
+    """Whether a workload can be sent now, of one environment or many."""
+    return functools.reduce(jnp.bitwise_or, list(in_groups(state.count, jnp.bitwise_or))) > 0
 
 
-def end_round(problem: Problem, state: State) -> State:
-    """What was on the way has arrived; links are free; flow-tree selection is next."""
-    waiting = state.waiting - state.arriving
-    # A root's copies wait for the reduces into it, which are in another tree's column.
-    columns = jnp.arange(problem.root.shape[0])
-    at_root = jnp.where(problem.then >= 0, state.arriving[problem.root, columns], 0)
-    waiting = waiting.at[problem.root, problem.then].add(-at_root, mode="drop")
-    left = state.pending.any(-2)
-    stage = jnp.where(left, problem.stage, 2).min()
-    moved = (stage > state.stage) & left.any()
+def in_groups(count: Array, combine: Callable[[Array, Array], Array]) -> Array:
+    """[G, ...] of [H, ...] what each group comes to; a hop is in group ``hop % G``.
+
+    Written out: XLA on CPUs is slow at reducing as such.
+    """
+    hops = count.shape[0]
+    groups = groups_of(hops)
+    parts = [count[first : first + groups] for first in range(0, hops, groups)]
+    spare = [(0, groups - len(parts[-1]))] + [(0, 0)] * (count.ndim - 1)
+    return functools.reduce(combine, [*parts[:-1], jnp.pad(parts[-1], spare)])
+
+
+def groups_of(hops: int) -> int:
+    """Groups that hops are gone through in: a few more than hops in each."""
+    return -(-hops // max(1, round(math.sqrt(hops / 3))))
+
+
+def end_round(state: State, over: Bool[Array, ""] | bool = True) -> State:
+    """What was on the way has arrived; flow-tree selection is next.
+
+    Args:
+        state: of one environment or many, in which no workload can be sent.
+        over: False to leave the state as it is.
+    """
     following = state.round + 1
-    return State(
+    moved = (state.left_first == 0) & (state.left > 0) & (state.stage == 0)
+    after = dict(
         round=following,
-        stage=jnp.where(moved, stage, state.stage),
+        stage=jnp.where(moved, 1, state.stage),
         stage_start=jnp.where(moved, following, state.stage_start),
-        turn=jnp.full((), FLOW_TREE_SELECTION, jnp.int32),
-        waiting=waiting,
-        pending=state.pending,
-        arriving=jnp.zeros_like(state.arriving),
-        room=problem.capacity,
-        blocked=jnp.zeros_like(state.blocked),
-        count=jnp.zeros_like(state.count),
-        selected=jnp.zeros_like(state.selected),
-        selected_before=state.selected,
+        turn=jnp.full_like(state.turn, FLOW_TREE_SELECTION),
         sent=jnp.zeros_like(state.sent),
-        sent_before=state.sent,
-        sent_round=state.sent_round,
-        sent_hop=state.sent_hop,
     )
+    changed = {name: jnp.where(over, new, getattr(state, name)) for name, new in after.items()}
+    return dataclasses.replace(state, **changed)
 
 
 def where(condition: Bool[Array, ""], one: State, other: State) -> State:

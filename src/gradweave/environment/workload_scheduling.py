@@ -4,19 +4,23 @@ Source: section 4.2 of the paper.
 """
 
 import dataclasses
+import functools
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from gradweave.environment.bits import WORD, unpacked
+from gradweave.environment.lanes import apart, entry, lanes, shared, with_entry
 from gradweave.environment.problem import Problem
 from gradweave.environment.state import (
-    WORKLOAD_SCHEDULING,
     State,
     any_available,
     available,
     end_round,
-    where,
+    hop_bits,
+    room,
 )
 
 
@@ -37,10 +41,11 @@ def observe(problem: Problem, state: State) -> WorkloadObservation:
     """Availability, free links, and who holds and lacks what."""
     links = jnp.arange(problem.capacity.shape[0])
     exists = (problem.capacity > 0) & (links < links.shape[0] - 1)
-    held = (state.waiting == 0) & problem.pending.any(0) & problem.pending.any(1)[:, None]
+    held = unpacked(state.holds, problem.root.shape[0])
+    held &= problem.pending.any(0) & problem.pending.any(1)[:, None]
     return WorkloadObservation(
         available=available(problem, state).astype(jnp.float32),
-        room=jnp.where(exists, state.room / problem.capacity.clip(1), 0.0),
+        room=jnp.where(exists, room(problem, state) / problem.capacity.clip(1), 0.0),
         held=held.astype(jnp.float32),
         pending=state.pending.astype(jnp.float32),
     )
@@ -68,33 +73,13 @@ def send(
         can: False to leave the state as it is. A workload that is not available must not be sent
             with True: see `schedule`.
     """
-    can = jnp.asarray(can)
-    sender, receiver = problem.sender[hop], problem.receiver[hop]
-    by_sender = problem.by_sender[tree]
-    key = jnp.where(by_sender, sender, receiver)
-    # The same transfer is no workload any more on any hop.
-    keys = jnp.where(by_sender, problem.sender, problem.receiver)
-    can_send = (jnp.take(state.waiting, tree, axis=1) == 0)[problem.sender]
-    gone = can & (keys == key) & can_send & problem.allowed.T[tree]
-    room, blocked = state.room.at[problem.hop_links[hop]].add(-can.astype(jnp.int32)), state.blocked
-    for position in range(problem.hop_links.shape[-1]):
-        link = problem.hop_links[hop, position]
-        blocked |= problem.crosses[link] & (room[link] == 0)
-    # A row that does not exist leaves the table as it is.
-    row = jnp.where(can, key, state.pending.shape[0])
-    return dataclasses.replace(
-        state,
-        pending=state.pending.at[row, tree].set(False, mode="drop"),
-        arriving=state.arriving.at[receiver, tree].add(can.astype(jnp.int16)),
-        room=room,
-        blocked=blocked,
-        count=state.count - gone.astype(state.count.dtype),
-        sent=state.sent + can.astype(state.sent.dtype),
-        sent_round=state.sent_round.at[row, tree].set(
-            state.round.astype(state.sent_round.dtype), mode="drop"
-        ),
-        sent_hop=state.sent_hop.at[row, tree].set(hop.astype(state.sent_hop.dtype), mode="drop"),
-    )
+    return _send(problem, state, hop, tree, can)
+
+
+@lanes
+def _send(problem: Problem, state: State, hop: Array, tree: Array, can: Array) -> State:
+    """`send`, of many environments."""
+    return sent(problem, state, hop, tree, can)
 
 
 def schedule(problem: Problem, state: State, workload: Int[Array, ""]) -> State:
@@ -105,22 +90,170 @@ def schedule(problem: Problem, state: State, workload: Int[Array, ""]) -> State:
         state: at the turn of workload scheduling.
         workload: its number, ``hop * Q + tree``; one that is not available is not sent.
     """
-    trees = problem.root.shape[0]
-    hop, tree = workload // trees, workload % trees
-    key = jnp.where(problem.by_sender[tree], problem.sender[hop], problem.receiver[hop])
-    can = (
-        (workload >= 0)
-        & (workload < problem.allowed.size)
-        & problem.allowed[hop, tree]
-        & (state.waiting[problem.sender[hop], tree] == 0)
-        & state.pending[key, tree]
-        & state.selected[tree]
-        & ~state.blocked[hop]
-    )
-    sent = send(problem, state, hop, tree, can)
-    return where(any_available(sent), sent, end_round(problem, sent))
+    return _schedule(problem, state, workload)
+
+
+@lanes
+def _schedule(problem: Problem, state: State, workload: Array) -> State:
+    """`schedule`, of many environments."""
+    after = sent(problem, state, *asked(problem, state, workload))
+    return end_round(after, ~any_available(after))
 
 
 def is_turn(state: State) -> Bool[Array, ""]:
     """Whether this agent acts next."""
-    return state.turn == WORKLOAD_SCHEDULING
+    return ~state.selecting
+
+
+def asked(problem: Problem, state: State, workload: Array) -> tuple[Array, Array, Array]:
+    """[B] hops and trees of workloads by their numbers, and whether each one is available.
+
+    Args:
+        problem: the problem.
+        state: of many environments.
+        workload: [B].
+    """
+
+    def found(state: State, workload: Array) -> tuple[Array, Array, Array]:
+        tables, (hops, trees) = problem.tables, problem.allowed.shape
+        number = jnp.clip(workload, 0, hops * trees - 1)
+        hop, tree = number // trees, number % trees
+        words, word = state.chosen.shape[0], tree // WORD
+        bits = shared(tables.allowed.reshape(-1), hop * words + word) & entry(state.chosen, word)
+        bits &= entry(_flat(state.can_send), shared(problem.sender, hop) * words + word)
+        bits &= entry(_flat(state.unsent), _key(problem, hop, tree) * words + word)
+        there = bits >> (tree % WORD).astype(jnp.uint32) & 1 == 1
+        return hop, tree, there & (entry(state.count, hop) > 0) & (number == workload)
+
+    return apart(state.round, found, state, workload)
+
+
+def _key(problem: Problem, hop: Array, tree: Array) -> Array:
+    """The server whose row a transfer has."""
+    ends = shared(problem.sender, hop), shared(problem.receiver, hop)
+    return jnp.where(shared(problem.by_sender, tree), *ends)
+
+
+class _Change(NamedTuple):
+    """What a workload changes, of many environments; [B] each. Where none is sent, no row."""
+
+    row: Array
+    """Of `State.received`."""
+    number: Array
+    """What that row comes to."""
+    place: Array
+    """Of `State.log`."""
+    entry: Array
+    """What that comes to."""
+    unsent: Array
+    """Row of `State.unsent`."""
+    complete: Array
+    """Row of `State.complete`, if the receiver waits for nothing more."""
+    following: Array
+    """Row of it with the tree that may then follow at the root."""
+    bit: Array
+    """The tree's bit in the words of these rows."""
+    following_bit: Array
+    links: Array
+    """[R, B] of the route."""
+    alike: Array
+    """Hops of this number can make the same transfer."""
+    first: Array
+    """1 if it is of the first stage."""
+
+
+def _change(problem: Problem, state: State, hop: Array, tree: Array, can: Array) -> _Change:
+    tables, (servers, trees) = problem.tables, problem.waiting.shape
+    words, none = state.chosen.shape[0], servers * trees
+    receiver, key = shared(problem.receiver, hop), _key(problem, hop, tree)
+    row = receiver * trees + tree
+    number = entry(_flat(state.received), row) + can.astype(state.received.dtype)
+    complete = can & (number == shared(problem.waiting.reshape(-1), row))
+    following = shared(tables.following.reshape(-1), row)
+    links, alike = shared(tables.links, hop).T, shared(tables.alike, hop)
+    return _Change(
+        row=row,
+        number=jnp.where(complete, 0, number),
+        place=jnp.where(can, key * trees + tree, none),
+        entry=(state.round << hop_bits(problem.sender.shape[0]) | hop).astype(jnp.uint32),
+        unsent=jnp.where(can, key * words + tree // WORD, none),
+        complete=jnp.where(complete, receiver * words + tree // WORD, none),
+        following=jnp.where(
+            complete & (following >= 0), receiver * words + following // WORD, none
+        ),
+        bit=_bit(tree),
+        following_bit=_bit(following),
+        links=jnp.where(can, links, jnp.iinfo(links.dtype).max),
+        alike=jnp.where(can, alike, jnp.iinfo(alike.dtype).max),
+        first=(can & (shared(problem.stage, tree) == 0)).astype(jnp.int32),
+    )
+
+
+def _flat(table: Array) -> Array:
+    """[X·Y, B] of [X, Y, B]."""
+    return table.reshape(-1, table.shape[-1])
+
+
+def _bit(tree: Array) -> Array:
+    return jnp.uint32(1) << (tree % WORD).astype(jnp.uint32)
+
+
+def sent(problem: Problem, state: State, hop: Array, tree: Array, can: Array) -> State:
+    """Of many environments, those that can send a workload.
+
+    Args:
+        problem: the problem.
+        state: of many environments.
+        hop: [B].
+        tree: [B].
+        can: [B] whether the workload is sent.
+    """
+    known, one = state.round, can.astype(jnp.int32)
+    to = apart(known, functools.partial(_change, problem), state, hop, tree, can)
+    used = state.used
+    for link in to.links:
+        used += _rows(used, link) == link
+    full = apart(known, lambda used: used >= problem.tables.capacity[:, None], used)
+    holds = apart(known, _holds, state.can_send, tree)
+    received = with_entry(_flat(state.received), to.row, to.number)
+    log = with_entry(_flat(state.log), to.place, to.entry)
+    complete = _bits(state.complete, to.complete, to.bit)
+    return dataclasses.replace(
+        state,
+        sent=state.sent + one,
+        left=state.left - one,
+        left_first=state.left_first - to.first,
+        unsent=state.unsent & ~_bits(state.unsent, to.unsent, to.bit),
+        complete=state.complete | complete | _bits(complete, to.following, to.following_bit),
+        received=received.reshape(state.received.shape),
+        log=log.reshape(state.log.shape),
+        used=used,
+        count=_fewer(problem, state.count, to.alike, holds, full),
+    )
+
+
+def _rows(table: Array, like: Array) -> Array:
+    """[X, 1] the number of each row of a table."""
+    return jnp.arange(table.shape[0], dtype=like.dtype)[:, None]
+
+
+def _bits(like: Array, row: Array, bit: Array) -> Array:
+    """[N, W, B] bits, of which each lane has one at most."""
+    flat = _flat(like)
+    return jnp.where(_rows(flat, row) == row, bit, jnp.uint32(0)).reshape(like.shape)
+
+
+def _holds(can_send: Array, tree: Array) -> Array:
+    """[N, B] whether each server can send a tree: 1 or 0."""
+    words, word = can_send[:, 0], tree // WORD
+    for place in range(1, can_send.shape[1]):
+        words = jnp.where(word == place, can_send[:, place], words)
+    return (words >> (tree % WORD).astype(jnp.uint32) & 1).astype(jnp.uint8)
+
+
+def _fewer(problem: Problem, count: Array, alike: Array, holds: Array, full: Array) -> Array:
+    """[H, B] without what a workload rules out: the same transfer, and the hops of full links."""
+    same = problem.tables.alike[:, None] == alike
+    gone = jnp.where(same, shared(holds, problem.sender), 0).astype(count.dtype)
+    blocked = functools.reduce(jnp.bitwise_or, [shared(full, link) for link in problem.hop_links.T])
+    return jnp.where(blocked, jnp.zeros_like(count), count - gone)

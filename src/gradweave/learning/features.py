@@ -4,7 +4,8 @@ All of it is counts and ratios of a neighbourhood, so that nothing depends on a 
 how its servers are numbered. The numbers of a round go through the message passing of `networks`;
 those of a workload change with every workload that is sent, and are cheap.
 
-`schedulers/learned/policy_kernel.py` computes the same numbers for the shipped scheduler.
+The order of the numbers, their constants and who else computes them: see
+`schedulers.learned.feature_table`.
 """
 
 from typing import NamedTuple
@@ -14,13 +15,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from gradweave.environment.bits import packed, unpacked
 from gradweave.environment.problem import Problem
-from gradweave.environment.state import State, ready
-
-LOWEST, HIGHEST, UNIT = -4.0, 8.0, 4.0
-"""Slack, in transfers or rounds, is clipped to the first two and divided by the third."""
-PLENTY = 1e6
-"""Slack where there is no link."""
+from gradweave.environment.state import State, ready, room, waiting
+from gradweave.schedulers.learned import feature_table as table
 
 
 class Graph(eqx.Module):
@@ -156,8 +154,9 @@ def _now(problem: Problem, graph: Graph, state: State) -> _Now:
     bound = jnp.where(problem.barrier, problem.bound[state.stage], problem.bound.sum())
     spent = state.round - jnp.where(problem.barrier, state.stage_start, 0)
     exists = problem.pending.any(0) & trees
-    wait = jnp.where(exists, state.waiting, 0).astype(jnp.float32)
-    holds, lacks = exists & (state.waiting == 0), exists & (state.waiting > 0)
+    still = waiting(problem, state)
+    wait = jnp.where(exists, still, 0).astype(jnp.float32)
+    holds, lacks = exists & (still == 0), exists & (still > 0)
     holds &= (problem.intake > 0)[:, None]
     by_sender = problem.by_sender
     server = jnp.where(by_sender, problem.sender[:, None], problem.receiver[:, None])
@@ -171,7 +170,7 @@ def _now(problem: Problem, graph: Graph, state: State) -> _Now:
         holds=holds,
         lacks=lacks,
         to_come=wait.sum(1),
-        workloads=ready(problem, state, exists),
+        workloads=unpacked(ready(problem, state, packed(exists)), exists.shape[0]),
         cell=(server, jnp.arange(by_sender.shape[0])),
     )
 
@@ -184,7 +183,7 @@ def _servers(problem: Problem, now: _Now) -> Float[Array, "N 6"]:
     neighbours_lack = now.into.T @ now.lacks.astype(jnp.float32) > 0
     return jnp.stack(
         [
-            jnp.minimum(now.to_come / can_take, 2.0),
+            jnp.minimum(now.to_come / can_take, table.HIGHEST_LOAD),
             _clipped(now.rounds_left * intake - now.to_come),
             now.holds.sum(1) / number,
             now.lacks.sum(1) / number,
@@ -209,23 +208,23 @@ def _links(
     demand, contenders = (crosses @ jnp.stack([wanted, count], 1)).T
     used = now.links_in.sum(0) > 0
     fits = now.rounds_left * jnp.maximum(capacity, 1.0)
-    spare = jnp.where(used, now.rounds_left * capacity - demand, PLENTY)
+    spare = jnp.where(used, now.rounds_left * capacity - demand, table.PLENTY)
     link = jnp.stack(
         [
-            jnp.where(used, jnp.minimum(demand / fits, 2.0), 0.0),
+            jnp.where(used, jnp.minimum(demand / fits, table.HIGHEST_LOAD), 0.0),
             jnp.where(used, jnp.log1p(contenders / jnp.maximum(capacity, 1.0)) / 4.0, 0.0),
             used.astype(jnp.float32),
         ],
         1,
     )
-    return link, jnp.append(spare[:-1], PLENTY)[problem.hop_links].min(1)
+    return link, jnp.append(spare[:-1], table.PLENTY)[problem.hop_links].min(1)
 
 
 def _trees(problem: Problem, now: _Now, state: State) -> Float[Array, "Q 5"]:
     """`Round.tree`, of padding as well."""
     total = jnp.maximum(problem.pending.sum(0), 1).astype(jnp.float32)
     remaining = jnp.where(now.exists, state.pending.sum(0) / total, 0.0)
-    cells = jnp.zeros(state.pending.shape, bool).at[now.cell].max(now.workloads)
+    cells = jnp.zeros(problem.pending.shape, bool).at[now.cell].max(now.workloads)
     tallest = jnp.where(state.pending & now.exists, problem.height, 0).max(0)
     return jnp.stack(
         [
@@ -233,7 +232,7 @@ def _trees(problem: Problem, now: _Now, state: State) -> Float[Array, "Q 5"]:
             cells.sum(0) / total,
             remaining,
             state.selected_before.astype(jnp.float32),
-            jnp.minimum(tallest / now.rounds_left, 2.0),
+            jnp.minimum(tallest / now.rounds_left, table.HIGHEST_LOAD),
         ],
         1,
     )
@@ -255,7 +254,7 @@ def _whole(problem: Problem, now: _Now, state: State) -> Float[Array, " 5"]:
 
 
 def _clipped(slack: Float[Array, " ..."]) -> Float[Array, " ..."]:
-    return jnp.clip(slack, LOWEST, HIGHEST) / UNIT
+    return jnp.clip(slack, table.LOWEST, table.HIGHEST) / table.UNIT
 
 
 class Loads(eqx.Module):
@@ -280,34 +279,33 @@ class Loads(eqx.Module):
 def of_hops(
     problem: Problem, graph: Graph, features: Round, state: State, loads: Loads
 ) -> tuple[Float[Array, "H 12"], Bool[Array, " H"]]:
-    """Features of each hop before a workload is sent, and which hops can be used.
-
-    In order: the receiver's slack (transfers that it can take until the bound, less those to come),
-    and whether there is none; the same of the tightest link; logarithms of the hops that contend
-    for the route's links, the receiver's and the sender's, over the room there; of the hop's ready
-    workloads; the receiver's load of this round, and of the rounds left; the route's length; the
-    slack of the longest chain of waiting workloads.
-    """
-    fits = (state.count > 0) & ~state.blocked
+    """Features of each hop before a workload is sent, and which hops can be used."""
+    fits = state.count > 0
     crosses = problem.crosses.astype(jnp.float32)
     contenders = crosses @ fits.astype(jnp.float32)
-    ratio = contenders / jnp.maximum(state.room, 1)
+    ratio = contenders / jnp.maximum(room(problem, state), 1)
     slack, load, taken = _of_receivers(problem, features, loads)
-    numbers = [
-        slack[problem.receiver],
-        (slack <= 0).astype(jnp.float32)[problem.receiver],
-        _clipped(features.link_slack),
-        (features.link_slack <= 0).astype(jnp.float32),
-        _log(ratio @ crosses),
-        _log(ratio)[problem.receiver_link],
-        _log(ratio)[problem.sender_link],
-        _log(state.count.astype(jnp.float32)),
-        taken[problem.receiver],
-        load[problem.receiver],
-        graph.length / 2.0 - 1.0,
-        jnp.where(problem.grown, 0.0, _clipped(features.rounds_left - features.chain)),
-    ]
-    return jnp.where(fits[:, None], jnp.stack(numbers, 1), 0.0), fits
+    chain = jnp.where(problem.grown, 0.0, _clipped(features.rounds_left - features.chain))
+    numbers = {
+        table.SLACK: slack[problem.receiver],
+        table.NO_SLACK: (slack <= 0).astype(jnp.float32)[problem.receiver],
+        table.LINK_SLACK: _clipped(features.link_slack),
+        table.NO_LINK_SLACK: (features.link_slack <= table.ROUNDING).astype(jnp.float32),
+        table.CONTENTION: _log(ratio @ crosses),
+        table.CONTENTION_AT_RECEIVER: _log(ratio)[problem.receiver_link],
+        table.CONTENTION_AT_SENDER: _log(ratio)[problem.sender_link],
+        table.READY: _log(state.count.astype(jnp.float32)),
+        table.TAKEN: taken[problem.receiver],
+        table.LOAD: load[problem.receiver],
+        table.LENGTH: graph.length / 2.0 - 1.0,
+        table.CHAIN_SLACK: chain,
+    }
+    return jnp.where(fits[:, None], _in_order(numbers), 0.0), fits
+
+
+def _in_order(numbers: dict[int, Array]) -> Array:
+    """Features next to each other, by their places in the table."""
+    return jnp.stack([numbers[place] for place in range(len(numbers))], 1)
 
 
 def _of_receivers(problem: Problem, features: Round, loads: Loads) -> tuple[Array, Array, Array]:
@@ -315,28 +313,22 @@ def _of_receivers(problem: Problem, features: Round, loads: Loads) -> tuple[Arra
     can_take = features.rounds_left * jnp.maximum(intake, 1.0)
     return (
         _clipped(features.rounds_left * intake - loads.to_come),
-        jnp.minimum(loads.to_come / can_take, 2.0),
+        jnp.minimum(loads.to_come / can_take, table.HIGHEST_LOAD),
         loads.taken / jnp.maximum(intake, 1.0),
     )
 
 
 def _log(number: Float[Array, " ..."]) -> Float[Array, " ..."]:
-    return jnp.log(jnp.maximum(number, 1e-3))
+    return jnp.log(jnp.maximum(number, table.LEAST))
 
 
 def of_pieces(
     problem: Problem, features: Round, state: State, hop: Int[Array, ""]
 ) -> tuple[Float[Array, "Q 7"], Bool[Array, " Q"]]:
-    """Features of each tree on one hop, and which trees have a ready workload there.
-
-    In order, the first five with grown trees only: hops by which the receiver could get the piece,
-    from servers that hold it or are about to, and their logarithm; servers that hold it or are
-    about to; hops from the receiver, and from the sender, to servers that still lack it. Then the
-    slack of the chain that the workload begins, and one over the transfers that its
-    receiver waits for.
-    """
+    """Features of each tree on one hop, and which trees have a ready workload there."""
     sender, receiver = problem.sender[hop], problem.receiver[hop]
-    lacks = (state.pending & in_stage(problem, state)).astype(jnp.float32)
+    pending = state.pending
+    lacks = (pending & in_stage(problem, state)).astype(jnp.float32)
     into = features.into
     into_receiver, from_receiver, from_sender = into[receiver], into[:, receiver], into[:, sender]
     degree_in = jnp.maximum(into_receiver.sum(), 1.0)
@@ -347,23 +339,27 @@ def of_pieces(
     servers = jnp.maximum((problem.intake > 0).sum(), 1)
     by_sender = problem.by_sender
     height = jnp.where(by_sender, problem.height[sender], problem.height[receiver])
-    pending = jnp.where(by_sender, state.pending[sender], state.pending[receiver])
-    awaited = (state.waiting[receiver] - state.arriving[receiver]).astype(jnp.float32)
-    grown = problem.grown
-    numbers = [
-        jnp.where(grown, 4.0 * near / degree_in, 0.0),
-        jnp.where(grown, jnp.log(jnp.maximum(near, 1.0)), 0.0),
-        jnp.where(grown, 4.0 * (servers - lacking[3]) / servers, 0.0),
-        jnp.where(grown, 4.0 * lacking[1] / jnp.maximum(from_receiver.sum(), 1.0), 0.0),
-        jnp.where(grown, 4.0 * lacking[2] / jnp.maximum(from_sender.sum(), 1.0), 0.0),
-        jnp.where(grown, 0.0, _clipped(features.rounds_left - height)),
-        1.0 / jnp.maximum(awaited, 1.0),
-    ]
-    can = (
-        problem.allowed[hop]
-        & (state.waiting[sender] == 0)
-        & pending
-        & state.selected
-        & in_stage(problem, state)
-    )
-    return jnp.where(can[:, None], jnp.stack(numbers, 1), 0.0), can
+    unsent = jnp.where(by_sender, pending[sender], pending[receiver])
+    holds = unpacked(state.holds[sender], by_sender.shape[0])
+    complete = unpacked(state.complete[receiver], by_sender.shape[0])
+    pieces = jnp.where(complete, 0, problem.waiting[receiver] - state.received[receiver])
+    awaited = pieces.astype(jnp.float32)
+
+    def if_grown(number: Array) -> Array:
+        return jnp.where(problem.grown, number, 0.0)
+
+    def share(number: Array, of: Array) -> Array:
+        return if_grown(table.SHARE * number / of)
+
+    chain = jnp.where(problem.grown, 0.0, _clipped(features.rounds_left - height))
+    numbers = {
+        table.NEAR: share(near, degree_in),
+        table.NEAR_LOGARITHM: if_grown(jnp.log(jnp.maximum(near, 1.0))),
+        table.HELD: share(servers - lacking[3], servers),
+        table.LACK_OF_RECEIVER: share(lacking[1], jnp.maximum(from_receiver.sum(), 1.0)),
+        table.LACK_OF_SENDER: share(lacking[2], jnp.maximum(from_sender.sum(), 1.0)),
+        table.PIECE_CHAIN_SLACK: chain,
+        table.AWAITED: 1.0 / jnp.maximum(awaited, 1.0),
+    }
+    can = problem.allowed[hop] & holds & unsent & state.selected & in_stage(problem, state)
+    return jnp.where(can[:, None], _in_order(numbers), 0.0), can

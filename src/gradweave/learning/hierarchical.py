@@ -202,7 +202,11 @@ class CompiledUpdate:
                     learner, batch, key, agent=agent, devices=len(devices), axis=AXIS
                 )
 
-            return jax.vmap(one_seed)(learners, keys[0])
+            if len(keys[0]) > 1:
+                return jax.vmap(one_seed)(learners, keys[0])
+            # Branches and loops of one seed end when its own episodes do.
+            alone = one_seed(jax.tree.map(lambda x: x[0], learners), keys[0, 0])
+            return jax.tree.map(lambda x: x[None], alone)
 
         self.program = jax.jit(
             jax.shard_map(

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gradweave.environment.problem import Problem
 from gradweave.learning.features import Round
-from gradweave.schedulers.learned.policy import (
+from gradweave.schedulers.learned.feature_table import (
     HOP_FEATURES,
     LAYERS,
     LINK_FEATURES,

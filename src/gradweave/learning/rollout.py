@@ -1,7 +1,8 @@
 """Episodes of a policy: a round is evaluated once, and its workloads are drawn in sequence."""
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,10 @@ from gradweave.learning.networks import (
     Weights,
     masked_log_softmax,
 )
-from gradweave.schedulers.learned.policy import HOP_FEATURES, PIECE_FEATURES
+from gradweave.schedulers.learned.feature_table import HOP_FEATURES, PIECE_FEATURES
+
+LAST = -1
+"""Axis of the environments in states: their tables are quick to go through so."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +200,7 @@ def play(
     def one_round(carry: tuple[Array, State]) -> tuple[Array, State]:
         index, before = carry
         now = jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
-        states, evaluation, drawing = jax.vmap(open_round)(before, now)
+        states, evaluation, drawing = jax.vmap(open_round, (LAST, 0), (LAST, 0, 0))(before, now)
 
         def one_draw(carry: tuple[Array, State, Loads]) -> tuple[Array, State, Loads]:
             step, states, loads = carry
@@ -238,7 +242,7 @@ class _Episodes:
 
     def start(self, keys: PRNGKeyArray) -> State:
         """As many states before the first round as there are keys."""
-        return jax.vmap(lambda _: reset(self.problem))(keys)
+        return jax.vmap(lambda _: reset(self.problem), 0, LAST)(keys)
 
     def open(self, state: State, key: PRNGKeyArray) -> tuple[State, _Evaluation]:
         """Evaluates the policies at the start of an episode's round, and selects its trees."""
@@ -262,27 +266,34 @@ class _Episodes:
         """Draws each episode's next workload of the round."""
         now = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
         return jax.vmap(
-            lambda f, w, s, t, k: draw(self.problem, self.graph, f, w, s, t, k, self.decode)
+            lambda f, w, s, t, k: draw(self.problem, self.graph, f, w, s, t, k, self.decode),
+            (0, 0, LAST, 0, 0),
+            (LAST, 0, 0),
         )(evaluation.features, evaluation.weights, states, loads, now)
 
     def close(self, before: State, states: State) -> State:
         """Ends the round, of the episodes that had not ended before."""
-        ended = jax.vmap(lambda state: close(self.problem, state))(states)
-        return jax.vmap(where)(before.done, before, ended)
+        return where(before.done, before, close(states))
 
 
 def _some_left(carry: tuple) -> Array:
     """Whether any episode, second in a loop's carry, has a workload left for this round."""
-    return jax.vmap(any_available)(carry[1]).any()
+    return any_available(carry[1]).any()
 
 
 def _ends(states: State) -> Ends:
-    return Ends(jax.vmap(rounds_of)(states), states.done, states.sent_round, states.sent_hop)
+    return jax.vmap(
+        lambda state: Ends(rounds_of(state), state.done, state.sent_round, state.sent_hop), LAST, 0
+    )(states)
 
 
-def close(problem: Problem, state: State) -> State:
-    """Ends a round in which no workload is left, unless `select` did so for want of any."""
-    return where(workload_scheduling.is_turn(state), end_round(problem, state), state)
+def close(state: State) -> State:
+    """Ends a round in which no workload is left, unless `select` did so for want of any.
+
+    Args:
+        state: of one environment, or of many, the last axis of each array being theirs.
+    """
+    return end_round(state, workload_scheduling.is_turn(state))
 
 
 def record(
@@ -313,9 +324,10 @@ def record(
         offset = jax.random.randint(sampling, (), 0, stride)
         return *episodes.open(state, selecting), drawing, offset
 
-    def one_round(before: State, index: Array) -> tuple[State, RoundLog]:
+    def a_round(before: State, index: Array) -> tuple[State, RoundLog]:
         now = jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
-        states, evaluation, drawing, offsets = jax.vmap(open_round)(before, now)
+        opened = jax.vmap(open_round, (LAST, 0), (LAST, 0, 0, 0))
+        states, evaluation, drawing, offsets = opened(before, now)
 
         def one_draw(carry: tuple[Array, State, Loads, Draw]) -> tuple[Array, State, Loads, Draw]:
             step, states, loads, draws = carry
@@ -328,8 +340,23 @@ def record(
         after = episodes.close(before, states)
         return after, _round_log(problem, how.rewards, before, after, evaluation, draws)
 
+    def one_round(before: State, index: Array) -> tuple[State, RoundLog]:
+        return _unless(before.done.all(), a_round, before, index)
+
     states, log = jax.lax.scan(one_round, episodes.start(keys), jnp.arange(how.rounds))
     return log, _ends(states)
+
+
+def _unless(
+    over: Array, a_round: Callable[[State, Array], tuple[State, RoundLog]], *arguments: Any
+) -> tuple[State, RoundLog]:
+    """A round; where all episodes are over, the same state, and a record of nothing."""
+    _, log = jax.eval_shape(a_round, *arguments)
+
+    def nothing(before: State, index: Array) -> tuple[State, RoundLog]:
+        return before, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), log)
+
+    return jax.lax.cond(over, nothing, a_round, *arguments)
 
 
 def _no_draws(problem: Problem, batch: int, draws: int) -> Draw:
@@ -371,16 +398,16 @@ def _round_log(
 ) -> RoundLog:
     """The record of a round of each episode."""
     real = ~before.done
-    tree_reward = jax.vmap(lambda a, b: rewards.flow_tree_selection(problem, a, b))
-    workload_reward = jax.vmap(lambda a, b: rewards.workload_scheduling(problem, a, b))
+    tree_reward = rewards.flow_tree_selection(problem, before, after)
+    workload_reward = rewards.workload_scheduling(problem, before, after)
     return RoundLog(
         evaluation.features,
         evaluation.selected,
         evaluation.tree_log_probability,
         evaluation.tree_value,
         evaluation.workload_value,
-        tree_reward(before, after) * real,
-        workload_reward(before, after) * real,
+        tree_reward * real,
+        workload_reward * real,
         draws._replace(real=draws.real & real[:, None]),
         real,
     )

@@ -18,7 +18,7 @@ from gradweave import clock
 from gradweave.errors import FileError, NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.instance import Instance, Trees
-from gradweave.schedulers.learned import policy
+from gradweave.schedulers.learned import feature_table as table
 from gradweave.schedulers.learned.policy import (
     CompiledInstance,
     EncoderWeights,
@@ -273,13 +273,13 @@ class _Reader:
     def take(self, name: str, shape: tuple[str, ...]) -> NDArray[np.float32]:
         """An array by its name, of a shape in the letters of `learning.networks`."""
         letters: dict[str, int] = {
-            "D": policy.WIDTH,
-            "F": policy.HOP_FEATURES,
-            "G": policy.PIECE_FEATURES,
-            "S": policy.SERVER_FEATURES,
-            "K": policy.LINK_FEATURES,
-            "T": policy.TREE_FEATURES,
-            "W": policy.WHOLE_FEATURES,
+            "D": table.WIDTH,
+            "F": table.HOP_FEATURES,
+            "G": table.PIECE_FEATURES,
+            "S": table.SERVER_FEATURES,
+            "K": table.LINK_FEATURES,
+            "T": table.TREE_FEATURES,
+            "W": table.WHOLE_FEATURES,
             **{digit: int(digit) for digit in "348"},
         }
         wanted = tuple(letters[letter] for letter in shape)
@@ -296,10 +296,7 @@ class _Reader:
 
         def layers(part: str, shape: tuple[str, ...]) -> Any:
             return np.stack(
-                [
-                    self.take(f"{name}.layers.{layer}.{part}", shape)
-                    for layer in range(policy.LAYERS)
-                ]
+                [self.take(f"{name}.layers.{layer}.{part}", shape) for layer in range(table.LAYERS)]
             )
 
         return EncoderWeights(

@@ -11,16 +11,10 @@ from numpy.typing import NDArray
 
 from gradweave import clock
 from gradweave.schedulers.instance import NEVER, Instance
+from gradweave.schedulers.learned.feature_table import HIGHEST, HIGHEST_LOAD, LAYERS, LOWEST, UNIT
 
 if TYPE_CHECKING:
     from gradweave.schedulers.learned.policy_kernel import HopTable, WorkloadTable
-
-WIDTH, LAYERS = 16, 2
-"""Numbers that each server, link and tree is described by, and rounds of message passing."""
-SERVER_FEATURES, LINK_FEATURES, TREE_FEATURES, WHOLE_FEATURES = 6, 3, 5, 5
-HOP_FEATURES, PIECE_FEATURES = 12, 7
-SERVER_MESSAGES, LINK_MESSAGES, TREE_MESSAGES = 8, 4, 4
-"""Kinds of what each hears: itself, its neighbours by kind, and the network as a whole."""
 
 Numbers = NDArray[np.float32]
 
@@ -265,8 +259,8 @@ class OngoingEpisode:
         trees = max(int(self.under_way.sum()), 1)
         intake, has = self.problem.workloads.intake, holds.sum(1)
         features = [
-            np.minimum(to_come / (rounds_left * np.maximum(intake, 1)), 2.0),
-            np.clip(rounds_left * intake - to_come, -4.0, 8.0) / 4.0,
+            np.minimum(to_come / (rounds_left * np.maximum(intake, 1)), HIGHEST_LOAD),
+            np.clip(rounds_left * intake - to_come, LOWEST, HIGHEST) / UNIT,
             has / trees,
             lacks.sum(1) / trees,
             np.log1p(intake) / 2.0,
@@ -286,7 +280,7 @@ class OngoingEpisode:
             cells.sum(0) / np.maximum(total, 1),
             remaining,
             self.selected_before,
-            np.minimum(tallest / rounds_left, 2.0),
+            np.minimum(tallest / rounds_left, HIGHEST_LOAD),
         ]
         return np.where(self.under_way[:, None], np.stack(features, 1), 0.0).astype(np.float32)
 

@@ -11,13 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
-
-LOWEST, HIGHEST, UNIT = -4.0, 8.0, 4.0
-PLENTY = 1e6
-ROUNDING = 1e-4
-"""Slack of links below this counts as 0: the order of a sum of shares decides its last bits."""
-TIE = 1e-4
-"""Noise between equals where the best is taken."""
+from gradweave.schedulers.learned import feature_table as table
 
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
@@ -209,7 +203,7 @@ def link_features(
     links, first_link = hops.links, hops.first_link
     demand, contenders = np.zeros(len(capacity)), np.zeros(len(capacity))
     features = np.zeros((len(capacity), 3), np.float32)
-    slack = np.full(len(there), PLENTY, np.float32)
+    slack = np.full(len(there), table.PLENTY, np.float32)
     for hop in range(len(there)):
         if there[hop]:
             for i in range(first_link[hop], first_link[hop + 1]):
@@ -219,7 +213,7 @@ def link_features(
     for link in range(len(capacity)):
         if features[link, 2] > 0:
             room = max(capacity[link], 1)
-            features[link, 0] = min(demand[link] / (rounds_left * room), 2.0)
+            features[link, 0] = min(demand[link] / (rounds_left * room), table.HIGHEST_LOAD)
             features[link, 1] = np.log1p(contenders[link] / room) / 4.0
     for hop in range(len(there)):
         for i in range(first_link[hop], first_link[hop + 1]):
@@ -499,18 +493,22 @@ def _score_hops(
         receiver_conflict = _conflict(contenders, room, hops.receiver_link[hop])
         sender_conflict = _conflict(contenders, room, hops.sender_link[hop])
         weights, tightest = scores.hop_weights[hop], scores.link_slack[hop]
-        total = weights[0] * _clipped(slack) + weights[1] * (slack <= 0)
-        total += weights[2] * _clipped(tightest) + weights[3] * (tightest <= ROUNDING)
+        total = weights[table.SLACK] * _clipped(slack) + weights[table.NO_SLACK] * (slack <= 0)
+        total += weights[table.LINK_SLACK] * _clipped(tightest)
+        total += weights[table.NO_LINK_SLACK] * (tightest <= table.ROUNDING)
         total += (
-            weights[4] * _log(conflict)
-            + weights[5] * _log(receiver_conflict)
-            + weights[6] * _log(sender_conflict)
+            weights[table.CONTENTION] * _log(conflict)
+            + weights[table.CONTENTION_AT_RECEIVER] * _log(receiver_conflict)
+            + weights[table.CONTENTION_AT_SENDER] * _log(sender_conflict)
         )
-        total += weights[7] * _log(float(ready[hop])) + weights[8] * taken[end] / takes
-        total += weights[9] * min(to_come[end] / (rounds_left * takes), 2.0)
-        total += weights[10] * ((last - first) / 2.0 - 1.0)
+        total += (
+            weights[table.READY] * _log(float(ready[hop]))
+            + weights[table.TAKEN] * taken[end] / takes
+        )
+        total += weights[table.LOAD] * min(to_come[end] / (rounds_left * takes), table.HIGHEST_LOAD)
+        total += weights[table.LENGTH] * ((last - first) / 2.0 - 1.0)
         if not workloads.grown:
-            total += weights[11] * _clipped(rounds_left - scores.chain[hop])
+            total += weights[table.CHAIN_SLACK] * _clipped(rounds_left - scores.chain[hop])
         state.score[hop] = total
         state.weight[hop] = np.exp(min(max(total, -500.0), 500.0))
 
@@ -569,16 +567,18 @@ def _draw_tree(
             continue
         total = float(match[tree])
         if grown:
-            total += weights[0] * 4.0 * near[tree] / into
-            total += weights[1] * np.log(max(near[tree], 1.0))
-            total += weights[2] * 4.0 * held[tree] / servers
-            total += weights[3] * 4.0 * lack[tree] / out
-            total += weights[4] * 4.0 * lack_of_sender[tree] / out_of_sender
+            total += weights[table.NEAR] * table.SHARE * near[tree] / into
+            total += weights[table.NEAR_LOGARITHM] * np.log(max(near[tree], 1.0))
+            total += weights[table.HELD] * table.SHARE * held[tree] / servers
+            total += weights[table.LACK_OF_RECEIVER] * table.SHARE * lack[tree] / out
+            total += (
+                weights[table.LACK_OF_SENDER] * table.SHARE * lack_of_sender[tree] / out_of_sender
+            )
         else:
-            total += weights[5] * _clipped(
+            total += weights[table.PIECE_CHAIN_SLACK] * _clipped(
                 rounds_left - height[sender if by_sender[tree] else receiver, tree]
             )
-        total += weights[6] / max(waiting[tree] - arriving[tree], 1)
+        total += weights[table.AWAITED] / max(waiting[tree] - arriving[tree], 1)
         noisy = total + _noise(temperature)
         if noisy > highest:
             chosen, highest = tree, noisy
@@ -732,17 +732,17 @@ def _queue_up(rows: Integers, fits: Booleans, queued: Booleans, queue: Integers,
 
 @kernel(inlined=True)
 def _clipped(slack: Any) -> Any:
-    return min(max(slack, LOWEST), HIGHEST) / UNIT
+    return min(max(slack, table.LOWEST), table.HIGHEST) / table.UNIT
 
 
 @kernel(inlined=True)
 def _log(number: Any) -> Any:
-    return np.log(max(number, 1e-3))
+    return np.log(max(number, table.LEAST))
 
 
 @kernel(inlined=True)
 def _noise(temperature: float) -> float:
     """Gumbel noise: the highest of noisy scores is a draw by their softmax."""
     if temperature == 0:
-        return TIE * np.random.random()
+        return table.TIE * np.random.random()
     return -temperature * np.log(-np.log(np.random.random() + 1e-300) + 1e-300)
