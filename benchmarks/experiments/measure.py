@@ -37,7 +37,7 @@ from gradweave.lab.commands import server_commands
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.probe.traffic import Flow, tournament
 from gradweave.processes.children import Children
-from gradweave.schedulers.trees.timed_kernel import rounds_of
+from gradweave.schedulers.solve.variants import one_a_link
 
 MB = 1_000_000
 SIZE = 16 * MB
@@ -163,22 +163,7 @@ def on(truth: gw.Topology, schedule: gw.Schedule) -> gw.Schedule:
         route_nodes=np.concatenate(routes),
         route_offsets=np.cumsum([0, *map(len, routes)]),
     )
-    reads, writes = (
-        truth.rank[end].astype(np.int64) * schedule.pieces + schedule.piece
-        for end in (schedule.source, schedule.target)
-    )
-    links, _ = there.route_links
-    first = np.arange(len(routes) + 1)
-    rounds = rounds_of(
-        links,
-        there.route_offsets - first,
-        first[:-1],
-        reads,
-        writes,
-        truth.num_servers * schedule.pieces,
-        len(truth.source),
-    )
-    return there.replace(round=rounds)
+    return there.replace(round=one_a_link(there))
 
 
 def chosen(topology: gw.Topology) -> gw.Schedule:

@@ -99,6 +99,10 @@ def test_places_in_the_gradient_stay() -> None:
         ({"gradient_bytes": 0.0}, "gradient_bytes: expected a finite number above 0"),
         ({"changed": gw.topology.ring(4, link=LINK)}, "differs .* in more than bandwidths"),
         ({"changed": gw.topology.ring(5)}, "start_from: is a schedule of"),
+        (
+            {"changed": gw.topology.without_links(gw.topology.ring(4), [(0, 1)]).topology},
+            "differs .* in more than bandwidths",
+        ),
     ],
 )
 def test_bad_input(change: dict, line: str) -> None:

@@ -8,7 +8,6 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 import click
 
 from gradweave.errors import FileError, SpecError
-from gradweave.placement import COSTS, Cost
 from gradweave.schedulers import Scheduler
 from gradweave.schedulers.spec import from_spec, split_specs
 from gradweave.topology import Faults, Topology
@@ -112,58 +111,14 @@ class FaultOptions(TypedDict):
 
 def fault_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Adds the options for a network's faults to a verb; see `FaultOptions`."""
-    return _with_options(command, _FAULT_OPTIONS)
+    return with_options(command, _FAULT_OPTIONS)
 
 
-def _with_options(
+def with_options(
     command: Callable[Parameters, Result], options: Sequence[Callable[..., Any]]
 ) -> Callable[Parameters, Result]:
+    """Adds click's options to a verb, in their order."""
     return functools.reduce(lambda given, option: option(given), reversed(options), command)
-
-
-_PLACEMENT_OPTIONS = (
-    click.option(
-        "--model",
-        required=True,
-        metavar="MODEL",
-        help="transformer:layers=24,width=2048,…, whose stages are estimated, or a JSON file of "
-        "stages.",
-    ),
-    click.option(
-        "--pipeline", type=int, help="Stages.  [default: the file's; servers over --data]"
-    ),
-    click.option("--data", type=int, help="Pipelines.  [default: servers over the stages]"),
-    click.option(
-        "--strategy",
-        default="annealing",
-        show_default=True,
-        help="annealing, evolutionary, exact, rank_order or random, with options such as "
-        "annealing:restarts=16.",
-    ),
-    click.option(
-        "--cost",
-        type=click.Choice(COSTS),
-        default="exchange",
-        show_default=True,
-        help="What to minimise: gradients sent directly, or by a schedule for each group, with "
-        "links that are shared.",
-    ),
-)
-
-
-class PlacementOptions(FaultOptions):
-    """Values of the options of `placement_options`, and of those for the network's faults."""
-
-    model: str
-    pipeline: int | None
-    data: int | None
-    strategy: str
-    cost: Cost
-
-
-def placement_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds the options that say what is placed, and how, to a verb; see `PlacementOptions`."""
-    return _with_options(command, _PLACEMENT_OPTIONS)
 
 
 def faults(given: FaultOptions) -> Faults:

@@ -1,6 +1,5 @@
 """Options of the verbs that search for a schedule, and the search."""
 
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from gradweave.cli.options import (
     schedulers_of,
     seed_option,
     time_limit_option,
+    with_options,
 )
 from gradweave.errors import SpecError
 from gradweave.schedule import load
@@ -77,7 +77,7 @@ def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameter
             help="Schedule of the network before a fault; the part that still works is kept.",
         ),
     )
-    return functools.reduce(lambda given, option: option(given), reversed(options), command)
+    return with_options(command, options)
 
 
 gradient_option = click.option(

@@ -55,7 +55,7 @@ def entry(table: Array, row: Array) -> Array:
         table: [X, B].
         row: [..., B], each one that there is.
     """
-    return shared(table.reshape(-1), _flat(table, row))
+    return shared(table.reshape(-1), _flat_index(table, row))
 
 
 def with_entry(table: Array, row: Array, value: Array) -> Array:
@@ -66,7 +66,9 @@ def with_entry(table: Array, row: Array, value: Array) -> Array:
         row: [B]; X for none.
         value: [B].
     """
-    changed = table.reshape(-1).at[_flat(table, row)].set(value, mode="drop", unique_indices=True)
+    changed = (
+        table.reshape(-1).at[_flat_index(table, row)].set(value, mode="drop", unique_indices=True)
+    )
     return changed.reshape(table.shape)
 
 
@@ -75,7 +77,7 @@ def shared(table: Array, index: Array) -> Array:
     return table.at[index].get(mode="promise_in_bounds")
 
 
-def _flat(table: Array, row: Array) -> Array:
+def _flat_index(table: Array, row: Array) -> Array:
     many = table.shape[-1]
     return row.astype(jnp.uint32) * many + jnp.arange(many, dtype=jnp.uint32)
 

@@ -8,16 +8,15 @@ import click
 
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import (
-    PlacementOptions,
     SizeType,
     fault_options,
     json_option,
     network_of,
-    placement_options,
     seed_option,
     time_limit_option,
     writable,
 )
+from gradweave.cli.placing import PlacementOptions, placement_options
 from gradweave.errors import OptionError
 from gradweave.placement import (
     ORDERS,

@@ -12,15 +12,14 @@ import click
 from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, complain, print_json, print_lines, print_table, table
 from gradweave.cli.options import (
-    PlacementOptions,
     fault_options,
     json_option,
     network_of,
-    placement_options,
     seed_option,
     time_limit_option,
     writable,
 )
+from gradweave.cli.placing import PlacementOptions, placement_options
 from gradweave.cli.verbs.lab import lab_bandwidth, require_lab
 from gradweave.cli.verbs.place import model_of, placement_lines
 from gradweave.errors import OptionError

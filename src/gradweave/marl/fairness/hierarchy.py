@@ -134,7 +134,7 @@ class Hierarchy:
         shown = seen[..., : parameters.actors.layers[0].weight.shape[-2]]
         if self.policies == 1:
             actor, critic = jax.tree.map(lambda x: x[0], (parameters.actors, parameters.critics))
-            return _along(actor, critic, agent, shown)
+            return _outputs(actor, critic, agent, shown)
         size = max(1, chosen.shape[0] // BLOCKS)
         place, policy = in_blocks(chosen, self.policies, size)
 
@@ -144,10 +144,10 @@ class Hierarchy:
 
         def one(of: Array, agent: Array, shown: Array) -> tuple[Array, Array]:
             actor, critic = jax.tree.map(lambda x: x[of], (parameters.actors, parameters.critics))
-            return _along(actor, critic, agent, shown)
+            return _outputs(actor, critic, agent, shown)
 
-        made = jax.vmap(one)(policy, placed(agent), placed(shown))
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[place], made)
+        outputs = jax.vmap(one)(policy, placed(agent), placed(shown))
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[place], outputs)
 
     def controller_outputs(
         self, parameters: Parameters, agent: Int[Array, " N"], seen: Float[Array, "N S"]
@@ -200,16 +200,16 @@ def in_blocks(
     return (end - blocks)[chosen] * size + before, policy
 
 
-def _along(
+def _outputs(
     actor: Network, critic: Network, agent: Int[Array, " N"], shown: Float[Array, "N T I"]
 ) -> tuple[Float[Array, "N T U"], Float[Array, "N T"]]:
-    """`Hierarchy.along` of one policy."""
+    """`Hierarchy.sub_policy_outputs`, where all rows have one policy."""
 
-    def made(network: Network) -> Array:
+    def output(network: Network) -> Array:
         rows = eqx.tree_at(lambda n: n.agent, network, network.agent[agent][:, None, None])
         return _of(rows, shown[:, :, None])[:, :, 0]
 
-    return distributions.log_probabilities(made(actor), None), made(critic)[..., 0]
+    return distributions.log_probabilities(output(actor), None), output(critic)[..., 0]
 
 
 def _of_agent(network: Network, agent: Int[Array, ""]) -> Network:

@@ -12,8 +12,8 @@ from gradweave.schedule.schedule import Schedule, take_rows
 from gradweave.schedule.shares import MAX_DENOMINATOR, apportion
 from gradweave.schedulers.scheduler import may_forward
 from gradweave.schedulers.solve.repair import check_start
-from gradweave.schedulers.solve.seconds import solve_for_seconds
-from gradweave.schedulers.solve.solution import Solution
+from gradweave.schedulers.solve.solve import solve
+from gradweave.schedulers.solve.variants import one_a_link
 from gradweave.simulate.seconds import changed_seconds, event_seconds
 from gradweave.topology.topology import Integers, Topology
 from gradweave.verify import verify
@@ -82,7 +82,13 @@ def replan(
     share = float(schedule.share[~begun].sum())
     if not share:
         return best
-    anew = _solved(changed, share * gradient_bytes, seed, time_limit)
+    anew = solve(
+        changed,
+        objective="seconds",
+        gradient_bytes=share * gradient_bytes,
+        seed=seed,
+        time_limit=time_limit,
+    )
     for joined, planned_then in _joined(schedule, begun, anew.schedule, gradient_bytes, at_s):
         times = changed_seconds(joined, gradient_bytes, now, at_s, planned_then=planned_then)
         if _end(times) < best.seconds:
@@ -104,36 +110,17 @@ def _checked(schedule: Schedule, changed: Topology, gradient_bytes: float, at_s:
         raise OptionError(f"replan: at_s: expected finite seconds, zero or more, got {at_s}")
     before = schedule.topology
     check_start(changed, before)
-    now = dataclasses.replace(changed, capacity=before.capacity)
-    rates = before.bandwidth_bytes_per_s
-    same_links = len(rates) == len(now.bandwidth_bytes_per_s)
-    if not same_links or not (
-        dataclasses.replace(now, bandwidth_bytes_per_s=rates).same_network(before)
-    ):
+    alike = ("is_server", "source", "target", "latency_s", "overhead_s")
+    if not all(np.array_equal(getattr(changed, one), getattr(before, one)) for one in alike):
         raise OptionError(
             f"replan: {changed.name!r:.60} differs from the schedule's network in more than "
             "bandwidths; solve it anew with start_from, for the next all-reduce"
         )
-    return now
+    return dataclasses.replace(changed, capacity=before.capacity)
 
 
 def _end(times: tuple[NDArray[np.float64], NDArray[np.float64]]) -> float:
     return float(times[1].max(initial=0.0))
-
-
-def _solved(
-    network: Topology, gradient_bytes: float, seed: int, time_limit: float | None
-) -> Solution:
-    return solve_for_seconds(
-        network,
-        gradient_bytes,
-        collective="all_reduce",
-        schedulers=None,
-        first=(),
-        seed=seed,
-        time_limit=time_limit,
-        progress=lambda _: None,
-    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -207,8 +194,6 @@ def _joined(
     copies = np.repeat(pieces.of_copy, np.diff(ends))
     share = float(old.share[~stays].sum())
     begins, _ = event_seconds(anew, share * gradient_bytes)
-    in_order = np.argsort(begins[rows], kind="stable")
-    rows, copies = rows[in_order], copies[in_order]
     coming = _rows(anew, rows, pieces, copies, np.arange(len(rows)))
     is_new = np.repeat([False, True], [len(kept), len(rows)])
     at = np.concatenate([kept_at, at_s + begins[rows]])
@@ -254,9 +239,7 @@ def _in_order(
         order: [T] of those of `first` and then those of `second`.
         begun: how many at the start of the order have begun, and keep their rounds.
     """
-    from gradweave.schedulers.trees.timed_kernel import rounds_of
-
-    topology, both = first.topology, (first, second)
+    both = (first, second)
     columns = {
         name: np.concatenate([getattr(each, name) for each in both])[order]
         for name in ("piece", "source", "target", "op", "round")
@@ -267,21 +250,8 @@ def _in_order(
     nodes, offsets = take_rows(nodes, ends, order)
     columns |= {"route_nodes": nodes, "route_offsets": offsets}
     early = np.unique(columns.pop("round")[:begun], return_inverse=True)[1]
-    places = np.arange(len(order))
-    joined = first.replace(**columns, round=places)
-    source, target = (
-        topology.rank[columns[end]].astype(np.int64) * first.pieces + columns["piece"]
-        for end in ("source", "target")
-    )
-    late = rounds_of(
-        joined.route_links[0],
-        offsets - np.arange(len(offsets)),
-        places[begun:],
-        source[begun:],
-        target[begun:],
-        topology.num_servers * first.pieces,
-        len(topology.source),
-    )
+    joined = first.replace(**columns, round=np.arange(len(order)))
+    late = one_a_link(joined, begun)
     ended = early.max(initial=-1) + 1
     joined = first.replace(**columns, round=np.concatenate([early, ended + late]))
     return joined, joined.round >= ended

@@ -1,9 +1,10 @@
-"""The same schedule in finer pieces, or for links whose bandwidths their capacities do not tell."""
+"""The same schedule in finer pieces, in other rounds, or for links of other capacities."""
 
 import dataclasses
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import Schedule, take_rows
@@ -59,6 +60,34 @@ def split(schedule: Schedule, parts: int) -> Schedule:
         route_offsets=route_offsets,
         bound=None,
         shares=None if schedule.shares is None else np.repeat(schedule.shares, parts),
+    )
+
+
+def one_a_link(schedule: Schedule, first: int = 0) -> NDArray[np.int64]:
+    """[T − first] rounds for the transfers from the first on that keep their order on every link.
+
+    As early as they can be, with one transfer a link direction and round, so that the event model
+    gives each the whole rate of its route.
+
+    Args:
+        schedule: its transfers in the order to keep; its rounds are not looked at.
+        first: transfers before that one are taken to have ended.
+    """
+    from gradweave.schedulers.trees.timed_kernel import rounds_of
+
+    topology, places = schedule.topology, np.arange(schedule.num_transfers + 1)
+    reads, writes = (
+        topology.rank[end[first:]].astype(np.int64) * schedule.pieces + schedule.piece[first:]
+        for end in (schedule.source, schedule.target)
+    )
+    return rounds_of(
+        schedule.route_links[0],
+        schedule.route_offsets - places,
+        places[first:-1],
+        reads,
+        writes,
+        topology.num_servers * schedule.pieces,
+        len(topology.source),
     )
 
 
