@@ -34,13 +34,15 @@ def supervised(tmp_path):
     """Runs three programs as if they were servers; returns what the supervisor does."""
     told: list[str] = []
 
-    def run(*programs: str, timeout_s: float = 60.0, statuses: Path | None = None):
+    def run(*programs: str, timeout_s: float = 60.0, statuses: Path | None = None, ranks=None):
         command = [sys.executable, "-c"]
         starts = [
             ([*command, SAY + program, str(tmp_path / "words")], dict(os.environ))
             for program in programs
         ]
-        ranks = [[0, 1, 2]] if len(programs) == 1 else [[rank] for rank in range(len(programs))]
+        if ranks is None:
+            every = range(len(programs))
+            ranks = [[0, 1, 2]] if len(programs) == 1 else [[rank] for rank in every]
         group = Launch(starts, ranks, statuses)
         return supervise.supervise(SCHEDULE, group, tmp_path, timeout_s, told.append)
 
@@ -63,6 +65,16 @@ def test_a_process_that_ends_by_itself(supervised, tmp_path):
     words = [json.loads(line) for line in (tmp_path / "words").read_text().splitlines()]
     how = "its process ended with status 3"
     assert words == [{"server": 1, "rank": 1, "how": how, "label": "b"}] * 2
+
+
+def test_the_process_by_which_the_others_find_each_other_ends_last(supervised, tmp_path):
+    """Else JAX ends them before they have said what they know."""
+    slow = HEAR.replace("open", "time.sleep(0.5)\nopen")
+    others = HEAR.replace("write(word)", "write('last')")
+    with pytest.raises(LostServerError, match="lost server 1 "):
+        supervised(others, slow, "sys.exit(3)", slow, ranks=[[], [0], [1], [2]])
+    words = (tmp_path / "words").read_text()
+    assert words.count('"server": 1') == 2 and words.endswith("\nlast")
 
 
 def test_a_process_that_ends_without_being_done(supervised):

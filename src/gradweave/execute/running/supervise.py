@@ -72,7 +72,8 @@ class _Supervisor:
         self._group, self._children, self._log = group, children, log
         self._progress = progress
         self._report: RunReport | None = None
-        self._working = {number for number, ranks in enumerate(group.ranks) if ranks}
+        self._with_servers = {number for number, ranks in enumerate(group.ranks) if ranks}
+        self._working = set(self._with_servers)
         self._errors: list[tuple[int, dict[str, Any]]] = []
 
     def report(self, timeout_s: float) -> RunReport:
@@ -119,15 +120,21 @@ class _Supervisor:
             how += f", which was also that of {others}"
         lost = lost_server(self._topology, ranks[0], how)
         message = {"server": lost.server, "rank": lost.rank, "how": how, "label": lost.label}
-        left = set(range(len(self._children))) - {number}
-        for other in left:
-            self._children.send(other, message)
-        until = time.monotonic() + FAREWELL_S
-        while left and (received := self._children.receive(until - time.monotonic())):
-            if received[1] is None:
-                left.discard(received[0])
+        self._tell_others(number, message)
         reported = [message for sender, message in self._errors if sender == number]
         return _error(reported[0], self._topology) if reported else lost
+
+    def _tell_others(self, number: int, message: dict[str, Any]) -> None:
+        """Tells all but one process what was lost, and waits until they have ended."""
+        until = time.monotonic() + FAREWELL_S
+        left = set(range(len(self._children))) - {number}
+        # JAX ends a process whose coordinator is gone, before it has said what it knows.
+        for told in (left & self._with_servers, left - self._with_servers):
+            for other in told:
+                self._children.send(other, message)
+            while left & told and (received := self._children.receive(until - time.monotonic())):
+                if received[1] is None:
+                    left.discard(received[0])
 
     def _name(self, rank: int) -> str:
         return self._topology.id_name(int(self._topology.servers[rank]))
