@@ -13,6 +13,10 @@ from gradweave.schedulers.solve.order import in_order
 from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for, in_one_piece
 from gradweave.topology.topology import Topology
 
+A_START_S = 0.3
+"""What a strategy may take before it looks at the clock, on networks of some dozens of servers: its
+hops, and one schedule whatever the time. None is begun later, once there is a schedule."""
+
 
 def solve_for_rounds(
     topology: Topology,
@@ -49,7 +53,7 @@ def solve_for_rounds(
     )
     for place, scheduler in enumerate(schedulers):
         left = None if time_limit is None else max(0.0, time_limit - (clock.now() - started))
-        if left == 0.0 and best is not None and not executor:
+        if best is not None and not executor and _too_late(left, time_limit):
             break
         so_far = f"; {best.rounds} rounds so far, bound {bound.rounds}" if best else ""
         progress(f"trying {to_spec(scheduler)}{so_far}")
@@ -70,6 +74,11 @@ def solve_for_rounds(
         raise NoScheduleError(f"no schedule for {topology.name!r}: {reasons}")
     stated = best.replace(bound=StatedBound(bound.rounds, bound.kind))
     return Solution(stated, bound, winner, tuple(attempts), clock.now() - started)
+
+
+def _too_late(left: float | None, time_limit: float | None) -> bool:
+    """Whether another strategy, begun now, may overrun the limit by more than is promised."""
+    return left is not None and time_limit is not None and left < min(A_START_S, time_limit / 2)
 
 
 def _pieces_in_all(scheduler: Scheduler, topology: Topology) -> int:
