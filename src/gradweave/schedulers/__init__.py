@@ -4,6 +4,7 @@ from gradweave.schedulers import spread
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.exact.proof import Proof
 from gradweave.schedulers.learned.learned import Learned
+from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import Scheduler, to_spec
 from gradweave.schedulers.solve.order import DEFAULT
 from gradweave.schedulers.solve.portfolio import Portfolio
@@ -38,6 +39,7 @@ __all__ = [
     "Objective",
     "Packed",
     "ParameterServer",
+    "Planned",
     "Portfolio",
     "Proof",
     "RecursiveDoubling",

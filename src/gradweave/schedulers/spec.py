@@ -7,6 +7,7 @@ from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError, SpecError
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.learned.learned import Learned
+from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.portfolio import Portfolio
 from gradweave.schedulers.textbook.binomial import Binomial
@@ -29,6 +30,7 @@ STRATEGIES: dict[str, type[Scheduler]] = {
         Grown,
         Timed,
         Packed,
+        Planned,
         Exact,
         Merged,
         Ring,

@@ -124,7 +124,7 @@ def grow_in_time(
             waiting = 0
             while events and state.when[0] <= now * (1 + ROUNDING):
                 event = state.what[0]
-                events = _pop(state, events)
+                events = pop_event(state, events)
                 waiting = _happen(clocked, state, event, waiting)
         elif late < np.inf:  # all that is left would arrive too late: the soonest of it may
             hoped = late * LATER
@@ -224,8 +224,8 @@ def _send(
             late = arrives
         elif piece >= 0:
             _begin(clocked, state, hop, piece, count, now)
-            events = _push(state, events, free, 2 * count)
-            events = _push(state, events, arrives, 2 * count + 1)
+            events = push_event(state, events, free, 2 * count)
+            events = push_event(state, events, arrives, 2 * count + 1)
             last = max(last, arrives)
             count += 1
     return count, events, last, late
@@ -303,7 +303,7 @@ def _queue(state: Any, hop: int, waiting: int) -> int:
 
 
 @kernel(inner=True)
-def _push(state: Any, events: int, when: float, what: int) -> int:
+def push_event(state: Any, events: int, when: float, what: int) -> int:
     """Adds an event to the heap."""
     at = events
     while at > 0 and state.when[(at - 1) // 2] > when:
@@ -314,7 +314,7 @@ def _push(state: Any, events: int, when: float, what: int) -> int:
 
 
 @kernel(inner=True)
-def _pop(state: Any, events: int) -> int:
+def pop_event(state: Any, events: int) -> int:
     """Takes the earliest event off the heap."""
     events -= 1
     when, what, at = state.when[events], state.what[events], 0

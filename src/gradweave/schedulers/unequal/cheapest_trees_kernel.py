@@ -94,6 +94,25 @@ def cheapest_tree(cost: Floats, tolerance: float, root: int) -> tuple[float, NDA
     return total, parent
 
 
+@kernel(inner=True)
+def grow_cheapest_tree(cost: Floats, flatter: float, root: int, parent: Integers) -> None:
+    """Writes the tree of one root within another kernel.
+
+    Args:
+        cost: [N, N] as `cheapest_trees` takes it.
+        flatter: how much more an arc may cost that brings a server nearer to the root, relative to
+            the mean cost of the tree's arcs.
+        root: rank.
+        parent: [N] is written.
+    """
+    _cheapest_tree(cost, root, parent)
+    total = 0.0
+    for v in range(len(parent)):
+        if v != root:
+            total += cost[parent[v], v]
+    _flatten(cost, (flatter + 1e-9) * total / max(len(parent) - 1, 1), root, parent)
+
+
 class _Growing(NamedTuple):
     """A tree that grows. Nodes are the servers, then cycles of nodes."""
 

@@ -1,0 +1,1 @@
+"""Trees grown one by one at prices that a trained policy proposes, in milliseconds."""

@@ -1,0 +1,220 @@
+"""A proposal for a network, decoded into transfers with times: compiled, a few milliseconds."""
+
+import dataclasses
+import functools
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedule.schedule import Collective, Schedule
+from gradweave.schedulers.unequal.cuts import Cut, schedule_of
+from gradweave.schedulers.unequal.parts import Parts
+from gradweave.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.planned.growing_kernel import Links, Rates
+    from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
+
+MAX_RATES = 6
+"""Rates of transfers that are told apart behind switches."""
+EVEN_ORDER = (1.0, -1.5, 0.0, -1.0, 0.0, 0.0)
+"""Weights of `ordering_kernel.FEATURES` as `packed` has them."""
+
+
+class Proposal(NamedTuple):
+    """What a plan leaves open: the upper agent's decisions, and the lower one's weights."""
+
+    shares: NDArray[np.float64]
+    """[N] part of the gradient that each server roots; they sum to one."""
+    bias: NDArray[np.float64]
+    """[L] logarithm of what each link costs beside others that are as full."""
+    order: NDArray[np.float32]
+    """[F] weights of `ordering_kernel.FEATURES` in a transfer's place."""
+    sharpness: float = 10.0
+    stranded: float = 1.0
+    flatter: float = 1e-3
+    """These three as in `growing_kernel.Plan`."""
+
+
+def even(topology: Topology) -> Proposal:
+    """Equal shares, prices by what links carry alone, and the order of `packed`.
+
+    Args:
+        topology: the network.
+    """
+    servers = topology.num_servers
+    order = np.array(EVEN_ORDER, np.float32)
+    return Proposal(np.full(servers, 1 / servers), np.zeros(len(topology.source)), order)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wiring:
+    """A network and a gradient as the compiled loops take them."""
+
+    topology: Topology
+    collective: Collective
+    gradient_bytes: float
+    """Infinite where latencies and overheads do not count."""
+
+    @functools.cached_property
+    def links(self) -> "Links":
+        """The network's link directions."""
+        from gradweave.schedulers.planned.growing_kernel import Links
+
+        topology = self.topology
+        bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
+        return Links(
+            first=topology.first_link.astype(np.int64),
+            source=topology.source.astype(np.int64),
+            target=topology.target.astype(np.int64),
+            bandwidth=bandwidth / bandwidth.max(),
+            rank=np.where(topology.is_server, topology.rank, -1).astype(np.int64),
+            servers=topology.servers.astype(np.int64),
+        )
+
+    @functools.cached_property
+    def rates(self) -> "Rates":
+        """How fast transfers may be."""
+        from gradweave.schedulers.planned.growing_kernel import rates_of
+
+        rates = np.unique(self.links.bandwidth)
+        if not len(self.topology.switches):
+            rates = rates[:1]
+        if len(rates) > MAX_RATES:
+            rates = rates[np.unique(np.linspace(0, len(rates) - 1, MAX_RATES).astype(np.int64))]
+        return rates_of(self.links, rates)
+
+    @property
+    def stages(self) -> NDArray[np.int64]:
+        """Stages to grow, as `growing_kernel` numbers them."""
+        of = {"reduce_scatter": [0], "all_gather": [1], "all_reduce": [0, 1]}
+        return np.array(of[self.collective], np.int64)
+
+    @property
+    def costs(self) -> tuple[NDArray, NDArray, NDArray, float]:
+        """[L] bandwidth, latency and overhead, and the bytes to send."""
+        topology = self.topology
+        bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
+        latency, overhead = (
+            x.astype(np.float64) for x in (topology.latency_s, topology.overhead_s)
+        )
+        if math.isinf(self.gradient_bytes):
+            return bandwidth, 0 * latency, 0 * overhead, float(bandwidth.max())
+        return bandwidth, latency, overhead, self.gradient_bytes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Grove:
+    """Trees that were grown for a proposal."""
+
+    wiring: Wiring
+    root: NDArray[np.int64]
+    """[P] rank of each tree's root."""
+    trees: "Trees"
+    wires: "Wires"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Decoded:
+    """Transfers with the times at which they start."""
+
+    grove: Grove
+    cuts: int
+    """Pieces of each tree."""
+    start: NDArray[np.float64]
+    """[P·M]"""
+    seconds: float
+
+    def schedule(self) -> Schedule:
+        """The same in rounds that keep the order of the times."""
+        grove, wiring = self.grove, self.grove.wiring
+        topology, trees = wiring.topology, len(grove.root)
+        pieces = trees * self.cuts
+        cut = Cut(
+            part=np.tile(np.arange(trees), self.cuts),
+            number=np.repeat(np.arange(self.cuts), trees),
+            share=np.full(pieces, 1 / pieces),
+        )
+        return schedule_of(topology, wiring.collective, _parts(grove), cut, self.start)
+
+
+def grow_trees(wiring: Wiring, proposal: Proposal, count: int, passes: int) -> Grove:
+    """Grows trees of equal parts.
+
+    Args:
+        wiring: the network.
+        proposal: what they are to be like.
+        count: how many; of a stage alone, as many for each server.
+        passes: how often each is grown.
+    """
+    from gradweave.schedulers.planned.growing_kernel import Plan, grow
+    from gradweave.schedulers.planned.laying_kernel import lay
+
+    servers, shares = wiring.topology.num_servers, proposal.shares
+    if wiring.collective != "all_reduce":
+        shares, count = np.full(servers, 1 / servers), math.ceil(count / servers) * servers
+    root = _roots(shares, count)
+    plan = Plan(
+        root,
+        proposal.bias,
+        float(proposal.sharpness),
+        float(proposal.stranded),
+        float(proposal.flatter),
+        passes,
+    )
+    grown = grow(wiring.links, plan, wiring.rates, wiring.stages)
+    return Grove(wiring, root, *lay(grown, root, wiring.stages, *wiring.costs[:3]))
+
+
+def play(grove: Grove, order: NDArray[np.float32], cuts: int) -> Decoded:
+    """Sends the trees' parts in so many pieces each, one after the other.
+
+    Args:
+        grove: the trees.
+        order: [F] weights of `ordering_kernel.FEATURES`.
+        cuts: pieces of each tree.
+    """
+    from gradweave.schedulers.planned.ordering_kernel import dispatch, features_of
+
+    part = np.tile(np.arange(len(grove.root)), cuts)
+    size = np.full(len(part), grove.wiring.costs[3] / len(part))
+    features = features_of(grove.trees, grove.wires, part, size)
+    place = (features @ order.astype(np.float32)).reshape(-1)
+    return Decoded(grove, cuts, *dispatch(grove.trees, grove.wires, part, size, place))
+
+
+def _roots(shares: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """[count] the root of each tree: servers take turns by their shares."""
+    exact = shares / shares.sum() * count
+    number = np.floor(exact).astype(np.int64)
+    number[np.argsort(number - exact, kind="stable")[: count - number.sum()]] += 1
+    root = np.repeat(np.arange(len(shares)), number)
+    place = np.arange(count) - np.repeat(np.cumsum(number) - number, number)
+    return root[np.argsort((place + 0.5) / number[root], kind="stable")].astype(np.int64)
+
+
+def _parts(grove: Grove) -> Parts:
+    """The trees as `unequal` writes schedules of them."""
+    topology, wires = grove.wiring.topology, grove.wires
+    offsets = wires.first + np.arange(len(wires.first))
+    nodes = np.empty(offsets[-1], np.int64)
+    nodes[offsets[:-1]] = topology.source[wires.links[wires.first[:-1]]]
+    inside = np.ones(len(nodes), bool)
+    inside[offsets[:-1]] = False
+    nodes[inside] = topology.target[wires.links]
+    servers, collective = topology.num_servers, grove.wiring.collective
+    return Parts(
+        topology=topology,
+        root=grove.root,
+        share=np.full(len(grove.root), 1 / len(grove.root)),
+        fixed_roots=collective != "all_reduce",
+        reduces=0 if collective == "all_gather" else servers - 1,
+        trees=grove.trees,
+        wires=wires,
+        source=topology.rank[nodes[offsets[:-1]]].astype(np.int64),
+        target=topology.rank[nodes[offsets[1:] - 1]].astype(np.int64),
+        route_nodes=nodes,
+        route_offsets=offsets,
+    )

@@ -1,0 +1,153 @@
+"""Grown trees as transfers: what waits for what, and over which links."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+from gradweave.schedulers.planned.growing_kernel import FROM, TOWARDS, Grown
+from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
+from gradweave.topology.topology import Floats, Integers
+
+
+@kernel
+def lay(
+    grown: Grown,
+    root: Integers,
+    stages: Integers,
+    bandwidth: Floats,
+    latency: Floats,
+    overhead: Floats,
+) -> tuple[Trees, Wires]:
+    """The transfers of each part's trees, and the hops that they take, one of each transfer's own.
+
+    Stage by stage, by the ranks of the servers whose hops they are.
+
+    Args:
+        grown: the trees.
+        root: [P] rank of each part's root.
+        stages: that were grown.
+        bandwidth: [L] bytes per second.
+        latency: [L] seconds.
+        overhead: [L] seconds.
+    """
+    parts, servers = len(root), grown.parent.shape[2]
+    each = len(stages) * (servers - 1)
+    hop = np.arange(parts * each).reshape(parts, each)
+    wires = _wires(grown, root, bandwidth, latency, overhead)
+    waits = np.zeros((parts, each), np.int64)
+    most = len(stages) * servers + servers * servers  # a root's own may wait for all into it
+    following = np.empty(parts * most, np.int64)
+    first = np.empty((parts, each + 1), np.int64)
+    count = 0
+    for p in range(parts):
+        count = _follow(grown.parent[p], stages, root[p], waits[p], following, first[p], count)
+    tail_s, tail_s_per_byte = np.empty((parts, each)), np.empty((parts, each))
+    for p in range(parts):
+        _tails(wires, hop[p], waits[p], following, first[p], tail_s[p], tail_s_per_byte[p])
+    ready = np.zeros((parts, each))
+    return Trees(hop, waits, following[:count], first, ready, tail_s, tail_s_per_byte), wires
+
+
+@kernel(inner=True)
+def _wires(
+    grown: Grown, root: Integers, bandwidth: Floats, latency: Floats, overhead: Floats
+) -> Wires:
+    """The links of every transfer's hop."""
+    parts, stages, servers, longest = grown.route.shape
+    hops = parts * stages * (servers - 1)
+    links, first = np.empty(hops * longest, np.int64), np.zeros(hops + 1, np.int64)
+    rate, held, late = np.full(hops, np.inf), np.zeros(hops), np.zeros(hops)
+    hop = count = 0
+    for p in range(parts):
+        for i in range(stages):
+            for server in range(servers):
+                if server == root[p]:
+                    continue
+                for link in grown.route[p, i, server]:
+                    if link < 0:
+                        break
+                    links[count] = link
+                    rate[hop] = min(rate[hop], bandwidth[link])
+                    held[hop] = max(held[hop], overhead[link])
+                    late[hop] += latency[link]
+                    count += 1
+                hop += 1
+                first[hop] = count
+    return Wires(links[:count], first, rate, held, late, bandwidth)
+
+
+@kernel(inner=True)
+def _follow(
+    parent: Integers,
+    stages: Integers,
+    root: int,
+    waits: Integers,
+    following: Integers,
+    first: Integers,
+    count: int,
+) -> int:
+    """Which transfers wait for each transfer of a part; the next free place."""
+    servers = parent.shape[1]
+    m, last = 0, len(stages) - 1
+    for i in range(len(stages)):
+        for server in range(servers):
+            if server == root:
+                continue
+            first[m] = count
+            m += 1
+            up = parent[i, server]
+            if stages[i] == TOWARDS and up != root:
+                following[count] = i * (servers - 1) + up - (up > root)
+                waits[following[count]] += 1
+                count += 1
+            elif stages[last] == FROM:
+                # Copies of what the server has got; from the root, of what all have brought there.
+                giver = server if stages[i] == FROM else root
+                for child in range(servers):
+                    if parent[last, child] == giver:
+                        following[count] = last * (servers - 1) + child - (child > root)
+                        waits[following[count]] += 1
+                        count += 1
+    first[m] = count
+    return count
+
+
+@kernel(inner=True)
+def _tails(
+    wires: Wires,
+    hop: Integers,
+    waits: Integers,
+    following: Integers,
+    first: Integers,
+    tail_s: Floats,
+    tail_s_per_byte: Floats,
+) -> None:
+    """The longest path from each transfer of a part to its end."""
+    order = waiting_order(waits, first, following)
+    for m in order[::-1]:
+        seconds, per_byte = 0.0, 0.0
+        for i in range(first[m], first[m + 1]):
+            seconds = max(seconds, tail_s[following[i]])
+            per_byte = max(per_byte, tail_s_per_byte[following[i]])
+        tail_s[m] = seconds + wires.latency[hop[m]] + wires.overhead[hop[m]]
+        tail_s_per_byte[m] = per_byte + 1.0 / wires.rate[hop[m]]
+
+
+@kernel(inner=True)
+def waiting_order(waits: Integers, first: Integers, following: Integers) -> NDArray[np.int64]:
+    """[M] transfers of a part, each after all that it waits for."""
+    left, order, count = waits.copy(), np.empty(len(waits), np.int64), 0
+    for m in range(len(waits)):
+        if not left[m]:
+            order[count] = m
+            count += 1
+    done = 0
+    while done < count:
+        m = order[done]
+        done += 1
+        for i in range(first[m], first[m + 1]):
+            left[following[i]] -= 1
+            if not left[following[i]]:
+                order[count] = following[i]
+                count += 1
+    return order

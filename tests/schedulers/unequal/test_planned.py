@@ -1,0 +1,53 @@
+"""The strategy `planned`: trees at the prices of a plan, ordered in event time."""
+
+import numpy as np
+import pytest
+
+import gradweave as gw
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedulers import Planned
+from gradweave.schedulers.planned.decoding import Wiring, even, grow_trees
+from gradweave.simulate import seconds
+from tests.schedulers.unequal.test_unequal_packing import NETWORKS
+
+GIGABYTE = 1e9
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_event_model_takes_no_longer_than_the_clock_that_it_was_played_on(name: str):
+    scheduler, topology = Planned(gradient_bytes=GIGABYTE), NETWORKS[name]
+    schedule = scheduler.schedule(topology)
+    taken = seconds(schedule, GIGABYTE, "events")
+    assert taken <= scheduler.decode(topology).seconds * (1 + 1e-4)
+    assert taken >= gw.bounds.least_seconds(topology, GIGABYTE).seconds * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather"])
+def test_a_stage_alone_is_rooted_alike(collective):
+    topology = NETWORKS["torus"]
+    schedule = Planned().schedule(topology, collective=collective)
+    whole = np.bincount(schedule.root, minlength=topology.num_nodes)[topology.servers]
+    assert (whole == whole[0]).all() and whole[0] > 0
+
+
+def test_links_carry_what_the_trees_say_and_little_more_than_they_must():
+    from gradweave.schedulers.planned.growing_kernel import Plan, grow
+
+    topology = NETWORKS["torus"]
+    wiring, proposal = Wiring(topology, "all_reduce", np.inf), even(topology)
+    root = grow_trees(wiring, proposal, 48, 1).root
+    plan = Plan(root, proposal.bias, 10.0, 1.0, 0.0, 2)
+    grown = grow(wiring.links, plan, wiring.rates, wiring.stages)
+    used = grown.route[grown.route >= 0]
+    carried = np.bincount(used, minlength=len(proposal.bias)) / len(root)
+    assert np.allclose(grown.load, carried / wiring.links.bandwidth)
+    largest = float(topology.bandwidth_bytes_per_s.max())
+    least = float(gw.bounds.least_seconds(topology, 1e9).prices.seconds_per_byte) * largest
+    assert least * (1 - 1e-9) <= grown.load.max() <= 1.1 * least
+
+
+def test_it_refuses_what_it_cannot_do():
+    with pytest.raises(OptionError, match="planned: gradient_bytes: expected more than 0"):
+        Planned(gradient_bytes=0.0)
+    with pytest.raises(NoScheduleError, match="at most 256 servers"):
+        Planned().schedule("ring:300")
