@@ -12,6 +12,7 @@ from gradweave.schedulers import (
     Merged,
     Packed,
     ParameterServer,
+    Planned,
     Portfolio,
     RecursiveDoubling,
     Ring,
@@ -73,6 +74,12 @@ STRATEGIES: dict[str, Strategy] = {
     ),
     "packed, of a size, overlapping": Strategy(
         lambda _: Packed(gradient_bytes=1e6, pieces=24),
+        transfers_in_stage=None,
+        own_pieces=True,
+        up_to=25,
+    ),
+    "planned, overlapping": Strategy(
+        lambda _: Planned(gradient_bytes=1e6),
         transfers_in_stage=None,
         own_pieces=True,
         up_to=25,

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from typing import ClassVar
 
-from gradweave import clock
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.planned.decoding import Decoded, Wiring, even, grow_trees, play
