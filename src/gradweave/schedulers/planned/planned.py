@@ -24,9 +24,8 @@ MAX_TRANSFERS = 12_000
 class Planned(Scheduler):
     """Parts of any size over trees of any shape, as `packed`, without its programme and search.
 
-    Trees are grown one after the other, each the cheapest at prices that rise with what links carry;
-    what is ready then goes over each link by a fixed order. Within a tenth of the least time on most
-    networks of unequal links, in the time that `packed` takes for its first tree.
+    Trees are grown one after the other, each the cheapest at prices that rise with what links
+    carry; then each link takes, of what is ready and fits, what is first by a fixed order.
     """
 
     name: ClassVar[str] = "planned"
