@@ -84,7 +84,7 @@ class _Ways(NamedTuple):
 
 
 @kernel
-def rates_of(links: Links, rates: Floats) -> Rates:
+def rates_of(links: Links, rates: NDArray[np.float64]) -> Rates:
     """What transfers take of each link.
 
     With a link to itself, bandwidth over rate; where others as slow may fill it, as many as fit

@@ -14,7 +14,7 @@ def lay(
     grown: Grown,
     root: Integers,
     stages: Integers,
-    bandwidth: Floats,
+    bandwidth: NDArray[np.float64],
     latency: Floats,
     overhead: Floats,
 ) -> tuple[Trees, Wires]:
@@ -50,7 +50,11 @@ def lay(
 
 @kernel(inner=True)
 def _wires(
-    grown: Grown, root: Integers, bandwidth: Floats, latency: Floats, overhead: Floats
+    grown: Grown,
+    root: Integers,
+    bandwidth: NDArray[np.float64],
+    latency: Floats,
+    overhead: Floats,
 ) -> Wires:
     """The links of every transfer's hop."""
     parts, stages, servers, longest = grown.route.shape
