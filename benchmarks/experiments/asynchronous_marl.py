@@ -13,8 +13,9 @@ worker dies by SIGKILL after a quarter of the updates, a server after half of th
 The same trainings run on the simulator of the same protocol, whose time is virtual and whose
 messages take none, and on Ray, in real time. On the simulator longer ones run, too: each rule as
 long as `sync`, and those that wait less also for 1.8 times as many steps, which is still about half
-of its time. The seeds of a rule are learners side by side: they share the order in which workers
-arrive, and nothing else.
+of its time. `staler` is where policies change much while a worker plays: eight workers, whose
+differences count whole, half or an eighth. The seeds of a rule are learners side by side: they
+share the order in which workers arrive, and nothing else.
 
 Returns while learning are means over the episodes that ended in a line of the log, smoothed over a
 tenth of the training; the return at the end is the policy's, in fresh episodes. A run has reached a
@@ -48,8 +49,9 @@ from gradweave.training.log import read_log
 NAME = "asynchronous_marl"
 SEEDS = 3
 WORKERS, SERVERS = 4, 2
-SIMULATOR, RAY, LONG = "simulator", "Ray", "simulator, longer"
-STEPS = {SIMULATOR: 150_000, RAY: 150_000, LONG: 400_000}
+STALER_WORKERS = 8
+SIMULATOR, RAY, LONG, STALER = "simulator", "Ray", "simulator, longer", "simulator, staler"
+STEPS = {SIMULATOR: 150_000, RAY: 150_000, LONG: 400_000, STALER: 150_000}
 """Of the game, by where a training runs."""
 MORE = ", 1.8 times the steps"
 SETTINGS = {"environments": 16, "rollout": 64}
@@ -66,17 +68,29 @@ RULES = {
     "async": "consistency=async",
     "async, uncorrected": "consistency=async,correction=false",
     "async, killed": "consistency=async",
+    "async, rate 1/2": "consistency=async,rate=0.5",
+    "async, rate 1/2, uncorrected": "consistency=async,rate=0.5,correction=false",
+    "async, rate 1": "consistency=async,rate=1",
+    "async, rate 1, uncorrected": "consistency=async,rate=1,correction=false",
 }
 KILLED = "async, killed"
 RUN = {
-    SIMULATOR: tuple(rule for rule in RULES if rule != KILLED),
+    SIMULATOR: tuple(rule for rule in RULES if rule != KILLED and "rate" not in rule),
     RAY: ("sync", "async", KILLED, "ssp(3), catching up", "async, uncorrected"),
     LONG: (
         *("sync", f"async{MORE}", "async"),
         *(f"ssp(3), catching up{MORE}", "ssp(3), catching up"),
     ),
+    STALER: (
+        *("async, rate 1/2", "async, rate 1/2, uncorrected"),
+        *("async, rate 1", "async, rate 1, uncorrected", "async", "async, uncorrected"),
+    ),
 }
 """Rules in the order in which they are run."""
+
+
+def workers(where: str) -> int:
+    return STALER_WORKERS if where == STALER else WORKERS
 
 
 def aggregation(rule: str) -> str:
@@ -91,7 +105,7 @@ def config(where: str, rule: str) -> Config:
         settings("ippo", "spread", SETTINGS),
         round(STEPS[where] * (1.8 if rule.endswith(MORE) else 1.0)),
         aggregation=aggregation(rule),
-        devices=WORKERS,
+        devices=workers(where),
         seeds=SEEDS,
     )
 
@@ -129,13 +143,13 @@ def simulated(where: str, rule: str) -> list[dict[str, Any]]:
 
     def report(made: UpdateReport) -> None:
         told.extend(one.metrics for one in made.told)
-        if len(told) < WORKERS:
+        if len(told) < of.devices:
             return
         episodes = sum(one.episodes for one in told)
         returns = sum(one.returns.mean(-1) for one in told)
         line = {
             "seconds": made.seconds,
-            "steps": of.settings.steps * made.gradients // WORKERS,
+            "steps": of.settings.steps * made.gradients // of.devices,
             "return": (returns / np.where(episodes, episodes, np.nan)).tolist(),
         }
         if spec.correction:
@@ -170,7 +184,7 @@ def rows_of(
             "staleness_mean": float(run.history.staleness.mean()),
             "staleness_most": int(run.history.staleness.max()),
             "weight": mean(x["weight"][seed] for x in lines) if "weight" in lines[0] else None,
-            "by_worker": [int((run.history.worker == i).sum()) for i in range(WORKERS)],
+            "by_worker": [int((run.history.worker == i).sum()) for i in range(of.devices)],
             "replaced": run.replaced,
             "recovered": run.recovered,
             "curve": curve(lines, seed),
@@ -236,6 +250,10 @@ COLORS = {
     "async": "#4269d0",
     "async, uncorrected": "#9aa7e0",
     "async, killed": "#c0392b",
+    "async, rate 1/2": "#efb118",
+    "async, rate 1/2, uncorrected": "#f5d78a",
+    "async, rate 1": "#9c6b4e",
+    "async, rate 1, uncorrected": "#cdb5a6",
 }
 
 
@@ -243,7 +261,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Return against time and against steps, on the simulator and on Ray: each seed."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 11), dpi=130, layout="constrained")
+    figure = Figure(figsize=(11, 14), dpi=130, layout="constrained")
     panels = figure.subplots(len(RUN), 2, sharey=True)
     for line, where in zip(panels, RUN, strict=True):
         for panel, by in zip(line, ("seconds", "steps"), strict=True):
@@ -275,7 +293,7 @@ def keep(rows: list[dict[str, Any]], load_at_start: float) -> None:
         libraries=("ray", "jax", "jaxlib", "jaxmarl", "optax"),
         seeds=list(range(SEEDS)),
         load_at_start=load_at_start,
-        workers=WORKERS,
+        workers={where: workers(where) for where in RUN},
         servers=SERVERS,
         settings=SETTINGS,
         step_s=STEP_S,

@@ -5,9 +5,10 @@
 `job`: job scheduling: learning independently, the mean reward, the least utility and inequity
 aversion, each of the last three with a hierarchy too, the fair-efficient reward without one, and
 FEN, with the exact mean utility and by gossip on a ring; alpha-fair policy gradients and a penalty
-on Jain's index. `matthew` and `plant`: the Matthew effect and the manufacturing plant. `gossip`: by
-how much estimates of the mean utility differ from it, of the utilities of trained agents of the
-Matthew effect, by network and exchanges a step.
+on Jain's index. `matthew` and `plant`: the Matthew effect and the manufacturing plant. `scripted`:
+agents of these two that learn nothing, see `fen_scripted.py`. `gossip`: by how much estimates of
+the mean utility differ from it, of the utilities of trained agents of the Matthew effect, by
+network and exchanges a step.
 
 Seeds are trained one after the other, by a program that is compiled once, and judged in 16 new
 episodes each, actions drawn. A seed is written as soon as it is measured; those that are there, of
@@ -20,6 +21,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,8 +69,8 @@ class Part(NamedTuple):
 
 WORLDS = {
     "job": Part("job_scheduling", 1_500_000, 10, 3, (*FEN, *BASELINES)),
-    "matthew": Part("matthew_effect", 1_000_000, 5, 3, (*FEN, *BASELINES)),
-    "plant": Part("manufacturing_plant", 1_000_000, 5, 3, (*FEN, *BASELINES)),
+    "matthew": Part("matthew_effect", 600_000, 5, 5, (*FEN, *BASELINES)),
+    "plant": Part("manufacturing_plant", 1_000_000, 5, 5, (*FEN, *BASELINES)),
 }
 
 
@@ -229,6 +231,13 @@ def _utilities(trainer: Trainer) -> Any:
     return jax.jit(lambda carry: jax.lax.scan(step, carry, steps)[1])(carry)
 
 
+def scripted() -> list[dict[str, Any]]:
+    """What agents come to that learn nothing."""
+    import fen_scripted
+
+    return fen_scripted.scripted()
+
+
 def front(rows: list[dict[str, Any]]) -> None:
     """Utilisation against the coefficient of variation, a point a seed."""
     from matplotlib.figure import Figure
@@ -254,17 +263,22 @@ def front(rows: list[dict[str, Any]]) -> None:
     figure.savefig(RESULTS / "fen.png", dpi=130)
 
 
+BEFORE = ("matthew_before",)
+"""Recorded before what agents see was changed, and not measured again."""
+OTHERS: dict[str, Callable[[], list[dict[str, Any]]]] = {"scripted": scripted, "gossip": gossip}
+
+
 def main() -> None:
     """Measures what is asked for, and lacking."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=(*WORLDS, "gossip"))
+    parser.add_argument("--only", choices=(*WORLDS, *OTHERS))
     parser.add_argument("--variants", nargs="*", choices=(*FEN, *BASELINES))
     parser.add_argument("--seeds", type=int)
     asked = parser.parse_args()
     start_jax(1)
-    for part in [asked.only] if asked.only else (*WORLDS, "gossip"):
-        if part == "gossip":
-            _write(part, gossip())
+    for part in [asked.only] if asked.only else (*WORLDS, *OTHERS):
+        if part in OTHERS:
+            _write(part, OTHERS[part]())
             continue
         for name in asked.variants or WORLDS[part].variants:
             variant(name, part, asked.seeds)
@@ -276,7 +290,7 @@ def _done() -> dict[str, Any]:
     """What is measured, by other calls of this script as well."""
     path = RESULTS / "fen.json"
     have = json.loads(path.read_text()) if path.exists() else {}
-    return {part: have[part] for part in (*WORLDS, "gossip") if part in have}
+    return {part: have[part] for part in (*WORLDS, *OTHERS, *BEFORE) if part in have}
 
 
 def _write(part: str, rows: list[dict[str, Any]]) -> None:

@@ -12,7 +12,8 @@ def asynchronous_marl() -> str:
     cases = dict.fromkeys((row["on"], row["rule"]) for row in result["rows"])
     lines = [_line(result, *case) for case in cases]
     head = ["", "return at the end", "each seed", "seconds", "reaches sync's return after",
-            "of sync's time", "after steps", "staleness, most", "killed"]  # fmt: skip
+            "of sync's time", "after steps", "staleness, most", "mean weight",
+            "killed"]  # fmt: skip
     return sourced_table(result, head, lines)
 
 
@@ -32,6 +33,7 @@ def _line(result: dict[str, Any], on: str, rule: str) -> list[str]:
         _mean([row["share_of_sync"] for row in reached], "{:.2f}"),
         _mean([row["steps"] for row in reached], "{:,.0f}"),
         f"{first['staleness_mean']:.1f}, {first['staleness_most']}",
+        _mean([row["weight"] for row in rows], "{:.3f}") if first["weight"] else "–",
         killed if first["replaced"] or first["recovered"] else "–",
     ]
 

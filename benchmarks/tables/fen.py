@@ -24,13 +24,35 @@ def fen_job() -> str:
 
 def fen_others() -> str:
     result = load("fen")
-    worlds = {"matthew": "Matthew effect", "plant": "manufacturing plant"}
+    worlds = {
+        "matthew": "Matthew effect",
+        "matthew_before": "Matthew effect, the ghost's place",
+        "plant": "manufacturing plant",
+    }
     lines = [
         [f"{name}: {_row(row)[0]}", *_row(row)[1:], _products(row)]
         for part, name in worlds.items()
         for row in result.get(part, [])
     ]
     return sourced_table(result, [*_HEAD, "utilisation × Jain's index"], lines)
+
+
+def fen_scripted() -> str:
+    result = load("fen")
+    lines = [
+        [
+            f"{row['world'].replace('_', ' ')}: {row['script']}",
+            *[f"{row[name]:.3f}" for name in ("utilisation", "variation", "least", "greatest")],
+            f"{row['jain']:.3f}",
+            f"{row['product']:.3f}",
+        ]
+        for row in result["scripted"]
+    ]
+    head = [
+        "scripted agents", "utilisation", "coefficient of variation", "least", "greatest",
+        "Jain's index", "utilisation × Jain's index",
+    ]  # fmt: skip
+    return sourced_table(result, head, lines)
 
 
 def fen_gossip() -> str:

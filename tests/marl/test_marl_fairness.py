@@ -22,7 +22,12 @@ from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms, distributions
 from gradweave.marl.worlds.job_scheduling import JobScheduling, JobState
 from gradweave.marl.worlds.manufacturing_plant import NEEDS, ManufacturingPlant
-from gradweave.marl.worlds.matthew_effect import GROWTH, MOST_SIZE, MatthewEffect
+from gradweave.marl.worlds.matthew_effect import (
+    GROWTH,
+    MOST_SIZE,
+    MatthewEffect,
+    MatthewState,
+)
 
 STAY, UP, DOWN, LEFT, RIGHT = range(5)
 SMALL = {"environments": 2, "rollout": 6, "choice_steps": 3, "hidden": (8,), "minibatches": 2}
@@ -81,6 +86,13 @@ def test_gems_are_kept_or_in_parts_and_the_supply_ends():
     assert np.array_equal(kept.sum(-1), state.gathered)
     assert (state.gathered[-1] > 20).all() and (state.gathered[-1] <= 20 + plant.gems).all()
     assert (state.gem[-1] < 0).all()
+
+
+def test_agents_see_how_far_the_nearest_ghost_is():
+    place = jnp.array([[0.5, 0.5], [0.1, 0.9]])
+    ghost = jnp.array([[0.2, 0.9], [0.4, 0.55], [0.9, 0.1]])
+    seen = MatthewEffect().observe(MatthewState(place, jnp.full(2, 0.03), ghost))
+    assert np.allclose(seen[:, 4:] * MOST_SIZE, [[-0.1, 0.05], [0.1, 0.0]], atol=1e-6)
 
 
 def test_measures_are_those_of_the_paper():

@@ -1,6 +1,7 @@
 """The Matthew effect: whoever has eaten is larger and quicker, and so eats more.
 
-Source: Jiang and Lu 2019 (1910.14472), section 5.2; rules as their program has them.
+Source: Jiang and Lu 2019 (1910.14472), section 5.2; rules as their program has them. Theirs shows
+where the nearest ghost is on the plane, ours how far it is from the one who looks.
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ class MatthewEffect:
     """Ten pac-men and three ghosts, each of which is at once replaced by another elsewhere.
 
     A pac-man that is nearer to a ghost than its own size eats it and gets 1; of several the first.
-    It sees its place, size and speed, and where the nearest ghost is.
+    It sees its place, size and speed, and how far the nearest ghost is along each axis.
     """
 
     agents: int = 10
@@ -65,11 +66,12 @@ class MatthewEffect:
         return MatthewState(place, size, jnp.stack(ghosts)), reward
 
     def observe(self, state: MatthewState) -> Float[Array, "A 6"]:
-        """See `ResourceWorld.observe`: sizes and speeds are shares of the greatest size."""
-        apart = jnp.square(state.place[:, None] - state.ghost).sum(-1)
-        nearest = state.ghost[apart.argmin(-1)]
+        """See `ResourceWorld.observe`: all but places are shares of the greatest size."""
+        far = state.ghost - state.place[:, None]
+        nearest = jnp.square(far).sum(-1).argmin(-1)
+        near = jnp.take_along_axis(far, nearest[:, None, None], 1)[:, 0] / MOST_SIZE
         body = jnp.stack([state.size, _speed(state.size)], -1) / MOST_SIZE
-        return jnp.concatenate([state.place, body, nearest], -1)
+        return jnp.concatenate([state.place, body, near], -1)
 
 
 def _speed(size: Float[Array, " A"]) -> Float[Array, " A"]:
