@@ -7,8 +7,9 @@ import pytest
 
 import gradweave as gw
 from gradweave.probe.explore import clusters, explore
+from gradweave.probe.flows import MOST_POSTED, WINDOW_S, grown_seconds, window
 from gradweave.probe.infer import Latencies, inferred, snapped
-from gradweave.probe.traffic import PARTS, Rate, rate_of, tournament
+from gradweave.probe.traffic import PARTS, Rate, rate_of, total, tournament
 
 MB = 1e6
 
@@ -159,7 +160,27 @@ def test_rates_are_of_what_arrives_within_the_slot():
     assert rate.spread_bytes_per_s < 5e3
     late = np.arange(1.5, 2.0, 0.01).tolist()
     assert rate_of(late, 1000, begin=1.0, end=2.0)[0].bytes_per_s == pytest.approx(1e5, rel=0.02)
-    assert np.isnan(rate_of([1.0], 1000, 0.0, 2.0)[0].bytes_per_s)
+    for few in ([], [1.0]):
+        assert np.isnan(rate_of(few, 1000, 0.0, 2.0)[0].bytes_per_s)
+
+
+def test_flows_that_take_turns_are_together_no_faster_than_their_link():
+    """One link of 1e5 bytes/s: a flow has it for the first half of the slot, another after it."""
+    first, second = (np.arange(start, start + 0.5, 0.01).tolist() for start in (1.0, 1.5))
+    rates = [rate_of(at, 1000, begin=1.0, end=2.0)[0] for at in (first, second)]
+    assert [rate.bytes_per_s for rate in rates] == pytest.approx([1e5, 1e5], rel=0.05)
+    assert total(rates).bytes_per_s == pytest.approx(1e5, rel=0.05)
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e3, 1e6, 1e9])
+@pytest.mark.parametrize("trip_s", [1e-5, 0.03])
+def test_a_window_holds_what_its_flow_needs_and_keeps_it_in_finer_chunks(bytes_per_s, trip_s):
+    whole = window(bytes_per_s, trip_s)
+    assert whole.total_bytes >= bytes_per_s * (WINDOW_S + trip_s)
+    finer = whole.in_chunks_of(1)
+    assert finer.posted <= MOST_POSTED and finer.chunk_bytes <= whole.chunk_bytes
+    assert whole.total_bytes <= finer.total_bytes <= whole.total_bytes + finer.chunk_bytes
+    assert grown_seconds(whole, trip_s) >= trip_s
 
 
 def test_bandwidths_that_are_nearly_alike_are_one():

@@ -33,7 +33,7 @@ from gradweave.probe.traffic import (
 
 NEAR = 0.8
 """Share of the rate of two servers' own links from which on nothing else is taken to be slower."""
-ALIKE = 0.2
+ALIKE = 0.25
 """Most by which two that share a switch may differ in how near they are to others, on average."""
 PRIVATE = 0.9
 """Share of the sum of its pairs' rates that a node with a link for each pair sends at once."""
@@ -70,12 +70,16 @@ class Findings:
 
 def tournaments(players: int) -> int:
     """How many are played."""
-    return 1 if players == 2 else max(FEWEST_TOURNAMENTS, -(-ENOUGH_ROUNDS // players))
+    if players == 2:
+        return 1
+    # With four or fewer, who is paired besides is the same in all of them.
+    enough = -(-ENOUGH_ROUNDS // players)
+    return FEWEST_TOURNAMENTS if players <= 4 else max(FEWEST_TOURNAMENTS, enough)
 
 
 def slots_ahead(servers: int) -> int:
     """Slots that are needed for certain, before groups are known."""
-    return tournaments(servers) * (servers - 1 + servers % 2) + 2 * servers
+    return tournaments(servers) * (servers - 1 + servers % 2) + servers
 
 
 def explore(servers: int, measure: Measure, tell: Callable[[str], None]) -> Findings:
@@ -94,8 +98,6 @@ class _Explorer:
         self._measure, self._tell = measure, tell
         self._flows: dict[Flow, list[Rate]] = {}
         self._servers = 0
-        self._paired: dict[tuple[int, int], list[Rate]] = {}
-        """Rates of the last tournaments, by ordered pair."""
 
     def explore(self, servers: int) -> Findings:
         self._servers = servers
@@ -106,12 +108,12 @@ class _Explorer:
             links = {pair: paired[pair] for pair in ((0, 1), (1, 0))}
             return Findings(tuple(nodes), links, self._flows)
         self._tell("each server to all others, and from all others")
-        nodes = self._fans(servers)
+        nodes = self._fans(servers, paired)
         while len(groups := clusters(_nearness(nodes, paired))) < len(nodes) and len(groups) > 1:
             self._tell(f"{len(groups)} groups: what each shares")
             nodes = self._grouped(nodes, groups)
             paired = self._tournaments(nodes)
-            nodes = self._raised(nodes)
+            nodes = _raised(nodes, paired)
         if len(groups) == 1:
             return Findings(tuple(nodes), {}, self._flows)
         self._tell(f"links between {len(nodes)} groups that share none")
@@ -140,48 +142,30 @@ class _Explorer:
             for both in map(both_ways, rounds)
         ]
         slots = [list(itertools.chain(*by_pair.values())) for by_pair in flows]
-        self._paired = {}
+        paired: dict[tuple[int, int], list[Rate]] = {}
         for by_pair, rates in zip(flows, self._run(slots), strict=True):
             left = iter(rates)
             for pair, some in by_pair.items():
-                self._paired.setdefault(pair, []).append(total([next(left) for _ in some]))
+                paired.setdefault(pair, []).append(total([next(left) for _ in some]))
         return {
-            pair: sorted(rates, key=_speed)[(len(rates) - 1) // 2]
-            for pair, rates in self._paired.items()
+            pair: sorted(rates, key=_speed)[(len(rates) - 1) // 2] for pair, rates in paired.items()
         }
 
-    def _fans(self, servers: int) -> list[Group]:
-        """Every server with what it sends to all others at once, and receives from them."""
+    def _fans(self, servers: int, paired: dict[tuple[int, int], Rate]) -> list[Group]:
+        """Every server with what it sends to all others, and receives from them, all at once."""
         others = [[peer for peer in range(servers) if peer != rank] for rank in range(servers)]
-        out = [[(rank, peer) for peer in others[rank]] for rank in range(servers)]
-        into = [[(peer, rank) for peer in others[rank]] for rank in range(servers)]
-        rates = list(map(total, self._run([*out, *into])))
-        return self._raised(
-            [Group((rank,), rates[rank], rates[servers + rank]) for rank in range(servers)]
-        )
-
-    def _raised(self, nodes: Sequence[Group]) -> list[Group]:
-        """The groups, none slower than it was in the tournaments.
-
-        Nothing makes a link faster than it is, but a busy processor makes it seem slow. Of the
-        rates in the tournaments the third fastest counts, as a late look at a clock may do more.
-        """
-        sent: dict[int, list[Rate]] = {place: [] for place in range(len(nodes))}
-        received: dict[int, list[Rate]] = {place: [] for place in range(len(nodes))}
-        for (a, b), rates in self._paired.items():
-            sent[a] += rates
-            received[b] += rates
-        return [
-            dataclasses.replace(
-                node,
-                out=_at_least(node.out, sent[place]),
-                into=_at_least(node.into, received[place]),
-            )
-            for place, node in enumerate(nodes)
+        slots = [both_ways([(rank, peer) for peer in others[rank]]) for rank in range(servers)]
+        rates = self._run(slots)
+        fans = [
+            Group((rank,), total(some[::2]), total(some[1::2])) for rank, some in enumerate(rates)
         ]
+        return _raised(fans, paired)
 
     def _grouped(self, nodes: Sequence[Group], groups: Sequence[Sequence[int]]) -> list[Group]:
-        """The groups of some nodes, each with what it sends outside at once, and receives."""
+        """The groups of some nodes, each with what it sends outside at once, and receives.
+
+        Twice, and the faster counts: of a whole group, one that is late is soon among them.
+        """
         parts = [tuple(nodes[place] for place in group) for group in groups]
         members = [sorted(rank for part in some for rank in part.members) for some in parts]
         new = [number for number, some in enumerate(parts) if len(some) > 1]
@@ -189,7 +173,8 @@ class _Explorer:
         for number in new:
             outside = _mixed([some for other, some in enumerate(members) if other != number])
             slots += [between(members[number], outside), between(outside, members[number])]
-        rates = list(map(total, self._run(slots)))
+        both = [list(map(total, self._run(slots))) for _ in range(2)]
+        rates = [max(twice, key=_speed) for twice in zip(*both, strict=True)]
         grouped = [some[0] for some in parts]
         for turn, number in enumerate(new):
             out, into = rates[2 * turn : 2 * turn + 2]
@@ -199,7 +184,10 @@ class _Explorer:
     def _links(
         self, nodes: Sequence[Group], paired: dict[tuple[int, int], Rate]
     ) -> dict[tuple[int, int], Rate]:
-        """The rate of each ordered pair of groups by itself, unless two loads agree on it."""
+        """The rate of each ordered pair of groups by itself, unless two loads agree on it.
+
+        The faster of two, as a busy processor may hold up one.
+        """
         links: dict[tuple[int, int], Rate] = {}
         alone = []
         for pair, rate in paired.items():
@@ -209,8 +197,8 @@ class _Explorer:
             else:
                 alone.append(pair)
         slots = [between(nodes[a].members, nodes[b].members) for a, b in alone]
-        for pair, rates in zip(alone, self._run(slots), strict=True):
-            links[pair] = max(total(rates), paired[pair], key=_speed)
+        for pair, *twice in zip(alone, self._run(slots), self._run(slots), strict=True):
+            links[pair] = max(*map(total, twice), paired[pair], key=_speed)
         return links
 
     def _under_fans(self, nodes: Sequence[Group], pair: tuple[int, int]) -> Rate | None:
@@ -269,16 +257,25 @@ def _nothing(rank: int) -> Group:
     return Group((rank,), unknown, unknown)
 
 
+def _raised(nodes: Sequence[Group], paired: dict[tuple[int, int], Rate]) -> list[Group]:
+    """The groups, none slower than its fastest pair in the tournaments.
+
+    Nothing makes a link faster than it is, but a busy processor makes it seem slow.
+    """
+    out, into = [[node.out] for node in nodes], [[node.into] for node in nodes]
+    for (a, b), rate in paired.items():
+        out[a].append(rate)
+        into[b].append(rate)
+    return [
+        dataclasses.replace(node, out=max(sent, key=_speed), into=max(received, key=_speed))
+        for node, sent, received in zip(nodes, out, into, strict=True)
+    ]
+
+
 def _mixed(groups: Sequence[Sequence[int]]) -> list[int]:
     """The members of all groups in turns."""
     turns = itertools.zip_longest(*groups)
     return [rank for turn in turns for rank in turn if rank is not None]
-
-
-def _at_least(rate: Rate, others: Sequence[Rate]) -> Rate:
-    """The rate, or the third fastest of others where that is faster."""
-    ordered = sorted([rate, *others], key=_speed, reverse=True)
-    return max(rate, ordered[min(2, len(ordered) - 1)], key=_speed)
 
 
 def _speed(rate: Rate) -> float:

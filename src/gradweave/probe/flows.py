@@ -1,5 +1,6 @@
 """One process's part of a measurement: pings its peers, and sends and receives in slots."""
 
+import dataclasses
 import math
 import threading
 import time
@@ -20,18 +21,24 @@ NEAR_TRIP_S = 1e-3
 those that take turns on a link are. Farther away, where asking takes a round trip, all are asked
 for beforehand: what is left is a part of the overhead, whose larger part near peers tell."""
 _STREAMS = 3
-"""Times that each is tried; the shortest counts."""
-POSTED, MOST_POSTED = 3, 64
-"""Chunks that a near receiver asks for beforehand, so that none waits for it; a far one at most."""
-LEAST_CHUNK, MOST_CHUNK = 1024, 1 << 22
+"""Times that each is tried between near peers, of which the shortest counts; between others once.
+"""
+WINDOW_S = 0.03
+"""What a flow has under way, in seconds at its rate, beside a round trip: what asks for more of it
+waits behind the data of the other direction, and for a busy processor."""
+MOST_POSTED = 64
+"""Chunks that a receiver asks for beforehand, at most."""
+CHUNK_S = 0.004
+"""How long a chunk takes: several make a window, and many a slot of a flow of a fair share."""
+LEAST_CHUNK, MOST_CHUNK = 256, 1 << 22
 _GROWTH = 4
 _LONG_ENOUGH_S = 0.02
 _PATIENCE_S = 10.0
 """After the end of a slot, for what is under way."""
 _FIRST_BYTES = 1 << 14
 _MOST_BYTES = 1 << 26
-_GROWN_TRIPS = 8
-"""Round trips in which a connection's window grows to what its route holds."""
+_FIRST_WINDOW_BYTES = 14_000
+"""What TCP sends before the first acknowledgement; each round trip doubles it."""
 
 
 def ping_rounds(transport: Transport, partners: Sequence[int], timeout_s: float) -> dict[str, Any]:
@@ -49,24 +56,25 @@ def ping_rounds(transport: Transport, partners: Sequence[int], timeout_s: float)
     for peer in partners:
         leads = transport.rank < peer
         trips = _pings(transport, peer, leads, timeout_s)
+        trip_s = _told(transport, peer, leads, min(trips), timeout_s)
         if leads:
-            guess = _grow(transport, peer, min(trips), timeout_s)
+            guess = _grow(transport, peer, trip_s, timeout_s)
             _echo_growth(transport, peer, timeout_s)
         else:
             _echo_growth(transport, peer, timeout_s)
-            guess = _grow(transport, peer, 0.0, timeout_s)
-        near = _agreed(transport, peer, leads, min(trips) < NEAR_TRIP_S, timeout_s)
+            guess = _grow(transport, peer, trip_s, timeout_s)
+        near = trip_s < NEAR_TRIP_S
         gap = _streamed(transport, peer, leads, near, timeout_s)
         found[str(peer)] = {"trips_s": trips, "gap_s": gap, "near": near, "bytes_per_s": guess}
     return found
 
 
-def _agreed(transport: Transport, peer: int, leads: bool, mine: bool, timeout_s: float) -> bool:
-    """What the leader says, told to its peer."""
-    said = np.array([mine], np.uint8)
+def _told(transport: Transport, peer: int, leads: bool, mine: float, timeout_s: float) -> float:
+    """The leader's number, told to its peer."""
+    said = np.array([mine], np.float64).view(np.uint8)
     tell = transport.send if leads else transport.receive
     tell(said, peer, "data").wait(timeout_s)
-    return bool(said[0])
+    return float(said.view(np.float64)[0])
 
 
 def _pings(transport: Transport, peer: int, leads: bool, timeout_s: float) -> list[float]:
@@ -85,8 +93,8 @@ def _pings(transport: Transport, peer: int, leads: bool, timeout_s: float) -> li
 
 
 def _grow(transport: Transport, peer: int, trip_s: float, timeout_s: float) -> float:
-    """Bytes per second of a transfer that takes long beside a round trip."""
-    size, byte = _FIRST_BYTES, np.zeros(1, np.uint8)
+    """Bytes per second of a transfer that takes long beside a round trip, the faster of two."""
+    size, byte, before = _FIRST_BYTES, np.zeros(1, np.uint8), math.inf
     while True:
         head = np.array([size], np.int64).view(np.uint8)
         transport.send(head, peer, "data").wait(timeout_s)
@@ -94,10 +102,13 @@ def _grow(transport: Transport, peer: int, trip_s: float, timeout_s: float) -> f
         transport.send(np.zeros(size, np.uint8), peer, "data").wait(timeout_s)
         transport.receive(byte, peer, "data").wait(timeout_s)
         took = max(time.monotonic() - begun - trip_s, 1e-6)
-        if took > _LONG_ENOUGH_S + 2 * trip_s or size >= _MOST_BYTES:
+        if took <= _LONG_ENOUGH_S + 2 * trip_s and size < _MOST_BYTES:
+            size, before = size * _GROWTH, math.inf
+        elif before == math.inf:  # once may be a busy processor's doing
+            before = took
+        else:
             transport.send(np.zeros(8, np.uint8), peer, "data").wait(timeout_s)
-            return size / took
-        size *= _GROWTH
+            return size / min(took, before)
 
 
 def _echo_growth(transport: Transport, peer: int, timeout_s: float) -> None:
@@ -114,7 +125,10 @@ def _echo_growth(transport: Transport, peer: int, timeout_s: float) -> None:
 def _streamed(transport: Transport, peer: int, leads: bool, near: bool, timeout_s: float) -> float:
     """Seconds that one more message of one byte takes at its receiver; 0 at who sends them."""
     few, many = (
-        min(_stream(transport, peer, leads, near, count, timeout_s) for _ in range(_STREAMS))
+        min(
+            _stream(transport, peer, leads, near, count, timeout_s)
+            for _ in range(_STREAMS if near else 1)
+        )
         for count in STREAMED
     )
     return 0.0 if leads else max(many - few, 0.0) / (STREAMED[1] - STREAMED[0])
@@ -149,13 +163,12 @@ def run_slots(transport: Transport, slots: Sequence[dict[str, Any]]) -> list[dic
     Args:
         transport: to the others.
         slots: of each ``at``, the time by this process's clock; ``seconds`` that it lasts;
-            ``trip_s``, the longest round trip in it; and ``flows`` as [source, target, chunk,
+            ``grown_s``, from when on arrivals count; and ``flows`` as [source, target, chunk,
             chunks asked for beforehand].
 
     Returns:
-        Of each flow that this process received: slot, source, rate, parts, number of arrivals, and
-        the times between which they were; or, of the first that failed, ``error`` and ``peer``,
-        after which no more slots are run.
+        Of each flow that this process received: slot, source, rate, parts, and number of arrivals;
+        or, of the first that failed, ``error`` and ``peer``, after which no more slots are run.
     """
     results: list[dict[str, Any]] = []
     for number, slot in enumerate(slots):
@@ -200,11 +213,12 @@ class _Job:
             self.result = {"slot": self._slot, "peer": error.rank, "error": error.how}
 
     def _send(self) -> None:
-        """Sends until the slot ends, and then as many last chunks as the receiver waits for."""
-        chunk, last = np.zeros(self._chunk, np.uint8), np.ones(self._chunk, np.uint8)
-        end = max(self._end, time.monotonic() + self._terms["seconds"] / 2)
+        """Sends until the slot ends, and then as many last bytes as the receiver waits for."""
+        chunk, last = np.zeros(self._chunk, np.uint8), np.ones(1, np.uint8)
         under_way: list[Message] = []
-        while time.monotonic() < end:
+        count = 0
+        while time.monotonic() < self._end or count < PARTS:  # who is late catches up
+            count += 1
             under_way.append(self._transport.send(chunk, self._peer, "data"))
             if len(under_way) >= self._posted:
                 under_way.pop(0).wait(self._longest)
@@ -223,17 +237,13 @@ class _Job:
         ended, turn = 0, 0
         while ended < self._posted:
             posted.pop(0).wait(self._longest)
-            arrivals.append(time.monotonic())
             if buffers[turn % self._posted][0]:
                 ended += 1
-            elif not ended:
+            else:
+                arrivals.append(time.monotonic())
                 posted.append(post(turn))
             turn += 1
-        grown = min(
-            _GROWN_TRIPS * self._terms["trip_s"] + 0.1 * self._terms["seconds"],
-            0.6 * self._terms["seconds"],
-        )
-        begin = self._terms["at"] + grown
+        begin = self._terms["at"] + self._terms["grown_s"]
         rate, count = rate_of(arrivals, self._chunk, begin, self._end)
         self.result = {
             "slot": self._slot,
@@ -241,22 +251,34 @@ class _Job:
             "bytes_per_s": None if np.isnan(rate.bytes_per_s) else rate.bytes_per_s,
             "parts": [] if np.isnan(rate.bytes_per_s) else list(rate.parts),
             "arrivals": count,
-            "from": arrivals[0],
-            "to": arrivals[-1],
         }
 
 
-def slot_seconds(wanted_s: float, trip_s: float) -> float:
-    """How long a slot lasts: as wanted, once connections' windows have grown."""
-    return wanted_s + _GROWN_TRIPS * trip_s
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """What a flow has under way: chunks that its receiver asks for beforehand."""
+
+    chunk_bytes: int
+    posted: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Under way at most."""
+        return self.chunk_bytes * self.posted
+
+    def in_chunks_of(self, size: int) -> "Window":
+        """As many bytes in smaller chunks, of no more than `MOST_POSTED`."""
+        size = max(size, LEAST_CHUNK, -(-self.total_bytes // MOST_POSTED))
+        return Window(size, -(-self.total_bytes // size))
 
 
-def chunk_bytes(bytes_per_s: float, seconds: float) -> int:
-    """Size of a flow's chunks, such that enough of them tell its rate."""
-    size = int(bytes_per_s * seconds / (8 * PARTS))
-    return min(max(size, LEAST_CHUNK), MOST_CHUNK)
+def window(bytes_per_s: float, trip_s: float) -> Window:
+    """The window of a flow of this rate, so that it is not what limits the flow."""
+    chunk = min(max(int(bytes_per_s * CHUNK_S), LEAST_CHUNK), MOST_CHUNK)
+    under_way = bytes_per_s * (WINDOW_S + trip_s)
+    return Window(chunk, min(max(math.ceil(under_way / chunk), 2), MOST_POSTED))
 
 
-def chunks_ahead(bytes_per_s: float, chunk: int, trip_s: float) -> int:
-    """How many chunks a receiver asks for beforehand: what arrives in two round trips, and some."""
-    return min(POSTED + math.ceil(2 * bytes_per_s * trip_s / chunk), MOST_POSTED)
+def grown_seconds(window: Window, trip_s: float) -> float:
+    """How long a connection's own window grows to that of a flow."""
+    return (1 + math.log2(max(window.total_bytes / _FIRST_WINDOW_BYTES, 1))) * trip_s

@@ -2,8 +2,10 @@
 
 import dataclasses
 import socket
+import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,14 +18,14 @@ from gradweave.probe.explore import explore, slots_ahead
 from gradweave.probe.file import Record
 from gradweave.probe.flows import (
     PINGS,
-    chunk_bytes,
-    chunks_ahead,
+    Window,
+    grown_seconds,
     ping_rounds,
     run_slots,
-    slot_seconds,
+    window,
 )
 from gradweave.probe.infer import Latencies, Measured, inferred
-from gradweave.probe.traffic import PARTS, Rate, Slot, tournament
+from gradweave.probe.traffic import PARTS, Flow, Rate, Slot, tournament
 from gradweave.probe.transport import PeerError, Transport, receive_object, send_object
 from gradweave.processes.launchers import numbered
 
@@ -35,9 +37,15 @@ _BETWEEN_S = 0.06
 """From the end of a slot to the next one."""
 _LEAD_S = 0.15
 """For a plan to reach all servers, beside the longest round trip."""
-_FEW = 6
+_FEW = 4
 """Arrivals below which a flow is measured again, in smaller chunks."""
 _REPEATS = 2
+_AT_ONCE = 12
+"""Slots that follow one another by the clock; before the next ones, all are waited for."""
+_MOST_FASTER = 2.5
+"""How much faster a flow may be than it was in other company."""
+_MANY_TRIPS = 5
+"""Round trips that a slot takes beside its time, about."""
 _CLOCKS = 5
 """Round trips by which a server's clock is compared."""
 
@@ -134,7 +142,8 @@ class _Leader:
         self._asked_at: dict[int, tuple[float, float]] = {}
         self._offset = np.zeros(transport.size)
         self._trip_s = np.zeros((transport.size, transport.size))
-        self._guess = np.zeros((transport.size, transport.size))
+        self._sends, self._receives = np.zeros((2, transport.size))
+        self._seen: dict[Flow, list[float]] = {}
 
     def host_of(self, rank: int) -> str:
         """Its host in brackets, where it is known."""
@@ -166,7 +175,7 @@ class _Leader:
     def _expected(self) -> str:
         """How long it will take, by the round trips to the first server."""
         size, trip_s = self._transport.size, 2 * float(self._trip_s.max())
-        each = slot_seconds(self._terms.slot_s, trip_s) + _BETWEEN_S + trip_s
+        each = 1.1 * self._terms.slot_s + _MANY_TRIPS * trip_s + 2 * _BETWEEN_S
         least = slots_ahead(size) * each + size * (PINGS + 12) * trip_s
         most = least + size * (size - 1) * each
         return (
@@ -264,7 +273,7 @@ class _Leader:
                 if a == b:
                     continue
                 one = answers[a][str(b)]
-                self._guess[a, b] = one["bytes_per_s"]
+                self._saw((a, b), one["bytes_per_s"] / 2)  # alone at times, as in slots it is not
                 if a < b:
                     trips = np.array(one["trips_s"])
                     least[a, b] = least[b, a] = trips.min() / 2
@@ -277,21 +286,29 @@ class _Leader:
         return latencies
 
     def _rates(self, slots: Sequence[Slot]) -> list[list[Rate]]:
-        """The rate of each flow of each slot, measured again where too little arrived."""
-        chunks = [self._chunks(slot) for slot in slots]
+        """The rate of each flow of each slot."""
+        return [
+            rates
+            for first in range(0, len(slots), _AT_ONCE)
+            for rates in self._some_rates(slots[first : first + _AT_ONCE])
+        ]
+
+    def _some_rates(self, slots: Sequence[Slot]) -> list[list[Rate]]:
+        """Of slots that are asked for at once, measured again where too little arrived."""
+        windows = [self._windows(slot) for slot in slots]
         rates: list[list[Rate]] = [[] for _ in slots]
         left = list(range(len(slots)))
         for attempt in range(1 + _REPEATS):
-            found = self._run([slots[n] for n in left], [chunks[n] for n in left], 1 + attempt)
+            found = self._run([slots[n] for n in left], [windows[n] for n in left], 1 + attempt)
             again = []
             for number, results in zip(left, found, strict=True):
                 rates[number] = [_rate(result) for result in results]
                 few = [result["arrivals"] < _FEW for result in results]
                 if any(few):
                     again.append(number)
-                    chunks[number] = [
-                        _smaller(chunk, result) if little else chunk
-                        for chunk, result, little in zip(chunks[number], results, few, strict=True)
+                    windows[number] = [
+                        _finer(one, result) if little else one
+                        for one, result, little in zip(windows[number], results, few, strict=True)
                     ]
             left = again
             if not left:
@@ -300,36 +317,56 @@ class _Leader:
             for (source, target), rate in zip(slot, some, strict=True):
                 if np.isnan(rate.bytes_per_s):
                     raise PeerError(target, f"nothing arrived from server {source} in time")
+                self._saw((source, target), rate.bytes_per_s)
         self._record.slots(slots, rates)
         return rates
 
-    def _chunks(self, slot: Slot) -> list[int]:
-        """Sizes of the flows' chunks, as if those of one server shared its link."""
-        ends = np.array(slot)
-        seconds = self._terms.slot_s
-        return [
-            chunk_bytes(
-                float(self._guess[a, b]) / max((ends[:, 0] == a).sum(), (ends[:, 1] == b).sum()),
-                seconds,
+    def _saw(self, flow: Flow, bytes_per_s: float) -> None:
+        """Keeps a rate, by which later windows are chosen."""
+        self._seen.setdefault(flow, []).append(bytes_per_s)
+        source, target = flow
+        self._sends[source] = max(self._sends[source], bytes_per_s)
+        self._receives[target] = max(self._receives[target], bytes_per_s)
+
+    def _windows(self, slot: Slot) -> list[Window]:
+        """The flows' windows, by what the links of their servers would leave to each.
+
+        Not by the flows' own rates: where flows share a link, each gets of it what it has under
+        way, so that those with the larger windows would seem to be faster.
+        """
+        senders, receivers = Counter(a for a, _ in slot), Counter(b for _, b in slot)
+        windows = []
+        for a, b in slot:
+            rate = min(
+                self._sends[a] / senders[a],
+                self._receives[b] / receivers[b],
+                _MOST_FASTER * statistics.median(self._seen[a, b]),
             )
-            for a, b in ends.tolist()
-        ]
+            windows.append(window(rate, float(self._trip_s[a, b])))
+        return windows
+
+    def _drained_s(self, slot: Slot, windows: Sequence[Window]) -> float:
+        """How long what is under way takes to arrive, at the rates that flows have had."""
+        return max(
+            one.total_bytes / statistics.median(self._seen[flow])
+            for flow, one in zip(slot, windows, strict=True)
+        )
 
     def _run(
-        self, slots: Sequence[Slot], chunks: Sequence[Sequence[int]], longer: int
+        self, slots: Sequence[Slot], windows: Sequence[Sequence[Window]], longer: int
     ) -> list[list[dict[str, Any]]]:
         """Runs slots one after the other; the results of each one's flows, in their order."""
         begin = time.monotonic() + _LEAD_S + float(self._trip_s.max())
         terms, at = [], begin
-        for slot, sizes in zip(slots, chunks, strict=True):
-            trip_s = max(float(self._trip_s[a, b]) for a, b in slot)
-            seconds = slot_seconds(longer * self._terms.slot_s, trip_s)
+        for slot, sizes in zip(slots, windows, strict=True):
+            trips_s = [float(self._trip_s[flow]) for flow in slot]
+            grown_s = max(map(grown_seconds, sizes, trips_s)) + 0.1 * self._terms.slot_s
+            seconds = longer * self._terms.slot_s + grown_s
             flows = [
-                [a, b, size, chunks_ahead(self._guess[a, b], size, self._trip_s[a, b])]
-                for (a, b), size in zip(slot, sizes, strict=True)
+                [a, b, one.chunk_bytes, one.posted] for (a, b), one in zip(slot, sizes, strict=True)
             ]
-            terms.append({"at": at, "seconds": seconds, "trip_s": trip_s, "flows": flows})
-            at += seconds + trip_s + longer * _BETWEEN_S
+            terms.append({"at": at, "seconds": seconds, "grown_s": grown_s, "flows": flows})
+            at += seconds + max(trips_s) + max(self._drained_s(slot, sizes), longer * _BETWEEN_S)
         answers = self._ask(self._tasks(terms), seconds=at - time.monotonic())
         by_flow: dict[tuple[int, int, int], dict[str, Any]] = {}
         for rank, results in answers.items():
@@ -356,9 +393,10 @@ def _rate(result: dict[str, Any]) -> Rate:
     return Rate(result["bytes_per_s"], tuple(result["parts"]))
 
 
-def _smaller(chunk: int, result: dict[str, Any]) -> int:
-    """The size with which four times as many chunks as are needed would have arrived."""
-    return max(chunk * max(result["arrivals"], 1) // (4 * _FEW), 64)
+def _finer(window: Window, result: dict[str, Any]) -> Window:
+    """As much under way, in chunks of which four times as many as are needed would have arrived."""
+    size = window.chunk_bytes * max(result["arrivals"], 1) // (4 * _FEW)
+    return window.in_chunks_of(size)
 
 
 def now() -> str:

@@ -1,9 +1,11 @@
 """What is sent to measure a network: slots of flows, tournaments of pairs, and the rates found."""
 
 import dataclasses
+import statistics
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 Flow = tuple[int, int]
 """Ranks of a sender and of its receiver."""
@@ -18,8 +20,9 @@ class Rate:
     """How fast a flow was, or several together; NaN where it was not measured."""
 
     bytes_per_s: float
+    """While it lasted: a busy processor may let it begin late or end early."""
     parts: tuple[float, ...]
-    """[PARTS] the same in equal parts of the slot, in order."""
+    """[PARTS] in equal parts of the slot, in order, the same for all its flows."""
 
     @property
     def spread_bytes_per_s(self) -> float:
@@ -32,9 +35,15 @@ Measure = Callable[[Sequence[Slot]], list[list[Rate]]]
 
 
 def total(rates: Sequence[Rate]) -> Rate:
-    """Flows that were measured together, as one."""
+    """Flows that were measured together, as one: what they had at the same time.
+
+    The median of the slot's parts. Each flow's rate while it lasted may have been that while others
+    were late, and all of those together more than the link that they share.
+    """
+    if len(rates) == 1:
+        return rates[0]
     parts = tuple(sum(one.parts[part] for one in rates) for part in range(PARTS))
-    return Rate(sum(one.bytes_per_s for one in rates), parts)
+    return Rate(statistics.median(parts), parts)
 
 
 def tournament(players: int, seed: int) -> list[list[tuple[int, int]]]:
@@ -84,16 +93,20 @@ def rate_of(
         The rate, by all arrivals where fewer than three are within the window, and the number of
         arrivals that it is from.
     """
+    if len(arrivals) < 2:
+        return Rate(float("nan"), (float("nan"),) * PARTS), len(arrivals)
     at = np.array(arrivals, np.float64)
     count = int(((at >= begin) & (at <= end)).sum())
-    if count < PARTS:
-        count, begin, end = len(at), at[0], at[-1]
-    # A busy processor may let a flow begin late or end early, which does not make its link slow.
-    begin, end = max(begin, at[0]), min(end, at[-1])
-    if len(at) < 2 or end <= begin:
+    within = count >= PARTS
+    first, last = (max(begin, at[0]), min(end, at[-1])) if within else (at[0], at[-1])
+    if last <= first:
         return Rate(float("nan"), (float("nan"),) * PARTS), count
-    # Between arrivals as if bytes came evenly: flows that take turns add up to what all bring.
+
+    def arrived(times: NDArray[np.float64]) -> NDArray[np.float64]:
+        # Between arrivals as if bytes came evenly: flows that take turns add up to what all bring.
+        return np.interp(times, at, np.arange(len(at))) * chunk_bytes
+
+    began, ended = arrived(np.array([first, last]))
     cuts = np.linspace(begin, end, PARTS + 1)
-    arrived = np.interp(cuts, at, np.arange(len(at))) * chunk_bytes
-    parts = np.diff(arrived) / np.diff(cuts)
-    return Rate(float(parts.mean()), tuple(parts.tolist())), count
+    parts = np.diff(arrived(cuts)) / np.diff(cuts)
+    return Rate(float(ended - began) / (last - first), tuple(parts.tolist())), count
