@@ -1,5 +1,7 @@
 """The strategy `planned`: trees at the prices of a plan, ordered in event time."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -46,8 +48,24 @@ def test_links_carry_what_the_trees_say_and_little_more_than_they_must():
     assert least * (1 - 1e-9) <= grown.load.max() <= 1.1 * least
 
 
+def test_servers_that_switches_do_not_join_are_reached_over_others():
+    links = [(0, 4, 10.0), (1, 4, 5.0), (1, 2, 3.0), (2, 3, 10.0), (3, 5, 7.0), (0, 5, 2.0)]
+    made = gw.topology.Topology.from_links(
+        "pairs over switches", servers=4, switches=2, links=[link[:2] for link in links]
+    )
+    rate = {frozenset(link[:2]): link[2] * 1e9 for link in links}
+    ends = zip(made.source.tolist(), made.target.tolist(), strict=True)
+    bandwidth = np.array([rate[frozenset(pair)] for pair in ends])
+    network = dataclasses.replace(made, bandwidth_bytes_per_s=bandwidth)
+    taken = Planned(gradient_bytes=GIGABYTE).decode(network).seconds
+    least = gw.bounds.least_seconds(network, GIGABYTE).seconds
+    assert least * (1 - 1e-9) <= taken <= 1.2 * least
+
+
 def test_it_refuses_what_it_cannot_do():
     with pytest.raises(OptionError, match="planned: gradient_bytes: expected more than 0"):
         Planned(gradient_bytes=0.0)
+    with pytest.raises(OptionError, match="planned: plan: expected learned or even"):
+        Planned(plan="odd")  # type: ignore[arg-type]
     with pytest.raises(NoScheduleError, match="at most 256 servers"):
         Planned().schedule("ring:300")

@@ -103,8 +103,8 @@ def rates_of(links: Links, rates: NDArray[np.float64]) -> Rates:
     slow = np.zeros((count, count), np.bool_)  # whether one is the bottleneck of ways over another
     for source in links.servers:
         for target in links.servers:
-            if source == target:
-                continue
+            if not np.isfinite(ways.cost[links.rank[source], links.rank[target]]):
+                continue  # over other servers alone
             scarcest = _scarcest(links, ways.last[0, links.rank[source]], source, target)
             node = target
             while node != source:

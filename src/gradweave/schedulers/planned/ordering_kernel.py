@@ -16,7 +16,7 @@ from gradweave.topology.topology import Floats, Integers
 
 ROUNDING = 1e-9
 MOST_LOOKED = 8
-"""Transfers that wait for a link and are tried, when it gets free, before it is left alone."""
+"""Transfers that a link with little room is tried for before it is left until it has more."""
 FREED, ARRIVED = 0, 1
 FEATURES = ("order", "tail", "head", "load", "second stage", "leaf")
 """What is known of a transfer: its piece's place in the order; the longest path from it to the
@@ -299,7 +299,6 @@ def _first_that_fits(
     each, too_fast = trees.hop.shape[1], -1
     found, looked = -1, 0
     while state.top[link] >= 0 and found < 0 and looked < MOST_LOOKED:
-        looked += 1
         t = _take_top(state, place, link)
         hop = trees.hop[part[t // each], t % each]
         held = _held_by(wires, state, hop, link)
@@ -308,6 +307,7 @@ def _first_that_fits(
         elif held == link:
             state.sibling[t] = too_fast
             too_fast = t
+            looked += 1
         else:
             state.top[held] = _meld(state, place, state.top[held], t)
     while too_fast >= 0:

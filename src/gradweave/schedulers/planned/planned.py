@@ -1,12 +1,12 @@
-"""Shares, trees and their order in time by a plan, in milliseconds."""
+"""Shares, trees and their order in time by a learned plan, in milliseconds."""
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
-from gradweave.schedulers.planned.decoding import Decoded, Wiring, even, grow_trees, play
+from gradweave.schedulers.planned.decoding import Decoded, Proposal, Wiring, even, grow_trees, play
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.topology.topology import Topology
 
@@ -14,10 +14,14 @@ MAX_SERVERS = 256
 """Trees of more would take too much room."""
 PASSES = 2
 """How often each tree is grown."""
-TREES, PIECES = 96, 192
-"""Trees that are grown, and pieces that they are cut into, where there is time for so many."""
+PIECES = 192
+"""That the gradient is cut into, where there is time for so many."""
+FEW, TREES = 16, 96
+"""With more servers than a few, as many trees at most, since each then takes longer to grow."""
 MAX_TRANSFERS = 12_000
 """Of one attempt: about 20 ms."""
+
+Plan = Literal["learned", "even"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +29,9 @@ class Planned(Scheduler):
     """Parts of any size over trees of any shape, as `packed`, without its programme and search.
 
     Trees are grown one after the other, each the cheapest at prices that rise with what links
-    carry; then each link takes, of what is ready and fits, what is first by a fixed order.
+    carry; then each link takes, of what is ready and fits, what is first by a fixed order. The plan
+    says what each server roots, which links are dear from the start, how flat trees are, and what
+    counts how much in the order.
     """
 
     name: ClassVar[str] = "planned"
@@ -34,12 +40,19 @@ class Planned(Scheduler):
     gradient_bytes: float = math.inf
     """Size of the gradient for which it is fast; for one beyond all measure, latencies do not
     count."""
+    plan: Plan = "learned"
+    """Whose plan it is: the trained policy's; or the even one, in which all servers root alike and
+    prices hang on what links carry alone."""
+    weights: str | None = None
+    """File of weights made by `gradweave.learning.plans`; the shipped ones if not given."""
 
     def __post_init__(self) -> None:
         if not self.gradient_bytes > 0:
             raise OptionError(
                 f"planned: gradient_bytes: expected more than 0, got {self.gradient_bytes:g}"
             )
+        if self.plan not in ("learned", "even"):
+            raise OptionError(f"planned: plan: expected learned or even, got {self.plan!r}")
 
     def _make(
         self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
@@ -58,8 +71,25 @@ class Planned(Scheduler):
             collective: a stage, or both.
         """
         wiring = Wiring(topology, collective, self.gradient_bytes)
-        proposal = even(topology)
-        each = 2 * (topology.num_servers - 1)
-        pieces = max(1, min(PIECES, MAX_TRANSFERS // each))
-        grove = grow_trees(wiring, proposal, min(TREES, pieces), PASSES)
-        return play(grove, proposal.order, max(1, pieces // len(grove.root)))
+        return decode(wiring, self._proposal(wiring))
+
+    def _proposal(self, wiring: Wiring) -> Proposal:
+        from gradweave.schedulers.planned.policy import propose, read_weights
+
+        if self.plan == "even":
+            return even(wiring.topology)
+        return propose(wiring, read_weights(self.weights))
+
+
+def decode(wiring: Wiring, proposal: Proposal) -> Decoded:
+    """Grows a proposal's trees and plays them, in as many pieces as there is time for.
+
+    Args:
+        wiring: the network and the gradient.
+        proposal: the plan.
+    """
+    each = len(wiring.stages) * (wiring.topology.num_servers - 1)
+    pieces = max(1, min(PIECES, MAX_TRANSFERS // each))
+    trees = pieces if wiring.topology.num_servers <= FEW else min(TREES, pieces)
+    grove = grow_trees(wiring, proposal, trees, PASSES)
+    return play(grove, proposal.order, max(1, pieces // len(grove.root)))

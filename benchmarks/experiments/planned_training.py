@@ -1,0 +1,62 @@
+"""Trains the plan of the strategy `planned` on 160 networks of four kinds; resumable.
+
+    taskset -c 0 python benchmarks/experiments/planned_training.py learned_plan
+
+Networks of benchmarks/unequal_networks.py from other seeds than any comparison's: racks, slowed
+links, random graphs and boxes, with gradients of 256 MB and 4 GB. Two kinds, wide areas and two
+halves, are held out. The weights are then copied to src/gradweave/schedulers/planned/weights.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from record import record, show
+from unequal_networks import boxes, racks, random_graph, slowed
+
+from gradweave.learning.plans import PlanConfig, train_plan
+from gradweave.schedulers.planned.decoding import Wiring
+from gradweave.training.log import read_log
+
+MAKERS = (racks, slowed, random_graph, boxes)
+SEEDS = range(40)
+SIZES = (256e6, 4e9)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path, help="of checkpoint, log and weights")
+    parser.add_argument("--updates", type=int, default=PlanConfig.updates)
+    asked = parser.parse_args()
+    wirings = [
+        Wiring(make(np.random.default_rng([2031, seed])), "all_reduce", SIZES[seed % 2])
+        for seed in SEEDS
+        for make in MAKERS
+    ]
+    config = PlanConfig(updates=asked.updates)
+    train_plan(config, wirings, asked.folder, report=show)
+    rows: list[dict[str, Any]] = read_log(asked.folder)
+    fifth = max(1, len(rows) // 5)
+    gains = [
+        float(np.mean([r["gain"] for r in rows[i : i + fifth]])) for i in (0, len(rows) - fifth)
+    ]
+    record(
+        "planned_training",
+        libraries=("jax", "optax"),
+        command="taskset -c 0 python benchmarks/experiments/planned_training.py learned_plan",
+        seeds=[config.seed],
+        updates=config.updates,
+        decoded=config.updates * config.networks * (2 * config.pairs + 1),
+        minutes=sum(row["seconds"] for row in rows) / 60,
+        first_fifth_gain=gains[0],
+        last_fifth_gain=gains[1],
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

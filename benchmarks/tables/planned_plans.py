@@ -1,0 +1,40 @@
+"""Gaps of `planned` by whose plan it is, and its training."""
+
+from markdown_table import number, source, sourced_table
+from record import load
+
+
+def planned_plans() -> str:
+    """By kind, where latency is small, and the rest."""
+    result = load("planned_plans")
+    plans = ("even", "learned", "upper", "order", "shares", "shares and prices")
+    lines = [
+        [
+            row["rows"],
+            number(row["count"]),
+            *(f"{row[plan]:.1%}" for plan in plans),
+            f"{row['worst']:.1%}",
+            f"{row['learned ms'] + row['columns ms']:.0f} ms",
+            f"{row['packed']:.1%}",
+            f"{row['packed ms']:.0f} ms",
+        ]
+        for row in result["summaries"]
+    ]
+    head = ["kind", "cases", "even plan", "learned plan", "its upper agent alone"]
+    head += ["its order alone", "the programme's shares", "its shares and prices", "learned: worst"]
+    head += ["learned: time", "`packed`", "its time"]
+    count = len(result["rows"])
+    text = f"{sourced_table(result, head, lines)}\n\n{count} of the {result['cases']} cases."
+    slowest = max(row["slowest ms"] for row in result["summaries"])
+    return f"{text} The slowest decoding took {slowest:.0f} ms, without the schedule's columns."
+
+
+def planned_training() -> str:
+    """One sentence."""
+    result = load("planned_training")
+    return (
+        f"{result['updates']} updates, {result['decoded']:,} plans, took "
+        f"{result['minutes']:.1f} minutes beside other work. Drawn plans gained "
+        f"{result['first_fifth_gain']:.1%} of the even plan's time in the first fifth of the "
+        f"updates and {result['last_fifth_gain']:.1%} in the last.\n\n{source(result)}"
+    )

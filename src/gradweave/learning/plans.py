@@ -1,0 +1,252 @@
+"""Trains the upper agent of `planned` by what its plans come to in the compiled decoder.
+
+Decisions are drawn around the policy's; those that took less time than others on the same network
+are made more likely (REINFORCE, Williams 1992, with the network's other draws as the baseline).
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from numpy.typing import NDArray
+
+from gradweave import arrays
+from gradweave.atomic import make_folder
+from gradweave.learning import checkpoint
+from gradweave.processes.agreement import Processes
+from gradweave.schedulers.planned.decoding import Wiring
+from gradweave.schedulers.planned.planned import decode
+from gradweave.schedulers.planned.policy import (
+    FORMAT,
+    VERSION,
+    WHOLE,
+    Decisions,
+    Graph,
+    decide,
+    graph_of,
+    proposal_of,
+    shapes,
+)
+from gradweave.training.log import Log
+from gradweave.training.loop import Progress, Training
+from gradweave.training.pace import Pace
+
+CHECKPOINT, WEIGHTS = "checkpoint.safetensors", "weights.safetensors"
+CHECKPOINT_FORMAT = "gradweave-plan-training"
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanConfig:
+    """How the plan is trained."""
+
+    updates: int = 125
+    networks: int = 4
+    """In an update."""
+    pairs: int = 8
+    """Draws of decisions on each network, each with its mirror image."""
+    spread: float = 0.3
+    """Standard deviation of a drawn decision."""
+    learning_rate: float = 3e-3
+    keep: float = 0.01
+    """How strongly decisions are drawn back to 0, the even plan."""
+    seed: int = 0
+
+
+class PlanState(NamedTuple):
+    """All that an update depends on."""
+
+    weights: dict[str, jax.Array]
+    optimizer: Any
+
+
+def train_plan(
+    config: PlanConfig,
+    wirings: Sequence[Wiring],
+    folder: Path,
+    report: Callable[[dict[str, Any]], None],
+) -> dict[str, NDArray]:
+    """Trains, or goes on from the folder's checkpoint.
+
+    Args:
+        config: how.
+        wirings: the networks and gradients to train on.
+        folder: of the checkpoint, the log and the weights.
+        report: called with each update's figures.
+
+    Returns:
+        The weights, which are also written to the folder.
+    """
+    make_folder(folder)
+    optimizer = optax.adam(config.learning_rate)
+    graphs = _padded([graph_of(wiring) for wiring in wirings])
+    weights = _first_weights(config.seed)
+    first = PlanState(weights, optimizer.init(weights))
+    path, done = folder / CHECKPOINT, 0
+    if path.exists():
+        done = int(checkpoint.metadata(path, CHECKPOINT_FORMAT)["updates"])
+        first = checkpoint.load(path, first, CHECKPOINT_FORMAT)
+
+    def save(now: Progress[PlanState]) -> None:
+        about = {"updates": str(now.updates)}
+        checkpoint.save(path, now.state, CHECKPOINT_FORMAT, about)
+
+    training = Training(Progress(first, done), save, Processes())
+    log = Log(folder, done, done)
+    update = _Update(config, wirings, graphs, optimizer)
+
+    def record(now: Progress[PlanState], figures: dict[str, Any]) -> None:
+        log.write([{"update": now.updates, **figures}])
+        log.plot("gain", figures["gain"], now.updates)
+        report({"update": now.updates, **figures})
+
+    training.run(config.updates, update, record, log=log, pace=Pace(), checkpoint_minutes=1.0)
+    trained = {name: np.asarray(x) for name, x in training.progress.state.weights.items()}
+    about = json.dumps(dataclasses.asdict(config), sort_keys=True)
+    text = {"format": FORMAT, "version": VERSION, "training": about}
+    arrays.save(folder / WEIGHTS, trained, text)
+    return trained
+
+
+def _first_weights(seed: int) -> dict[str, jax.Array]:
+    """Random messages; decisions of 0."""
+    weights, key = {}, jax.random.key(seed)
+    for name, shape in shapes().items():
+        key, own = jax.random.split(key)
+        scale = 0.0 if name in ("bias", "share", "whole") else shape[0] ** -0.5
+        weights[name] = scale * jax.random.normal(own, shape)
+    return weights
+
+
+def _padded(graphs: list[Graph]) -> Graph:
+    """All graphs in arrays of one size; what fills them up leads from and to a node of its own."""
+    links = max(len(graph.link) for graph in graphs)
+    nodes = max(len(graph.node) for graph in graphs) + 1
+
+    def fill(array: NDArray, length: int, value: int = 0) -> NDArray:
+        widths = [(0, length - len(array)), *[(0, 0)] * (array.ndim - 1)]
+        return np.pad(array, widths, constant_values=value)
+
+    padded = [
+        Graph(
+            fill(graph.link, links),
+            fill(graph.node, nodes),
+            graph.whole,
+            fill(graph.source, links, nodes - 1),
+            fill(graph.target, links, nodes - 1),
+            fill(graph.link_share, links),
+            fill(graph.node_share, nodes),
+        )
+        for graph in graphs
+    ]
+    return jax.tree.map(lambda *x: np.stack(x), *padded)
+
+
+def _add(values: jax.Array, where: jax.Array, count: int) -> jax.Array:
+    return jnp.zeros((count, values.shape[1])).at[where].add(values)
+
+
+def seconds_of(wiring: Wiring, decisions: Decisions) -> float:
+    """Seconds that the plan of some decisions takes.
+
+    Args:
+        wiring: the network and the gradient.
+        decisions: the plan's.
+    """
+    return decode(wiring, proposal_of(wiring, decisions)).seconds
+
+
+class _Update:
+    """One update of the policy."""
+
+    def __init__(
+        self, config: PlanConfig, wirings: Sequence[Wiring], graphs: Graph, optimizer: Any
+    ) -> None:
+        self._config, self._wirings, self._graphs = config, wirings, graphs
+        self._decide = jax.jit(
+            jax.vmap(lambda weights, graph: decide(weights, graph, jnp, _add), (None, 0))
+        )
+        self._optimizer = optimizer
+        self._step = jax.jit(self._improve)
+
+    def __call__(self, now: Progress[PlanState], _: int) -> tuple[PlanState, dict[str, Any]]:
+        config, begun = self._config, time.monotonic()
+        rng = np.random.default_rng([config.seed, now.updates])
+        which = rng.choice(len(self._wirings), config.networks, replace=False)
+        graphs = jax.tree.map(lambda x: x[which], self._graphs)
+        means = jax.tree.map(np.asarray, self._decide(now.state.weights, graphs))
+        better, gains = [], []
+        for place, chosen in enumerate(which.tolist()):
+            mean = Decisions(*(x[place] for x in means))
+            direction, gain = self._explore(self._wirings[chosen], mean, rng)
+            better.append(direction)
+            gains.append(gain)
+        directions = jax.tree.map(lambda *x: np.stack(x), *better)
+        state = self._step(now.state, graphs, directions)
+        size = float(np.mean([np.abs(x).mean() for x in means]))
+        seconds = round(time.monotonic() - begun, 3)
+        return state, {"gain": float(np.mean(gains)), "decisions": size, "seconds": seconds}
+
+    def _noise(self, graph: Graph, rng: np.random.Generator) -> Decisions:
+        """Alike for links, and for servers, that look alike.
+
+        Noise of each link's own drowns what a few hundred draws can tell.
+        """
+        link, node = (x / np.sqrt((x**2).mean(0) + 1e-6) for x in (graph.link, graph.node))
+        return Decisions(
+            link @ rng.normal(size=link.shape[1]) / np.sqrt(link.shape[1]),
+            node @ rng.normal(size=node.shape[1]) / np.sqrt(node.shape[1]),
+            rng.normal(size=len(WHOLE)),
+        )
+
+    def _explore(
+        self, wiring: Wiring, mean: Decisions, rng: np.random.Generator
+    ) -> tuple[Decisions, float]:
+        """Where decisions get better; and the logarithm of how much faster the policy's own are.
+
+        Than the even plan.
+        """
+        config = self._config
+        nodes, links = wiring.topology.num_nodes, len(wiring.links.bandwidth)
+        own, graph = Decisions(mean.bias[:links], mean.share[:nodes], mean.whole), graph_of(wiring)
+        draws, taken = [], []
+        for _ in range(config.pairs):
+            noise = self._noise(graph, rng)
+            for sign in (1.0, -1.0):
+                drawn = [a + sign * config.spread * b for a, b in zip(own, noise, strict=True)]
+                taken.append(np.log(seconds_of(wiring, Decisions(*drawn))))
+                draws.append(Decisions(*(sign * b for b in noise)))
+        advantage = np.mean(taken) - np.array(taken)
+        advantage /= max(float(advantage.std()), 1e-3)
+        sums = [
+            sum(a * x for a, x in zip(advantage, each, strict=True)) / len(advantage)
+            for each in zip(*draws, strict=True)
+        ]
+        directions = Decisions(
+            np.pad(sums[0], (0, len(mean.bias) - links)),
+            np.pad(sums[1], (0, len(mean.share) - nodes)),
+            sums[2],
+        )
+        zero = Decisions(np.zeros(links), np.zeros(nodes), np.zeros(len(WHOLE)))
+        return directions, float(np.log(seconds_of(wiring, zero)) - np.mean(taken))
+
+    def _improve(self, state: PlanState, graphs: Graph, directions: Decisions) -> PlanState:
+        """A step of the weights."""
+
+        def loss(weights: dict[str, jax.Array]) -> Any:
+            decided = jax.vmap(lambda graph: decide(weights, graph, jnp, _add))(graphs)
+            gain = [(x * y).sum() for x, y in zip(decided, directions, strict=True)]
+            real = [graphs.link_share > 0, graphs.node_share > 0, 1.0]
+            size = [(x**2 * y).sum() for x, y in zip(decided, real, strict=True)]
+            return (self._config.keep * sum(size) - sum(gain)) / len(graphs.link)
+
+        gradients = jax.grad(loss)(state.weights)
+        changes, optimizer = self._optimizer.update(gradients, state.optimizer, state.weights)
+        weights: Any = optax.apply_updates(state.weights, changes)
+        return PlanState(weights, optimizer)

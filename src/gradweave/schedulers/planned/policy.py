@@ -1,0 +1,226 @@
+"""The upper agent: message passing over servers, switches and links that proposes a plan.
+
+One definition for both: NumPy decodes by it, and JAX trains it (`gradweave.learning.plans`).
+"""
+
+import functools
+import importlib.resources
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import FileError
+from gradweave.schedulers.planned.decoding import Proposal, Wiring, even
+
+FORMAT, VERSION = "gradweave-plan", "1"
+WIDTH, LAYERS = 16, 2
+LINK_FEATURES, NODE_FEATURES, WHOLE_FEATURES = 6, 4, 4
+WHOLE = (
+    "order",
+    "tail",
+    "head",
+    "load",
+    "second stage",
+    "leaf",
+    "sharpness",
+    "stranded",
+    "flatter",
+)
+"""What is decided for the whole network: the lower agent's weights, as `ordering_kernel.FEATURES`,
+then how trees grow."""
+FLATTER = 0.02
+"""At the decision 0; `growing_kernel.Plan` says of what."""
+REACH = 2.0
+"""Largest decision, either way."""
+
+Weights = Mapping[str, Any]
+"""Arrays by name, of `shapes`."""
+
+
+class Graph(NamedTuple):
+    """A network and a gradient as the policy sees them."""
+
+    link: Any
+    """[L, 6] logarithms of a link's bandwidth over the largest, over the mean of those that leave
+    its source and of those that enter its target; its latency over the time that the gradient
+    takes; whether its source and its target are servers."""
+    node: Any
+    """[V, 4] whether it is a server; logarithms of the bandwidth that leaves it over the mean, and
+    of its links; 1."""
+    whole: Any
+    """[4] logarithms of the servers, and of the spread of bandwidths; the share of switches; 1."""
+    source: Any
+    """[L] node that each link leaves."""
+    target: Any
+    """[L] node that each link enters."""
+    link_share: Any
+    """[L] one over L; 0 of links that fill up a batch."""
+    node_share: Any
+    """[V] one over V; 0 of nodes that fill up a batch."""
+
+
+class Decisions(NamedTuple):
+    """Means of what is decided; 0 is the even plan."""
+
+    bias: Any
+    """[L] of each link's price."""
+    share: Any
+    """[V] logarithm of what each server roots, up to a constant; of switches without meaning."""
+    whole: Any
+    """[9] of `WHOLE`."""
+
+
+def shapes() -> dict[str, tuple[int, ...]]:
+    """The shape of each array of weights."""
+    layers = {
+        name: shape
+        for layer in range(LAYERS)
+        for name, shape in (
+            (f"link.{layer}", (3 * WIDTH, WIDTH)),
+            (f"node.{layer}", (3 * WIDTH, WIDTH)),
+        )
+    }
+    return {
+        "link": (LINK_FEATURES, WIDTH),
+        "node": (NODE_FEATURES, WIDTH),
+        **layers,
+        "bias": (WIDTH,),
+        "share": (WIDTH,),
+        "whole": (2 * WIDTH + WHOLE_FEATURES, len(WHOLE)),
+    }
+
+
+def graph_of(wiring: Wiring) -> Graph:
+    """What the policy sees.
+
+    Args:
+        wiring: the network and the gradient.
+    """
+    topology, links = wiring.topology, wiring.links
+    nodes, count = topology.num_nodes, len(links.bandwidth)
+    leaves = np.bincount(links.source, links.bandwidth, nodes)
+    enters = np.bincount(links.target, links.bandwidth, nodes)
+    degree = np.bincount(links.source, minlength=nodes).clip(1)
+    _, latency, overhead, size = wiring.costs
+    least_s = size / (float(topology.bandwidth_bytes_per_s.max()) * links.bandwidth.mean())
+    server = topology.is_server
+    link = [
+        np.log(links.bandwidth),
+        np.log(links.bandwidth * degree[links.source] / leaves[links.source]),
+        np.log(links.bandwidth * degree[links.target] / enters[links.target].clip(1e-9)),
+        np.minimum(10 * (latency + overhead) / least_s, 3.0),
+        server[links.source],
+        server[links.target],
+    ]
+    node = [server, np.log(leaves.clip(1e-9) / leaves.mean()), np.log(degree), np.ones(nodes)]
+    whole = [
+        np.log(topology.num_servers) - 2.5,
+        np.log(links.bandwidth).std(),
+        1 - topology.num_servers / nodes,
+        1.0,
+    ]
+    return Graph(
+        np.column_stack(link).astype(np.float32),
+        np.column_stack(node).astype(np.float32),
+        np.array(whole, np.float32),
+        links.source,
+        links.target,
+        np.full(count, 1 / count, np.float32),
+        np.full(nodes, 1 / nodes, np.float32),
+    )
+
+
+def decide(weights: Weights, graph: Graph, of: Any, add: Callable[..., Any]) -> Decisions:
+    """What is decided, by message passing.
+
+    Args:
+        weights: arrays of `shapes`.
+        graph: the network.
+        of: numpy, or jax.numpy.
+        add: (values [L, D], node of each [L], V) -> [V, D] their sums at each node.
+    """
+    nodes = graph.node.shape[0]
+    ones = of.ones((graph.link.shape[0], 1), of.float32)
+    out = of.maximum(add(ones, graph.source, nodes), 1)
+    into = of.maximum(add(ones, graph.target, nodes), 1)
+    link = of.tanh(graph.link @ weights["link"])
+    node = of.tanh(graph.node @ weights["node"])
+    for layer in range(LAYERS):
+        seen = of.concatenate([link, node[graph.source], node[graph.target]], -1)
+        link = link + of.tanh(seen @ weights[f"link.{layer}"])
+        around = [add(link, graph.source, nodes) / out, add(link, graph.target, nodes) / into]
+        node = node + of.tanh(of.concatenate([node, *around], -1) @ weights[f"node.{layer}"])
+    means = [graph.link_share @ link, graph.node_share @ node, graph.whole]
+    whole = of.concatenate(means, -1) @ weights["whole"]
+    decided = link @ weights["bias"], node @ weights["share"], whole
+    return Decisions(*(REACH * of.tanh(x / REACH) for x in decided))
+
+
+def proposal_of(wiring: Wiring, decisions: Decisions) -> Proposal:
+    """The plan that decisions come to.
+
+    Args:
+        wiring: the network and the gradient.
+        decisions: as `decide` makes them, or drawn around them.
+    """
+    plain, whole = even(wiring.topology), np.asarray(decisions.whole, np.float64)
+    shares = np.exp(np.asarray(decisions.share, np.float64)[wiring.topology.servers])
+    return Proposal(
+        shares=shares / shares.sum(),
+        bias=np.asarray(decisions.bias, np.float64),
+        order=plain.order + whole[:6].astype(np.float32),
+        sharpness=plain.sharpness * float(np.exp(whole[6])),
+        stranded=plain.stranded * float(np.exp(whole[7])),
+        flatter=FLATTER * float(np.exp(2 * whole[8])),
+    )
+
+
+def propose(wiring: Wiring, weights: Weights) -> Proposal:
+    """The policy's plan.
+
+    Args:
+        wiring: the network and the gradient.
+        weights: as `read_weights` returns them.
+    """
+    return proposal_of(wiring, decide(weights, graph_of(wiring), np, _add))
+
+
+def _add(values: NDArray, where: NDArray, count: int) -> NDArray:
+    sums = np.zeros((count, values.shape[1]), np.float32)
+    np.add.at(sums, where, values)
+    return sums
+
+
+def read_weights(path: str | None = None) -> Weights:
+    """Reads weights; the shipped ones if no file is given.
+
+    Args:
+        path: the file.
+
+    Raises:
+        FileError: where the file does not hold a trained plan.
+    """
+    return _shipped() if path is None else _read(Path(path).expanduser())
+
+
+@functools.cache
+def _shipped() -> Weights:
+    folder = importlib.resources.files("gradweave.schedulers.planned").joinpath("weights")
+    with importlib.resources.as_file(folder.joinpath("planned.safetensors")) as path:
+        return _read(path)
+
+
+def _read(path: Path) -> Weights:
+    from gradweave import arrays  # safetensors is imported where weights are read
+
+    arrays.check_format(path, arrays.metadata(path), FORMAT, VERSION)
+    weights = arrays.read(path)
+    for name, shape in shapes().items():
+        array = weights.get(name)
+        fits = array is not None and array.dtype == np.float32 and array.shape == shape
+        if array is None or not fits or not np.isfinite(array).all():
+            raise FileError(f"{path}: array {name!r}: expected finite float32 {shape}")
+    return weights
