@@ -18,6 +18,8 @@ import gradweave as gw
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ippo_on_scheduling.py"
 BCUBE = "bcube:n=2,k=1"
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
@@ -39,7 +41,6 @@ def test_it_learns_to_take_fewer_rounds(example: ModuleType, capsys: pytest.Capt
     assert f"rounds {before['rounds']:.3f} before" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_it_runs_unchanged_on_an_environment_of_jaxmarl(example: ModuleType):
     """One that is continuous in its observations, and has no masks."""
     config = example.Config(num_envs=16, num_steps=64, updates=3)
