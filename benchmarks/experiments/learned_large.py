@@ -1,0 +1,82 @@
+"""Best actions of the learned policies on 64 to 1,024 servers: gap and time, as far as it goes.
+
+    taskset -c 0 python benchmarks/experiments/learned_large.py
+
+One stage, no network of more than 20 servers was trained on. Each network in a process of its own;
+an episode that is reckoned to take more than `LIMIT_S` is not played, and its reckoned time is
+recorded. Seconds are of a processor, after compilation.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from processes import printed_json
+from record import record, show
+from timing import timed
+
+import gradweave as gw
+from gradweave.schedulers.instance import Instance
+from gradweave.schedulers.learned.learned import _episode_s, _nearest, read_weights
+from gradweave.schedulers.learned.policy import CompiledInstance, play
+
+LIMIT_S = 60.0
+NETWORKS = (
+    *("torus:8x8", "bcube:n=8,k=1", "fat_tree:k=6"),
+    *("torus:16x16", "bcube:n=16,k=1", "fat_tree:k=10"),
+    *("torus:32x32", "bcube:n=32,k=1", "fat_tree:k=16"),
+)
+
+
+def measure(spec: str) -> dict[str, Any]:
+    """Of one network."""
+    topology = gw.topology.from_spec(spec)
+    weights = read_weights()
+    small = Instance(gw.topology.from_spec("bcube:n=2,k=1"), "all_gather", "grown")
+    play(CompiledInstance.of(small), weights, seed=(0, 0), temperature=0.0)  # compiles
+    instance = Instance(topology, "all_gather", "grown", nearest=_nearest(topology))
+    row: dict[str, Any] = {
+        "network": spec,
+        "servers": topology.num_servers,
+        "hops": len(instance.hops.source),
+        "bound": int(instance.bound),
+        "reckoned_s": _episode_s(instance),
+    }
+    if row["reckoned_s"] <= LIMIT_S:
+        played_s, episode = timed(
+            lambda: play(CompiledInstance.of(instance), weights, seed=(0, 0), temperature=0.0),
+            time.process_time,
+        )
+        row |= {"rounds": episode.rounds, "seconds": played_s}
+        row["gap"] = episode.rounds / instance.bound - 1 if episode.rounds > 0 else None
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--networks", nargs="*", default=NETWORKS)
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(measure(asked.one)))
+        return
+    rows = []
+    for spec in asked.networks:
+        try:
+            rows.append(printed_json([sys.executable, __file__, "--one", spec]))
+        except (SystemExit, subprocess.SubprocessError) as failed:
+            print(failed, file=sys.stderr, flush=True)
+            continue
+        show(rows[-1])
+        command = "taskset -c 0 python benchmarks/experiments/learned_large.py"
+        record("learned_large", command, seeds=[0], limit_s=LIMIT_S, rows=rows)
+
+
+if __name__ == "__main__":
+    main()
