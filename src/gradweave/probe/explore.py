@@ -105,11 +105,11 @@ class _Explorer:
         self._tell(f"pairs of {servers} servers in tournaments")
         paired = self._tournaments(nodes)
         if servers == 2:
-            links = {pair: paired[pair] for pair in ((0, 1), (1, 0))}
+            links = {pair: paired[pair][0] for pair in ((0, 1), (1, 0))}
             return Findings(tuple(nodes), links, self._flows)
         self._tell("each server to all others, and from all others")
         nodes = self._fans(servers, paired)
-        while len(groups := clusters(_nearness(nodes, paired))) < len(nodes) and len(groups) > 1:
+        while 1 < len(groups := clusters(_nearness(nodes, _typical(paired)))) < len(nodes):
             self._tell(f"{len(groups)} groups: what each shares")
             nodes = self._grouped(nodes, groups)
             paired = self._tournaments(nodes)
@@ -117,7 +117,7 @@ class _Explorer:
         if len(groups) == 1:
             return Findings(tuple(nodes), {}, self._flows)
         self._tell(f"links between {len(nodes)} groups that share none")
-        return Findings(tuple(nodes), self._links(nodes, paired), self._flows)
+        return Findings(tuple(nodes), self._links(nodes, _typical(paired)), self._flows)
 
     def _run(self, slots: Sequence[Slot]) -> list[list[Rate]]:
         rates = self._measure(slots)
@@ -126,12 +126,8 @@ class _Explorer:
                 self._flows.setdefault(flow, []).append(rate)
         return rates
 
-    def _tournaments(self, nodes: Sequence[Group]) -> dict[tuple[int, int], Rate]:
-        """The rate of each ordered pair of groups while all others are paired too.
-
-        The median of the tournaments, the lower of two: in one of them others may leave to the pair
-        what they share, and in another a busy processor may hold it up.
-        """
+    def _tournaments(self, nodes: Sequence[Group]) -> dict[tuple[int, int], list[Rate]]:
+        """The rates of each ordered pair of groups while all others are paired too."""
         rounds = [
             pairs
             for seed in range(tournaments(len(nodes)))
@@ -147,11 +143,9 @@ class _Explorer:
             left = iter(rates)
             for pair, some in by_pair.items():
                 paired.setdefault(pair, []).append(total([next(left) for _ in some]))
-        return {
-            pair: sorted(rates, key=_speed)[(len(rates) - 1) // 2] for pair, rates in paired.items()
-        }
+        return paired
 
-    def _fans(self, servers: int, paired: dict[tuple[int, int], Rate]) -> list[Group]:
+    def _fans(self, servers: int, paired: dict[tuple[int, int], list[Rate]]) -> list[Group]:
         """Every server with what it sends to all others, and receives from them, all at once."""
         others = [[peer for peer in range(servers) if peer != rank] for rank in range(servers)]
         slots = [both_ways([(rank, peer) for peer in others[rank]]) for rank in range(servers)]
@@ -164,7 +158,7 @@ class _Explorer:
     def _grouped(self, nodes: Sequence[Group], groups: Sequence[Sequence[int]]) -> list[Group]:
         """The groups of some nodes, each with what it sends outside at once, and receives.
 
-        Twice, and the faster counts: of a whole group, one that is late is soon among them.
+        Three times, and the fastest counts: of a whole group, one that is late is soon among them.
         """
         parts = [tuple(nodes[place] for place in group) for group in groups]
         members = [sorted(rank for part in some for rank in part.members) for some in parts]
@@ -173,8 +167,8 @@ class _Explorer:
         for number in new:
             outside = _mixed([some for other, some in enumerate(members) if other != number])
             slots += [between(members[number], outside), between(outside, members[number])]
-        both = [list(map(total, self._run(slots))) for _ in range(2)]
-        rates = [max(twice, key=_speed) for twice in zip(*both, strict=True)]
+        tries = [list(map(total, self._run(slots))) for _ in range(3)]
+        rates = [max(some, key=_speed) for some in zip(*tries, strict=True)]
         grouped = [some[0] for some in parts]
         for turn, number in enumerate(new):
             out, into = rates[2 * turn : 2 * turn + 2]
@@ -209,6 +203,17 @@ class _Explorer:
         before = tournaments(self._servers)
         rates = self._flows[flow][before : before + 2]
         return max(rates, key=_speed)
+
+
+def _typical(paired: dict[tuple[int, int], list[Rate]]) -> dict[tuple[int, int], Rate]:
+    """The median of each pair's rates, the lower of two.
+
+    In one tournament others may leave to the pair what they share, and in another a busy processor
+    may hold it up.
+    """
+    return {
+        pair: sorted(rates, key=_speed)[(len(rates) - 1) // 2] for pair, rates in paired.items()
+    }
 
 
 def _nearness(nodes: Sequence[Group], paired: dict[tuple[int, int], Rate]) -> NDArray[np.float64]:
@@ -257,19 +262,27 @@ def _nothing(rank: int) -> Group:
     return Group((rank,), unknown, unknown)
 
 
-def _raised(nodes: Sequence[Group], paired: dict[tuple[int, int], Rate]) -> list[Group]:
-    """The groups, none slower than its fastest pair in the tournaments.
+def _raised(nodes: Sequence[Group], paired: dict[tuple[int, int], list[Rate]]) -> list[Group]:
+    """The groups, none slower than it was in the tournaments.
 
-    Nothing makes a link faster than it is, but a busy processor makes it seem slow.
+    Nothing makes a link faster than it is, but a busy processor makes it seem slow. The third
+    fastest of its rates counts: what waited in buffers may come faster than a link sends.
     """
     out, into = [[node.out] for node in nodes], [[node.into] for node in nodes]
-    for (a, b), rate in paired.items():
-        out[a].append(rate)
-        into[b].append(rate)
+    for (a, b), rates in paired.items():
+        out[a] += rates
+        into[b] += rates
     return [
-        dataclasses.replace(node, out=max(sent, key=_speed), into=max(received, key=_speed))
+        dataclasses.replace(
+            node, out=_at_least(node.out, sent), into=_at_least(node.into, received)
+        )
         for node, sent, received in zip(nodes, out, into, strict=True)
     ]
+
+
+def _at_least(rate: Rate, rates: Sequence[Rate]) -> Rate:
+    """The rate, or the third fastest of some where that is faster."""
+    return max(rate, sorted(rates, key=_speed)[-3:][0], key=_speed)
 
 
 def _mixed(groups: Sequence[Sequence[int]]) -> list[int]:
