@@ -92,11 +92,10 @@ def can_emulate() -> str | None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.skipif(bool(why := can_emulate()), reason=str(why))
 def test_a_lab_network_is_found(tmp_path):
-    """Two racks of two behind a trunk at 0.6 of a server's link, the fourth server at a half."""
-    from gradweave.lab.commands import server_commands
-    from gradweave.lab.network import EmulatedNetwork
-    from gradweave.processes.children import Children
+    """Two racks of two behind a trunk at 0.6 of a server's link, the fourth server at a half.
 
+    Measured again where a figure is off, as a busy processor may make a link seem slow.
+    """
     rate = 12.5e6 * np.array([1.0, 1.0, 1.0, 0.5, 0.6])
     truth = gw.topology.Topology.from_links(
         "truth",
@@ -107,19 +106,35 @@ def test_a_lab_network_is_found(tmp_path):
         bandwidth_bytes_per_s=rate,
     )
     output = tmp_path / "net.json"
-    with EmulatedNetwork(truth) as network:
-        command = [*COMMAND, str(output), "--slot", "0.4"]
-        with Children(server_commands(network, command), tmp_path / "log") as children:
-            assert [children.processes[rank].wait(PATIENCE_S) for rank in range(4)] == [0] * 4, (
-                tmp_path / "log"
-            ).read_text()
-    found = gw.topology.load(output)  # without a warning, which would be an error here
-    assert found.num_servers == 4 and len(found.switches) == 2
-    trunk = found.find_links([4, 5], [5, 4])
-    np.testing.assert_allclose(found.bandwidth_bytes_per_s[trunk], 0.6 * 12.5e6, rtol=0.1)
-    own = found.bandwidth_bytes_per_s[found.first_link[:4]]
-    np.testing.assert_allclose(own, rate[:4], rtol=0.1)
+    for attempt in range(3):
+        measure_in_lab(truth, output, tmp_path / f"log-{attempt}")
+        found = gw.topology.load(output)  # without a warning, which would be an error here
+        assert found.num_servers == 4
+        if is_near(found, rate):
+            break
+    assert is_near(found, rate)
     measured = json.loads(output.read_text())
     assert measured["graph"]["measured"]["at"]
     assert all("bandwidth_spread_bytes_per_s" in link for link in measured["links"])
     assert gw.solve(found).schedule.rounds
+
+
+def measure_in_lab(truth: gw.Topology, output: Path, log: Path) -> None:
+    from gradweave.lab.commands import server_commands
+    from gradweave.lab.network import EmulatedNetwork
+    from gradweave.processes.children import Children
+
+    with EmulatedNetwork(truth) as network:
+        command = [*COMMAND, str(output)]
+        with Children(server_commands(network, command), log) as children:
+            assert [child.wait(PATIENCE_S) for child in children.processes] == [0] * 4, (
+                log.read_text()
+            )
+
+
+def is_near(found: gw.Topology, rate: np.ndarray) -> bool:
+    """Both racks found, and each bandwidth within a tenth of the truth."""
+    if len(found.switches) != 2:
+        return False
+    links = [*found.first_link[:4], *found.find_links([4, 5], [5, 4])]
+    return np.allclose(found.bandwidth_bytes_per_s[links], rate[[0, 1, 2, 3, 4, 4]], rtol=0.1)

@@ -28,7 +28,7 @@ WINDOW_S = 0.03
 waits behind the data of the other direction, and for a busy processor."""
 MOST_POSTED = 64
 """Chunks that a receiver asks for beforehand, at most."""
-CHUNK_S = 0.006
+CHUNK_S = 0.008
 """How long a chunk takes: several make a window, and many a slot of a flow of a fair share."""
 LEAST_CHUNK, MOST_CHUNK = 256, 1 << 22
 _GROWTH = 4

@@ -42,6 +42,8 @@ _FEW = 4
 _REPEATS = 2
 _AT_ONCE = 12
 """Slots that follow one another by the clock; before the next ones, all are waited for."""
+_UNEVEN = 2.0
+"""How much more than an even share of its server's link a flow may get, where others are slower."""
 _MOST_FASTER = 2.5
 """How much faster a flow may be than it was in other company."""
 _MANY_TRIPS = 5
@@ -273,7 +275,7 @@ class _Leader:
                 if a == b:
                     continue
                 one = answers[a][str(b)]
-                self._saw((a, b), one["bytes_per_s"] / 2)  # alone at times, as in slots it is not
+                self._saw((a, b), one["bytes_per_s"])
                 if a < b:
                     trips = np.array(one["trips_s"])
                     least[a, b] = least[b, a] = trips.min() / 2
@@ -328,6 +330,11 @@ class _Leader:
         self._sends[source] = max(self._sends[source], bytes_per_s)
         self._receives[target] = max(self._receives[target], bytes_per_s)
 
+    def _typical(self, source: int, target: int) -> float:
+        """Bytes per second of a flow in the company of others."""
+        first, *others = self._seen[source, target]
+        return statistics.median(others) if others else first / 2  # alone at times, as yet
+
     def _windows(self, slot: Slot) -> list[Window]:
         """The flows' windows, by what the links of their servers would leave to each.
 
@@ -338,9 +345,9 @@ class _Leader:
         windows = []
         for a, b in slot:
             rate = min(
-                self._sends[a] / senders[a],
-                self._receives[b] / receivers[b],
-                _MOST_FASTER * statistics.median(self._seen[a, b]),
+                self._sends[a] * min(_UNEVEN / senders[a], 1.0),
+                self._receives[b] * min(_UNEVEN / receivers[b], 1.0),
+                _MOST_FASTER * self._typical(a, b),
             )
             windows.append(window(rate, float(self._trip_s[a, b])))
         return windows
@@ -348,8 +355,7 @@ class _Leader:
     def _drained_s(self, slot: Slot, windows: Sequence[Window]) -> float:
         """How long what is under way takes to arrive, at the rates that flows have had."""
         return max(
-            one.total_bytes / statistics.median(self._seen[flow])
-            for flow, one in zip(slot, windows, strict=True)
+            one.total_bytes / self._typical(*flow) for flow, one in zip(slot, windows, strict=True)
         )
 
     def _run(
