@@ -169,7 +169,8 @@ class _Explorer:
     def _grouped(self, nodes: Sequence[Group], groups: Sequence[Sequence[int]]) -> list[Group]:
         """The groups of some nodes, each with what it sends outside at once, and receives.
 
-        Twice, and the faster counts: of a whole group, one that is late is soon among them.
+        Twice or more, and the fastest counts: of a whole group, one that is late is soon among
+        them.
         """
         parts = [tuple(nodes[place] for place in group) for group in groups]
         members = [sorted(rank for part in some for rank in part.members) for some in parts]
@@ -178,7 +179,10 @@ class _Explorer:
         for number in new:
             outside = _mixed([some for other, some in enumerate(members) if other != number])
             slots += [between(members[number], outside), between(outside, members[number])]
-        tries = [list(map(total, self._run(slots))) for _ in range(2)]
+        tries = [
+            list(map(total, self._run(slots)))
+            for _ in range(max(2, ENOUGH_SLOTS // max(len(slots), 1)))
+        ]
         rates = [max(some, key=_speed) for some in zip(*tries, strict=True)]
         grouped = [some[0] for some in parts]
         for turn, number in enumerate(new):

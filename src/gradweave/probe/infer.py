@@ -15,8 +15,8 @@ from gradweave.topology.capacity import capacities_from_bandwidths
 from gradweave.topology.routes import shortest_path_trees
 from gradweave.topology.topology import Topology
 
-SAME = 0.05
-"""Bandwidths within this fraction of each other are taken for one."""
+SAME = 0.1
+"""Bandwidths within this fraction of each other are taken for one: twice what a rate may be off."""
 _SWEEPS = 500
 """Of the fit of latencies, which converges in far fewer."""
 
@@ -147,19 +147,22 @@ def snapped(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Values that differ by no more than `SAME` become one, their median.
 
     Links that are alike then are alike to the last bit, as schedulers that look for symmetry need
-    it.
+    it. Values are parted at their largest gaps, so that none is between those that are alike.
 
     >>> snapped(np.array([99.0, 50.0, 101.0])).tolist()
     [100.0, 50.0, 100.0]
     """
     result = values.copy()
     order = np.argsort(values, kind="stable")
-    first = 0
-    for place in range(1, len(values) + 1):
-        if place == len(values) or values[order[place]] > (1 + SAME) * values[order[first]]:
-            alike = order[first:place]
-            result[alike] = np.median(values[alike])
-            first = place
+    left = [order]
+    while left:
+        alike = left.pop()
+        ordered = values[alike]
+        if ordered[-1] <= (1 + SAME) * ordered[0]:
+            result[alike] = np.median(ordered)
+        else:
+            cut = 1 + int(np.argmax(ordered[1:] / ordered[:-1]))
+            left += [alike[:cut], alike[cut:]]
     return result
 
 
