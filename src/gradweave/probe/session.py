@@ -33,8 +33,8 @@ SLOT_S = 0.25
 """How long flows are measured at a time, beside the growth of their windows."""
 TIMEOUT_S = 20.0
 """How long a server may be silent beyond what it was asked to do."""
-_BETWEEN_S = 0.06
-"""From the end of a slot to the next one."""
+_BETWEEN_S = 0.03
+"""From when a slot's last bytes should have come to the next one."""
 _LEAD_S = 0.15
 """For a plan to reach all servers, beside the longest round trip."""
 _FEW = 4
@@ -177,7 +177,7 @@ class _Leader:
     def _expected(self) -> str:
         """How long it will take, by the round trips to the first server."""
         size, trip_s = self._transport.size, 2 * float(self._trip_s.max())
-        each = 1.1 * self._terms.slot_s + _MANY_TRIPS * trip_s + 2 * _BETWEEN_S
+        each = 1.1 * self._terms.slot_s + _MANY_TRIPS * trip_s + 4 * _BETWEEN_S
         least = slots_ahead(size) * each + size * (PINGS + 12) * trip_s
         most = least + size * (size - 1) * each
         return (
@@ -372,7 +372,7 @@ class _Leader:
                 [a, b, one.chunk_bytes, one.posted] for (a, b), one in zip(slot, sizes, strict=True)
             ]
             terms.append({"at": at, "seconds": seconds, "grown_s": grown_s, "flows": flows})
-            at += seconds + max(trips_s) + max(self._drained_s(slot, sizes), longer * _BETWEEN_S)
+            at += seconds + max(trips_s) + self._drained_s(slot, sizes) + longer * _BETWEEN_S
         answers = self._ask(self._tasks(terms), seconds=at - time.monotonic())
         by_flow: dict[tuple[int, int, int], dict[str, Any]] = {}
         for rank, results in answers.items():

@@ -1,7 +1,6 @@
 """What is sent to measure a network: slots of flows, tournaments of pairs, and the rates found."""
 
 import dataclasses
-import statistics
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -35,15 +34,16 @@ Measure = Callable[[Sequence[Slot]], list[list[Rate]]]
 
 
 def total(rates: Sequence[Rate]) -> Rate:
-    """Flows that were measured together, as one: what they had at the same time.
+    """Flows that were measured together, as one.
 
-    The median of the slot's parts. Each flow's rate while it lasted may have been that while others
-    were late, and all of those together more than the link that they share.
+    The sum of their rates, but no more than came in the fastest part of the slot: each flow's rate
+    while it lasted may have been that while others were late, and all of those together more than
+    the link that they share.
     """
     if len(rates) == 1:
         return rates[0]
     parts = tuple(sum(one.parts[part] for one in rates) for part in range(PARTS))
-    return Rate(statistics.median(parts), parts)
+    return Rate(min(sum(one.bytes_per_s for one in rates), max(parts)), parts)
 
 
 def tournament(players: int, seed: int) -> list[list[tuple[int, int]]]:
