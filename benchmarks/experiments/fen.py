@@ -69,7 +69,7 @@ class Part(NamedTuple):
 
 WORLDS = {
     "job": Part("job_scheduling", 1_500_000, 10, 3, (*FEN, *BASELINES)),
-    "matthew": Part("matthew_effect", 600_000, 5, 5, (*FEN, *BASELINES)),
+    "matthew": Part("matthew_effect", 1_000_000, 5, 5, (*FEN, *BASELINES)),
     "plant": Part("manufacturing_plant", 1_000_000, 5, 5, (*FEN, *BASELINES)),
 }
 

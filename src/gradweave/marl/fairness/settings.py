@@ -164,7 +164,12 @@ def mixing_of(gossip: str, agents: int) -> MixingMatrix | None:
 
 
 FEN_DEFAULTS: dict[str, dict[str, Any]] = {
-    "matthew_effect": {"environments": 16, "choice_steps": 50, "capacity": 0.15},
+    "matthew_effect": {
+        "environments": 16,
+        "capacity": 0.15,
+        "discount": 0.9,
+        "entropy_coefficient": 0.01,
+    },
     "manufacturing_plant": {"choice_steps": 50, "capacity": 0.05},
 }
 """What differs from `FEN`'s own defaults, by family of games."""
