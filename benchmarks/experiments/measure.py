@@ -38,6 +38,7 @@ from gradweave.lab.network import EmulatedNetwork
 from gradweave.probe.traffic import Flow, tournament
 from gradweave.processes.children import Children
 from gradweave.schedulers.solve.variants import one_a_link
+from gradweave.topology.capacity import capacities_from_bandwidths
 
 MB = 1_000_000
 SIZE = 16 * MB
@@ -153,17 +154,19 @@ def link_errors(truth: gw.Topology, found: gw.Topology) -> list[float]:
 
 
 def on(truth: gw.Topology, schedule: gw.Schedule) -> gw.Schedule:
-    """The same transfers in the same order by the truth's shortest routes, one a link and round."""
+    """The same transfers by the truth's shortest routes.
+
+    In the same rounds, where its links have lanes for those; else one a link and round.
+    """
     ends = list(zip(schedule.source.tolist(), schedule.target.tolist(), strict=True))
     known = {pair: gw.topology.shortest_route(truth, *pair) for pair in set(ends)}
     routes = [known[pair] for pair in ends]
     there = schedule.replace(
         topology=truth,
-        round=np.arange(len(routes)),
         route_nodes=np.concatenate(routes),
         route_offsets=np.cumsum([0, *map(len, routes)]),
     )
-    return there.replace(round=one_a_link(there))
+    return there if gw.verify(there).valid else there.replace(round=one_a_link(there))
 
 
 def chosen(topology: gw.Topology) -> gw.Schedule:
@@ -185,6 +188,8 @@ def in_lab(truth: gw.Topology, schedules: dict[str, gw.Schedule]) -> dict[str, f
 def row(truth: gw.Topology, lab: bool) -> dict[str, Any]:
     """One network."""
     load = os.getloadavg()[0]
+    lanes = capacities_from_bandwidths(truth.bandwidth_bytes_per_s, truth.name, rounded=True)
+    truth = dataclasses.replace(truth, capacity=lanes)  # as a measured file's
     found, how, took = measured(truth)
     servers = range(truth.num_servers)
     alone = [[pair] for pair in itertools.permutations(servers, 2)]
