@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -243,8 +244,23 @@ KINDS: dict[str, Callable[[np.random.Generator], Topology] | None] = {
     "two halves": halves,
 }
 """By kind: makes a network from a generator of random numbers; None for the published ones."""
+SMALL_LATENCY = 0.1
+"""Share of the bound up to which latency counts as small."""
 COUNT = 60
 """As many of each kind as there are published ones."""
+
+
+def by_kind(rows: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Rows of measurements: where latency is small, by kind and all; and the rest.
+
+    Args:
+        rows: each with its ``kind``, and ``latency_share``: of the bound.
+    """
+    small = [row for row in rows if row["latency_share"] < SMALL_LATENCY]
+    large = [row for row in rows if row["latency_share"] >= SMALL_LATENCY]
+    groups = [(kind, [row for row in small if row["kind"] == kind]) for kind in KINDS]
+    groups += [("all where latency is small", small), ("latency a tenth or more", large)]
+    return [(name, group) for name, group in groups if group]
 
 
 def unequal_network(seed: int) -> tuple[str, Topology]:

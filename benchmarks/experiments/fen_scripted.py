@@ -16,6 +16,7 @@ import numpy as np
 from gradweave.marl.fairness.measures import summary
 from gradweave.marl.games.environments import make
 from gradweave.marl.worlds.manufacturing_plant import BEGUN, GONE, NEEDS, SIDE
+from gradweave.marl.worlds.matthew_effect import speed, to_nearest_ghost
 from gradweave.marl.worlds.resources import MOVES
 
 EPISODES = 16
@@ -51,12 +52,10 @@ def chasing(shares: bool) -> Script:
 
     def act(key: Any, state: Any) -> Any:
         world = state.world
-        offset = world.ghost - world.place[:, None]
-        nearest = jnp.square(offset).sum(-1).argmin(-1)
-        goal = jnp.take_along_axis(offset, nearest[:, None, None], 1)[:, 0]
+        goal = to_nearest_ghost(world)
         waits = shares & (state.earned > state.earned.mean())
         goal = jnp.where(waits[:, None], -world.place, goal)
-        return towards(goal, 0.01 + world.size)
+        return towards(goal, speed(world.size))
 
     return act
 

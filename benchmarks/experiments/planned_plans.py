@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from record import RESULTS, record, show
 from timing import timed
-from unequal_networks import KINDS, wide_areas
+from unequal_networks import KINDS, by_kind, wide_areas
 
 import gradweave as gw
 from gradweave.bounds import LeastSeconds, least_seconds
@@ -37,8 +37,6 @@ from gradweave.simulate import seconds
 
 EACH = 10
 SIZES = (256e6, 4e9)
-SMALL_LATENCY = 0.1
-"""Share of the bound up to which latency counts as small."""
 CHEAPEST = 4.0
 """Logarithm of how much cheaper than the dearest links the programme's prices make the others."""
 PLANS = ("even", "learned", "upper", "order", "shares", "shares and prices")
@@ -121,14 +119,6 @@ def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return line
 
 
-def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    small = [row for row in rows if row["latency_share"] < SMALL_LATENCY]
-    large = [row for row in rows if row["latency_share"] >= SMALL_LATENCY]
-    groups = [(kind, [row for row in small if row["kind"] == kind]) for kind in KINDS]
-    groups += [("all where latency is small", small), ("latency a tenth or more", large)]
-    return [summary(name, group) for name, group in groups if group]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--part", action="store_true", help="record what is kept so far")
@@ -145,7 +135,7 @@ def main() -> None:
                         file.write(json.dumps(row, ensure_ascii=False) + "\n")
                     show(row)
     rows = kept()
-    lines = summaries(rows)
+    lines = [summary(name, group) for name, group in by_kind(rows)]
     for line in lines:
         show(line)
     record(

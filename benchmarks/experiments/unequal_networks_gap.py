@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from processes import printed_json
 from record import RESULTS, record, show
 from timing import timed
-from unequal_networks import COUNT, GBIT, KINDS, network, unequal_network
+from unequal_networks import COUNT, GBIT, by_kind, network, unequal_network
 
 import gradweave as gw
 from gradweave.schedulers import to_spec
@@ -33,8 +33,6 @@ SEED = 0
 SIZES = (256e6, 4e9)
 LIMIT_S = 120.0
 """Of one search."""
-SMALL_LATENCY = 0.1
-"""Share of the bound up to which latency counts as small."""
 KEPT = RESULTS / "unequal_networks_gap.partial.jsonl"
 
 
@@ -131,15 +129,6 @@ def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Where latency is small, by kind and all; and the rest."""
-    small = [row for row in rows if row["latency_share"] < SMALL_LATENCY]
-    large = [row for row in rows if row["latency_share"] >= SMALL_LATENCY]
-    groups = [(kind, [row for row in small if row["kind"] == kind]) for kind in KINDS]
-    groups += [("all where latency is small", small), ("latency a tenth or more", large)]
-    return [summary(name, group) for name, group in groups if group]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, nargs="*", help="these networks only")
@@ -156,7 +145,7 @@ def main() -> None:
         return
     seeds = list(range(COUNT)) if asked.seeds is None else asked.seeds
     rows = run(seeds, asked.limit, asked.again)
-    lines = summaries(rows)
+    lines = [summary(name, group) for name, group in by_kind(rows)]
     for line in lines:
         show(line)
     missing = sorted(set(range(COUNT)) - {row["seed"] for row in rows})

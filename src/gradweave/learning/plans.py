@@ -85,7 +85,7 @@ def train_plan(
     """
     make_folder(folder)
     optimizer = optax.adam(config.learning_rate)
-    graphs = _padded([graph_of(wiring) for wiring in wirings])
+    graphs = [graph_of(wiring) for wiring in wirings]
     weights = _first_weights(config.seed)
     first = PlanState(weights, optimizer.init(weights))
     path, done = folder / CHECKPOINT, 0
@@ -166,9 +166,10 @@ class _Update:
     """One update of the policy."""
 
     def __init__(
-        self, config: PlanConfig, wirings: Sequence[Wiring], graphs: Graph, optimizer: Any
+        self, config: PlanConfig, wirings: Sequence[Wiring], graphs: list[Graph], optimizer: Any
     ) -> None:
-        self._config, self._wirings, self._graphs = config, wirings, graphs
+        self._config, self._wirings = config, wirings
+        self._graphs, self._batch = graphs, _padded(graphs)
         self._decide = jax.jit(
             jax.vmap(lambda weights, graph: decide(weights, graph, jnp, _add), (None, 0))
         )
@@ -179,12 +180,12 @@ class _Update:
         config, begun = self._config, time.monotonic()
         rng = np.random.default_rng([config.seed, now.updates])
         which = rng.choice(len(self._wirings), config.networks, replace=False)
-        graphs = jax.tree.map(lambda x: x[which], self._graphs)
+        graphs = jax.tree.map(lambda x: x[which], self._batch)
         means = jax.tree.map(np.asarray, self._decide(now.state.weights, graphs))
         better, gains = [], []
         for place, chosen in enumerate(which.tolist()):
             mean = Decisions(*(x[place] for x in means))
-            direction, gain = self._explore(self._wirings[chosen], mean, rng)
+            direction, gain = self._explore(chosen, mean, rng)
             better.append(direction)
             gains.append(gain)
         directions = jax.tree.map(lambda *x: np.stack(x), *better)
@@ -206,15 +207,15 @@ class _Update:
         )
 
     def _explore(
-        self, wiring: Wiring, mean: Decisions, rng: np.random.Generator
+        self, number: int, mean: Decisions, rng: np.random.Generator
     ) -> tuple[Decisions, float]:
-        """Where decisions get better; and the logarithm of how much faster the policy's own are.
+        """In which direction a network's decisions get better, and what its draws gain.
 
-        Than the even plan.
+        The gain: the logarithm of the even plan's seconds less the mean of the draws'.
         """
-        config = self._config
+        config, wiring, graph = self._config, self._wirings[number], self._graphs[number]
         nodes, links = wiring.topology.num_nodes, len(wiring.links.bandwidth)
-        own, graph = Decisions(mean.bias[:links], mean.share[:nodes], mean.whole), graph_of(wiring)
+        own = Decisions(mean.bias[:links], mean.share[:nodes], mean.whole)
         draws, taken = [], []
         for _ in range(config.pairs):
             noise = self._noise(graph, rng)

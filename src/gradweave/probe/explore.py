@@ -79,9 +79,14 @@ def tournaments(players: int) -> int:
     return FEWEST_TOURNAMENTS if players <= 4 else max(FEWEST_TOURNAMENTS, enough)
 
 
+def fans(servers: int) -> int:
+    """How often each server sends to all others."""
+    return max(1, ENOUGH_SLOTS // servers)
+
+
 def slots_ahead(servers: int) -> int:
     """Slots that are needed for certain, before groups are known."""
-    return tournaments(servers) * (servers - 1 + servers % 2) + max(servers, ENOUGH_SLOTS)
+    return tournaments(servers) * (servers - 1 + servers % 2) + fans(servers) * servers
 
 
 def explore(servers: int, measure: Measure, tell: Callable[[str], None]) -> Findings:
@@ -155,8 +160,8 @@ class _Explorer:
         """
         others = [[peer for peer in range(servers) if peer != rank] for rank in range(servers)]
         slots = [both_ways([(rank, peer) for peer in others[rank]]) for rank in range(servers)]
-        tries = [self._run(slots) for _ in range(max(1, ENOUGH_SLOTS // servers))]
-        fans = [
+        tries = [self._run(slots) for _ in range(fans(servers))]
+        nodes = [
             Group(
                 (rank,),
                 max((total(rates[rank][::2]) for rates in tries), key=_speed),
@@ -164,7 +169,7 @@ class _Explorer:
             )
             for rank in range(servers)
         ]
-        return _raised(fans, paired)
+        return _raised(nodes, paired)
 
     def _grouped(self, nodes: Sequence[Group], groups: Sequence[Sequence[int]]) -> list[Group]:
         """The groups of some nodes, each with what it sends outside at once, and receives.

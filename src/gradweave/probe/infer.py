@@ -147,7 +147,7 @@ def snapped(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Values that differ by no more than `SAME` become one, their median.
 
     Links that are alike then are alike to the last bit, as schedulers that look for symmetry need
-    it. Values are parted at their largest gaps, so that none is between those that are alike.
+    it. Where values differ by more, they are divided at their widest gap.
 
     >>> snapped(np.array([99.0, 50.0, 101.0])).tolist()
     [100.0, 50.0, 100.0]

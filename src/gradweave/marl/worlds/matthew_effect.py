@@ -53,7 +53,7 @@ class MatthewEffect:
         self, key: PRNGKeyArray, state: MatthewState, action: Int[Array, " A"]
     ) -> tuple[MatthewState, Float[Array, " A"]]:
         """See `ResourceWorld.advance`."""
-        step = jnp.asarray(MOVES)[action] * _speed(state.size)[:, None]
+        step = jnp.asarray(MOVES)[action] * speed(state.size)[:, None]
         place, size = jnp.clip(state.place + step, 0.0, 1.0), state.size
         reward, ghosts = jnp.zeros(self.agents), []
         others = jax.random.uniform(key, state.ghost.shape)
@@ -67,12 +67,18 @@ class MatthewEffect:
 
     def observe(self, state: MatthewState) -> Float[Array, "A 6"]:
         """See `ResourceWorld.observe`: all but places are shares of the greatest size."""
-        far = state.ghost - state.place[:, None]
-        nearest = jnp.square(far).sum(-1).argmin(-1)
-        near = jnp.take_along_axis(far, nearest[:, None, None], 1)[:, 0] / MOST_SIZE
-        body = jnp.stack([state.size, _speed(state.size)], -1) / MOST_SIZE
+        near = to_nearest_ghost(state) / MOST_SIZE
+        body = jnp.stack([state.size, speed(state.size)], -1) / MOST_SIZE
         return jnp.concatenate([state.place, body, near], -1)
 
 
-def _speed(size: Float[Array, " A"]) -> Float[Array, " A"]:
+def to_nearest_ghost(state: MatthewState) -> Float[Array, "A 2"]:
+    """How far the nearest ghost is from each pac-man, along each axis."""
+    far = state.ghost - state.place[:, None]
+    nearest = jnp.square(far).sum(-1).argmin(-1)
+    return jnp.take_along_axis(far, nearest[:, None, None], 1)[:, 0]
+
+
+def speed(size: Float[Array, " A"]) -> Float[Array, " A"]:
+    """How far a pac-man of each size moves in a step."""
     return OWN_SPEED + size

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.unequal.cuts import Cut, schedule_of
 from gradweave.schedulers.unequal.parts import Parts
+from gradweave.schedulers.unequal.ways import some_rates
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -82,9 +83,7 @@ class Wiring:
         rates = np.unique(self.links.bandwidth)
         if not len(self.topology.switches):
             rates = rates[:1]
-        if len(rates) > MAX_RATES:
-            rates = rates[np.unique(np.linspace(0, len(rates) - 1, MAX_RATES).astype(np.int64))]
-        return rates_of(self.links, rates)
+        return rates_of(self.links, some_rates(rates, MAX_RATES))
 
     @property
     def stages(self) -> NDArray[np.int64]:

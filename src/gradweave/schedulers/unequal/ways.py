@@ -73,7 +73,7 @@ class Ways:
         self._rates, self._weight = np.array([0.0]), stranded
         if stranded:
             self._bottlenecks = self._all_bottlenecks()
-            self._rates = _some(np.unique(self._bandwidth))
+            self._rates = some_rates(np.unique(self._bandwidth), MAX_RATES)
             self._factors = np.array([self._all_factors(rate) for rate in self._rates])
 
     @property
@@ -163,8 +163,13 @@ def may_strand(topology: Topology) -> bool:
     return len(topology.switches) > 0 and len(np.unique(topology.bandwidth_bytes_per_s)) > 1
 
 
-def _some(rates: NDArray) -> NDArray:
-    """Rates in order, at most `MAX_RATES`, the least among them."""
-    if len(rates) <= MAX_RATES:
+def some_rates(rates: NDArray[np.float64], most: int) -> NDArray[np.float64]:
+    """Rates spread evenly over those given, the least and the greatest among them.
+
+    Args:
+        rates: ascending.
+        most: how many at most.
+    """
+    if len(rates) <= most:
         return rates
-    return rates[np.unique(np.linspace(0, len(rates) - 1, MAX_RATES).astype(int))]
+    return rates[np.unique(np.linspace(0, len(rates) - 1, most).astype(int))]
