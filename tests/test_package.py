@@ -76,6 +76,19 @@ def test_import_loads_nothing_heavy():
     assert not set(NOT_AT_IMPORT) & set(loaded)
 
 
+def test_the_command_imports_the_verb_that_is_used():
+    program = """
+import sys
+from gradweave.cli.main import VERBS, cli
+import click
+assert [name for name in sys.modules if name.startswith("gradweave.cli.verbs")] == []
+assert "gradweave.schedulers" not in sys.modules
+context = click.Context(cli)
+assert [cli.get_command(context, name).name for name in VERBS] == list(VERBS)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 def test_version_is_the_installed_one():
     assert gradweave.__version__ == version("gradweave")
 

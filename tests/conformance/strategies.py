@@ -70,13 +70,13 @@ STRATEGIES: dict[str, Strategy] = {
     "timed": Strategy(lambda _: Timed(restarts=2)),
     "timed, of a size": Strategy(lambda _: Timed(gradient_bytes=1e6, restarts=2, routes=1)),
     "packed, overlapping": Strategy(
-        lambda _: Packed(pieces=24), transfers_in_stage=None, own_pieces=True, up_to=25
+        lambda _: Packed(pieces=8), transfers_in_stage=None, own_pieces=True, up_to=15
     ),
     "packed, of a size, overlapping": Strategy(
-        lambda _: Packed(gradient_bytes=1e6, pieces=24),
+        lambda _: Packed(gradient_bytes=1e6, pieces=8),
         transfers_in_stage=None,
         own_pieces=True,
-        up_to=25,
+        up_to=15,
     ),
     "planned, overlapping": Strategy(
         lambda _: Planned(gradient_bytes=1e6),

@@ -1,6 +1,7 @@
 """The command ``gradweave``: verbs, and how errors become exit statuses."""
 
 import contextlib
+import importlib
 import io
 import os
 import sys
@@ -9,47 +10,54 @@ from typing import TextIO
 import click
 
 import gradweave
+from gradweave.checks import expected_one_of
 from gradweave.cli.console import printable, spoken_warnings
-from gradweave.cli.verbs.compare import compare
-from gradweave.cli.verbs.evaluate import evaluate
-from gradweave.cli.verbs.export import export
-from gradweave.cli.verbs.lab import lab
-from gradweave.cli.verbs.learn import learn
-from gradweave.cli.verbs.machine import machine
-from gradweave.cli.verbs.measure import measure
-from gradweave.cli.verbs.place import place_verb
-from gradweave.cli.verbs.run import run
-from gradweave.cli.verbs.schedule import schedule
-from gradweave.cli.verbs.show import show
-from gradweave.cli.verbs.train import train
-from gradweave.cli.verbs.train_pipeline import train_pipeline
-from gradweave.cli.verbs.verify import verify
 from gradweave.errors import BAD_INPUT, INTERRUPTED, SUCCESS, GradweaveError, exit_status
 
+VERBS = {
+    "schedule": "schedule",
+    "compare": "compare",
+    "verify": "verify",
+    "show": "show",
+    "place": "place_verb",
+    "run": "run",
+    "measure": "measure",
+    "lab": "lab",
+    "export": "export",
+    "learn": "learn",
+    "train": "train",
+    "train-pipeline": "train_pipeline",
+    "evaluate": "evaluate",
+    "machine": "machine",
+}
+"""Each verb's name in its module of `gradweave.cli.verbs`, in the order of the help."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class Verbs(click.Group):
+    """The verbs, of which only the one that is used is imported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the help."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """The verb of a name, imported now.
+
+        Raises:
+            click.UsageError: where there is none.
+        """
+        if cmd_name not in VERBS:
+            ctx.fail(expected_one_of("verb", VERBS, cmd_name))
+        module = importlib.import_module(f"gradweave.cli.verbs.{cmd_name.replace('-', '_')}")
+        return getattr(module, VERBS[cmd_name])
+
+
+@click.group(
+    cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(gradweave.__version__, prog_name="gradweave")
 def cli() -> None:
     """AllReduce schedules for any network: found, proved, shown."""
-
-
-for verb in (
-    schedule,
-    compare,
-    verify,
-    show,
-    place_verb,
-    run,
-    measure,
-    lab,
-    export,
-    learn,
-    train,
-    train_pipeline,
-    evaluate,
-    machine,
-):
-    cli.add_command(verb)
 
 
 def main(arguments: list[str] | None = None) -> None:
