@@ -80,6 +80,54 @@ print(sum(triple.stats.cache_hits.values()))
     assert [hits(each) for each in (text, text, later, later)] == [0, 1, 0, 1]
 
 
+def test_what_another_file_changes_is_compiled_again(tmp_path):
+    """A loop that a kernel calls, or a constant."""
+    package = tmp_path / "loops"
+    package.mkdir()
+    (package / "outer.py").write_text("""
+from gradweave.compiled import kernel
+from loops import table
+from loops.inside import one_more
+from loops.numbers import HALF
+
+@kernel
+def answer(number):
+    return one_more(number) * table.FACTOR + HALF
+
+print(answer(2), sum(answer.stats.cache_hits.values()))
+""")
+    more = "\n".join(
+        [
+            "from gradweave.compiled import kernel",
+            "@kernel(inner=True)",
+            "def one_more(number):",
+            "    return number",
+        ]
+    )
+    files = {
+        "__init__": "",
+        "table": "FACTOR = 5.0",
+        "inside": f"{more} + 1",
+        "numbers": "HALF = 0.5",
+    }
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+
+    def answered(**changed: str) -> str:
+        for name, text in changed.items():
+            (package / f"{name}.py").write_text(text)
+        command = [sys.executable, "-B", "-c", "import loops.outer"]
+        run = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return run.stdout.strip()
+
+    assert [answered(**files), answered()] == ["15.5 0", "15.5 1"]
+    assert answered(table="FACTOR = 10.0") == "30.5 0"
+    assert answered(inside=f"{more} + 21") == "230.5 0"
+    assert answered(numbers="HALF = 0.25") == "230.25 0"
+    assert answered() == "230.25 1"
+
+
 def test_inner_loops_are_kept_within_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     compiled.kernel(inner=True)(triple)

@@ -3,6 +3,10 @@
 Importing this module imports numba, so import it, and modules of kernels, where they are used.
 """
 
+import contextlib
+import functools
+import os
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +17,7 @@ with clock.stopped():
     import numba
     from numba.core import event
     from numba.core.caching import FunctionCache
+    from numba.core.dispatcher import Dispatcher
 
 
 class NotKeptWarning(RuntimeWarning):
@@ -65,9 +70,19 @@ def _compile(function: Callable[..., Any], inner: bool, inlined: bool, fastmath:
 
 
 class _Cache(FunctionCache):
-    """Numba's cache, which does not count as time and survives a full disk."""
+    """Numba's cache, which does not count as time and survives a full disk.
+
+    Numba compares the time of the function's own file alone, and would run what was compiled with
+    another file's constants and loops of before.
+    """
+
+    @functools.cached_property
+    def _sources(self) -> Any:
+        """Known when the function is first called: by then its module has been run to the end."""
+        return self._cache_file._source_stamp, _sources(self._py_func)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        self._cache_file._source_stamp = self._sources
         with clock.stopped():
             try:
                 return super().load_overload(sig, target_context)
@@ -83,6 +98,36 @@ class _Cache(FunctionCache):
                 super().save_overload(sig, data)
             except OSError as error:
                 _not_kept(f"{self.cache_path}: {error.strerror}")
+
+
+def _sources(function: Callable[..., Any]) -> Any:
+    """Times and sizes of the files that a kernel is compiled from, and its constants."""
+    package = function.__module__.partition(".")[0]
+    files, constants, seen = {__file__}, set(), set()
+    waiting = [function.__globals__]
+    while waiting:
+        names = waiting.pop()
+        if id(names) in seen:
+            continue
+        seen.add(id(names))
+        files.add(names.get("__file__") or __file__)
+        for name, value in names.items():
+            if isinstance(value, Dispatcher):
+                waiting.append(value.py_func.__globals__)
+            elif isinstance(value, types.ModuleType):
+                if value.__name__.partition(".")[0] == package:
+                    waiting.append(vars(value))
+            elif isinstance(value, int | float) and not name.startswith("__"):
+                constants.add((name, value))
+    return [_changed(path) for path in sorted(files)], sorted(constants)
+
+
+def _changed(path: str) -> tuple[int, int] | None:
+    """Time and size of a file; None where it cannot be read."""
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        return status.st_mtime_ns, status.st_size
+    return None
 
 
 class _Listener(event.Listener):
