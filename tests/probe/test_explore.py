@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.probe.explore import clusters, explore
+from gradweave.probe.explore import (
+    BOTH_FAN,
+    clusters,
+    explore,
+    together,
+    tournaments,
+    tournaments_ahead,
+)
 from gradweave.probe.flows import MOST_POSTED, WINDOW_S, grown_seconds, window
 from gradweave.probe.infer import Latencies, inferred, snapped
 from gradweave.probe.traffic import PARTS, Rate, rate_of, total, tournament
@@ -98,7 +105,7 @@ def fair(topology: gw.Topology, flows) -> list[float]:
 def found(topology: gw.Topology, noise: float = 0.03) -> gw.Topology:
     rng = np.random.default_rng(0)
 
-    def measure(slots):
+    def measure(slots, added):
         return [
             [
                 Rate(rate, (rate,) * PARTS)
@@ -137,6 +144,35 @@ def test_what_was_measured_behaves_as_the_truth(name):
             for route in [gw.topology.shortest_route(one, a, b)]
         )
         assert measured == pytest.approx(known, rel=0.2)
+
+
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_another_tournament_is_played_only_where_groups_differ(disturbed):
+    truth, servers = racks(2, 4, 6.0), 8
+    rng = np.random.default_rng(0)
+    single: list[int] = []
+
+    def measure(slots, added):
+        rates = [np.array(fair(truth, slot)) for slot in slots]
+        if not added:
+            single.append(len(slots))
+        if disturbed and single == [len(slots)]:
+            for some in rates[: servers - 1]:  # the first tournament, beside other work
+                some *= rng.uniform(0.2, 1, len(some))
+        return [[Rate(rate, (rate,) * PARTS) for rate in some] for some in rates]
+
+    findings = explore(servers, measure, lambda _: None)
+    ahead = tournaments_ahead(servers) * (servers - 1)
+    played = tournaments(servers) * (servers - 1)
+    assert single == ([ahead, played - ahead] if disturbed else [ahead])
+    assert sorted(group.members for group in findings.top) == [(0, 1, 2, 3), (4, 5, 6, 7)]
+
+
+def test_each_server_sends_to_all_others_once():
+    for servers in (5, 9, 12):
+        fans = together(servers)
+        assert sorted(itertools.chain(*fans)) == list(range(servers))
+        assert len(fans) == (servers if servers < BOTH_FAN else -(-servers // 2))
 
 
 def test_a_lucky_pair_joins_no_racks():

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.lab.paths import shortest_paths
@@ -33,7 +34,8 @@ def server_commands(
         "MASTER_PORT": str(PORT),
         "GLOO_SOCKET_IFNAME": network.interface(0),
     }
-    inside = [sys.executable, "-m", "gradweave.lab.inside"]
+    # By its path, without the package and without site-packages, so that it starts at once.
+    inside = [sys.executable, "-I", "-S", str(Path(__file__).with_name("inside.py"))]
     return [
         ([*inside, network.name(server), *command], {**shared, "RANK": str(rank)})
         for rank, server in enumerate(servers)

@@ -15,7 +15,7 @@ forward, and shared links that leave more than `NEAR` of each flow's rate.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,8 @@ AGREE = 0.05
 FEWEST_TOURNAMENTS = 3
 ENOUGH_SLOTS = 12
 """In small networks each server sends to all others as many times as make up these."""
+BOTH_FAN = 8
+"""Servers from which on two at a time send to all others."""
 ENOUGH_ROUNDS = 30
 """In small networks a shared link is idle in many rounds: as many tournaments as have these."""
 
@@ -72,11 +74,19 @@ class Findings:
 
 def tournaments(players: int) -> int:
     """How many are played."""
-    if players == 2:
-        return 1
-    # With four or fewer, who is paired besides is the same in all of them.
+    if players <= 3:
+        return players - 1  # nobody is paired besides
+    # With four, who is paired besides is the same in all of them.
     enough = -(-ENOUGH_ROUNDS // players)
-    return FEWEST_TOURNAMENTS if players <= 4 else max(FEWEST_TOURNAMENTS, enough)
+    return FEWEST_TOURNAMENTS if players == 4 else max(FEWEST_TOURNAMENTS, enough)
+
+
+def tournaments_ahead(servers: int) -> int:
+    """How many are played in any case; the last only where these differ in the groups they show.
+
+    Of four or fewer servers all, as each tells little.
+    """
+    return tournaments(servers) - (servers > 4)
 
 
 def fans(servers: int) -> int:
@@ -84,9 +94,25 @@ def fans(servers: int) -> int:
     return max(1, ENOUGH_SLOTS // servers)
 
 
+def together(servers: int) -> list[tuple[int, ...]]:
+    """Servers that send to all others at the same time, and receive from all.
+
+    From `BOTH_FAN` servers on by twos: beside what a server sends itself, few of the other one's
+    many flows then cross its way.
+    """
+    if servers < BOTH_FAN:
+        return [(rank,) for rank in range(servers)]
+    half = -(-servers // 2)
+    return [
+        tuple(rank for rank in (place, place + half) if rank < servers) for place in range(half)
+    ]
+
+
 def slots_ahead(servers: int) -> int:
     """Slots that are needed for certain, before groups are known."""
-    return tournaments(servers) * (servers - 1 + servers % 2) + fans(servers) * servers
+    return tournaments_ahead(servers) * (servers - 1 + servers % 2) + fans(servers) * len(
+        together(servers)
+    )
 
 
 def explore(servers: int, measure: Measure, tell: Callable[[str], None]) -> Findings:
@@ -104,49 +130,53 @@ class _Explorer:
     def __init__(self, measure: Measure, tell: Callable[[str], None]) -> None:
         self._measure, self._tell = measure, tell
         self._flows: dict[Flow, list[Rate]] = {}
-        self._servers = 0
+        self._ahead = 0
 
     def explore(self, servers: int) -> Findings:
-        self._servers = servers
         nodes = [_nothing(rank) for rank in range(servers)]
         self._tell(f"pairs of {servers} servers in tournaments")
-        paired = self._tournaments(nodes)
+        self._ahead = tournaments_ahead(servers)
+        paired = self._tournaments(nodes, range(self._ahead))
         if servers == 2:
             links = {pair: paired[pair][0] for pair in ((0, 1), (1, 0))}
             return Findings(tuple(nodes), links, self._flows)
         self._tell("each server to all others, and from all others")
         nodes = self._fans(servers, paired)
+        if (left := range(self._ahead, tournaments(servers))) and not _same_groups(nodes, paired):
+            self._tell(f"another tournament of {servers} servers, as groups differ")
+            for pair, rates in self._tournaments(nodes, left).items():
+                paired[pair] += rates
+            nodes = _raised(nodes, paired)
         while 1 < len(groups := clusters(_nearness(nodes, _typical(paired)))) < len(nodes):
             self._tell(f"{len(groups)} groups: what each shares")
             nodes = self._grouped(nodes, groups)
-            paired = self._tournaments(nodes)
+            paired = self._tournaments(nodes, range(tournaments(len(nodes))))
             nodes = _raised(nodes, paired)
         if len(groups) == 1:
             return Findings(tuple(nodes), {}, self._flows)
         self._tell(f"links between {len(nodes)} groups that share none")
-        return Findings(tuple(nodes), self._links(nodes, _typical(paired)), self._flows)
+        return Findings(tuple(nodes), self._links(nodes, paired), self._flows)
 
-    def _run(self, slots: Sequence[Slot]) -> list[list[Rate]]:
-        rates = self._measure(slots)
+    def _run(self, slots: Sequence[Slot], *, added: bool = True) -> list[list[Rate]]:
+        rates = self._measure(slots, added)
         for slot, found in zip(slots, rates, strict=True):
             for flow, rate in zip(slot, found, strict=True):
                 self._flows.setdefault(flow, []).append(rate)
         return rates
 
-    def _tournaments(self, nodes: Sequence[Group]) -> dict[tuple[int, int], list[Rate]]:
+    def _tournaments(
+        self, nodes: Sequence[Group], seeds: Iterable[int]
+    ) -> dict[tuple[int, int], list[Rate]]:
         """The rates of each ordered pair of groups while all others are paired too."""
-        rounds = [
-            pairs
-            for seed in range(tournaments(len(nodes)))
-            for pairs in tournament(len(nodes), seed)
-        ]
+        rounds = [pairs for seed in seeds for pairs in tournament(len(nodes), seed)]
         flows = [
             {pair: between(nodes[pair[0]].members, nodes[pair[1]].members) for pair in both}
             for both in map(both_ways, rounds)
         ]
         slots = [list(itertools.chain(*by_pair.values())) for by_pair in flows]
         paired: dict[tuple[int, int], list[Rate]] = {}
-        for by_pair, rates in zip(flows, self._run(slots), strict=True):
+        added = any(node.parts for node in nodes)
+        for by_pair, rates in zip(flows, self._run(slots, added=added), strict=True):
             left = iter(rates)
             for pair, some in by_pair.items():
                 paired.setdefault(pair, []).append(total([next(left) for _ in some]))
@@ -158,16 +188,21 @@ class _Explorer:
         In small networks several times, of which the fastest counts: where nothing but this fills a
         server's link, it must not be held up by a busy processor.
         """
-        others = [[peer for peer in range(servers) if peer != rank] for rank in range(servers)]
-        slots = [both_ways([(rank, peer) for peer in others[rank]]) for rank in range(servers)]
+        slots = [
+            sorted({flow for flow in itertools.permutations(range(servers), 2) if {*flow} & {*fan}})
+            for fan in together(servers)
+        ]
         tries = [self._run(slots) for _ in range(fans(servers))]
+        own: dict[int, tuple[list[Rate], list[Rate]]] = {rank: ([], []) for rank in range(servers)}
+        for rates in tries:
+            for fan, slot, some in zip(together(servers), slots, rates, strict=True):
+                measured = dict(zip(slot, some, strict=True))
+                for rank, (out, into) in ((rank, own[rank]) for rank in fan):
+                    out.append(total([rate for (a, _), rate in measured.items() if a == rank]))
+                    into.append(total([rate for (_, b), rate in measured.items() if b == rank]))
         nodes = [
-            Group(
-                (rank,),
-                max((total(rates[rank][::2]) for rates in tries), key=_speed),
-                max((total(rates[rank][1::2]) for rates in tries), key=_speed),
-            )
-            for rank in range(servers)
+            Group((rank,), max(out, key=_speed), max(into, key=_speed))
+            for rank, (out, into) in own.items()
         ]
         return _raised(nodes, paired)
 
@@ -183,28 +218,28 @@ class _Explorer:
         slots = []
         for number in new:
             outside = _mixed([some for other, some in enumerate(members) if other != number])
-            slots += [between(members[number], outside), between(outside, members[number])]
-        tries = [
-            list(map(total, self._run(slots)))
-            for _ in range(max(2, ENOUGH_SLOTS // max(len(slots), 1)))
-        ]
-        rates = [max(some, key=_speed) for some in zip(*tries, strict=True)]
+            slots.append(between(members[number], outside) + between(outside, members[number]))
+        tries = [self._run(slots) for _ in range(max(2, ENOUGH_SLOTS // max(2 * len(slots), 1)))]
         grouped = [some[0] for some in parts]
         for turn, number in enumerate(new):
-            out, into = rates[2 * turn : 2 * turn + 2]
+            half = len(slots[turn]) // 2
+            out = max((total(rates[turn][:half]) for rates in tries), key=_speed)
+            into = max((total(rates[turn][half:]) for rates in tries), key=_speed)
             grouped[number] = Group(tuple(members[number]), out, into, parts[number])
         return grouped
 
     def _links(
-        self, nodes: Sequence[Group], paired: dict[tuple[int, int], Rate]
+        self, nodes: Sequence[Group], paired: dict[tuple[int, int], list[Rate]]
     ) -> dict[tuple[int, int], Rate]:
         """The rate of each ordered pair of groups by itself, unless two loads agree on it.
 
-        The faster of two, as a busy processor may hold up one.
+        The fastest of some, as a busy processor may hold up one.
         """
+        if len(nodes) == 3:  # of which one rested in each round, so that the pairs were alone
+            return {pair: max(rates, key=_speed) for pair, rates in paired.items()}
         links: dict[tuple[int, int], Rate] = {}
         alone = []
-        for pair, rate in paired.items():
+        for pair, rate in _typical(paired).items():
             known = self._under_fans(nodes, pair)
             if known is not None and _agree(rate, known):
                 links[pair] = rate if rate.bytes_per_s > known.bytes_per_s else known
@@ -212,7 +247,7 @@ class _Explorer:
                 alone.append(pair)
         slots = [between(nodes[a].members, nodes[b].members) for a, b in alone]
         for pair, *twice in zip(alone, self._run(slots), self._run(slots), strict=True):
-            links[pair] = max(*map(total, twice), paired[pair], key=_speed)
+            links[pair] = max(*map(total, twice), _typical(paired)[pair], key=_speed)
         return links
 
     def _under_fans(self, nodes: Sequence[Group], pair: tuple[int, int]) -> Rate | None:
@@ -220,8 +255,7 @@ class _Explorer:
         if any(nodes[place].parts for place in pair):
             return None
         flow = nodes[pair[0]].members[0], nodes[pair[1]].members[0]
-        before = tournaments(self._servers)
-        rates = self._flows[flow][before : before + 2]
+        rates = self._flows[flow][self._ahead : self._ahead + 2]
         return max(rates, key=_speed)
 
 
@@ -234,6 +268,14 @@ def _typical(paired: dict[tuple[int, int], list[Rate]]) -> dict[tuple[int, int],
     return {
         pair: sorted(rates, key=_speed)[(len(rates) - 1) // 2] for pair, rates in paired.items()
     }
+
+
+def _same_groups(nodes: Sequence[Group], paired: dict[tuple[int, int], list[Rate]]) -> bool:
+    """Whether each tournament by itself shows the same groups, and all together do."""
+    count = min(map(len, paired.values()))
+    alone = [{pair: rates[turn] for pair, rates in paired.items()} for turn in range(count)]
+    groups = [clusters(_nearness(nodes, rates)) for rates in (*alone, _typical(paired))]
+    return all(some == groups[0] for some in groups)
 
 
 def _nearness(nodes: Sequence[Group], paired: dict[tuple[int, int], Rate]) -> NDArray[np.float64]:

@@ -13,7 +13,10 @@ from gradweave.probe.traffic import PARTS, rate_of
 from gradweave.probe.transport import Message, PeerError, Transport
 
 PINGS = 12
-"""Round trips of a pair."""
+"""Round trips of a pair, at most."""
+FEWEST_PINGS, ENOUGH_PINGS_S = 4, 0.1
+"""Round trips of a pair at least, and the seconds after which no more are made: where one takes
+long, what disturbs it is little beside it."""
 STREAMED = (8, 64)
 """Messages of one byte that follow one another: few and many, whose difference has no latency."""
 NEAR_TRIP_S = 1e-3
@@ -35,95 +38,136 @@ _GROWTH = 4
 _LONG_ENOUGH_S = 0.02
 _PATIENCE_S = 10.0
 """After the end of a slot, for what is under way."""
-_FIRST_BYTES = 1 << 14
+_FIRST_BYTES = 1 << 16
 _MOST_BYTES = 1 << 26
 _FIRST_WINDOW_BYTES = 14_000
 """What TCP sends before the first acknowledgement; each round trip doubles it."""
 
 
-def ping_rounds(transport: Transport, partners: Sequence[int], timeout_s: float) -> dict[str, Any]:
-    """Meets each partner in turn; the smaller rank of two leads.
+def ping_rounds(
+    transport: Transport, partners: Sequence[int], timeout_s: float
+) -> dict[str, list[float]]:
+    """Round trips to each partner, met in turn, in seconds; the smaller rank of two makes them.
+
+    Nothing larger than a byte is under way meanwhile, for which they would have to wait.
+
+    Raises:
+        PeerError: a partner went away or was silent.
+    """
+    found: dict[str, list[float]] = {}
+    for peer in partners:
+        if transport.rank < peer:
+            found[str(peer)] = _pings(transport, peer, timeout_s)
+        else:
+            _answer(transport, peer, timeout_s)
+    return found
+
+
+def guess_rounds(
+    transport: Transport, partners: Sequence[Sequence[float]], timeout_s: float
+) -> dict[str, Any]:
+    """Meets each partner in turn.
+
+    Args:
+        transport: to the others.
+        partners: each with the seconds of a round trip to it.
+        timeout_s: how long a partner may be silent.
 
     Returns:
-        By partner, as JSON: ``trips_s`` of the leader; ``gap_s`` for each further message without
-        data; ``near``, whether the partner is near enough to tell all of that; and ``bytes_per_s``
-        of a transfer to it, a first guess.
+        By partner, as JSON: ``bytes_per_s`` of a transfer from it, a first guess; ``gap_s`` for
+        each further message without data, None at who sends them and where the partner is far.
 
     Raises:
         PeerError: a partner went away or was silent.
     """
     found: dict[str, Any] = {}
-    for peer in partners:
-        leads = transport.rank < peer
-        trips = _pings(transport, peer, leads, timeout_s)
-        trip_s = _told(transport, peer, leads, min(trips), timeout_s)
-        if leads:
-            guess = _grow(transport, peer, trip_s, timeout_s)
-            _echo_growth(transport, peer, timeout_s)
-        else:
-            _echo_growth(transport, peer, timeout_s)
-            guess = _grow(transport, peer, trip_s, timeout_s)
+    for place, trip_s in partners:
+        peer = int(place)
+        guess = _grown_rate(transport, peer, trip_s, timeout_s)
         near = trip_s < NEAR_TRIP_S
-        gap = _streamed(transport, peer, leads, near, timeout_s)
-        found[str(peer)] = {"trips_s": trips, "gap_s": gap, "near": near, "bytes_per_s": guess}
+        leads = transport.rank < peer
+        gap = _streamed(transport, peer, leads, near, timeout_s) if near else None
+        found[str(peer)] = {"bytes_per_s": guess, "gap_s": gap}
     return found
 
 
-def _told(transport: Transport, peer: int, leads: bool, mine: float, timeout_s: float) -> float:
-    """The leader's number, told to its peer."""
-    said = np.array([mine], np.float64).view(np.uint8)
-    tell = transport.send if leads else transport.receive
-    tell(said, peer, "data").wait(timeout_s)
-    return float(said.view(np.float64)[0])
+def far_streams(
+    transport: Transport, partners: Sequence[int], timeout_s: float
+) -> dict[str, float | None]:
+    """``gap_s`` as `guess_rounds` has it, of partners that are far."""
+    return {
+        str(peer): _streamed(transport, peer, transport.rank < peer, False, timeout_s)
+        for peer in partners
+    }
 
 
-def _pings(transport: Transport, peer: int, leads: bool, timeout_s: float) -> list[float]:
+def _pings(transport: Transport, peer: int, timeout_s: float) -> list[float]:
+    """Round trips, the last of which tells the peer so: fewer where they are long."""
+    trips: list[float] = []
+    while len(trips) < PINGS:
+        enough = len(trips) + 1 >= FEWEST_PINGS and sum(trips) > ENOUGH_PINGS_S
+        last = enough or len(trips) + 1 == PINGS
+        byte = np.array([last], np.uint8)
+        begun = time.monotonic()
+        transport.send(byte, peer, "data").wait(timeout_s)
+        transport.receive(byte, peer, "data").wait(timeout_s)
+        trips.append(time.monotonic() - begun)
+        if last:
+            break
+    return trips
+
+
+def _answer(transport: Transport, peer: int, timeout_s: float) -> None:
+    """The other side of `_pings`."""
     byte = np.zeros(1, np.uint8)
-    trips = []
-    for _ in range(PINGS):
-        begun = time.monotonic()
-        if leads:
-            transport.send(byte, peer, "data").wait(timeout_s)
+    while not byte[0]:
         transport.receive(byte, peer, "data").wait(timeout_s)
-        if leads:
-            trips.append(time.monotonic() - begun)
-        else:
-            transport.send(byte, peer, "data").wait(timeout_s)
-    return trips if leads else [0.0]
-
-
-def _grow(transport: Transport, peer: int, trip_s: float, timeout_s: float) -> float:
-    """Bytes per second of a transfer that takes long beside a round trip, the faster of two."""
-    size, byte, before = _FIRST_BYTES, np.zeros(1, np.uint8), math.inf
-    while True:
-        head = np.array([size], np.int64).view(np.uint8)
-        transport.send(head, peer, "data").wait(timeout_s)
-        begun = time.monotonic()
-        transport.send(np.zeros(size, np.uint8), peer, "data").wait(timeout_s)
-        transport.receive(byte, peer, "data").wait(timeout_s)
-        took = max(time.monotonic() - begun - trip_s, 1e-6)
-        if took <= _LONG_ENOUGH_S + 2 * trip_s and size < _MOST_BYTES:
-            size, before = size * _GROWTH, math.inf
-        elif before == math.inf:  # once may be a busy processor's doing
-            before = took
-        else:
-            transport.send(np.zeros(8, np.uint8), peer, "data").wait(timeout_s)
-            return size / min(took, before)
-
-
-def _echo_growth(transport: Transport, peer: int, timeout_s: float) -> None:
-    """The other side of `_grow`."""
-    head, byte = np.zeros(8, np.uint8), np.zeros(1, np.uint8)
-    while True:
-        transport.receive(head, peer, "data").wait(timeout_s)
-        if not (size := int(head.view(np.int64)[0])):
-            return
-        transport.receive(np.empty(size, np.uint8), peer, "data").wait(timeout_s)
         transport.send(byte, peer, "data").wait(timeout_s)
 
 
-def _streamed(transport: Transport, peer: int, leads: bool, near: bool, timeout_s: float) -> float:
-    """Seconds that one more message of one byte takes at its receiver; 0 at who sends them."""
+def _grown_rate(transport: Transport, peer: int, trip_s: float, timeout_s: float) -> float:
+    """Bytes per second from a peer, by a transfer that takes long beside a round trip.
+
+    Both send at once, more and more until at both enough has come. Near peers then do so once more,
+    of which the faster counts: a busy processor is late by as much as such a transfer takes.
+    """
+    size = _FIRST_BYTES
+    took, enough = _exchanged(transport, peer, size, trip_s, timeout_s)
+    while not enough:
+        size *= _GROWTH
+        took, enough = _exchanged(transport, peer, size, trip_s, timeout_s)
+    if trip_s < NEAR_TRIP_S:
+        took = min(took, _exchanged(transport, peer, size, trip_s, timeout_s)[0])
+    return size / took
+
+
+def _exchanged(
+    transport: Transport, peer: int, size: int, trip_s: float, timeout_s: float
+) -> tuple[float, bool]:
+    """Sends so many bytes and receives as many.
+
+    Returns:
+        How long they took to arrive, without latency, and whether that was enough at both.
+    """
+    into = np.empty(size, np.uint8)
+    begun = time.monotonic()
+    arriving = transport.receive(into, peer, "data")
+    leaving = transport.send(np.zeros(size, np.uint8), peer, "data")
+    arriving.wait(timeout_s)
+    took = max(time.monotonic() - begun - trip_s / 2, 1e-6)
+    leaving.wait(timeout_s)
+    enough = took > _LONG_ENOUGH_S + 2 * trip_s or size >= _MOST_BYTES
+    said = transport.send(np.array([enough], np.uint8), peer, "data")
+    heard = np.zeros(1, np.uint8)
+    transport.receive(heard, peer, "data").wait(timeout_s)
+    said.wait(timeout_s)
+    return took, enough and bool(heard[0])
+
+
+def _streamed(
+    transport: Transport, peer: int, leads: bool, near: bool, timeout_s: float
+) -> float | None:
+    """Seconds that one more message of one byte takes at its receiver; None at who sends them."""
     few, many = (
         min(
             _stream(transport, peer, leads, near, count, timeout_s)
@@ -131,7 +175,7 @@ def _streamed(transport: Transport, peer: int, leads: bool, near: bool, timeout_
         )
         for count in STREAMED
     )
-    return 0.0 if leads else max(many - few, 0.0) / (STREAMED[1] - STREAMED[0])
+    return None if leads else max(many - few, 0.0) / (STREAMED[1] - STREAMED[0])
 
 
 def _stream(
@@ -272,9 +316,14 @@ class Window:
         return Window(size, -(-self.total_bytes // size))
 
 
+def chunk_bytes(bytes_per_s: float) -> int:
+    """A chunk of a flow of this rate."""
+    return min(max(int(bytes_per_s * CHUNK_S), LEAST_CHUNK), MOST_CHUNK)
+
+
 def window(bytes_per_s: float, trip_s: float) -> Window:
     """The window of a flow of this rate, so that it is not what limits the flow."""
-    chunk = min(max(int(bytes_per_s * CHUNK_S), LEAST_CHUNK), MOST_CHUNK)
+    chunk = chunk_bytes(bytes_per_s)
     under_way = bytes_per_s * (WINDOW_S + trip_s)
     return Window(chunk, min(max(math.ceil(under_way / chunk), 2), MOST_POSTED))
 

@@ -1,6 +1,7 @@
 """A measurement's processes: those of a launcher, or new ones on this machine."""
 
 import dataclasses
+import itertools
 import json
 import os
 import sys
@@ -73,10 +74,21 @@ def take_part(
         follow(transport, _FOLLOW_S)
         return None
     record = Record(kept_beside(output))
-    measured = lead(transport, record, str(output), terms, tell, say)
+    steps = [("starting", begun)]
+
+    def telling(step: str) -> None:
+        steps.append((step, time.monotonic()))
+        tell(step)
+
+    measured = lead(transport, record, str(output), terms, telling, say)
+    ended = time.monotonic()
     how = {
         "at": now(),
-        "seconds": round(time.monotonic() - begun, 2),
+        "seconds": round(ended - begun, 2),
+        "steps": [
+            {"step": step, "seconds": round(after - at, 2)}
+            for (step, at), (_, after) in itertools.pairwise([*steps, ("", ended)])
+        ],
         "library": transport.library,
         "slot_s": terms.slot_s,
     }

@@ -1,6 +1,7 @@
 """A measurement from start to end: the first process asks, all answer, a topology comes of it."""
 
 import dataclasses
+import itertools
 import socket
 import statistics
 import threading
@@ -12,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradweave.errors import OptionError, RunError
 from gradweave.probe.explore import explore, slots_ahead
 from gradweave.probe.file import Record
 from gradweave.probe.flows import (
-    PINGS,
     Window,
+    chunk_bytes,
+    far_streams,
     grown_seconds,
+    guess_rounds,
     ping_rounds,
     run_slots,
     window,
@@ -29,7 +33,7 @@ from gradweave.probe.traffic import PARTS, Flow, Rate, Slot, tournament
 from gradweave.probe.transport import PeerError, Transport, receive_object, send_object
 from gradweave.processes.launchers import numbered
 
-SLOT_S = 0.25
+SLOT_S = 0.2
 """How long flows are measured at a time, beside the growth of their windows."""
 TIMEOUT_S = 20.0
 """How long a server may be silent beyond what it was asked to do."""
@@ -37,19 +41,26 @@ _BETWEEN_S = 0.03
 """From when a slot's last bytes should have come to the next one."""
 _LEAD_S = 0.15
 """For a plan to reach all servers, beside the longest round trip."""
-_FEW = 4
+_FEW = 3
 """Arrivals below which a flow is measured again, in smaller chunks."""
 _REPEATS = 2
+_ADDED = 1.5
+"""How much longer flows are measured of which only sums count: more of them share a link, and need
+longer to be even."""
 _AT_ONCE = 12
 """Slots that follow one another by the clock; before the next ones, all are waited for."""
 _UNEVEN = 2.0
 """How much more than an even share of its server's link a flow may get, where others are slower."""
-_MOST_FASTER = 2.5
+_MOST_FASTER = 2.0
 """How much faster a flow may be than it was in other company."""
 _MANY_TRIPS = 5
 """Round trips that a slot takes beside its time, about."""
+_MEETING_TRIPS = 16
+"""Round trips that a pair's round trips and first guess take, about, where they are long."""
 _CLOCKS = 5
 """Round trips by which a server's clock is compared."""
+_MEETINGS = {"pings": ping_rounds, "guesses": guess_rounds, "streams": far_streams}
+"""What each server does with one partner after the other."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +102,8 @@ def _part(transport: Transport, asked: dict[str, Any]) -> Any:
     if asked["do"] == "clock":
         return {"now": time.monotonic()}
     try:
-        if asked["do"] == "pings":
-            return ping_rounds(transport, asked["partners"], asked["timeout_s"])
+        if meet := _MEETINGS.get(asked["do"]):
+            return meet(transport, asked["partners"], asked["timeout_s"])
         return run_slots(transport, asked["slots"])
     except PeerError as error:
         return {"error": error.how, "peer": error.rank}
@@ -138,6 +149,7 @@ class _Leader:
         self, transport: Transport, record: Record, terms: Terms, tell: Callable[[str], None]
     ) -> None:
         self._transport, self._record, self._terms = transport, record, terms
+
         self._tell = tell
         self._others = range(1, transport.size)
         self._hosts: list[str] = []
@@ -178,7 +190,7 @@ class _Leader:
         """How long it will take, by the round trips to the first server."""
         size, trip_s = self._transport.size, 2 * float(self._trip_s.max())
         each = 1.1 * self._terms.slot_s + _MANY_TRIPS * trip_s + 4 * _BETWEEN_S
-        least = slots_ahead(size) * each + size * (PINGS + 12) * trip_s
+        least = slots_ahead(size) * each + size * _MEETING_TRIPS * trip_s
         most = least + size * (size - 1) * each
         return (
             f"measuring {size} servers takes about {max(least, 1):.0f} s, and up to "
@@ -256,56 +268,79 @@ class _Leader:
     def _latencies(self) -> Latencies:
         """Half the round trips of all pairs, and first guesses of their rates."""
         size = self._transport.size
-        partners: list[list[int]] = [[] for _ in range(size)]
-        for pairs in tournament(size, 0):
-            for a, b in pairs:
-                partners[a].append(b)
-                partners[b].append(a)
+        rounds = tournament(size, 0)
         self._tell("round trips of all pairs")
-        timeout_s = self._terms.timeout_s
-        tasks = {
-            rank: {"do": "pings", "partners": partners[rank], "timeout_s": timeout_s}
-            for rank in range(size)
-        }
-        answers = self._ask(tasks, seconds=timeout_s)
+        met = self._meet("pings", rounds)
         least, spread = np.zeros((size, size)), np.zeros((size, size))
-        gaps: dict[bool, list[float]] = {True: [], False: []}  # of near pairs, and of others
-        for a in range(size):
-            for b in range(size):
-                if a == b:
-                    continue
-                one = answers[a][str(b)]
-                self._saw((a, b), one["bytes_per_s"])
-                if a < b:
-                    trips = np.array(one["trips_s"])
-                    least[a, b] = least[b, a] = trips.min() / 2
-                    spread[a, b] = spread[b, a] = (np.median(trips) - trips.min()) / 2
-                else:
-                    gaps[one["near"]].append(one["gap_s"])
+        for a, b in itertools.combinations(range(size), 2):
+            trips = np.array(met[a][str(b)])
+            least[a, b] = least[b, a] = trips.min() / 2
+            spread[a, b] = spread[b, a] = (np.median(trips) - trips.min()) / 2
         self._trip_s = 2 * least
-        latencies = Latencies(least, spread, float(np.median(gaps[True] or gaps[False])))
+        latencies = Latencies(least, spread, self._guesses(rounds))
         self._record.latencies(self._hosts, least, spread, latencies.overhead_s)
         return latencies
 
-    def _rates(self, slots: Sequence[Slot]) -> list[list[Rate]]:
-        """The rate of each flow of each slot."""
+    def _guesses(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> float:
+        """First guesses of all pairs' rates; returns the overhead of a message, in seconds."""
+        self._tell("first guesses of bandwidths")
+        met = self._meet("guesses", rounds, self._trip_s)
+        gaps: list[float | None] = []
+        for rank, answers in met.items():
+            for peer, one in answers.items():
+                self._saw((int(peer), rank), one["bytes_per_s"])
+                gaps.append(one["gap_s"])
+        if gaps.count(None) == len(gaps):  # no two are near
+            far = self._meet("streams", rounds[:1])
+            gaps = [gap for answers in far.values() for gap in answers.values()]
+        return statistics.median(gap for gap in gaps if gap is not None)
+
+    def _meet(
+        self,
+        do: str,
+        rounds: Sequence[Sequence[tuple[int, int]]],
+        tell: NDArray[np.float64] | None = None,
+    ) -> dict[int, Any]:
+        """Has each server meet its partners of some rounds, in their order; all answers.
+
+        Args:
+            do: a name of `_MEETINGS`.
+            rounds: pairs that meet.
+            tell: [N, N] a number of each pair that both are told; none if not given.
+        """
+        partners: list[list[Any]] = [[] for _ in range(self._transport.size)]
+        for a, b in itertools.chain(*rounds):
+            partners[a].append(b if tell is None else [b, float(tell[a, b])])
+            partners[b].append(a if tell is None else [a, float(tell[a, b])])
+        timeout_s = self._terms.timeout_s
+        tasks = {
+            rank: {"do": do, "partners": some, "timeout_s": timeout_s}
+            for rank, some in enumerate(partners)
+        }
+        return self._ask(tasks, seconds=timeout_s)
+
+    def _rates(self, slots: Sequence[Slot], added: bool) -> list[list[Rate]]:
+        """The rate of each flow of each slot, as `Measure` has it."""
         return [
             rates
             for first in range(0, len(slots), _AT_ONCE)
-            for rates in self._some_rates(slots[first : first + _AT_ONCE])
+            for rates in self._some_rates(slots[first : first + _AT_ONCE], added)
         ]
 
-    def _some_rates(self, slots: Sequence[Slot]) -> list[list[Rate]]:
+    def _some_rates(self, slots: Sequence[Slot], added: bool) -> list[list[Rate]]:
         """Of slots that are asked for at once, measured again where too little arrived."""
         windows = [self._windows(slot) for slot in slots]
         rates: list[list[Rate]] = [[] for _ in slots]
         left = list(range(len(slots)))
+        length = _ADDED if added else 1.0
         for attempt in range(1 + _REPEATS):
-            found = self._run([slots[n] for n in left], [windows[n] for n in left], 1 + attempt)
+            found = self._run(
+                [slots[n] for n in left], [windows[n] for n in left], length + attempt
+            )
             again = []
             for number, results in zip(left, found, strict=True):
                 rates[number] = [_rate(result) for result in results]
-                few = [result["arrivals"] < _FEW for result in results]
+                few = [_is_little(result, added) for result in results]
                 if any(few):
                     again.append(number)
                     windows[number] = [
@@ -349,7 +384,8 @@ class _Leader:
                 self._receives[b] * min(_UNEVEN / receivers[b], 1.0),
                 _MOST_FASTER * self._typical(a, b),
             )
-            windows.append(window(rate, float(self._trip_s[a, b])))
+            whole = window(rate, float(self._trip_s[a, b]))
+            windows.append(whole.in_chunks_of(chunk_bytes(min(rate, self._typical(a, b)))))
         return windows
 
     def _drained_s(self, slot: Slot, windows: Sequence[Window]) -> float:
@@ -359,7 +395,7 @@ class _Leader:
         )
 
     def _run(
-        self, slots: Sequence[Slot], windows: Sequence[Sequence[Window]], longer: int
+        self, slots: Sequence[Slot], windows: Sequence[Sequence[Window]], longer: float
     ) -> list[list[dict[str, Any]]]:
         """Runs slots one after the other; the results of each one's flows, in their order."""
         begin = time.monotonic() + _LEAD_S + float(self._trip_s.max())
@@ -397,6 +433,11 @@ def _rate(result: dict[str, Any]) -> Rate:
     if result["bytes_per_s"] is None:
         return Rate(float("nan"), (float("nan"),) * PARTS)
     return Rate(result["bytes_per_s"], tuple(result["parts"]))
+
+
+def _is_little(result: dict[str, Any], added: bool) -> bool:
+    """Whether too little of a flow arrived; added to others, any rate will do."""
+    return result["bytes_per_s"] is None if added else result["arrivals"] < _FEW
 
 
 def _finer(window: Window, result: dict[str, Any]) -> Window:

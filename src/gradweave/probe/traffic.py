@@ -29,8 +29,8 @@ class Rate:
         return max(self.parts) - min(self.parts)
 
 
-Measure = Callable[[Sequence[Slot]], list[list[Rate]]]
-"""Slots → the rate of each flow of each slot."""
+Measure = Callable[[Sequence[Slot], bool], list[list[Rate]]]
+"""Slots, and whether only sums of their flows' rates count → the rate of each flow of each slot."""
 
 
 def total(rates: Sequence[Rate]) -> Rate:

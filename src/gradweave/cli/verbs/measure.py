@@ -26,6 +26,7 @@ from gradweave.probe.measure import (
     under_launcher,
 )
 from gradweave.probe.session import SLOT_S, TIMEOUT_S, Terms
+from gradweave.processes.ending import end_at_once
 from gradweave.processes.launchers import rank_given
 from gradweave.topology.formats.files import load
 from gradweave.topology.topology import Topology
@@ -92,6 +93,9 @@ def measure(
                 on_this_machine(servers, output, terms, progress, note)
     if first:
         _report(output, as_json)
+    if joined and backend == "torch":
+        # The engine would take seconds to clear away what goes with the process anyway.
+        end_at_once(0, lambda: None)
 
 
 def _report(output: Path, as_json: bool) -> None:
