@@ -166,6 +166,10 @@ HOSTILE = {
     ),
     "an unknown field": (GENERATOR.replace("final:", "finale:"), "did you mean final?"),
     "an event that nobody hears": (GENERATOR.replace("[b, c]", "[b, x]"), "on which nothing moves"),
+    "a formula of an event that never happens": (
+        GENERATOR.replace("N G !a", "N G !aa"),
+        "causal: tells of 'aa', on which nothing moves",
+    ),
     "a formula that cannot be": (GENERATOR.replace("G(c -> N G !a)", "G(c ->"), "formula"),
     "a reward that is none": (
         GENERATOR.replace("b: done}", "b: {to: done, reward: much}}"),

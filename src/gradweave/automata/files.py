@@ -13,6 +13,7 @@
       one: [drain, unlock]
       two: [unlock, press]
     causal: G(unlock -> N G !drain)  # optional: a formula, several, or {start, moves, forbidden}
+    events: [ring]                   # optional: events that move nothing
 
 A move into a final state is worth 1 and others 0 where no reward is given. An event without a move
 leaves the state as it is.
@@ -39,6 +40,8 @@ MOST_EVENTS = 200
 _FIELDS = ("name", "start", "final", "forbidden", "moves", "events", "agents", "causal")
 _LONGEST = 60
 """Characters of a name."""
+_LISTED = 8
+"""Events that an error names."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,13 +87,10 @@ def task(data: Any, name: str = "machine") -> Task:
         for agent, events in _mapping(fields.get("agents", {}), "agents").items()
     }
     for agent, events in agents.items():
-        for event in events:
-            if event not in machine.events:
-                raise FileError(
-                    f"agents: {agent} sees {event!r}, on which nothing moves; "
-                    f"{did_you_mean(event, machine.events)}events are {', '.join(machine.events)}"
-                )
-    return Task(machine, agents, _causal(fields.get("causal"), machine.events))
+        _check_events(f"agents: {agent} sees", events, machine.events)
+    causal = _causal(fields.get("causal"), machine.events)
+    _check_events("causal: tells of", causal.events if causal else (), machine.events)
+    return Task(machine, agents, causal)
 
 
 def read_text(text: str, name: str = "machine") -> Task:
@@ -203,6 +203,16 @@ def _both(one: Machine, other: Machine) -> Machine:
     pairs = product(one, other)
     never = one.forbidden[pairs.first] | other.forbidden[pairs.second]
     return knowledge(pairs.machine.replace(forbidden=never, name=f"{one.name} & {other.name}"))
+
+
+def _check_events(who: str, events: tuple[str, ...], known: tuple[str, ...]) -> None:
+    for event in events:
+        if event not in known:
+            listed = ", ".join(known[:_LISTED]) + (", …" if len(known) > _LISTED else "")
+            raise FileError(
+                f"{who} {event!r}, on which nothing moves; {did_you_mean(event, known)}"
+                f"events are {listed}; others are listed under events"
+            )
 
 
 def _mapping(value: Any, what: str) -> Mapping[Any, Any]:
