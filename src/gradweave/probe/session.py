@@ -31,6 +31,7 @@ from gradweave.probe.flows import (
 from gradweave.probe.infer import Latencies, Measured, inferred
 from gradweave.probe.traffic import PARTS, Flow, Rate, Slot, tournament
 from gradweave.probe.transport import PeerError, Transport, receive_object, send_object
+from gradweave.processes.clocks import ROUNDS, ahead_s
 from gradweave.processes.launchers import numbered
 
 SLOT_S = 0.2
@@ -57,8 +58,6 @@ _MANY_TRIPS = 5
 """Round trips that a slot takes beside its time, about."""
 _MEETING_TRIPS = 16
 """Round trips that a pair's round trips and first guess take, about, where they are long."""
-_CLOCKS = 5
-"""Round trips by which a server's clock is compared."""
 _MEETINGS = {"pings": ping_rounds, "guesses": guess_rounds, "streams": far_streams}
 """What each server does with one partner after the other."""
 
@@ -254,15 +253,13 @@ class _Leader:
     def _compare_clocks(self) -> None:
         """Each server's clock beside this one's, in its quickest round trip of some."""
         self._tell("comparing clocks")
-        found = {rank: (np.inf, 0.0) for rank in self._others}
-        for _ in range(_CLOCKS):
+        asked: dict[int, list[tuple[float, float, float]]] = {rank: [] for rank in self._others}
+        for _ in range(ROUNDS):
             answers = self._ask({rank: {"do": "clock"} for rank in self._others})
             for rank, answer in answers.items():
-                begun, ended = self._asked_at[rank]
-                offset = answer["now"] - (begun + ended) / 2
-                found[rank] = min(found[rank], (ended - begun, offset))
-        for rank, (trip_s, offset) in found.items():
-            self._offset[rank] = offset
+                asked[rank].append((*self._asked_at[rank], answer["now"]))
+        for rank, some in asked.items():
+            self._offset[rank], trip_s = ahead_s(some)
             self._trip_s[0, rank] = self._trip_s[rank, 0] = trip_s
 
     def _latencies(self) -> Latencies:
