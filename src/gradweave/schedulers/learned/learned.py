@@ -67,6 +67,9 @@ class Learned(Scheduler):
     one episode would take more than a minute."""
     greedy: bool = True
     """Whether the episode that takes the best actions is played at all."""
+    repair: bool = True
+    """With grown trees: whether swaps improve each round that the policies drew, and rounds that
+    leave a server more than it can take until the bound are made again."""
     trees: Trees = "grown"
     """Whether trees grow with the schedule or are the pinned shortest paths, as in the paper."""
     routes: int = ROUTES
@@ -118,6 +121,7 @@ class Learned(Scheduler):
             CompiledInstance.of(instance),
             weights,
             range(0 if self.greedy else 1, samples + 1),
+            repair=self.repair,
             seed=seed,
             workers=self.workers,
             deadline=deadline,
@@ -178,6 +182,7 @@ def best_of(
     weights: PolicyWeights,
     numbers: range,
     *,
+    repair: bool = True,
     seed: int = 0,
     workers: int = 1,
     deadline: float | None = None,
@@ -188,6 +193,7 @@ def best_of(
         problem: what to schedule.
         weights: the policies.
         numbers: of the episodes; number 0 takes the best actions, all others draw theirs.
+        repair: whether they are repaired; see `Learned`.
         seed: of every random choice, together with an episode's number.
         workers: threads that play side by side.
         deadline: of `clock.now`, in seconds; one episode is always played.
@@ -198,9 +204,15 @@ def best_of(
     best: Episode | None = None
 
     def episode(number: int) -> Episode:
-        until = None if number == numbers[0] else deadline
-        heat = float(number > 0)
-        return play(problem, weights, seed=(seed, number), temperature=heat, deadline=until)
+        return play(
+            problem,
+            weights,
+            seed=(seed, number),
+            temperature=float(number > 0),
+            repair=repair,
+            deadline=deadline,
+            finish=number == numbers[0],
+        )
 
     with ThreadPoolExecutor(workers) as pool:
         for first in range(0, len(numbers), workers):

@@ -4,6 +4,7 @@ The numbers are those of `learning.features` and `learning.networks`, which say 
 """
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,9 +13,11 @@ from numpy.typing import NDArray
 from gradweave import clock
 from gradweave.schedulers.instance import NEVER, Instance
 from gradweave.schedulers.learned.feature_table import HIGHEST, HIGHEST_LOAD, LAYERS, LOWEST, UNIT
+from gradweave.schedulers.learned.repair import Repair, can_repair, lanes_of
 
 if TYPE_CHECKING:
     from gradweave.schedulers.learned.policy_kernel import HopTable, WorkloadTable
+    from gradweave.schedulers.learned.repair_kernel import Lanes
 
 Numbers = NDArray[np.float32]
 
@@ -142,6 +145,11 @@ class CompiledInstance:
             },
         )
 
+    @functools.cached_property
+    def lanes(self) -> "Lanes":
+        """The problem as a repair takes it."""
+        return lanes_of(self.instance, self.workloads.intake)
+
 
 def _hops(instance: Instance, hop_of_link: NDArray[np.int64]) -> "HopTable":
     from gradweave.schedulers.learned.policy_kernel import HopTable
@@ -180,8 +188,16 @@ def _rows(keys: NDArray, number: int) -> tuple[NDArray[np.int64], NDArray[np.int
 class OngoingEpisode:
     """An episode in the middle."""
 
-    def __init__(self, problem: CompiledInstance) -> None:
+    def __init__(self, problem: CompiledInstance, *, repair: bool = False) -> None:
+        """Begins an episode.
+
+        Args:
+            problem: what to schedule.
+            repair: whether rounds are repaired, where there are swaps for it.
+        """
         self.problem = problem
+        can = repair and can_repair(problem.instance)
+        self.repair = Repair(problem.lanes, problem.hops) if can else None
         shape = problem.waiting.shape
         self.round, self.stage_start = 0, 0
         self.waiting, self.pending = problem.waiting.copy(), problem.pending.copy()
@@ -414,11 +430,19 @@ class OngoingEpisode:
             *(self.waiting, self.pending, arriving, features.to_come),
             *(self.near, self.lack, self.held, self.sent_round, self.sent_hop),
         )
-        sent = draw_round(
-            *(self.problem.hops, self.problem.workloads, progress, scores),
-            *(self.there, selected & self.under_way, features.rounds_left),
-            *(float(temperature), int(rng.integers(2**32)), self.round),
-        )
+        at, rounds_left = self.round, features.rounds_left
+
+        def draw(heat: float, seed: int) -> int:
+            return draw_round(
+                *(self.problem.hops, self.problem.workloads, progress, scores),
+                *(self.there, selected & self.under_way, rounds_left, heat, seed, at),
+            )
+
+        if self.repair is None:
+            sent = draw(float(temperature), int(rng.integers(2**32)))
+        else:
+            until = self.bound - at
+            sent = self.repair.fill(progress, draw, at, until, float(temperature), rng)
         self._arrive(arriving, selected)
         self.left -= sent
         return sent
@@ -435,6 +459,29 @@ class OngoingEpisode:
         left = self.pending.any(0)
         if problem.barrier and left.any() and problem.stage[left].min() > self.stage:
             self._enter(int(problem.stage[left].min()))
+
+    def go_back(self, rounds: int) -> None:
+        """Takes the last rounds back, of an episode that is repaired.
+
+        Args:
+            rounds: how many; all where there are fewer.
+        """
+        from gradweave.schedulers.learned.policy_kernel import enter_stage
+
+        problem, repair = self.problem, self.repair
+        assert repair is not None
+        self.round = max(self.round - rounds, 0)
+        gone = self.sent_round >= self.round
+        self.sent_round[gone], self.sent_hop[gone] = NEVER, NEVER
+        self.pending = problem.pending & (self.sent_round == NEVER)
+        self.waiting = self.pending.astype(np.int64)
+        self.left = int(self.pending.sum())
+        enter_stage(
+            *(problem.hops, self.there, self.under_way, self.pending),
+            *(self.near, self.lack, self.held),
+        )
+        repair.returns += 1
+        repair.begin_after(self.sent_hop)
 
 
 def _messages_to_trees(
@@ -479,8 +526,10 @@ def play(
     seed: int | tuple[int, ...],
     temperature: float = 1.0,
     select: bool = True,
+    repair: bool = False,
     max_rounds: int | None = None,
     deadline: float | None = None,
+    finish: bool = False,
 ) -> Episode:
     """One episode of the policies.
 
@@ -490,14 +539,22 @@ def play(
         seed: of every random choice.
         temperature: of the draws; 0 takes the best actions, ties broken at random.
         select: whether flow-tree selection acts; if not, every tree is selected.
+        repair: whether rounds are improved by swaps and, where they come short, made again; see
+            `repair`. Only where there are swaps for it.
         max_rounds: after which to give up; eight times the bound if not given.
         deadline: of `clock.now`, in seconds, after which to give up.
+        finish: whether the episode is finished then, without taking a round back.
     """
-    episode, rng = OngoingEpisode(problem), np.random.default_rng(seed)
+    episode, rng = OngoingEpisode(problem, repair=repair), np.random.default_rng(seed)
     if max_rounds is None:
         max_rounds = 8 * problem.instance.bound + 8
     while episode.left:
-        late = episode.round >= max_rounds or (deadline is not None and clock.now() > deadline)
-        if late or not episode.play_round(weights, rng, temperature, select):
+        late = deadline is not None and clock.now() > deadline
+        if episode.round >= max_rounds or (late and not finish):
+            return Episode(-1, episode.sent_round, episode.sent_hop)
+        back = 0 if episode.repair is None or late else episode.repair.way_back
+        if back:
+            episode.go_back(back)
+        elif not episode.play_round(weights, rng, temperature, select):
             return Episode(-1, episode.sent_round, episode.sent_hop)
     return Episode(episode.round, episode.sent_round, episode.sent_hop)

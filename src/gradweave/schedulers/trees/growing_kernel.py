@@ -66,7 +66,7 @@ class Rule(NamedTuple):
 
 
 class _State(NamedTuple):
-    """A round half filled. `_assign` and `_unassign` keep the counts equal to what they count."""
+    """A round half filled. `assign` and `_unassign` keep the counts equal to what they count."""
 
     holds: NDArray[np.bool_]
     """[N, P] held since an earlier round."""
@@ -129,7 +129,7 @@ def grow(
             given up.
     """
     np.random.seed(seed)
-    state = _start(growth)
+    state = start(growth)
     left = state.missing.sum()
     sent = np.empty((left, 3), np.int64)  # as many as are missing: each is sent once
     count, at, hint, again = 0, 0, 0, 0
@@ -144,7 +144,7 @@ def grow(
             hint += 1
         _fill(growth, state, rule, max(target, at + 1) - at, late)
         while again < at // PER_REPEAT and _too_late(growth, state, max_rounds - at - 1):
-            _undo(growth, state)
+            undo(growth, state)
             _fill(growth, state, rule, max(target, at + 1) - at, late)
             again += 1
         before = count
@@ -155,7 +155,7 @@ def grow(
                 count += 1
         if count == before:
             return np.empty((0, 3), np.int64)
-        _arrive(growth, state, sent[before:count])
+        arrive(growth, state, sent[before:count])
         left -= count - before
         at += 1
     return sent
@@ -177,9 +177,9 @@ def _fill(
     if late[0]:
         _fill_quickly(growth, state, rule, rounds_left, salt)
         return
-    _find_open(growth, state)
+    find_open(growth, state)
     for _ in range(rule.passes):
-        if not _swap(growth, state, rule, rounds_left, late):
+        if not swap(growth, state, rule, rounds_left, late):
             break
 
 
@@ -204,7 +204,7 @@ def _fill_quickly(growth: Growth, state: Any, rule: Rule, rounds_left: int, salt
 
 
 @kernel(inner=True)
-def _undo(growth: Growth, state: Any) -> None:
+def undo(growth: Growth, state: Any) -> None:
     """Takes all of a round's transfers back."""
     state.used[:] = 0
     for hop in range(len(growth.source)):
@@ -213,7 +213,7 @@ def _undo(growth: Growth, state: Any) -> None:
 
 
 @kernel(inner=True)
-def _start(growth: Growth) -> Any:
+def start(growth: Growth) -> Any:
     """The state before the first round. In plain loops: NumPy's functions take long to compile."""
     servers, pieces, hops = len(growth.intake), len(growth.root), len(growth.source)
     holds, wanted = np.zeros((servers, pieces), np.bool_), np.ones((servers, pieces), np.bool_)
@@ -354,18 +354,18 @@ def _choose(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> Any:
 @kernel(inner=True)
 def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
     """Sends something over a hop if there is room and anything to send."""
-    if not _claim(growth, state, hop):
+    if not claim(growth, state, hop):
         return False
     piece = _choose(growth, state, rule, hop, salt)
     if piece < 0:
         _release(growth, state, hop)
         return False
-    _assign(growth, state, hop, piece)
+    assign(growth, state, hop, piece)
     return True
 
 
 @kernel(inner=True)
-def _assign(growth: Growth, state: Any, hop: int, piece: Any) -> None:
+def assign(growth: Growth, state: Any, hop: int, piece: Any) -> None:
     """Puts a piece on a hop whose resources are claimed. Takes time in the receiver's hops."""
     server = growth.target[hop]
     if len(growth.most_steps):
@@ -405,12 +405,12 @@ def _take(growth: Growth, state: Any, hop: int, piece: int) -> None:
     limited = len(growth.most_steps) > 0
     if limited and state.steps[source, piece] >= growth.most_steps[target, piece]:
         return
-    if _claim(growth, state, hop):
-        _assign(growth, state, hop, piece)
+    if claim(growth, state, hop):
+        assign(growth, state, hop, piece)
 
 
 @kernel(inner=True)
-def _claim(growth: Growth, state: Any, hop: int) -> bool:
+def claim(growth: Growth, state: Any, hop: int) -> bool:
     """Takes a slot of each resource of a hop, or none. A route may use a resource twice."""
     for i in range(growth.first[hop], growth.first[hop + 1]):
         resource = growth.resources[i]
@@ -447,7 +447,7 @@ def _open(growth: Growth, state: Any, server: Any) -> bool:
 
 
 @kernel(inner=True)
-def _find_open(growth: Growth, state: Any) -> None:
+def find_open(growth: Growth, state: Any) -> None:
     """Makes the list of servers that are open; `_note` keeps it."""
     state.opened[:] = 0
     for server in range(len(growth.intake)):
@@ -494,9 +494,7 @@ def _draw(growth: Growth, state: Any) -> Any:
 
 
 @kernel(inner=True)
-def _swap(
-    growth: Growth, state: Any, rule: Rule, rounds_left: int, late: NDArray[np.bool_]
-) -> bool:
+def swap(growth: Growth, state: Any, rule: Rule, rounds_left: int, late: NDArray[np.bool_]) -> bool:
     """Random attempts at hops into open servers. Returns whether anything changed.
 
     As many as there would be if as many hops as there are were drawn from all: the others would be
@@ -566,13 +564,13 @@ def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt:
     piece = _unassign(growth, state, other)
     if _try(growth, state, rule, hop, salt):
         return True
-    _claim(growth, state, other)  # its slots were free a moment ago
-    _assign(growth, state, other, piece)
+    claim(growth, state, other)  # its slots were free a moment ago
+    assign(growth, state, other, piece)
     return False
 
 
 @kernel(inner=True)
-def _arrive(growth: Growth, state: Any, sent: NDArray[np.int64]) -> None:
+def arrive(growth: Growth, state: Any, sent: NDArray[np.int64]) -> None:
     """The round's end: what was on the way is held."""
     for i in range(len(sent)):
         piece, hop = sent[i, 1], sent[i, 2]

@@ -1,0 +1,137 @@
+"""Rounds that leave no port idle: swaps after the policies' draws, and rounds taken back.
+
+Where a round leaves a server more than it can still take until the bound, it is drawn again; where
+that does not help, the rounds before it are.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedule.schedule import take_rows
+from gradweave.schedulers.instance import NEVER, Instance
+from gradweave.schedulers.trees.growing import RULES, growth_of
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.learned.policy_kernel import EpisodeArrays, HopTable
+    from gradweave.schedulers.learned.repair_kernel import Lanes
+
+TRIES = 4
+"""Attempts at a round that comes short: every second one without draws, by the swaps alone."""
+RETURNS = 6
+"""Times that an episode goes back: by one round, then by two, by four …: to its start, mostly."""
+HEAT = 1.0
+"""Temperature of draws that are made again, at least."""
+
+
+def can_repair(instance: Instance) -> bool:
+    """Whether there are swaps for a problem: for an all-gather on grown trees."""
+    return instance.trees == "grown" and instance.collective == "all_gather"
+
+
+def lanes_of(instance: Instance, intake: NDArray[np.int64]) -> "Lanes":
+    """The problem as the swaps take it.
+
+    Args:
+        instance: one that `can_repair` is true of.
+        intake: [N] transfers that a server can take in a round.
+    """
+    from gradweave.schedulers.learned.repair_kernel import Lanes
+
+    topology, hops = instance.topology, instance.hops
+    hop = hops.lanes(topology.capacity, topology.num_servers)
+    links, first = take_rows(hops.links, hops.first_link, hop)
+    # A link holds no more than all lanes over it, however large its capacity.
+    capacity = np.minimum(topology.capacity, np.bincount(links, minlength=len(topology.source)))
+    root, ends = np.arange(topology.num_servers), (hops.source[hop], hops.target[hop])
+    growth = growth_of(root, *ends, links, first, capacity, intake)
+    return Lanes(growth, hop, np.searchsorted(hop, np.arange(len(hops.source) + 1)))
+
+
+class Repair:
+    """The repair of an episode's rounds."""
+
+    def __init__(self, lanes: "Lanes", hops: "HopTable") -> None:
+        """Before the first round.
+
+        Args:
+            lanes: the problem.
+            hops: its hops.
+        """
+        self.lanes, self.hops = lanes, hops
+        self.returns = 0
+        """How often the episode went back."""
+        self.short = False
+        """Whether the last round left a server more than it can take until the bound, which it
+        could before."""
+        servers, pieces = len(lanes.growth.intake), len(lanes.growth.root)
+        self.begin_after(np.full((servers, pieces), NEVER))
+
+    def begin_after(self, sent_hop: NDArray[np.int64]) -> None:
+        """Begins in the middle of an episode.
+
+        Args:
+            sent_hop: [N, P] hop over which each server was sent each piece; `NEVER` for none.
+        """
+        from gradweave.schedulers.learned.repair_kernel import begin
+
+        self.state = begin(self.lanes, sent_hop)
+
+    @property
+    def way_back(self) -> int:
+        """Rounds to take back; 0 where the last one did well, or enough were taken back."""
+        return 2**self.returns if self.short and self.returns < RETURNS else 0
+
+    def fill(
+        self,
+        progress: "EpisodeArrays",
+        draw: Callable[[float, int], int],
+        at: int,
+        rounds_left: int,
+        temperature: float,
+        rng: np.random.Generator,
+    ) -> int:
+        """Makes a round: of all attempts the one that leaves the least for too late.
+
+        Args:
+            progress: of the episode; changed.
+            draw: draws the round, by temperature and seed.
+            at: the round.
+            rounds_left: until the bound, this round included; not positive where it is past.
+            temperature: of the first draws.
+            rng: of every random choice.
+
+        Returns:
+            How many transfers it has.
+        """
+        from gradweave.schedulers.learned.repair_kernel import settle, shortfall, take_back
+
+        short = functools.partial(shortfall, progress.to_come, self.lanes.growth.intake)
+        lost = rounds_left < 1 or short(rounds_left) > 0
+        best, least = np.zeros((0, 3), np.int64), np.inf
+        for attempt in range(1 if lost else TRIES):
+            take_back(self.hops, progress, at)
+            if attempt % 2 == 0:
+                heat = max(temperature, HEAT) if attempt or self.returns else temperature
+                draw(heat, int(rng.integers(2**32)))
+            sent = self._swap(progress, at, max(rounds_left, 1), int(rng.integers(2**32)))
+            if len(sent) and short(rounds_left - 1) < least:
+                best, least = sent, short(rounds_left - 1)
+            if least == 0:
+                break
+        self.short = least > 0 and not lost
+        settle(self.lanes, self.state, self.hops, progress, best, at)
+        return len(best)
+
+    def _swap(
+        self, progress: "EpisodeArrays", at: int, rounds_left: int, seed: int
+    ) -> NDArray[np.int64]:
+        """[transfers, 3] a round after the swaps, by the first rule of `grown`."""
+        from gradweave.schedulers.learned.repair_kernel import repair
+        from gradweave.schedulers.trees.growing_kernel import Rule
+
+        rule = Rule(*RULES[0])
+        return repair(self.lanes, self.state, self.hops, progress, rule, at, rounds_left, seed)

@@ -1,0 +1,210 @@
+"""The repair of a round that the policies drew, compiled: take back a workload, put others there.
+
+The swaps are those of `trees.growing_kernel`, of hops into servers that could take more. They begin
+at what the policies drew, and leave a round in which hardly a port idles that need not.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+from gradweave.schedulers.learned.policy_kernel import EpisodeArrays, HopTable
+from gradweave.schedulers.trees import growing_kernel as growing
+from gradweave.schedulers.trees.growing_kernel import Growth, Rule
+
+NEVER = -1
+"""In `sent_round` and `sent_hop`: not sent. In a table of hops: none."""
+
+
+class Lanes(NamedTuple):
+    """The problem as the swaps take it: a hop as often as it can be taken in a round."""
+
+    growth: Growth
+    """Its hops are lanes."""
+    hop: NDArray[np.int64]
+    """[G] hop of each lane, ascending."""
+    first: NDArray[np.int64]
+    """[H+1] where each hop's lanes start."""
+
+
+@kernel
+def begin(lanes: Lanes, sent_hop: NDArray[np.int64]) -> Any:
+    """The swaps' state after some rounds.
+
+    Args:
+        lanes: the problem.
+        sent_hop: [N, P] hop over which each server was sent each piece in them; −1 for none.
+    """
+    state = growing.start(lanes.growth)
+    row = np.zeros((1, 3), np.int64)
+    for server in range(sent_hop.shape[0]):
+        for piece in range(sent_hop.shape[1]):
+            if sent_hop[server, piece] >= 0:
+                row[0, 1], row[0, 2] = piece, lanes.first[sent_hop[server, piece]]
+                growing.assign(lanes.growth, state, row[0, 2], piece)
+                growing.arrive(lanes.growth, state, row)
+    return state
+
+
+@kernel
+def repair(
+    lanes: Lanes,
+    state: Any,
+    hops: HopTable,
+    progress: EpisodeArrays,
+    rule: Rule,
+    at: int,
+    rounds_left: int,
+    seed: int,
+) -> NDArray[np.int64]:
+    """Improves a round by swaps. The state does not have its transfers yet: see `settle`.
+
+    Args:
+        lanes: the problem.
+        state: of `begin`, with what earlier rounds sent; changed.
+        hops: the problem's hops.
+        progress: of the episode, the round drawn; changed.
+        rule: how pieces are chosen, and how often the swaps go through all hops.
+        at: the round.
+        rounds_left: until the bound, this round included.
+        seed: of every random choice.
+
+    Returns:
+        [transfers, 3] round, piece and lane of what the round sends.
+    """
+    np.random.seed(seed)
+    _enter(lanes, state, progress, at)
+    late = np.zeros(1, np.bool_)
+    growing.find_open(lanes.growth, state)
+    for _ in range(rule.passes):
+        if not growing.swap(lanes.growth, state, rule, rounds_left, late):
+            break
+    sent = _sent(lanes, state, at)
+    growing.undo(lanes.growth, state)
+    _write(hops, progress, lanes.hop, sent, at)
+    return sent
+
+
+@kernel
+def take_back(hops: HopTable, progress: EpisodeArrays, at: int) -> None:
+    """Takes all of a round's transfers back.
+
+    Args:
+        hops: the problem's hops.
+        progress: of the episode; changed.
+        at: the round.
+    """
+    _write(hops, progress, np.zeros(0, np.int64), np.zeros((0, 3), np.int64), at)
+
+
+@kernel
+def settle(
+    lanes: Lanes,
+    state: Any,
+    hops: HopTable,
+    progress: EpisodeArrays,
+    sent: NDArray[np.int64],
+    at: int,
+) -> None:
+    """Makes a round's transfers final, in the episode and in the state.
+
+    Args:
+        lanes: the problem.
+        state: of `begin`; changed.
+        hops: the problem's hops.
+        progress: of the episode; changed.
+        sent: [transfers, 3] as from `repair`.
+        at: the round.
+    """
+    _write(hops, progress, lanes.hop, sent, at)
+    for i in range(len(sent)):
+        growing.assign(lanes.growth, state, sent[i, 2], sent[i, 1])
+    growing.arrive(lanes.growth, state, sent)
+
+
+@kernel
+def shortfall(to_come: NDArray[np.float64], intake: NDArray[np.int64], rounds: int) -> float:
+    """Transfers that come too late: more than the servers can take in the rounds that follow.
+
+    Args:
+        to_come: [N] transfers into each server that are still to be made.
+        intake: [N] transfers that it can take in a round.
+        rounds: that follow until the bound.
+    """
+    short = 0.0
+    for server in range(len(intake)):
+        short += max(to_come[server] - rounds * intake[server], 0.0)
+    return short
+
+
+@kernel(inner=True)
+def _enter(lanes: Lanes, state: Any, progress: EpisodeArrays, at: int) -> None:
+    """Puts what was drawn on the lanes. What finds none stays out."""
+    servers, trees = progress.sent_round.shape
+    state.used[:] = 0
+    state.taken[:] = 0
+    for server in range(servers):
+        for tree in range(trees):
+            if progress.sent_round[server, tree] != at:
+                continue
+            hop = progress.sent_hop[server, tree]
+            for lane in range(lanes.first[hop], lanes.first[hop + 1]):
+                if state.carries[lane] < 0:
+                    if growing.claim(lanes.growth, state, lane):
+                        growing.assign(lanes.growth, state, lane, tree)
+                    break
+
+
+@kernel(inner=True)
+def _sent(lanes: Lanes, state: Any, at: int) -> NDArray[np.int64]:
+    """[transfers, 3] round, piece and lane of what the round sends."""
+    sent = np.empty(((state.carries >= 0).sum(), 3), np.int64)
+    count = 0
+    for lane in range(len(lanes.hop)):
+        if state.carries[lane] >= 0:
+            sent[count, 0], sent[count, 1], sent[count, 2] = at, state.carries[lane], lane
+            count += 1
+    return sent
+
+
+@kernel(inner=True)
+def _write(
+    hops: HopTable,
+    progress: EpisodeArrays,
+    hop_of_lane: NDArray[np.int64],
+    sent: NDArray[np.int64],
+    at: int,
+) -> None:
+    """Changes the episode where the round was changed."""
+    servers, trees = progress.sent_round.shape
+    taken = np.full((servers, trees), NEVER)
+    for i in range(len(sent)):
+        hop = hop_of_lane[sent[i, 2]]
+        taken[hops.receiver[hop], sent[i, 1]] = hop
+    for server in range(servers):
+        for tree in range(trees):
+            before, now = progress.sent_round[server, tree] == at, taken[server, tree]
+            if before and now < 0:
+                _count(hops, progress, server, tree, -1)
+                progress.sent_round[server, tree] = NEVER
+                progress.sent_hop[server, tree] = NEVER
+            elif now >= 0:
+                if not before:
+                    _count(hops, progress, server, tree, 1)
+                progress.sent_round[server, tree] = at
+                progress.sent_hop[server, tree] = now
+
+
+@kernel(inner=True)
+def _count(hops: HopTable, progress: EpisodeArrays, server: int, tree: int, more: int) -> None:
+    """Counts a server among those that a piece is on the way to, or no longer."""
+    progress.pending[server, tree] = more < 0
+    progress.arriving[server, tree] += more
+    progress.to_come[server] -= more
+    progress.held[tree] += more
+    for hop in hops.hops_from[hops.first_from[server] : hops.first_from[server + 1]]:
+        progress.near[hops.receiver[hop], tree] += more
+    for hop in hops.hops_into[hops.first_into[server] : hops.first_into[server + 1]]:
+        progress.lack[hops.sender[hop], tree] -= more
