@@ -55,8 +55,14 @@ def test_the_result_hangs_on_the_seed_and_not_on_the_threads(trees):
 def test_no_samples_leave_the_best_actions_alone():
     instance = Instance(network(DCELL), "all_gather", "grown")
     made = Learned(samples=0).schedule(network(DCELL), collective="all_gather", seed=7)
-    best = play(CompiledInstance.of(instance), read_weights(), seed=(7, 0), temperature=0.0)
+    problem, weights = CompiledInstance.of(instance), read_weights()
+    best = play(problem, weights, seed=(7, 0), temperature=0.0, repair=True)
     assert same_columns(made, instance.schedule(best.sent_round, best.sent_hop))
+    plain = Learned(samples=0, repair=False).schedule(
+        network(DCELL), collective="all_gather", seed=7
+    )
+    best = play(problem, weights, seed=(7, 0), temperature=0.0)
+    assert same_columns(plain, instance.schedule(best.sent_round, best.sent_hop))
 
 
 def test_more_samples_are_never_worse_and_the_first_of_the_best_is_kept():
@@ -69,7 +75,7 @@ def test_more_samples_are_never_worse_and_the_first_of_the_best_is_kept():
         for number in range(8)
     ]
     for samples in range(8):
-        best = best_of(problem, weights, range(samples + 1))
+        best = best_of(problem, weights, range(samples + 1), repair=False)
         first = play(
             problem,
             weights,

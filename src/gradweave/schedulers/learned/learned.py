@@ -53,7 +53,8 @@ class Learned(Scheduler):
     """Flow-tree selection and workload scheduling by trained policies.
 
     Takes the best action at every step; then, until the bound is met, episodes whose actions are
-    drawn by the policies' odds. The best of all is kept. The other stage is the reversed one.
+    drawn by the policies' odds. With grown trees each round is repaired. The best of all is kept.
+    The other stage is the reversed one.
 
     Source: sections 4.2 to 4.4 of the paper; docs/concepts/learning.md for what differs.
     """

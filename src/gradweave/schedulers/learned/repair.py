@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 TRIES = 4
 """Attempts at a round that comes short: every second one without draws, by the swaps alone."""
-RETURNS = 6
-"""Times that an episode goes back: by one round, then by two, by four …: to its start, mostly."""
-HEAT = 1.0
-"""Temperature of draws that are made again, at least."""
+RETURNS, FURTHER = 7, 4
+"""Times that an episode goes back at most: by one round, then by four, by sixteen, … to its start.
+Less often, more episodes miss a bound that they can meet: docs/concepts/learning.md."""
+HEAT = 2.0
+"""Temperature of draws that are made again, at least; more meet the bound than at 1."""
 
 
 def can_repair(instance: Instance) -> bool:
@@ -64,9 +65,6 @@ class Repair:
         self.lanes, self.hops = lanes, hops
         self.returns = 0
         """How often the episode went back."""
-        self.short = False
-        """Whether the last round left a server more than it can take until the bound, which it
-        could before."""
         servers, pieces = len(lanes.growth.intake), len(lanes.growth.root)
         self.begin_after(np.full((servers, pieces), NEVER))
 
@@ -79,11 +77,14 @@ class Repair:
         from gradweave.schedulers.learned.repair_kernel import begin
 
         self.state = begin(self.lanes, sent_hop)
+        self.short = False
+        """Whether the last round left a server more than it can take until the bound, which it
+        could before."""
 
     @property
     def way_back(self) -> int:
         """Rounds to take back; 0 where the last one did well, or enough were taken back."""
-        return 2**self.returns if self.short and self.returns < RETURNS else 0
+        return FURTHER**self.returns if self.short and self.returns < RETURNS else 0
 
     def fill(
         self,
