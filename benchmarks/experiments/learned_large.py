@@ -23,7 +23,7 @@ from timing import timed
 
 import gradweave as gw
 from gradweave.schedulers.instance import Instance
-from gradweave.schedulers.learned.learned import _episode_s, _nearest, read_weights
+from gradweave.schedulers.learned.learned import ROUTES, _episode_s, _spread, read_weights
 from gradweave.schedulers.learned.policy import CompiledInstance, play
 
 LIMIT_S = 60.0
@@ -40,7 +40,9 @@ def measure(spec: str) -> dict[str, Any]:
     weights = read_weights()
     small = Instance(gw.topology.from_spec("bcube:n=2,k=1"), "all_gather", "grown")
     play(CompiledInstance.of(small), weights, seed=(0, 0), temperature=0.0)  # compiles
-    instance = Instance(topology, "all_gather", "grown", nearest=_nearest(topology))
+    instance = Instance(
+        topology, "all_gather", "grown", routes=ROUTES, spread=_spread(topology)
+    )
     row: dict[str, Any] = {
         "network": spec,
         "servers": topology.num_servers,

@@ -37,6 +37,7 @@ class Hops:
         *,
         variants: int = 1,
         nearest: int | None = None,
+        spread: int | None = None,
         senders: NDArray | None = None,
     ) -> "Hops":
         """Switch-only routes between each two servers that have one.
@@ -52,24 +53,33 @@ class Hops:
                 with ties broken at random; alike ones are kept once.
             nearest: keep the hops to this many nearest servers only, ties by rank from the server
                 on; all if not given.
+            spread: keep the hops to this many servers only, as many of them near as far: an equal
+                share at each distance, or all that there are, over one of the routes found from
+                port to port; all if not given.
             senders: ranks of servers; keep the hops that leave them only, which takes less time;
                 all if not given.
         """
         several_switches = _on_several_switches(topology)
         tables: list[NDArray[np.int32]] = []
-        rng = np.random.default_rng(0)
+        rng, pairs = np.random.default_rng(0), None
         for variant in range(variants):
             targets = _shuffled(topology, rng) if variant else None
-            tables.append(_routes(topology, targets, senders))
+            found = [_routes(topology, targets, senders)]
             if several_switches:
                 table = _routes_between_switches(topology, targets)
                 kept = ... if senders is None else np.isin(topology.rank[table[:, 0]], senders)
-                tables.append(table[kept])
+                found.append(table[kept])
+            if spread is not None:
+                pairs = _spread_pairs(topology, found[0], spread, rng) if pairs is None else pairs
+                found = [table[np.isin(_pairs(topology, table), pairs)] for table in found]
+            tables.extend(found)
         width = max(table.shape[1] for table in tables)
         tables = [np.pad(t, ((0, 0), (0, width - t.shape[1])), constant_values=-1) for t in tables]
         table = np.unique(np.concatenate(tables), axis=0) if len(tables) > 1 else tables[0]
+        if spread is not None:
+            table = _one_from_port_to_port(table, rng)
         lengths = (table >= 0).sum(axis=1)
-        ends = table[:, 0], table[np.arange(len(table)), lengths - 1]
+        ends = _ends(table)
         source, target = (topology.rank[nodes].astype(np.int64) for nodes in ends)
         order = np.lexsort((source, target))
         if nearest is not None:
@@ -113,6 +123,57 @@ def _routes(
     toward, lengths = switch_only_trees(topology, receivers, targets=targets)
     to, source = np.nonzero(lengths[:, sources] > 0)
     return table_of_rows(*follow(toward, sources[source], receivers[to], to))
+
+
+def _ends(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """[M] the first and the last node of each row of nodes."""
+    return table[:, 0], table[np.arange(len(table)), (table >= 0).sum(axis=1) - 1]
+
+
+def _pairs(topology: Topology, table: NDArray[np.int32]) -> NDArray[np.int64]:
+    """[M] which two servers each row of nodes joins, in one number."""
+    source, target = (topology.rank[nodes].astype(np.int64) for nodes in _ends(table))
+    return source * topology.num_servers + target
+
+
+def _spread_pairs(
+    topology: Topology, table: NDArray[np.int32], number: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """The pairs, of those that rows of nodes join, that are kept where hops are spread.
+
+    Every server prefers the same differences of ranks, in a random order, so that servers are
+    receivers about as often as senders.
+
+    Args:
+        topology: the network.
+        table: one row of nodes for each two servers.
+        number: of receivers for each sender.
+        rng: for the order.
+    """
+    count, pairs, lengths = topology.num_servers, _pairs(topology, table), (table >= 0).sum(axis=1)
+    source, target = np.divmod(pairs, count)
+    preference = rng.permutation(count)[(target - source) % count]
+    order = np.lexsort((preference, lengths, source))
+    pairs, source, lengths = pairs[order], source[order], lengths[order]
+    _, at_distance = np.unique(source * (lengths.max() + 1) + lengths, return_inverse=True)
+    first = np.searchsorted(at_distance, np.arange(at_distance[-1] + 1))
+    place = np.arange(len(pairs)) - first[at_distance]
+    # The first of each distance, then the second of each that has one, and so on.
+    order = np.lexsort((lengths, place, source))
+    pairs, source = pairs[order], source[order]
+    return pairs[np.arange(len(pairs)) - np.searchsorted(source, source) < number]
+
+
+def _one_from_port_to_port(
+    table: NDArray[np.int32], rng: np.random.Generator
+) -> NDArray[np.int32]:
+    """One of the routes, at random, that leave one server and enter another by the same ports."""
+    table = rng.permutation(table)
+    last = (table >= 0).sum(axis=1) - 1
+    row = np.arange(len(table))
+    ports = np.stack([table[:, 0], table[:, 1], table[row, last - 1], table[row, last]], axis=1)
+    _, first = np.unique(ports, axis=0, return_index=True)
+    return table[first]
 
 
 def _shuffled(topology: Topology, rng: np.random.Generator) -> NDArray[np.int32]:

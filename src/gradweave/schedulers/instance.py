@@ -82,8 +82,8 @@ class Instance:
     """Whether an all-reduce on fixed trees may run both stages at once."""
     routes: int = 2
     """With grown trees: shortest routes to look for between two servers."""
-    nearest: int | None = None
-    """With grown trees: nearest servers to which each may send; all if not given."""
+    spread: int | None = None
+    """With grown trees: servers, near and far, to which each may send; all if not given."""
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
@@ -142,7 +142,7 @@ class Instance:
     def hops(self) -> Hops:
         """The routes that workloads take, from the server that sends to the one that receives."""
         if self.trees == "grown":
-            found = Hops.of(self.topology, variants=self.routes, nearest=self.nearest)
+            found = Hops.of(self.topology, variants=self.routes, spread=self.spread)
             if self.collective != "all_reduce":
                 return found
             return _concatenated(found, found)

@@ -39,9 +39,9 @@ OLD_NAMES = {
 """What a file of weights says it is."""
 ROUTES = 4
 """Shortest routes between two servers that are looked for."""
-FEW, NEAREST = 64, 48
-"""Above so many servers each keeps its hops to so many nearest ones: behind large switches the hops
-that share a link are the square of the servers."""
+RECEIVERS = 48
+"""Servers, near and far, to which each may send at most: behind large switches the hops that share
+a link are the square of the servers."""
 A_MOMENT, TEN_SECONDS, A_MINUTE = 0.3, 10.0, 60.0
 A_TRANSFER_S, A_CHOICE_S, A_WORKLOAD_S = 2e-5, 4e-8, 1.2e-8
 """What an episode takes on one core, roughly: for each transfer; for each hop and tree that is
@@ -75,7 +75,7 @@ class Learned(Scheduler):
     """Whether trees grow with the schedule or are the pinned shortest paths, as in the paper."""
     routes: int = ROUTES
     """With grown trees: shortest routes to look for between two servers, one by the pinned rule,
-    others at random."""
+    others at random; on more than 48 servers one of them is kept, at random, from port to port."""
     workers: int = 1
     """Threads that play side by side; the result does not depend on their number."""
     weights: str | None = None
@@ -114,7 +114,7 @@ class Learned(Scheduler):
     ) -> Schedule:
         stage = self._own_stage
         instance = Instance(
-            topology, stage, self.trees, routes=self.routes, nearest=_nearest(topology)
+            topology, stage, self.trees, routes=self.routes, spread=_spread(topology)
         )
         _check_time(instance, deadline)
         samples = _samples(instance) if self.samples is None else self.samples
@@ -132,9 +132,9 @@ class Learned(Scheduler):
         return instance.schedule(best.sent_round, best.sent_hop)
 
 
-def _nearest(topology: Topology) -> int | None:
-    """Nearest servers to keep hops to; all where there are few enough."""
-    return None if topology.num_servers <= FEW else NEAREST
+def _spread(topology: Topology) -> int | None:
+    """Servers to keep hops to; all where there are few enough."""
+    return None if topology.num_servers <= RECEIVERS else RECEIVERS
 
 
 def _samples(instance: Instance) -> int:

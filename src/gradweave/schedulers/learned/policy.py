@@ -16,8 +16,9 @@ from gradweave.schedulers.learned.feature_table import HIGHEST, HIGHEST_LOAD, LA
 from gradweave.schedulers.learned.repair import Repair, can_repair, lanes_of
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.learned.policy_kernel import HopTable, WorkloadTable
+    from gradweave.schedulers.learned.policy_kernel import HopTable, Neighbours, WorkloadTable
     from gradweave.schedulers.learned.repair_kernel import Lanes
+    from gradweave.schedulers.learned.words_kernel import Words
 
 Numbers = NDArray[np.float32]
 
@@ -115,19 +116,28 @@ class CompiledInstance:
     bound: NDArray[np.int64]
     hop_of_link: NDArray[np.int64]
     """Hop of each entry of `HopTable.links`."""
+    carries: NDArray[np.bool_]
+    """[H, stages] whether a hop carries a tree of a stage."""
+    total: NDArray[np.int64]
+    """[Q] transfers of each tree."""
     barrier: bool
 
     @staticmethod
     def of(instance: Instance) -> "CompiledInstance":
         """Lays an instance out."""
         from gradweave.schedulers.learned.policy_kernel import WorkloadTable
+        from gradweave.schedulers.learned.words_kernel import pack
 
         arrays, lengths = instance.arrays, np.diff(instance.hops.first_link)
         hop_of_link = np.repeat(np.arange(len(lengths)), lengths)
+        allowed, allowed_row = arrays["allowed"], np.arange(len(lengths))
+        if arrays["grown"]:  # every hop of a stage carries all of its trees
+            allowed, allowed_row = _distinct_rows(allowed)
         workloads = WorkloadTable(
             capacity=_integers(arrays["capacity"]),
             intake=_integers(arrays["intake"]),
-            allowed=np.ascontiguousarray(arrays["allowed"]),
+            allowed=pack(np.ascontiguousarray(allowed)),
+            allowed_row=_integers(allowed_row),
             by_sender=arrays["by_sender"],
             height=_integers(arrays["height"]),
             grown=bool(arrays["grown"]),
@@ -138,6 +148,8 @@ class CompiledInstance:
             workloads,
             pending=np.ascontiguousarray(arrays["pending"]),
             hop_of_link=hop_of_link,
+            carries=_carries(arrays["allowed"], arrays["stage"]),
+            total=arrays["pending"].sum(0),
             barrier=bool(arrays["barrier"]),
             **{
                 name: _integers(arrays[name])
@@ -149,6 +161,17 @@ class CompiledInstance:
     def lanes(self) -> "Lanes":
         """The problem as a repair takes it."""
         return lanes_of(self.instance, self.workloads.intake)
+
+
+def _distinct_rows(table: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """The distinct ones of rows that are alike or have nothing in common, and which each row is."""
+    _, first, which = np.unique(table.argmax(1), return_index=True, return_inverse=True)
+    return table[first], which
+
+
+def _carries(allowed: NDArray[np.bool_], stage: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[H, stages]."""
+    return np.stack([allowed[:, stage == one].any(1) for one in range(stage.max() + 1)], 1)
 
 
 def _hops(instance: Instance, hop_of_link: NDArray[np.int64]) -> "HopTable":
@@ -185,6 +208,55 @@ def _rows(keys: NDArray, number: int) -> tuple[NDArray[np.int64], NDArray[np.int
     return order, np.searchsorted(keys[order], np.arange(number + 1))
 
 
+class _Listening(NamedTuple):
+    """Who hears whom in the message passing of a stage."""
+
+    to_receiver: "Neighbours"
+    """Servers that hear those that can send to them."""
+    to_sender: "Neighbours"
+    """Servers that hear those that they can send to."""
+    links_to_receiver: "Neighbours"
+    """Servers that hear the links of hops into them."""
+    links_to_sender: "Neighbours"
+    sender_to_links: "Neighbours"
+    """Links that hear the senders of hops over them."""
+    receiver_to_links: "Neighbours"
+
+    @staticmethod
+    def of(problem: CompiledInstance, there: NDArray[np.bool_]) -> "_Listening":
+        """Of the hops of a stage.
+
+        Args:
+            problem: the problem.
+            there: [H] which they are.
+        """
+        hops, servers, links = problem.hops, len(problem.waiting), len(problem.workloads.capacity)
+        sender, receiver = hops.sender[there], hops.receiver[there]
+        entry = there[problem.hop_of_link]
+        hop, link = problem.hop_of_link[entry], hops.links[entry]
+        by_sender, by_receiver = hops.sender[hop], hops.receiver[hop]
+        return _Listening(
+            _neighbours(receiver, sender, servers),
+            _neighbours(sender, receiver, servers),
+            _neighbours(by_receiver, link, servers),
+            _neighbours(by_sender, link, servers),
+            _neighbours(link, by_sender, links),
+            _neighbours(link, by_receiver, links),
+        )
+
+
+def _neighbours(target: NDArray[np.int64], source: NDArray[np.int64], rows: int) -> "Neighbours":
+    """The mean over pairs of a target and a source, by target."""
+    from gradweave.schedulers.learned.policy_kernel import Neighbours
+
+    width = int(source.max(initial=0)) + 1
+    pairs, number = np.unique(target * width + source, return_counts=True)
+    row = pairs // width
+    share = number / np.maximum(np.bincount(row, number, minlength=rows), 1)[row]
+    first = np.searchsorted(row, np.arange(rows + 1))
+    return Neighbours(first, pairs % width, share.astype(np.float32))
+
+
 class OngoingEpisode:
     """An episode in the middle."""
 
@@ -214,7 +286,9 @@ class OngoingEpisode:
         problem = self.problem
         self.stage, self.stage_start = stage, self.round
         self.under_way = (problem.stage == stage) | (not problem.barrier)
-        self.there = (problem.workloads.allowed & self.under_way).any(1)
+        carries = problem.carries
+        self.there = np.ascontiguousarray(carries[:, stage]) if problem.barrier else carries.any(1)
+        self.listening = _Listening.of(problem, self.there)
         enter_stage(
             *(problem.hops, self.there, self.under_way, self.pending),
             *(self.near, self.lack, self.held),
@@ -269,18 +343,18 @@ class OngoingEpisode:
         rounds_left: float,
     ) -> Numbers:
         """[N, 6]."""
-        from gradweave.schedulers.learned.policy_kernel import neighbours_want
+        from gradweave.schedulers.learned.policy_kernel import wanted_beside
 
-        want = neighbours_want(self.problem.hops, self.there, lacks)
+        has, lack, wanted = wanted_beside(self.problem.hops, self.there, holds, lacks)
         trees = max(int(self.under_way.sum()), 1)
-        intake, has = self.problem.workloads.intake, holds.sum(1)
+        intake = self.problem.workloads.intake
         features = [
             np.minimum(to_come / (rounds_left * np.maximum(intake, 1)), HIGHEST_LOAD),
             np.clip(rounds_left * intake - to_come, LOWEST, HIGHEST) / UNIT,
             has / trees,
-            lacks.sum(1) / trees,
+            lack / trees,
             np.log1p(intake) / 2.0,
-            (holds & want).sum(1) / np.maximum(has, 1),
+            wanted / np.maximum(has, 1),
         ]
         return np.stack(features, 1).astype(np.float32)
 
@@ -288,9 +362,11 @@ class OngoingEpisode:
         self, cells: NDArray[np.bool_], to_send: NDArray[np.bool_], rounds_left: float
     ) -> Numbers:
         """[Q, 5]; 0 for trees of another stage."""
-        total = self.problem.pending.sum(0)
+        total, workloads = self.problem.total, self.problem.workloads
         remaining = to_send.sum(0) / np.maximum(total, 1)
-        tallest = np.where(to_send, self.problem.workloads.height, 0).max(0)
+        tallest = np.zeros(len(total), np.int64)
+        if not workloads.grown:  # no chains
+            tallest = np.where(to_send, workloads.height, 0).max(0)
         features = [
             1.0 - remaining,
             cells.sum(0) / np.maximum(total, 1),
@@ -302,7 +378,7 @@ class OngoingEpisode:
 
     def _of_whole(self, to_send: NDArray[np.bool_], rounds_left: float) -> Numbers:
         """[5]."""
-        workloads, total = self.problem.workloads, self.problem.pending.sum(0)
+        workloads, total = self.problem.workloads, self.problem.total
         features = [
             workloads.grown,
             min(rounds_left / max(self.bound, 1), 1.0),
@@ -315,21 +391,21 @@ class OngoingEpisode:
     def encode(self, weights: EncoderWeights, features: Features) -> Views:
         """Message passing over servers, links and trees."""
         from gradweave.schedulers.learned.policy_kernel import add_messages, times
+        from gradweave.schedulers.learned.words_kernel import pack
 
-        holds, lacks = features.holds, features.lacks
+        held = pack(features.holds), pack(np.ascontiguousarray(features.holds.T))
         is_server: NDArray[np.bool_] = np.greater(self.problem.workloads.intake, 0)
         is_link: NDArray[np.bool_] = np.greater(features.link[:, 2], 0)
-        is_tree = np.logical_or.reduce(holds | lacks)
+        is_tree = self.under_way
         whole = np.einsum("w,wkd->kd", features.whole, weights.whole)
         server = _begin(times(features.server, weights.server) + whole[0], is_server)
         link = _begin(times(features.link, weights.link) + whole[1], is_link)
         tree = _begin(times(features.tree, weights.tree) + whole[2], is_tree)
-        by_tree = np.ascontiguousarray(holds.T), np.ascontiguousarray(lacks.T)
         for layer in range(LAYERS):
             views = Views(server, link, tree)
-            to_servers = self._messages_to_servers(views, holds, lacks, is_server)
+            to_servers = self._messages_to_servers(views, held[0], is_server)
             to_links = self._messages_to_links(views, is_link)
-            to_trees = _messages_to_trees(views, *by_tree, is_tree)
+            to_trees = _messages_to_trees(views, held[1], is_tree)
             bias = weights.bias_layers[layer]
             add_messages(server, to_servers, weights.server_layers[layer], bias[0], is_server)
             add_messages(link, to_links, weights.link_layers[layer], bias[1], is_link)
@@ -337,43 +413,33 @@ class OngoingEpisode:
         return Views(server, link, tree)
 
     def _messages_to_servers(
-        self,
-        views: Views,
-        holds: NDArray[np.bool_],
-        lacks: NDArray[np.bool_],
-        is_server: NDArray[np.bool_],
+        self, views: Views, holds: "Words", is_server: NDArray[np.bool_]
     ) -> Numbers:
         """[8, N, D]."""
-        from gradweave.schedulers.learned.policy_kernel import mean_over_hops, mean_where
+        from gradweave.schedulers.learned.policy_kernel import mean_of_neighbours, means_of_parts
+        from gradweave.schedulers.learned.words_kernel import pack
 
-        hops, hop_of_link = self.problem.hops, self.problem.hop_of_link
-        server, number = views.server, len(views.server)
-        on_hop = self.there[hop_of_link]
-        sender, receiver = hops.sender[hop_of_link], hops.receiver[hop_of_link]
+        server, listening = views.server, self.listening
+        all_rows = np.ones(len(server), bool)
         messages = [
             server,
-            mean_over_hops(server, hops.sender, hops.receiver, self.there, number),
-            mean_over_hops(server, hops.receiver, hops.sender, self.there, number),
-            mean_over_hops(views.link, hops.links, receiver, on_hop, number),
-            mean_over_hops(views.link, hops.links, sender, on_hop, number),
-            mean_where(holds, views.tree),
-            mean_where(lacks, views.tree),
+            mean_of_neighbours(server, listening.to_receiver),
+            mean_of_neighbours(server, listening.to_sender),
+            mean_of_neighbours(views.link, listening.links_to_receiver),
+            mean_of_neighbours(views.link, listening.links_to_sender),
+            *means_of_parts(holds, pack(self.under_way[None])[0], all_rows, views.tree),
             _mean_of_all(server, is_server),
         ]
         return _stacked(messages)
 
     def _messages_to_links(self, views: Views, is_link: NDArray[np.bool_]) -> Numbers:
         """[4, L, D]."""
-        from gradweave.schedulers.learned.policy_kernel import mean_over_hops
+        from gradweave.schedulers.learned.policy_kernel import mean_of_neighbours
 
-        hops, hop_of_link = self.problem.hops, self.problem.hop_of_link
-        server, number = views.server, len(views.link)
-        on_hop = self.there[hop_of_link]
-        sender, receiver = hops.sender[hop_of_link], hops.receiver[hop_of_link]
         messages = [
             views.link,
-            mean_over_hops(server, sender, hops.links, on_hop, number),
-            mean_over_hops(server, receiver, hops.links, on_hop, number),
+            mean_of_neighbours(views.server, self.listening.sender_to_links),
+            mean_of_neighbours(views.server, self.listening.receiver_to_links),
             _mean_of_all(views.link, is_link),
         ]
         return _stacked(messages)
@@ -398,14 +464,15 @@ class OngoingEpisode:
         self, weights: PolicyWeights, features: Features
     ) -> tuple[Numbers, Numbers, Numbers]:
         """What the features of the round's workloads count for: by hop, by receiver; the match."""
-        from gradweave.schedulers.learned.policy_kernel import times
+        from gradweave.schedulers.learned.policy_kernel import hop_weights, times
 
-        hops, views = self.problem.hops, self.encode(weights.of_workloads, features)
-        links = np.add.reduceat(views.link[hops.links], hops.first_link[:-1])
-        links /= np.diff(hops.first_link)[:, None]
-        hop = weights.hop + times(links, weights.hop_of_links)
-        hop += times(views.server, weights.hop_of_sender)[hops.sender]
-        hop += times(views.server, weights.hop_of_receiver)[hops.receiver]
+        views = self.encode(weights.of_workloads, features)
+        hop = hop_weights(
+            *(self.problem.hops, weights.hop),
+            times(views.server, weights.hop_of_sender),
+            times(views.server, weights.hop_of_receiver),
+            times(views.link, weights.hop_of_links),
+        )
         piece = weights.piece + times(views.server, weights.piece_of_receiver)
         match = times(times(views.server, weights.match), np.ascontiguousarray(views.tree.T))
         return hop, piece, match
@@ -456,9 +523,10 @@ class OngoingEpisode:
         self.waiting -= arriving
         self.selected_before = selected
         self.round += 1
-        left = self.pending.any(0)
-        if problem.barrier and left.any() and problem.stage[left].min() > self.stage:
-            self._enter(int(problem.stage[left].min()))
+        if problem.barrier and problem.carries.shape[1] > 1:
+            left = self.pending.any(0)
+            if left.any() and problem.stage[left].min() > self.stage:
+                self._enter(int(problem.stage[left].min()))
 
     def go_back(self, rounds: int) -> None:
         """Takes the last rounds back, of an episode that is repaired.
@@ -484,19 +552,15 @@ class OngoingEpisode:
         repair.begin_after(self.sent_hop)
 
 
-def _messages_to_trees(
-    views: Views,
-    held_by: NDArray[np.bool_],
-    lacked_by: NDArray[np.bool_],
-    is_tree: NDArray[np.bool_],
-) -> Numbers:
+def _messages_to_trees(views: Views, held_by: "Words", is_tree: NDArray[np.bool_]) -> Numbers:
     """[4, Q, D]."""
-    from gradweave.schedulers.learned.policy_kernel import mean_where
+    from gradweave.schedulers.learned.policy_kernel import means_of_parts
+    from gradweave.schedulers.learned.words_kernel import pack
 
+    servers = pack(np.ones((1, len(views.server)), bool))[0]
     messages = [
         views.tree,
-        mean_where(held_by, views.server),
-        mean_where(lacked_by, views.server),
+        *means_of_parts(held_by, servers, is_tree, views.server),
         _mean_of_all(views.tree, is_tree),
     ]
     return _stacked(messages)

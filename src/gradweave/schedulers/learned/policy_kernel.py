@@ -12,6 +12,16 @@ from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.schedulers.learned import feature_table as table
+from gradweave.schedulers.learned.words_kernel import (
+    WORD,
+    Words,
+    bit,
+    count,
+    has,
+    lowest,
+    pack,
+    without_lowest,
+)
 
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
@@ -54,8 +64,10 @@ class WorkloadTable(NamedTuple):
     """[L] transfers that a link direction carries in a round."""
     intake: Integers
     """[N] transfers that a server can take in a round."""
-    allowed: Booleans
-    """[H, Q] workloads that exist."""
+    allowed: Words
+    """[A, W] sets of trees that hops may carry, as bits."""
+    allowed_row: Integers
+    """[H] which of them each hop may."""
     by_sender: Booleans
     """[Q] as in `Instance.arrays`."""
     height: Integers
@@ -164,21 +176,75 @@ def hop_counts(
     left, ready = np.zeros(number, np.int64), np.zeros(number, np.int64)
     chain = np.zeros(number, np.int64)
     cells, candidates = np.zeros((servers, trees), np.bool_), np.zeros(trees, np.bool_)
-    allowed, by_sender, height = workloads.allowed, workloads.by_sender, workloads.height
+    sets, height = _begin_sets(workloads, waiting, pending, under_way), workloads.height
+    holds, to_send, selected, by_sender = sets.holds, sets.pending, sets.selected, sets.by_sender
+    allowed, row, grown = workloads.allowed, workloads.allowed_row, workloads.grown
+    senders, receivers = hops.sender, hops.receiver
+    now = np.zeros_like(holds)
     for hop in range(number):
         if not there[hop]:
             continue
-        sender, receiver = hops.sender[hop], hops.receiver[hop]
-        for tree in range(trees):
-            key = sender if by_sender[tree] else receiver
-            if under_way[tree] and allowed[hop, tree] and pending[key, tree]:
-                left[hop] += 1
-                if waiting[sender, tree] == 0:
-                    ready[hop] += 1
-                    candidates[tree] = True
-                    cells[key, tree] = True
-                    chain[hop] = max(chain[hop], height[key, tree])
+        sender, receiver = senders[hop], receivers[hop]
+        for place in range(len(by_sender)):
+            may, by = selected[place] & allowed[row[hop], place], by_sender[place]
+            unsent = _unsent(to_send[receiver, place], to_send[sender, place], by, may)
+            word = unsent & holds[sender, place]
+            left[hop] += count(unsent)
+            ready[hop] += count(word)
+            now[sender, place] |= word & by
+            now[receiver, place] |= word & ~by
+            while word and not grown:  # which have no chains
+                tree = WORD * place + lowest(word)
+                key = sender if by & bit(tree) else receiver
+                chain[hop] = max(chain[hop], height[key, tree])
+                word = without_lowest(word)
+    for server in range(servers):
+        for place in range(now.shape[1]):
+            word = now[server, place]
+            while word:
+                tree = WORD * place + lowest(word)
+                cells[server, tree] = candidates[tree] = True
+                word = without_lowest(word)
     return left, ready, chain, cells, candidates
+
+
+class _Sets(NamedTuple):
+    """Sets of trees, as bits."""
+
+    holds: Words
+    """[N, W] those for which a server waits no more."""
+    pending: Words
+    """[N, W] transfers not sent."""
+    selected: Words
+    """[W] those that may be sent."""
+    by_sender: Words
+    """[W] as in `Instance.arrays`."""
+
+
+@kernel(inlined=True)
+def _begin_sets(
+    workloads: WorkloadTable, waiting: Integers, pending: Booleans, selected: Booleans
+) -> Any:
+    """The sets at a round's start."""
+    return _Sets(
+        pack(waiting == 0),
+        pack(pending),
+        pack(selected.reshape(1, -1))[0],
+        pack(workloads.by_sender.reshape(1, -1))[0],
+    )
+
+
+@kernel(inlined=True)
+def _unsent(of_receiver: Any, of_sender: Any, by_sender: Any, may: Any) -> Any:
+    """A word of the trees whose transfer over a hop is not made.
+
+    Args:
+        of_receiver: transfers not sent, of those that the receiver stands for.
+        of_sender: of those that the sender does.
+        by_sender: trees whose transfers the sender stands for.
+        may: trees that may be sent over the hop.
+    """
+    return ((of_receiver & ~by_sender) | (of_sender & by_sender)) & may
 
 
 @kernel
@@ -224,62 +290,123 @@ def link_features(
 
 
 @kernel
-def neighbours_want(hops: HopTable, there: Booleans, lacks: Booleans) -> Booleans:
-    """[N, Q] whether a server has a hop to one that lacks the tree."""
-    want = np.zeros_like(lacks)
+def wanted_beside(
+    hops: HopTable, there: Booleans, holds: Booleans, lacks: Booleans
+) -> tuple[Integers, Integers, Integers]:
+    """[N] trees that each server holds, lacks, and holds while a hop leads to one that lacks it."""
+    servers, held, lacked = len(holds), pack(holds), pack(lacks)
+    want = np.zeros_like(held)
     for hop in range(len(there)):
         if there[hop]:
-            for tree in range(lacks.shape[1]):
-                want[hops.sender[hop], tree] |= lacks[hops.receiver[hop], tree]
-    return want
+            sender, receiver = hops.sender[hop], hops.receiver[hop]
+            for place in range(held.shape[1]):
+                want[sender, place] |= lacked[receiver, place]
+    numbers = np.zeros((3, servers), np.int64)
+    for server in range(servers):
+        for place in range(held.shape[1]):
+            numbers[0, server] += count(held[server, place])
+            numbers[1, server] += count(lacked[server, place])
+            numbers[2, server] += count(held[server, place] & want[server, place])
+    return numbers[0], numbers[1], numbers[2]
+
+
+class Neighbours(NamedTuple):
+    """Who hears whom: a sparse matrix whose rows sum to 1, or are empty."""
+
+    first: Integers
+    """[rows+1] where each row's entries start."""
+    source: Integers
+    """What each entry comes from."""
+    share: Numbers
+    """What it counts for."""
 
 
 @kernel(fastmath=True)
-def mean_over_hops(
-    x: Numbers, source: Integers, target: Integers, there: Booleans, rows: int
-) -> Numbers:
-    """[rows, D] the mean of the messages to each target from its sources, hop by hop.
-
-    Args:
-        x: [., D] the messages.
-        source: [H] row of `x` that a hop carries.
-        target: [H] row that it carries it to.
-        there: [H] hops that count.
-        rows: of the result.
-    """
+def mean_of_neighbours(x: Numbers, neighbours: Neighbours) -> Numbers:
+    """[rows, D] the mean of the rows [., D] that each row hears."""
+    first, source, share = neighbours.first, neighbours.source, neighbours.share
     width = x.shape[1]
-    out, number = np.zeros((rows, width), np.float32), np.zeros(rows, np.float32)
-    for hop in range(len(source)):
-        if there[hop]:
-            number[target[hop]] += 1
+    out = np.zeros((len(first) - 1, width), np.float32)
+    for row in range(len(first) - 1):
+        for entry in range(first[row], first[row + 1]):
             for j in range(width):
-                out[target[hop], j] += x[source[hop], j]
-    for row in range(rows):
-        scale = np.float32(1) / max(number[row], np.float32(1))
-        for j in range(width):
-            out[row, j] *= scale
+                out[row, j] += share[entry] * x[source[entry], j]
     return out
 
 
 @kernel(fastmath=True)
-def mean_where(mask: Booleans, x: Numbers) -> Numbers:
-    """[A, D] the mean of the rows of `x` where each row of the mask says so.
+def means_of_parts(
+    part: Words, whole: Words, rows: Booleans, x: Numbers
+) -> tuple[Numbers, Numbers]:
+    """The means over a part of a set, and over the rest of it; 0 where there is none.
+
+    The smaller of the two is summed up, and the other is what it leaves of the whole.
 
     Args:
-        mask: [A, B].
-        x: [B, D].
+        part: [A, W] subsets of the set.
+        whole: [W] the set.
+        rows: [A] those of interest.
+        x: [., D] of which the means are.
     """
-    width = x.shape[1]
-    out = np.zeros((mask.shape[0], width), np.float32)
-    for row in range(mask.shape[0]):
-        number = np.float32(0)
-        for other in range(mask.shape[1]):
-            if mask[row, other]:
-                number += 1
+    width, number = x.shape[1], 0
+    of_part = np.zeros((len(part), width), np.float32)
+    of_rest, total = np.zeros_like(of_part), np.zeros(width)
+    for place in range(len(whole)):
+        word = whole[place]
+        number += count(word)
+        while word:
+            for j in range(width):
+                total[j] += x[WORD * place + lowest(word), j]
+            word = without_lowest(word)
+    for row in range(len(part)):
+        if not rows[row]:
+            continue
+        few = 0
+        for place in range(len(whole)):
+            few += count(part[row, place] & whole[place])
+        rest = 2 * few > number
+        small, large = (of_rest, of_part) if rest else (of_part, of_rest)
+        few = number - few if rest else few
+        for place in range(len(whole)):
+            word = (part[row, place] & whole[place]) ^ (whole[place] if rest else np.uint64(0))
+            while word:
+                other = WORD * place + lowest(word)
                 for j in range(width):
-                    out[row, j] += x[other, j]
+                    small[row, j] += x[other, j]
+                word = without_lowest(word)
         for j in range(width):
-            out[row, j] /= max(number, np.float32(1))
+            large[row, j] = (total[j] - small[row, j]) / max(number - few, 1)
+            small[row, j] /= max(few, 1)
+        if number == few:
+            large[row] = 0
+    return of_part, of_rest
+
+
+@kernel(fastmath=True)
+def hop_weights(
+    hops: HopTable, own: Numbers, of_sender: Numbers, of_receiver: Numbers, of_links: Numbers
+) -> Numbers:
+    """[H, 12] what the features of each hop count for.
+
+    Args:
+        hops: the network.
+        own: [12] on every hop.
+        of_sender: [N, 12] more by the sender.
+        of_receiver: [N, 12] more by the receiver.
+        of_links: [L, 12] more by the route's links, on average.
+    """
+    links, first_link = hops.links, hops.first_link
+    out = np.zeros((len(hops.sender), len(own)), np.float32)
+    for hop in range(len(out)):
+        first, last = first_link[hop], first_link[hop + 1]
+        for i in range(first, last):
+            for j in range(len(own)):
+                out[hop, j] += of_links[links[i], j]
+        share = np.float32(1) / np.float32(last - first)
+        sender, receiver = hops.sender[hop], hops.receiver[hop]
+        for j in range(len(own)):
+            out[hop, j] *= share
+            out[hop, j] += own[j] + of_sender[sender, j] + of_receiver[receiver, j]
     return out
 
 
@@ -323,17 +450,25 @@ def add_messages(
             view[row, j] += max(change[j], np.float32(0))
 
 
+BLOCK = 64
+"""Hops whose best score, or whose sum of weights, is kept up to date together."""
+
+
 class _Round(NamedTuple):
-    """A round half drawn. Every hop that fits has its score; what a draw changes is kept exact."""
+    """A round half drawn. What a draw changes is kept exact."""
 
     there: Booleans
     """[H] hops of the stage."""
-    selected: Booleans
-    """[Q] trees whose workloads may be sent."""
+    sets: Any
+    """What can be sent, as far as data goes."""
     room: Integers
     """[L] transfers that a link can still carry in this round."""
     contenders: Integers
     """[L] hops that fit and use the link."""
+    ratio: NDArray[np.float64]
+    """[L] contenders for each transfer that the link can still carry."""
+    log_ratio: NDArray[np.float64]
+    """[L] its logarithm."""
     ready: Integers
     """[H] workloads ready on the hop."""
     fits: Booleans
@@ -344,10 +479,23 @@ class _Round(NamedTuple):
     """[N] hops of the stage out of it."""
     taken: NDArray[np.float64]
     """[N] transfers into the server in this round."""
-    score: NDArray[np.float64]
-    """[H] logarithm of the hop's weight."""
-    weight: NDArray[np.float64]
-    """[H] unnormalised probability of the hop; 0 where it does not fit."""
+    fixed: NDArray[np.float64]
+    """[H] the part of the hop's score that is the same throughout the round, and noise."""
+    value: NDArray[np.float64]
+    """[H] logarithm of the hop's weight, or the weight itself where hops are drawn by it; `empty`
+    where the hop does not fit."""
+    empty: float
+    """The value of a hop that does not fit."""
+    of_block: NDArray[np.float64]
+    """Of each block of hops, the highest value, or the sum where hops are drawn."""
+    stale: Booleans
+    """Blocks to look at again."""
+    logarithms: NDArray[np.float64]
+    """Of the numbers up to the most trees or hops."""
+    chance: NDArray[np.float64]
+    """[Q] for the draw of a tree."""
+    words: Words
+    """[W] the same: those that are ready."""
     queue: Integers
     """[H] hops to score again, or hops that fit no more: one use at a time."""
     queued: Booleans
@@ -374,7 +522,7 @@ def draw_round(
     """Draws and sends a round's workloads, one after the other, until none fits.
 
     A transfer takes time in the hops that share a link with it or with a hop that it makes unfit,
-    plus, for the draws, H and Q.
+    plus, for the draws, one `BLOCK`-th of H and the trees that are ready.
 
     Args:
         hops: the network.
@@ -392,11 +540,13 @@ def draw_round(
         How many were sent.
     """
     np.random.seed(seed)
-    state = _begin_round(hops, workloads, progress, there, selected)
+    state = _begin_round(
+        hops, workloads, progress, scores, there, selected, rounds_left, temperature
+    )
     waits, sent = len(hops.sender), 0
     while True:
-        _score_hops(hops, workloads, progress, scores, state, rounds_left, waits)
-        hop = _draw_hop(state.fits, state.score, state.weight, temperature)
+        _score_hops(hops, workloads, progress, scores, state, rounds_left, temperature, waits)
+        hop = _draw_hop(state, temperature)
         if hop < 0:
             return sent
         tree = _draw_tree(hops, workloads, progress, scores, state, hop, rounds_left, temperature)
@@ -409,58 +559,109 @@ def draw_round(
 
 
 @kernel(inlined=True)
-def _ready(
-    hops: HopTable, workloads: WorkloadTable, progress: EpisodeArrays, selected: Booleans, hop: int
-) -> Booleans:
-    """[Q] whether a hop can carry each tree's workload now, as far as data goes."""
-    sender, receiver = hops.sender[hop], hops.receiver[hop]
-    allowed, waiting = workloads.allowed[hop], progress.waiting[sender]
-    by_sender, pending = workloads.by_sender, progress.pending
-    ready = np.zeros(len(selected), np.bool_)
-    for tree in range(len(selected)):
-        if selected[tree] and allowed[tree] and waiting[tree] == 0:
-            ready[tree] = pending[sender if by_sender[tree] else receiver, tree]
-    return ready
-
-
-@kernel(inlined=True)
 def _begin_round(
     hops: HopTable,
     workloads: WorkloadTable,
     progress: EpisodeArrays,
+    scores: Scores,
     there: Booleans,
     selected: Booleans,
+    rounds_left: float,
+    temperature: float,
 ) -> Any:
     """A round in which nothing is drawn; all hops wait to be scored."""
     links, number, servers = len(workloads.capacity), len(hops.sender), len(workloads.intake)
+    trees, blocks = len(selected), (number + BLOCK - 1) // BLOCK
+    empty = 0.0 if temperature == 1.0 else -np.inf
     state = _Round(
         there,
-        selected,
+        _begin_sets(workloads, progress.waiting, progress.pending, selected),
         workloads.capacity.copy(),
         np.zeros(links, np.int64),
+        np.zeros(links),
+        np.zeros(links),
         np.zeros(number, np.int64),
         np.zeros(number, np.bool_),
         np.zeros(servers, np.int64),
         np.zeros(servers, np.int64),
         np.zeros(servers),
         np.zeros(number),
-        np.zeros(number),
+        np.full(number, empty),
+        empty,
+        np.zeros(blocks),
+        np.ones(blocks, np.bool_),
+        np.log(np.maximum(np.arange(max(trees, number) + 1), table.LEAST)),
+        np.zeros(trees),
+        np.zeros((trees + WORD - 1) // WORD, np.uint64),
         np.arange(number),
         np.zeros(number, np.bool_),
-        np.zeros(links, np.int64),
+        np.arange(links),
         np.zeros(links, np.bool_),
     )
+    _count_ready(hops, workloads, state)
+    links_of, first_link, contenders, fits = hops.links, hops.first_link, state.contenders, state.fits
     for hop in range(number):
+        if fits[hop]:
+            for i in range(first_link[hop], first_link[hop + 1]):
+                contenders[links_of[i]] += 1
+    _score_what_stays(hops, workloads, scores, state, rounds_left, temperature)
+    for link in range(links):
+        _contend(contenders, state.room, state.ratio, state.log_ratio, link)
+    return state
+
+
+@kernel(inlined=True)
+def _count_ready(hops: HopTable, workloads: WorkloadTable, state: Any) -> None:
+    """Counts, at a round's start, each hop's ready workloads and each server's hops."""
+    sets, there, ready, fits = state.sets, state.there, state.ready, state.fits
+    holds, pending, selected, by_sender = sets.holds, sets.pending, sets.selected, sets.by_sender
+    senders, receivers, into, out = hops.sender, hops.receiver, state.into, state.out
+    allowed, row = workloads.allowed, workloads.allowed_row
+    for hop in range(len(there)):
         if not there[hop]:
             continue
-        state.into[hops.receiver[hop]] += 1
-        state.out[hops.sender[hop]] += 1
-        state.ready[hop] = _ready(hops, workloads, progress, selected, hop).sum()
-        state.fits[hop] = state.ready[hop] > 0
-        if state.fits[hop]:
-            for i in range(hops.first_link[hop], hops.first_link[hop + 1]):
-                state.contenders[hops.links[i]] += 1
-    return state
+        sender, receiver = senders[hop], receivers[hop]
+        into[receiver] += 1
+        out[sender] += 1
+        for place in range(len(by_sender)):
+            may, by = selected[place] & allowed[row[hop], place], by_sender[place]
+            unsent = _unsent(pending[receiver, place], pending[sender, place], by, may)
+            ready[hop] += count(unsent & holds[sender, place])
+        fits[hop] = ready[hop] > 0
+
+
+@kernel(inlined=True)
+def _score_what_stays(
+    hops: HopTable,
+    workloads: WorkloadTable,
+    scores: Scores,
+    state: Any,
+    rounds_left: float,
+    temperature: float,
+) -> None:
+    """What no draw changes of a hop's score; where the best is taken, noise that parts equals."""
+    of_hops, link_slack, chain = scores.hop_weights, scores.link_slack, scores.chain
+    first_link, fixed, fits, grown = hops.first_link, state.fixed, state.fits, workloads.grown
+    best, tie = _takes_best(temperature), _tie(temperature)
+    for hop in range(len(fits)):
+        if not fits[hop]:
+            continue
+        tightest, length = link_slack[hop], first_link[hop + 1] - first_link[hop]
+        total = of_hops[hop, table.LINK_SLACK] * _clipped(tightest)
+        total += of_hops[hop, table.NO_LINK_SLACK] * (tightest <= table.ROUNDING)
+        total += of_hops[hop, table.LENGTH] * (length / 2.0 - 1.0)
+        if not grown:
+            total += of_hops[hop, table.CHAIN_SLACK] * _clipped(rounds_left - chain[hop])
+        if best:
+            total += tie * np.random.random()
+        fixed[hop] = total
+
+
+@kernel(inlined=True)
+def _contend(contenders: Integers, room: Integers, ratio: Any, log_ratio: Any, link: int) -> None:
+    """Notes how many hops want a link, for each transfer that it can still carry."""
+    ratio[link] = contenders[link] / max(room[link], 1)
+    log_ratio[link] = _log(ratio[link])
 
 
 @kernel(inlined=True)
@@ -471,72 +672,102 @@ def _score_hops(
     scores: Scores,
     state: Any,
     rounds_left: float,
+    temperature: float,
     waits: int,
 ) -> None:
     """Scores the hops at the head of the queue. A score depends on no other hop's score."""
-    contenders, room = state.contenders, state.room
+    ratio, log_ratio, logarithms = state.ratio, state.log_ratio, state.logarithms
     queue, queued, fits = state.queue, state.queued, state.fits
     links, first_link = hops.links, hops.first_link
     receivers, intake = hops.receiver, workloads.intake
     to_come, taken, ready = progress.to_come, state.taken, state.ready
+    value, stale, fixed, of_hops = state.value, state.stale, state.fixed, scores.hop_weights
+    sender_link, receiver_link = hops.sender_link, hops.receiver_link
     for place in range(waits):
         hop = queue[place]
         queued[hop] = False
         if not fits[hop]:
             continue
-        end, first, last = receivers[hop], first_link[hop], first_link[hop + 1]
+        end = receivers[hop]
         takes = float(max(intake[end], 1))
         slack = rounds_left * intake[end] - to_come[end]
         conflict = 0.0
-        for i in range(first, last):
-            conflict += _conflict(contenders, room, links[i])
-        receiver_conflict = _conflict(contenders, room, hops.receiver_link[hop])
-        sender_conflict = _conflict(contenders, room, hops.sender_link[hop])
-        weights, tightest = scores.hop_weights[hop], scores.link_slack[hop]
-        total = weights[table.SLACK] * _clipped(slack) + weights[table.NO_SLACK] * (slack <= 0)
-        total += weights[table.LINK_SLACK] * _clipped(tightest)
-        total += weights[table.NO_LINK_SLACK] * (tightest <= table.ROUNDING)
-        total += (
-            weights[table.CONTENTION] * _log(conflict)
-            + weights[table.CONTENTION_AT_RECEIVER] * _log(receiver_conflict)
-            + weights[table.CONTENTION_AT_SENDER] * _log(sender_conflict)
-        )
-        total += (
-            weights[table.READY] * _log(float(ready[hop]))
-            + weights[table.TAKEN] * taken[end] / takes
-        )
-        total += weights[table.LOAD] * min(to_come[end] / (rounds_left * takes), table.HIGHEST_LOAD)
-        total += weights[table.LENGTH] * ((last - first) / 2.0 - 1.0)
-        if not workloads.grown:
-            total += weights[table.CHAIN_SLACK] * _clipped(rounds_left - scores.chain[hop])
-        state.score[hop] = total
-        state.weight[hop] = np.exp(min(max(total, -500.0), 500.0))
+        for i in range(first_link[hop], first_link[hop + 1]):
+            conflict += ratio[links[i]]
+        load = min(to_come[end] / (rounds_left * takes), table.HIGHEST_LOAD)
+        total = fixed[hop] + of_hops[hop, table.SLACK] * _clipped(slack)
+        total += of_hops[hop, table.NO_SLACK] * (slack <= 0)
+        total += of_hops[hop, table.CONTENTION] * _log(conflict)
+        total += of_hops[hop, table.CONTENTION_AT_RECEIVER] * log_ratio[receiver_link[hop]]
+        total += of_hops[hop, table.CONTENTION_AT_SENDER] * log_ratio[sender_link[hop]]
+        total += of_hops[hop, table.READY] * logarithms[ready[hop]]
+        total += of_hops[hop, table.TAKEN] * taken[end] / takes
+        total += of_hops[hop, table.LOAD] * load
+        if temperature == 1.0:
+            total = np.exp(min(max(total, -500.0), 500.0))
+        value[hop] = total
+        stale[hop // BLOCK] = True
 
 
 @kernel(inlined=True)
-def _conflict(contenders: Integers, room: Integers, link: int) -> float:
-    """Hops that want a link, for each transfer that it can still carry."""
-    return contenders[link] / max(room[link], 1)
-
-
-@kernel(inlined=True)
-def _draw_hop(fits: Booleans, score: Any, weight: Any, temperature: float) -> int:
+def _draw_hop(state: Any, temperature: float) -> int:
     """A hop that fits, by its weight; −1 where none does."""
-    chosen, highest = -1, -np.inf
+    value, of_block, stale = state.value, state.of_block, state.stale
     if temperature == 1.0:  # one random number in place of one for each hop
-        goal = np.random.random() * weight.sum()
-        for hop in range(len(fits)):
-            if fits[hop]:
+        for block in range(len(of_block)):
+            if stale[block]:
+                stale[block] = False
+                of_block[block] = value[BLOCK * block : BLOCK * (block + 1)].sum()
+        return _by_weight(value, of_block, np.random.random() * of_block.sum())
+    chosen, highest = -1, -np.inf
+    if not _takes_best(temperature):
+        for hop in range(len(value)):
+            if value[hop] > -np.inf:
+                noisy = value[hop] + _noise(temperature)
+                if noisy > highest:
+                    chosen, highest = hop, noisy
+        return chosen
+    best = -1
+    for block in range(len(of_block)):
+        if stale[block]:
+            stale[block] = False
+            of_block[block] = _highest(value, block)
+        if of_block[block] > highest:
+            best, highest = block, of_block[block]
+    if best >= 0:
+        for hop in range(BLOCK * best, min(BLOCK * (best + 1), len(value))):
+            if value[hop] == highest:
                 chosen = hop
-                goal -= weight[hop]
+                break
+    return chosen
+
+
+@kernel(inlined=True)
+def _highest(value: Any, block: int) -> float:
+    """The highest value of a block."""
+    highest = -np.inf
+    for hop in range(BLOCK * block, min(BLOCK * (block + 1), len(value))):
+        highest = max(highest, value[hop])
+    return highest
+
+
+@kernel(inlined=True)
+def _by_weight(value: Any, of_block: Any, goal: float) -> int:
+    """The hop at which the sum of weights reaches a goal; −1 where no weight is positive."""
+    chosen, last = -1, -1
+    for block in range(len(of_block)):
+        if of_block[block] > 0:
+            last = block
+            if goal <= of_block[block]:
+                break
+            goal -= of_block[block]
+    if last >= 0:
+        for hop in range(BLOCK * last, min(BLOCK * (last + 1), len(value))):
+            if value[hop] > 0:
+                chosen = hop
+                goal -= value[hop]
                 if goal <= 0:
                     break
-        return chosen
-    for hop in range(len(fits)):
-        if fits[hop]:
-            noisy = score[hop] + _noise(temperature)
-            if noisy > highest:
-                chosen, highest = hop, noisy
     return chosen
 
 
@@ -552,37 +783,76 @@ def _draw_tree(
     temperature: float,
 ) -> int:
     """A tree whose workload is ready on a hop that fits: there is one."""
-    chosen, highest = -1, -np.inf
+    chosen, highest, total_chance = -1, -np.inf, 0.0
     sender, receiver = hops.sender[hop], hops.receiver[hop]
-    into, out = max(state.into[receiver], 1), max(state.out[receiver], 1)
-    out_of_sender, servers = max(state.out[sender], 1), len(workloads.intake)
-    ready = _ready(hops, workloads, progress, state.selected, hop)
+    chance, logarithms = state.chance, state.logarithms
     weights, match, held = scores.piece_weights[receiver], scores.match[receiver], progress.held
+    of_near = weights[table.NEAR] * table.SHARE / max(state.into[receiver], 1)
+    of_logarithm = weights[table.NEAR_LOGARITHM]
+    of_held = weights[table.HELD] * table.SHARE / len(workloads.intake)
+    of_receiver = weights[table.LACK_OF_RECEIVER] * table.SHARE / max(state.out[receiver], 1)
+    of_sender = weights[table.LACK_OF_SENDER] * table.SHARE / max(state.out[sender], 1)
     near, lack = progress.near[receiver], progress.lack[receiver]
     lack_of_sender = progress.lack[sender]
     waiting, arriving = progress.waiting[receiver], progress.arriving[receiver]
     by_sender, height, grown = workloads.by_sender, workloads.height, workloads.grown
-    for tree in range(len(ready)):
-        if not ready[tree]:
-            continue
-        total = float(match[tree])
-        if grown:
-            total += weights[table.NEAR] * table.SHARE * near[tree] / into
-            total += weights[table.NEAR_LOGARITHM] * np.log(max(near[tree], 1.0))
-            total += weights[table.HELD] * table.SHARE * held[tree] / servers
-            total += weights[table.LACK_OF_RECEIVER] * table.SHARE * lack[tree] / out
-            total += (
-                weights[table.LACK_OF_SENDER] * table.SHARE * lack_of_sender[tree] / out_of_sender
-            )
-        else:
-            total += weights[table.PIECE_CHAIN_SLACK] * _clipped(
-                rounds_left - height[sender if by_sender[tree] else receiver, tree]
-            )
-        total += weights[table.AWAITED] / max(waiting[tree] - arriving[tree], 1)
-        noisy = total + _noise(temperature)
-        if noisy > highest:
-            chosen, highest = tree, noisy
+    best, tie = _takes_best(temperature), _tie(temperature)
+    words = _ready_words(hops, workloads, state, hop)
+    for place in range(len(words)):
+        word = words[place]
+        while word:
+            tree = WORD * place + lowest(word)
+            word = without_lowest(word)
+            total = float(match[tree])
+            if grown:
+                total += of_near * near[tree] + of_logarithm * logarithms[max(near[tree], 1)]
+                total += of_held * held[tree]
+                total += of_receiver * lack[tree] + of_sender * lack_of_sender[tree]
+            else:
+                total += weights[table.PIECE_CHAIN_SLACK] * _clipped(
+                    rounds_left - height[sender if by_sender[tree] else receiver, tree]
+                )
+            total += weights[table.AWAITED] / max(waiting[tree] - arriving[tree], 1)
+            if temperature == 1.0:
+                chance[tree] = np.exp(min(max(total, -500.0), 500.0))
+                total_chance += chance[tree]
+            elif not best:
+                total += _noise(temperature)
+            elif total + tie > highest:  # the others' noise would not help them
+                total += tie * np.random.random()
+            if total > highest:
+                chosen, highest = tree, total
+    if temperature == 1.0:
+        return _by_chance(words, chance, np.random.random() * total_chance)
     return chosen
+
+
+@kernel(inlined=True)
+def _ready_words(hops: HopTable, workloads: WorkloadTable, state: Any, hop: int) -> Words:
+    """[W] the trees whose workload is ready on a hop."""
+    sets, sender, receiver = state.sets, hops.sender[hop], hops.receiver[hop]
+    holds, pending, selected, by_sender = sets.holds, sets.pending, sets.selected, sets.by_sender
+    allowed, row, words = workloads.allowed, workloads.allowed_row[hop], state.words
+    for place in range(len(words)):
+        may, by = selected[place] & allowed[row, place], by_sender[place]
+        unsent = _unsent(pending[receiver, place], pending[sender, place], by, may)
+        words[place] = unsent & holds[sender, place]
+    return words
+
+
+@kernel(inlined=True)
+def _by_chance(words: Words, chance: Any, goal: float) -> int:
+    """The member of a set at which the sum of chances reaches a goal; else the last."""
+    tree = -1
+    for place in range(len(words)):
+        word = words[place]
+        while word:
+            tree = WORD * place + lowest(word)
+            word = without_lowest(word)
+            goal -= chance[tree]
+            if goal <= 0:
+                return tree
+    return tree
 
 
 @kernel(inlined=True)
@@ -598,6 +868,7 @@ def _send(
     """Sends a tree's workload over a hop."""
     key, receiver = _key(hops, workloads, hop, tree), hops.receiver[hop]
     progress.pending[key, tree] = False
+    state.sets.pending[key, tree // WORD] &= ~bit(tree)
     progress.arriving[receiver, tree] += 1
     progress.sent_round[key, tree] = at
     progress.sent_hop[key, tree] = hop
@@ -607,11 +878,11 @@ def _send(
         return
     progress.held[tree] += 1
     receivers, senders, near, lack = hops.receiver, hops.sender, progress.near, progress.lack
-    allowed = workloads.allowed
+    allowed, row = workloads.allowed, workloads.allowed_row
     for other in hops.hops_from[hops.first_from[receiver] : hops.first_from[receiver + 1]]:
-        near[receivers[other], tree] += allowed[other, tree]
+        near[receivers[other], tree] += has(allowed, row[other], tree)
     for other in hops.hops_into[hops.first_into[receiver] : hops.first_into[receiver + 1]]:
-        lack[senders[other], tree] -= allowed[other, tree]
+        lack[senders[other], tree] -= has(allowed, row[other], tree)
 
 
 @kernel(inlined=True)
@@ -623,7 +894,7 @@ def _without_workload(
     hop: int,
     tree: int,
 ) -> int:
-    """HopTable that could have made the same transfer have one workload less.
+    """Hops that could have made the same transfer have one workload less.
 
     Returns:
         How many of them fit no more; they are at the head of the queue.
@@ -632,10 +903,12 @@ def _without_workload(
     by_sender = workloads.by_sender[tree]
     first = hops.first_from if by_sender else hops.first_into
     rows = hops.hops_from if by_sender else hops.hops_into
-    allowed, waiting, senders = workloads.allowed, progress.waiting, hops.sender
+    allowed, row, senders = workloads.allowed, workloads.allowed_row, hops.sender
+    holds = state.sets.holds
     there, ready, fits, queue = state.there, state.ready, state.fits, state.queue
     for other in rows[first[key] : first[key + 1]]:
-        if there[other] and allowed[other, tree] and waiting[senders[other], tree] == 0:
+        can = there[other] and has(holds, senders[other], tree)
+        if can and has(allowed, row[other], tree):
             ready[other] -= 1
             if ready[other] == 0 and fits[other]:
                 fits[other] = False
@@ -670,13 +943,14 @@ def _take_room(hops: HopTable, state: Any, hop: int, gone: int) -> tuple[int, in
 
 @kernel(inlined=True)
 def _contend_no_more(hops: HopTable, state: Any, changed: int, gone: int) -> int:
-    """HopTable that fit no more leave their links to others; how many links have changed."""
-    queue, weight, contenders = state.queue, state.weight, state.contenders
-    links, first_link = hops.links, hops.first_link
+    """Hops that fit no more leave their links to others; how many links have changed."""
+    queue, value, contenders, stale = state.queue, state.value, state.contenders, state.stale
+    links, first_link, empty = hops.links, hops.first_link, state.empty
     changed_links, is_changed = state.changed, state.is_changed
     for place in range(gone):
         other = queue[place]
-        weight[other] = 0.0
+        value[other] = empty
+        stale[other // BLOCK] = True
         for i in range(first_link[other], first_link[other + 1]):
             contenders[links[i]] -= 1
             changed = _note(changed_links, is_changed, links[i], changed)
@@ -704,12 +978,16 @@ def _queue_changed(hops: HopTable, state: Any, hop: int, changed: int) -> int:
         How many wait.
     """
     fits, queued, queue = state.fits, state.queued, state.queue
-    links, is_changed = state.changed, state.is_changed
+    links, is_changed, contenders = state.changed, state.is_changed, state.contenders
+    room, ratio, log_ratio = state.room, state.ratio, state.log_ratio
     hops_on, first_on = hops.hops_on, hops.first_on
     waits = 0
     for place in range(changed):
         link = links[place]
         is_changed[link] = False
+        if contenders[link] == 0:
+            continue
+        _contend(contenders, room, ratio, log_ratio, link)
         rows = hops_on[first_on[link] : first_on[link + 1]]
         waits = _queue_up(rows, fits, queued, queue, waits)
     sender, receiver = hops.sender[hop], hops.receiver[hop]
@@ -741,8 +1019,18 @@ def _log(number: Any) -> Any:
 
 
 @kernel(inlined=True)
+def _takes_best(temperature: float) -> bool:
+    """Whether a temperature is so low that the highest score is taken, up to noise."""
+    return temperature <= table.TIE
+
+
+@kernel(inlined=True)
+def _tie(temperature: float) -> float:
+    """Most noise between equals where the best is taken."""
+    return table.TIE if temperature == 0 else temperature
+
+
+@kernel(inlined=True)
 def _noise(temperature: float) -> float:
     """Gumbel noise: the highest of noisy scores is a draw by their softmax."""
-    if temperature == 0:
-        return table.TIE * np.random.random()
     return -temperature * np.log(-np.log(np.random.random() + 1e-300) + 1e-300)
