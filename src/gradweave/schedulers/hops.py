@@ -64,13 +64,18 @@ class Hops:
         rng, pairs = np.random.default_rng(0), None
         for variant in range(variants):
             targets = _shuffled(topology, rng) if variant else None
-            found = [_routes(topology, targets, senders)]
+            if pairs is None:
+                found = [_routes(topology, targets, senders)]
+            else:
+                found = [_random_routes(topology, pairs, rng)]
             if several_switches:
                 table = _routes_between_switches(topology, targets)
                 kept = ... if senders is None else np.isin(topology.rank[table[:, 0]], senders)
                 found.append(table[kept])
             if spread is not None:
-                pairs = _spread_pairs(topology, found[0], spread, rng) if pairs is None else pairs
+                if pairs is None:
+                    pairs = _spread_pairs(topology, found[0], spread, rng)
+                    found[0] = _random_routes(topology, pairs, rng)
                 found = [table[np.isin(_pairs(topology, table), pairs)] for table in found]
             tables.extend(found)
         width = max(table.shape[1] for table in tables)
@@ -162,6 +167,39 @@ def _spread_pairs(
     order = np.lexsort((lengths, place, source))
     pairs, source = pairs[order], source[order]
     return pairs[np.arange(len(pairs)) - np.searchsorted(source, source) < number]
+
+
+def _random_routes(
+    topology: Topology, pairs: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int32]:
+    """One row of nodes for each pair: a shortest route, at each step any of those there are.
+
+    Args:
+        topology: the network.
+        pairs: [M] as `_pairs` numbers them.
+        rng: for the choices.
+    """
+    source, row = np.divmod(pairs, topology.num_servers)
+    lengths = switch_only_trees(topology)[1]
+    walker, end = topology.servers[source].astype(np.int64), topology.servers[row]
+    columns = [walker]
+    while (moving := walker != end).any():
+        following = np.where(moving, end, -1)
+        far = np.flatnonzero(moving & (lengths[row, walker] > 1))
+        node, first = walker[far], topology.first_link[walker[far]]
+        degree = topology.first_link[node + 1] - first
+        offsets = np.cumsum(degree) - degree
+        which = np.repeat(np.arange(len(far)), degree)
+        link = np.arange(len(which)) + np.repeat(first - offsets, degree)
+        to, toward = topology.target[link], row[far][which]
+        nearer = lengths[toward, to] == lengths[toward, node[which]] - 1
+        nearer &= ~topology.is_server[to]
+        which, to = which[nearer], to[nearer]
+        order = np.lexsort((rng.random(len(which)), which))
+        following[far] = to[order][np.searchsorted(which, np.arange(len(far)))]
+        columns.append(following)
+        walker = np.where(moving, following, walker)
+    return np.stack(columns, axis=1).astype(np.int32)
 
 
 def _one_from_port_to_port(
