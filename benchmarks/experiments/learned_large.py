@@ -40,9 +40,7 @@ def measure(spec: str) -> dict[str, Any]:
     weights = read_weights()
     small = Instance(gw.topology.from_spec("bcube:n=2,k=1"), "all_gather", "grown")
     play(CompiledInstance.of(small), weights, seed=(0, 0), temperature=0.0)  # compiles
-    instance = Instance(
-        topology, "all_gather", "grown", routes=ROUTES, spread=_spread(topology)
-    )
+    instance = Instance(topology, "all_gather", "grown", routes=ROUTES, spread=_spread(topology))
     row: dict[str, Any] = {
         "network": spec,
         "servers": topology.num_servers,

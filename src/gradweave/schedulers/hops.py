@@ -202,9 +202,7 @@ def _random_routes(
     return np.stack(columns, axis=1).astype(np.int32)
 
 
-def _one_from_port_to_port(
-    table: NDArray[np.int32], rng: np.random.Generator
-) -> NDArray[np.int32]:
+def _one_from_port_to_port(table: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.int32]:
     """One of the routes, at random, that leave one server and enter another by the same ports."""
     table = rng.permutation(table)
     last = (table >= 0).sum(axis=1) - 1

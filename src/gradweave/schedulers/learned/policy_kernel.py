@@ -606,7 +606,12 @@ def _begin_round(
         np.zeros(links, np.bool_),
     )
     _count_ready(hops, workloads, state)
-    links_of, first_link, contenders, fits = hops.links, hops.first_link, state.contenders, state.fits
+    links_of, first_link, contenders, fits = (
+        hops.links,
+        hops.first_link,
+        state.contenders,
+        state.fits,
+    )
     for hop in range(number):
         if fits[hop]:
             for i in range(first_link[hop], first_link[hop + 1]):
