@@ -287,7 +287,8 @@ class OngoingEpisode:
         self.stage, self.stage_start = stage, self.round
         self.under_way = (problem.stage == stage) | (not problem.barrier)
         carries = problem.carries
-        self.there = np.ascontiguousarray(carries[:, stage]) if problem.barrier else carries.any(1)
+        own = carries[:, stage] if problem.barrier else np.logical_or.reduce(carries, axis=1)
+        self.there = np.ascontiguousarray(own)
         self.listening = _Listening.of(problem, self.there)
         enter_stage(
             *(problem.hops, self.there, self.under_way, self.pending),

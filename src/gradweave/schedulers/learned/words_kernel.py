@@ -17,7 +17,7 @@ _EIGHTS, _SUM = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
 
 
 @kernel(inlined=True)
-def count(word: Any) -> int:
+def count(word: Any) -> Any:
     """How many bits of a word are set."""
     word = word - ((word >> _ONE) & _PAIRS)
     word = (word & _FOURS) + ((word >> _TWO) & _FOURS)
@@ -26,7 +26,7 @@ def count(word: Any) -> int:
 
 
 @kernel(inlined=True)
-def lowest(word: Any) -> int:
+def lowest(word: Any) -> Any:
     """The place of the lowest bit that is set, of a word that is not 0."""
     return count(~word & (word - _ONE))
 
