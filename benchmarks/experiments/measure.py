@@ -17,12 +17,14 @@ import argparse
 import dataclasses
 import itertools
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +202,9 @@ def row(truth: gw.Topology, lab: bool) -> dict[str, Any]:
     dear = dataclasses.replace(
         truth, overhead_s=np.full(len(truth.source), float(found.overhead_s[0]))
     )
-    by_truth, by_found = chosen(dear), on(dear, chosen(found))
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        by_truth, by_found = pool.map(chosen, (dear, found))
+    by_found = on(dear, by_found)
     seconds = [gw.simulate.seconds(schedule, SIZE, "events") for schedule in (by_truth, by_found)]
     links = link_errors(truth, found)
     result = {
@@ -208,6 +212,7 @@ def row(truth: gw.Topology, lab: bool) -> dict[str, Any]:
         "load": load,
         "command_s": took,
         "measured_s": how["seconds"],
+        "steps": how["steps"],
         "groups": len(groups(truth)),
         "groups_found": len(groups(truth) & groups(found)),
         "links": len(truth.source),
