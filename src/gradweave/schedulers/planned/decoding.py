@@ -181,7 +181,8 @@ def play(grove: Grove, order: NDArray[np.float32], cuts: int) -> Decoded:
     size = np.full(len(part), grove.wiring.costs[3] / len(part))
     features = features_of(grove.trees, grove.wires, part, size)
     place = (features @ order.astype(np.float32)).reshape(-1)
-    return Decoded(grove, cuts, *dispatch(grove.trees, grove.wires, part, size, place))
+    first = np.argsort(place, kind="stable")
+    return Decoded(grove, cuts, *dispatch(grove.trees, grove.wires, part, size, first))
 
 
 def _roots(shares: NDArray[np.float64], count: int) -> NDArray[np.int64]:

@@ -1,6 +1,7 @@
 """Transfers in event time: each link takes, of what is ready and fits, what has the first place.
 
-As `unequal.playing_kernel`, with places that are fixed beforehand: what waits for a link is a heap.
+As `unequal.playing_kernel`, with an order that is fixed beforehand: what waits for a link is a set of
+bits, one for each transfer over it, in that order.
 """
 
 from typing import Any, NamedTuple
@@ -17,7 +18,13 @@ from gradweave.topology.topology import Floats, Integers
 ROUNDING = 1e-9
 MOST_LOOKED = 8
 """Transfers that a link with little room is tried for before it is left until it has more."""
-FREED, ARRIVED = 0, 1
+FREED, ARRIVED, BOTH = 0, 1, 2
+"""Kinds of events: a transfer's links get free, it arrives, or both at once."""
+DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+"""Multiplied by a power of two, its six highest bits are another number for each."""
+LOWEST_BIT = np.zeros(64, np.int64)
+"""By that number, which power it was."""
+LOWEST_BIT[[(int(DE_BRUIJN) << bit) % 2**64 >> 58 for bit in range(64)]] = np.arange(64)
 FEATURES = ("order", "tail", "head", "load", "second stage", "leaf")
 """What is known of a transfer: its piece's place in the order; the longest path from it to the
 piece's end, itself included; the longest one from the piece's beginning; what its route's busiest
@@ -25,29 +32,54 @@ link carries in all; whether it is of the second stage; whether none waits for i
 are seconds over those of the busiest link of all."""
 
 
+class _Events(NamedTuple):
+    """What is to come, as a heap."""
+
+    when: NDArray[np.float64]
+    """[2·P·M] seconds."""
+    what: NDArray[np.int64]
+    """[2·P·M] transfer of each event, times three, plus its kind."""
+
+
 class _State(NamedTuple):
-    """What has begun, and what waits for which link."""
+    """What has begun, and what waits for which link. Transfers are numbered in their order; a use
+    is a link of a transfer's route, those of a transfer one after the other."""
 
     waits: NDArray[np.int64]
     """[P·M] transfers that each transfer still waits for."""
+    place: NDArray[np.int64]
+    """[P·M] number of each transfer, piece by piece."""
+    first: NDArray[np.int64]
+    """[P·M+1] the first use of each transfer."""
+    rate: NDArray[np.float64]
+    """[P·M] bytes per second of each transfer."""
+    hold_s: NDArray[np.float64]
+    """[P·M] seconds for which it takes its links."""
+    latency_s: NDArray[np.float64]
+    """[P·M] seconds from then until it has arrived."""
+    link: NDArray[np.int64]
+    """[U] link of each use."""
+    bit: NDArray[np.int64]
+    """[U] the bit that says whether its transfer waits there."""
+    user: NDArray[np.int64]
+    """[64·W] transfer of each bit."""
+    words: NDArray[np.uint64]
+    """[W] bits, link by link."""
+    first_word: NDArray[np.int64]
+    """[L+1] where each link's bits start."""
+    low: NDArray[np.int64]
+    """[L] a word before which none of the link's has a bit set."""
+    top: NDArray[np.int64]
+    """[L] the first of the transfers that wait for the link; as many as there are, where none."""
     left: NDArray[np.float64]
     """[L] bandwidth that no transfer has taken."""
     slowest: NDArray[np.float64]
     """[L] least rate of a transfer over the link."""
-    top: NDArray[np.int64]
-    """[L] of the transfers that wait for the link the one of the first place, or −1."""
-    child: NDArray[np.int64]
-    """[P·M] a pairing heap for each link: the first child of each transfer, or −1."""
-    sibling: NDArray[np.int64]
-    """[P·M] and the next child of its parent."""
     to_look: NDArray[np.int64]
     """[L+1] links to look at, and at the end how many they are."""
     looked: NDArray[np.bool_]
     """[L] whether the link is among those."""
-    when: NDArray[np.float64]
-    """[2·P·M] times of events, as a heap."""
-    what: NDArray[np.int64]
-    """[2·P·M] transfer of each event, times two, plus its kind."""
+    events: _Events
     pending: NDArray[np.int64]
     """[1] events in the heap."""
 
@@ -105,7 +137,7 @@ def _heads(trees: Trees, wires: Wires) -> tuple[NDArray[np.float64], NDArray[np.
 
 @kernel
 def dispatch(
-    trees: Trees, wires: Wires, part: Integers, size: Floats, place: NDArray[np.float32]
+    trees: Trees, wires: Wires, part: Integers, size: Floats, order: Integers
 ) -> tuple[NDArray[np.float64], float]:
     """Start of each transfer, and when the last one arrives.
 
@@ -117,70 +149,91 @@ def dispatch(
         wires: of the network.
         part: [P] part that each piece belongs to.
         size: [P] bytes of each piece.
-        place: [P·M] of each transfer, the least first.
+        order: [P·M] the transfers, by their places.
 
     Returns:
         [P·M] start of each transfer, piece by piece, and the seconds in all.
     """
     each = trees.hop.shape[1]
-    start, now, last = np.full(len(place), np.inf), 0.0, 0.0
-    state = _begun(trees, wires, part)
-    for t in range(len(place)):
-        if not state.waits[t]:
-            _make_ready(trees, wires, state, part, place, t)
+    start, now, last = np.full(len(order), np.inf), 0.0, 0.0
+    state = _begun(trees, wires, part, size, order)
+    for r in range(len(order)):
+        if not state.waits[r]:
+            _wait(state, state.first[r], r)
     while True:
-        _start_all(trees, wires, state, part, size, place, now, start)
+        _start_all(state, order, now, start)
         if not state.pending[0]:
             return start, last
-        now = state.when[0]
-        while state.pending[0] and state.when[0] <= now * (1 + ROUNDING):
-            event = state.what[0]
-            state.pending[0] = pop_event(state, state.pending[0])
-            t = event // 2
-            p, m = t // each, t % each
-            hop = trees.hop[part[p], m]
-            if event % 2 == FREED:
-                for link in wires.links[wires.first[hop] : wires.first[hop + 1]]:
-                    state.left[link] += wires.rate[hop]
+        now = state.events.when[0]
+        while state.pending[0] and state.events.when[0] <= now * (1 + ROUNDING):
+            r, kind = state.events.what[0] // 3, state.events.what[0] % 3
+            state.pending[0] = pop_event(state.events, state.pending[0])
+            if kind != ARRIVED:
+                for link in state.link[state.first[r] : state.first[r + 1]]:
+                    state.left[link] += state.rate[r]
                     _look_at(state, link)
+            if kind == FREED:
                 continue
             last = now
+            p, m = order[r] // each, order[r] % each
             first = trees.first_following[part[p]]
             for then in trees.following[first[m] : first[m + 1]]:
-                follower = p * each + then
+                follower = state.place[p * each + then]
                 state.waits[follower] -= 1
                 if not state.waits[follower]:
-                    _make_ready(trees, wires, state, part, place, follower)
+                    _wait(state, state.first[follower], follower)
 
 
 @kernel(inner=True)
-def _begun(trees: Trees, wires: Wires, part: Integers) -> Any:
+def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats, order: Integers) -> Any:
     """Nothing has begun."""
-    links, each = len(wires.bandwidth), trees.hop.shape[1]
-    slowest = np.full(links, np.inf)
-    for hop in range(len(wires.rate)):
-        for link in wires.links[wires.first[hop] : wires.first[hop + 1]]:
-            slowest[link] = min(slowest[link], wires.rate[hop])
-    count = len(part) * each
-    waits = np.empty(count, np.int64)
-    for p in range(len(part)):
-        waits[p * each : (p + 1) * each] = trees.waits[part[p]]
+    links, each, count = len(wires.bandwidth), trees.hop.shape[1], len(order)
+    place, waits, hops = np.empty(count, np.int64), np.empty(count, np.int64), np.empty_like(order)
+    first, hold_s = np.zeros(count + 1, np.int64), np.empty(count)
+    for r in range(count):
+        p, m = order[r] // each, order[r] % each
+        place[order[r]], waits[r], hops[r] = r, trees.waits[part[p], m], trees.hop[part[p], m]
+        hold_s[r] = wires.overhead[hops[r]] + size[p] / wires.rate[hops[r]]
+        first[r + 1] = first[r] + wires.first[hops[r] + 1] - wires.first[hops[r]]
+    link, bit = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64)
+    slowest, uses, use = np.full(links, np.inf), np.zeros(links, np.int64), 0
+    for r in range(count):
+        for over in wires.links[wires.first[hops[r]] : wires.first[hops[r] + 1]]:
+            slowest[over] = min(slowest[over], wires.rate[hops[r]])
+            link[use], bit[use] = over, uses[over]
+            uses[over] += 1
+            use += 1
+    first_word = np.zeros(links + 1, np.int64)
+    first_word[1:] = np.cumsum((uses + 63) // 64)
+    user = np.empty(64 * first_word[-1], np.int64)
+    for r in range(count):
+        for i in range(first[r], first[r + 1]):
+            bit[i] += 64 * first_word[link[i]]
+            user[bit[i]] = r
     return _State(
         waits,
+        place,
+        first,
+        wires.rate[hops],
+        hold_s,
+        wires.latency[hops],
+        link,
+        bit,
+        user,
+        np.zeros(first_word[-1], np.uint64),
+        first_word,
+        first_word[1:].copy(),
+        np.full(links, count),
         wires.bandwidth.copy(),
         slowest,
-        np.full(links, -1),
-        np.full(count, -1),
-        np.full(count, -1),
         np.zeros(links + 1, np.int64),
         np.zeros(links, np.bool_),
-        np.empty(2 * count),
-        np.empty(2 * count, np.int64),
+        _Events(np.empty(2 * count), np.empty(2 * count, np.int64)),
         np.zeros(1, np.int64),
     )
 
 
-@kernel(inner=True)
+@kernel(inlined=True)
 def _look_at(state: Any, link: int) -> None:
     if not state.looked[link]:
         state.looked[link] = True
@@ -188,74 +241,47 @@ def _look_at(state: Any, link: int) -> None:
         state.to_look[-1] += 1
 
 
-@kernel(inner=True)
-def _make_ready(
-    trees: Trees, wires: Wires, state: Any, part: Integers, place: NDArray[np.float32], t: int
-) -> None:
-    """Lets a transfer wait for its first link, which is to be looked at."""
-    each = trees.hop.shape[1]
-    link = wires.links[wires.first[trees.hop[part[t // each], t % each]]]
-    state.top[link] = _meld(state, place, state.top[link], t)
+@kernel(inlined=True)
+def _wait(state: Any, use: int, r: int) -> None:
+    """Lets a transfer wait for the link of a use, which is to be looked at."""
+    link, word = state.link[use], state.bit[use] >> 6
+    state.words[word] |= np.uint64(1) << np.uint64(state.bit[use] & 63)
+    state.low[link] = min(state.low[link], word)
+    state.top[link] = min(state.top[link], r)
     _look_at(state, link)
 
 
-@kernel(inner=True)
-def _meld(state: Any, place: NDArray[np.float32], one: int, other: int) -> int:
-    """The top of two heaps made one."""
-    if one < 0:
-        return other
-    if other < 0:
-        return one
-    if place[other] < place[one]:
-        one, other = other, one
-    state.sibling[other] = state.child[one]
-    state.child[one] = other
-    return one
+@kernel(inlined=True)
+def _take(state: Any, bit: int) -> None:
+    state.words[bit >> 6] &= ~(np.uint64(1) << np.uint64(bit & 63))
 
 
-@kernel(inner=True)
-def _take_top(state: Any, place: NDArray[np.float32], link: int) -> int:
-    """Takes the transfer of the first place out of a link's heap."""
-    top = state.top[link]
-    rest, pairs = state.child[top], -1
-    while rest >= 0:
-        one, other = rest, state.sibling[rest]
-        rest = -1 if other < 0 else state.sibling[other]
-        state.sibling[one] = -1
-        if other >= 0:
-            state.sibling[other] = -1
-        pair = _meld(state, place, one, other)
-        state.sibling[pair] = pairs
-        pairs = pair
-    merged = -1
-    while pairs >= 0:
-        following = state.sibling[pairs]
-        state.sibling[pairs] = -1
-        merged = _meld(state, place, merged, pairs)
-        pairs = following
-    state.child[top], state.top[link] = -1, merged
-    return top
+@kernel(inlined=True)
+def _next(words: NDArray[np.uint64], bit: int, end: int) -> int:
+    """The first bit set from one on, or `end`."""
+    if bit >= end:
+        return end
+    word = bit >> 6
+    bits = words[word] >> np.uint64(bit & 63) << np.uint64(bit & 63)
+    while not bits:
+        word += 1
+        if word << 6 >= end:
+            return end
+        bits = words[word]
+    lowest = bits & (~bits + np.uint64(1))
+    return (word << 6) + LOWEST_BIT[np.int64(lowest * DE_BRUIJN >> np.uint64(58))]
 
 
-@kernel(inner=True)
-def _start_all(
-    trees: Trees,
-    wires: Wires,
-    state: Any,
-    part: Integers,
-    size: Floats,
-    place: NDArray[np.float32],
-    now: float,
-    start: Floats,
-) -> None:
-    """Starts what the links to look at have room for, the first place first."""
-    each = trees.hop.shape[1]
+@kernel(inlined=True)
+def _start_all(state: Any, order: Integers, now: float, start: Floats) -> None:
+    """Starts what the links to look at have room for, the first in order first."""
+    none = len(order)
     while True:
         best, i = -1, 0
         while i < state.to_look[-1]:
             link = state.to_look[i]
-            if state.top[link] >= 0 and state.left[link] >= state.slowest[link] * (1 - ROUNDING):
-                if best < 0 or place[state.top[link]] < place[state.top[best]]:
+            if state.top[link] < none and state.left[link] >= state.slowest[link] * (1 - ROUNDING):
+                if best < 0 or state.top[link] < state.top[best]:
                     best = link
                 i += 1
             else:  # it has nothing, or no room
@@ -264,8 +290,8 @@ def _start_all(
                 state.to_look[i] = state.to_look[state.to_look[-1]]
         if best < 0:
             return
-        t = _first_that_fits(trees, wires, state, part, place, best)
-        if t < 0:
+        r = _first_that_fits(state, best, none)
+        if r < 0:
             state.looked[best] = False
             for j in range(state.to_look[-1]):
                 if state.to_look[j] == best:
@@ -273,56 +299,47 @@ def _start_all(
                     state.to_look[j] = state.to_look[state.to_look[-1]]
                     break
             continue
-        p, hop = t // each, trees.hop[part[t // each], t % each]
-        for link in wires.links[wires.first[hop] : wires.first[hop + 1]]:
-            state.left[link] -= wires.rate[hop]
-        start[t] = now
-        free = now + wires.overhead[hop] + size[p] / wires.rate[hop]
-        arrival = free + wires.latency[hop]
-        state.pending[0] = push_event(state, state.pending[0], free, 2 * t + FREED)
-        state.pending[0] = push_event(state, state.pending[0], arrival, 2 * t + ARRIVED)
+        for link in state.link[state.first[r] : state.first[r + 1]]:
+            state.left[link] -= state.rate[r]
+        start[order[r]] = now
+        free = now + state.hold_s[r]
+        if state.latency_s[r]:
+            state.pending[0] = push_event(state.events, state.pending[0], free, 3 * r + FREED)
+        arrival, kind = free + state.latency_s[r], ARRIVED if state.latency_s[r] else BOTH
+        state.pending[0] = push_event(state.events, state.pending[0], arrival, 3 * r + kind)
 
 
-@kernel(inner=True)
-def _first_that_fits(
-    trees: Trees,
-    wires: Wires,
-    state: Any,
-    part: Integers,
-    place: NDArray[np.float32],
-    link: int,
-) -> int:
+@kernel(inlined=True)
+def _first_that_fits(state: Any, link: int, none: int) -> int:
     """Takes the first of those that wait for a link and can start, or −1.
 
     What another link holds back then waits for that one.
     """
-    each, too_fast = trees.hop.shape[1], -1
-    found, looked = -1, 0
-    while state.top[link] >= 0 and found < 0 and looked < MOST_LOOKED:
-        t = _take_top(state, place, link)
-        hop = trees.hop[part[t // each], t % each]
-        held = _held_by(wires, state, hop, link)
+    found, looked, end = -1, 0, 64 * state.first_word[link + 1]
+    bit = _next(state.words, 64 * state.low[link], end)
+    while bit < end and found < 0 and looked < MOST_LOOKED:
+        r = state.user[bit]
+        held = _held_by(state, r, link)
         if held < 0:
-            found = t
-        elif held == link:
-            state.sibling[t] = too_fast
-            too_fast = t
+            found = r
+            _take(state, bit)
+        elif state.link[held] == link:
             looked += 1
         else:
-            state.top[held] = _meld(state, place, state.top[held], t)
-    while too_fast >= 0:
-        following = state.sibling[too_fast]
-        state.sibling[too_fast] = -1
-        state.top[link] = _meld(state, place, state.top[link], too_fast)
-        too_fast = following
+            _take(state, bit)
+            _wait(state, held, r)
+        bit = _next(state.words, bit + 1, end)
+    bit = _next(state.words, 64 * state.low[link], end)
+    state.low[link], state.top[link] = bit >> 6, state.user[bit] if bit < end else none
     return found
 
 
-@kernel(inner=True)
-def _held_by(wires: Wires, state: Any, hop: int, link: int) -> int:
-    """A link that has not the hop's rate left, `link` before others, or −1."""
+@kernel(inlined=True)
+def _held_by(state: Any, r: int, link: int) -> int:
+    """A use whose link has not the transfer's rate left, `link` before others, or −1."""
     held = -1
-    for used in wires.links[wires.first[hop] : wires.first[hop + 1]]:
-        if wires.rate[hop] > state.left[used] * (1 + ROUNDING) and held != link:
-            held = used
+    for use in range(state.first[r], state.first[r + 1]):
+        if state.rate[r] > state.left[state.link[use]] * (1 + ROUNDING):
+            if held < 0 or state.link[held] != link:
+                held = use
     return held
