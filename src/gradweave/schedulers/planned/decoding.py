@@ -36,7 +36,8 @@ class Proposal(NamedTuple):
     sharpness: float = 10.0
     stranded: float = 1.0
     flatter: float = 1e-3
-    """These three as in `growing_kernel.Plan`."""
+    near: float = 0.0
+    """These four as in `growing_kernel.Plan`."""
 
 
 def even(topology: Topology) -> Proposal:
@@ -161,6 +162,8 @@ def grow_trees(wiring: Wiring, proposal: Proposal, count: int, passes: int) -> G
         float(proposal.sharpness),
         float(proposal.stranded),
         float(proposal.flatter),
+        _delay(wiring, count),
+        float(proposal.near),
         passes,
     )
     grown = grow(wiring.links, plan, wiring.rates, wiring.stages)
@@ -183,6 +186,12 @@ def play(grove: Grove, order: NDArray[np.float32], cuts: int) -> Decoded:
     place = (features @ order.astype(np.float32)).reshape(-1)
     first = np.argsort(place, kind="stable")
     return Decoded(grove, cuts, *dispatch(grove.trees, grove.wires, part, size, first))
+
+
+def _delay(wiring: Wiring, pieces: int) -> NDArray[np.float64]:
+    """[L] as `growing_kernel.Plan`."""
+    bandwidth, latency, overhead, size = wiring.costs
+    return 1 / wiring.links.bandwidth + (latency + overhead) * bandwidth.max() * pieces / size
 
 
 def _roots(shares: NDArray[np.float64], count: int) -> NDArray[np.int64]:

@@ -52,6 +52,12 @@ class Plan(NamedTuple):
     flatter: float
     """How much more an arc may cost that hangs a server nearer to the root, relative to the mean
     of the tree's arcs."""
+    delay: NDArray[np.float64]
+    """[L] what a piece takes over each link from its first byte to its arrival, relative to what it
+    takes at the largest bandwidth."""
+    near: float
+    """Weight of what it takes from the root to each server; at 0 trees are the cheapest whatever
+    their depth."""
     passes: int
     """How often each tree is grown, at least once: the later times beside all others."""
 
@@ -75,6 +81,8 @@ class _Ways(NamedTuple):
     """[N, N] from each to each; infinite where there is none."""
     rate: NDArray[np.int64]
     """[N, N] number of the rate at which it is cheapest."""
+    delay: NDArray[np.float64]
+    """[N, N] what a piece takes over it, weighted; 0 where trees may have any depth."""
     last: NDArray[np.int64]
     """[R, N, V] the last link of the way from each server to each node, at each rate."""
     reached: NDArray[np.float64]
@@ -164,9 +172,14 @@ def grow(links: Links, plan: Plan, rates: Rates, stages: Integers) -> Grown:
                 _carry(links, rates, route[p], -1.0 / parts, load)
             _set_prices(links, plan, load, price)
             _find_ways(links, price, weighted, ways)
+            if plan.near:
+                _find_delays(links, plan, ways)
             for i in range(len(stages)):
                 cost = ways.cost if stages[i] == FROM else np.ascontiguousarray(ways.cost.T)
                 grow_cheapest_tree(cost, plan.flatter, plan.root[p], parent[p, i])
+                if plan.near:
+                    delay = ways.delay if stages[i] == FROM else np.ascontiguousarray(ways.delay.T)
+                    _hang_nearer(cost, delay, plan.root[p], parent[p, i])
                 _set_routes(links, ways, stages[i], parent[p, i], route[p, i])
             _carry(links, rates, route[p], 1.0 / parts, load)
     return Grown(parent, route, load)
@@ -178,6 +191,7 @@ def _no_ways(links: Links, rates: int) -> _Ways:
     return _Ways(
         np.empty((servers, servers)),
         np.zeros((servers, servers), np.int64),
+        np.zeros((servers, servers)),
         np.empty((rates, servers, nodes), np.int64),
         np.empty(nodes),
         np.empty(nodes, np.int64),
@@ -186,11 +200,60 @@ def _no_ways(links: Links, rates: int) -> _Ways:
 
 @kernel(inner=True)
 def _set_prices(links: Links, plan: Plan, load: Floats, price: Floats) -> None:
-    """Of a byte over each link."""
-    fullest = max(load.max(), 1e-12)
+    """Of a byte over each link; where depth counts, beside its part of a piece's delay."""
+    fullest, whole = max(load.max(), 1e-12), 0.0
     for link in range(len(load)):
-        exponent = plan.sharpness * (load[link] / fullest - 1.0) + plan.bias[link]
-        price[link] = np.exp(exponent) / links.bandwidth[link]
+        weight = np.exp(plan.sharpness * (load[link] / fullest - 1.0) + plan.bias[link])
+        price[link] = weight / links.bandwidth[link]
+        whole += weight
+    if plan.near:
+        for link in range(len(load)):
+            price[link] = price[link] / whole + plan.near * plan.delay[link]
+
+
+@kernel(inner=True)
+def _find_delays(links: Links, plan: Plan, ways: _Ways) -> None:
+    """What a piece takes over the cheapest ways."""
+    for source in links.servers:
+        for target in links.servers:
+            s, to = links.rank[source], links.rank[target]
+            node, ways.delay[s, to] = target, 0.0
+            if not np.isfinite(ways.cost[s, to]):
+                ways.delay[s, to] = np.inf
+                continue
+            while node != source:
+                link = ways.last[ways.rate[s, to], s, node]
+                ways.delay[s, to] += plan.near * plan.delay[link]
+                node = links.source[link]
+
+
+@kernel(inner=True)
+def _hang_nearer(cost: Floats, delay: Floats, root: int, parent: Integers) -> None:
+    """Hangs servers of a tree where their arc and the delay of its source are less together."""
+    servers = len(parent)
+    late = np.zeros(servers)
+    for _ in range(servers):
+        for v in range(servers):
+            late[v], u = 0.0, v
+            while u != root:
+                late[v] += delay[parent[u], u]
+                u = parent[u]
+        changed = False
+        for v in range(servers):
+            if v == root:
+                continue
+            up = parent[v]
+            least = (late[up] + cost[up, v]) * (1 - ROUNDING)
+            for u in range(servers):
+                # Nothing gets later, so that what is not later than v is not below it.
+                sooner = late[u] + delay[u, v] <= late[v]
+                if sooner and late[u] + cost[u, v] < least:
+                    least, up = late[u] + cost[u, v], u
+            if up != parent[v]:
+                parent[v], changed = up, True
+                late[v] = late[up] + delay[up, v]
+        if not changed:
+            return
 
 
 @kernel(inner=True)

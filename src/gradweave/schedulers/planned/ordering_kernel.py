@@ -75,6 +75,8 @@ class _State(NamedTuple):
     """[L] bandwidth that no transfer has taken."""
     slowest: NDArray[np.float64]
     """[L] least rate of a transfer over the link."""
+    load_s: NDArray[np.float64]
+    """[L] seconds for which the link carries in all."""
     to_look: NDArray[np.int64]
     """[L+1] links to look at, and at the end how many they are."""
     looked: NDArray[np.bool_]
@@ -197,9 +199,11 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats, order: Inte
         first[r + 1] = first[r] + wires.first[hops[r] + 1] - wires.first[hops[r]]
     link, bit = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64)
     slowest, uses, use = np.full(links, np.inf), np.zeros(links, np.int64), 0
+    load_s = np.zeros(links)
     for r in range(count):
         for over in wires.links[wires.first[hops[r]] : wires.first[hops[r] + 1]]:
             slowest[over] = min(slowest[over], wires.rate[hops[r]])
+            load_s[over] += wires.rate[hops[r]] * hold_s[r] / wires.bandwidth[over]
             link[use], bit[use] = over, uses[over]
             uses[over] += 1
             use += 1
@@ -226,6 +230,7 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats, order: Inte
         np.full(links, count),
         wires.bandwidth.copy(),
         slowest,
+        load_s,
         np.zeros(links + 1, np.int64),
         np.zeros(links, np.bool_),
         _Events(np.empty(2 * count), np.empty(2 * count, np.int64)),
@@ -336,10 +341,17 @@ def _first_that_fits(state: Any, link: int, none: int) -> int:
 
 @kernel(inlined=True)
 def _held_by(state: Any, r: int, link: int) -> int:
-    """A use whose link has not the transfer's rate left, `link` before others, or −1."""
+    """A use whose link has not the transfer's rate left, or −1.
+
+    `link` before others, then the busiest: it gets free seldom, and is then looked at in vain less
+    often.
+    """
     held = -1
     for use in range(state.first[r], state.first[r + 1]):
         if state.rate[r] > state.left[state.link[use]] * (1 + ROUNDING):
-            if held < 0 or state.link[held] != link:
+            if held < 0 or (
+                state.link[held] != link
+                and (state.link[use] == link or state.load_s[state.link[use]] > state.load_s[state.link[held]])
+            ):
                 held = use
     return held
