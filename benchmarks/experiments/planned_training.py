@@ -3,7 +3,7 @@
     taskset -c 0 python benchmarks/experiments/planned_training.py learned_plan
 
 Networks of benchmarks/unequal_networks.py from other seeds than any comparison's: racks, slowed
-links, random graphs and boxes, with gradients of 256 MB and 4 GB. Two kinds, wide areas and two
+links, random graphs and boxes, with gradients of 16 MB, 256 MB and 4 GB. Two kinds, wide areas and two
 halves, are held out. The weights are then copied to src/gradweave/schedulers/planned/weights.
 """
 
@@ -24,7 +24,7 @@ from gradweave.training.log import read_log
 
 MAKERS = (racks, slowed, random_graph, boxes)
 SEEDS = range(40)
-SIZES = (256e6, 4e9)
+SIZES = (256e6, 4e9, 16e6)
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=PlanConfig.updates)
     asked = parser.parse_args()
     wirings = [
-        Wiring(make(np.random.default_rng([2031, seed])), "all_reduce", SIZES[seed % 2])
+        Wiring(make(np.random.default_rng([2031, seed])), "all_reduce", SIZES[seed % 3])
         for seed in SEEDS
         for make in MAKERS
     ]

@@ -46,7 +46,7 @@ CHECKPOINT_FORMAT = "gradweave-plan-training"
 class PlanConfig:
     """How the plan is trained."""
 
-    updates: int = 125
+    updates: int = 500
     networks: int = 4
     """In an update."""
     pairs: int = 8

@@ -116,6 +116,38 @@ def _follow(
     return count
 
 
+@kernel
+def turned_round(trees: Trees) -> Trees:
+    """The same transfers where each waits for those that waited for it: as if time ran backwards.
+
+    Args:
+        trees: whose paths' lengths are kept as they are.
+    """
+    parts, each = trees.hop.shape
+    waits, following = np.empty((parts, each), np.int64), np.empty_like(trees.following)
+    first_following, count = np.empty((parts, each + 1), np.int64), 0
+    for p in range(parts):
+        first, before = trees.first_following[p], first_following[p]
+        before[0] = count
+        before[1:] = count + np.cumsum(trees.waits[p])
+        count = before[each]
+        place = before.copy()
+        for m in range(each):
+            waits[p, m] = first[m + 1] - first[m]
+            for then in trees.following[first[m] : first[m + 1]]:
+                following[place[then]] = m
+                place[then] += 1
+    return Trees(
+        trees.hop,
+        waits,
+        following,
+        first_following,
+        trees.ready,
+        trees.tail_s,
+        trees.tail_s_per_byte,
+    )
+
+
 @kernel(inner=True)
 def _tails(
     wires: Wires,

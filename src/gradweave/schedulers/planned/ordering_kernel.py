@@ -83,7 +83,7 @@ class _State(NamedTuple):
     """[L] whether the link is among those."""
     events: _Events
     pending: NDArray[np.int64]
-    """[1] events in the heap."""
+    """[2] events in the heap, and how often a transfer was tried."""
 
 
 @kernel
@@ -140,7 +140,7 @@ def _heads(trees: Trees, wires: Wires) -> tuple[NDArray[np.float64], NDArray[np.
 @kernel
 def dispatch(
     trees: Trees, wires: Wires, part: Integers, size: Floats, order: Integers
-) -> tuple[NDArray[np.float64], float]:
+) -> tuple[NDArray[np.float64], float, int]:
     """Start of each transfer, and when the last one arrives.
 
     A transfer waits for one link of its route that has not its rate left; it is looked at when that
@@ -154,7 +154,8 @@ def dispatch(
         order: [P·M] the transfers, by their places.
 
     Returns:
-        [P·M] start of each transfer, piece by piece, and the seconds in all.
+        [P·M] start of each transfer, piece by piece, the seconds in all, and how often a transfer
+        was tried.
     """
     each = trees.hop.shape[1]
     start, now, last = np.full(len(order), np.inf), 0.0, 0.0
@@ -165,7 +166,7 @@ def dispatch(
     while True:
         _start_all(state, order, now, start)
         if not state.pending[0]:
-            return start, last
+            return start, last, state.pending[1]
         now = state.events.when[0]
         while state.pending[0] and state.events.when[0] <= now * (1 + ROUNDING):
             r, kind = state.events.what[0] // 3, state.events.what[0] % 3
@@ -234,7 +235,7 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats, order: Inte
         np.zeros(links + 1, np.int64),
         np.zeros(links, np.bool_),
         _Events(np.empty(2 * count), np.empty(2 * count, np.int64)),
-        np.zeros(1, np.int64),
+        np.zeros(2, np.int64),
     )
 
 
@@ -323,6 +324,7 @@ def _first_that_fits(state: Any, link: int, none: int) -> int:
     found, looked, end = -1, 0, 64 * state.first_word[link + 1]
     bit = _next(state.words, 64 * state.low[link], end)
     while bit < end and found < 0 and looked < MOST_LOOKED:
+        state.pending[1] += 1
         r = state.user[bit]
         held = _held_by(state, r, link)
         if held < 0:

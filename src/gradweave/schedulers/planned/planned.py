@@ -18,8 +18,12 @@ PIECES = 192
 """That the gradient is cut into, where there is time for so many."""
 FEW, TREES = 16, 96
 """With more servers than a few, as many trees at most, since each then takes longer to grow."""
-MAX_TRANSFERS = 12_000
-"""Of one attempt: about 20 ms."""
+MAX_TRANSFERS = 9_000
+"""That are played at a time: about 10 ms."""
+MAX_SOUGHT = 6_000
+"""Servers times links times rates up to which trees are as many as pieces: each takes so much."""
+SWINGS = 1
+"""How often the order is mended."""
 
 Plan = Literal["learned", "even"]
 
@@ -88,8 +92,10 @@ def decode(wiring: Wiring, proposal: Proposal) -> Decoded:
         wiring: the network and the gradient.
         proposal: the plan.
     """
-    each = len(wiring.stages) * (wiring.topology.num_servers - 1)
+    servers = wiring.topology.num_servers
+    each = len(wiring.stages) * (servers - 1)
     pieces = max(1, min(PIECES, MAX_TRANSFERS // each))
-    trees = pieces if wiring.topology.num_servers <= FEW else min(TREES, pieces)
+    sought = servers * len(wiring.links.bandwidth) * len(wiring.rates.rate)
+    trees = pieces if servers <= FEW and sought <= MAX_SOUGHT else min(TREES, pieces)
     grove = grow_trees(wiring, proposal, trees, PASSES)
-    return play(grove, proposal.order, max(1, pieces // len(grove.root)))
+    return play(grove, proposal.order, max(1, pieces // len(grove.root)), SWINGS)

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from gradweave.errors import FileError
 from gradweave.schedulers.planned.decoding import Proposal, Wiring, even
+from gradweave.topology.topology import Topology
 
-FORMAT, VERSION = "gradweave-plan", "1"
+FORMAT, VERSION = "gradweave-plan", "2"
 WIDTH, LAYERS = 16, 2
-LINK_FEATURES, NODE_FEATURES, WHOLE_FEATURES = 6, 4, 4
+LINK_FEATURES, NODE_FEATURES, WHOLE_FEATURES = 6, 5, 5
 WHOLE = (
     "order",
     "tail",
@@ -28,11 +29,14 @@ WHOLE = (
     "sharpness",
     "stranded",
     "flatter",
+    "near",
 )
 """What is decided for the whole network: the lower agent's weights, as `ordering_kernel.FEATURES`,
 then how trees grow."""
 FLATTER = 0.02
 """At the decision 0; `growing_kernel.Plan` says of what."""
+FARTHEST = 10.0
+"""By which seconds to the farthest server are multiplied, relative to those of the gradient."""
 REACH = 2.0
 """Largest decision, either way."""
 
@@ -48,10 +52,12 @@ class Graph(NamedTuple):
     its source and of those that enter its target; its latency over the time that the gradient
     takes; whether its source and its target are servers."""
     node: Any
-    """[V, 4] whether it is a server; logarithms of the bandwidth that leaves it over the mean, and
-    of its links; 1."""
+    """[V, 5] whether it is a server; logarithms of the bandwidth that leaves it over the mean, and
+    of its links; that of its latency to the farthest server, over the time that the gradient takes;
+    1."""
     whole: Any
-    """[4] logarithms of the servers, and of the spread of bandwidths; the share of switches; 1."""
+    """[5] logarithms of the servers, and of the spread of bandwidths; the share of switches; the mean
+    of nodes' latencies to the farthest server; 1."""
     source: Any
     """[L] node that each link leaves."""
     target: Any
@@ -70,7 +76,7 @@ class Decisions(NamedTuple):
     share: Any
     """[V] logarithm of what each server roots, up to a constant; of switches without meaning."""
     whole: Any
-    """[9] of `WHOLE`."""
+    """[10] of `WHOLE`."""
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
@@ -115,11 +121,14 @@ def graph_of(wiring: Wiring) -> Graph:
         server[links.source],
         server[links.target],
     ]
-    node = [server, np.log(leaves.clip(1e-9) / leaves.mean()), np.log(degree), np.ones(nodes)]
+    far = np.log1p(FARTHEST * _farthest_s(topology, latency + overhead) / least_s)
+    wide = np.log(leaves.clip(1e-9) / leaves.mean())
+    node = [server, wide, np.log(degree), far, np.ones(nodes)]
     whole = [
         np.log(topology.num_servers) - 2.5,
         np.log(links.bandwidth).std(),
         1 - topology.num_servers / nodes,
+        far.mean(),
         1.0,
     ]
     return Graph(
@@ -131,6 +140,17 @@ def graph_of(wiring: Wiring) -> Graph:
         np.full(count, 1 / count, np.float32),
         np.full(nodes, 1 / nodes, np.float32),
     )
+
+
+def _farthest_s(topology: Topology, delay_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[V] seconds from each node to the server that is farthest, by the nearest ways."""
+    nodes = topology.num_nodes
+    apart = np.full((nodes, nodes), np.inf)
+    np.minimum.at(apart, (topology.source, topology.target), delay_s)
+    np.fill_diagonal(apart, 0.0)
+    for over in range(nodes):
+        np.minimum(apart, apart[:, over, None] + apart[over], out=apart)
+    return apart[:, topology.servers].max(1)
 
 
 def decide(weights: Weights, graph: Graph, of: Any, add: Callable[..., Any]) -> Decisions:
@@ -175,6 +195,7 @@ def proposal_of(wiring: Wiring, decisions: Decisions) -> Proposal:
         sharpness=plain.sharpness * float(np.exp(whole[6])),
         stranded=plain.stranded * float(np.exp(whole[7])),
         flatter=FLATTER * float(np.exp(2 * whole[8])),
+        near=plain.near * float(np.exp(2 * whole[9])),
     )
 
 
