@@ -3,8 +3,8 @@
     taskset -c 0 python benchmarks/experiments/planned_training.py learned_plan
 
 Networks of benchmarks/unequal_networks.py from other seeds than any comparison's: racks, slowed
-links, random graphs and boxes, with gradients of 16 MB, 256 MB and 4 GB. Two kinds, wide areas and two
-halves, are held out. The weights are then copied to src/gradweave/schedulers/planned/weights.
+links, random graphs and boxes, with gradients of 16 MB, 256 MB and 4 GB. Two kinds, wide areas and
+two halves, are held out. The weights are then copied to src/gradweave/schedulers/planned/weights.
 """
 
 import argparse

@@ -21,8 +21,8 @@ from gradweave import arrays
 from gradweave.atomic import make_folder
 from gradweave.learning import checkpoint
 from gradweave.processes.agreement import Processes
-from gradweave.schedulers.planned.decoding import Wiring
-from gradweave.schedulers.planned.planned import decode
+from gradweave.schedulers.planned.decoding import Wiring, grow_trees, play
+from gradweave.schedulers.planned.planned import PASSES, SWINGS
 from gradweave.schedulers.planned.policy import (
     FORMAT,
     VERSION,
@@ -51,6 +51,8 @@ class PlanConfig:
     """In an update."""
     pairs: int = 8
     """Draws of decisions on each network, each with its mirror image."""
+    trees: int = 64
+    """In which draws are decoded: fewer than where one schedule is wanted, to see more draws."""
     spread: float = 0.3
     """Standard deviation of a drawn decision."""
     learning_rate: float = 3e-3
@@ -152,14 +154,17 @@ def _add(values: jax.Array, where: jax.Array, count: int) -> jax.Array:
     return jnp.zeros((count, values.shape[1])).at[where].add(values)
 
 
-def seconds_of(wiring: Wiring, decisions: Decisions) -> float:
+def seconds_of(wiring: Wiring, decisions: Decisions, trees: int) -> float:
     """Seconds that the plan of some decisions takes.
 
     Args:
         wiring: the network and the gradient.
         decisions: the plan's.
+        trees: that it is decoded in, of one piece each.
     """
-    return decode(wiring, proposal_of(wiring, decisions)).seconds
+    proposal = proposal_of(wiring, decisions)
+    grove = grow_trees(wiring, proposal, trees, PASSES)
+    return play(grove, proposal.order, 1, SWINGS).seconds
 
 
 class _Update:
@@ -221,7 +226,7 @@ class _Update:
             noise = self._noise(graph, rng)
             for sign in (1.0, -1.0):
                 drawn = [a + sign * config.spread * b for a, b in zip(own, noise, strict=True)]
-                taken.append(np.log(seconds_of(wiring, Decisions(*drawn))))
+                taken.append(np.log(seconds_of(wiring, Decisions(*drawn), config.trees)))
                 draws.append(Decisions(*(sign * b for b in noise)))
         advantage = np.mean(taken) - np.array(taken)
         advantage /= max(float(advantage.std()), 1e-3)
@@ -235,7 +240,7 @@ class _Update:
             sums[2],
         )
         zero = Decisions(np.zeros(links), np.zeros(nodes), np.zeros(len(WHOLE)))
-        return directions, float(np.log(seconds_of(wiring, zero)) - np.mean(taken))
+        return directions, float(np.log(seconds_of(wiring, zero, config.trees)) - np.mean(taken))
 
     def _improve(self, state: PlanState, graphs: Graph, directions: Decisions) -> PlanState:
         """A step of the weights."""

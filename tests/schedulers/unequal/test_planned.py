@@ -8,7 +8,8 @@ import pytest
 import gradweave as gw
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers import Planned
-from gradweave.schedulers.planned.decoding import Wiring, even, grow_trees
+from gradweave.schedulers.planned.decoding import Wiring, even, grow_trees, play
+from gradweave.schedulers.planned.planned import decode
 from gradweave.simulate import seconds
 from tests.schedulers.unequal.test_unequal_packing import NETWORKS
 
@@ -38,7 +39,7 @@ def test_links_carry_what_the_trees_say_and_little_more_than_they_must():
     topology = NETWORKS["torus"]
     wiring, proposal = Wiring(topology, "all_reduce", np.inf), even(topology)
     root = grow_trees(wiring, proposal, 48, 1).root
-    plan = Plan(root, proposal.bias, 10.0, 1.0, 0.0, 2)
+    plan = Plan(root, proposal.bias, 10.0, 1.0, 0.0, np.ones(len(proposal.bias)), 0.0, 2)
     grown = grow(wiring.links, plan, wiring.rates, wiring.stages)
     used = grown.route[grown.route >= 0]
     carried = np.bincount(used, minlength=len(proposal.bias)) / len(root)
@@ -46,6 +47,33 @@ def test_links_carry_what_the_trees_say_and_little_more_than_they_must():
     largest = float(topology.bandwidth_bytes_per_s.max())
     least = float(gw.bounds.least_seconds(topology, 1e9).prices.seconds_per_byte) * largest
     assert least * (1 - 1e-9) <= grown.load.max() <= 1.1 * least
+
+
+def late_and_uneven(spec: str) -> gw.topology.Topology:
+    """Links of 10 ms, and of 1, 2 and 3 GB/s in turn."""
+    made = gw.topology.from_spec(spec)
+    rate = 1e9 * (1 + np.arange(len(made.source)) % 3)
+    latency = np.full(len(rate), 1e-2)
+    return dataclasses.replace(made, latency_s=latency, bandwidth_bytes_per_s=rate)
+
+
+@pytest.mark.parametrize("spec", ["complete:6", "torus:4x4"])
+def test_where_latency_counts_trees_are_flat(spec: str):
+    wiring = Wiring(late_and_uneven(spec), "all_reduce", 1e6)
+    near = even(wiring.topology)
+    far = near._replace(near=0.0)
+    least = gw.bounds.least_seconds(wiring.topology, 1e6).seconds
+    assert decode(wiring, near).seconds <= 1.1 * least < 0.5 * decode(wiring, far).seconds
+
+
+def test_mending_the_order_pays_and_keeps_what_waits_for_what():
+    wiring = Wiring(NETWORKS["one way faster"], "all_reduce", GIGABYTE)
+    proposal = even(wiring.topology)
+    grove = grow_trees(wiring, proposal, 48, 2)
+    plain, mended = (play(grove, proposal.order, 2, swings) for swings in (0, 3))
+    assert mended.seconds < plain.seconds
+    taken = seconds(mended.schedule(), GIGABYTE, "events")
+    assert taken <= mended.seconds * (1 + 1e-4)
 
 
 def test_servers_that_switches_do_not_join_are_reached_over_others():

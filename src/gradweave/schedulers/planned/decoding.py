@@ -106,6 +106,27 @@ class Wiring:
             return bandwidth, 0 * latency, 0 * overhead, float(bandwidth.max())
         return bandwidth, latency, overhead, self.gradient_bytes
 
+    @functools.cached_property
+    def farthest_s(self) -> NDArray[np.float64]:
+        """[V] seconds of latency from each node to the server that is farthest."""
+        topology, nodes = self.topology, self.topology.num_nodes
+        apart = np.full((nodes, nodes), np.inf)
+        np.minimum.at(apart, (topology.source, topology.target), self.costs[1] + self.costs[2])
+        np.fill_diagonal(apart, 0.0)
+        for over in range(nodes):
+            np.minimum(apart, apart[:, over, None] + apart[over], out=apart)
+        return apart[:, topology.servers].max(1)
+
+
+def centrality(wiring: Wiring) -> NDArray[np.float64]:
+    """[N] 1 for servers whose farthest server is nearest, 1/e where it is twice as far.
+
+    Args:
+        wiring: the network.
+    """
+    far = wiring.farthest_s[wiring.topology.servers]
+    return np.exp(1 - far / far.min()) if far.min() else np.ones(len(far))
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grove:
@@ -128,6 +149,10 @@ class Decoded:
     start: NDArray[np.float64]
     """[P·M]"""
     seconds: float
+    tried: int
+    """How often a transfer was tried when they were first played."""
+    plays: int
+    """How often they were played."""
 
     def schedule(self) -> Schedule:
         """The same in rounds that keep the order of the times."""
@@ -197,17 +222,17 @@ def play(grove: Grove, order: NDArray[np.float32], cuts: int, swings: int) -> De
     features = features_of(trees, wires, part, size)
     place = (features @ order.astype(np.float32)).reshape(-1)
     start, seconds, tried = dispatch(trees, wires, part, size, np.argsort(place, kind="stable"))
-    best = Decoded(grove, cuts, start, seconds)
+    swings = swings if tried <= MAX_TRIED else 0
+    best = Decoded(grove, cuts, start, seconds, tried, 1 + 2 * swings)
     hop = trees.hop[part]
     hold_s = (size[:, None] / wires.rate[hop] + wires.overhead[hop]).reshape(-1)
-    swings = swings if tried <= MAX_TRIED else 0
     back = turned_round(trees) if swings else trees
     for _ in range(swings):
         for way in (back, trees):
             ended_last = np.argsort(-(start + hold_s), kind="stable")
             start, seconds, _ = dispatch(way, wires, part, size, ended_last)
         if seconds < best.seconds:
-            best = Decoded(grove, cuts, start, seconds)
+            best = dataclasses.replace(best, start=start, seconds=seconds)
     return best
 
 

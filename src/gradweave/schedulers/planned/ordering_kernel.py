@@ -1,7 +1,7 @@
 """Transfers in event time: each link takes, of what is ready and fits, what has the first place.
 
-As `unequal.playing_kernel`, with an order that is fixed beforehand: what waits for a link is a set of
-bits, one for each transfer over it, in that order.
+As `unequal.playing_kernel`, with an order that is fixed beforehand: what waits for a link is a set
+of bits, one for each transfer over it, in that order.
 """
 
 from typing import Any, NamedTuple
@@ -42,8 +42,11 @@ class _Events(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What has begun, and what waits for which link. Transfers are numbered in their order; a use
-    is a link of a transfer's route, those of a transfer one after the other."""
+    """What has begun, and what waits for which link.
+
+    Transfers are numbered in their order. A use is a link of a transfer's route; a transfer's
+    follow each other.
+    """
 
     waits: NDArray[np.int64]
     """[P·M] transfers that each transfer still waits for."""
@@ -353,7 +356,10 @@ def _held_by(state: Any, r: int, link: int) -> int:
         if state.rate[r] > state.left[state.link[use]] * (1 + ROUNDING):
             if held < 0 or (
                 state.link[held] != link
-                and (state.link[use] == link or state.load_s[state.link[use]] > state.load_s[state.link[held]])
+                and (
+                    state.link[use] == link
+                    or state.load_s[state.link[use]] > state.load_s[state.link[held]]
+                )
             ):
                 held = use
     return held

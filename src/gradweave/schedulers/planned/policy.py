@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from gradweave.errors import FileError
 from gradweave.schedulers.planned.decoding import Proposal, Wiring, even
-from gradweave.topology.topology import Topology
 
 FORMAT, VERSION = "gradweave-plan", "2"
 WIDTH, LAYERS = 16, 2
@@ -56,8 +55,8 @@ class Graph(NamedTuple):
     of its links; that of its latency to the farthest server, over the time that the gradient takes;
     1."""
     whole: Any
-    """[5] logarithms of the servers, and of the spread of bandwidths; the share of switches; the mean
-    of nodes' latencies to the farthest server; 1."""
+    """[5] logarithms of the servers, and of the spread of bandwidths; the share of switches; the
+    mean over nodes of their feature of latency; 1."""
     source: Any
     """[L] node that each link leaves."""
     target: Any
@@ -121,7 +120,7 @@ def graph_of(wiring: Wiring) -> Graph:
         server[links.source],
         server[links.target],
     ]
-    far = np.log1p(FARTHEST * _farthest_s(topology, latency + overhead) / least_s)
+    far = np.log1p(FARTHEST * wiring.farthest_s / least_s)
     wide = np.log(leaves.clip(1e-9) / leaves.mean())
     node = [server, wide, np.log(degree), far, np.ones(nodes)]
     whole = [
@@ -140,17 +139,6 @@ def graph_of(wiring: Wiring) -> Graph:
         np.full(count, 1 / count, np.float32),
         np.full(nodes, 1 / nodes, np.float32),
     )
-
-
-def _farthest_s(topology: Topology, delay_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[V] seconds from each node to the server that is farthest, by the nearest ways."""
-    nodes = topology.num_nodes
-    apart = np.full((nodes, nodes), np.inf)
-    np.minimum.at(apart, (topology.source, topology.target), delay_s)
-    np.fill_diagonal(apart, 0.0)
-    for over in range(nodes):
-        np.minimum(apart, apart[:, over, None] + apart[over], out=apart)
-    return apart[:, topology.servers].max(1)
 
 
 def decide(weights: Weights, graph: Graph, of: Any, add: Callable[..., Any]) -> Decisions:

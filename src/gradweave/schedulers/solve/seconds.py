@@ -14,6 +14,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import overlap
 from gradweave.schedule.ready import ReadyAt, ready_times
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, Provenance, Schedule, StatedBound
+from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import Scheduler, may_forward, to_spec
 from gradweave.schedulers.solve.pieces import piece_counts
 from gradweave.schedulers.solve.seconds_bound import (
@@ -39,6 +40,7 @@ from gradweave.topology.topology import Topology
 from gradweave.verify import verify
 
 FOR_SECONDS: tuple[Scheduler, ...] = (
+    Planned(),  # where links are unequal a good schedule in milliseconds, to go on from
     RecursiveDoubling(),
     RecursiveDoubling(order="near"),
     Binomial(),
