@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 MAX_RATES = 6
 """Rates of transfers that are told apart behind switches."""
-MAX_TRIED = 100_000
-"""Times that a transfer is tried in one play up to which the order is mended: those take it all."""
 EVEN_ORDER = (1.0, -1.5, 0.0, -1.0, 0.0, 0.0)
 """Weights of `ordering_kernel.FEATURES` as `packed` has them."""
 
@@ -118,16 +116,6 @@ class Wiring:
         return apart[:, topology.servers].max(1)
 
 
-def centrality(wiring: Wiring) -> NDArray[np.float64]:
-    """[N] 1 for servers whose farthest server is nearest, 1/e where it is twice as far.
-
-    Args:
-        wiring: the network.
-    """
-    far = wiring.farthest_s[wiring.topology.servers]
-    return np.exp(1 - far / far.min()) if far.min() else np.ones(len(far))
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grove:
     """Trees that were grown for a proposal."""
@@ -149,10 +137,6 @@ class Decoded:
     start: NDArray[np.float64]
     """[P·M]"""
     seconds: float
-    tried: int
-    """How often a transfer was tried when they were first played."""
-    plays: int
-    """How often they were played."""
 
     def schedule(self) -> Schedule:
         """The same in rounds that keep the order of the times."""
@@ -197,7 +181,13 @@ def grow_trees(wiring: Wiring, proposal: Proposal, count: int, passes: int) -> G
     return Grove(wiring, root, *lay(grown, root, wiring.stages, *wiring.costs[:3]))
 
 
-def play(grove: Grove, order: NDArray[np.float32], cuts: int, swings: int) -> Decoded:
+def play(
+    grove: Grove,
+    order: NDArray[np.float32],
+    cuts: int,
+    swings: int = 0,
+    most_tried: float = math.inf,
+) -> Decoded:
     """Sends the trees' parts in so many pieces each, one after the other.
 
     Then mends the order: played backwards, what ended last first, and forwards again, in the order
@@ -209,6 +199,8 @@ def play(grove: Grove, order: NDArray[np.float32], cuts: int, swings: int) -> De
         order: [F] weights of `ordering_kernel.FEATURES`.
         cuts: pieces of each tree.
         swings: how often to play backwards and forwards again; the fastest is kept.
+        most_tried: how often transfers may be tried in the first play for there to be others: that
+            is what takes long.
 
     Source: Li and Willis, An iterative scheduling technique for resource-constrained project
         scheduling, 1992.
@@ -222,8 +214,8 @@ def play(grove: Grove, order: NDArray[np.float32], cuts: int, swings: int) -> De
     features = features_of(trees, wires, part, size)
     place = (features @ order.astype(np.float32)).reshape(-1)
     start, seconds, tried = dispatch(trees, wires, part, size, np.argsort(place, kind="stable"))
-    swings = swings if tried <= MAX_TRIED else 0
-    best = Decoded(grove, cuts, start, seconds, tried, 1 + 2 * swings)
+    swings = swings if tried <= most_tried else 0
+    best = Decoded(grove, cuts, start, seconds)
     hop = trees.hop[part]
     hold_s = (size[:, None] / wires.rate[hop] + wires.overhead[hop]).reshape(-1)
     back = turned_round(trees) if swings else trees

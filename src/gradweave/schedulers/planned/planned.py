@@ -6,15 +6,7 @@ from typing import ClassVar, Literal
 
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
-from gradweave.schedulers.planned.decoding import (
-    Decoded,
-    Proposal,
-    Wiring,
-    centrality,
-    even,
-    grow_trees,
-    play,
-)
+from gradweave.schedulers.planned.decoding import Decoded, Proposal, Wiring, even, grow_trees, play
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.topology.topology import Topology
 
@@ -32,12 +24,8 @@ MAX_SOUGHT = 6_000
 """What is gone through for a tree, see `_sought`, up to which trees are as many as pieces."""
 SWINGS = 1
 """How often the order is mended."""
-MAX_WORK = 45_000
-"""About the microseconds that attempts with other trees may take together."""
-LATE = 0.1
-"""Share of latency in the time of the slowest tree from which other roots are tried, too."""
-CENTRED = 20.0
-"""How strongly those then root whose farthest server is nearest, beside what the plan says."""
+MAX_WORK = 42_000
+"""About the microseconds up to which there is time for that."""
 
 Plan = Literal["learned", "even"]
 
@@ -89,7 +77,7 @@ class Planned(Scheduler):
             collective: a stage, or both.
         """
         wiring = Wiring(topology, collective, self.gradient_bytes)
-        return best_attempt(wiring, self._proposal(wiring))
+        return decode(wiring, self._proposal(wiring))
 
     def _proposal(self, wiring: Wiring) -> Proposal:
         from gradweave.schedulers.planned.policy import propose, read_weights
@@ -97,36 +85,6 @@ class Planned(Scheduler):
         if self.plan == "even":
             return even(wiring.topology)
         return propose(wiring, read_weights(self.weights))
-
-
-def best_attempt(wiring: Wiring, proposal: Proposal) -> Decoded:
-    """A plan decoded, and again with roots in the middle where latency counts; the faster one.
-
-    Only where there is time for both.
-
-    Args:
-        wiring: the network and the gradient.
-        proposal: the plan.
-    """
-    best = decode(wiring, proposal)
-    late_s = float(best.grove.trees.tail_s.max())
-    if late_s < LATE * best.seconds or 2 * _work(best) > MAX_WORK:
-        return best
-    shares = proposal.shares * centrality(wiring) ** CENTRED
-    centred = decode(wiring, proposal._replace(shares=shares))
-    return min(best, centred, key=lambda one: one.seconds)
-
-
-def _work(decoded: Decoded) -> float:
-    """About the microseconds that an attempt took, from what it did."""
-    grove, servers = decoded.grove, decoded.grove.wiring.topology.num_servers
-    grown = len(grove.root) * PASSES * (_sought(grove.wiring) + 4 * servers**2) / 80
-    return grown + decoded.plays * (len(decoded.start) + decoded.tried / 10)
-
-
-def _sought(wiring: Wiring) -> int:
-    """What the search for ways goes through: links, from each server, at each rate."""
-    return wiring.topology.num_servers * len(wiring.links.bandwidth) * len(wiring.rates.rate)
 
 
 def decode(wiring: Wiring, proposal: Proposal) -> Decoded:
@@ -142,4 +100,12 @@ def decode(wiring: Wiring, proposal: Proposal) -> Decoded:
     many = servers <= FEW and _sought(wiring) <= MAX_SOUGHT
     trees = pieces if many else min(TREES, pieces)
     grove = grow_trees(wiring, proposal, trees, PASSES)
-    return play(grove, proposal.order, max(1, pieces // len(grove.root)), SWINGS)
+    cuts = max(1, pieces // len(grove.root))
+    grown = len(grove.root) * PASSES * (_sought(wiring) + 4 * servers**2) / 80
+    left = (MAX_WORK - grown) / (1 + 2 * SWINGS) - len(grove.root) * cuts * each
+    return play(grove, proposal.order, cuts, SWINGS, 10 * left)
+
+
+def _sought(wiring: Wiring) -> int:
+    """What the search for ways goes through: links, from each server, at each rate."""
+    return wiring.topology.num_servers * len(wiring.links.bandwidth) * len(wiring.rates.rate)
