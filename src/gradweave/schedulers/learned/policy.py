@@ -221,15 +221,24 @@ class _Listening(NamedTuple):
     sender_to_links: "Neighbours"
     """Links that hear the senders of hops over them."""
     receiver_to_links: "Neighbours"
+    trees: "Words"
+    """[W] trees that servers hear, as bits."""
+    servers: "Words"
+    """[W] servers that trees hear: all."""
 
     @staticmethod
-    def of(problem: CompiledInstance, there: NDArray[np.bool_]) -> "_Listening":
+    def of(
+        problem: CompiledInstance, there: NDArray[np.bool_], trees: NDArray[np.bool_]
+    ) -> "_Listening":
         """Of the hops of a stage.
 
         Args:
             problem: the problem.
             there: [H] which they are.
+            trees: [Q] of the stage.
         """
+        from gradweave.schedulers.learned.words_kernel import pack
+
         hops, servers, links = problem.hops, len(problem.waiting), len(problem.workloads.capacity)
         sender, receiver = hops.sender[there], hops.receiver[there]
         entry = there[problem.hop_of_link]
@@ -242,6 +251,8 @@ class _Listening(NamedTuple):
             _neighbours(by_sender, link, servers),
             _neighbours(link, by_sender, links),
             _neighbours(link, by_receiver, links),
+            pack(trees.reshape(1, -1))[0],
+            pack(np.ones((1, servers), bool))[0],
         )
 
 
@@ -289,7 +300,7 @@ class OngoingEpisode:
         carries = problem.carries
         own = carries[:, stage] if problem.barrier else np.logical_or.reduce(carries, axis=1)
         self.there = np.ascontiguousarray(own)
-        self.listening = _Listening.of(problem, self.there)
+        self.listening = _Listening.of(problem, self.there, self.under_way)
         enter_stage(
             *(problem.hops, self.there, self.under_way, self.pending),
             *(self.near, self.lack, self.held),
@@ -406,7 +417,7 @@ class OngoingEpisode:
             views = Views(server, link, tree)
             to_servers = self._messages_to_servers(views, held[0], is_server)
             to_links = self._messages_to_links(views, is_link)
-            to_trees = _messages_to_trees(views, held[1], is_tree)
+            to_trees = _messages_to_trees(views, held[1], self.listening.servers, is_tree)
             bias = weights.bias_layers[layer]
             add_messages(server, to_servers, weights.server_layers[layer], bias[0], is_server)
             add_messages(link, to_links, weights.link_layers[layer], bias[1], is_link)
@@ -418,17 +429,15 @@ class OngoingEpisode:
     ) -> Numbers:
         """[8, N, D]."""
         from gradweave.schedulers.learned.policy_kernel import mean_of_neighbours, means_of_parts
-        from gradweave.schedulers.learned.words_kernel import pack
 
         server, listening = views.server, self.listening
-        all_rows = np.ones(len(server), bool)
         messages = [
             server,
             mean_of_neighbours(server, listening.to_receiver),
             mean_of_neighbours(server, listening.to_sender),
             mean_of_neighbours(views.link, listening.links_to_receiver),
             mean_of_neighbours(views.link, listening.links_to_sender),
-            *means_of_parts(holds, pack(self.under_way[None])[0], all_rows, views.tree),
+            *means_of_parts(holds, listening.trees, is_server, views.tree),
             _mean_of_all(server, is_server),
         ]
         return _stacked(messages)
@@ -553,12 +562,12 @@ class OngoingEpisode:
         repair.begin_after(self.sent_hop)
 
 
-def _messages_to_trees(views: Views, held_by: "Words", is_tree: NDArray[np.bool_]) -> Numbers:
+def _messages_to_trees(
+    views: Views, held_by: "Words", servers: "Words", is_tree: NDArray[np.bool_]
+) -> Numbers:
     """[4, Q, D]."""
     from gradweave.schedulers.learned.policy_kernel import means_of_parts
-    from gradweave.schedulers.learned.words_kernel import pack
 
-    servers = pack(np.ones((1, len(views.server)), bool))[0]
     messages = [
         views.tree,
         *means_of_parts(held_by, servers, is_tree, views.server),
