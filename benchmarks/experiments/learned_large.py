@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from processes import printed_json
-from record import record, show
+from record import load, record, show
 from timing import timed
 
 import gradweave as gw
@@ -70,21 +70,22 @@ def measure(spec: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--networks", nargs="*", default=NETWORKS)
+    parser.add_argument("--networks", nargs="*", help="play these anew; other recorded rows stay")
     asked = parser.parse_args()
     if asked.one:
         print(json.dumps(measure(asked.one)))
         return
-    rows = []
-    for spec in asked.networks:
+    rows = {row["network"]: row for row in load("learned_large")["rows"]} if asked.networks else {}
+    for spec in asked.networks or NETWORKS:
         try:
-            rows.append(printed_json([sys.executable, __file__, "--one", spec]))
+            rows[spec] = printed_json([sys.executable, __file__, "--one", spec])
         except (SystemExit, subprocess.SubprocessError) as failed:
             print(failed, file=sys.stderr, flush=True)
             continue
-        show(rows[-1])
+        show(rows[spec])
         command = "taskset -c 0 python benchmarks/experiments/learned_large.py"
-        record("learned_large", command, seeds=[0], limit_s=LIMIT_S, rows=rows)
+        known = [rows[spec] for spec in dict.fromkeys([*NETWORKS, *rows]) if spec in rows]
+        record("learned_large", command, seeds=[0], limit_s=LIMIT_S, rows=known)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def learned_large() -> str:
             number(row.get("repaired_rounds")),
             _gap(row, "repaired_gap"),
             duration(row["repaired_seconds"]) if "repaired_seconds" in row else "–",
-            f"{row['memory_bytes'] / 2**30:.1f} GiB",
+            f"{row['memory_bytes'] / 2**30:.1f} GiB" if "memory_bytes" in row else "–",
         ]
         for row in result["rows"]
     ]
