@@ -71,7 +71,8 @@ class Learned(Scheduler):
     """Whether the episode that takes the best actions is played at all."""
     repair: bool = True
     """With grown trees: whether swaps improve each round that the policies drew, and rounds that
-    leave a server more than it can take until the bound are made again."""
+    leave a server more than it can take until the bound are made again; the first episode goes back
+    to earlier rounds, too."""
     trees: Trees = "grown"
     """Whether trees grow with the schedule or are the pinned shortest paths, as in the paper."""
     routes: int = ROUTES
@@ -204,14 +205,16 @@ def best_of(
     best: Episode | None = None
 
     def episode(number: int) -> Episode:
+        first = number == numbers[0]  # what the others would go back for, they begin anew
         return play(
             problem,
             weights,
             seed=(seed, number),
             temperature=float(number > 0),
             repair=repair,
+            returns=first,
             deadline=deadline,
-            finish=number == numbers[0],
+            finish=first,
         )
 
     with ThreadPoolExecutor(workers) as pool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gradweave import clock
 from gradweave.schedulers.instance import NEVER, Instance
 from gradweave.schedulers.learned.feature_table import HIGHEST, HIGHEST_LOAD, LAYERS, LOWEST, UNIT
-from gradweave.schedulers.learned.repair import Repair, can_repair, lanes_of
+from gradweave.schedulers.learned.repair import RoundRepair, can_repair, lanes_of
 
 if TYPE_CHECKING:
     from gradweave.schedulers.learned.policy_kernel import HopTable, Neighbours, WorkloadTable
@@ -280,7 +280,7 @@ class OngoingEpisode:
         """
         self.problem = problem
         can = repair and can_repair(problem.instance)
-        self.repair = Repair(problem.lanes, problem.hops) if can else None
+        self.repair = RoundRepair(problem.lanes, problem.hops) if can else None
         shape = problem.waiting.shape
         self.round, self.stage_start = 0, 0
         self.waiting, self.pending = problem.waiting.copy(), problem.pending.copy()
@@ -601,6 +601,7 @@ def play(
     temperature: float = 1.0,
     select: bool = True,
     repair: bool = False,
+    returns: bool = True,
     max_rounds: int | None = None,
     deadline: float | None = None,
     finish: bool = False,
@@ -615,6 +616,7 @@ def play(
         select: whether flow-tree selection acts; if not, every tree is selected.
         repair: whether rounds are improved by swaps and, where they come short, made again; see
             `repair`. Only where there are swaps for it.
+        returns: whether a repaired episode goes back where a round comes short.
         max_rounds: after which to give up; eight times the bound if not given.
         deadline: of `clock.now`, in seconds, after which to give up.
         finish: whether the episode is finished then, without taking a round back.
@@ -626,8 +628,8 @@ def play(
         late = deadline is not None and clock.now() > deadline
         if episode.round >= max_rounds or (late and not finish):
             return Episode(-1, episode.sent_round, episode.sent_hop)
-        back = 0 if episode.repair is None or late else episode.repair.way_back
-        if back:
+        back = 0 if episode.repair is None else episode.repair.way_back
+        if back and returns and not late:
             episode.go_back(back)
         elif not episode.play_round(weights, rng, temperature, select):
             return Episode(-1, episode.sent_round, episode.sent_hop)

@@ -52,7 +52,7 @@ def lanes_of(instance: Instance, intake: NDArray[np.int64]) -> "Lanes":
     return Lanes(growth, hop, np.searchsorted(hop, np.arange(len(hops.source) + 1)))
 
 
-class Repair:
+class RoundRepair:
     """The repair of an episode's rounds."""
 
     def __init__(self, lanes: "Lanes", hops: "HopTable") -> None:

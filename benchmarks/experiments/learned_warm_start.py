@@ -1,0 +1,75 @@
+"""What `learned` does for the portfolio: processor seconds to a certified optimum.
+
+    taskset -c 0 python benchmarks/experiments/learned_warm_start.py
+
+On the twenty well-connected random networks: one all-gather each by the portfolio without
+`learned`, with it at its place, and with its best actions first. After compilation.
+"""
+
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from random_networks import well_connected_network
+from record import record
+from timing import timed
+
+import gradweave as gw
+from gradweave.schedulers import Learned, Scheduler
+from gradweave.schedulers.solve.order import DEFAULT
+
+WITHOUT = tuple(one for one in DEFAULT if not isinstance(one, Learned))
+VARIANTS: dict[str, tuple[Scheduler, ...]] = {
+    "without": WITHOUT,
+    "in its place": DEFAULT,
+    "first": (Learned(samples=0), *WITHOUT),
+}
+COMPILES = 0, 13
+"""Networks that are solved once before, so that what they take is compiled: grown trees suffice on
+the first, the second takes every strategy."""
+NETWORKS, LIMIT_S = 20, 10.0
+
+
+def solved(seed: int, schedulers: tuple[Scheduler, ...]) -> gw.Solution:
+    """The portfolio's all-gather of one network."""
+    return gw.solve(
+        well_connected_network(seed),
+        collective="all_gather",
+        schedulers=schedulers,
+        time_limit=LIMIT_S,
+    )
+
+
+def main() -> None:
+    for seed in COMPILES:
+        for schedulers in VARIANTS.values():
+            solved(seed, schedulers)
+    rows: list[dict[str, Any]] = []
+    for seed in range(NETWORKS):
+        for name, schedulers in VARIANTS.items():
+            seconds, solution = timed(partial(solved, seed, schedulers), time.process_time)
+            row = {
+                "seed": seed,
+                "variant": name,
+                "rounds": solution.rounds,
+                "bound": solution.bound.rounds,
+                "optimal": solution.optimal,
+                "scheduler": solution.scheduler.name,
+                "seconds": round(seconds, 4),
+            }
+            rows.append(row)
+            print(row, flush=True)
+    record(
+        "learned_warm_start",
+        "taskset -c 0 python benchmarks/experiments/learned_warm_start.py",
+        limit_s=LIMIT_S,
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
