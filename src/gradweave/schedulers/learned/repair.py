@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 TRIES = 4
 """Attempts at a round that comes short: every second one without draws, by the swaps alone."""
-RETURNS, FURTHER = 7, 4
+RETURNS, FURTHER = 10, 4
 """Times that an episode goes back at most: by one round, then by four, by sixteen, … to its start.
 Less often, more episodes miss a bound that they can meet: docs/concepts/learning.md."""
-HEAT = 2.0
-"""Temperature of draws that are made again, at least; more meet the bound than at 1."""
+HEATS = 0.3, 2.0
+"""Temperatures, at least, of draws that are made again, by turns from one return to the next: on
+networks of boxes nearly all episodes meet the bound at the first, on fat-trees at the second."""
 
 
 def can_repair(instance: Instance) -> bool:
@@ -116,7 +117,8 @@ class RoundRepair:
         for attempt in range(1 if lost else TRIES):
             take_back(self.hops, progress, at)
             if attempt % 2 == 0:
-                heat = max(temperature, HEAT) if attempt or self.returns else temperature
+                again = bool(attempt or self.returns)
+                heat = max(temperature, HEATS[(self.returns + 1) % 2]) if again else temperature
                 draw(heat, int(rng.integers(2**32)))
             sent = self._swap(progress, at, max(rounds_left, 1), int(rng.integers(2**32)))
             if len(sent) and short(rounds_left - 1) < least:
