@@ -44,3 +44,16 @@ def planned_training() -> str:
         f"{result['first_fifth_gain']:.1%} of the even plan's time in the first fifth of the "
         f"updates and {result['last_fifth_gain']:.1%} in the last.\n\n{source(result)}"
     )
+
+
+def planned_first() -> str:
+    """By network: without `planned`, and with it first."""
+    result = load("planned_first")
+    columns = [
+        f"{name}, {limit:g} s" for limit in result["limits_s"] for name in ("without", "with")
+    ]
+    lines = [
+        [row["network"], *(f"{row[column]:.1%} ({row[f'{column}, by']})" for column in columns)]
+        for row in result["rows"]
+    ]
+    return sourced_table(result, ["network, 4 GB", *columns], lines)
