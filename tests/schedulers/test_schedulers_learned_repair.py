@@ -15,7 +15,7 @@ SCARCE = "torus:4x4", "lopsided", "leaf_spine:leaves=3,spines=2,servers_per_leaf
 @pytest.mark.parametrize("name", SCARCE)
 def test_what_the_episode_counts_is_what_its_transfers_say(name):
     """After every round, and after rounds were taken back."""
-    from gradweave.schedulers.learned.policy_kernel import enter_stage
+    from gradweave.schedulers.learned.state_kernel import enter_stage
 
     problem = CompiledInstance.of(Instance(network(name), routes=4))
     rng, back = np.random.default_rng(0), 0

@@ -1,6 +1,6 @@
 """What the policies' numbers are: the order that the weights' files keep, and the constants.
 
-`learning.features` computes them in JAX, for training; `policy` and `policy_kernel` compute the
+`learning.features` computes them in JAX, for training; `policy` and `state_kernel` compute the
 same ones in NumPy and in compiled loops, for decoding. Tests hold the two together.
 """
 

@@ -1,7 +1,7 @@
 """The learned scheduler: what two cooperating policies learned, decoded on any network.
 
 The policies were trained with JAX by `gradweave.learning`. To use them takes NumPy and numba alone:
-`policy_kernel` plays an episode in milliseconds, on networks of any size.
+`policy` plays an episode in milliseconds, on networks of any size.
 """
 
 import dataclasses

@@ -16,8 +16,9 @@ from gradweave.schedulers.learned.feature_table import HIGHEST, HIGHEST_LOAD, LA
 from gradweave.schedulers.learned.repair import RoundRepair, can_repair, lanes_of
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.learned.policy_kernel import HopTable, Neighbours, WorkloadTable
+    from gradweave.schedulers.learned.messages_kernel import Neighbours
     from gradweave.schedulers.learned.repair_kernel import Lanes
+    from gradweave.schedulers.learned.state_kernel import HopTable, WorkloadTable
     from gradweave.schedulers.learned.words_kernel import Words
 
 Numbers = NDArray[np.float32]
@@ -125,7 +126,7 @@ class CompiledInstance:
     @staticmethod
     def of(instance: Instance) -> "CompiledInstance":
         """Lays an instance out."""
-        from gradweave.schedulers.learned.policy_kernel import WorkloadTable
+        from gradweave.schedulers.learned.state_kernel import WorkloadTable
         from gradweave.schedulers.learned.words_kernel import pack
 
         arrays, lengths = instance.arrays, np.diff(instance.hops.first_link)
@@ -175,7 +176,7 @@ def _carries(allowed: NDArray[np.bool_], stage: NDArray[np.int64]) -> NDArray[np
 
 
 def _hops(instance: Instance, hop_of_link: NDArray[np.int64]) -> "HopTable":
-    from gradweave.schedulers.learned.policy_kernel import HopTable
+    from gradweave.schedulers.learned.state_kernel import HopTable
 
     arrays, routes = instance.arrays, instance.hops
     servers = len(arrays["intake"])
@@ -258,7 +259,7 @@ class _Listening(NamedTuple):
 
 def _neighbours(target: NDArray[np.int64], source: NDArray[np.int64], rows: int) -> "Neighbours":
     """The mean over pairs of a target and a source, by target."""
-    from gradweave.schedulers.learned.policy_kernel import Neighbours
+    from gradweave.schedulers.learned.messages_kernel import Neighbours
 
     width = int(source.max(initial=0)) + 1
     pairs, number = np.unique(target * width + source, return_counts=True)
@@ -292,7 +293,7 @@ class OngoingEpisode:
         self._enter(0)
 
     def _enter(self, stage: int) -> None:
-        from gradweave.schedulers.learned.policy_kernel import enter_stage
+        from gradweave.schedulers.learned.state_kernel import enter_stage
 
         problem = self.problem
         self.stage, self.stage_start = stage, self.round
@@ -314,7 +315,7 @@ class OngoingEpisode:
 
     def features(self) -> Features:
         """The features of the round that begins."""
-        from gradweave.schedulers.learned.policy_kernel import hop_counts, link_features
+        from gradweave.schedulers.learned.state_kernel import hop_counts, link_features
 
         problem, there = self.problem, self.there
         hops, workloads = problem.hops, problem.workloads
@@ -355,7 +356,7 @@ class OngoingEpisode:
         rounds_left: float,
     ) -> Numbers:
         """[N, 6]."""
-        from gradweave.schedulers.learned.policy_kernel import wanted_beside
+        from gradweave.schedulers.learned.state_kernel import wanted_beside
 
         has, lack, wanted = wanted_beside(self.problem.hops, self.there, holds, lacks)
         trees = max(int(self.under_way.sum()), 1)
@@ -402,7 +403,7 @@ class OngoingEpisode:
 
     def encode(self, weights: EncoderWeights, features: Features) -> Views:
         """Message passing over servers, links and trees."""
-        from gradweave.schedulers.learned.policy_kernel import add_messages, times
+        from gradweave.schedulers.learned.messages_kernel import add_messages, times
         from gradweave.schedulers.learned.words_kernel import pack
 
         held = pack(features.holds), pack(np.ascontiguousarray(features.holds.T))
@@ -428,7 +429,7 @@ class OngoingEpisode:
         self, views: Views, holds: "Words", is_server: NDArray[np.bool_]
     ) -> Numbers:
         """[8, N, D]."""
-        from gradweave.schedulers.learned.policy_kernel import mean_of_neighbours, means_of_parts
+        from gradweave.schedulers.learned.messages_kernel import mean_of_neighbours, means_of_parts
 
         server, listening = views.server, self.listening
         messages = [
@@ -444,7 +445,7 @@ class OngoingEpisode:
 
     def _messages_to_links(self, views: Views, is_link: NDArray[np.bool_]) -> Numbers:
         """[4, L, D]."""
-        from gradweave.schedulers.learned.policy_kernel import mean_of_neighbours
+        from gradweave.schedulers.learned.messages_kernel import mean_of_neighbours
 
         messages = [
             views.link,
@@ -474,7 +475,7 @@ class OngoingEpisode:
         self, weights: PolicyWeights, features: Features
     ) -> tuple[Numbers, Numbers, Numbers]:
         """What the features of the round's workloads count for: by hop, by receiver; the match."""
-        from gradweave.schedulers.learned.policy_kernel import hop_weights, times
+        from gradweave.schedulers.learned.messages_kernel import hop_weights, times
 
         views = self.encode(weights.of_workloads, features)
         hop = hop_weights(
@@ -495,7 +496,8 @@ class OngoingEpisode:
         select: bool,
     ) -> int:
         """One round; how many transfers it has."""
-        from gradweave.schedulers.learned.policy_kernel import EpisodeArrays, Scores, draw_round
+        from gradweave.schedulers.learned.round_kernel import draw_round
+        from gradweave.schedulers.learned.state_kernel import EpisodeArrays, Scores
 
         features = self.features()
         selected = features.candidates
@@ -544,7 +546,7 @@ class OngoingEpisode:
         Args:
             rounds: how many; all where there are fewer.
         """
-        from gradweave.schedulers.learned.policy_kernel import enter_stage
+        from gradweave.schedulers.learned.state_kernel import enter_stage
 
         problem, repair = self.problem, self.repair
         assert repair is not None
@@ -566,7 +568,7 @@ def _messages_to_trees(
     views: Views, held_by: "Words", servers: "Words", is_tree: NDArray[np.bool_]
 ) -> Numbers:
     """[4, Q, D]."""
-    from gradweave.schedulers.learned.policy_kernel import means_of_parts
+    from gradweave.schedulers.learned.messages_kernel import means_of_parts
 
     messages = [
         views.tree,

@@ -16,8 +16,8 @@ from gradweave.schedulers.instance import NEVER, Instance
 from gradweave.schedulers.trees.growing import RULES, growth_of
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.learned.policy_kernel import EpisodeArrays, HopTable
     from gradweave.schedulers.learned.repair_kernel import Lanes
+    from gradweave.schedulers.learned.state_kernel import EpisodeArrays, HopTable
 
 TRIES = 4
 """Attempts at a round that comes short: every second one without draws, by the swaps alone."""

@@ -1,8 +1,8 @@
-"""The learned policies' round, compiled: its features, its message passing, its draws.
+"""The learned policies' round, compiled: its workloads, drawn and sent one after the other.
 
-The numbers are those of `learning.features` and `learning.networks`, which say what each means;
-tests hold the two together. A transfer changes the scores of hops near it alone, and only those are
-scored again, so that a draw costs little more on a large network than on a small one.
+The numbers are those of `learning.networks`; tests hold the two together. A transfer changes the
+scores of hops near it alone, and only those are scored again, so that a draw costs little more on a
+large network than on a small one.
 """
 
 from typing import Any, NamedTuple
@@ -12,6 +12,17 @@ from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.schedulers.learned import feature_table as table
+from gradweave.schedulers.learned.state_kernel import (
+    Booleans,
+    EpisodeArrays,
+    HopTable,
+    Integers,
+    Scores,
+    WorkloadTable,
+    begin_sets,
+    key_server,
+    unsent_trees,
+)
 from gradweave.schedulers.learned.words_kernel import (
     WORD,
     Words,
@@ -19,436 +30,8 @@ from gradweave.schedulers.learned.words_kernel import (
     count,
     has,
     lowest,
-    pack,
     without_lowest,
 )
-
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
-Numbers = NDArray[np.float32]
-
-
-class HopTable(NamedTuple):
-    """Who can send to whom, over which links. H hops, L link directions, N servers, Q trees."""
-
-    sender: Integers
-    """[H] server that each hop leaves."""
-    receiver: Integers
-    """[H] server that it enters."""
-    sender_link: Integers
-    """[H] link of its route at the sender's end."""
-    receiver_link: Integers
-    """[H] link at the receiver's end."""
-    links: Integers
-    """Of the hops' routes, one route after the other."""
-    first_link: Integers
-    """[H+1] where each hop's links start."""
-    hops_on: Integers
-    """HopTable over each link, one link after the other."""
-    first_on: Integers
-    """[L+1] where each link's hops start."""
-    hops_from: Integers
-    """HopTable out of each server."""
-    first_from: Integers
-    """[N+1] where each server's start."""
-    hops_into: Integers
-    """HopTable into each server."""
-    first_into: Integers
-    """[N+1] where each server's start."""
-
-
-class WorkloadTable(NamedTuple):
-    """Which transfers there can be, and how many fit into a round."""
-
-    capacity: Integers
-    """[L] transfers that a link direction carries in a round."""
-    intake: Integers
-    """[N] transfers that a server can take in a round."""
-    allowed: Words
-    """[A, W] sets of trees that hops may carry, as bits."""
-    allowed_row: Integers
-    """[H] which of them each hop may."""
-    by_sender: Booleans
-    """[Q] as in `Instance.arrays`."""
-    height: Integers
-    """[N, Q] as in `Instance.arrays`."""
-    grown: bool
-    """Whether trees grow."""
-
-
-class EpisodeArrays(NamedTuple):
-    """How far an episode has got; a round changes it."""
-
-    waiting: Integers
-    """[N, Q] transfers that a server waits for; changed at a round's end, not in it."""
-    pending: Booleans
-    """[N, Q] transfers not sent."""
-    arriving: Integers
-    """[N, Q] transfers on the way in this round."""
-    to_come: NDArray[np.float64]
-    """[N] transfers into each server that are still to be made."""
-    near: Integers
-    """[N, Q] see `enter_stage`."""
-    lack: Integers
-    """[N, Q] see `enter_stage`."""
-    held: Integers
-    """[Q] see `enter_stage`."""
-    sent_round: Integers
-    """[N, Q] round in which each transfer was sent."""
-    sent_hop: Integers
-    """[N, Q] the hop that it was sent over."""
-
-
-class Scores(NamedTuple):
-    """What the policy made of a round's start."""
-
-    hop_weights: Numbers
-    """[H, 12] what the features of each hop count for."""
-    piece_weights: Numbers
-    """[N, 7] what those of a piece count for, by the receiver."""
-    match: Numbers
-    """[N, Q] added to a tree's score at a receiver."""
-    link_slack: Numbers
-    """[H] transfers that the tightest link of a route can spare."""
-    chain: Integers
-    """[H] rounds of the longest chain that a workload of the hop begins."""
-
-
-@kernel(inlined=True)
-def _key(hops: HopTable, workloads: WorkloadTable, hop: int, tree: int) -> int:
-    """The server whose row of an [N, Q] array stands for a transfer: its sender or its receiver."""
-    return hops.sender[hop] if workloads.by_sender[tree] else hops.receiver[hop]
-
-
-@kernel
-def enter_stage(
-    hops: HopTable,
-    there: Booleans,
-    under_way: Booleans,
-    pending: Booleans,
-    near: Integers,
-    lack: Integers,
-    held: Integers,
-) -> None:
-    """Counts, for each server and piece, the neighbours that hold it and those that lack it.
-
-    Args:
-        hops: the network.
-        there: [H] hops of the stage.
-        under_way: [Q] its trees.
-        pending: [N, Q] transfers not sent.
-        near: [N, Q] set to the hops into a server from one that holds the piece.
-        lack: [N, Q] set to the hops out of a server to one that lacks it.
-        held: [Q] set to the servers that hold it.
-    """
-    servers, trees = pending.shape
-    near[:] = 0
-    lack[:] = 0
-    held[:] = servers
-    for hop in range(len(there)):
-        if there[hop]:
-            sender, receiver = hops.sender[hop], hops.receiver[hop]
-            for tree in range(trees):
-                near[receiver, tree] += not (under_way[tree] and pending[sender, tree])
-                lack[sender, tree] += under_way[tree] and pending[receiver, tree]
-    for server in range(servers):
-        for tree in range(trees):
-            held[tree] -= under_way[tree] and pending[server, tree]
-
-
-@kernel
-def hop_counts(
-    hops: HopTable,
-    workloads: WorkloadTable,
-    there: Booleans,
-    under_way: Booleans,
-    waiting: Integers,
-    pending: Booleans,
-) -> tuple[Integers, Integers, Integers, Booleans, Booleans]:
-    """What each hop can carry, now and later.
-
-    Returns:
-        [H] workloads to come, those that are ready, the rounds of the longest chain that one of
-        them begins; [N, Q] transfers that can be made now; [Q] trees with one.
-    """
-    servers, trees = pending.shape
-    number = len(there)
-    left, ready = np.zeros(number, np.int64), np.zeros(number, np.int64)
-    chain = np.zeros(number, np.int64)
-    cells, candidates = np.zeros((servers, trees), np.bool_), np.zeros(trees, np.bool_)
-    sets, height = _begin_sets(workloads, waiting, pending, under_way), workloads.height
-    holds, to_send, selected, by_sender = sets.holds, sets.pending, sets.selected, sets.by_sender
-    allowed, row, grown = workloads.allowed, workloads.allowed_row, workloads.grown
-    senders, receivers = hops.sender, hops.receiver
-    now = np.zeros_like(holds)
-    for hop in range(number):
-        if not there[hop]:
-            continue
-        sender, receiver = senders[hop], receivers[hop]
-        for place in range(len(by_sender)):
-            may, by = selected[place] & allowed[row[hop], place], by_sender[place]
-            unsent = _unsent(to_send[receiver, place], to_send[sender, place], by, may)
-            word = unsent & holds[sender, place]
-            left[hop] += count(unsent)
-            ready[hop] += count(word)
-            now[sender, place] |= word & by
-            now[receiver, place] |= word & ~by
-            while word and not grown:  # which have no chains
-                tree = WORD * place + lowest(word)
-                key = sender if by & bit(tree) else receiver
-                chain[hop] = max(chain[hop], height[key, tree])
-                word = without_lowest(word)
-    for server in range(servers):
-        for place in range(now.shape[1]):
-            word = now[server, place]
-            while word:
-                tree = WORD * place + lowest(word)
-                cells[server, tree] = candidates[tree] = True
-                word = without_lowest(word)
-    return left, ready, chain, cells, candidates
-
-
-class _Sets(NamedTuple):
-    """Sets of trees, as bits."""
-
-    holds: Words
-    """[N, W] those for which a server waits no more."""
-    pending: Words
-    """[N, W] transfers not sent."""
-    selected: Words
-    """[W] those that may be sent."""
-    by_sender: Words
-    """[W] as in `Instance.arrays`."""
-
-
-@kernel(inlined=True)
-def _begin_sets(
-    workloads: WorkloadTable, waiting: Integers, pending: Booleans, selected: Booleans
-) -> Any:
-    """The sets at a round's start."""
-    return _Sets(
-        pack(waiting == 0),
-        pack(pending),
-        pack(selected.reshape(1, -1))[0],
-        pack(workloads.by_sender.reshape(1, -1))[0],
-    )
-
-
-@kernel(inlined=True)
-def _unsent(of_receiver: Any, of_sender: Any, by_sender: Any, may: Any) -> Any:
-    """A word of the trees whose transfer over a hop is not made.
-
-    Args:
-        of_receiver: transfers not sent, of those that the receiver stands for.
-        of_sender: of those that the sender does.
-        by_sender: trees whose transfers the sender stands for.
-        may: trees that may be sent over the hop.
-    """
-    return ((of_receiver & ~by_sender) | (of_sender & by_sender)) & may
-
-
-@kernel
-def link_features(
-    hops: HopTable,
-    capacity: Integers,
-    there: Booleans,
-    wanted: NDArray[np.float64],
-    ready: Integers,
-    rounds_left: float,
-) -> tuple[Numbers, Numbers]:
-    """[L, 3] features of the links, and [H] the slack of each route's tightest link.
-
-    Args:
-        hops: the network.
-        capacity: [L] of each link.
-        there: [H] hops of the stage.
-        wanted: [H] transfers to come over each hop.
-        ready: [H] workloads that are ready on it.
-        rounds_left: until the stage's bound.
-    """
-    links, first_link = hops.links, hops.first_link
-    demand, contenders = np.zeros(len(capacity)), np.zeros(len(capacity))
-    features = np.zeros((len(capacity), 3), np.float32)
-    slack = np.full(len(there), table.PLENTY, np.float32)
-    for hop in range(len(there)):
-        if there[hop]:
-            for i in range(first_link[hop], first_link[hop + 1]):
-                demand[links[i]] += wanted[hop]
-                contenders[links[i]] += ready[hop]
-                features[links[i], 2] = 1.0
-    for link in range(len(capacity)):
-        if features[link, 2] > 0:
-            room = max(capacity[link], 1)
-            features[link, 0] = min(demand[link] / (rounds_left * room), table.HIGHEST_LOAD)
-            features[link, 1] = np.log1p(contenders[link] / room) / 4.0
-    for hop in range(len(there)):
-        for i in range(first_link[hop], first_link[hop + 1]):
-            if features[links[i], 2] > 0:
-                spare = rounds_left * capacity[links[i]] - demand[links[i]]
-                slack[hop] = min(slack[hop], spare)
-    return features, slack
-
-
-@kernel
-def wanted_beside(
-    hops: HopTable, there: Booleans, holds: Booleans, lacks: Booleans
-) -> tuple[Integers, Integers, Integers]:
-    """[N] trees that each server holds, lacks, and holds while a hop leads to one that lacks it."""
-    servers, held, lacked = len(holds), pack(holds), pack(lacks)
-    want = np.zeros_like(held)
-    for hop in range(len(there)):
-        if there[hop]:
-            sender, receiver = hops.sender[hop], hops.receiver[hop]
-            for place in range(held.shape[1]):
-                want[sender, place] |= lacked[receiver, place]
-    numbers = np.zeros((3, servers), np.int64)
-    for server in range(servers):
-        for place in range(held.shape[1]):
-            numbers[0, server] += count(held[server, place])
-            numbers[1, server] += count(lacked[server, place])
-            numbers[2, server] += count(held[server, place] & want[server, place])
-    return numbers[0], numbers[1], numbers[2]
-
-
-class Neighbours(NamedTuple):
-    """Who hears whom: a sparse matrix whose rows sum to 1, or are empty."""
-
-    first: Integers
-    """[rows+1] where each row's entries start."""
-    source: Integers
-    """What each entry comes from."""
-    share: Numbers
-    """What it counts for."""
-
-
-@kernel(fastmath=True)
-def mean_of_neighbours(x: Numbers, neighbours: Neighbours) -> Numbers:
-    """[rows, D] the mean of the rows [., D] that each row hears."""
-    first, source, share = neighbours.first, neighbours.source, neighbours.share
-    width = x.shape[1]
-    out = np.zeros((len(first) - 1, width), np.float32)
-    for row in range(len(first) - 1):
-        for entry in range(first[row], first[row + 1]):
-            for j in range(width):
-                out[row, j] += share[entry] * x[source[entry], j]
-    return out
-
-
-@kernel(fastmath=True)
-def means_of_parts(
-    part: Words, whole: Words, rows: Booleans, x: Numbers
-) -> tuple[Numbers, Numbers]:
-    """The means over a part of a set, and over the rest of it; 0 where there is none.
-
-    The smaller of the two is summed up, and the other is what it leaves of the whole.
-
-    Args:
-        part: [A, W] subsets of the set.
-        whole: [W] the set.
-        rows: [A] those of interest.
-        x: [., D] of which the means are.
-    """
-    width, number = x.shape[1], 0
-    of_part = np.zeros((len(part), width), np.float32)
-    of_rest, total = np.zeros_like(of_part), np.zeros(width)
-    for place in range(len(whole)):
-        word = whole[place]
-        number += count(word)
-        while word:
-            for j in range(width):
-                total[j] += x[WORD * place + lowest(word), j]
-            word = without_lowest(word)
-    for row in range(len(part)):
-        if not rows[row]:
-            continue
-        few = 0
-        for place in range(len(whole)):
-            few += count(part[row, place] & whole[place])
-        rest = 2 * few > number
-        small, large = (of_rest, of_part) if rest else (of_part, of_rest)
-        few = number - few if rest else few
-        for place in range(len(whole)):
-            word = (part[row, place] & whole[place]) ^ (whole[place] if rest else np.uint64(0))
-            while word:
-                other = WORD * place + lowest(word)
-                for j in range(width):
-                    small[row, j] += x[other, j]
-                word = without_lowest(word)
-        for j in range(width):
-            large[row, j] = (total[j] - small[row, j]) / max(number - few, 1)
-            small[row, j] /= max(few, 1)
-        if number == few:
-            large[row] = 0
-    return of_part, of_rest
-
-
-@kernel(fastmath=True)
-def hop_weights(
-    hops: HopTable, own: Numbers, of_sender: Numbers, of_receiver: Numbers, of_links: Numbers
-) -> Numbers:
-    """[H, 12] what the features of each hop count for.
-
-    Args:
-        hops: the network.
-        own: [12] on every hop.
-        of_sender: [N, 12] more by the sender.
-        of_receiver: [N, 12] more by the receiver.
-        of_links: [L, 12] more by the route's links, on average.
-    """
-    links, first_link = hops.links, hops.first_link
-    out = np.zeros((len(hops.sender), len(own)), np.float32)
-    for hop in range(len(out)):
-        first, last = first_link[hop], first_link[hop + 1]
-        for i in range(first, last):
-            for j in range(len(own)):
-                out[hop, j] += of_links[links[i], j]
-        share = np.float32(1) / np.float32(last - first)
-        sender, receiver = hops.sender[hop], hops.receiver[hop]
-        for j in range(len(own)):
-            out[hop, j] *= share
-            out[hop, j] += own[j] + of_sender[sender, j] + of_receiver[receiver, j]
-    return out
-
-
-@kernel(fastmath=True)
-def times(x: Numbers, y: Numbers) -> Numbers:
-    """[A, C] the product of [A, B] and [B, C]. A library's threads would wait for one another."""
-    out = np.zeros((x.shape[0], y.shape[1]), np.float32)
-    for row in range(x.shape[0]):
-        for i in range(x.shape[1]):
-            for j in range(y.shape[1]):
-                out[row, j] += x[row, i] * y[i, j]
-    return out
-
-
-@kernel(fastmath=True)
-def add_messages(
-    view: Numbers, messages: Numbers, weights: Numbers, bias: Numbers, mask: Booleans
-) -> None:
-    """One residual layer: adds to each view the rectified linear map of its messages.
-
-    Args:
-        view: [A, D], changed.
-        messages: [M, A, D] to each row, by kind.
-        weights: [M, D, D].
-        bias: [D].
-        mask: [A] rows that there are; others are padding.
-    """
-    width = view.shape[1]
-    change = np.empty(width, np.float32)
-    for row in range(view.shape[0]):
-        if not mask[row]:
-            continue
-        for j in range(width):
-            change[j] = bias[j]
-        for kind in range(messages.shape[0]):
-            for i in range(width):
-                value = messages[kind, row, i]
-                for j in range(width):
-                    change[j] += value * weights[kind, i, j]
-        for j in range(width):
-            view[row, j] += max(change[j], np.float32(0))
-
 
 BLOCK = 64
 """Hops whose best score, or whose sum of weights, is kept up to date together."""
@@ -581,7 +164,7 @@ def _begin_round(
     empty = 0.0 if temperature == 1.0 else -np.inf
     state = _Round(
         there,
-        _begin_sets(workloads, progress.waiting, progress.pending, selected),
+        begin_sets(workloads, progress.waiting, progress.pending, selected),
         workloads.capacity.copy(),
         np.zeros(links, np.int64),
         np.zeros(links),
@@ -638,7 +221,7 @@ def _count_ready(hops: HopTable, workloads: WorkloadTable, state: Any) -> None:
         out[sender] += 1
         for place in range(len(by_sender)):
             may, by = selected[place] & allowed[row[hop], place], by_sender[place]
-            unsent = _unsent(pending[receiver, place], pending[sender, place], by, may)
+            unsent = unsent_trees(pending[receiver, place], pending[sender, place], by, may)
             ready[hop] += count(unsent & holds[sender, place])
         fits[hop] = ready[hop] > 0
 
@@ -848,7 +431,7 @@ def _ready_words(hops: HopTable, workloads: WorkloadTable, state: Any, hop: int)
     allowed, row, words = workloads.allowed, workloads.allowed_row[hop], state.words
     for place in range(len(words)):
         may, by = selected[place] & allowed[row, place], by_sender[place]
-        unsent = _unsent(pending[receiver, place], pending[sender, place], by, may)
+        unsent = unsent_trees(pending[receiver, place], pending[sender, place], by, may)
         words[place] = unsent & holds[sender, place]
     return words
 
@@ -879,7 +462,7 @@ def _send(
     at: int,
 ) -> None:
     """Sends a tree's workload over a hop."""
-    key, receiver = _key(hops, workloads, hop, tree), hops.receiver[hop]
+    key, receiver = key_server(hops, workloads, hop, tree), hops.receiver[hop]
     progress.pending[key, tree] = False
     state.sets.pending[key, tree // WORD] &= ~bit(tree)
     progress.arriving[receiver, tree] += 1
@@ -912,7 +495,7 @@ def _without_workload(
     Returns:
         How many of them fit no more; they are at the head of the queue.
     """
-    key, gone = _key(hops, workloads, hop, tree), 0
+    key, gone = key_server(hops, workloads, hop, tree), 0
     by_sender = workloads.by_sender[tree]
     first = hops.first_from if by_sender else hops.first_into
     rows = hops.hops_from if by_sender else hops.hops_into

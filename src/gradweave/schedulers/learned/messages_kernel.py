@@ -1,0 +1,152 @@
+"""The learned policies' message passing, compiled.
+
+The numbers are those of `learning.networks`; tests hold the two together.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gradweave.compiled import kernel
+from gradweave.schedulers.learned.state_kernel import Booleans, HopTable, Integers, Numbers
+from gradweave.schedulers.learned.words_kernel import WORD, Words, count, lowest, without_lowest
+
+
+class Neighbours(NamedTuple):
+    """Who hears whom: a sparse matrix whose rows sum to 1, or are empty."""
+
+    first: Integers
+    """[rows+1] where each row's entries start."""
+    source: Integers
+    """What each entry comes from."""
+    share: Numbers
+    """What it counts for."""
+
+
+@kernel(fastmath=True)
+def mean_of_neighbours(x: Numbers, neighbours: Neighbours) -> Numbers:
+    """[rows, D] the mean of the rows [., D] that each row hears."""
+    first, source, share = neighbours.first, neighbours.source, neighbours.share
+    width = x.shape[1]
+    out = np.zeros((len(first) - 1, width), np.float32)
+    for row in range(len(first) - 1):
+        for entry in range(first[row], first[row + 1]):
+            for j in range(width):
+                out[row, j] += share[entry] * x[source[entry], j]
+    return out
+
+
+@kernel(fastmath=True)
+def means_of_parts(
+    part: Words, whole: Words, rows: Booleans, x: Numbers
+) -> tuple[Numbers, Numbers]:
+    """The means over a part of a set, and over the rest of it; 0 where there is none.
+
+    The smaller of the two is summed up, and the other is what it leaves of the whole.
+
+    Args:
+        part: [A, W] subsets of the set.
+        whole: [W] the set.
+        rows: [A] those of interest.
+        x: [., D] of which the means are.
+    """
+    width, number = x.shape[1], 0
+    of_part = np.zeros((len(part), width), np.float32)
+    of_rest, total = np.zeros_like(of_part), np.zeros(width)
+    for place in range(len(whole)):
+        word = whole[place]
+        number += count(word)
+        while word:
+            for j in range(width):
+                total[j] += x[WORD * place + lowest(word), j]
+            word = without_lowest(word)
+    for row in range(len(part)):
+        if not rows[row]:
+            continue
+        few = 0
+        for place in range(len(whole)):
+            few += count(part[row, place] & whole[place])
+        rest = 2 * few > number
+        small, large = (of_rest, of_part) if rest else (of_part, of_rest)
+        few = number - few if rest else few
+        for place in range(len(whole)):
+            word = (part[row, place] & whole[place]) ^ (whole[place] if rest else np.uint64(0))
+            while word:
+                other = WORD * place + lowest(word)
+                for j in range(width):
+                    small[row, j] += x[other, j]
+                word = without_lowest(word)
+        for j in range(width):
+            large[row, j] = (total[j] - small[row, j]) / max(number - few, 1)
+            small[row, j] /= max(few, 1)
+        if number == few:
+            large[row] = 0
+    return of_part, of_rest
+
+
+@kernel(fastmath=True)
+def hop_weights(
+    hops: HopTable, own: Numbers, of_sender: Numbers, of_receiver: Numbers, of_links: Numbers
+) -> Numbers:
+    """[H, 12] what the features of each hop count for.
+
+    Args:
+        hops: the network.
+        own: [12] on every hop.
+        of_sender: [N, 12] more by the sender.
+        of_receiver: [N, 12] more by the receiver.
+        of_links: [L, 12] more by the route's links, on average.
+    """
+    links, first_link = hops.links, hops.first_link
+    out = np.zeros((len(hops.sender), len(own)), np.float32)
+    for hop in range(len(out)):
+        first, last = first_link[hop], first_link[hop + 1]
+        for i in range(first, last):
+            for j in range(len(own)):
+                out[hop, j] += of_links[links[i], j]
+        share = np.float32(1) / np.float32(last - first)
+        sender, receiver = hops.sender[hop], hops.receiver[hop]
+        for j in range(len(own)):
+            out[hop, j] *= share
+            out[hop, j] += own[j] + of_sender[sender, j] + of_receiver[receiver, j]
+    return out
+
+
+@kernel(fastmath=True)
+def times(x: Numbers, y: Numbers) -> Numbers:
+    """[A, C] the product of [A, B] and [B, C]. A library's threads would wait for one another."""
+    out = np.zeros((x.shape[0], y.shape[1]), np.float32)
+    for row in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            for j in range(y.shape[1]):
+                out[row, j] += x[row, i] * y[i, j]
+    return out
+
+
+@kernel(fastmath=True)
+def add_messages(
+    view: Numbers, messages: Numbers, weights: Numbers, bias: Numbers, mask: Booleans
+) -> None:
+    """One residual layer: adds to each view the rectified linear map of its messages.
+
+    Args:
+        view: [A, D], changed.
+        messages: [M, A, D] to each row, by kind.
+        weights: [M, D, D].
+        bias: [D].
+        mask: [A] rows that there are; others are padding.
+    """
+    width = view.shape[1]
+    change = np.empty(width, np.float32)
+    for row in range(view.shape[0]):
+        if not mask[row]:
+            continue
+        for j in range(width):
+            change[j] = bias[j]
+        for kind in range(messages.shape[0]):
+            for i in range(width):
+                value = messages[kind, row, i]
+                for j in range(width):
+                    change[j] += value * weights[kind, i, j]
+        for j in range(width):
+            view[row, j] += max(change[j], np.float32(0))

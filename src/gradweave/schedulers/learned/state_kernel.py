@@ -1,0 +1,308 @@
+"""An episode of the learned policies, compiled: what there is to send, and what features count.
+
+The numbers are those of `learning.features`, which says what each means; tests hold the two
+together.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+from gradweave.schedulers.learned import feature_table as table
+from gradweave.schedulers.learned.words_kernel import (
+    WORD,
+    Words,
+    bit,
+    count,
+    lowest,
+    pack,
+    without_lowest,
+)
+
+Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
+Numbers = NDArray[np.float32]
+
+
+class HopTable(NamedTuple):
+    """Who can send to whom, over which links. H hops, L link directions, N servers, Q trees."""
+
+    sender: Integers
+    """[H] server that each hop leaves."""
+    receiver: Integers
+    """[H] server that it enters."""
+    sender_link: Integers
+    """[H] link of its route at the sender's end."""
+    receiver_link: Integers
+    """[H] link at the receiver's end."""
+    links: Integers
+    """Of the hops' routes, one route after the other."""
+    first_link: Integers
+    """[H+1] where each hop's links start."""
+    hops_on: Integers
+    """HopTable over each link, one link after the other."""
+    first_on: Integers
+    """[L+1] where each link's hops start."""
+    hops_from: Integers
+    """HopTable out of each server."""
+    first_from: Integers
+    """[N+1] where each server's start."""
+    hops_into: Integers
+    """HopTable into each server."""
+    first_into: Integers
+    """[N+1] where each server's start."""
+
+
+class WorkloadTable(NamedTuple):
+    """Which transfers there can be, and how many fit into a round."""
+
+    capacity: Integers
+    """[L] transfers that a link direction carries in a round."""
+    intake: Integers
+    """[N] transfers that a server can take in a round."""
+    allowed: Words
+    """[A, W] sets of trees that hops may carry, as bits."""
+    allowed_row: Integers
+    """[H] which of them each hop may."""
+    by_sender: Booleans
+    """[Q] as in `Instance.arrays`."""
+    height: Integers
+    """[N, Q] as in `Instance.arrays`."""
+    grown: bool
+    """Whether trees grow."""
+
+
+class EpisodeArrays(NamedTuple):
+    """How far an episode has got; a round changes it."""
+
+    waiting: Integers
+    """[N, Q] transfers that a server waits for; changed at a round's end, not in it."""
+    pending: Booleans
+    """[N, Q] transfers not sent."""
+    arriving: Integers
+    """[N, Q] transfers on the way in this round."""
+    to_come: NDArray[np.float64]
+    """[N] transfers into each server that are still to be made."""
+    near: Integers
+    """[N, Q] see `enter_stage`."""
+    lack: Integers
+    """[N, Q] see `enter_stage`."""
+    held: Integers
+    """[Q] see `enter_stage`."""
+    sent_round: Integers
+    """[N, Q] round in which each transfer was sent."""
+    sent_hop: Integers
+    """[N, Q] the hop that it was sent over."""
+
+
+class Scores(NamedTuple):
+    """What the policy made of a round's start."""
+
+    hop_weights: Numbers
+    """[H, 12] what the features of each hop count for."""
+    piece_weights: Numbers
+    """[N, 7] what those of a piece count for, by the receiver."""
+    match: Numbers
+    """[N, Q] added to a tree's score at a receiver."""
+    link_slack: Numbers
+    """[H] transfers that the tightest link of a route can spare."""
+    chain: Integers
+    """[H] rounds of the longest chain that a workload of the hop begins."""
+
+
+@kernel(inlined=True)
+def key_server(hops: HopTable, workloads: WorkloadTable, hop: int, tree: int) -> int:
+    """The server whose row of an [N, Q] array stands for a transfer: its sender or its receiver."""
+    return hops.sender[hop] if workloads.by_sender[tree] else hops.receiver[hop]
+
+
+@kernel
+def enter_stage(
+    hops: HopTable,
+    there: Booleans,
+    under_way: Booleans,
+    pending: Booleans,
+    near: Integers,
+    lack: Integers,
+    held: Integers,
+) -> None:
+    """Counts, for each server and piece, the neighbours that hold it and those that lack it.
+
+    Args:
+        hops: the network.
+        there: [H] hops of the stage.
+        under_way: [Q] its trees.
+        pending: [N, Q] transfers not sent.
+        near: [N, Q] set to the hops into a server from one that holds the piece.
+        lack: [N, Q] set to the hops out of a server to one that lacks it.
+        held: [Q] set to the servers that hold it.
+    """
+    servers, trees = pending.shape
+    near[:] = 0
+    lack[:] = 0
+    held[:] = servers
+    for hop in range(len(there)):
+        if there[hop]:
+            sender, receiver = hops.sender[hop], hops.receiver[hop]
+            for tree in range(trees):
+                near[receiver, tree] += not (under_way[tree] and pending[sender, tree])
+                lack[sender, tree] += under_way[tree] and pending[receiver, tree]
+    for server in range(servers):
+        for tree in range(trees):
+            held[tree] -= under_way[tree] and pending[server, tree]
+
+
+@kernel
+def hop_counts(
+    hops: HopTable,
+    workloads: WorkloadTable,
+    there: Booleans,
+    under_way: Booleans,
+    waiting: Integers,
+    pending: Booleans,
+) -> tuple[Integers, Integers, Integers, Booleans, Booleans]:
+    """What each hop can carry, now and later.
+
+    Returns:
+        [H] workloads to come, those that are ready, the rounds of the longest chain that one of
+        them begins; [N, Q] transfers that can be made now; [Q] trees with one.
+    """
+    servers, trees = pending.shape
+    number = len(there)
+    left, ready = np.zeros(number, np.int64), np.zeros(number, np.int64)
+    chain = np.zeros(number, np.int64)
+    cells, candidates = np.zeros((servers, trees), np.bool_), np.zeros(trees, np.bool_)
+    sets, height = begin_sets(workloads, waiting, pending, under_way), workloads.height
+    holds, to_send, selected, by_sender = sets.holds, sets.pending, sets.selected, sets.by_sender
+    allowed, row, grown = workloads.allowed, workloads.allowed_row, workloads.grown
+    senders, receivers = hops.sender, hops.receiver
+    now = np.zeros_like(holds)
+    for hop in range(number):
+        if not there[hop]:
+            continue
+        sender, receiver = senders[hop], receivers[hop]
+        for place in range(len(by_sender)):
+            may, by = selected[place] & allowed[row[hop], place], by_sender[place]
+            unsent = unsent_trees(to_send[receiver, place], to_send[sender, place], by, may)
+            word = unsent & holds[sender, place]
+            left[hop] += count(unsent)
+            ready[hop] += count(word)
+            now[sender, place] |= word & by
+            now[receiver, place] |= word & ~by
+            while word and not grown:  # which have no chains
+                tree = WORD * place + lowest(word)
+                key = sender if by & bit(tree) else receiver
+                chain[hop] = max(chain[hop], height[key, tree])
+                word = without_lowest(word)
+    for server in range(servers):
+        for place in range(now.shape[1]):
+            word = now[server, place]
+            while word:
+                tree = WORD * place + lowest(word)
+                cells[server, tree] = candidates[tree] = True
+                word = without_lowest(word)
+    return left, ready, chain, cells, candidates
+
+
+class Sets(NamedTuple):
+    """Sets of trees, as bits."""
+
+    holds: Words
+    """[N, W] those for which a server waits no more."""
+    pending: Words
+    """[N, W] transfers not sent."""
+    selected: Words
+    """[W] those that may be sent."""
+    by_sender: Words
+    """[W] as in `Instance.arrays`."""
+
+
+@kernel(inlined=True)
+def begin_sets(
+    workloads: WorkloadTable, waiting: Integers, pending: Booleans, selected: Booleans
+) -> Any:
+    """The sets at a round's start."""
+    return Sets(
+        pack(waiting == 0),
+        pack(pending),
+        pack(selected.reshape(1, -1))[0],
+        pack(workloads.by_sender.reshape(1, -1))[0],
+    )
+
+
+@kernel(inlined=True)
+def unsent_trees(of_receiver: Any, of_sender: Any, by_sender: Any, may: Any) -> Any:
+    """A word of the trees whose transfer over a hop is not made.
+
+    Args:
+        of_receiver: transfers not sent, of those that the receiver stands for.
+        of_sender: of those that the sender does.
+        by_sender: trees whose transfers the sender stands for.
+        may: trees that may be sent over the hop.
+    """
+    return ((of_receiver & ~by_sender) | (of_sender & by_sender)) & may
+
+
+@kernel
+def link_features(
+    hops: HopTable,
+    capacity: Integers,
+    there: Booleans,
+    wanted: NDArray[np.float64],
+    ready: Integers,
+    rounds_left: float,
+) -> tuple[Numbers, Numbers]:
+    """[L, 3] features of the links, and [H] the slack of each route's tightest link.
+
+    Args:
+        hops: the network.
+        capacity: [L] of each link.
+        there: [H] hops of the stage.
+        wanted: [H] transfers to come over each hop.
+        ready: [H] workloads that are ready on it.
+        rounds_left: until the stage's bound.
+    """
+    links, first_link = hops.links, hops.first_link
+    demand, contenders = np.zeros(len(capacity)), np.zeros(len(capacity))
+    features = np.zeros((len(capacity), 3), np.float32)
+    slack = np.full(len(there), table.PLENTY, np.float32)
+    for hop in range(len(there)):
+        if there[hop]:
+            for i in range(first_link[hop], first_link[hop + 1]):
+                demand[links[i]] += wanted[hop]
+                contenders[links[i]] += ready[hop]
+                features[links[i], 2] = 1.0
+    for link in range(len(capacity)):
+        if features[link, 2] > 0:
+            room = max(capacity[link], 1)
+            features[link, 0] = min(demand[link] / (rounds_left * room), table.HIGHEST_LOAD)
+            features[link, 1] = np.log1p(contenders[link] / room) / 4.0
+    for hop in range(len(there)):
+        for i in range(first_link[hop], first_link[hop + 1]):
+            if features[links[i], 2] > 0:
+                spare = rounds_left * capacity[links[i]] - demand[links[i]]
+                slack[hop] = min(slack[hop], spare)
+    return features, slack
+
+
+@kernel
+def wanted_beside(
+    hops: HopTable, there: Booleans, holds: Booleans, lacks: Booleans
+) -> tuple[Integers, Integers, Integers]:
+    """[N] trees that each server holds, lacks, and holds while a hop leads to one that lacks it."""
+    servers, held, lacked = len(holds), pack(holds), pack(lacks)
+    want = np.zeros_like(held)
+    for hop in range(len(there)):
+        if there[hop]:
+            sender, receiver = hops.sender[hop], hops.receiver[hop]
+            for place in range(held.shape[1]):
+                want[sender, place] |= lacked[receiver, place]
+    numbers = np.zeros((3, servers), np.int64)
+    for server in range(servers):
+        for place in range(held.shape[1]):
+            numbers[0, server] += count(held[server, place])
+            numbers[1, server] += count(lacked[server, place])
+            numbers[2, server] += count(held[server, place] & want[server, place])
+    return numbers[0], numbers[1], numbers[2]
