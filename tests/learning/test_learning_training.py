@@ -55,7 +55,7 @@ def test_what_it_learned_makes_better_schedules(tmp_path):
     checkpoint.save_policy(untrained, HierarchicalPolicy(jax.random.key(0)), {})
     mean = {}
     for weights in (untrained, trained().folder / WEIGHTS):
-        drawn = Learned(samples=1, greedy=False, weights=str(weights))
+        drawn = Learned(samples=1, greedy=False, repair=False, weights=str(weights))
         mean[weights.stem] = np.mean(
             [
                 drawn.schedule(network("bcube:n=2,k=1"), collective="all_gather", seed=seed).rounds
