@@ -79,7 +79,7 @@ class _Cache(FunctionCache):
     @functools.cached_property
     def _sources(self) -> Any:
         """Known when the function is first called: by then its module has been run to the end."""
-        return self._cache_file._source_stamp, _sources(self._py_func)
+        return self._cache_file._source_stamp, _compiled_from(self._py_func)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         self._cache_file._source_stamp = self._sources
@@ -100,7 +100,7 @@ class _Cache(FunctionCache):
                 _not_kept(f"{self.cache_path}: {error.strerror}")
 
 
-def _sources(function: Callable[..., Any]) -> Any:
+def _compiled_from(function: Callable[..., Any]) -> Any:
     """Times and sizes of the files that a kernel is compiled from, and its constants."""
     package = function.__module__.partition(".")[0]
     files, constants, seen = {__file__}, set(), set()
@@ -119,11 +119,11 @@ def _sources(function: Callable[..., Any]) -> Any:
                     waiting.append(vars(value))
             elif isinstance(value, int | float) and not name.startswith("__"):
                 constants.add((name, value))
-    return [_changed(path) for path in sorted(files)], sorted(constants)
+    return [_time_and_size(path) for path in sorted(files)], sorted(constants)
 
 
-def _changed(path: str) -> tuple[int, int] | None:
-    """Time and size of a file; None where it cannot be read."""
+def _time_and_size(path: str) -> tuple[int, int] | None:
+    """Of a file; None where it cannot be read."""
     with contextlib.suppress(OSError):
         status = os.stat(path)
         return status.st_mtime_ns, status.st_size

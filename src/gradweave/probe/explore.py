@@ -188,21 +188,25 @@ class _Explorer:
         In small networks several times, of which the fastest counts: where nothing but this fills a
         server's link, it must not be held up by a busy processor.
         """
+        at_once = together(servers)
         slots = [
-            sorted({flow for flow in itertools.permutations(range(servers), 2) if {*flow} & {*fan}})
-            for fan in together(servers)
+            [flow for flow in itertools.permutations(range(servers), 2) if {*flow} & {*fan}]
+            for fan in at_once
         ]
         tries = [self._run(slots) for _ in range(fans(servers))]
-        own: dict[int, tuple[list[Rate], list[Rate]]] = {rank: ([], []) for rank in range(servers)}
+        out: list[list[Rate]] = [[] for _ in range(servers)]
+        into: list[list[Rate]] = [[] for _ in range(servers)]
         for rates in tries:
-            for fan, slot, some in zip(together(servers), slots, rates, strict=True):
+            for fan, slot, some in zip(at_once, slots, rates, strict=True):
                 measured = dict(zip(slot, some, strict=True))
-                for rank, (out, into) in ((rank, own[rank]) for rank in fan):
-                    out.append(total([rate for (a, _), rate in measured.items() if a == rank]))
-                    into.append(total([rate for (_, b), rate in measured.items() if b == rank]))
+                for rank in fan:
+                    sent = [rate for (a, _), rate in measured.items() if a == rank]
+                    received = [rate for (_, b), rate in measured.items() if b == rank]
+                    out[rank].append(total(sent))
+                    into[rank].append(total(received))
         nodes = [
-            Group((rank,), max(out, key=_speed), max(into, key=_speed))
-            for rank, (out, into) in own.items()
+            Group((rank,), max(out[rank], key=_speed), max(into[rank], key=_speed))
+            for rank in range(servers)
         ]
         return _raised(nodes, paired)
 

@@ -148,7 +148,6 @@ class _Leader:
         self, transport: Transport, record: Record, terms: Terms, tell: Callable[[str], None]
     ) -> None:
         self._transport, self._record, self._terms = transport, record, terms
-
         self._tell = tell
         self._others = range(1, transport.size)
         self._hosts: list[str] = []

@@ -62,22 +62,21 @@ class Hops:
         several_switches = _on_several_switches(topology)
         tables: list[NDArray[np.int32]] = []
         rng, pairs = np.random.default_rng(0), None
+        if spread is not None:
+            pairs = _spread_pairs(topology, _routes(topology, None, senders), spread, rng)
         for variant in range(variants):
             targets = _shuffled(topology, rng) if variant else None
             if pairs is None:
-                found = [_routes(topology, targets, senders)]
+                tables.append(_routes(topology, targets, senders))
             else:
-                found = [_random_routes(topology, pairs, rng)]
+                tables.append(_random_routes(topology, pairs, rng))
             if several_switches:
                 table = _routes_between_switches(topology, targets)
-                kept = ... if senders is None else np.isin(topology.rank[table[:, 0]], senders)
-                found.append(table[kept])
-            if spread is not None:
-                if pairs is None:
-                    pairs = _spread_pairs(topology, found[0], spread, rng)
-                    found[0] = _random_routes(topology, pairs, rng)
-                found = [table[np.isin(_pairs(topology, table), pairs)] for table in found]
-            tables.extend(found)
+                if pairs is not None:
+                    table = table[np.isin(_pairs(topology, table), pairs)]
+                elif senders is not None:
+                    table = table[np.isin(topology.rank[table[:, 0]], senders)]
+                tables.append(table)
         width = max(table.shape[1] for table in tables)
         tables = [np.pad(t, ((0, 0), (0, width - t.shape[1])), constant_values=-1) for t in tables]
         table = np.unique(np.concatenate(tables), axis=0) if len(tables) > 1 else tables[0]

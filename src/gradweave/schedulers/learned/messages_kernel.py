@@ -9,7 +9,7 @@ import numpy as np
 
 from gradweave.compiled import kernel
 from gradweave.schedulers.learned.state_kernel import Booleans, HopTable, Integers, Numbers
-from gradweave.schedulers.learned.words_kernel import WORD, Words, count, lowest, without_lowest
+from gradweave.schedulers.words_kernel import WORD, Words, count, lowest, without_lowest
 
 
 class Neighbours(NamedTuple):

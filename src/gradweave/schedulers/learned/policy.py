@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gradweave.schedulers.learned.messages_kernel import Neighbours
     from gradweave.schedulers.learned.repair_kernel import Lanes
     from gradweave.schedulers.learned.state_kernel import HopTable, WorkloadTable
-    from gradweave.schedulers.learned.words_kernel import Words
+    from gradweave.schedulers.words_kernel import Words
 
 Numbers = NDArray[np.float32]
 
@@ -127,7 +127,7 @@ class CompiledInstance:
     def of(instance: Instance) -> "CompiledInstance":
         """Lays an instance out."""
         from gradweave.schedulers.learned.state_kernel import WorkloadTable
-        from gradweave.schedulers.learned.words_kernel import pack
+        from gradweave.schedulers.words_kernel import pack
 
         arrays, lengths = instance.arrays, np.diff(instance.hops.first_link)
         hop_of_link = np.repeat(np.arange(len(lengths)), lengths)
@@ -238,7 +238,7 @@ class _Listening(NamedTuple):
             there: [H] which they are.
             trees: [Q] of the stage.
         """
-        from gradweave.schedulers.learned.words_kernel import pack
+        from gradweave.schedulers.words_kernel import pack
 
         hops, servers, links = problem.hops, len(problem.waiting), len(problem.workloads.capacity)
         sender, receiver = hops.sender[there], hops.receiver[there]
@@ -404,7 +404,7 @@ class OngoingEpisode:
     def encode(self, weights: EncoderWeights, features: Features) -> Views:
         """Message passing over servers, links and trees."""
         from gradweave.schedulers.learned.messages_kernel import add_messages, times
-        from gradweave.schedulers.learned.words_kernel import pack
+        from gradweave.schedulers.words_kernel import pack
 
         held = pack(features.holds), pack(np.ascontiguousarray(features.holds.T))
         is_server: NDArray[np.bool_] = np.greater(self.problem.workloads.intake, 0)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedule.schedule import take_rows
 from gradweave.schedulers.instance import NEVER, Instance
-from gradweave.schedulers.trees.growing import RULES, growth_of
+from gradweave.schedulers.trees.growing import RULES
+from gradweave.schedulers.trees.grown import GrowthLanes
 
 if TYPE_CHECKING:
     from gradweave.schedulers.learned.repair_kernel import Lanes
@@ -43,14 +43,10 @@ def lanes_of(instance: Instance, intake: NDArray[np.int64]) -> "Lanes":
     """
     from gradweave.schedulers.learned.repair_kernel import Lanes
 
-    topology, hops = instance.topology, instance.hops
-    hop = hops.lanes(topology.capacity, topology.num_servers)
-    links, first = take_rows(hops.links, hops.first_link, hop)
-    # A link holds no more than all lanes over it, however large its capacity.
-    capacity = np.minimum(topology.capacity, np.bincount(links, minlength=len(topology.source)))
-    root, ends = np.arange(topology.num_servers), (hops.source[hop], hops.target[hop])
-    growth = growth_of(root, *ends, links, first, capacity, intake)
-    return Lanes(growth, hop, np.searchsorted(hop, np.arange(len(hops.source) + 1)))
+    servers, hops = instance.topology.num_servers, instance.hops
+    lanes = GrowthLanes.of(instance.topology, np.arange(servers), hops, most=servers, intake=intake)
+    first = np.searchsorted(lanes.hop, np.arange(len(hops.source) + 1))
+    return Lanes(lanes.growth, lanes.hop, first)
 
 
 class RoundRepair:

@@ -23,7 +23,7 @@ from gradweave.schedulers.learned.state_kernel import (
     key_server,
     unsent_trees,
 )
-from gradweave.schedulers.learned.words_kernel import (
+from gradweave.schedulers.words_kernel import (
     WORD,
     Words,
     bit,
@@ -35,14 +35,14 @@ from gradweave.schedulers.learned.words_kernel import (
 
 BLOCK = 64
 """Hops whose best score, or whose sum of weights, is kept up to date together."""
-UNTOLD = 0.05
-"""Change of a link's contenders over its room, as a share, of which its hops are not told: where
-hundreds of hops share a link, each transfer would else have thousands scored again. Links of 20
-contenders or fewer tell every change."""
+TOLERANCE = 0.05
+"""Relative change of a link's contenders over its room for which its hops are not scored again:
+where hundreds of hops share a link, each transfer would else have thousands scored. With 20
+contenders or fewer every change counts."""
 
 
 class _Round(NamedTuple):
-    """A round half drawn. What a draw changes is kept exact."""
+    """A round half drawn. Scores are exact up to `TOLERANCE`, all else is exact."""
 
     there: Booleans
     """[H] hops of the stage."""
@@ -56,7 +56,7 @@ class _Round(NamedTuple):
     """[L] contenders for each transfer that the link can still carry."""
     log_ratio: NDArray[np.float64]
     """[L] its logarithm."""
-    told: NDArray[np.float64]
+    scored_ratio: NDArray[np.float64]
     """[L] the ratio when the link's hops were scored last."""
     ready: Integers
     """[H] workloads ready on the hop."""
@@ -84,7 +84,7 @@ class _Round(NamedTuple):
     chance: NDArray[np.float64]
     """[Q] for the draw of a tree."""
     words: Words
-    """[W] the same: those that are ready."""
+    """[W] for the draw of a tree: those that are ready."""
     queue: Integers
     """[H] hops to score again, or hops that fit no more: one use at a time."""
     queued: Booleans
@@ -202,7 +202,7 @@ def _begin_round(
     _score_what_stays(hops, workloads, scores, state, rounds_left, temperature)
     for link in range(links):
         _contend(contenders, state.room, state.ratio, state.log_ratio, link)
-    state.told[:] = state.ratio
+    state.scored_ratio[:] = state.ratio
     return state
 
 
@@ -575,7 +575,8 @@ def _queue_changed(hops: HopTable, state: Any, hop: int, changed: int) -> int:
     """
     fits, queued, queue = state.fits, state.queued, state.queue
     links, is_changed, contenders = state.changed, state.is_changed, state.contenders
-    room, ratio, log_ratio, told = state.room, state.ratio, state.log_ratio, state.told
+    room, ratio, log_ratio = state.room, state.ratio, state.log_ratio
+    scored_ratio = state.scored_ratio
     hops_on, first_on = hops.hops_on, hops.first_on
     waits = 0
     for place in range(changed):
@@ -584,9 +585,9 @@ def _queue_changed(hops: HopTable, state: Any, hop: int, changed: int) -> int:
         if contenders[link] == 0:
             continue
         _contend(contenders, room, ratio, log_ratio, link)
-        if abs(ratio[link] - told[link]) < UNTOLD * told[link]:
+        if abs(ratio[link] - scored_ratio[link]) < TOLERANCE * scored_ratio[link]:
             continue
-        told[link] = ratio[link]
+        scored_ratio[link] = ratio[link]
         rows = hops_on[first_on[link] : first_on[link + 1]]
         waits = _queue_up(rows, fits, queued, queue, waits)
     sender, receiver = hops.sender[hop], hops.receiver[hop]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.schedulers.learned import feature_table as table
-from gradweave.schedulers.learned.words_kernel import (
+from gradweave.schedulers.words_kernel import (
     WORD,
     Words,
     bit,
@@ -42,15 +42,15 @@ class HopTable(NamedTuple):
     first_link: Integers
     """[H+1] where each hop's links start."""
     hops_on: Integers
-    """HopTable over each link, one link after the other."""
+    """Hops over each link, one link after the other."""
     first_on: Integers
     """[L+1] where each link's hops start."""
     hops_from: Integers
-    """HopTable out of each server."""
+    """Hops out of each server."""
     first_from: Integers
     """[N+1] where each server's start."""
     hops_into: Integers
-    """HopTable into each server."""
+    """Hops into each server."""
     first_into: Integers
     """[N+1] where each server's start."""
 

@@ -214,11 +214,12 @@ def play(
     features = features_of(trees, wires, part, size)
     place = (features @ order.astype(np.float32)).reshape(-1)
     start, seconds, tried = dispatch(trees, wires, part, size, np.argsort(place, kind="stable"))
-    swings = swings if tried <= most_tried else 0
     best = Decoded(grove, cuts, start, seconds)
+    if not swings or tried > most_tried:
+        return best
     hop = trees.hop[part]
     hold_s = (size[:, None] / wires.rate[hop] + wires.overhead[hop]).reshape(-1)
-    back = turned_round(trees) if swings else trees
+    back = turned_round(trees)
     for _ in range(swings):
         for way in (back, trees):
             ended_last = np.argsort(-(start + hold_s), kind="stable")

@@ -13,6 +13,7 @@ from gradweave.compiled import kernel
 from gradweave.schedulers.planned.laying_kernel import waiting_order
 from gradweave.schedulers.trees.timed_kernel import pop_event, push_event
 from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
+from gradweave.schedulers.words_kernel import WORD, Words, bit, lowest
 from gradweave.topology.topology import Floats, Integers
 
 ROUNDING = 1e-9
@@ -20,11 +21,6 @@ MOST_LOOKED = 8
 """Transfers that a link with little room is tried for before it is left until it has more."""
 FREED, ARRIVED, BOTH = 0, 1, 2
 """Kinds of events: a transfer's links get free, it arrives, or both at once."""
-DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
-"""Multiplied by a power of two, its six highest bits are another number for each."""
-LOWEST_BIT = np.zeros(64, np.int64)
-"""By that number, which power it was."""
-LOWEST_BIT[[(int(DE_BRUIJN) << bit) % 2**64 >> 58 for bit in range(64)]] = np.arange(64)
 FEATURES = ("order", "tail", "head", "load", "second stage", "leaf")
 """What is known of a transfer: its piece's place in the order; the longest path from it to the
 piece's end, itself included; the longest one from the piece's beginning; what its route's busiest
@@ -66,7 +62,7 @@ class _State(NamedTuple):
     """[U] the bit that says whether its transfer waits there."""
     user: NDArray[np.int64]
     """[64·W] transfer of each bit."""
-    words: NDArray[np.uint64]
+    words: Words
     """[W] bits, link by link."""
     first_word: NDArray[np.int64]
     """[L+1] where each link's bits start."""
@@ -201,23 +197,23 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats, order: Inte
         place[order[r]], waits[r], hops[r] = r, trees.waits[part[p], m], trees.hop[part[p], m]
         hold_s[r] = wires.overhead[hops[r]] + size[p] / wires.rate[hops[r]]
         first[r + 1] = first[r] + wires.first[hops[r] + 1] - wires.first[hops[r]]
-    link, bit = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64)
+    link, bits = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64)
     slowest, uses, use = np.full(links, np.inf), np.zeros(links, np.int64), 0
     load_s = np.zeros(links)
     for r in range(count):
         for over in wires.links[wires.first[hops[r]] : wires.first[hops[r] + 1]]:
             slowest[over] = min(slowest[over], wires.rate[hops[r]])
             load_s[over] += wires.rate[hops[r]] * hold_s[r] / wires.bandwidth[over]
-            link[use], bit[use] = over, uses[over]
+            link[use], bits[use] = over, uses[over]
             uses[over] += 1
             use += 1
     first_word = np.zeros(links + 1, np.int64)
-    first_word[1:] = np.cumsum((uses + 63) // 64)
-    user = np.empty(64 * first_word[-1], np.int64)
+    first_word[1:] = np.cumsum((uses + WORD - 1) // WORD)
+    user = np.empty(WORD * first_word[-1], np.int64)
     for r in range(count):
         for i in range(first[r], first[r + 1]):
-            bit[i] += 64 * first_word[link[i]]
-            user[bit[i]] = r
+            bits[i] += WORD * first_word[link[i]]
+            user[bits[i]] = r
     return _State(
         waits,
         place,
@@ -226,7 +222,7 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats, order: Inte
         hold_s,
         wires.latency[hops],
         link,
-        bit,
+        bits,
         user,
         np.zeros(first_word[-1], np.uint64),
         first_word,
@@ -253,32 +249,31 @@ def _look_at(state: Any, link: int) -> None:
 @kernel(inlined=True)
 def _wait(state: Any, use: int, r: int) -> None:
     """Lets a transfer wait for the link of a use, which is to be looked at."""
-    link, word = state.link[use], state.bit[use] >> 6
-    state.words[word] |= np.uint64(1) << np.uint64(state.bit[use] & 63)
+    link, word = state.link[use], state.bit[use] // WORD
+    state.words[word] |= bit(state.bit[use])
     state.low[link] = min(state.low[link], word)
     state.top[link] = min(state.top[link], r)
     _look_at(state, link)
 
 
 @kernel(inlined=True)
-def _take(state: Any, bit: int) -> None:
-    state.words[bit >> 6] &= ~(np.uint64(1) << np.uint64(bit & 63))
+def _take(state: Any, place: int) -> None:
+    state.words[place // WORD] &= ~bit(place)
 
 
 @kernel(inlined=True)
-def _next(words: NDArray[np.uint64], bit: int, end: int) -> int:
+def _next(words: Words, place: int, end: int) -> int:
     """The first bit set from one on, or `end`."""
-    if bit >= end:
+    if place >= end:
         return end
-    word = bit >> 6
-    bits = words[word] >> np.uint64(bit & 63) << np.uint64(bit & 63)
+    word, below = place // WORD, np.uint64(place % WORD)
+    bits = words[word] >> below << below
     while not bits:
         word += 1
-        if word << 6 >= end:
+        if WORD * word >= end:
             return end
         bits = words[word]
-    lowest = bits & (~bits + np.uint64(1))
-    return (word << 6) + LOWEST_BIT[np.int64(lowest * DE_BRUIJN >> np.uint64(58))]
+    return WORD * word + lowest(bits)
 
 
 @kernel(inlined=True)
@@ -324,23 +319,23 @@ def _first_that_fits(state: Any, link: int, none: int) -> int:
 
     What another link holds back then waits for that one.
     """
-    found, looked, end = -1, 0, 64 * state.first_word[link + 1]
-    bit = _next(state.words, 64 * state.low[link], end)
-    while bit < end and found < 0 and looked < MOST_LOOKED:
+    found, looked, end = -1, 0, WORD * state.first_word[link + 1]
+    place = _next(state.words, WORD * state.low[link], end)
+    while place < end and found < 0 and looked < MOST_LOOKED:
         state.pending[1] += 1
-        r = state.user[bit]
+        r = state.user[place]
         held = _held_by(state, r, link)
         if held < 0:
             found = r
-            _take(state, bit)
+            _take(state, place)
         elif state.link[held] == link:
             looked += 1
         else:
-            _take(state, bit)
+            _take(state, place)
             _wait(state, held, r)
-        bit = _next(state.words, bit + 1, end)
-    bit = _next(state.words, 64 * state.low[link], end)
-    state.low[link], state.top[link] = bit >> 6, state.user[bit] if bit < end else none
+        place = _next(state.words, place + 1, end)
+    place = _next(state.words, WORD * state.low[link], end)
+    state.low[link], state.top[link] = place // WORD, state.user[place] if place < end else none
     return found
 
 

@@ -110,6 +110,8 @@ class GrowthLanes:
         hops: Hops,
         *,
         spare: float = math.inf,
+        most: int = MAX_LANES,
+        intake: NDArray | None = None,
         most_steps: NDArray[np.int16] | None = None,
     ) -> "GrowthLanes":
         """Offers each hop as often as its links can carry it.
@@ -119,12 +121,17 @@ class GrowthLanes:
             root: [P] rank of each piece's root.
             hops: its hops.
             spare: see `Hops.lanes`.
+            most: lanes of one hop at most.
+            intake: [N] transfers that each server can take in a round; `intake_of` the hops if not
+                given.
             most_steps: see `Growth`; None for no limit.
         """
-        hop = hops.lanes(topology.capacity, min(MAX_LANES, len(root)), spare)
+        hop = hops.lanes(topology.capacity, min(most, len(root)), spare)
         links, first = take_rows(hops.links, hops.first_link, hop)
         # A link holds no more than all lanes over it, however large its capacity.
         capacity = np.minimum(topology.capacity, np.bincount(links, minlength=len(topology.source)))
+        if intake is None:
+            intake = intake_of(hops, capacity, topology.num_servers)
         growth = growth_of(
             root,
             hops.source[hop],
@@ -132,7 +139,7 @@ class GrowthLanes:
             links,
             first,
             capacity,
-            intake_of(hops, capacity, topology.num_servers),
+            intake,
             most_steps,
         )
         return GrowthLanes(hops, hop, growth)
