@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -126,6 +127,69 @@ print(answer(2), sum(answer.stats.cache_hits.values()))
     assert answered(inside=f"{more} + 21") == "230.5 0"
     assert answered(numbers="HALF = 0.25") == "230.25 0"
     assert answered() == "230.25 1"
+
+
+def test_processes_side_by_side_compile_a_loop_once(tmp_path):
+    """All are about to call it when the first begins to compile; one is killed in its turn."""
+    (tmp_path / "shared.py").write_text(
+        """
+import sys, time
+from pathlib import Path
+from gradweave.compiled import kernel
+
+@kernel
+def triple(number):
+    return 3 * number
+
+def begins(own, *rest):
+    if sys.argv[1] == "killed":
+        print("its turn", flush=True)
+        time.sleep(60)
+    return before(own, *rest)
+
+before, triple._compiler.compile = triple._compiler.compile, lambda *rest: begins(*rest)
+if sys.argv[1] != "killed":
+    print("ready", flush=True)
+    sys.stdin.readline()
+assert triple(14) == 42
+print(sum(triple.stats.cache_hits.values()), sum(triple.stats.cache_misses.values()))
+"""
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+    processes = []
+
+    def start(how: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", f"import sys; sys.argv[1:] = [{how!r}]; import shared"]
+        started = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(started)
+        return started
+
+    try:
+        killed = start("killed")
+        assert killed.stdout is not None and killed.stdout.readline() == "its turn\n"
+        others = [start("others") for _ in range(3)]
+        for each in others:
+            assert each.stdout is not None and each.stdout.readline() == "ready\n"
+        for each in others:
+            assert each.stdin is not None
+            each.stdin.write("go\n")
+            each.stdin.flush()
+        time.sleep(0.5)  # they wait
+        assert all(each.poll() is None for each in others)
+        killed.kill()
+        ends = sorted(each.communicate(timeout=60)[0].strip() for each in others)
+        assert ends == ["0 1", "1 0", "1 0"]
+    finally:
+        for each in processes:
+            each.kill()
+            each.communicate()
 
 
 def test_inner_loops_are_kept_within_the_others(tmp_path, monkeypatch):

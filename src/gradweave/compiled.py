@@ -4,12 +4,15 @@ Importing this module imports numba, so import it, and modules of kernels, where
 """
 
 import contextlib
+import fcntl
 import functools
 import os
+import time
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from gradweave import clock
 
@@ -18,6 +21,10 @@ with clock.stopped():
     from numba.core import event
     from numba.core.caching import FunctionCache
     from numba.core.dispatcher import Dispatcher
+
+
+LOCK_TIMEOUT_S, POLL_S = 120.0, 0.02
+"""How long a process waits for another one to compile a loop, and how often it looks."""
 
 
 class NotKeptWarning(RuntimeWarning):
@@ -84,13 +91,21 @@ class _Cache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         self._cache_file._source_stamp = self._sources
         with clock.stopped():
-            try:
-                return super().load_overload(sig, target_context)
-            except OSError:  # such as another user's files
-                return None
-            except (AttributeError, ImportError):  # of an earlier version, with other named tuples
-                self.flush()
-                return None
+            kept = self._kept(sig, target_context)
+            if kept is None and self._lock.acquire():
+                kept = self._kept(sig, target_context)
+            if kept is not None:
+                self._lock.release()
+            return kept
+
+    def _kept(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except OSError:  # such as another user's files
+            return None
+        except (AttributeError, ImportError):  # of an earlier version, with other named tuples
+            self.flush()
+            return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with clock.stopped():
@@ -98,6 +113,51 @@ class _Cache(FunctionCache):
                 super().save_overload(sig, data)
             except OSError as error:
                 _not_kept(f"{self.cache_path}: {error.strerror}")
+            self._lock.release()
+
+    @functools.cached_property
+    def _lock(self) -> "_Lock":
+        return _Lock(Path(self.cache_path) / f"{self._cache_file._index_name}.lock")
+
+
+class _Lock:
+    """Held by the process that compiles a kernel: others wait, and find it in the cache.
+
+    Sixteen processes that start side by side would else compile each loop sixteen times.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Args: a file that all processes with the same cache lock."""
+        self._path = path
+        self._file: IO[bytes] | None = None
+
+    def acquire(self) -> bool:
+        """Takes the lock; whether another process held it.
+
+        A process that is killed releases it. One that is still compiling after `LOCK_TIMEOUT_S`, or
+        a directory without locks, is not waited for.
+        """
+        if self._file is not None:  # of another type of arguments, within the same loop
+            return False
+        waited = False
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("ab")
+            for _ in range(round(LOCK_TIMEOUT_S / POLL_S)):
+                try:
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    waited = True
+                    time.sleep(POLL_S)
+                else:
+                    return waited
+        return waited
+
+    def release(self) -> None:
+        """Lets the next process take it; nothing where it is not held."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def _compiled_from(function: Callable[..., Any]) -> Any:
