@@ -1,4 +1,4 @@
-"""Trains the plan of the strategy `planned` on 160 networks of four kinds; resumable.
+"""Trains the plan of the strategy `planned` on 320 networks of four kinds; resumable.
 
     taskset -c 0 python benchmarks/experiments/planned_training.py learned_plan
 
@@ -23,7 +23,7 @@ from gradweave.schedulers.planned.decoding import Wiring
 from gradweave.training.log import read_log
 
 MAKERS = (racks, slowed, random_graph, boxes)
-SEEDS = range(40)
+SEEDS = range(80)
 SIZES = (256e6, 4e9, 16e6)
 
 
