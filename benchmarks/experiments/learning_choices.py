@@ -1,4 +1,4 @@
-"""Ablation of learning: rewards, hierarchy, trees. Curves and final values.
+"""Ablation of learning: rewards, hierarchy, trees, imitation. Curves and final values.
 
 python benchmarks/experiments/learning_choices.py
 
@@ -58,6 +58,9 @@ VARIANTS = {
     "the paper's rewards, two agents, grown trees": config(**PAPER),
     "rounds as the reward, one agent, grown trees": config(single_policy=True),
     "the paper's rewards, one agent, grown trees": config(**PAPER, single_policy=True),
+    "repaired episodes imitated first, two agents, grown trees": config(
+        imitation_updates=4 * 5, iterations=ITERATIONS - 4
+    ),
     "rounds as the reward, two agents, fixed trees": config(trees="fixed"),
     "the paper's rewards, two agents, fixed trees": config(**PAPER, trees="fixed"),
 }
@@ -84,6 +87,7 @@ def run(name: str, how: Config) -> list[dict[str, Any]]:
 
     with tempfile.TemporaryDirectory() as folder:
         train(how, Path(folder), report=note)
+    rows = [row for row in rows if row["agent"] != "imitation"]  # of the expert's episodes
     print(json.dumps(rows[-1]), flush=True)
     return rows
 

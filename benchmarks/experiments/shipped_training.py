@@ -30,6 +30,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
     curves: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
+        if row["agent"] == "imitation":  # then episodes are the expert's
+            continue
         for name, values in row["problems"].items():
             curves.setdefault(name, []).append((row["update"], 100 * values["over_bound"]))
     figure = Figure(figsize=(13, 7))

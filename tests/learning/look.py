@@ -13,7 +13,7 @@ from gradweave.environment.flow_tree_selection import select
 from gradweave.environment.state import available
 from gradweave.environment.workload_scheduling import send
 from gradweave.learning import features
-from gradweave.learning.features import Graph, Loads, Round
+from gradweave.learning.features import Graph, Loads, Moment, Round
 from gradweave.learning.networks import HierarchicalPolicy, Views, Weights
 from gradweave.learning.rollout import hop_scores, piece_scores
 
@@ -47,8 +47,9 @@ class Scores(NamedTuple):
 @eqx.filter_jit
 def look(policy: HierarchicalPolicy, problem: Problem, state: State) -> Look:
     """What the policies see and say at the start of a round."""
-    seen = features.of_round(problem, Graph.of(problem), state)
-    of_trees, of_workloads = policy.tree.encoder(seen), policy.workload.encoder(seen)
+    graph = Graph.of(problem)
+    seen = features.of_round(problem, graph, state)
+    of_trees, of_workloads = (x.encoder(seen, graph) for x in (policy.tree, policy.workload))
     return Look(
         seen,
         of_trees,
@@ -83,10 +84,10 @@ def scores(
         return after, loads.sent(problem.receiver[hops[place]], real)
 
     state, loads = jax.lax.fori_loop(0, len(hops), one, (state, Loads.start(seen)))
-    numbers, can = features.of_hops(problem, graph, seen, state, loads)
+    numbers, can = features.of_hops(problem, graph, seen, Moment.of(problem, state, loads))
 
     def on_hop(hop: Array) -> tuple[Array, Array]:
-        numbers, can = features.of_pieces(problem, seen, state, hop)
+        numbers, can = features.of_pieces(problem, graph, seen, state, hop)
         return piece_scores(looked.weights, problem.receiver[hop], numbers), can
 
     pieces, pieces_can = jax.lax.map(on_hop, jnp.arange(len(problem.sender)))

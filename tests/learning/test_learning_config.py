@@ -59,6 +59,11 @@ def test_agents_take_turns():
     config = dataclasses.replace(CONFIG, tree_updates=2, workload_updates=1, iterations=2)
     agents = [config.agent(update) for update in range(config.updates)]
     assert agents == ["tree", "tree", "workload"] * 2
+    imitates = dataclasses.replace(config, imitation_updates=2)
+    assert [imitates.agent(update) for update in range(imitates.updates)] == [
+        "workload"
+    ] * 2 + agents
+    assert [imitates.imitates(update) for update in range(4)] == [True, True, False, False]
     alone = dataclasses.replace(CONFIG, tree_updates=0)
     assert {alone.agent(update) for update in range(alone.updates)} == {"workload"}
 

@@ -124,7 +124,7 @@ def workloads_of(its: Problem, state: State) -> tuple[np.ndarray, np.ndarray, in
 
 OF_ROUND = {
     **{"server": "N.", "link": "L.", "tree": "Q.", "whole": "", "holds": "NQ", "lacks": "NQ"},
-    **{"into": "NN", "links_in": "NL", "links_out": "NL", "candidates": "Q", "rounds_left": ""},
+    **{"stage": "", "candidates": "Q", "rounds_left": ""},
     **{"link_slack": "H", "chain": "H", "to_come": "N"},
 }
 OF_VIEWS = {"server": "N.", "link": "L.", "tree": "Q.", "whole": ""}

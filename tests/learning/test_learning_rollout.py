@@ -18,8 +18,9 @@ import jax.numpy as jnp
 
 from gradweave.environment import Instance, Problem, Rewards, stack
 from gradweave.learning import rollout
+from gradweave.learning.features import Graph, of_hops
 from gradweave.learning.networks import HierarchicalPolicy
-from gradweave.learning.ppo import PPO, loss, samples
+from gradweave.learning.ppo import PPO, gradient, samples
 from gradweave.learning.rollout import (
     Decode,
     Ends,
@@ -62,12 +63,12 @@ def test_what_is_masked_is_never_drawn():
     assert real.sum() > 40
     hops, pieces = (
         np.take_along_axis(can, chosen[..., None], -1)[..., 0]
-        for can, chosen in ((draws.hop_can, draws.hop), (draws.piece_can, draws.piece))
+        for can, chosen in ((draws.moment.count > 0, draws.hop), (draws.piece_can, draws.piece))
     )
     assert hops[real].all()
     assert pieces[real].all()
     assert not (log.selected & ~log.features.candidates).any()
-    shares = (draws.hop_can.mean(-1)[real], draws.piece_can.mean(-1)[real])
+    shares = ((draws.moment.count > 0).mean(-1)[real], draws.piece_can.mean(-1)[real])
     assert all(0 < share.min() and share.max() < 1 for share in shares), "masks that hide nothing"
     assert 0 < log.selected.sum() < log.features.candidates.sum()
 
@@ -101,15 +102,26 @@ def test_odds_are_those_of_a_hop_and_then_of_a_tree_on_it():
     """By brute force, from the features that were recorded."""
     policy, problem, log, _ = recorded()
 
-    def of_round(features):
-        return policy.workload(policy.workload.encoder(features), problem)
+    graph = Graph.of(problem)
 
-    weights = jax.tree.map(np.asarray, eqx.filter_jit(jax.vmap(jax.vmap(of_round)))(log.features))
+    def of_round(features):
+        return policy.workload(policy.workload.encoder(features, graph), problem)
+
+    def of_draws(features, moments):
+        return jax.vmap(lambda moment: of_hops(problem, graph, features, moment))(moments)
+
+    weights, (features, can) = jax.tree.map(
+        np.asarray,
+        eqx.filter_jit(jax.vmap(jax.vmap(lambda x, y: (of_round(x), of_draws(x, y)))))(
+            log.features, log.draws.moment
+        ),
+    )
     for t, b, k in np.argwhere(log.draws.real):
         draw = jax.tree.map(lambda x: x[t, b, k], log.draws)  # noqa: B023
-        odds = softmax((weights.hop[t, b] * draw.hop_features).sum(-1), draw.hop_can)[draw.hop]
+        scores = (weights.hop[t, b] * features[t, b, k].T).sum(-1)
+        odds = softmax(scores, can[t, b, k])[draw.hop]
         receiver = int(problem.receiver[draw.hop])
-        pieces = draw.piece_features @ weights.piece[t, b, receiver] + weights.match[t, b, receiver]
+        pieces = weights.piece[t, b, receiver] @ draw.piece_features + weights.match[t, b, receiver]
         odds *= softmax(pieces, draw.piece_can)[draw.piece]
         assert np.exp(draw.log_probability) == pytest.approx(odds, rel=1e-3)
 
@@ -124,10 +136,10 @@ def test_a_policy_that_has_not_moved_gives_its_actions_the_odds_of_the_record():
     for agent in ("tree", "workload"):
         how = PPO()
         rows = samples(jax.tree.map(lambda x: jnp.asarray(x)[None], log), agent, how)
-        _, figures = eqx.filter_jit(loss)(policy, stack([problem]), rows, agent, how)
+        _, figures = eqx.filter_jit(gradient)(policy, stack([problem]), rows, agent, how)
         assert 0 <= figures["moved"] < 1e-4
         assert figures["entropy"] > 0.1
-        _, moved = eqx.filter_jit(loss)(some_policy(1), stack([problem]), rows, agent, how)
+        _, moved = eqx.filter_jit(gradient)(some_policy(1), stack([problem]), rows, agent, how)
         assert moved["moved"] > 0.1
 
 
@@ -150,7 +162,7 @@ def of_scores(scores: jax.Array) -> SimpleNamespace:
     """A policy that scores trees so, whatever it sees."""
 
     class Tree:
-        def encoder(self, features: object) -> None:
+        def encoder(self, features: object, graph: object) -> None:
             return None
 
         def __call__(self, views: object) -> jax.Array:
@@ -167,7 +179,7 @@ def selections(scores, can, decode: Decode, number: int) -> tuple[np.ndarray, np
     policy = of_scores(jnp.asarray(scores))
 
     def once(key):
-        return select_trees(policy, features, key, decode)[:2]  # pyright: ignore[reportArgumentType]
+        return select_trees(policy, None, features, key, decode)[:2]  # pyright: ignore[reportArgumentType]
 
     selected, odds = jax.jit(jax.vmap(once))(jax.random.split(jax.random.key(0), number))
     return np.asarray(selected), np.asarray(odds)

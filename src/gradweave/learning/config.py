@@ -80,6 +80,9 @@ class Config:
     """J: updates of flow-tree selection in an iteration."""
     workload_updates: int
     """K: updates of workload scheduling."""
+    imitation_updates: int = 0
+    """Updates of workload scheduling, before all others, in which it does not learn from its own
+    episodes but imitates repaired ones, the shortest of many."""
     seed: int = 0
     seeds: int = 1
     """Learners that are trained side by side; the best one is kept."""
@@ -96,7 +99,9 @@ class Config:
 
     def __post_init__(self) -> None:
         check_at_least_one(self, "iterations", "seeds", "draws")
-        check_not_below_zero(self, "tree_updates", "workload_updates", "checkpoint_minutes")
+        check_not_below_zero(
+            self, "tree_updates", "workload_updates", "imitation_updates", "checkpoint_minutes"
+        )
         if self.tree_updates + self.workload_updates == 0:
             raise OptionError("tree_updates and workload_updates are both 0: nothing would learn")
         if not self.groups:
@@ -111,13 +116,20 @@ class Config:
 
     @property
     def updates(self) -> int:
-        """Updates of the whole training, of both agents."""
-        return self.iterations * (self.tree_updates + self.workload_updates)
+        """Updates of the whole training, of both agents, and those that imitate."""
+        alternating = self.iterations * (self.tree_updates + self.workload_updates)
+        return self.imitation_updates + alternating
 
     def agent(self, update: int) -> Literal["tree", "workload"]:
         """Who learns in an update: J times flow-tree selection, then K times scheduling."""
-        place = update % (self.tree_updates + self.workload_updates)
+        if self.imitates(update):
+            return "workload"
+        place = (update - self.imitation_updates) % (self.tree_updates + self.workload_updates)
         return "tree" if place < self.tree_updates else "workload"
+
+    def imitates(self, update: int) -> bool:
+        """Whether workload scheduling imitates in an update."""
+        return update < self.imitation_updates
 
     def digest(self) -> str:
         """A fingerprint: a checkpoint of another training is not resumed."""

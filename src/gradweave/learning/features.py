@@ -74,10 +74,8 @@ class Round(eqx.Module):
     """Trees of this stage for which a server is ready to send."""
     lacks: Bool[Array, "N Q"]
     """Trees of this stage for which a server waits."""
-    into: Float[Array, "N N"]
-    """Hops into a server from a server, in this stage."""
-    links_in: Float[Array, "N L"]
-    links_out: Float[Array, "N L"]
+    stage: Int[Array, ""]
+    """That is under way: which of the matrices of `Graph` count."""
     candidates: Bool[Array, " Q"]
     """Trees with a workload that is ready."""
     rounds_left: Float[Array, ""]
@@ -114,9 +112,7 @@ def of_round(problem: Problem, graph: Graph, state: State) -> Round:
         whole=_whole(problem, now, state),
         holds=now.holds,
         lacks=now.lacks,
-        into=now.into,
-        links_in=now.links_in,
-        links_out=now.links_out,
+        stage=state.stage,
         candidates=now.workloads.any(0),
         rounds_left=now.rounds_left,
         link_slack=link_slack,
@@ -276,14 +272,30 @@ class Loads(eqx.Module):
         return Loads(self.to_come.at[receiver].add(-one), self.taken.at[receiver].add(one))
 
 
+class Moment(eqx.Module):
+    """What the features of hops are made of that changes from one draw of a round to the next."""
+
+    count: Float[Array, " H"]
+    """Workloads that could be sent over each hop."""
+    ratio: Float[Array, " L"]
+    """Hops with such workloads for each transfer that a link can still carry."""
+    loads: Loads
+
+    @staticmethod
+    def of(problem: Problem, state: State, loads: Loads) -> "Moment":
+        """Before a draw."""
+        fits = (state.count > 0).astype(jnp.float32)
+        contenders = problem.crosses.astype(jnp.float32) @ fits
+        ratio = contenders / jnp.maximum(room(problem, state), 1)
+        return Moment(state.count.astype(jnp.float32), ratio, loads)
+
+
 def of_hops(
-    problem: Problem, graph: Graph, features: Round, state: State, loads: Loads
-) -> tuple[Float[Array, "H 12"], Bool[Array, " H"]]:
+    problem: Problem, graph: Graph, features: Round, moment: Moment
+) -> tuple[Float[Array, "12 H"], Bool[Array, " H"]]:
     """Features of each hop before a workload is sent, and which hops can be used."""
-    fits = state.count > 0
+    fits, ratio, loads = moment.count > 0, moment.ratio, moment.loads
     crosses = problem.crosses.astype(jnp.float32)
-    contenders = crosses @ fits.astype(jnp.float32)
-    ratio = contenders / jnp.maximum(room(problem, state), 1)
     slack, load, taken = _of_receivers(problem, features, loads)
     chain = jnp.where(problem.grown, 0.0, _clipped(features.rounds_left - features.chain))
     numbers = {
@@ -294,18 +306,18 @@ def of_hops(
         table.CONTENTION: _log(ratio @ crosses),
         table.CONTENTION_AT_RECEIVER: _log(ratio)[problem.receiver_link],
         table.CONTENTION_AT_SENDER: _log(ratio)[problem.sender_link],
-        table.READY: _log(state.count.astype(jnp.float32)),
+        table.READY: _log(moment.count),
         table.TAKEN: taken[problem.receiver],
         table.LOAD: load[problem.receiver],
         table.LENGTH: graph.length / 2.0 - 1.0,
         table.CHAIN_SLACK: chain,
     }
-    return jnp.where(fits[:, None], _in_order(numbers), 0.0), fits
+    return jnp.where(fits, _in_order(numbers), 0.0), fits
 
 
 def _in_order(numbers: dict[int, Array]) -> Array:
-    """Features next to each other, by their places in the table."""
-    return jnp.stack([numbers[place] for place in range(len(numbers))], 1)
+    """One row for each feature, by its place in the table: rows are quick to put together."""
+    return jnp.stack([numbers[place] for place in range(len(numbers))])
 
 
 def _of_receivers(problem: Problem, features: Round, loads: Loads) -> tuple[Array, Array, Array]:
@@ -323,14 +335,15 @@ def _log(number: Float[Array, " ..."]) -> Float[Array, " ..."]:
 
 
 def of_pieces(
-    problem: Problem, features: Round, state: State, hop: Int[Array, ""]
-) -> tuple[Float[Array, "Q 7"], Bool[Array, " Q"]]:
+    problem: Problem, graph: Graph, features: Round, state: State, hop: Int[Array, ""]
+) -> tuple[Float[Array, "7 Q"], Bool[Array, " Q"]]:
     """Features of each tree on one hop, and which trees have a ready workload there."""
     sender, receiver = problem.sender[hop], problem.receiver[hop]
     pending = state.pending
     lacks = (pending & in_stage(problem, state)).astype(jnp.float32)
-    into = features.into
-    into_receiver, from_receiver, from_sender = into[receiver], into[:, receiver], into[:, sender]
+    into, stage = graph.into, features.stage
+    into_receiver = into[stage, receiver]
+    from_receiver, from_sender = into[stage, :, receiver], into[stage, :, sender]
     degree_in = jnp.maximum(into_receiver.sum(), 1.0)
     counts = jnp.stack([into_receiver, from_receiver, from_sender, jnp.ones_like(into_receiver)])
     counts = jnp.where(problem.intake > 0, counts, 0.0)
@@ -362,4 +375,4 @@ def of_pieces(
         table.AWAITED: 1.0 / jnp.maximum(awaited, 1.0),
     }
     can = problem.allowed[hop] & holds & unsent & state.selected & in_stage(problem, state)
-    return jnp.where(can[:, None], _in_order(numbers), 0.0), can
+    return jnp.where(can, _in_order(numbers), 0.0), can

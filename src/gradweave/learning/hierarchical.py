@@ -18,8 +18,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gradweave.aggregate.aggregation import Aggregation
 from gradweave.environment.problem import Problem
 from gradweave.learning.networks import HierarchicalPolicy
-from gradweave.learning.ppo import PPO, Agent, Samples, loss, minibatch, samples
-from gradweave.learning.rollout import Ends, Rollout, RoundLog, record
+from gradweave.learning.ppo import PPO, Agent, gradient, minibatch, samples, with_agent
+from gradweave.learning.rollout import Ends, Expert, Rollout, RoundLog, record
 
 AGENTS: tuple[Agent, Agent] = ("tree", "workload")
 
@@ -39,6 +39,8 @@ class Batch(eqx.Module):
     """[G]."""
     busiest: Array
     """[G] transfers that a round can have, at most."""
+    expert: Expert | None = None
+    """[G, E] episodes for workload scheduling to imitate; it learns from its own if not given."""
 
 
 AXIS = "device"
@@ -87,8 +89,8 @@ class Trainer:
         """
         keys = jax.random.split(key, (len(batch.busiest), episodes))
         return jax.lax.map(
-            lambda each: record(policy, each[0], each[1], each[2], self.rollout),
-            (batch.problems, keys, batch.busiest),
+            lambda each: record(policy, each[0], each[1], each[2], self.rollout, each[3]),
+            (batch.problems, keys, batch.busiest, batch.expert),
         )
 
     def update(
@@ -122,13 +124,13 @@ class Trainer:
         def step(carry: tuple, key: PRNGKeyArray) -> tuple:
             policy, state = carry
             chosen = minibatch(rows, key, max(size, 1))
-            gradient, figures = self._gradient(policy, batch.problems, chosen, agent)
+            change, figures = gradient(policy, batch.problems, chosen, agent, how)
             if average is not None:
-                gradient, _ = average.update(gradient, average.init(gradient))
+                change, _ = average.update(change, average.init(change))
                 figures = jax.lax.pmean(figures, axis)
-            change, state = optimizer.update(gradient, state)
+            change, state = optimizer.update(change, state)
             trained = optax.apply_updates(getattr(policy, agent), change)
-            return (_with_agent(policy, agent, trained), state), figures
+            return (with_agent(policy, agent, trained), state), figures
 
         carry = learner.policy, getattr(learner, f"{agent}_optimizer")
         keys = jax.random.split(learning, how.epochs * how.minibatches)
@@ -140,22 +142,6 @@ class Trainer:
             figures["decisions"] *= devices
         after = dataclasses.replace(learner, policy=policy, **{f"{agent}_optimizer": state})
         return after, figures
-
-    def _gradient(
-        self, policy: HierarchicalPolicy, problems: Problem, rows: Samples, agent: Agent
-    ) -> tuple[Any, dict[str, Array]]:
-        """The loss's gradient by one agent's parameters, and its figures."""
-
-        def objective(trained: eqx.Module) -> tuple:
-            return loss(_with_agent(policy, agent, trained), problems, rows, agent, self.ppo(agent))
-
-        (_, figures), gradient = jax.value_and_grad(objective, has_aux=True)(getattr(policy, agent))
-        return gradient, figures
-
-
-def _with_agent(policy: HierarchicalPolicy, agent: Agent, trained: Any) -> HierarchicalPolicy:
-    """The policies with other parameters of one agent."""
-    return eqx.tree_at(lambda policy: getattr(policy, agent), policy, trained)
 
 
 def _results(batch: Batch, logs: RoundLog, ends: Ends) -> dict[str, Array]:

@@ -7,13 +7,15 @@ sequence at the price of one evaluation a round, each draw seeing what the draws
 Nothing depends on the lengths of the axes or on the order of servers, links or trees.
 """
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gradweave.environment.problem import Problem
-from gradweave.learning.features import Round
+from gradweave.learning.features import Graph, Round
 from gradweave.schedulers.learned.feature_table import (
     HOP_FEATURES,
     LAYERS,
@@ -85,65 +87,99 @@ class Encoder(eqx.Module):
         self.whole = jax.random.normal(whole, (WHOLE_FEATURES, 3, WIDTH)) / 2
         self.layers = tuple(Messages(layer) for layer in layers)
 
-    def __call__(self, features: Round) -> Views:
+    def __call__(self, features: Round, graph: Graph) -> Views:
         """The views at the start of a round."""
         masks = _masks(features)
         bias = jnp.einsum("w,wkd->kd", features.whole, self.whole)
         server = jax.nn.relu(features.server @ self.server + bias[0]) * masks[0]
         link = jax.nn.relu(features.link @ self.link + bias[1]) * masks[1]
         tree = jax.nn.relu(features.tree @ self.tree + bias[2]) * masks[2]
+        messages = _Means.of(features, graph, masks)
         for layer in self.layers:
-            received = _received(features, masks, server, link, tree)
-            weights = layer.server, layer.link, layer.tree
+            received = messages.to_all(layer, server, link, tree)
             server, link, tree = (
-                _updated(*each) * mask
-                for *each, mask in zip(
-                    (server, link, tree), received, weights, layer.bias, masks, strict=True
+                (view + jax.nn.relu(message + bias)) * mask
+                for view, message, bias, mask in zip(
+                    (server, link, tree), received, layer.bias, masks, strict=True
                 )
             )
-        means = [_mean(mask.T, x)[0] for mask, x in zip(masks, (server, link, tree), strict=True)]
+        means = [(of @ x)[0] for of, x in zip(messages.all, (server, link, tree), strict=True)]
         return Views(server, link, tree, jnp.concatenate([*means, features.whole]))
 
 
-def _received(
-    features: Round,
-    masks: tuple[Array, Array, Array],
-    server: Float[Array, "N D"],
-    link: Float[Array, "L D"],
-    tree: Float[Array, "Q D"],
-) -> tuple[Float[Array, "8 N D"], Float[Array, "4 L D"], Float[Array, "4 Q D"]]:
-    """The messages of a layer to servers, links and trees; the first is their own view."""
-    holds, lacks = features.holds.astype(jnp.float32), features.lacks.astype(jnp.float32)
-    # Stacked one after the other: gradients add up, and are rounded, in this order.
-    to_server = jnp.stack(
-        [
-            server,
-            _mean(features.into, server),
-            _mean(features.into.T, server),
-            _mean(features.links_in, link),
-            _mean(features.links_out, link),
-            _mean(holds, tree),
-            _mean(lacks, tree),
-            jnp.broadcast_to(_mean(masks[0].T, server), server.shape),
-        ]
-    )
-    to_link = jnp.stack(
-        [
-            link,
-            _mean(features.links_out.T, server),
-            _mean(features.links_in.T, server),
-            jnp.broadcast_to(_mean(masks[1].T, link), link.shape),
-        ]
-    )
-    to_tree = jnp.stack(
-        [
-            tree,
-            _mean(holds.T, server),
-            _mean(lacks.T, server),
-            jnp.broadcast_to(_mean(masks[2].T, tree), tree.shape),
-        ]
-    )
-    return to_server, to_link, to_tree
+class _Means(NamedTuple):
+    """Of whom each server, link and tree hears the mean: rows of weights that sum to 1, or to 0."""
+
+    server_to_server: Float[Array, "N 2N"]
+    """To a server, from those that it receives from, and from those that it sends to."""
+    link_to_server: Float[Array, "2N L"]
+    """To a server, from links into it; then from links out of it."""
+    server_to_link: Float[Array, "L 2N"]
+    """To a link, from servers that send over it, and from servers that receive over it."""
+    tree_to_server: Float[Array, "N 2Q"]
+    """To a server, from trees that it holds, and from trees that it lacks."""
+    server_to_tree: Float[Array, "Q 2N"]
+    """To a tree, from servers that hold it, and from servers that lack it."""
+    all: tuple[Float[Array, "1 N"], Float[Array, "1 L"], Float[Array, "1 Q"]]
+
+    @staticmethod
+    def of(features: Round, graph: Graph, masks: tuple[Array, Array, Array]) -> "_Means":
+        """Those of a round."""
+        into, links_in, links_out = graph.into, graph.links_in, graph.links_out
+        holds, lacks = features.holds.astype(jnp.float32), features.lacks.astype(jnp.float32)
+        servers, links, trees = (_shares(mask.T) for mask in masks)
+        return _Means(
+            _beside(into, into.mT)[features.stage],
+            _shares(jnp.concatenate([links_in, links_out], 1))[features.stage],
+            _beside(links_out.mT, links_in.mT)[features.stage],
+            _beside(holds, lacks),
+            _beside(holds.T, lacks.T),
+            (servers, links, trees),
+        )
+
+    def to_all(
+        self,
+        layer: Messages,
+        server: Float[Array, "N D"],
+        link: Float[Array, "L D"],
+        tree: Float[Array, "Q D"],
+    ) -> tuple[Float[Array, "N D"], Float[Array, "L D"], Float[Array, "Q D"]]:
+        """A layer's messages to servers, links and trees; the first of each is their own view.
+
+        Means and weights may be taken in either order: here in the one that costs less.
+        """
+        of_server, of_link, of_tree = layer.server, layer.link, layer.tree
+        from_links = self.link_to_server @ link
+        all_servers, all_links, all_trees = self.all
+        to_server = (
+            server @ of_server[0]
+            + self.server_to_server @ _both(server, of_server[1:3])
+            + from_links[: len(server)] @ of_server[3]
+            + from_links[len(server) :] @ of_server[4]
+            + self.tree_to_server @ _both(tree, of_server[5:7])
+            + all_servers @ server @ of_server[7]
+        )
+        to_link = (
+            link @ of_link[0]
+            + self.server_to_link @ _both(server, of_link[1:3])
+            + all_links @ link @ of_link[3]
+        )
+        to_tree = (
+            tree @ of_tree[0]
+            + self.server_to_tree @ _both(server, of_tree[1:3])
+            + all_trees @ tree @ of_tree[3]
+        )
+        return to_server, to_link, to_tree
+
+
+def _both(view: Float[Array, "A D"], weights: Float[Array, "2 D D"]) -> Float[Array, "2A D"]:
+    """A view by the weights of two messages, one below the other."""
+    return jnp.concatenate([view @ weights[0], view @ weights[1]])
+
+
+def _beside(one: Float[Array, "*S A B"], other: Float[Array, "*S A B"]) -> Float[Array, "*S A 2B"]:
+    """Weights of two means, side by side."""
+    return jnp.concatenate([_shares(one), _shares(other)], -1)
 
 
 def _masks(features: Round) -> tuple[Array, Array, Array]:
@@ -153,17 +189,8 @@ def _masks(features: Round) -> tuple[Array, Array, Array]:
     return tuple(mask[:, None].astype(jnp.float32) for mask in (servers, links, trees))  # pyright: ignore[reportReturnType]
 
 
-def _mean(weights: Float[Array, "A B"], of: Float[Array, "B D"]) -> Float[Array, "A D"]:
-    return weights @ of / jnp.maximum(weights.sum(1, keepdims=True), 1.0)
-
-
-def _updated(
-    view: Float[Array, "A D"],
-    received: Float[Array, "M A D"],
-    weights: Float[Array, "M D D"],
-    bias: Float[Array, " D"],
-) -> Float[Array, "A D"]:
-    return view + jax.nn.relu(jnp.einsum("mad,mde->ae", received, weights) + bias)
+def _shares(weights: Float[Array, "*S A B"]) -> Float[Array, "*S A B"]:
+    return weights / jnp.maximum(weights.sum(-1, keepdims=True), 1.0)
 
 
 class Perceptron(eqx.Module):
@@ -255,7 +282,7 @@ class WorkloadPolicy(eqx.Module):
     def __call__(self, views: Views, problem: Problem) -> Weights:
         """The weights of a round."""
         crosses = problem.crosses.astype(jnp.float32)
-        links = _mean(crosses.T, views.link)
+        links = _shares(crosses.T) @ views.link
         hop = (
             COMMON * self.hop
             + (views.server @ self.hop_of_sender)[problem.sender]

@@ -5,7 +5,7 @@ advantage counts for all its draws: what was sent before a draw is settled, so n
 is credited twice. Source: Schulman et al. 2017; Huang and Ontañón 2020 for the masks.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gradweave.environment.problem import Problem
-from gradweave.learning.networks import HierarchicalPolicy, masked_log_softmax
+from gradweave.learning.features import Graph, Round, of_hops
+from gradweave.learning.networks import HierarchicalPolicy, Weights, masked_log_softmax
 from gradweave.learning.rollout import (
     Draw,
     RoundLog,
@@ -79,30 +80,43 @@ def samples(logs: RoundLog, agent: Agent, how: PPO) -> Samples:
 
 
 def _draw_log_probability(
-    weights: eqx.Module, draw: Draw, problem: Problem
+    weights: Weights, draw: Draw, problem: Problem, graph: Graph, features: Round
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Log-probability of a draw, and the entropy of its distribution."""
-    hop_log = masked_log_softmax(hop_scores(weights, draw.hop_features), draw.hop_can)  # pyright: ignore[reportArgumentType]
+    """Log-probability of a draw, or of all that an expert wants; the distribution's entropy."""
+    hop_features, hop_can = of_hops(problem, graph, features, draw.moment)
+    hop_log = masked_log_softmax(hop_scores(weights, hop_features), hop_can)
     receiver = problem.receiver[draw.hop]
     piece_log = masked_log_softmax(
-        piece_scores(weights, receiver, draw.piece_features),  # pyright: ignore[reportArgumentType]
-        draw.piece_can,
+        piece_scores(weights, receiver, draw.piece_features), draw.piece_can
     )
     spread = (
-        -(jnp.exp(hop_log) * jnp.where(draw.hop_can, hop_log, 0.0)).sum()
+        -(jnp.exp(hop_log) * jnp.where(hop_can, hop_log, 0.0)).sum()
         - (jnp.exp(piece_log) * jnp.where(draw.piece_can, piece_log, 0.0)).sum()
     )
-    return hop_log[draw.hop] + piece_log[draw.piece], spread
+    if draw.wanted is None:
+        return hop_log[draw.hop] + piece_log[draw.piece], spread
+    of_hops_wanted, of_pieces_wanted = (
+        jax.nn.logsumexp(jnp.where(wanted, log, -1e9))
+        for log, wanted in zip((hop_log, piece_log), draw.wanted, strict=True)
+    )
+    return of_hops_wanted + of_pieces_wanted, spread
 
 
 def _clipped_gain(ratio: Array, advantage: Array, clip: float) -> Array:
     return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
 
 
-def loss(
+def with_agent(policy: HierarchicalPolicy, agent: Agent, trained: Any) -> HierarchicalPolicy:
+    """The policies with other parameters of one agent."""
+    return eqx.tree_at(lambda policy: getattr(policy, agent), policy, trained)
+
+
+def gradient(
     policy: HierarchicalPolicy, problems: Problem, rows: Samples, agent: Agent, how: PPO
-) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-    """The clipped objective, the critic's error and the entropy, over rows of several problems.
+) -> tuple[Any, dict[str, Float[Array, ""]]]:
+    """The loss's gradient by one agent's parameters: over the rows of several problems, in turn.
+
+    One problem's rows are few enough to stay in a processor's caches.
 
     Args:
         policy: both agents.
@@ -110,10 +124,47 @@ def loss(
         rows: [G, M] rounds.
         agent: who is trained.
         how: weights of the terms.
-    """
 
-    def of_tree(problem: Problem, log: RoundLog, advantage: Array) -> tuple[Array, ...]:
-        views = policy.tree.encoder(log.features)
+    Returns:
+        The gradient; and the clipped objective, the critic's error, the entropy, and how far the
+        ratios of probabilities moved from 1, means of all actions or rounds.
+    """
+    real = rows.rounds.real.astype(jnp.float32)
+    drawn = (rows.rounds.draws.real * real[..., None]).sum()
+    rounds = jnp.maximum(real.sum(), 1.0)
+    actions = rounds if agent == "tree" else jnp.maximum(drawn, 1.0)
+
+    def loss(trained: Any, problem: Problem, rows: Samples) -> tuple[Array, dict[str, Array]]:
+        now = with_agent(policy, agent, trained)
+        gain, spread, moved, error = _sums(now, problem, rows, agent, how)
+        means = {
+            "gain": gain / actions,
+            "value_error": error / rounds,
+            "entropy": spread / actions,
+            "moved": moved / actions,
+        }
+        critic = how.value_coefficient * means["value_error"]
+        return critic - means["gain"] - how.entropy_coefficient * means["entropy"], means
+
+    trained = getattr(policy, agent)
+
+    def add(sums: Any, each: tuple[Problem, Samples]) -> tuple[Any, None]:
+        (_, figures), gradient = jax.value_and_grad(loss, has_aux=True)(trained, *each)
+        return jax.tree.map(jnp.add, sums, (gradient, figures)), None
+
+    names = "gain", "value_error", "entropy", "moved"
+    zero = jax.tree.map(jnp.zeros_like, trained), {name: jnp.zeros(()) for name in names}
+    return jax.lax.scan(add, zero, (problems, rows))[0]
+
+
+def _sums(
+    policy: HierarchicalPolicy, problem: Problem, rows: Samples, agent: Agent, how: PPO
+) -> tuple[Array, Array, Array, Array]:
+    """Over the rows of one problem: clipped gain, entropy, moves of ratios, the critic's error."""
+    graph = Graph.of(problem)
+
+    def of_tree(log: RoundLog, advantage: Array) -> tuple[Array, ...]:
+        views = policy.tree.encoder(log.features, graph)
         scores = policy.tree(views)
         now = tree_log_probability(scores, log.selected, log.features.candidates)
         ratio = jnp.exp(now - log.tree_log_probability)
@@ -121,30 +172,28 @@ def loss(
         each = -odds * jax.nn.log_sigmoid(scores) - (1 - odds) * jax.nn.log_sigmoid(-scores)
         spread = jnp.where(log.features.candidates, each, 0.0).sum()
         gain = _clipped_gain(ratio, advantage, how.clip_ratio)
-        one = jnp.ones(())
-        return policy.tree.critic(views), gain, spread, one, jnp.abs(ratio - 1)
+        return gain, spread, jnp.abs(ratio - 1), policy.tree.critic(views)
 
-    def of_workload(problem: Problem, log: RoundLog, advantage: Array) -> tuple[Array, ...]:
-        views = policy.workload.encoder(log.features)
+    def of_workload(log: RoundLog, advantage: Array) -> tuple[Array, ...]:
+        views = policy.workload.encoder(log.features, graph)
         weights = policy.workload(views, problem)
-        now, spread = jax.vmap(lambda draw: _draw_log_probability(weights, draw, problem))(
-            log.draws
-        )
+        now, spread = jax.vmap(
+            lambda draw: _draw_log_probability(weights, draw, problem, graph, log.features)
+        )(log.draws)
         real = log.draws.real.astype(jnp.float32)
         ratio = jnp.exp(jnp.where(log.draws.real, now - log.draws.log_probability, 0.0))
-        gain = (_clipped_gain(ratio, advantage, how.clip_ratio) * real).sum()
-        value = policy.workload.critic(views)
-        return value, gain, (spread * real).sum(), real.sum(), (jnp.abs(ratio - 1) * real).sum()
+        gain = _clipped_gain(ratio, advantage, how.clip_ratio)
+        if log.draws.wanted is not None:  # made likelier, whatever the policy thought of it
+            gain = jnp.where(log.draws.real, now, 0.0)
+        sums = ((x * real).sum() for x in (gain, spread, jnp.abs(ratio - 1)))
+        return *sums, policy.workload.critic(views)
 
     each = of_tree if agent == "tree" else of_workload
-    per_row = jax.vmap(jax.vmap(each, in_axes=(None, 0, 0)))
-    value, gain, spread, number, moved = per_row(problems, rows.rounds, rows.advantage)
-    real = rows.rounds.real.astype(jnp.float32)
-    actions = jnp.maximum((number * real).sum(), 1.0)
-    gain, spread, moved = ((x * real).sum() / actions for x in (gain, spread, moved))
-    error = (jnp.square(value - rows.target) * real).sum() / jnp.maximum(real.sum(), 1.0)
-    total = -gain + how.value_coefficient * error - how.entropy_coefficient * spread
-    return total, {"gain": gain, "value_error": error, "entropy": spread, "moved": moved}
+    *sums, value = jax.vmap(each)(rows.rounds, rows.advantage)
+    gain, spread, moved, error = (
+        (x * rows.rounds.real).sum() for x in (*sums, jnp.square(value - rows.target))
+    )
+    return gain, spread, moved, error
 
 
 def minibatch(rows: Samples, key: PRNGKeyArray, size: int) -> Samples:

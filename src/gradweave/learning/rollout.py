@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -16,13 +17,13 @@ from gradweave.environment.rewards import Rewards
 from gradweave.environment.state import State, any_available, end_round, reset, where
 from gradweave.environment.workload_scheduling import send
 from gradweave.learning import features as features_of
-from gradweave.learning.features import Graph, Loads, Round
+from gradweave.learning.features import Graph, Loads, Moment, Round
 from gradweave.learning.networks import (
     HierarchicalPolicy,
     Weights,
     masked_log_softmax,
 )
-from gradweave.schedulers.learned.feature_table import HOP_FEATURES, PIECE_FEATURES
+from gradweave.schedulers.learned.feature_table import PIECE_FEATURES
 
 LAST = -1
 """Axis of the environments in states: their tables are quick to go through so."""
@@ -41,15 +42,38 @@ class Decode:
 class Draw(NamedTuple):
     """One workload of a round, as the learner needs it."""
 
-    hop_features: Float[Array, "H 12"]
-    hop_can: Bool[Array, " H"]
+    moment: Moment
+    """Of which the features of hops are made."""
     hop: Int[Array, ""]
-    piece_features: Float[Array, "Q 7"]
+    piece_features: Float[Array, "7 Q"]
     piece_can: Bool[Array, " Q"]
     piece: Int[Array, ""]
     log_probability: Float[Array, ""]
     real: Bool[Array, ""]
     """Whether there was a workload to draw."""
+    wanted: tuple[Bool[Array, " H"], Bool[Array, " Q"]] | None = None
+    """Where an expert is followed: hops, and trees on the hop that was drawn, that it sends in this
+    round and has not yet. A round is a set, so that any of them is as good as the one drawn."""
+
+
+class Expert(eqx.Module):
+    """Episodes to follow."""
+
+    sent_round: Int[Array, "E N Q"]
+    """Round of each transfer; below 0 where there is none."""
+    sent_hop: Int[Array, "E N Q"]
+    """Its hop."""
+
+    def following(self, episodes: int) -> "Expert":
+        """One for each of so many episodes, in turn."""
+        return jax.tree.map(lambda x: x[jnp.arange(episodes) % len(x)], self)
+
+    def wanted(self, problem: Problem, state: State) -> Bool[Array, "H Q"]:
+        """Workloads of its round, of one episode [N, Q], that are not sent yet."""
+        server = jnp.where(problem.by_sender, problem.sender[:, None], problem.receiver[:, None])
+        cell = server, jnp.arange(problem.by_sender.shape[0])
+        now = state.pending & (self.sent_round == state.round)
+        return now[cell] & (self.sent_hop[cell] == jnp.arange(problem.sender.shape[0])[:, None])
 
 
 class RoundLog(NamedTuple):
@@ -83,10 +107,10 @@ def tree_log_probability(
 
 
 def select_trees(
-    policy: HierarchicalPolicy, features: Round, key: PRNGKeyArray, decode: Decode
+    policy: HierarchicalPolicy, graph: Graph, features: Round, key: PRNGKeyArray, decode: Decode
 ) -> tuple[Bool[Array, " Q"], Float[Array, ""], Float[Array, ""]]:
     """The trees of a round, the log-probability of their selection, and the state's value."""
-    views = policy.tree.encoder(features)
+    views = policy.tree.encoder(features, graph)
     scores = policy.tree(views)
     value = policy.tree.critic(views)
     can = features.candidates
@@ -108,16 +132,16 @@ def _pick(scores: Array, can: Array, noise: Array, temperature: float) -> tuple[
     return chosen, log_probabilities[chosen]
 
 
-def hop_scores(weights: Weights, hop_features: Float[Array, "H 12"]) -> Float[Array, " H"]:
+def hop_scores(weights: Weights, hop_features: Float[Array, "12 H"]) -> Float[Array, " H"]:
     """The score of each hop."""
-    return (weights.hop * hop_features).sum(-1)
+    return jnp.einsum("hf,fh->h", weights.hop, hop_features)
 
 
 def piece_scores(
-    weights: Weights, receiver: Int[Array, ""], piece_features: Float[Array, "Q 7"]
+    weights: Weights, receiver: Int[Array, ""], piece_features: Float[Array, "7 Q"]
 ) -> Float[Array, " Q"]:
     """The score of each tree at a receiver."""
-    return piece_features @ weights.piece[receiver] + weights.match[receiver]
+    return weights.piece[receiver] @ piece_features + weights.match[receiver]
 
 
 def draw(
@@ -129,27 +153,32 @@ def draw(
     loads: Loads,
     key: PRNGKeyArray,
     decode: Decode,
+    expert: Expert | None = None,
 ) -> tuple[State, Loads, Draw]:
-    """Draws one workload and sends it, if there is any."""
+    """Draws one workload and sends it, if there is any; of an expert's alone where one is given."""
     hops, trees = problem.sender.shape[0], problem.root.shape[0]
     noise = jax.random.gumbel(key, (hops + trees,))
-    hop_features, hop_can = features_of.of_hops(problem, graph, features, state, loads)
+    moment = Moment.of(problem, state, loads)
+    hop_features, hop_can = features_of.of_hops(problem, graph, features, moment)
     scores = hop_scores(weights, hop_features)
-    hop, hop_log_probability = _pick(scores, hop_can, noise[:hops], decode.temperature)
+    wanted = None if expert is None else expert.wanted(problem, state)
+    hop_may = hop_can if wanted is None else hop_can & wanted.any(1)
+    hop, hop_log_probability = _pick(scores, hop_may, noise[:hops], decode.temperature)
     receiver = problem.receiver[hop]
-    piece_features, piece_can = features_of.of_pieces(problem, features, state, hop)
+    piece_features, piece_can = features_of.of_pieces(problem, graph, features, state, hop)
     scores = piece_scores(weights, receiver, piece_features)
-    piece, piece_log_probability = _pick(scores, piece_can, noise[hops:], decode.temperature)
-    real = hop_can.any()
+    piece_may = piece_can if wanted is None else piece_can & wanted[hop]
+    piece, piece_log_probability = _pick(scores, piece_may, noise[hops:], decode.temperature)
+    real = hop_may.any()
     drawn = Draw(
-        hop_features,
-        hop_can,
+        moment,
         hop,
         piece_features,
         piece_can,
         piece,
         hop_log_probability + piece_log_probability,
         real,
+        None if wanted is None else (hop_may, piece_may),
     )
     return send(problem, state, hop, piece, real), loads.sent(receiver, real), drawn
 
@@ -209,7 +238,7 @@ def play(
 
         loads = jax.vmap(Loads.start)(evaluation.features)
         start = jnp.zeros((), jnp.int32), states, loads
-        _, states, _ = jax.lax.while_loop(_some_left, one_draw, start)
+        _, states, _ = jax.lax.while_loop(lambda now: episodes.left(now[1]), one_draw, start)
         return index + 1, episodes.close(before, states)
 
     def unfinished(carry: tuple[Array, State]) -> Array:
@@ -239,6 +268,8 @@ class _Episodes:
     problem: Problem
     graph: Graph
     decode: Decode
+    expert: Expert | None = None
+    """[B] episodes to follow."""
 
     def start(self, keys: PRNGKeyArray) -> State:
         """As many states before the first round as there are keys."""
@@ -247,9 +278,9 @@ class _Episodes:
     def open(self, state: State, key: PRNGKeyArray) -> tuple[State, _Evaluation]:
         """Evaluates the policies at the start of an episode's round, and selects its trees."""
         features = features_of.of_round(self.problem, self.graph, state)
-        chosen = select_trees(self.policy, features, key, self.decode)
+        chosen = select_trees(self.policy, self.graph, features, key, self.decode)
         selected, log_probability, tree_value = chosen
-        views = self.policy.workload.encoder(features)
+        views = self.policy.workload.encoder(features, self.graph)
         weights = self.policy.workload(views, self.problem)
         after = select(self.problem, state, selected)
         value = self.policy.workload.critic(views)
@@ -266,19 +297,24 @@ class _Episodes:
         """Draws each episode's next workload of the round."""
         now = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
         return jax.vmap(
-            lambda f, w, s, t, k: draw(self.problem, self.graph, f, w, s, t, k, self.decode),
-            (0, 0, LAST, 0, 0),
+            lambda f, w, s, t, k, e: draw(self.problem, self.graph, f, w, s, t, k, self.decode, e),
+            (0, 0, LAST, 0, 0, 0),
             (LAST, 0, 0),
-        )(evaluation.features, evaluation.weights, states, loads, now)
+        )(evaluation.features, evaluation.weights, states, loads, now, self.expert)
+
+    def left(self, states: State) -> Bool[Array, ""]:
+        """Whether any episode has a workload left for this round."""
+        if self.expert is None:
+            return any_available(states).any()
+
+        def some(state: State, expert: Expert) -> Bool[Array, ""]:
+            return (state.pending & (expert.sent_round == state.round)).any()
+
+        return jax.vmap(some, (LAST, 0))(states, self.expert).any()
 
     def close(self, before: State, states: State) -> State:
         """Ends the round, of the episodes that had not ended before."""
         return where(before.done, before, close(states))
-
-
-def _some_left(carry: tuple) -> Array:
-    """Whether any episode, second in a loop's carry, has a workload left for this round."""
-    return any_available(carry[1]).any()
 
 
 def _ends(states: State) -> Ends:
@@ -302,6 +338,7 @@ def record(
     keys: PRNGKeyArray,
     busiest: Int[Array, ""],
     how: Rollout,
+    expert: Expert | None = None,
 ) -> tuple[RoundLog, Ends]:
     """Whole episodes side by side, with what the learner needs of them.
 
@@ -311,32 +348,38 @@ def record(
         keys: [B] one for each.
         busiest: transfers that a round can have, at most; what is recorded is spread over them.
         how: the lengths of the record, rewards and choice.
+        expert: [E] episodes to follow, if any, in an order of the policy's.
 
     Returns:
         A log of [T, B] rounds with [T, B, K] draws, and how the episodes came out.
     """
-    episodes = _Episodes(policy, problem, Graph.of(problem), how.decode)
+    decode, followed = how.decode, None
+    if expert is not None:  # it may send any tree
+        decode = dataclasses.replace(decode, select=False)
+        followed = expert.following(keys.shape[0])
+    episodes = _Episodes(policy, problem, Graph.of(problem), decode, followed)
     stride = jnp.maximum(-(-busiest // how.draws), 1)
-    empty = _no_draws(problem, keys.shape[0], how.draws)
+    empty = _no_draws(problem, keys.shape[0], how.draws, expert is not None)
 
-    def open_round(state: State, key: PRNGKeyArray) -> tuple:
-        selecting, drawing, sampling = jax.random.split(key, 3)
-        offset = jax.random.randint(sampling, (), 0, stride)
-        return *episodes.open(state, selecting), drawing, offset
+    def open_round(state: State, key: PRNGKeyArray) -> tuple[State, _Evaluation, PRNGKeyArray]:
+        selecting, drawing = jax.random.split(key)
+        return *episodes.open(state, selecting), drawing
 
     def a_round(before: State, index: Array) -> tuple[State, RoundLog]:
         now = jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
-        opened = jax.vmap(open_round, (LAST, 0), (LAST, 0, 0, 0))
-        states, evaluation, drawing, offsets = opened(before, now)
+        states, evaluation, drawing = jax.vmap(open_round, (LAST, 0), (LAST, 0, 0))(before, now)
+        sampling = jax.random.fold_in(keys[0], how.rounds + index)
+        offset = jax.random.randint(sampling, (), 0, stride)
 
         def one_draw(carry: tuple[Array, State, Loads, Draw]) -> tuple[Array, State, Loads, Draw]:
             step, states, loads, draws = carry
             states, loads, drawn = episodes.draw(step, states, loads, evaluation, drawing)
-            return step + 1, states, loads, _kept(draws, drawn, step, stride, offsets)
+            return step + 1, states, loads, _kept(draws, drawn, step, stride, offset)
 
         loads = jax.vmap(Loads.start)(evaluation.features)
         start = jnp.zeros((), jnp.int32), states, loads, empty
-        _, states, _, draws = jax.lax.while_loop(_some_left, one_draw, start)
+        _, states, _, draws = jax.lax.while_loop(lambda now: episodes.left(now[1]), one_draw, start)
+        draws = jax.tree.map(lambda x: x[:, : how.draws], draws)
         after = episodes.close(before, states)
         return after, _round_log(problem, how.rewards, before, after, evaluation, draws)
 
@@ -359,33 +402,34 @@ def _unless(
     return jax.lax.cond(over, nothing, a_round, *arguments)
 
 
-def _no_draws(problem: Problem, batch: int, draws: int) -> Draw:
-    """Room for [B, K] draws."""
+def _no_draws(problem: Problem, batch: int, draws: int, wanted: bool) -> Draw:
+    """Room for [B, K] draws, and for one that is not recorded."""
     hops, trees = problem.sender.shape[0], problem.root.shape[0]
-    shape = (batch, draws)
+    servers, links = problem.intake.shape[0], problem.capacity.shape[0]
+    shape = (batch, draws + 1)
+    loads = Loads(jnp.zeros((*shape, servers)), jnp.zeros((*shape, servers)))
     return Draw(
-        jnp.zeros((*shape, hops, HOP_FEATURES)),
-        jnp.zeros((*shape, hops), bool),
+        Moment(jnp.zeros((*shape, hops)), jnp.zeros((*shape, links)), loads),
         jnp.zeros(shape, jnp.int32),
-        jnp.zeros((*shape, trees, PIECE_FEATURES)),
+        jnp.zeros((*shape, PIECE_FEATURES, trees)),
         jnp.zeros((*shape, trees), bool),
         jnp.zeros(shape, jnp.int32),
         jnp.zeros(shape),
         jnp.zeros(shape, bool),
+        (jnp.zeros((*shape, hops), bool), jnp.zeros((*shape, trees), bool)) if wanted else None,
     )
 
 
-def _kept(draws: Draw, drawn: Draw, step: Array, stride: Array, offsets: Array) -> Draw:
-    """The draws [B, K] with those of a step [B], where it is one that is recorded.
+def _kept(draws: Draw, drawn: Draw, step: Array, stride: Array, offset: Array) -> Draw:
+    """The draws [B, K + 1] with those of a step [B], in the last place where it is not recorded.
 
-    Of every `stride` steps one is, the one at the episode's offset.
+    Of every `stride` steps one is, the one at the round's offset.
     """
-    batch, room = draws.hop.shape
-    place = step // stride
-    recorded = (step % stride == offsets) & (place < room)
-    slot = jnp.where(recorded, jnp.minimum(place, room - 1), room)
-    each = jnp.arange(batch)
-    return jax.tree.map(lambda all, new: all.at[each, slot].set(new, mode="drop"), draws, drawn)
+    last = draws.hop.shape[1] - 1
+    place = jnp.where(step % stride == offset, jnp.minimum(step // stride, last), last)
+    return jax.tree.map(
+        lambda all, new: jax.lax.dynamic_update_index_in_dim(all, new, place, 1), draws, drawn
+    )
 
 
 def _round_log(

@@ -1,6 +1,7 @@
 """A training from its config to its weights: resumable, logged, its progress reported."""
 
 import dataclasses
+import functools
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from gradweave.environment.problem import Instance, Problem, Size, stack
 from gradweave.errors import OptionError
 from gradweave.learning import checkpoint
 from gradweave.learning.config import Config, Group, parse_aggregation
+from gradweave.learning.experts import Experts
 from gradweave.learning.hierarchical import AXIS, Batch, CompiledUpdate, Learner, Trainer
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.rollout import Decode, Rollout
@@ -41,9 +43,11 @@ class Report:
     """Updates completed, this one included."""
     of: int
     agent: str
+    """Who learned; "imitation" where workload scheduling imitated."""
     group: int
     over_bound: float
-    """Rounds over the bound, less one; mean of the problems and seeds."""
+    """Rounds over the bound, less one; mean of the problems and seeds. Of imitation: the
+    expert's."""
     figures: dict[str, Any]
     seconds: float
     """Since this process began to train."""
@@ -69,6 +73,12 @@ class Course:
     """In the host's memory: each update takes a few problems of it."""
     rounds: int
     """To record of an episode, at most."""
+    instances: tuple[Instance, ...]
+
+    @functools.cached_property
+    def experts(self) -> Experts:
+        """Who plays the episodes to imitate."""
+        return Experts.of(self.instances, self.batch.problems.size)
 
     @staticmethod
     def of(group: Group, devices: int) -> "Course":
@@ -90,7 +100,8 @@ class Course:
             for exercise in group.exercises
         )
         rounds = 2 * max(instance.bound for instance in instances) + 2
-        return Course(group, names, jax.tree.map(np.asarray, batch), rounds)
+        host = jax.tree.map(np.asarray, batch)
+        return Course(group, names, host, rounds, tuple(instances))
 
 
 def train(
@@ -184,7 +195,7 @@ class _Update(NamedTuple):
 
 
 class _Updates:
-    """The compiled updates, one for each agent and group."""
+    """The compiled updates, one for each agent and group, and for imitation."""
 
     def __init__(
         self, config: Config, courses: Sequence[Course], devices: list[Any], average: Aggregation
@@ -203,7 +214,7 @@ class _Updates:
             )
             for course in courses
         ]
-        self.compiled: dict[tuple[int, str], CompiledUpdate] = {}
+        self.compiled: dict[tuple[int, str, bool], CompiledUpdate] = {}
 
     def start(self) -> Learner:
         """The learners of all seeds before the first update."""
@@ -222,18 +233,26 @@ class _Updates:
         course, agent = self.courses[index], config.agent(update)
         which = np.sort(rng.choice(len(course.names), course.group.at_once, replace=False))
         batch = jax.tree.map(lambda x: x[which], course.batch)
+        imitates = config.imitates(update)
+        if imitates:
+            first = jax.tree.map(lambda x: x[0], progress.state.learners.policy)
+            expert = course.experts.play(first, which.tolist(), (config.seed, update))
+            batch = dataclasses.replace(batch, expert=expert)
         key = jax.random.fold_in(jax.random.key(config.seed), update)
         keys = jax.random.split(key, (len(self.devices), config.seeds))
-        program = index, agent
+        program = index, agent, imitates
         if program not in self.compiled:
             self.compiled[program] = CompiledUpdate(self.trainers[index], agent, self.devices)
         with self.pace.timed(1, program):
             learners, figures = self.compiled[program](progress.state.learners, batch, keys)
             figures = jax.tree.map(np.asarray, figures)
-        over_bound = figures["over_bound"].mean(-1, dtype=np.float64)[None]
-        recent = np.concatenate([progress.state.recent, over_bound])[-RECENT:]
+        recent = progress.state.recent
+        if not imitates:  # then episodes are the expert's
+            over_bound = figures["over_bound"].mean(-1, dtype=np.float64)[None]
+            recent = np.concatenate([recent, over_bound])[-RECENT:]
         names = tuple(course.names[i] for i in which)
-        return State(learners, recent), _Update(agent, index, names, figures)
+        shown = "imitation" if imitates else agent
+        return State(learners, recent), _Update(shown, index, names, figures)
 
     def report(self, update: _Update, completed: int, seconds: float) -> Report:
         """An update's report, after so many updates and seconds."""

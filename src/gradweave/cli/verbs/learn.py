@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from gradweave.learning.training import Report
 
 _NEEDED = ("jax", "equinox", "jaxtyping", "optax", "safetensors", "tensorboardX")
-_AGENTS = {"tree": "flow-tree selection", "workload": "workload scheduling"}
+_AGENTS = {
+    "tree": "flow-tree selection",
+    "workload": "workload scheduling",
+    "imitation": "workload scheduling imitates repaired episodes",
+}
 
 
 @click.command()

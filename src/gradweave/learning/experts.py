@@ -1,0 +1,81 @@
+"""Episodes for the policies to imitate: their own, repaired, the shortest of many."""
+
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.environment.problem import NEVER, Instance, Size
+from gradweave.learning import checkpoint
+from gradweave.learning.networks import HierarchicalPolicy
+from gradweave.learning.rollout import Expert
+from gradweave.schedulers.learned.learned import read_weights
+from gradweave.schedulers.learned.policy import CompiledInstance, PolicyWeights, play
+
+EPISODES, KEPT = 8, 4
+"""Played of each problem, and imitated: one takes the best actions, the others draw theirs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Experts:
+    """Who plays the episodes of a group's problems: the compiled decoder, on the host.
+
+    Rounds of all-gathers on grown trees are repaired, so that nearly all of the episodes meet the
+    bound, which proves them optimal; of other problems they are the shortest of many.
+    """
+
+    problems: tuple[CompiledInstance, ...]
+    size: Size
+
+    @staticmethod
+    def of(instances: Sequence[Instance], size: Size) -> "Experts":
+        """Args: the problems, and the lengths of the axes that they are padded to."""
+        return Experts(tuple(CompiledInstance.of(instance) for instance in instances), size)
+
+    def play(
+        self, policy: HierarchicalPolicy, which: Sequence[int], seed: tuple[int, ...]
+    ) -> Expert:
+        """Episodes of some of the problems.
+
+        Args:
+            policy: as it is now.
+            which: the problems, G of them.
+            seed: of every random choice.
+
+        Returns:
+            [G, KEPT, N, Q] episodes.
+        """
+        weights = _weights(policy)
+        each = [self._best(self.problems[number], weights, (*seed, number)) for number in which]
+        return Expert(*(jnp.asarray(np.stack(x)) for x in zip(*each, strict=True)))
+
+    def _best(
+        self, problem: CompiledInstance, weights: PolicyWeights, seed: tuple[int, ...]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """[KEPT, N, Q] rounds and hops of the shortest episodes, padded."""
+        played = [
+            play(problem, weights, seed=(*seed, number), temperature=float(number > 0), repair=True)
+            for number in range(EPISODES)
+        ]
+        done = [episode for episode in played if episode.rounds >= 0]
+        done.sort(key=lambda episode: episode.rounds)
+        shape = KEPT, self.size.servers, self.size.trees
+        rounds, hops = np.full(shape, NEVER, np.int32), np.full(shape, NEVER, np.int32)
+        for place in range(KEPT if done else 0):
+            episode = done[place % len(done)]
+            servers, trees = episode.sent_hop.shape
+            rounds[place, :servers, :trees] = episode.sent_round
+            hops[place, :servers, :trees] = episode.sent_hop
+        return rounds, hops
+
+
+def _weights(policy: HierarchicalPolicy) -> PolicyWeights:
+    """The policies as the decoder reads them, through the file that is the one way to it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "weights.safetensors"
+        checkpoint.save_policy(path, policy, {})
+        return read_weights(str(path))
