@@ -13,7 +13,8 @@ NETWORKS ?=
 
 VENV := .venv
 BIN  := $(VENV)/bin
-PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Modules are compiled when they are first imported: most never are, and to compile all takes pip a third of its time.
+PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 FRAME := pyproject.toml constraints.txt
 

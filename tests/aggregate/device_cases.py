@@ -132,7 +132,7 @@ def curve(name: str) -> np.ndarray:
     return np.asarray(on_devices(train)(*data)[0])
 
 
-@pytest.mark.parametrize("name", [name for name in EXACT if name != "mean"])
+@pytest.mark.parametrize("name", ["ring", "parameter_server:server=5", "scheduled:torus:2x4"])
 def test_training_takes_the_same_way(name):
     assert curve("mean")[-1] < 0.6 * curve("mean")[0]
     np.testing.assert_allclose(curve(name), curve("mean"), rtol=0, atol=1e-5)

@@ -59,26 +59,30 @@ SMALL_NETWORKS = (
     "jellyfish:reference=J10",
     "jellyfish:switches=5,degree=3,servers_per_switch=2,seed=1",
 )
-"""Of six to ten servers: on these everything is run."""
+"""Of six to ten servers."""
 LARGER_NETWORK = "bcube:n=4,k=1"
-"""Of 16 servers: on this every strategy is run, but with few elements."""
+"""Of 16 servers: on this strategies are run with few elements."""
 
 
-def cases(name: str, dtypes: Sequence[str]) -> list[Case]:
-    """Every strategy, with few elements and one with many; which types comes in turn.
+def cases(name: str, dtypes: Sequence[str], half: int) -> list[Case]:
+    """Strategies, with few elements and one with many; which types comes in turn.
 
-    Over all networks each strategy that most of them have meets each type, and so does each
-    network. Every type is reduced in every way, with every collective, in `all_kinds`.
+    On the first two networks every backend runs every strategy. On the others two backends run
+    half of the strategies each: what differs between these networks, the program of a server, they
+    share. Every type is reduced in every way, with every collective, in `all_kinds`.
 
     Args:
         name: of the network.
         dtypes: types that the backend knows.
+        half: of the strategies, 0 or 1, on networks where it runs half.
     """
     small = name != LARGER_NETWORK
     at = (*SMALL_NETWORKS, LARGER_NETWORK).index(name)
     found = []
     for number, strategy in enumerate(RUN):
         if name in STRATEGIES[strategy].none_on:
+            continue
+        if at > 1 and number % 2 != half and not (small and strategy == SEVERAL[at]):
             continue
         sizes = (1, SOME if small else FEW)
         if small and strategy == SEVERAL[at]:

@@ -55,7 +55,7 @@ TWELVE = (
     "jellyfish:switches=5,degree=3,servers_per_switch=2,seed=1",
     "irregular",
 )
-LARGE = 20
+LARGE = 10
 """Servers of the largest networks on which every strategy is played."""
 SMALL = ("ring:8", "hypercube:3", "complete:4", "star:5", "lopsided", "complete:2")
 

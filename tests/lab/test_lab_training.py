@@ -10,8 +10,8 @@ from tests.lab.test_lab import delayed
 STAGES = {
     "microbatches": 3,
     "stages": [
-        {"forward_s": 0.05, "backward_s": 0.1, "activation_bytes": 2e5, "gradient_bytes": 1e6},
-        {"forward_s": 0.08, "backward_s": 0.1, "activation_bytes": 0, "gradient_bytes": 5e5},
+        {"forward_s": 0.05, "backward_s": 0.1, "activation_bytes": 1e6, "gradient_bytes": 5e5},
+        {"forward_s": 0.08, "backward_s": 0.1, "activation_bytes": 0, "gradient_bytes": 2e5},
     ],
 }
 
@@ -29,7 +29,7 @@ def test_measured_steps_stand_beside_the_predicted_one(tmp_path, capsys):
     assert exited.value.code == 0
     said = json.loads(capsys.readouterr().out)
     ours, across = said["trainings"]
-    assert ours["measured_s"] < across["measured_s"]
+    assert ours["measured_s"] < across["measured_s"]  # predicted: half, so noise does not decide
     for one in said["trainings"]:
         assert 0.9 < one["ratio"] < 1.5, one  # other tests run beside; experiments say more
         assert one["passes_s"][0] <= one["steps_s"][0] and one["losses"] == []

@@ -28,14 +28,18 @@ INSTANCES = (
     Instance(from_spec("bcube:n=2,k=1"), "reduce_scatter", "fixed"),
 )
 SIZE = Size.covering([instance.size for instance in INSTANCES])
-POLICY = HierarchicalPolicy(jax.random.key(0), 3.0)
 EPISODES = 6
 HOW = Rollout(12, 4, Rewards.ours())
 
 
 @pytest.fixture(scope="module")
-def expert():
-    return Experts.of(INSTANCES, SIZE).play(POLICY, [0, 1], (3, 7))
+def policy():
+    return HierarchicalPolicy(jax.random.key(0), 3.0)
+
+
+@pytest.fixture(scope="module")
+def expert(policy):
+    return Experts.of(INSTANCES, SIZE).play(policy, [0, 1], (3, 7))
 
 
 def of_problem(expert, number: int):
@@ -55,10 +59,10 @@ def test_experts_are_schedules_and_repaired_ones_meet_the_bound(expert):
         assert (rounds[:, servers:] < 0).all() and (rounds[:, :, trees:] < 0).all()
 
 
-def test_what_is_recorded_is_the_experts_episode_and_imitation_makes_it_likelier(expert):
+def test_what_is_recorded_is_the_experts_episode_and_imitation_makes_it_likelier(policy, expert):
     problem, one = Problem.of(INSTANCES[0], SIZE), of_problem(expert, 0)
     keys, busiest = jax.random.split(jax.random.key(1), EPISODES), jnp.asarray(6)
-    log, ends = eqx.filter_jit(record)(POLICY, problem, keys, busiest, HOW, one)
+    log, ends = eqx.filter_jit(record)(policy, problem, keys, busiest, HOW, one)
     followed = one.following(EPISODES)
     assert ends.done.all()
     np.testing.assert_array_equal(ends.sent_round, followed.sent_round)
@@ -75,9 +79,9 @@ def test_what_is_recorded_is_the_experts_episode_and_imitation_makes_it_likelier
 
     rows = samples(jax.tree.map(lambda x: x[None], log), "workload", PPO())
     ascent = eqx.filter_jit(gradient)
-    direction, before = ascent(POLICY, stack([problem]), rows, "workload", PPO())
-    moved = jax.tree.map(lambda x, g: x - 0.05 * g, POLICY.workload, direction)
-    better = with_agent(POLICY, "workload", moved)
+    direction, before = ascent(policy, stack([problem]), rows, "workload", PPO())
+    moved = jax.tree.map(lambda x, g: x - 0.05 * g, policy.workload, direction)
+    better = with_agent(policy, "workload", moved)
     _, after = ascent(better, stack([problem]), rows, "workload", PPO())
     assert before["gain"] < after["gain"] < 0  # logarithms of probabilities
 
