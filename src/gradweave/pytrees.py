@@ -24,9 +24,13 @@ def save(path: Path, tree: Any, metadata: Mapping[str, str]) -> None:
         tree: of arrays alone.
         metadata: text by name.
     """
+    arrays.save(path, by_name(tree), metadata)
+
+
+def by_name(tree: Any) -> dict[str, NDArray[Any]]:
+    """A pytree's leaves in the host's memory, by their paths; of random keys, their data."""
     names, leaves, _ = _flatten(tree)
-    by_name = {name: on_host(leaf) for name, leaf in zip(names, leaves, strict=True)}
-    arrays.save(path, by_name, metadata)
+    return {name: on_host(leaf) for name, leaf in zip(names, leaves, strict=True)}
 
 
 def load(
@@ -44,12 +48,12 @@ def load(
         FileError: where the file cannot be read, or has other arrays.
     """
     names, leaves, structure = _flatten(like)
-    by_name = arrays.renamed(arrays.read(path), old_names)
-    if set(by_name) != set(names):
-        odd = sorted(set(by_name) ^ set(names))[0]
+    held = arrays.renamed(arrays.read(path), old_names)
+    if set(held) != set(names):
+        odd = sorted(set(held) ^ set(names))[0]
         raise FileError(f"{path}: array {odd!r} is missing, or there is no use for it{hint}")
     read = [
-        _checked(path, name, by_name[name], leaf) for name, leaf in zip(names, leaves, strict=True)
+        _checked(path, name, held[name], leaf) for name, leaf in zip(names, leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, read)
 

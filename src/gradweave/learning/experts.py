@@ -1,19 +1,17 @@
 """Episodes for the policies to imitate: their own, repaired, the shortest of many."""
 
 import dataclasses
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave import pytrees
 from gradweave.environment.problem import NEVER, Instance, Size
-from gradweave.learning import checkpoint
-from gradweave.learning.networks import HierarchicalPolicy
+from gradweave.learning.networks import COMMON, HierarchicalPolicy
 from gradweave.learning.rollout import Expert
-from gradweave.schedulers.learned.learned import read_weights
+from gradweave.schedulers.learned.learned import weights_of
 from gradweave.schedulers.learned.policy import CompiledInstance, PolicyWeights, play
 
 EPISODES, KEPT = 8, 4
@@ -49,7 +47,7 @@ class Experts:
         Returns:
             [G, KEPT, N, Q] episodes.
         """
-        weights = _weights(policy)
+        weights = weights_of(pytrees.by_name(policy), COMMON, "policies in training")
         each = [self._best(self.problems[number], weights, (*seed, number)) for number in which]
         return Expert(*(jnp.asarray(np.stack(x)) for x in zip(*each, strict=True)))
 
@@ -71,11 +69,3 @@ class Experts:
             rounds[place, :servers, :trees] = episode.sent_round
             hops[place, :servers, :trees] = episode.sent_hop
         return rounds, hops
-
-
-def _weights(policy: HierarchicalPolicy) -> PolicyWeights:
-    """The policies as the decoder reads them, through the file that is the one way to it."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "weights.safetensors"
-        checkpoint.save_policy(path, policy, {})
-        return read_weights(str(path))

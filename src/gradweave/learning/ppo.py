@@ -148,13 +148,12 @@ def gradient(
 
     trained = getattr(policy, agent)
 
-    def add(sums: Any, each: tuple[Problem, Samples]) -> tuple[Any, None]:
+    def of_problem(each: tuple[Problem, Samples]) -> tuple[Any, dict[str, Array]]:
         (_, figures), gradient = jax.value_and_grad(loss, has_aux=True)(trained, *each)
-        return jax.tree.map(jnp.add, sums, (gradient, figures)), None
+        return gradient, figures
 
-    names = "gain", "value_error", "entropy", "moved"
-    zero = jax.tree.map(jnp.zeros_like, trained), {name: jnp.zeros(()) for name in names}
-    return jax.lax.scan(add, zero, (problems, rows))[0]
+    each = jax.lax.map(of_problem, (problems, rows))
+    return jax.tree.map(lambda x: x.sum(0), each)
 
 
 def _sums(

@@ -30,13 +30,13 @@ from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
 from gradweave.topology.topology import Topology
 
 FORMAT, VERSION = "gradweave-policy", "1"
+"""What a file of weights says it is."""
 OLD_NAMES = {
     "hop_of_giver": "hop_of_sender",
     "hop_of_taker": "hop_of_receiver",
     "piece_of_taker": "piece_of_receiver",
 }
 """Of parts of arrays' names in files, the shipped one among them."""
-"""What a file of weights says it is."""
 ROUTES = 4
 """Shortest routes between two servers that are looked for."""
 RECEIVERS = 48
@@ -251,18 +251,43 @@ def _read(path: Path) -> PolicyWeights:
 
     about = arrays.metadata(path)
     arrays.check_format(path, about, FORMAT, VERSION)
-    reader = _Reader(path, arrays.renamed(arrays.read(path), OLD_NAMES))
-    common = np.float32(reader.number(about.get("common", "")))
+    held = arrays.renamed(arrays.read(path), OLD_NAMES)
+    return weights_of(held, _number(path, about.get("common", "")), path)
+
+
+def _number(path: Path, text: str) -> float:
+    """A number in a file's metadata."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = np.nan
+    if not np.isfinite(number):
+        raise FileError(f"{path}: metadata: common: expected a number, got {text!r:.40}")
+    return number
+
+
+def weights_of(arrays: dict[str, NDArray[Any]], common: float, origin: Path | str) -> PolicyWeights:
+    """Weights from the trained policies' arrays.
+
+    Args:
+        arrays: by their paths in the policies, such as ``tree.score``.
+        common: factor of the scores' weights; `gradweave.learning.networks.COMMON`.
+        origin: of the arrays, for messages.
+
+    Raises:
+        FileError: where one is missing or of another shape.
+    """
+    reader, factor = _Reader(origin, arrays), np.float32(common)
     return PolicyWeights(
         of_trees=reader.encoder("tree.encoder"),
         tree_score=reader.take("tree.score", ("D",)),
         tree_bias=reader.take("tree.bias", ()).item(),
         of_workloads=reader.encoder("workload.encoder"),
-        hop=common * reader.take("workload.hop", ("F",)),
+        hop=factor * reader.take("workload.hop", ("F",)),
         hop_of_sender=reader.take("workload.hop_of_sender", ("D", "F")),
         hop_of_receiver=reader.take("workload.hop_of_receiver", ("D", "F")),
         hop_of_links=reader.take("workload.hop_of_links", ("D", "F")),
-        piece=common * reader.take("workload.piece", ("G",)),
+        piece=factor * reader.take("workload.piece", ("G",)),
         piece_of_receiver=reader.take("workload.piece_of_receiver", ("D", "G")),
         match=reader.take("workload.match", ("D", "D")),
     )
@@ -270,20 +295,10 @@ def _read(path: Path) -> PolicyWeights:
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Takes arrays out of a file and checks them."""
+    """Takes arrays by their names and checks them."""
 
-    path: Path
-    arrays: dict[str, NDArray]
-
-    def number(self, text: str) -> float:
-        """A number in the file's metadata."""
-        try:
-            number = float(text)
-        except ValueError:
-            number = np.nan
-        if not np.isfinite(number):
-            raise FileError(f"{self.path}: metadata: common: expected a number, got {text!r:.40}")
-        return number
+    origin: Path | str
+    arrays: dict[str, NDArray[Any]]
 
     def take(self, name: str, shape: tuple[str, ...]) -> NDArray[np.float32]:
         """An array by its name, of a shape in the letters of `learning.networks`."""
@@ -302,7 +317,7 @@ class _Reader:
         got = None if array is None else (array.dtype.name, array.shape)
         if array is None or got != ("float32", wanted) or not np.isfinite(array).all():
             raise FileError(
-                f"{self.path}: array {name!r}: expected finite float32 {wanted}, got {got}"
+                f"{self.origin}: array {name!r}: expected finite float32 {wanted}, got {got}"
             )
         return np.ascontiguousarray(array)
 

@@ -202,7 +202,7 @@ def _begin_round(
     _score_what_stays(hops, workloads, scores, state, rounds_left, temperature)
     for link in range(links):
         _contend(contenders, state.room, state.ratio, state.log_ratio, link)
-    state.scored_ratio[:] = state.ratio
+        state.scored_ratio[link] = state.ratio[link]
     return state
 
 

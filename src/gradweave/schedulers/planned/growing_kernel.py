@@ -164,8 +164,11 @@ def grow(links: Links, plan: Plan, rates: Rates, stages: Integers) -> Grown:
     route = np.full((parts, len(stages), servers, longest), -1, np.int32)
     load, price = np.zeros(len(plan.bias)), np.empty(len(plan.bias))
     ways = _no_ways(links, len(rates.rate))
-    strands = rates.factor > 1 + ROUNDING
-    weighted = np.where(strands, rates.factor * plan.stranded, rates.factor)
+    weighted = rates.factor.copy()
+    for k in range(len(weighted)):
+        for link in range(len(load)):
+            if rates.factor[k, link] > 1 + ROUNDING:
+                weighted[k, link] *= plan.stranded
     for again in range(plan.passes):
         for p in range(parts):
             if again:
@@ -316,7 +319,11 @@ def _set_routes(
             route[server, count] = link
             count += 1
             node = links.source[link]
-        route[server, :count] = route[server, :count][::-1].copy()
+        for i in range(count // 2):
+            route[server, i], route[server, count - 1 - i] = (
+                route[server, count - 1 - i],
+                route[server, i],
+            )
 
 
 @kernel(inner=True)

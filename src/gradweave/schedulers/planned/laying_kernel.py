@@ -129,7 +129,8 @@ def turned_round(trees: Trees) -> Trees:
     for p in range(parts):
         first, before = trees.first_following[p], first_following[p]
         before[0] = count
-        before[1:] = count + np.cumsum(trees.waits[p])
+        for m in range(each):
+            before[m + 1] = before[m] + trees.waits[p, m]
         count = before[each]
         place = before.copy()
         for m in range(each):

@@ -208,7 +208,8 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats, order: Inte
             uses[over] += 1
             use += 1
     first_word = np.zeros(links + 1, np.int64)
-    first_word[1:] = np.cumsum((uses + WORD - 1) // WORD)
+    for over in range(links):
+        first_word[over + 1] = first_word[over] + (uses[over] + WORD - 1) // WORD
     user = np.empty(WORD * first_word[-1], np.int64)
     for r in range(count):
         for i in range(first[r], first[r + 1]):

@@ -162,7 +162,8 @@ def _cheapest_tree(cost: Floats, root: int, parent: Integers) -> None:
             growing.tail[inner] = growing.tail[node]
             growing.entered[inner] = growing.entered[node]
             inner = growing.cycle[inner]
-    parent[:] = growing.tail[:servers]
+    for v in range(servers):
+        parent[v] = growing.tail[v]
 
 
 @kernel(inner=True)
@@ -171,7 +172,9 @@ def _nothing_grown(cost: Floats, root: int) -> _Growing:
     most = 2 * servers
     into, head = np.full((most, servers), np.inf), np.empty((most, servers), np.int64)
     for v in range(servers):
-        into[v], head[v] = cost[:, v], v
+        head[v] = v
+        for u in range(servers):
+            into[v, u] = cost[u, v]
     state = np.full(most, NEW, np.int8)
     state[root] = REACHED
     nowhere = np.full(most, -1)
@@ -206,7 +209,8 @@ def _take_cheapest(growing: _Growing, node: int) -> int:
         if growing.outermost[u] != node and growing.into[node, u] < least:
             best, least = u, growing.into[node, u]
     growing.tail[node], growing.entered[node] = best, growing.head[node, best]
-    growing.into[node] -= least
+    for u in range(len(growing.outermost)):
+        growing.into[node, u] -= least
     return best
 
 
