@@ -120,7 +120,7 @@ def compare(
 
 LEARNED = ("learned:samples=1,greedy=false", "learned:samples=0", "learned")
 """A learned scheduler's three rows: the mean of sampled episodes, the greedy episode, the best of
-64 sampled ones."""
+that one and 16 sampled ones."""
 MIN_SAMPLED = 100
 """Fewest sampled episodes that a mean is taken over."""
 

@@ -53,7 +53,7 @@ SEEDS = {"rounds": 20, "seconds": 1}
     "--schedulers",
     metavar="SCHEDULERS",
     help="Comma-separated strategies, such as ring,merged:rule=deepest; learned stands for three: "
-    "the mean of sampled episodes, the greedy one, the best of 64.  [default: all]",
+    "the mean of sampled episodes, the greedy one, the best of 17.  [default: all]",
 )
 @click.option(
     "--seeds",

@@ -26,6 +26,7 @@ from gradweave.schedulers.learned.policy import (
     PolicyWeights,
     play,
 )
+from gradweave.schedulers.learned.repair import can_repair
 from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
 from gradweave.topology.topology import Topology
 
@@ -47,6 +48,10 @@ A_TRANSFER_S, A_HOP_S, A_PIECE_S = 1.1e-5, 1e-6, 1e-8
 """What an episode takes on one core, roughly: for each transfer; for each hop that shares a link
 with its hop; and for each piece. Fitted to eleven networks of 54 to 1,024 servers; all were within
 30%."""
+GOING_BACK = 7
+"""Times as long that an episode takes, about, which does not meet the bound and so goes back."""
+REPAIRED_HEAT = 2.0
+"""Temperature of drawn episodes that are repaired: docs/concepts/learning.md compares others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +59,8 @@ class Learned(Scheduler):
     """Flow-tree selection and workload scheduling by trained policies.
 
     Takes the best action at every step; then, until the bound is met, episodes whose actions are
-    drawn by the policies' odds. With grown trees each round is repaired. The best of all is kept.
-    The other stage is the reversed one.
+    drawn by the policies' odds. With grown trees each round is repaired, and draws are hotter, by
+    the square roots of the odds. The best of all is kept. The other stage is the reversed one.
 
     Source: sections 4.2 to 4.4 of the paper; docs/concepts/learning.md for what differs.
     """
@@ -64,15 +69,14 @@ class Learned(Scheduler):
 
     samples: int | None = None
     """Episodes drawn at most, after the one that takes the best actions; 0 for that one alone. If
-    not given, 64, or fewer on networks so large that they would take more than about ten seconds
-    on one core, reckoned from the size and not from the clock; none at all, and no schedule, where
-    one episode would take more than a minute."""
+    not given, 16 repaired ones or 64 others, or fewer on networks so large that they would take
+    more than about ten seconds on one core, reckoned from the size and not from the clock; none at
+    all, and no schedule, where one episode would take more than a minute."""
     greedy: bool = True
     """Whether the episode that takes the best actions is played at all."""
     repair: bool = True
     """With grown trees: whether swaps improve each round that the policies drew, and rounds that
-    leave a server more than it can take until the bound are made again; the first episode goes back
-    to earlier rounds, too."""
+    leave a server more than it can take until the bound are made again, and rounds before them."""
     trees: Trees = "grown"
     """Whether trees grow with the schedule or are the pinned shortest paths, as in the paper."""
     routes: int = ROUTES
@@ -119,7 +123,9 @@ class Learned(Scheduler):
             topology, stage, self.trees, routes=self.routes, spread=_spread(topology)
         )
         _check_time(instance, deadline)
-        samples = _samples(instance) if self.samples is None else self.samples
+        samples = self.samples
+        if samples is None:
+            samples = _samples(instance, self.repair)
         best = best_of(
             CompiledInstance.of(instance),
             weights,
@@ -139,8 +145,8 @@ def _spread(topology: Topology) -> int | None:
     return None if topology.num_servers <= RECEIVERS else RECEIVERS
 
 
-def _samples(instance: Instance) -> int:
-    """As many samples as take about ten seconds, at most 64.
+def _samples(instance: Instance, repair: bool) -> int:
+    """As many samples as take about ten seconds, at most 16 with repair and 64 without.
 
     Raises:
         NoScheduleError: where one episode alone takes over a minute.
@@ -151,6 +157,8 @@ def _samples(instance: Instance) -> int:
             f"learned: one episode on {instance.topology.num_servers} servers takes about "
             f"{episode_s:.0f} s; give samples, such as samples=0, to play it all the same"
         )
+    if repair and can_repair(instance):
+        return int(min(16, TEN_SECONDS // (GOING_BACK * episode_s)))
     return int(min(64, TEN_SECONDS // episode_s))
 
 
@@ -193,7 +201,8 @@ def best_of(
     Args:
         problem: what to schedule.
         weights: the policies.
-        numbers: of the episodes; number 0 takes the best actions, all others draw theirs.
+        numbers: of the episodes; number 0 takes the best actions, all others draw theirs, hotter
+            where they are repaired.
         repair: whether they are repaired; see `Learned`.
         seed: of every random choice, together with an episode's number.
         workers: threads that play side by side.
@@ -203,18 +212,17 @@ def best_of(
         The episode; None where none was completed.
     """
     best: Episode | None = None
+    drawn = REPAIRED_HEAT if repair and can_repair(problem.instance) else 1.0
 
     def episode(number: int) -> Episode:
-        first = number == numbers[0]  # what the others would go back for, they begin anew
         return play(
             problem,
             weights,
             seed=(seed, number),
-            temperature=float(number > 0),
+            temperature=drawn if number else 0.0,
             repair=repair,
-            returns=first,
             deadline=deadline,
-            finish=first,
+            finish=number == numbers[0],
         )
 
     with ThreadPoolExecutor(workers) as pool:

@@ -1,0 +1,64 @@
+"""Whether drawing without replacement could help `learned`: how many of its episodes are alike.
+
+python benchmarks/experiments/learned_draws.py
+
+On the two of 150 networks whose bound the best of 64 episodes misses, at several temperatures.
+"""
+
+import collections
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from random_networks import well_connected_network
+from record import record
+
+from gradweave.schedulers.instance import Instance
+from gradweave.schedulers.learned.learned import ROUTES, read_weights
+from gradweave.schedulers.learned.policy import CompiledInstance, play
+
+NETWORKS = (3, 13)
+"""Seeds of well connected networks: of 18 and of 10 servers."""
+TEMPERATURES = (0.0, 0.3, 1.0, 2.0)
+EPISODES = 400
+
+
+def rows_of(seed: int) -> list[dict]:
+    instance = Instance(well_connected_network(seed), "all_gather", "grown", routes=ROUTES)
+    problem, weights = CompiledInstance.of(instance), read_weights()
+    rows = []
+    for temperature in TEMPERATURES:
+        for returns in (False, True):
+            played = [
+                play(
+                    problem,
+                    weights,
+                    seed=(seed, number),
+                    temperature=temperature,
+                    repair=True,
+                    returns=returns,
+                )
+                for number in range(EPISODES)
+            ]
+            distinct = {(e.sent_round.tobytes(), e.sent_hop.tobytes()) for e in played}
+            rounds = collections.Counter(episode.rounds for episode in played)
+            rows.append(
+                {
+                    "network": seed,
+                    "servers": instance.topology.num_servers,
+                    "bound": instance.bound,
+                    "temperature": temperature,
+                    "returns": returns,
+                    "episodes": EPISODES,
+                    "distinct": len(distinct),
+                    "at_bound": rounds[instance.bound],
+                    "rounds": dict(sorted(rounds.items())),
+                }
+            )
+            print(rows[-1], flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    record("learned_draws", rows=[row for seed in NETWORKS for row in rows_of(seed)])
