@@ -1,4 +1,4 @@
-"""How many of `learned`'s episodes are alike, on the two networks whose bound it misses."""
+"""How many of `learned`'s episodes are alike, on two networks whose bound is hard to meet."""
 
 from markdown_table import sourced_table
 from record import load
@@ -13,8 +13,16 @@ def learned_draws() -> str:
             "yes" if row["returns"] else "no",
             f"{row['distinct']} of {row['episodes']}",
             f"{row['at_bound'] / row['episodes']:.1%}",
+            f"{row['milliseconds']:.0f} ms",
         ]
         for row in result["rows"]
     ]
-    head = ["network", "temperature", "goes back", "different episodes", "at the bound"]
+    head = [
+        "network",
+        "temperature",
+        "goes back",
+        "different episodes",
+        "at the bound",
+        "an episode",
+    ]
     return sourced_table(result, head, lines)

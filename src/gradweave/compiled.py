@@ -4,7 +4,6 @@ Importing this module imports numba, so import it, and modules of kernels, where
 """
 
 import contextlib
-import fcntl
 import functools
 import os
 import time
@@ -134,13 +133,15 @@ class _Lock:
     def acquire(self) -> bool:
         """Takes the lock; whether another process held it.
 
-        A process that is killed releases it. One that is still compiling after `LOCK_TIMEOUT_S`, or
-        a directory without locks, is not waited for.
+        A process that is killed releases it. Nobody waits for one that is still compiling after
+        `LOCK_TIMEOUT_S`, nor where the directory or the system has no such locks.
         """
         if self._file is not None:  # of another type of arguments, within the same loop
             return False
         waited = False
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ImportError):
+            import fcntl  # Unix alone has it
+
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab")
             for _ in range(round(LOCK_TIMEOUT_S / POLL_S)):

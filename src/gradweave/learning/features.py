@@ -127,7 +127,7 @@ class _Now(NamedTuple):
     into: Float[Array, "N N"]
     links_in: Float[Array, "N L"]
     links_out: Float[Array, "N L"]
-    """As `Round` has them."""
+    """Those of `Graph` in this stage."""
     bound: Int[Array, ""]
     """Rounds."""
     rounds_left: Float[Array, ""]

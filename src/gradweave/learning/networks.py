@@ -121,6 +121,7 @@ class _Means(NamedTuple):
     server_to_tree: Float[Array, "Q 2N"]
     """To a tree, from servers that hold it, and from servers that lack it."""
     all: tuple[Float[Array, "1 N"], Float[Array, "1 L"], Float[Array, "1 Q"]]
+    """From all servers, all links and all trees."""
 
     @staticmethod
     def of(features: Round, graph: Graph, masks: tuple[Array, Array, Array]) -> "_Means":

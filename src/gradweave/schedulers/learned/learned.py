@@ -50,7 +50,7 @@ with its hop; and for each piece. Fitted to eleven networks of 54 to 1,024 serve
 30%."""
 GOING_BACK = 7
 """Times as long that an episode takes, about, which does not meet the bound and so goes back."""
-REPAIRED_HEAT = 2.0
+REPAIRED_TEMPERATURE = 2.0
 """Temperature of drawn episodes that are repaired: docs/concepts/learning.md compares others."""
 
 
@@ -212,14 +212,14 @@ def best_of(
         The episode; None where none was completed.
     """
     best: Episode | None = None
-    drawn = REPAIRED_HEAT if repair and can_repair(problem.instance) else 1.0
+    temperature = REPAIRED_TEMPERATURE if repair and can_repair(problem.instance) else 1.0
 
     def episode(number: int) -> Episode:
         return play(
             problem,
             weights,
             seed=(seed, number),
-            temperature=drawn if number else 0.0,
+            temperature=temperature if number else 0.0,
             repair=repair,
             deadline=deadline,
             finish=number == numbers[0],
