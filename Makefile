@@ -2,6 +2,7 @@
 # make test    all tests, doctests included
 # make check   style, types, direction of imports, documentation; make -j2 check, two at a time
 # make bench   micro benchmarks and experiments, into benchmarks/results
+# make mutants faults injected one at a time: do the tests of each room notice?
 # make docs    the documentation as a site, into site/
 # make clean   remove what these made
 
@@ -18,7 +19,7 @@ PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-co
 
 FRAME := pyproject.toml constraints.txt
 
-.PHONY: demo test check types style imports pages bench docs clean
+.PHONY: demo test check types style imports pages bench mutants docs clean
 .DELETE_ON_ERROR:
 
 $(BIN)/python:
@@ -84,6 +85,10 @@ bench: $(VENV)/installed-for-work
 	@for experiment in benchmarks/experiments/*.py; do \
 	    echo "$$experiment"; $(BIN)/python "$$experiment" || exit 1; \
 	done
+
+# make mutants ARGS='--room saddle --count 20': some of them
+mutants: $(VENV)/installed-for-work
+	$(BIN)/python benchmarks/experiments/mutants.py $(or $(ARGS),--record)
 
 docs: $(VENV)/installed-for-work
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -58,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         folder = tempfile.mkdtemp(prefix="gradweave-compiled-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        # Who runs the tests many times keeps what was compiled: see benchmarks/mutant_trials.py.
+        folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", folder)
         os.environ |= COMPILED | {"JAX_COMPILATION_CACHE_DIR": folder}
         made = tempfile.mkdtemp(prefix="gradweave-made-")
         config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))

@@ -1,0 +1,164 @@
+"""Do a room's own tests notice faults in it? Small ones are injected, one at a time.
+
+    make mutants                                                    300 of them over all rooms
+    python benchmarks/experiments/mutants.py --room saddle --count 20 --seed 3
+    python benchmarks/experiments/mutants.py --line src/gradweave/saddle/method.py:108
+    python benchmarks/experiments/mutants.py --edit 'src/gradweave/saddle/method.py:108: 2 * => 3 *'
+
+Nothing in the tree is changed: the tests run on a copy. With `--record` the counts by room are
+written; each survivor stands there with the reason that `mutant_survivors.toml` gives, if any.
+"""
+
+import argparse
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
+
+from mutant_edits import Edit, edits_of, sample
+from mutant_trials import Trials, trials
+from record import record
+
+ROOT = Path(__file__).parents[2]
+SURVIVORS = ROOT / "benchmarks" / "mutant_survivors.toml"
+SOURCE = "src/gradweave"
+
+SCHEDULERS = "tests/schedulers/test_schedulers"
+# room: what is changed, the tests that are its own, whether they need JAX
+ROOMS: dict[str, tuple[list[str], list[str], bool]] = {
+    "aggregate": (["aggregate"], ["tests/aggregate"], True),
+    "automata": (["automata"], ["tests/automata"], False),
+    "bounds": (["bounds"], ["tests/bounds"], False),
+    "cli": (["cli"], ["tests/cli"], False),
+    "environment": (["environment"], ["tests/environment"], True),
+    "execute": (["execute"], ["tests/execute"], False),
+    "export": (["export"], ["tests/export"], False),
+    "lab": (["lab"], ["tests/lab"], False),
+    "learning": (["learning"], ["tests/learning"], True),
+    "marl": (["marl"], ["tests/marl"], True),
+    "placement": (["placement"], ["tests/placement"], False),
+    "probe": (["probe"], ["tests/probe"], False),
+    "processes": (["processes"], ["tests/processes"], False),
+    "report": (["report"], ["tests/report"], False),
+    "saddle": (["saddle"], ["tests/saddle"], True),
+    "schedule": (["schedule"], ["tests/schedule"], False),
+    "schedulers": (["schedulers"], ["tests/schedulers", "tests/conformance"], False),
+    "simulate": (["simulate"], ["tests/simulate"], False),
+    "topology": (["topology"], ["tests/topology"], False),
+    "training": (["training"], ["tests/training"], True),
+    "verify": (["verify"], ["tests/verify"], False),
+}
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--room", action="append", choices=sorted(ROOMS), help="(default: all)")
+    parser.add_argument("--count", type=int, default=300, help="of faults over all these rooms")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--line", action="append", default=[], help="FILE:LINE: all faults there")
+    parser.add_argument("--edit", action="append", default=[], help="'FILE:LINE: OLD => NEW'")
+    parser.add_argument("--tests", action="append", help="in place of the room's own")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds, at least")
+    parser.add_argument("--record", action="store_true", help="write benchmarks/results")
+    return parser.parse_args()
+
+
+def room_of(path: str) -> str:
+    name = Path(path).relative_to(SOURCE).parts[0]
+    if name not in ROOMS:
+        sys.exit(f"{path} is in no room: {', '.join(ROOMS)}")
+    return name
+
+
+def edits_at(line: str) -> list[Edit]:
+    path, _, number = line.rpartition(":")
+    found = edits_of(path, (ROOT / path).read_text(), {int(number)})
+    return found or sys.exit(f"nothing to change at {line}")
+
+
+def edit_from(text: str) -> Edit:
+    place, _, change = text.partition(": ")
+    old, arrow, new = change.partition(" => ")
+    path, _, number = place.rpartition(":")
+    if not arrow or not number.isdigit():
+        sys.exit(f"{text!r} is not 'FILE:LINE: OLD => NEW'")
+    lines = (ROOT / path).read_text().splitlines(keepends=True)
+    before = "".join(lines[: int(number) - 1])
+    at = lines[int(number) - 1].find(old)
+    if at < 0:
+        sys.exit(f"{place} has no {old!r}: {lines[int(number) - 1].strip()}")
+    start = len(before) + at
+    return Edit(path, int(number), start, start + len(old), old, new, "by hand")
+
+
+def drawn(rooms: list[str], count: int, seed: int) -> dict[str, list[Edit]]:
+    """Edits by room, as many from each as its share of all lines asks for, five at least."""
+    folders = {room: [f"{SOURCE}/{name}" for name in ROOMS[room][0]] for room in rooms}
+    lines = {
+        room: sum(
+            len(file.read_text().splitlines())
+            for folder in folders[room]
+            for file in (ROOT / folder).rglob("*.py")
+        )
+        for room in rooms
+    }
+    least = min(5, count // len(rooms))
+    left, total = count - least * len(rooms), sum(lines.values())
+    wanted = {room: least + left * lines[room] // total for room in rooms}
+    for room in sorted(rooms, key=lambda room: -lines[room])[: count - sum(wanted.values())]:
+        wanted[room] += 1
+    return {room: sample(ROOT, folders[room], wanted[room], seed) for room in rooms}
+
+
+def tried(room: str, edits: list[Edit], tests: list[str] | None, timeout_s: float) -> list[dict]:
+    _, own, with_jax = ROOMS[room]
+    with trials(ROOT, tests or own, with_jax, timeout_s) as run:
+        sound = run.without_fault()
+        if sound.wrong:
+            sys.exit(f"{room}: {sound.wrong}\n{run.log()}")
+        print(f"{room}: {len(sound.durations)} tests take {sound.seconds:.0f} s", flush=True)
+        if run.unsound:
+            print(f"  left out, as they fail without a fault: {', '.join(run.unsound)}")
+        return [_row(room, edit, run) for edit in edits]
+
+
+def _row(room: str, edit: Edit, run: Trials) -> dict[str, Any]:
+    outcome = run.with_fault(edit)
+    verdict = f"killed by {outcome.failed}" if outcome.failed else "SURVIVED"
+    print(f"  {edit}  {verdict} ({outcome.seconds:.1f} s)", flush=True)
+    seconds = round(outcome.seconds, 1)
+    return {
+        "room": room, "edit": str(edit), "killed_by": outcome.failed, "seconds": seconds,
+    }  # fmt: skip
+
+
+def explained(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    reasons = tomllib.loads(SURVIVORS.read_text()) if SURVIVORS.exists() else {}
+    return [
+        row if row["killed_by"] else row | {"why": reasons.get(row["edit"], "not explained")}
+        for row in rows
+    ]
+
+
+def main() -> None:
+    asked = options()
+    by_room: dict[str, list[Edit]] = {}
+    for line in asked.line:
+        by_room.setdefault(room_of(line), []).extend(edits_at(line))
+    for text in asked.edit:
+        by_room.setdefault(room_of(text.partition(":")[0]), []).append(edit_from(text))
+    by_room = by_room or drawn(asked.room or list(ROOMS), asked.count, asked.seed)
+    began, rows = time.monotonic(), []
+    for room, edits in by_room.items():
+        rows += tried(room, edits, asked.tests, asked.timeout)
+    killed = sum(row["killed_by"] is not None for row in rows)
+    print(f"{killed} of {len(rows)} killed, {time.monotonic() - began:.0f} s")
+    if asked.record:
+        record("mutants", seeds=[asked.seed], killed=killed, rows=explained(rows))
+
+
+if __name__ == "__main__":
+    main()
