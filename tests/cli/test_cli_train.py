@@ -190,16 +190,32 @@ ANSWERED_AT_ONCE = [
 ]
 
 
+UNSUITED = {
+    ("SMAX", "qmix"): "those of SMAX are opposed; take iql or ippo",
+    ("storm", "vdn"): "those of storm are opposed; take iql or ippo",
+    ("MPE_simple_facmac_v1", "iql"): "expected discrete actions, which MPE_simple_facmac_v1 has",
+    ("MPE_simple_tag_v3:continuous=true", "iql"): "expected discrete actions, which MPE_simple_tag",
+    ("HeuristicEnemySMAX", "fen"): "fen: HeuristicEnemySMAX does not count what each agent has",
+}
+
+
+@pytest.mark.parametrize(("env", "algorithm"), UNSUITED)
+def test_an_algorithm_that_cannot_learn_the_game(refused, env, algorithm, quick):
+    line = refused("train", "--env", env, "--algorithm", algorithm)
+    assert UNSUITED[env, algorithm] in line
+
+
 def test_options_are_checked_before_jax_is_even_imported(tmp_path):
     (tmp_path / "train.toml").write_text(TRAINING)
     program = f"""
 import contextlib, io, sys
 from gradweave.cli.main import main
 
-for options in {ANSWERED_AT_ONCE!r}:
+unsuited = [["--env", env, "--algorithm", name] for env, name in {[*UNSUITED]!r}]
+for options in [*(["--config", "train.toml", *one] for one in {ANSWERED_AT_ONCE!r}), *unsuited]:
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
-        main(["train", "--config", "train.toml", *options])
+        main(["train", *options])
     assert said.getvalue().startswith("gradweave: "), options
     assert "jax" not in sys.modules, options
 """

@@ -24,7 +24,7 @@ from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 from gradweave.errors import OptionError, SpecError
 from gradweave.marl.evaluation import play, random_action
 from gradweave.marl.games.environment import Environment
-from gradweave.marl.games.environments import FAMILIES, MABRAX, family_of, ids, make
+from gradweave.marl.games.environments import FAMILIES, MABRAX, family_of, ids, make, parse
 
 STEPS = 30
 GAMES = {
@@ -293,6 +293,15 @@ def test_teams_are_of_those_who_want_the_same():
     assert teams("coin_game:num_inner_steps=3,num_outer_steps=2") == [0, 1]
     assert teams("coin_game:shared_rewards=true") == [0, 0]
     assert teams("gradweave:ring:3") == [0, 0]
+
+
+@pytest.mark.parametrize("spec", [*GAMES, "coin_game:shared_rewards=true", "job_scheduling"])
+def test_what_is_known_of_a_game_without_making_it(spec):
+    """By which a training that no learner suits is refused before JAX is imported."""
+    env, (id, options) = environment(spec), parse(spec, {})
+    family = FAMILIES[family_of(spec)]
+    assert family.continuous(options) == env.continuous
+    assert family.opposed(id, options) == (len(set(env.teams)) > 1)
 
 
 @pytest.mark.parametrize("spec", GAMES)

@@ -55,7 +55,15 @@ class Request:
 
     def check(self) -> None:
         """Refuses at once what training would refuse once JAX has started and a game is made."""
-        parse_game(self.config.env, self.config.options)
+        id, options = parse_game(self.config.env, self.config.options)
+        family = FAMILIES[family_of(self.config.env)]
+        algorithms.check_suits(
+            self.config.algorithm,
+            self.config.env,
+            continuous=family.continuous(options),
+            opposed=family.opposed(id, options),
+            earned=family.reading.utility is not None,
+        )
         aggregation = parse(self.config.aggregation)
         aggregation.check_workers(self.config.devices)
         if isinstance(aggregation, AsynchronousSpec):

@@ -182,6 +182,19 @@ class Family:
     """(game, options) -> each agent's team, from 0 on: those with common interests."""
     wrapper: Callable[[Any], Any] = lambda game: game
     """(game) -> the game that is played."""
+    opposed: Callable[[str, Mapping[str, Any]], bool] = lambda id, options: False
+    """(id, options) -> whether there are several `teams`, known without making the game."""
+    continuous: Callable[[Mapping[str, Any]], bool] = lambda options: False
+    """(options) -> whether actions are continuous, known without making the game."""
+
+
+def _always(*_: Any) -> bool:
+    return True
+
+
+def _if_asked(options: Mapping[str, Any]) -> bool:
+    """Games whose actions are discrete but with the option ``continuous``."""
+    return bool(options.get("continuous", False))
 
 
 def _mpe(options: dict[str, Any]) -> dict[str, Any]:
@@ -234,6 +247,7 @@ FAMILIES: dict[str, Family] = {
         f"{_MEAN}; JaxMARL's sum over agents is as many times this",
         (*_MPE_OPTIONS, "num_agents", "num_landmarks", "local_ratio"),
         _mpe,
+        continuous=_if_asked,
     ),
     "mpe": Family(
         ("MPE_simple_tag_v3", "MPE_simple_world_comm_v3", "MPE_simple_adversary_v3"),
@@ -242,6 +256,8 @@ FAMILIES: dict[str, Family] = {
         (*_MPE_OPTIONS, "num_good_agents", "num_adversaries", "num_obs"),
         _mpe,
         _teams_by_goodness,
+        opposed=_always,
+        continuous=_if_asked,
     ),
     "push": Family(
         ("MPE_simple_push_v3",),
@@ -250,9 +266,18 @@ FAMILIES: dict[str, Family] = {
         (*_MPE_OPTIONS, "num_good_agents", "num_adversaries"),
         _mpe,
         _teams_by_goodness,
+        opposed=_always,
+        continuous=_if_asked,
     ),
     "crypto": Family(
-        ("MPE_simple_crypto_v3",), MPE, _SIDES, _MPE_OPTIONS, _mpe, _teams_by_goodness
+        ("MPE_simple_crypto_v3",),
+        MPE,
+        _SIDES,
+        _MPE_OPTIONS,
+        _mpe,
+        _teams_by_goodness,
+        opposed=_always,
+        continuous=_if_asked,
     ),
     "simple": Family(
         ("MPE_simple_v3",),
@@ -260,6 +285,7 @@ FAMILIES: dict[str, Family] = {
         f"{_MEAN}: minus squared distances from the landmark",
         (*_MPE_OPTIONS, "num_agents", "num_landmarks"),
         _mpe,
+        continuous=_if_asked,
     ),
     "speaker_listener": Family(
         ("MPE_simple_speaker_listener_v4",),
@@ -267,6 +293,7 @@ FAMILIES: dict[str, Family] = {
         f"{_TEAM}: minus the listener's squared distance from its landmark",
         _MPE_OPTIONS,
         _mpe,
+        continuous=_if_asked,
     ),
     "reference": Family(
         ("MPE_simple_reference_v3",),
@@ -274,6 +301,7 @@ FAMILIES: dict[str, Family] = {
         f"{_MEAN}: minus distances from their landmarks",
         (*_MPE_OPTIONS, "local_ratio"),
         _mpe,
+        continuous=_if_asked,
     ),
     "facmac": Family(
         ("MPE_simple_facmac_v1",),
@@ -284,12 +312,14 @@ FAMILIES: dict[str, Family] = {
             *("score_function", "max_steps"),
         ),
         wrapper=_Pursuers,
+        continuous=_always,
     ),
     "facmac_of_a_size": Family(
         tuple(f"MPE_simple_facmac_{number}a_v1" for number in (3, 6, 9)),
         MPE,
         _TOUCHES,
         wrapper=_Pursuers,
+        continuous=_always,
     ),
     "switch_riddle": Family(
         ("switch_riddle",),
@@ -303,6 +333,7 @@ FAMILIES: dict[str, Family] = {
         f"{_MEAN}; with shared_rewards each gets the sum of both",
         ("num_inner_steps", "num_outer_steps", "egocentric", "shared_rewards"),
         teams=_teams_by_reward,
+        opposed=lambda id, options: not options.get("shared_rewards"),
     ),
     "storm": Family(
         ("storm",),
@@ -310,6 +341,7 @@ FAMILIES: dict[str, Family] = {
         _MEAN,
         ("num_inner_steps", "num_outer_steps", "fixed_coin_location", "freeze_penalty"),
         teams=_team_per_agent,
+        opposed=_always,
     ),
     "overcooked": Family(
         ("overcooked",),
@@ -339,6 +371,7 @@ FAMILIES: dict[str, Family] = {
         ),
         _jaxnav,
         wrapper=_WithoutPrints,
+        continuous=_if_asked,
     ),
     "hanabi": Family(
         ("hanabi",),
@@ -365,6 +398,7 @@ FAMILIES: dict[str, Family] = {
         ("scenario", "num_allies", "num_enemies", "max_steps", "see_enemy_actions"),
         _looked_up("scenario", "smax.smax_env", "MAP_NAME_TO_SCENARIO"),
         _teams_by_side,
+        opposed=lambda id, options: id == "SMAX",
     ),
     "mabrax": Family(
         MABRAX,
@@ -376,6 +410,7 @@ FAMILIES: dict[str, Family] = {
         ),
         _TEAM,
         ("backend", "episode_length"),
+        continuous=_always,
     ),
     WORLDS: Family(
         ("generator", "laboratory", "buttons", "rendezvous"),
@@ -390,6 +425,7 @@ FAMILIES: dict[str, Family] = {
             f"{_MEAN}, who each get what they take",
             ("max_steps",),
             teams=_team_per_agent,
+            opposed=_always,
         )
         for name in RESOURCES
     },

@@ -36,6 +36,12 @@ class Algorithm:
     """(environment, settings, devices, updates of the whole training, aggregation)."""
     parted: bool = True
     """Whether its learner is a `PartedLearner`, which an asynchronous server needs."""
+    discrete: bool = False
+    """Whether it needs discrete actions."""
+    one_team: bool = False
+    """Whether it needs agents with common interests."""
+    earned: bool = False
+    """Whether it needs a game that counts what each agent has earned."""
 
 
 def _clip(norm: float, sets: int) -> "optax.GradientTransformation":
@@ -121,12 +127,8 @@ def _fen(
     from gradweave.marl.fairness.learner import FENLearner
     from gradweave.marl.fairness.mean_utility import MeanUtility
 
+    check_suits("fen", environment.id, earned=environment.reading.utility is not None)
     steps = getattr(environment.game, "max_steps", 0)
-    if environment.reading.utility is None:
-        raise OptionError(
-            f"fen: {environment.id} does not count what each agent has earned; take "
-            f"{', '.join(RESOURCES)}"
-        )
     if steps % settings.choice_steps:
         raise OptionError(
             f"choice_steps: expected a divisor of the {steps} steps of an episode, got "
@@ -142,10 +144,10 @@ def _fen(
 ALGORITHMS: dict[str, Algorithm] = {
     "ippo": Algorithm(PPO, PPO_DEFAULTS, _ppo(central=False)),
     "mappo": Algorithm(PPO, PPO_DEFAULTS, _ppo(central=True)),
-    "fen": Algorithm(FEN, FEN_DEFAULTS, _fen, parted=False),
-    "iql": Algorithm(QLearning, Q_DEFAULTS, _q_learning("iql")),
-    "vdn": Algorithm(QLearning, Q_DEFAULTS, _q_learning("vdn")),
-    "qmix": Algorithm(QLearning, Q_DEFAULTS, _q_learning("qmix")),
+    "fen": Algorithm(FEN, FEN_DEFAULTS, _fen, parted=False, earned=True),
+    "iql": Algorithm(QLearning, Q_DEFAULTS, _q_learning("iql"), discrete=True),
+    "vdn": Algorithm(QLearning, Q_DEFAULTS, _q_learning("vdn"), discrete=True, one_team=True),
+    "qmix": Algorithm(QLearning, Q_DEFAULTS, _q_learning("qmix"), discrete=True, one_team=True),
 }
 
 
@@ -158,6 +160,42 @@ def algorithm(name: str) -> Algorithm:
     if name not in ALGORITHMS:
         raise OptionError(expected_one_of("algorithm", ALGORITHMS, name))
     return ALGORITHMS[name]
+
+
+def check_suits(
+    name: str, id: str, *, continuous: bool = False, opposed: bool = False, earned: bool = False
+) -> None:
+    """Refuses an algorithm for a game that it cannot learn.
+
+    Args:
+        name: the algorithm.
+        id: the game, for the message.
+        continuous: whether its actions are.
+        opposed: whether its agents' interests are.
+        earned: whether it counts what each agent has earned.
+
+    Raises:
+        OptionError: with algorithms, or games, that fit.
+
+    >>> check_suits("qmix", "SMAX", opposed=True)
+    Traceback (most recent call last):
+    gradweave.errors.OptionError: qmix: adds agents' values up, but the interests of those of SMAX
+    are opposed; take iql or ippo
+    """
+    row = algorithm(name)
+    if row.discrete and continuous:
+        raise OptionError(
+            f"{name}: expected discrete actions, which {id} has not; take ippo or mappo"
+        )
+    if row.one_team and opposed:
+        raise OptionError(
+            f"{name}: adds agents' values up, but the interests of those of {id} are opposed; "
+            "take iql or ippo"
+        )
+    if row.earned and not earned:
+        raise OptionError(
+            f"{name}: {id} does not count what each agent has earned; take {', '.join(RESOURCES)}"
+        )
 
 
 def settings(name: str, family: str, given: Mapping[str, Any]) -> Settings:

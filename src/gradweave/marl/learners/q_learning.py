@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 
-from gradweave.errors import OptionError
 from gradweave.marl.games.environment import Environment, View
 from gradweave.marl.learners import distributions
+from gradweave.marl.learners.algorithms import check_suits
 from gradweave.marl.learners.counterfactual import doubled, ended
 from gradweave.marl.learners.learner import (
     Metrics,
@@ -105,16 +105,12 @@ class QLearner:
 
     def __post_init__(self) -> None:
         environment = self.environment
-        if environment.continuous:
-            raise OptionError(
-                f"{self.kind}: expected discrete actions, which {environment.id} has not; take "
-                "ippo or mappo"
-            )
-        if self.kind != "iql" and len(set(environment.teams)) > 1:
-            raise OptionError(
-                f"{self.kind}: adds agents' values up, but the interests of those of "
-                f"{environment.id} are opposed; take iql or ippo"
-            )
+        check_suits(
+            self.kind,
+            environment.id,
+            continuous=environment.continuous,
+            opposed=len(set(environment.teams)) > 1,
+        )
 
     @property
     def games(self) -> int:
