@@ -191,21 +191,23 @@ def _measured(
         largest = lipschitz(problem.data).max()
         keys = jax.random.split(sample, SAMPLES)
         values = jax.vmap(lambda mine: jax.vmap(lambda key: flat(mine, z, key))(keys))(problem.data)
-        means = values.mean(1)
-        noise = ((values - means[:, None]) ** 2).sum(-1).sum() / (len(means) * (SAMPLES - 1))
-        apart = ((means - means.mean(0)) ** 2).sum(-1).mean()
+        noise = _variance(values).mean()
+        # Workers have the same samples: what noise these have in common is in no difference, and
+        # of the rest a mean over samples keeps a part.
+        apart = values - values.mean(0)
+        between = (apart.mean(1) ** 2).sum(-1).mean() - _variance(apart).mean() / SAMPLES
 
         def mean(v: jax.Array) -> jax.Array:
             return jax.vmap(lambda mine: flat(mine, v, sample))(problem.data).mean(0)
 
-        return (
-            largest,
-            _least(mean, z, largest, power),
-            noise,
-            jnp.maximum(apart - noise / SAMPLES, 0),
-        )
+        return largest, _least(mean, z, largest, power), noise, jnp.maximum(between, 0)
 
     return jax.lax.map(lambda given: at(*given), (jnp.arange(len(keys)), keys))
+
+
+def _variance(values: jax.Array) -> jax.Array:
+    """[N] E‖F(z, ξ) − F(z)‖², estimated from [N, SAMPLES, size] values."""
+    return ((values - values.mean(1, keepdims=True)) ** 2).sum((1, 2)) / (SAMPLES - 1)
 
 
 def _stretch(function: Callable[[jax.Array], jax.Array], z: jax.Array, key: jax.Array) -> jax.Array:
