@@ -1,6 +1,6 @@
 # make demo    install what is needed, schedule a network, write pages that play it, compare schedulers on nine networks
 # make test    all tests, doctests included
-# make check   style, types, direction of imports, documentation; make -j2 check, two at a time
+# make check   style, types, direction of imports, documentation and its figures; make -j2 check, two at a time
 # make bench   micro benchmarks and experiments, into benchmarks/results
 # make mutants faults injected one at a time: do the tests of each room notice?
 # make docs    the documentation as a site, into site/
@@ -65,7 +65,7 @@ demo: $(VENV)/installed-for-use
 test: $(VENV)/installed-for-work
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
-check: types style imports pages
+check: types style imports pages claims
 
 types: $(VENV)/installed-for-work
 	$(BIN)/pyright
@@ -79,6 +79,10 @@ imports: $(VENV)/installed-for-work
 
 pages: $(VENV)/installed-for-work
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
+
+# What each quantitative sentence of README and docs rests on still says the same: benchmarks/claims/__init__.py.
+claims: $(VENV)/installed-for-work
+	$(BIN)/python -m benchmarks.claims
 
 bench: $(VENV)/installed-for-work
 	$(BIN)/pytest benchmarks/micro --benchmark-only --benchmark-json=benchmarks/results/micro.json

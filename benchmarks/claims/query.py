@@ -1,0 +1,272 @@
+"""A small language for figures that are computed from recorded results.
+
+    100 * mean(unequal_networks_gap:rows[kind=racks, gradient_bytes<1e9].gap)
+
+A path begins with the name of a file in `benchmarks/results/`; its steps are keys, `*` for all
+values of an object, and filters in brackets: an index, or conditions on a row (`=`, `!=`, `<`,
+`<=`, `>`, `>=`, `~` for “contains”). Lists are entered where a step meets one, and null is left
+out. Words with other signs than letters, digits and `_` stand in quotes. A path that finds
+nothing is an error, and so is a condition on a key that no row has.
+
+`code(src/gradweave/probe/rates.py, SLOT_S)` is a constant in the source, of a module or a class
+(`Settings.timeout_s`), read without importing it.
+
+Lists combine by element. Nothing is evaluated by Python.
+"""
+
+import json
+import math
+import operator
+import re
+import statistics
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.claims.constants import QueryError, constant
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>\d+\.?\d*(?:e[-+]?\d+)?|\.\d+)(?![\w:])"
+    r"|(?P<word>[A-Za-z_0-9][\w/]*(?:\.py\b)?)|'(?P<quoted>[^']*)'"
+    r"|(?P<sign><=|>=|!=|[-+*/()\[\].,:=<>~]))"
+)
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "~": lambda a, b: str(b) in str(a),
+}
+_ARITHMETIC: dict[str, Callable[[float, float], float]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+_AGGREGATES: dict[str, Callable[[list], float]] = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "std": statistics.stdev,
+    "min": min,
+    "max": max,
+    "sum": sum,
+    "count": len,
+    "distinct": lambda values: len(set(map(str, values))),
+}
+_BY_ELEMENT: dict[str, Callable[[float], float]] = {
+    "abs": abs,
+    "sqrt": math.sqrt,
+    "log10": math.log10,
+    "log2": math.log2,
+}
+
+
+@cache
+def _result(name: str) -> Any:
+    path = RESULTS / f"{name}.json"
+    if not path.exists():
+        raise QueryError(f"there is no benchmarks/results/{name}.json")
+    return json.loads(path.read_text())
+
+
+def _rows(nodes: list) -> list:
+    """The nodes, with the items of those that are lists."""
+    return [x for node in nodes for x in (_rows(node) if isinstance(node, list) else [node])]
+
+
+class _Parser:
+    """Reads and computes in one pass, by recursive descent."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.tokens = text, []
+        end = 0
+        while text[end:].strip():
+            match = _TOKEN.match(text, end)
+            if match is None:
+                raise QueryError(f"unexpected {text[end:].strip()[:10]!r} in: {text}")
+            self.tokens.append((match.lastgroup, match[match.lastgroup or 0]))
+            end = match.end()
+        self.at = 0
+
+    def peek(self) -> str | None:
+        """The next sign, or none where a word or a number comes."""
+        kind, text = self.tokens[self.at] if self.at < len(self.tokens) else (None, None)
+        return text if kind == "sign" else None
+
+    def take(self, *signs: str) -> str | None:
+        """The next sign, taken, if it is one of these."""
+        if (sign := self.peek()) in signs and sign is not None:
+            self.at += 1
+            return sign
+        return None
+
+    def need(self, sign: str) -> None:
+        if not self.take(sign):
+            raise QueryError(f"expected {sign!r} after {self.read()!r} in: {self.text}")
+
+    def read(self) -> str:
+        return " ".join(text for _, text in self.tokens[: self.at])
+
+    def word(self) -> tuple[str, str]:
+        """The next word or number, with its kind."""
+        if self.at < len(self.tokens) and self.tokens[self.at][0] != "sign":
+            self.at += 1
+            return self.tokens[self.at - 1]
+        raise QueryError(f"expected a word or a number after {self.read()!r} in: {self.text}")
+
+    def whole(self) -> list:
+        value = self.compared()
+        if self.at < len(self.tokens):
+            raise QueryError(f"expected the end after {self.read()!r} in: {self.text}")
+        return value
+
+    def compared(self) -> list:
+        left = self.added()
+        while sign := self.take("<", "<=", ">", ">=", "=", "!="):
+            left = self.by_element(_COMPARE[sign], left, self.added())
+        return left
+
+    def added(self) -> list:
+        left = self.multiplied()
+        while sign := self.take("+", "-"):
+            left = self.by_element(_ARITHMETIC[sign], left, self.multiplied())
+        return left
+
+    def multiplied(self) -> list:
+        left = self.single()
+        while sign := self.take("*", "/"):
+            left = self.by_element(_ARITHMETIC[sign], left, self.single())
+        return left
+
+    def by_element(self, function: Callable, left: list, right: list) -> list:
+        if 1 not in (len(left), len(right)) and len(left) != len(right):
+            raise QueryError(f"{len(left)} values beside {len(right)} in: {self.text}")
+        size = max(len(left), len(right))
+        left, right = (x * size if len(x) == 1 else x for x in (left, right))
+        return [function(a, b) for a, b in zip(left, right, strict=True)]
+
+    def single(self) -> list:
+        if self.take("-"):
+            return [-x for x in self.single()]
+        if self.take("("):
+            value = self.compared()
+            self.need(")")
+            return value
+        kind, text = self.word()
+        if kind == "number":
+            return [float(text)]
+        if self.take(":"):
+            return self.path(text)
+        self.need("(")
+        value = self.called(text)
+        self.need(")")
+        return value
+
+    def called(self, name: str) -> list:
+        if name == "code":
+            _, path = self.word()
+            self.need(",")
+            names = [self.word()[1]]
+            while self.take("."):
+                names.append(self.word()[1])
+            return [constant(path, ".".join(names))]
+        value = self.compared()
+        if name in _AGGREGATES:
+            return [_AGGREGATES[name](value)]
+        if name in _BY_ELEMENT:
+            return [_BY_ELEMENT[name](x) for x in value]
+        known = ", ".join(["code", *_AGGREGATES, *_BY_ELEMENT])
+        raise QueryError(f"unknown function {name}: expected one of {known}")
+
+    def path(self, name: str) -> list:
+        nodes, counted = [_result(name)], False
+        while True:
+            nodes, counted = self.step(nodes), False
+            while self.take("["):
+                nodes, counted = self.filtered(nodes), True
+                self.need("]")
+            if not self.take("."):
+                break
+        found = [x for x in _rows(nodes) if x is not None]
+        if not found and not counted:
+            raise QueryError(f"found nothing: {self.read()}")
+        return found
+
+    def step(self, nodes: list) -> list:
+        if self.take("*"):
+            return [x for node in _rows(nodes) for x in node.values()]
+        key = self.word()[1]
+        found = [x[key] for x in _rows(nodes) if isinstance(x, dict) and key in x]
+        if nodes and not found:
+            raise QueryError(f"no {key!r} there: {self.read()}")
+        return found
+
+    def filtered(self, nodes: list) -> list:
+        sign = -1 if self.take("-") else 1
+        kind, text = self.tokens[self.at]
+        if kind == "number" and self.tokens[self.at + 1] == ("sign", "]"):
+            self.at += 1
+            try:
+                return [node[sign * int(text)] for node in nodes]
+            except (IndexError, KeyError, TypeError) as error:
+                raise QueryError(f"no item {text}: {self.read()}") from error
+        rows = _rows(nodes)
+        while True:
+            rows = self.condition(rows)
+            if not self.take(","):
+                return rows
+
+    def condition(self, rows: list) -> list:
+        keys = [self.word()[1]]
+        while self.take("."):
+            keys.append(self.word()[1])
+        sign = self.take(*_COMPARE)
+        if sign is None:
+            raise QueryError(f"expected a comparison after {self.read()!r} in: {self.text}")
+        minus = -1 if self.take("-") else 1
+        kind, text = self.word()
+        wanted: Any = minus * float(text) if kind == "number" else text
+        literal = {"true": True, "false": False, "null": None}
+        if kind == "word":
+            wanted = literal.get(text, text)
+        having = [
+            (row, value) for row in rows for value in [_inside(row, keys)] if value is not _NO
+        ]
+        if rows and not having:
+            raise QueryError(f"no row has {'.'.join(keys)!r}: {self.read()}")
+        try:
+            return [row for row, value in having if _COMPARE[sign](value, wanted)]
+        except TypeError as error:
+            raise QueryError(f"cannot compare with {text!r}: {self.read()}") from error
+
+
+_NO = object()
+
+
+def _inside(row: Any, keys: list[str]) -> Any:
+    for key in keys:
+        if not isinstance(row, dict) or key not in row:
+            return _NO
+        row = row[key]
+    return row
+
+
+def evaluate(text: str) -> float:
+    """The number that a query comes to.
+
+    Raises:
+        QueryError: if it cannot be read, finds nothing, or gives more than one number.
+    """
+    try:
+        values = _Parser(text).whole()
+    except (ArithmeticError, statistics.StatisticsError, TypeError, ValueError) as error:
+        raise QueryError(f"{error}: {text}") from error
+    if len(values) != 1 or not isinstance(values[0], int | float):
+        raise QueryError(f"{len(values)} values where one number is expected: {text}")
+    return float(values[0])
