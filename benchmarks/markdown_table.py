@@ -1,7 +1,10 @@
 """Markdown tables of recorded results, as the files in `tables/` write them."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+from record import ABOUT
 
 NETWORKS = {
     "B3": "BCube(3,1)", "B4": "BCube(4,1)", "B5": "BCube(5,1)",
@@ -9,6 +12,8 @@ NETWORKS = {
     "J10": "Jellyfish, 10", "J15": "Jellyfish, 15", "J20": "Jellyfish, 20",
 }  # fmt: skip
 """Table 2's networks, by label."""
+PLANNED_SINCE = "2026-11-24"
+"""First whole day on which `solve` had the strategy `planned`."""
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -19,25 +24,81 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def sourced_table(
-    result: dict[str, Any], head: Iterable[str], rows: Iterable[Iterable[str]]
+    result: dict[str, Any],
+    head: Iterable[str],
+    rows: Iterable[Iterable[str]],
+    measured: Any = None,
 ) -> str:
-    """A table, and below it where its figures come from."""
-    return f"{table(head, rows)}\n\n{source(result)}"
+    """A table, and below it where its figures come from: see `source`."""
+    return f"{table(head, rows)}\n\n{source(result, measured)}"
 
 
-def source(result: dict[str, Any], packages: dict[str, str] | None = None) -> str:
-    """The command, date, machine and versions of a result.
+def source(
+    result: dict[str, Any], measured: Any = None, packages: dict[str, str] | None = None
+) -> str:
+    """The command, dates, machines and versions of a result.
 
     Args:
         result: as `record` wrote it.
+        measured: the rows that are shown, if they are not all. Where they come from several days
+            or machines, each is named with how many rows it measured.
         packages: versions by name to state in place of the usual ones.
     """
-    hardware = result["hardware"]
-    packages = relevant_versions(result["versions"]) if packages is None else packages
+    sources = result["sources"]
+    places = Counter(_places(result if measured is None else measured))
+    places = places or Counter([result["source"]])
+    shown = [sources[place] for place in places]
+    by_machine: dict[str, dict[str, int]] = {}
+    for place, count in places.items():
+        dates = by_machine.setdefault(_machine(sources[place]["hardware"]), {})
+        dates[sources[place]["date"]] = dates.get(sources[place]["date"], 0) + count
+    where = []
+    for machine, dates in by_machine.items():
+        rows = f" ({sum(dates.values())} of {places.total()} rows)" * (len(by_machine) > 1)
+        where.append(f"{' and '.join(sorted(dates))}, {machine}{rows}")
+    packages = relevant_versions(_versions(shown)) if packages is None else packages
     return (
-        f"`{result['command']}`, {result['date']}, {hardware['cores']} cores of {hardware['cpu']}, "
-        f"{hardware['memory_gib']} GiB; {', '.join(map(' '.join, packages.items()))}."
+        f"`{result['command']}`, {'; '.join(where)}; {', '.join(map(' '.join, packages.items()))}."
     )
+
+
+def _places(value: Any) -> Iterator[int]:
+    """The sources of rows, of those inside a row instead of its own if there are any."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _places(one)
+    elif isinstance(value, dict):
+        inside = [
+            place
+            for name, one in value.items()
+            if name not in ABOUT and isinstance(one, dict | list)
+            for place in _places(one)
+        ]
+        yield from inside
+        if not inside and "source" in value and "sources" not in value:
+            yield value["source"]
+
+
+def _machine(hardware: dict[str, Any]) -> str:
+    return f"{hardware['cores']} cores of {hardware['cpu']}, {hardware['memory_gib']} GiB"
+
+
+def _versions(sources: list[dict[str, Any]]) -> dict[str, str]:
+    """By package; all of them where the sources have different ones."""
+    found: dict[str, dict[str, None]] = {}
+    for one in sources:
+        for name, number in one["versions"].items():
+            found.setdefault(name, {})[number] = None
+    return {name: " and ".join(numbers) for name, numbers in found.items()}
+
+
+def before_planned(result: dict[str, Any], measured: Any = None) -> str:
+    """A sentence, where rows were measured before `planned` was among `solve`'s strategies."""
+    places = Counter(_places(result if measured is None else measured))
+    dates = {place: result["sources"][place]["date"] for place in places}
+    older = sum(count for place, count in places.items() if dates[place] < PLANNED_SINCE)
+    which = "Measured" if older == places.total() else f"{older} of {places.total()} rows: measured"
+    return f" {which} before `planned` was one of the strategies of `solve`." if older else ""
 
 
 def relevant_versions(versions: dict[str, str]) -> dict[str, str]:

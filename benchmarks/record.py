@@ -1,21 +1,40 @@
-"""Writes and reads results, with what is needed to measure them again."""
+"""Writes and reads results, with what is needed to measure them again.
+
+A result is a JSON file. Where its figures come from stands at its head, in `sources`: for each the
+commit, the date, the hardware, the versions and the command. Each row, which is an object in a
+list, names its source by its place there; everything else is of the last one, `source`, except
+parts that `kept` names. Experiments need not care: `record` adds what is missing, and rows that are
+read by `recorded` keep the source that they had.
+"""
 
 import json
 import os
 import platform
+import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("gradweave", "numpy", "numba", "ortools", "networkx", "msgspec")
+ABOUT = ("command", "source", "kept", "sources")
+"""Keys of a result that are not what was measured."""
+
+Source = dict[str, Any]
 
 
 def record(
-    name: str, command: str | None = None, libraries: Iterable[str] = (), **content: Any
+    name: str,
+    command: str | None = None,
+    libraries: Iterable[str] = (),
+    *,
+    other_versions: Mapping[str, str] | None = None,
+    kept: Mapping[str, Source] | None = None,
+    **content: Any,
 ) -> Path:
     """Writes benchmarks/results/NAME.json.
 
@@ -24,25 +43,114 @@ def record(
         command: the exact command, from the repository's root, that measures it again; if not
             given, that of experiments/NAME.py without arguments.
         libraries: packages whose versions matter besides the usual ones.
+        other_versions: by name, of what another interpreter imported.
+        kept: sources of parts that were not measured now, as `recorded` returns them.
         content: seeds, rows and anything else worth recording.
     """
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    result = {
-        "command": command or f"python benchmarks/experiments/{name}.py",
-        "date": datetime.now(UTC).date().isoformat(),
-        "hardware": hardware(),
-        "versions": versions() | {library: version(library) for library in libraries},
-        **content,
-    }
-    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    command = command or f"python benchmarks/experiments/{name}.py"
+    now = source_now(command, libraries)
+    now["versions"] |= other_versions or {}
+    path.write_text(as_text(command, now, content, kept or {}))
     print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
     return path
+
+
+def as_text(
+    command: str, now: Source, content: Mapping[str, Any], kept: Mapping[str, Source]
+) -> str:
+    """A result as its file has it: a source a line, and rows that name theirs by its place."""
+    sources: list[Source] = []
+
+    def place(source: Source) -> int:
+        if source not in sources:
+            sources.append(source)
+        return sources.index(source)
+
+    def numbered(value: Any) -> Any:
+        if isinstance(value, dict):
+            own = value.get("source")
+            if isinstance(own, int):
+                raise ValueError(f"source {own} is a place in another file: read rows by recorded")
+            inside = {key: numbered(one) for key, one in value.items()}
+            return inside | {"source": place(own)} if isinstance(own, dict) else inside
+        return [numbered(one) for one in value] if isinstance(value, list | tuple) else value
+
+    parts = {name: numbered(part) for name, part in content.items()}
+    parts_kept = {name: place(one) for name, one in kept.items() if name in parts and one != now}
+    for row in rows(parts):
+        row.setdefault("source", place(now))
+    head: dict[str, Any] = {"command": command, "source": place(now)}
+    head |= {"kept": parts_kept} if parts_kept else {}
+    lines = ",\n".join(f"  {json.dumps(one, ensure_ascii=False)}" for one in sources)
+    text = json.dumps(head | {"sources": None} | parts, indent=1, ensure_ascii=False)
+    return text.replace('\n "sources": null', f'\n "sources": [\n{lines}\n ]', 1) + "\n"
+
+
+def rows(parts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The objects in lists of a result, also where a part holds several lists by name."""
+    for part in parts.values():
+        for values in part.values() if isinstance(part, dict) else [part]:
+            if isinstance(values, list):
+                yield from (row for row in values if isinstance(row, dict))
 
 
 def load(name: str) -> dict[str, Any]:
     """Reads benchmarks/results/NAME.json."""
     return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def recorded(name: str, parts: Collection[str]) -> tuple[dict[str, Any], dict[str, Source]]:
+    """Parts that an earlier run recorded, to be recorded again beside others.
+
+    Returns:
+        The parts that there are, rows with their source itself rather than its place, and
+        `record`'s `kept`: the sources of these parts, from which those measured now are taken out.
+    """
+    if not (RESULTS / f"{name}.json").exists():
+        return {}, {}
+    result = load(name)
+    sources, places = result["sources"], result.get("kept", {})
+
+    def with_source(value: Any) -> Any:
+        if isinstance(value, dict):
+            inside = {key: with_source(one) for key, one in value.items()}
+            own = inside.get("source")
+            return inside | {"source": sources[own]} if isinstance(own, int) else inside
+        return [with_source(one) for one in value] if isinstance(value, list) else value
+
+    there = {part: with_source(result[part]) for part in parts if part in result}
+    return there, {part: sources[places.get(part, result["source"])] for part in there}
+
+
+def source_now(command: str, libraries: Iterable[str] = ()) -> Source:
+    """Where what is measured now comes from."""
+    return {
+        "commit": commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "hardware": hardware(),
+        "versions": versions() | {library: version(library) for library in libraries},
+        "command": command,
+    }
+
+
+@cache
+def commit() -> str:
+    """The commit when it is first asked for; `-dirty` where anything but results differs from it.
+
+    Experiments ask as they start, since the tree may change while they run.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(RESULTS.parents[1]), *arguments]
+        return subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()
+
+    try:
+        differs = git("status", "--porcelain", "--", ":/", ":(top,exclude)benchmarks/results")
+        return git("rev-parse", "HEAD") + "-dirty" * bool(differs)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def hardware() -> dict[str, Any]:

@@ -19,7 +19,7 @@ def fen_job() -> str:
         for row in result["job"]
     ]
     head = [*_HEAD, "bytes an agent sends a step", "published"]
-    return sourced_table(result, head, lines)
+    return sourced_table(result, head, lines, result["job"])
 
 
 def fen_others() -> str:
@@ -34,7 +34,8 @@ def fen_others() -> str:
         for part, name in worlds.items()
         for row in result.get(part, [])
     ]
-    return sourced_table(result, [*_HEAD, "utilisation × Jain's index"], lines)
+    shown = [row for part in worlds for row in result.get(part, [])]
+    return sourced_table(result, [*_HEAD, "utilisation × Jain's index"], lines, shown)
 
 
 def fen_scripted() -> str:
@@ -52,7 +53,7 @@ def fen_scripted() -> str:
         "scripted agents", "utilisation", "coefficient of variation", "least", "greatest",
         "Jain's index", "utilisation × Jain's index",
     ]  # fmt: skip
-    return sourced_table(result, head, lines)
+    return sourced_table(result, head, lines, result["scripted"])
 
 
 def fen_gossip() -> str:
@@ -73,7 +74,7 @@ def fen_gossip() -> str:
         "ten agents, network", "exchanges a step", "ρ", "bytes an agent sends a step",
         "error, mean of an episode", "after 100 steps", "after 1000",
     ]  # fmt: skip
-    return sourced_table(result, head, lines)
+    return sourced_table(result, head, lines, result["gossip"])
 
 
 _HEAD = (

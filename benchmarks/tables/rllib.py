@@ -36,11 +36,11 @@ def rllib() -> str:
     fastest = result["fastest"]
     against = [f"Against {fastest['rllib']}, seed by seed:\n"]
     against += [f"- {fastest[run]}: {times(ratios[run])}" for run in ("first_run", "later_run")]
-    versions = result["versions"]
+    versions = result["sources"][result["source"]]["versions"]
     packages = {name: versions[name] for name in ("python", "jax", "jaxmarl")}
     packages |= {name: versions[f"rllib side: {name}"] for name in ("ray", "torch", "mpe2")}
     comparison = "\n".join(against)
-    return f"{table(head, lines)}\n\n{comparison}\n\n{source(result, packages)}"
+    return f"{table(head, lines)}\n\n{comparison}\n\n{source(result, packages=packages)}"
 
 
 def rllib_parity() -> str:

@@ -1,6 +1,6 @@
 """Times on links of unequal bandwidth, beside the least possible."""
 
-from markdown_table import duration, number, sourced_table
+from markdown_table import before_planned, duration, number, sourced_table
 from record import load
 
 
@@ -28,6 +28,7 @@ def unequal_links() -> str:
     )
     head = ["network", "gradient", "least, ms", "schedule, ms", "gap", "pieces a server", "search"]
     return (
-        f"{sourced_table(result, head, lines)}\n\nOf the meshes with links at random the mean gap "
-        f"is shown and the slowest search; the worst gap is {worst:.2%}."
+        f"{sourced_table(result, head, lines)}{before_planned(result)}\n\n"
+        "Of the meshes with links at random the mean gap is shown and the slowest search; the "
+        f"worst gap is {worst:.2%}."
     )

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from markdown_table import duration, number, sourced_table, table
+from markdown_table import before_planned, duration, number, sourced_table, table
 from record import load
 
 OVER = 0.03
@@ -31,14 +31,17 @@ def unequal_networks_gap() -> str:
     ]
     head = ["kind", "cases", "mean gap", "worst gap", "over 3%", "over 10%"]
     head += ["equal pieces: mean gap", "worst", "mean search", "slowest"]
-    return f"{sourced_table(result, head, lines)}\n\n{_measured(result)}"
+    rows = result["rows"]
+    return f"{sourced_table(result, head, lines, rows)}{_measured(result)}"
 
 
 def _measured(result: dict[str, Any]) -> str:
     """How many networks there are, of which commits, and how many searches their limit ended."""
-    networks = {row["seed"]: row["commit"] for row in result["rows"]}
+    sources = result["sources"]
+    networks = {row["seed"]: sources[row["source"]]["commit"][:7] for row in result["rows"]}
     commits = Counter(networks.values()).most_common()
-    text = f"{len(networks)} of the {len(networks) + len(result['missing'])} networks: "
+    text = f"{before_planned(result, result['rows'])}\n\n"
+    text += f"{len(networks)} of the {len(networks) + len(result['missing'])} networks: "
     text += ", ".join(f"{count} at commit {commit}" for commit, count in commits)
     limited = sum(row["limited"] for row in result["rows"])
     ended = "1 search was" if limited == 1 else f"{limited} searches were"

@@ -1,6 +1,6 @@
 """Times of all-reduces with shares of the gradient, beside those without and the least possible."""
 
-from markdown_table import duration, sourced_table
+from markdown_table import before_planned, duration, sourced_table
 from record import load
 
 
@@ -25,4 +25,4 @@ def unequal_shares() -> str:
         *("network", "gradient", "least, ms", "equal pieces, ms", "with shares, ms"),
         *("gap before", "gap", "by", "search"),
     ]
-    return sourced_table(result, head, lines)
+    return f"{sourced_table(result, head, lines)}{before_planned(result)}"
