@@ -11,7 +11,6 @@ from gradweave.placement import (
     PLACERS,
     Annealing,
     Exact,
-    GroupPrices,
     Pairs,
     Problem,
     Stage,
@@ -20,7 +19,6 @@ from gradweave.placement import (
     exchange_cost,
     placement_bound,
 )
-from gradweave.placement.bound.prices import NS, Window
 from gradweave.placement.exchange_kernel import matching
 
 GRADIENT, ACTIVATION = 0.6e9, 0.4e9
@@ -80,32 +78,6 @@ def test_exact_is_the_least_and_the_bound_below(stages, data, sites):
             assert cost.seconds == pytest.approx(least, rel=1e-7), (placer, seed)
         bound = placement_bound(problem)
         assert 0 < bound.seconds <= least * (1 + 1e-9)
-
-
-def test_any_prices_prove_a_bound():
-    rng = np.random.default_rng(0)
-    for seed in range(4):
-        problem, naive = problem_and_naive(seed, 4, 2, sites=4)
-        least = naive.best(8)
-        found = placement_bound(problem)
-        assert found.prices.nanoseconds(problem)[0] / NS == found.seconds
-        for _ in range(10):
-            windows = tuple(
-                Window(one.since_ns, tuple((rng.normal(0, 1e9, len(one.prices_ns))).astype(int)))
-                for one in found.prices.windows
-            )
-            other = GroupPrices(found.prices.classes, windows)
-            assert other.nanoseconds(problem)[0] / NS <= least * (1 + 1e-9)
-
-
-def test_bound_is_met_where_regions_are_alike_inside():
-    home = np.repeat(np.arange(4), 4)
-    near = home[:, None] == home
-    pairs = Pairs(np.where(near, 1e-3, 0.05), np.where(near, 1e9, 1e8))
-    work = even_stages(4, activation_bytes=4e8, gradient_bytes=1e8)
-    problem = Problem(pairs, work, 4)
-    cost = exchange_cost(problem, Annealing(restarts=2, moves=3_000).place(problem))
-    assert placement_bound(problem).seconds == pytest.approx(cost.seconds, rel=1e-8)
 
 
 @pytest.mark.parametrize("name", [*PLACERS])
