@@ -241,7 +241,8 @@ class _Parser:
         if rows and not having:
             raise QueryError(f"no row has {'.'.join(keys)!r}: {self.read()}")
         try:
-            return [row for row, value in having if _COMPARE[sign](value, wanted)]
+            compare = _COMPARE[sign]
+            return [row for row, x in having if (x is not None or sign in "!=") and compare(x, wanted)]
         except TypeError as error:
             raise QueryError(f"cannot compare with {text!r}: {self.read()}") from error
 
