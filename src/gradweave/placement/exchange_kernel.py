@@ -81,17 +81,14 @@ def group_seconds(
 
 
 @kernel
-def best_path(lengths: NDArray[np.float64]) -> tuple[float, NDArray[np.int64]]:
-    """The shortest open path through all groups (Held and Karp 1962), and its order.
+def best_path(lengths: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The order of the shortest open path through all groups (Held and Karp 1962).
 
     Beyond `MAX_PATH` groups, the order as it stands.
     """
     size = len(lengths)
-    if size > MAX_PATH or size < 3:
-        total = 0.0
-        for i in range(size - 1):
-            total += lengths[i, i + 1]
-        return total, np.arange(size)
+    if size > MAX_PATH:
+        return np.arange(size)
     least = np.full((1 << size, size), np.inf)
     before = np.full((1 << size, size), -1, np.int64)
     for last in range(size):
@@ -112,11 +109,11 @@ def best_path(lengths: NDArray[np.float64]) -> tuple[float, NDArray[np.int64]]:
     for one in range(size):
         if least[visited, one] < least[visited, last]:
             last = one
-    total, order = least[visited, last], np.empty(size, np.int64)
+    order = np.empty(size, np.int64)
     for place in range(size - 1, -1, -1):
         order[place] = last
         last, visited = before[visited, last], visited ^ 1 << last
-    return total, order
+    return order
 
 
 @kernel
@@ -139,7 +136,7 @@ def ordered(
             for j in range(i):
                 length, _ = boundary(delay, per_byte, moved[0], groups[i], groups[j])
                 lengths[i, j] = lengths[j, i] = length
-        _, order = best_path(lengths)
+        order = best_path(lengths)
     placed = np.empty((stages, data), np.int64)
     placed[0] = groups[order[0]]
     total = 0.0

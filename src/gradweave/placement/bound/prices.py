@@ -109,8 +109,7 @@ def _floor(problem: "Problem", moved: float) -> NDArray[np.int64]:
     pairs = problem.pairs
     seconds = pairs.there_and_back_s + moved * pairs.there_and_back_s_per_byte
     # A float may be a little above the sum that it stands for.
-    whole = np.floor(np.minimum(seconds * NS * (1 - 1e-12), 1e15)).astype(np.int64)
-    return np.minimum(whole, whole.T)
+    return np.floor(np.minimum(seconds * NS * (1 - 1e-12), 1e15)).astype(np.int64)
 
 
 def _data_ns(
