@@ -1,6 +1,8 @@
-"""Numbers that source files write out, read without importing them."""
+"""Numbers that files write out or come to, read without importing anything."""
 
 import ast
+import json
+import math
 from functools import cache
 from pathlib import Path
 
@@ -22,9 +24,31 @@ def constant(path: str, name: str) -> float:
         body = next((x.body for x in body if isinstance(x, ast.ClassDef) and x.name == wanted), [])
     for node in body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(x, ast.Name) and x.id == last for x in targets):
-            return _number(getattr(node, "value", None), f"{name} of {path}")
+        value = getattr(node, "value", None)
+        if isinstance(targets[0], ast.Tuple) and isinstance(value, ast.Tuple):
+            pairs = list(zip(targets[0].elts, value.elts, strict=False))
+        else:
+            pairs = [(target, value) for target in targets]
+        for target, value in pairs:
+            if isinstance(target, ast.Name) and target.id == last:
+                return _number(value, f"{name} of {path}")
     raise QueryError(f"{path} does not define {name}")
+
+
+def parameters(path: str) -> float:
+    """How many numbers the arrays of a safetensors file have: its head is JSON, with shapes."""
+    if not (ROOT / path).exists():
+        raise QueryError(f"there is no {path}")
+    with (ROOT / path).open("rb") as file:
+        head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(array["shape"]) for name, array in head.items() if name[0] != "_")
+
+
+def size(path: str) -> float:
+    """The bytes of a file."""
+    if not (ROOT / path).exists():
+        raise QueryError(f"there is no {path}")
+    return (ROOT / path).stat().st_size
 
 
 def _number(node: ast.AST | None, what: str) -> float:

@@ -5,11 +5,12 @@
 A path begins with the name of a file in `benchmarks/results/`; its steps are keys, `*` for all
 values of an object, and filters in brackets: an index, or conditions on a row (`=`, `!=`, `<`,
 `<=`, `>`, `>=`, `~` for “contains”). Lists are entered where a step meets one, and null is left
-out. Words with other signs than letters, digits and `_` stand in quotes. A path that finds
-nothing is an error, and so is a condition on a key that no row has.
+out. Words with other signs than letters, digits and `_` stand in quotes, single or double. A path
+that finds nothing is an error, and so is a condition on a key that no row has.
 
 `code(src/gradweave/probe/rates.py, SLOT_S)` is a constant in the source, of a module or a class
-(`Settings.timeout_s`), read without importing it.
+(`Settings.timeout_s`), read without importing it; `bytes('…')` is the size of a file, and
+`parameters('…')` how many numbers a safetensors file has.
 
 Lists combine by element. Nothing is evaluated by Python.
 """
@@ -24,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.claims.constants import QueryError, constant
+from benchmarks.claims.constants import QueryError, constant, parameters, size
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -32,6 +33,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+\.?\d*(?:e[-+]?\d+)?|\.\d+)(?![\w:])"
     r"|(?P<word>[A-Za-z_0-9][\w/]*(?:\.py\b)?)|'(?P<quoted>[^']*)'"
+    r'|"(?P<other>[^"]*)"'
     r"|(?P<sign><=|>=|!=|[-+*/()\[\].,:=<>~]))"
 )
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -78,6 +80,9 @@ def _result(name: str) -> Any:
 def _rows(nodes: list) -> list:
     """The nodes, with the items of those that are lists."""
     return [x for node in nodes for x in (_rows(node) if isinstance(node, list) else [node])]
+
+
+_OF_FILES: dict[str, Callable[[str], float]] = {"parameters": parameters, "bytes": size}
 
 
 class _Parser:
@@ -176,12 +181,14 @@ class _Parser:
             while self.take("."):
                 names.append(self.word()[1])
             return [constant(path, ".".join(names))]
+        if name in _OF_FILES:
+            return [_OF_FILES[name](self.word()[1])]
         value = self.compared()
         if name in _AGGREGATES:
             return [_AGGREGATES[name](value)]
         if name in _BY_ELEMENT:
             return [_BY_ELEMENT[name](x) for x in value]
-        known = ", ".join(["code", *_AGGREGATES, *_BY_ELEMENT])
+        known = ", ".join(["code", *_OF_FILES, *_AGGREGATES, *_BY_ELEMENT])
         raise QueryError(f"unknown function {name}: expected one of {known}")
 
     def path(self, name: str) -> list:
@@ -202,8 +209,9 @@ class _Parser:
         if self.take("*"):
             return [x for node in _rows(nodes) for x in node.values()]
         key = self.word()[1]
-        found = [x[key] for x in _rows(nodes) if isinstance(x, dict) and key in x]
-        if nodes and not found:
+        rows = _rows(nodes)
+        found = [x[key] for x in rows if isinstance(x, dict) and key in x]
+        if rows and not found:
             raise QueryError(f"no {key!r} there: {self.read()}")
         return found
 
@@ -220,7 +228,7 @@ class _Parser:
         while True:
             rows = self.condition(rows)
             if not self.take(","):
-                return rows
+                return [rows]  # one list, so that an index may follow
 
     def condition(self, rows: list) -> list:
         keys = [self.word()[1]]
@@ -242,7 +250,9 @@ class _Parser:
             raise QueryError(f"no row has {'.'.join(keys)!r}: {self.read()}")
         try:
             compare = _COMPARE[sign]
-            return [row for row, x in having if (x is not None or sign in "!=") and compare(x, wanted)]
+            return [
+                row for row, x in having if (x is not None or sign in "!=") and compare(x, wanted)
+            ]
         except TypeError as error:
             raise QueryError(f"cannot compare with {text!r}: {self.read()}") from error
 
