@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from gradweave.errors import GradweaveError, OptionError
 from gradweave.marl.fairness.mean_utility import MeanUtility
 from gradweave.marl.fairness.measures import fairness
-from gradweave.marl.fairness.objectives import objective
 from gradweave.marl.fairness.settings import FEN, mixing_of
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms, distributions
@@ -126,23 +125,6 @@ def test_estimates_have_the_mean_of_utilities_and_tend_to_it(gossip: str):
     assert errors[1] <= errors[0] + 1e-7 and errors[1] < 1e-3
     begun = consensus.after(estimates, jnp.zeros((1, agents)), jnp.ones(1, bool))
     assert all(not leaf.any() for leaf in jax.tree.leaves(begun))
-
-
-def test_objectives_are_what_they_say():
-    utility, reward = jnp.array([0.1, 0.3, 0.0, 0.0]), jnp.array([0.0, 1.0, 0.0, 0.0])
-    mean = jnp.full(4, 0.1)
-
-    def of(name: str, **more) -> list[float]:
-        settings = FEN(objective=name, **more)  # type: ignore[arg-type]
-        return np.asarray(objective(settings, reward, utility, mean)).round(4).tolist()
-
-    fair = [0.4 / 0.1, 0.4 / 2.1, 0.4 / 1.1, 0.4 / 1.1]
-    assert np.allclose(of("fair_efficient"), fair, atol=1e-3)
-    assert of("own") == [0, 1, 0, 0] and of("average") == [0.25] * 4 and of("minimum") == [0] * 4
-    aversion = 0.1 - (5 * 0.2 + 0.05 * 0.2) / 3
-    assert np.isclose(of("inequity_aversion")[0], aversion, atol=1e-4)
-    assert np.isclose(of("alpha_fair", alpha=2.0)[0], 0.25 / 0.31**2, atol=1e-3)
-    assert of("jain", goal=0.4, penalty=0.0) == [0.25] * 4
 
 
 def fen(env: str, **settings):
