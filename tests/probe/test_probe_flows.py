@@ -1,6 +1,7 @@
 """What a process of a measurement makes of times, on a clock that only messages move on."""
 
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +22,7 @@ from gradweave.probe.flows import (
     window,
 )
 from gradweave.probe.traffic import rate_of
-from gradweave.probe.transport import PeerError
+from gradweave.probe.transport import Message, PeerError
 
 SECOND = 2.0**-10
 """Times in multiples of it are exact in floats."""
@@ -49,6 +50,8 @@ class Wire:
     sent: list[tuple[int, int, int]] = field(default_factory=list)
     """Peer, bytes and content of what was sent."""
     slept: list[float] = field(default_factory=list)
+    under_way: int = 0
+    """Messages that nobody waited for, as yet."""
 
     def monotonic(self) -> float:
         return self.now_s
@@ -60,7 +63,7 @@ class Wire:
     def send(self, data, peer, channel):
         assert channel == "data"
         self.sent.append((peer, len(data), int(data[0])))
-        return self._Message(lambda: None)
+        return self._message(lambda: None)
 
     def receive(self, into, peer, channel):
         assert channel == "data"
@@ -70,22 +73,26 @@ class Wire:
             self.now_s += self.gap_s + (self.late_s.popleft() if self.late_s else 0.0)
             self.now_s += self.trip_s / 2 + len(into) / self.bytes_per_s
 
-        return self._Message(arrive)
+        return self._message(arrive)
 
-    @dataclass
-    class _Message:
-        arrive: object
+    def _message(self, pass_: Callable[[], None]) -> Message:
+        self.under_way += 1
 
-        def wait(self, timeout_s: float) -> None:
-            assert timeout_s > 0
-            self.arrive()  # type: ignore[operator]
+        class One:
+            def wait(_, timeout_s: float) -> None:
+                assert timeout_s > 0
+                self.under_way -= 1
+                pass_()
+
+        return One()
 
 
 @pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     made = Wire()
     monkeypatch.setattr(flows, "time", made)
-    return made
+    yield made
+    assert made.under_way == 0
 
 
 @pytest.mark.parametrize(
@@ -253,7 +260,7 @@ def test_a_sender_sends_while_the_slot_lasts_and_then_the_last_bytes(
         def pass_() -> None:
             wire.now_s += 0.125
 
-        return Wire._Message(pass_)
+        return wire._message(pass_)
 
     monkeypatch.setattr(wire, "send", send)
     assert flow_of(wire, 0, 1, at=0.0, seconds=1.0) == []

@@ -66,6 +66,9 @@ def test_nearness_is_of_the_slower_own_link_both_ways_alike():
     # 4 of 5 there and 2 of 4 back; 3 of 2, so all of it, and 0 of a link that sends nothing.
     expected = [[1, 0.65, 0.5], [0.65, 1, 0.25], [0.5, 0.25, 1]]
     assert near == pytest.approx(np.array(expected))
+    slow = [server(0, 0.5, 0.5), server(1, 0.5, 0.5)]
+    near = _nearness(slow, {(0, 1): rate(0.4), (1, 0): rate(0.3)})
+    assert near[0, 1] == near[1, 0] == pytest.approx(0.7)
 
 
 def test_clusters_are_near_and_alike_in_what_else_is_near():
@@ -86,8 +89,12 @@ def test_clusters_are_near_and_alike_in_what_else_is_near():
     assert clusters(symmetric(_01=0.8, _12=0.9, _02=0.7)) == [[0], [1, 2], [3]]
     assert clusters(symmetric(_01=0.8, _12=0.9, _02=0.8)) == [[0, 1, 2], [3]]
     assert clusters(np.ones((2, 2))) == [[0, 1]]
-    # Pairs are joined by the averages of how unlike they are: 2 is like 3, and both like 0 and 1.
-    assert clusters(np.ones((4, 4))) == [[0, 1, 2, 3]]
+    # Of clusters the averages count: 2 differs by 0.2 from 0, and as much from 1.
+    third = symmetric(_01=1, _02=0.9, _12=0.9, _03=0.3, _13=0.3)
+    assert clusters(third) == [[0, 1, 2], [3]]
+    # By 0.3 and 0.15; then by 0.4 and 0.2.
+    assert clusters(symmetric(_01=1, _02=0.9, _12=0.9, _03=0.5, _13=0.2)) == [[0, 1, 2], [3]]
+    assert clusters(symmetric(_01=1, _02=0.9, _12=0.9, _03=0.7, _13=0.3)) == [[0, 1], [2], [3]]
 
 
 def test_the_third_fastest_rate_counts_where_it_is_faster():
@@ -233,7 +240,7 @@ def test_a_group_slower_than_its_links_together_has_one_before_them():
     """Nine tenths of their sum are enough to be without."""
     links = {(0, 1): 100, (0, 2): 200, (1, 0): 50, (1, 2): 70, (2, 0): 1000, (2, 1): 2000}
     rates = {pair: rate(one) for pair, one in links.items()}
-    top = (server(0, 270, 500), server(1, 500, 600), server(2, 2690, 800))
+    top = (server(0, 270, 100), server(1, 500, 600), server(2, 2690, 800))
     found = measured(Findings(top, rates, {}), 3).topology
     assert directions(found) == {
         (0, 1): 100, (1, 0): 50, (0, 3): 200, (3, 0): 1000, (1, 3): 70, (3, 1): 2000,
