@@ -3,6 +3,7 @@
 import ast
 import json
 import math
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -15,24 +16,37 @@ class QueryError(Exception):
 
 @cache
 def constant(path: str, name: str) -> float:
-    """A number that a source file assigns to a name of its module, or of a class in it."""
+    """A number that a source file gives a name: of its module, a class, or a function's default."""
     if not (ROOT / path).exists():
         raise QueryError(f"there is no {path}")
-    body = ast.parse((ROOT / path).read_text()).body
-    *classes, last = name.split(".")
-    for wanted in classes:
-        body = next((x.body for x in body if isinstance(x, ast.ClassDef) and x.name == wanted), [])
-    for node in body:
+    node: ast.AST = ast.parse((ROOT / path).read_text())
+    *scopes, last = name.split(".")
+    for wanted in scopes:
+        inside = (x for x in ast.iter_child_nodes(node) if getattr(x, "name", None) == wanted)
+        node = next(inside, ast.Pass())
+    for target, value in _named(node):
+        if target == last:
+            return _number(value, f"{name} of {path}")
+    raise QueryError(f"{path} does not define {name}")
+
+
+def _named(scope: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
+    """The names that a module or class assigns, or that a function has defaults for."""
+    if isinstance(scope, ast.FunctionDef):
+        given = scope.args.args[len(scope.args.args) - len(scope.args.defaults) :]
+        for names, values in (
+            (given, scope.args.defaults),
+            (scope.args.kwonlyargs, scope.args.kw_defaults),
+        ):
+            yield from ((x.arg, value) for x, value in zip(names, values, strict=True))
+    for node in getattr(scope, "body", []):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)
         if isinstance(targets[0], ast.Tuple) and isinstance(value, ast.Tuple):
-            pairs = list(zip(targets[0].elts, value.elts, strict=False))
+            pairs = zip(targets[0].elts, value.elts, strict=False)
         else:
-            pairs = [(target, value) for target in targets]
-        for target, value in pairs:
-            if isinstance(target, ast.Name) and target.id == last:
-                return _number(value, f"{name} of {path}")
-    raise QueryError(f"{path} does not define {name}")
+            pairs = ((target, value) for target in targets)
+        yield from ((target.id, given) for target, given in pairs if isinstance(target, ast.Name))
 
 
 def parameters(path: str) -> float:

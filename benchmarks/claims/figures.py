@@ -35,16 +35,16 @@ _UNIT = (
     r"|bytes?|[kKMGT]i?B|bits?|parameters"
     r"|k?bit/s|[MG]bit/s|[kMG]i?B/s|a second)(?![\w/])"
 )
-_VERB = r" (?:are|is|were|was|meet|meets|reach|reaches|end|ends|miss|misses|diverged?)\b"
+_VERB = r" (?:are|were|meet|meets|reach|reaches|end|ends|miss|misses|diverged?)\b"
 _FIGURE = re.compile(
-    rf"(?<![\w.,/:=(−^-])(?:{_DIGITS})(?:(?:{_UNIT})|{_VERB})"
+    rf"(?<![\w.,/:=−^-])(?<![+−·÷=⌉] )(?:{_DIGITS})(?:(?:{_UNIT})|{_VERB})"
     rf"|(?<![\w.,:/=−^])(?:{_DIGITS}) (?:to|and|or) (?:{_DIGITS})(?:{_UNIT})"
     rf"|(?<![\w.,:/=−^])(?:{_DIGITS}) of (?:the )?(?:{_DIGITS})\b(?! servers)"
     rf"|\b(?:[Uu]p to|[Aa]ll|[Nn]one of(?: the)?) (?:{_DIGITS})(?! [–×])\b"
-    rf"|(?<![\w.,/:=−^(-])(?:\d+\.\d+|\.\d+)(?![\w.]*[)(/])"
+    rf"|(?<![\w.,/:=−^-])(?:\d+\.\d+|\.\d+)(?![\w.]*[(/])"
     rf"|\b(?:{_WORD})(?: and a half)?[ -]"
     r"(?:times|seconds?|milliseconds?|minutes?|hours?|percent|points?|bytes?)\b"
-    rf"|\b(?:{_WORD}) of (?:the )?(?:{_WORD})\b"
+    rf"|\b(?!one of )(?:{_WORD}) of (?:the )?(?:{_WORD})\b"
     rf"|\b[Tt]wice (?:as|the)\b"
     rf"|\b(?:an?|{_WORD}) (?:{'|'.join(_PARTS)})\b"
     r"|\b[Hh]alf (?:of|the|as|a)\b",

@@ -1,7 +1,7 @@
 """Sentences of a page in Markdown: of paragraphs, items of lists and rows of hand-written tables.
 
-Left out are code, comments, headings, pictures and what `benchmarks/render.py` writes between its
-markers. Line breaks are spaces; emphasis, links and code stay as they are written.
+Left out are code, comments, headings, pictures, drawings and what `benchmarks/render.py` writes
+between its markers. Line breaks are spaces; emphasis, links and code stay as they are written.
 """
 
 import re
@@ -9,6 +9,7 @@ import re
 _LEFT_OUT = re.compile(
     r"<!-- (?P<name>\w+): begin -->.*?<!-- (?P=name): end -->"
     r"|<!--.*?-->"
+    r"|<(?P<drawn>figure|svg)\b.*?</(?P=drawn)>"
     r"|^(?P<indent> *)(?P<fence>`{3,})[^\n]*\n.*?^(?P=indent)(?P=fence) *$"
     r"|^#[^\n]*$"
     r"|!\[[^\]]*\]\([^)]*\)",

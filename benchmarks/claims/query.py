@@ -9,8 +9,8 @@ out. Words with other signs than letters, digits and `_` stand in quotes, single
 that finds nothing is an error, and so is a condition on a key that no row has.
 
 `code(src/gradweave/probe/rates.py, SLOT_S)` is a constant in the source, of a module or a class
-(`Settings.timeout_s`), read without importing it; `bytes('…')` is the size of a file, and
-`parameters('…')` how many numbers a safetensors file has.
+(`Settings.timeout_s`) or a default of a function, read without importing it; `bytes('…')` is the
+size of a file, and `parameters('…')` how many numbers a safetensors file has.
 
 Lists combine by element. Nothing is evaluated by Python.
 """

@@ -26,7 +26,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     result = {"rows": ROWS, "mean gap": {"two stars": 0.1}}
     (tmp_path / "benchmarks/results/gaps.json").write_text(json.dumps(result))
     (tmp_path / "tests/test_it.py").write_text("def test_it():\n    assert True\n")
-    (tmp_path / "src/it.py").write_text("SLOT_S = 0.2\n\nclass Box:\n    most: int = 1 << 10\n")
+    (tmp_path / "src/it.py").write_text(SOURCE)
     (tmp_path / "README.md").write_text("# It\n\nNothing.\n")
     pages = tmp_path / "benchmarks/claims/pages"
     for module in (query, constants, entries, command):
@@ -60,6 +60,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("distinct(gaps:rows.size)", 2),
         ("-log10(.001) / 3", 1.0),
         ("median(gaps:rows.size)", 16),
+        ("code(src/it.py, BLOCKS)", 128),
+        ("code(src/it.py, ask.often) + code(src/it.py, ask.timeout_s)", 23),
         ("code(src/it.py, SLOT_S) + code(src/it.py, Box.most)", 1024.2),
     ],
 )
@@ -171,6 +173,14 @@ two lines. Second: `a. B`, e.g. This one?
     ]
 
 
+SOURCE = """
+SLOT_S, BLOCKS = 0.2, 1 << 7
+
+class Box:
+    most: int = 1 << 10
+
+def ask(whom, often=3, *, timeout_s: float = 20.0): ...
+"""
 TEXT = "The mean is 5.0%, at most about 11 %, in 2 to 6 s."
 QUERIES = {
     "5.0%": "5.0% = 100 * mean(gaps:rows.gap)",
