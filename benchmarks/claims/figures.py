@@ -42,6 +42,7 @@ _FIGURE = re.compile(
     rf"|(?<![\w.,:/=−^])(?:{_DIGITS}) of (?:the )?(?:{_DIGITS})\b(?! servers)"
     rf"|\b(?:[Uu]p to|[Aa]ll|[Nn]one of(?: the)?) (?:{_DIGITS})(?! [–×])\b"
     rf"|(?<![\w.,/:=−^-])(?:\d+\.\d+|\.\d+)(?![\w.]*[(/])"
+    rf"|(?<=[ (])−(?:\d+\.\d+)(?![\w.]*[(/])"
     rf"|\b(?:{_WORD})(?: and a half)?[ -]"
     r"(?:times|seconds?|milliseconds?|minutes?|hours?|percent|points?|bytes?)\b"
     rf"|\b(?!one of )(?:{_WORD}) of (?:the )?(?:{_WORD})\b"
@@ -86,7 +87,8 @@ def value(figure: str) -> tuple[float, float]:
         digits = match[0].replace(",", "")
         mantissa, _, exponent = digits.partition("e")
         decimals = len(mantissa.partition(".")[2])
-        return float(digits), 0.5 * 10.0 ** (int(exponent or 0) - decimals)
+        minus = -1 if figure.lstrip().startswith("−") else 1
+        return minus * float(digits), 0.5 * 10.0 ** (int(exponent or 0) - decimals)
     words = re.findall(r"[a-z]+", figure.lower())
     whole = next((_WORDS[word] for word in words if word in _WORDS), None)
     part = next((_PARTS[word] for word in words if word in _PARTS), None)
