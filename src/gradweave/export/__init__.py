@@ -1,4 +1,4 @@
-"""Schedules as files of MSCCL, RCCL, MSCCL++ and ASTRA-sim (Chakra), and rankfiles of mpirun."""
+"""Schedules as files of MSCCL, legacy RCCL, MSCCL++ and ASTRA-sim (Chakra), and rankfiles."""
 
 from gradweave.export.chakra import save_chakra_et, to_chakra_et
 from gradweave.export.msccl import save_msccl_xml, to_msccl_xml

@@ -1,4 +1,6 @@
-"""MSCCL's algorithm files, which RCCL reads too: XML with a list of steps for each thread block.
+"""MSCCL's algorithm files: XML with a list of steps for each thread block.
+
+RCCL reads them too, but legacy versions only: 2.28.3, of ROCm 7.13, removed MSCCL and MSCCL++.
 
     <algo name proto nchannels nchunksperloop ngpus coll inplace outofplace minBytes maxBytes …>
       <gpu id i_chunks o_chunks s_chunks>
@@ -87,7 +89,7 @@ def to_msccl_xml(
             part of every piece.
         in_place: whether MSCCL is to use it for calls in place, or for those out of place. RCCL
             uses it for either unless this is False. The steps are correct for both.
-        dialect: ``"msccl"`` or ``"rccl"``.
+        dialect: ``"msccl"``, or ``"rccl"`` for RCCL before 2.28.3, which removed MSCCL.
         min_bytes: smallest message for which the algorithm is to be used.
         max_bytes: largest message for which it is to be used.
 

@@ -50,7 +50,11 @@ _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.p
 @click.option("--min-bytes", type=SizeType(least=0), help="Smallest message that it is used for.")
 @click.option("--max-bytes", type=SizeType(), help="Largest message that it is used for.")
 @click.option("--protocol", type=click.Choice(_PROTOCOLS), help="msccl-xml.  [default: Simple]")
-@click.option("--dialect", type=click.Choice(tuple(DIALECTS)), help="msccl-xml.  [default: msccl]")
+@click.option(
+    "--dialect",
+    type=click.Choice(tuple(DIALECTS)),
+    help="msccl-xml; rccl is legacy only: RCCL 2.28.3 removed MSCCL.  [default: msccl]",
+)
 @click.option(
     "--gradient-bytes", type=SizeType(), help="chakra-et: size of the gradient; required."
 )
