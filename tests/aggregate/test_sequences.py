@@ -72,7 +72,13 @@ def test_windows_see_what_single_steps_do_not():
     assert aggregate.best_contraction(pairs).p > 0
     assert aggregate.best_contraction(MixingMatrix.complete(4)).window == 1
     apart = MixingMatrix.of(np.kron(np.eye(2), np.full((2, 2), 0.5)))
-    assert aggregate.best_contraction(apart).expected == 0
+    assert aggregate.best_contraction(apart) == aggregate.contraction(apart, 1)
+    assert aggregate.contraction(apart, 1).expected == 0
+    whole = MixingMatrix.ring(8)
+    assert aggregate.with_local_steps(whole, 1) is whole
+    twice = aggregate.with_local_steps(pairs, 2).weights
+    np.testing.assert_array_equal(twice[::2], np.tile(np.eye(8), (2, 1, 1)))
+    np.testing.assert_array_equal(twice[1::2], pairs.weights)
 
 
 def test_few_different_steps_have_plans_of_their_own():

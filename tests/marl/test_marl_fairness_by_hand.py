@@ -3,9 +3,6 @@
 Networks are linear here, so that each number can be worked out from what agents saw.
 """
 
-import dataclasses
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -14,77 +11,13 @@ pytest.importorskip("equinox")
 pytest.importorskip("optax")
 pytest.importorskip("jaxtyping")
 
-import jax
 import jax.numpy as jnp
-import optax
 
-from gradweave.marl.fairness.learner import FENLearner, Samples, Steps
-from gradweave.marl.fairness.mean_utility import MeanUtility
+from gradweave.marl.fairness.hierarchy import in_blocks
+from gradweave.marl.fairness.learner import Samples, Steps
 from gradweave.marl.fairness.objectives import objective
 from gradweave.marl.fairness.settings import FEN
-from gradweave.marl.games.environment import View
-
-S, T, E, A, F, Z, U = 3, 4, 2, 2, 3, 3, 4
-"""Choices, steps of each, games, agents, numbers seen, sub-policies, actions."""
-SETTINGS = FEN(
-    environments=E,
-    rollout=S * T,
-    choice_steps=T,
-    minibatches=2,
-    sub_policies=Z,
-    information=0.7,
-    discount=0.9,
-    choice_discount=0.8,
-    gae_lambda=0.6,
-    value_coefficient=0.4,
-    entropy_coefficient=0.03,
-    choice_entropy_coefficient=0.05,
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Linear:
-    """A hierarchy of linear maps, with an offset for each agent."""
-
-    policies: int = Z
-    environment: SimpleNamespace = dataclasses.field(
-        default_factory=lambda: SimpleNamespace(num_agents=A)
-    )
-    consensus: MeanUtility = dataclasses.field(default_factory=lambda: MeanUtility(None, 1))
-
-    def seen(self, view, estimates):
-        return jnp.concatenate([view.observation, estimates.mean[..., None]], -1)
-
-    def choices(self, of, seen):
-        return jax.nn.log_softmax(seen @ of["controller"] + of["own"])
-
-    def choice_value(self, of, seen):
-        return seen @ of["judge"] + of["worth"]
-
-    def controller_outputs(self, of, agent, seen):
-        scores = seen @ of["controller"] + of["own"][agent]
-        return jax.nn.log_softmax(scores), seen @ of["judge"] + of["worth"][agent]
-
-    def actions(self, of, chosen, seen):
-        return jax.nn.log_softmax(jnp.einsum("baf,bafu->bau", seen, of["actors"][chosen]))
-
-    def sub_policy_outputs(self, of, chosen, agent, seen):
-        scores = jnp.einsum("ntf,nfu->ntu", seen, of["actors"][chosen])
-        value = jnp.einsum("ntf,nf->nt", seen, of["critics"][chosen])
-        return jax.nn.log_softmax(scores), value + of["worth"][agent][:, None]
-
-
-def drawn(seed: int) -> dict[str, np.ndarray]:
-    """Parameters; the controller is sure enough for the floor of being chosen to count."""
-    rng = np.random.default_rng(seed)
-    shapes = {
-        "controller": (F, Z), "own": (A, Z), "judge": (F,), "worth": (A,),
-        "actors": (Z, F, U), "critics": (Z, F),
-    }  # fmt: skip
-    return {
-        name: (2.5 if name == "controller" else 0.5) * rng.standard_normal(shape)
-        for name, shape in shapes.items()
-    }
+from tests.marl.linear_fen import A, E, F, S, T, U, Z, drawn, learner, log_softmax, rows
 
 
 def played() -> tuple[np.ndarray, np.ndarray, Steps]:
@@ -104,22 +37,6 @@ def played() -> tuple[np.ndarray, np.ndarray, Steps]:
     steps.done[1, T - 1, 0] = True
     chosen = rng.integers(0, Z, (S, E, A))
     return chosen, -rng.random((S, E, A)), steps
-
-
-def learner(**settings) -> FENLearner:
-    asked = dataclasses.replace(SETTINGS, **settings)
-    policies = Z if asked.hierarchy else 1
-    return FENLearner(Linear(policies), asked, optax.sgd(1.0), E)  # type: ignore[arg-type]
-
-
-def log_softmax(scores: np.ndarray) -> np.ndarray:
-    shifted = scores - scores.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-
-
-def rows(x: np.ndarray) -> np.ndarray:
-    """[S, T, E, A, …] as [S·E·A, T, …]: one for each choice of an agent."""
-    return np.stack([x[s, :, e, a] for s in range(S) for e in range(E) for a in range(A)])
 
 
 def rewards_by_hand(of: dict, chosen: np.ndarray, steps: Steps) -> np.ndarray:
@@ -245,40 +162,6 @@ def test_the_loss(hierarchy: bool):
     assert {name: float(x) for name, x in said.items()} == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("greedy", [True, False])
-def test_agents_choose_every_so_many_steps_of_an_episode(greedy: bool):
-    """The second game begins anew in its third step, where a choice would have gone on."""
-    one, of, rng = learner(), drawn(2), np.random.default_rng(5)
-    memory = one.memory(of, E)  # type: ignore[arg-type]
-    assert not any(leaf.any() for leaf in jax.tree.leaves(memory))
-    starts = [(True, True), (False, False), (False, True), *[(False, False)] * 4]
-    clock, chosen = np.zeros(E, int), np.zeros((E, A), int)
-    for number, start in enumerate(starts):
-        seen, utility = rng.standard_normal((E, A, F - 1)), rng.random((E, A))
-        view = View(seen, np.ones((E, A, U), bool), np.zeros((E, 1)), np.array(start), utility)
-        keys = jax.random.split(jax.random.key(number), E)
-        memory, action = one.act(of, memory, view, keys, greedy=greedy)  # type: ignore[arg-type]
-        uniform = np.stack([jax.random.uniform(key, (2, A)) for key in keys])
-
-        def picked(log_p: np.ndarray, e: int, a: int, level: int, uniform=uniform) -> int:
-            if greedy:
-                return int(log_p.argmax())
-            return int((np.exp(log_p).cumsum() <= uniform[e, level, a]).sum())
-
-        for e, a in np.ndindex(E, A):
-            clock[e] = 0 if start[e] else clock[e]
-            mean = 0.0 if start[e] else utility[e].mean()
-            known = np.append(seen[e, a], mean)
-            if clock[e] % T == 0:
-                log_p = log_softmax(known @ of["controller"] + of["own"][a])
-                chosen[e, a] = picked(log_p, e, a, 0)
-            log_p = log_softmax(known @ of["actors"][chosen[e, a]])
-            assert action[e, a] == picked(log_p, e, a, 1)
-        clock += 1
-        assert memory.chosen.tolist() == chosen.tolist()
-        assert memory.clock.tolist() == clock.tolist()
-
-
 def test_objectives_of_every_agent():
     """For each agent a number of its own, in every game."""
     rng = np.random.default_rng(0)
@@ -309,3 +192,17 @@ def test_objectives_of_every_agent():
     np.testing.assert_array_equal(of("minimum"), np.tile(utility.min(1, keepdims=True), 4))
     np.testing.assert_array_equal(of("own"), reward)
     np.testing.assert_allclose(of("average"), np.tile(reward.mean(1, keepdims=True), 4), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, 1), (37, 5)])
+def test_rows_in_blocks_of_one_policy(rows: int, size: int):
+    """Each row has a place of its own in a block of its policy; blocks are no more than needed."""
+    rng = np.random.default_rng(rows)
+    for chosen in (rng.integers(0, 4, rows), np.full(rows, 3), np.sort(rng.integers(0, 2, rows))):
+        place, policy = (np.asarray(x) for x in in_blocks(jnp.asarray(chosen), 4, size))
+        assert len(set(place.tolist())) == rows and place.min() >= 0
+        np.testing.assert_array_equal(policy[place // size], chosen)
+        assert len(policy) == rows // size + 4
+        used = np.unique(place // size, return_counts=True)[1]
+        full = sum(-(-count // size) for count in np.bincount(chosen))
+        assert len(used) == full and used.max() <= size

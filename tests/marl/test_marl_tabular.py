@@ -340,6 +340,18 @@ def test_an_event_waits_for_all_who_hear_it():
     assert steps.moving(machines, jnp.array(heard), alone).tolist() == [True, False, False]
 
 
+def test_who_has_failed_is_not_moved_and_holds_others_back():
+    """After c agent one knows that a cannot be: a move of the task alone, which none takes."""
+    world = small()
+    machines = tables(world, causal=True).agents
+    event = world.events.index("a")
+    ready = np.asarray(machines.may[0, :, event])
+    for state in np.flatnonzero(ready):
+        found = steps.moving(machines, jnp.array([state, 0]), event).tolist()
+        assert found == [not machines.failed[0, state], False]
+    assert machines.failed[0, ready].any() and not machines.failed[0, ready].all()
+
+
 def test_published_medians():
     taken = np.array([[4, 2, 9], [6, 6, 0], [1, 3, 100]])
     curve = Curve(np.array([1, 2, 3]), taken)
