@@ -24,6 +24,7 @@ _PARTS = {
     "tenth": 1 / 10,
     "tenths": 1 / 10,
     "twentieth": 1 / 20,
+    "fiftieth": 1 / 50,
     "hundredth": 1 / 100,
     "thousandth": 1 / 1000,
 }
