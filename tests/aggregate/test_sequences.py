@@ -81,6 +81,25 @@ def test_windows_see_what_single_steps_do_not():
     np.testing.assert_array_equal(twice[1::2], pairs.weights)
 
 
+def test_the_best_window_has_the_least_steps_for_what_it_mixes():
+    for graph, best in ((nx.complete_graph(4), 1), (nx.path_graph(3), 2), (nx.star_graph(4), 4)):
+        mixing = MixingMatrix.in_matchings(graph)
+        found = [aggregate.contraction(mixing, 2**k) for k in range(7)]
+        least = min(found, key=lambda each: each.window / each.expected)
+        assert aggregate.best_contraction(mixing) == least and least.window == best
+    long = MixingMatrix.in_matchings(nx.path_graph(16))
+    assert aggregate.best_contraction(long).window > 4
+    assert aggregate.best_contraction(long, longest=4).window == 4
+
+
+def test_windows_are_looked_for_until_something_mixes():
+    """Two of 40 average, then all hand on: who is farthest away gets there in 78 steps."""
+    average, hand_on = np.eye(40), np.roll(np.eye(40), 1, 0)
+    average[:2, :2] = 0.5
+    found = aggregate.best_contraction(MixingMatrix.of(np.stack([average, hand_on])))
+    assert found.window == 128 and found.expected > 0
+
+
 def test_few_different_steps_have_plans_of_their_own():
     pairs = MixingMatrix.in_matchings(nx.cycle_graph(8))
     often = MixingMatrix.of(np.tile(pairs.weights, (20, 1, 1)))

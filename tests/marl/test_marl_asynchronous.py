@@ -29,6 +29,7 @@ from gradweave.marl.program import Program
 from gradweave.marl.request import read_request
 from gradweave.training.log import read_log
 from tests.marl.doors import learner, rollout
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -163,7 +164,7 @@ def test_on_ray_a_worker_and_a_server_are_killed_and_the_training_goes_on(tmp_pa
         env=os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stdout.split()[-3:]) == (0, ["1", "1", "9"]), done.stderr
     rows = read_log(tmp_path)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.patience import PATIENCE_S
+
 pytest.importorskip("jax")
 pytest.importorskip("equinox")
 pytest.importorskip("optax")
@@ -79,7 +81,7 @@ def answers() -> dict[str, Any]:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
