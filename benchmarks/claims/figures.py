@@ -18,6 +18,7 @@ _PARTS = {
     "fifth": 1 / 5,
     "fifths": 1 / 5,
     "sixth": 1 / 6,
+    "sixteenth": 1 / 16,
     "seventh": 1 / 7,
     "eighth": 1 / 8,
     "eighths": 1 / 8,
