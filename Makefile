@@ -1,7 +1,7 @@
 # make demo    install what is needed, schedule a network, write pages that play it, compare schedulers on nine networks
 # make test    all tests, doctests included
 # make check   style, types, direction of imports, documentation and its figures; make -j2 check, two at a time
-# make bench   micro benchmarks and experiments, into benchmarks/results
+# make bench   micro benchmarks, into build, and experiments, into benchmarks/results: many hours
 # make mutants faults injected one at a time: do the tests of each room notice?
 # make docs    the documentation as a site, into site/
 # make clean   remove what these made
@@ -83,12 +83,13 @@ pages: $(VENV)/installed-for-work
 # What each quantitative sentence of README and docs rests on still says the same: benchmarks/claims/__init__.py.
 claims: $(VENV)/installed-for-work
 	$(BIN)/python -m benchmarks.claims
+	$(BIN)/python benchmarks/render.py --check
 
+# Goes on where an experiment fails, and says at the end which did: some need root, others hours.
 bench: $(VENV)/installed-for-work
-	$(BIN)/pytest benchmarks/micro --benchmark-only --benchmark-json=benchmarks/results/micro.json
-	@for experiment in benchmarks/experiments/*.py; do \
-	    echo "$$experiment"; $(BIN)/python "$$experiment" || exit 1; \
-	done
+	@mkdir -p build
+	@$(BIN)/pytest benchmarks/micro --benchmark-only --benchmark-json=build/micro.json; micro=$$?; \
+	    $(BIN)/python benchmarks/run_all.py && exit $$micro
 
 # make mutants ARGS='--room saddle --count 20': some of them
 mutants: $(VENV)/installed-for-work

@@ -3,6 +3,9 @@
 python benchmarks/render.py            write
 python benchmarks/render.py --check    report what is out of date, and exit with 1
 
+The check also fails where a row does not say where it was measured, where a picture is older than
+its data, and where a recorded command cannot measure again in a fresh clone.
+
 Each experiment `experiments/NAME.py` has its tables in `tables/NAME.py`: public functions without
 parameters, each named as the marker whose text it returns. They stand in a file of their own so
 that this script need not import what the experiments do (JAX, PyTorch, Ray).
@@ -16,6 +19,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from checks import problems
 from record import RESULTS
 
 ROOT = Path(__file__).parents[1]
@@ -69,8 +73,10 @@ def main() -> None:
                 if not check:
                     shutil.copyfile(picture, copy)
     names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
-    if check and stale:
-        sys.exit(f"out of date, run python benchmarks/render.py: {names}")
+    if check:
+        wrong = [f"out of date, run python benchmarks/render.py: {names}"] if stale else []
+        if wrong := wrong + list(problems()):
+            sys.exit("\n".join(wrong))
     print(f"{'checked' if check else 'written'}: {names or 'all up to date'}")
 
 

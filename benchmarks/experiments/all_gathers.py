@@ -17,6 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from record import record
 from timing import timed
 
@@ -74,6 +75,7 @@ def summary(family: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     for spec in ("ring:4", "mesh:2x3x4", "mesh:3x3"):
         measure(spec)  # compiles
     named = []

@@ -1,6 +1,6 @@
 """Agents that learn by the asynchronous server beside a slow worker: return against time.
 
-    python benchmarks/experiments/asynchronous_marl.py [--only WHERE] [--again]
+    python benchmarks/experiments/asynchronous_marl.py [--only WHERE] [--resume]
 
 Four workers, one of which always takes 5 times as long, train simple_spread by IPPO, each as
 `gradweave train` does with the aggregation named in the row. Two cores cannot compute for four
@@ -19,11 +19,10 @@ share the order in which workers arrive, and nothing else.
 
 Returns while learning are means over the episodes that ended in a line of the log, smoothed over a
 tenth of the training; the return at the end is the policy's, in fresh episodes. A run has reached a
-return once its smoothed return has. Rows are written as they come, and a run that is recorded is
-not repeated without --again.
+return once its smoothed return has. Rows are written as they come; `--resume`
+makes the runs that are not recorded.
 """
 
-import argparse
 import os
 import signal
 import sys
@@ -35,7 +34,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from record import RESULTS, load, record, show
+from command_line import parser_of
+from pictures import Picture
+from record import record, recorded, show
 
 from gradweave.aggregate.asynchronous import Run, UpdateReport, simulate
 from gradweave.aggregate.spec import AsynchronousSpec, parse
@@ -257,13 +258,16 @@ COLORS = {
 }
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
+def draw(result: dict[str, Any], path: Path) -> None:
     """Return against time and against steps, on the simulator and on Ray: each seed."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 14), dpi=130, layout="constrained")
-    panels = figure.subplots(len(RUN), 2, sharey=True)
-    for line, where in zip(panels, RUN, strict=True):
+    rows = result["rows"]
+
+    measured = [where for where in RUN if any(one["on"] == where for one in rows)]
+    figure = Figure(figsize=(11, 3.5 * len(measured)), dpi=130, layout="constrained")
+    panels = figure.subplots(len(measured), 2, sharey=True, squeeze=False)
+    for line, where in zip(panels, measured, strict=True):
         for panel, by in zip(line, ("seconds", "steps"), strict=True):
             of = [one for one in rows if one["on"] == where]
             draw_curves(panel, of, by)
@@ -287,7 +291,6 @@ def draw_curves(panel: Any, rows: list[dict[str, Any]], by: str) -> None:
 
 
 def keep(rows: list[dict[str, Any]], load_at_start: float) -> None:
-    draw(rows, RESULTS / f"{NAME}.png")
     record(
         NAME,
         libraries=("ray", "jax", "jaxlib", "jaxmarl", "optax"),
@@ -308,13 +311,13 @@ def keep(rows: list[dict[str, Any]], load_at_start: float) -> None:
 
 def main() -> None:
     """Measures what is asked for, and lacking."""
-    options = argparse.ArgumentParser()
-    options.add_argument("--only", choices=RUN)
-    options.add_argument("--again", action="store_true", help="repeat what is recorded")
-    asked = options.parse_args()
+    picture = Picture(NAME, draw, ("rows",))
+    parser = parser_of(__doc__, picture, resumes=True)
+    parser.add_argument("--only", choices=RUN, help="the others stay as recorded")
+    asked = parser.parse_args()
     start_jax(1)
-    again = asked.again or not (RESULTS / f"{NAME}.json").exists()
-    rows: list[dict[str, Any]] = [] if again else load(NAME)["rows"]
+    known, _ = recorded(NAME, ["rows"]) if asked.only or asked.resume else ({}, {})
+    rows = [one for one in known.get("rows", []) if asked.resume or one["on"] != asked.only]
     done, busy = {(one["on"], one["rule"]) for one in rows}, os.getloadavg()[0]
     for where in [asked.only] if asked.only else RUN:
         lacking = [rule for rule in RUN[where] if (where, rule) not in done]
@@ -323,6 +326,7 @@ def main() -> None:
                 rows += on_ray(rule) if where == RAY else simulated(where, rule)
                 show({k: v for k, v in rows[-1].items() if k != "curve"})
                 keep(rows, busy)
+                picture.redraw()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ runtime's own mean cannot be counted in this way and is left out.
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -17,8 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from command_line import parser_of
 from jax.sharding import PartitionSpec as P
-from record import RESULTS, record
+from pictures import Picture
+from record import record
 
 from gradweave import aggregate
 
@@ -48,6 +51,8 @@ def counted(spec: str, workers: int) -> np.ndarray:
 
 
 def main() -> None:
+    picture = Picture("bytes_sent", draw)
+    parser_of(__doc__, picture).parse_args()
     jax.config.update("jax_num_cpu_devices", max(WORKERS))
     warnings.simplefilter("ignore", aggregate.ValidityWarning)
     rows = []
@@ -71,11 +76,13 @@ def main() -> None:
         gradient_bytes=4 * ELEMENTS,
         rows=rows,
     )
-    draw(rows, RESULTS / "bytes_sent.png")
+    picture.redraw()
 
 
-def draw(rows: list[dict], path: Path) -> None:
+def draw(result: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
+
+    rows = result["rows"]
 
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()

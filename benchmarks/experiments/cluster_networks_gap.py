@@ -9,7 +9,6 @@ graphs.
 time.
 """
 
-import argparse
 import statistics
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from cluster_networks import KINDS, cluster_network, named_networks
+from command_line import parser_of
 from record import record, show
 from timing import timed
 
@@ -61,7 +61,7 @@ def summary(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = parser_of(__doc__)
     parser.add_argument("--count", type=int, default=COUNT, help="networks of the generator")
     parser.add_argument("--dry", action="store_true", help="record nothing")
     asked = parser.parse_args()

@@ -26,8 +26,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from command_line import parser_of
 from jax.sharding import PartitionSpec as P
-from record import RESULTS, record
+from pictures import Picture
+from record import record
 
 from gradweave import aggregate
 
@@ -199,6 +201,8 @@ def quadratic_rows() -> list[dict[str, Any]]:
 
 
 def main() -> None:
+    picture = Picture("decentralized", draw, ("logistic", "quadratic"))
+    parser_of(__doc__, picture).parse_args()
     jax.config.update("jax_num_cpu_devices", WORKERS)
     warnings.simplefilter("error")
     result = {
@@ -224,7 +228,7 @@ def main() -> None:
         },
         **result,
     )  # fmt: skip
-    draw(result, RESULTS / "decentralized.png")
+    picture.redraw()
 
 
 def draw(result: dict[str, Any], path: Path) -> None:

@@ -13,14 +13,12 @@ with the batches of all; bytes are those of the steps that follow.
 
 The sizes are small, so that all runs together take about half an hour of one core: the figures say
 what the methods cost beside synchronous training at the same length, not what larger models do. A
-run that is done is kept in a file beside the results until all are, so that the same command goes
-on where it was ended; ``--finish`` records those that are. The text is that of the day, so that
+run that is done is kept in a file beside the results until all are; ``--resume`` goes on with
+those, and ``--finish`` records them. The text is that of the day, so that
 losses of different days are not compared: with ``--add`` recorded runs of other texts stay beside.
 """
 
-import argparse
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -33,13 +31,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from record import RESULTS, load, record, show
+from command_line import parser_of
+from record import RESULTS, record, recorded, show
+from unfinished import Unfinished
 
 from gradweave import aggregate
 from gradweave.aggregate.local.updates import LocalState
 
 ROOT = Path(__file__).parents[2]
-KEPT = RESULTS / "diloco.partial.jsonl"
 WORKERS = 8
 LAYERS, WIDTH, HEADS, CONTEXT = 5, 128, 4, 64
 BATCH, STEPS, RATE = 2, 300, 1e-3
@@ -250,29 +249,33 @@ def trained(spec: str, faulty: bool, seed: int, content: np.ndarray) -> dict[str
     }
 
 
-def kept() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
+def forget_starts() -> None:
+    """Removes what `started` kept."""
+    for file in RESULTS.glob("diloco.start-*.npz"):
+        file.unlink()
 
 
 def main() -> None:
     """Makes the runs that are not kept yet, and records when all are."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--finish", action="store_true", help="record the runs that are kept")
+    parser = parser_of(__doc__, resumes=True)
+    parser.add_argument("--finish", action="store_true", help="record what an ended run kept")
     parser.add_argument("--add", action="store_true", help="keep recorded runs of other texts")
     asked = parser.parse_args()
+    kept = Unfinished("diloco", resume=asked.resume or asked.finish, libraries=("jax", "optax"))
+    if not (asked.resume or asked.finish):
+        forget_starts()
     content = text()
     digest = hashlib.sha256(content.tobytes()).hexdigest()[:16]
     for name, (spec, faulty, seeds) in RUNS.items():
         for seed in range(0 if asked.finish else seeds):
-            if any((row["name"], row["seed"]) == (name, seed) for row in kept()):
+            if any((row["name"], row["seed"]) == (name, seed) for row in kept.rows()):
                 continue
             row = {"name": name, "spec": spec, "seed": seed, "text": digest}
             row |= trained(spec, faulty, seed, content)
-            with KEPT.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            kept.add(row)
             show({key: value for key, value in row.items() if key != "losses"})
-    recorded = load("diloco")["rows"] if asked.add else []
-    others = [row for row in recorded if row["text"] != digest]
+    known, _ = recorded("diloco", ["rows"]) if asked.add else ({}, {})
+    others = [row for row in known.get("rows", []) if row["text"] != digest]
     shapes = jax.eval_shape(new_parameters, jax.random.key(0))
     record(
         "diloco",
@@ -289,11 +292,10 @@ def main() -> None:
         killed_at=KILLED_AT,
         runs_planned=sum(seeds for _, _, seeds in RUNS.values()),
         text={"characters": len(content), "sha256_16": digest},
-        rows=kept() + others,
+        rows=kept.rows() + others,
     )
-    KEPT.unlink()
-    for file in RESULTS.glob("diloco.start-*.npz"):
-        file.unlink()
+    kept.end()
+    forget_starts()
 
 
 if __name__ == "__main__":

@@ -38,8 +38,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import timing
+from command_line import parser_of
 from peers.plain_environment import NumpyEnvironment, PlainEnvironment, RecordedStep
-from record import RESULTS, record
+from pictures import Picture
+from record import record
 
 import gradweave as gw
 from gradweave.environment import Instance, Problem, SchedulingEnvironment, State, rounds
@@ -205,8 +207,10 @@ def state_bytes(instance: Instance) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
-def draw_figure(rows: list[dict[str, Any]]) -> None:
+def draw_figure(result: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
+
+    rows = result["rows"]
 
     figure = Figure(figsize=(6, 4.2), dpi=160, layout="constrained")
     axes = figure.subplots()
@@ -221,7 +225,7 @@ def draw_figure(rows: list[dict[str, Any]]) -> None:
     axes.set_ylabel(f"times plain Python, {MANY:,} environments")
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(RESULTS / "environment_speed.png")
+    figure.savefig(path)
 
 
 def save(rows: list[dict[str, Any]]) -> None:
@@ -237,6 +241,8 @@ def save(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
+    picture = Picture("environment_speed", draw_figure)
+    parser_of(__doc__, picture).parse_args()
     begin = time.perf_counter()
     cases = {case.label: case for case in TABLE_2}
     rows = []
@@ -248,7 +254,7 @@ def main() -> None:
             shown = ", ".join(f"{name}: ×{x:.3g}" for name, x in rows[-1]["speedup"].items())
             print(f"{time.perf_counter() - begin:4.0f} s  {label} {trees}  {shown}", flush=True)
             save(rows)
-    draw_figure(rows)
+    picture.redraw()
 
 
 if __name__ == "__main__":

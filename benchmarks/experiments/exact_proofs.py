@@ -13,6 +13,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from command_line import parser_of
 from record import record
 from timing import timed
 
@@ -108,6 +109,7 @@ def random_network(seed: int) -> Topology:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     rows = []
     for spec, options in FEWEST:
         rows.append(fewest(network(spec), options))

@@ -1,6 +1,6 @@
 """Fairness by hierarchy: FEN and what it is compared with, in three worlds, by gossip.
 
-    python benchmarks/experiments/fen.py [--only PART] [--variants NAME ...] [--seeds N]
+    python benchmarks/experiments/fen.py [--only PART] [--variants NAME ...] [--seeds N] [--resume]
 
 `job`: job scheduling: learning independently, the mean reward, the least utility and inequity
 aversion, each of the last three with a hierarchy too, the fair-efficient reward without one, and
@@ -15,7 +15,6 @@ episodes each, actions drawn. A seed is written as soon as it is measured; those
 the same settings and steps, are kept.
 """
 
-import argparse
 import dataclasses
 import json
 import os
@@ -28,7 +27,9 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from record import RESULTS, record, show
+from command_line import parser_of
+from pictures import Picture
+from record import record, recorded, show, source_now
 
 from gradweave.processes.jax_start import start_jax
 
@@ -131,8 +132,8 @@ def measured(trainer: Trainer, seed: int) -> dict[str, Any]:
     }
 
 
-def variant(name: str, where: str, seeds: int | None) -> None:
-    """Trains the seeds of a variant that are lacking, and writes each."""
+def variant(name: str, where: str, seeds: int | None, resume: bool) -> None:
+    """Trains the seeds of a variant, or those that are lacking, and writes each."""
     part = WORLDS[where]
     settings = settings_of(part.world, name)
     about = {
@@ -147,20 +148,21 @@ def variant(name: str, where: str, seeds: int | None) -> None:
         for row in _done().get(where, [])
         if all(row.get(field) == about[field] for field in same)
     ]
-    by_seed = have[0]["by_seed"] if have else []
+    by_seed = have[0]["by_seed"] if have and resume else []
     trainer = Trainer(part.world, settings, part.steps)
     for seed in range(len(by_seed), wished):
-        by_seed = [*by_seed, measured(trainer, seed)]
+        source = source_now("python benchmarks/experiments/fen.py", LIBRARIES)
+        by_seed = [*by_seed, measured(trainer, seed) | {"source": source}]
         row = about | {"by_seed": by_seed} | _means(by_seed)
         others = [one for one in _done().get(where, []) if one["variant"] != name]
         rows = sorted([*others, row], key=lambda one: part.variants.index(one["variant"]))
         _write(where, rows)
-        show({"variant": name} | by_seed[-1])
+        show({"variant": name, "seed": seed} | row["mean"])
 
 
 def _means(by_seed: list[dict[str, Any]]) -> dict[str, Any]:
     """Of all seeds that have it."""
-    figures = by_seed[-1].keys() - {"seed"}
+    figures = by_seed[-1].keys() - {"seed", "source"}
     return {
         "mean": {
             name: float(np.mean([one[name] for one in by_seed if name in one]))
@@ -241,9 +243,11 @@ def scripted() -> list[dict[str, Any]]:
     return fen_scripted.scripted()
 
 
-def front(rows: list[dict[str, Any]]) -> None:
+def front(result: dict[str, Any], path: Path) -> None:
     """Utilisation against the coefficient of variation, a point a seed."""
     from matplotlib.figure import Figure
+
+    rows = result["job"]
 
     figure = Figure(figsize=(8.4, 4.8), layout="constrained")
     axes = figure.add_subplot()
@@ -263,18 +267,20 @@ def front(rows: list[dict[str, Any]]) -> None:
     axes.set(xlabel="coefficient of variation (fairer to the left)", ylabel="utilisation")
     axes.set(ylim=(0, 1.02), title="Job scheduling: a point for each seed")
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(RESULTS / "fen.png", dpi=130)
+    figure.savefig(path, dpi=130)
 
 
+LIBRARIES = ("jax",)
 BEFORE = ("matthew_before",)
 """Recorded before what agents see was changed, and not measured again."""
 OTHERS: dict[str, Callable[[], list[dict[str, Any]]]] = {"scripted": scripted, "gossip": gossip}
 
 
 def main() -> None:
-    """Measures what is asked for, and lacking."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=(*WORLDS, *OTHERS))
+    """Measures what is asked for; with `--resume`, what of that is lacking."""
+    picture = Picture("fen", front, ("job",))
+    parser = parser_of(__doc__, picture, resumes=True)
+    parser.add_argument("--only", choices=(*WORLDS, *OTHERS), help="the others stay as recorded")
     parser.add_argument("--variants", nargs="*", choices=(*FEN, *BASELINES))
     parser.add_argument("--seeds", type=int)
     asked = parser.parse_args()
@@ -284,21 +290,19 @@ def main() -> None:
             _write(part, OTHERS[part]())
             continue
         for name in asked.variants or WORLDS[part].variants:
-            variant(name, part, asked.seeds)
-    if "job" in _done():
-        front(_done()["job"])
+            variant(name, part, asked.seeds, asked.resume)
+        if part == "job":
+            picture.redraw()
 
 
 def _done() -> dict[str, Any]:
     """What is measured, by other calls of this script as well."""
-    path = RESULTS / "fen.json"
-    have = json.loads(path.read_text()) if path.exists() else {}
-    return {part: have[part] for part in (*WORLDS, *OTHERS, *BEFORE) if part in have}
+    return recorded("fen", (*WORLDS, *OTHERS, *BEFORE))[0]
 
 
 def _write(part: str, rows: list[dict[str, Any]]) -> None:
     seeds = list(range(max(part.seeds for part in WORLDS.values())))
-    record("fen", libraries=("jax",), seeds=seeds, **(_done() | {part: rows}))
+    record("fen", libraries=LIBRARIES, seeds=seeds, **(_done() | {part: rows}))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from command_line import parser_of
 from record import record
 
 COMMANDS = (
@@ -36,6 +37,7 @@ def measure(command: list[str], environment: dict[str, str]) -> dict[str, float]
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     rows = []
     for name, command in COMMANDS:
         runs = []

@@ -10,6 +10,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from command_line import parser_of
 from record import record
 
 import gradweave as gw
@@ -40,6 +41,7 @@ def runs(network: gw.Topology, rule: Rule, bound: int) -> list[int]:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     rows: list[dict[str, Any]] = []
     for case in TABLE_2:
         network = case.network(0)

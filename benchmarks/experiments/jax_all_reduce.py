@@ -17,6 +17,7 @@ derivation of the steps from the schedule, tracing and lowering, and XLA's compi
 separately. Each program is then run once and must reproduce the oracle bit for bit.
 """
 
+import argparse
 import functools
 import itertools
 import json
@@ -32,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import jax
 import jax.numpy as jnp
 import numpy as np
+from command_line import parser_of
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -205,7 +207,7 @@ def compilation(spec: str, scheduler: str) -> dict[str, Any]:
 
 def in_own_process(part: str) -> list[dict[str, Any]]:
     """Rows of another process, with its own number of devices."""
-    return printed_json([sys.executable, __file__, part])
+    return printed_json([sys.executable, __file__, "--one", part])
 
 
 def measure(part: str) -> list[dict[str, Any]]:
@@ -219,8 +221,11 @@ def measure(part: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        print(json.dumps(measure(sys.argv[1])))
+    parser = parser_of(__doc__)
+    parser.add_argument("--one", choices=("speed", "compilation"), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(measure(asked.one)))
         return
     load = os.getloadavg()[0]
     record(

@@ -7,7 +7,6 @@ random update after a random delay, or comes during start-up. The bytes of the w
 arrays of the checkpoint are compared. All runs of a verb share JAX's compilation cache.
 """
 
-import argparse
 import hashlib
 import random
 import signal
@@ -21,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from command_line import parser_of
 from processes import with_compilation_cache
 from record import record
 from safetensors import safe_open
@@ -158,7 +158,7 @@ def measure(verb: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--verb", choices=VERBS)

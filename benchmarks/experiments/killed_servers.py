@@ -35,6 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from command_line import parser_of
 from processes import with_compilation_cache
 from record import record
 
@@ -220,7 +221,7 @@ def ray_killed(part: str, folder: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--ray", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)

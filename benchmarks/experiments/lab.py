@@ -11,11 +11,15 @@ import itertools
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from record import RESULTS, record
+from command_line import parser_of
+from pictures import Picture
+from record import record
 
 import gradweave as gw
 from gradweave.lab.measure import Measurement, emulated, laboratory
@@ -64,8 +68,37 @@ def row(network: str, one: Measurement) -> dict[str, object]:
     }
 
 
+def link_bytes(one: Measurement) -> dict[str, object]:
+    """What the picture shows beside times."""
+    data = one.predicted_link_bytes
+    return {
+        "link_bytes": one.link_bytes.tolist(),
+        "predicted_link_bytes": None if data is None else data.tolist(),
+    }
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """One of the networks.
+
+    Raises:
+        SystemExit: the bytes on its links are not recorded.
+    """
+    drawn = []
+    for row in result["rows"]:
+        if (row["network"], row["mbit_per_s"]) != DRAWN or row["name"] == SLOW:
+            continue
+        if row["gradient_bytes"] == SIZES[-1] and "link_bytes" not in row:
+            raise SystemExit("lab.json lacks the bytes on each link: measure again")
+        arrays = ("link_bytes", "predicted_link_bytes")
+        link = {name: row[name] and np.array(row[name]) for name in arrays if name in row}
+        drawn.append(SimpleNamespace(**{"predicted_link_bytes": None} | row | link))
+    lab_chart(drawn, f"{DRAWN[0]}, links of {DRAWN[1]} Mbit/s", path)
+
+
 def main() -> None:
-    rows, drawn = [], []
+    picture = Picture("lab", draw, ("rows",))
+    parser_of(__doc__, picture).parse_args()
+    rows = []
     load = os.getloadavg()[0]
     for network, mbit in itertools.product(NETWORKS, MBIT):
         topology = emulated(
@@ -77,17 +110,17 @@ def main() -> None:
                     runs = 3 if name == SLOW else REPETITIONS
                     one = lab.measure(name, schedule, size, runs, lambda _: None)
                     rows.append(row(network, one) | {"mbit_per_s": mbit})
-                    if (network, mbit) == DRAWN and name != SLOW:
-                        drawn.append(one)
+                    if (network, mbit, size) == (*DRAWN, SIZES[-1]):
+                        rows[-1] |= link_bytes(one)
                     ratio = "" if one.ratio is None else f"×{one.ratio:.3f}"
                     print(network, mbit, name, size, f"{one.measured_s:.4f} s", ratio, flush=True)
-    lab_chart(drawn, f"{DRAWN[0]}, links of {DRAWN[1]} Mbit/s", RESULTS / "lab.png")
     record(
         "lab",
         load_at_start=load,
         repetitions=REPETITIONS,
         rows=rows,
     )
+    picture.redraw()
 
 
 if __name__ == "__main__":

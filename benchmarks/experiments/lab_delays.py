@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from lab import row
 from record import record
 from unequal_networks import network
@@ -111,6 +112,7 @@ def measured(
 
 def main() -> None:
     """Measures and records."""
+    parser_of(__doc__).parse_args()
     rows, emulated, load = [], [], os.getloadavg()[0]
     for make in NETWORKS:
         topology = make()

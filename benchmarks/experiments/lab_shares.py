@@ -4,16 +4,14 @@ python benchmarks/experiments/lab_shares.py
 
 Needs root and an otherwise idle machine, as experiments/lab.py: a network is measured only while
 the load of the last minute is below 1.5, and the load is recorded with it. What is done is kept in
-a file beside the results until all is, so that the same command goes on where it was ended.
+a file beside the results until all is; ``--resume`` goes on with it.
 
 Schedules are chosen for what a message costs here, by all strategies, and by those alone whose
 pieces are of one size with as many for each server. That cost was measured with two processes
 (benchmarks/results/message_cost.json); here all servers share the cores.
 """
 
-import argparse
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -22,9 +20,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from lab_delays import MB, measured
-from record import RESULTS, load, record
+from record import load, record
 from unequal_networks import network, wide_areas
+from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.schedulers.solve.seconds import FOR_SECONDS
@@ -35,7 +35,6 @@ SIZE = 16 * MB
 REPETITIONS = {SIZE: 3}
 WIDE_AREA_RATE = 1 / 40
 """Of the published bandwidths, so that the delay line carries all links at once."""
-KEPT = RESULTS / "lab_shares.partial.jsonl"
 
 
 def slow_star(part: float) -> gw.Topology:
@@ -96,10 +95,6 @@ def contenders(topology: gw.Topology) -> Iterator[tuple[str, gw.Schedule | None,
     yield "gloo", None, SIZE
 
 
-def kept() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
-
-
 def measure(topology: gw.Topology, found: float) -> dict[str, Any]:
     """One network: its emulation, rows, bound, and the load at which it was measured."""
     schedules = list(contenders(topology))
@@ -115,20 +110,20 @@ def measure(topology: gw.Topology, found: float) -> dict[str, Any]:
 
 def main() -> None:
     """Measures what is not kept yet while the machine is quiet, and records when all is."""
-    parser = argparse.ArgumentParser()
+    parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--load", type=float, default=QUIET, help="the most to measure at")
     asked = parser.parse_args()
+    kept = Unfinished("lab_shares", resume=asked.resume)
     for make in NETWORKS:
         topology = make()
-        if any(one["network"] == topology.name for one in kept()):
+        if any(one["network"] == topology.name for one in kept.rows()):
             continue
         found = os.getloadavg()[0]
         if found > asked.load:
             sys.exit(f"{topology.name}: the load is {found:.2f}, more than {asked.load:g}")
-        done = [*kept(), measure(topology, found)]
-        KEPT.write_text("".join(json.dumps(one) + "\n" for one in done))
-    record("lab_shares", gradient_bytes=SIZE, networks=kept())
-    KEPT.unlink()
+        kept.add(measure(topology, found))
+    record("lab_shares", gradient_bytes=SIZE, networks=kept.rows())
+    kept.end()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from command_line import parser_of
 from record import record
 from timing import timed
 
@@ -37,6 +38,7 @@ def sorted_times(work: Any, runs: int = 5) -> tuple[list[float], Any]:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     network = gw.topology.bcube(n=32, k=1)
     schedule = gw.schedulers.Merged("most_loaded", tries=1, swap_passes=0).schedule(network)
     million = first_transfers(schedule, 1_000_000)

@@ -7,6 +7,7 @@ code is cached, the first run includes compilation: run it twice and keep the se
 need 12 GB of free memory; with arguments (``torus:32x32``), only those networks are measured.
 """
 
+import argparse
 import json
 import resource
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from processes import printed_json
 from record import record, show
 from timing import timed
@@ -84,14 +86,18 @@ def measure(spec: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--measure"]:
-        print(json.dumps(measure(sys.argv[2])))
+    parser = parser_of(__doc__)
+    parser.add_argument("networks", nargs="*", help="only these, not recorded")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(measure(asked.one)))
         return
     rows = []
-    for spec in sys.argv[1:] or NETWORKS:
-        rows.append(printed_json([sys.executable, __file__, "--measure", spec]))
+    for spec in asked.networks or NETWORKS:
+        rows.append(printed_json([sys.executable, __file__, "--one", spec]))
         show(rows[-1], 3)
-    if sys.argv[1:]:
+    if asked.networks:
         return
     record(
         "large_networks",

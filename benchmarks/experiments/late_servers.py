@@ -18,6 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from command_line import parser_of
 from record import record, show
 from timing import timed
 
@@ -98,6 +99,7 @@ def measure(
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     small = gw.topology.from_spec("ring:3")
     solved(small, ready_at_s=[0.01, 0.0, 0.0])  # compiles
     rows, known = [], {}

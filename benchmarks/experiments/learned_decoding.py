@@ -16,6 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from command_line import parser_of
 from random_networks import random_network, well_connected_network
 from record import record
 from timing import timed
@@ -159,8 +160,8 @@ def fixed_row(label: str, network: gw.Topology, weights: PolicyWeights) -> dict[
     }
 
 
-def main() -> None:
-    weights = read_weights(sys.argv[1] if len(sys.argv) > 1 else None)
+def rows_of(weights: PolicyWeights) -> list[dict[str, Any]]:
+    """All networks, on grown trees and on fixed ones."""
     rows: list[dict[str, Any]] = []
     for group, label, network in cases():
         drawn = DRAWN if group == "table 2" else 5
@@ -169,11 +170,13 @@ def main() -> None:
     for case in TABLE_2:
         rows.append(fixed_row(case.label, case.network(0), weights))
         print(rows[-1], flush=True)
-    record(
-        "learned_decoding",
-        "taskset -c 0 python benchmarks/experiments/learned_decoding.py",
-        rows=rows,
-    )
+    return rows
+
+
+def main() -> None:
+    parser_of(__doc__).parse_args()
+    command = "taskset -c 0 python benchmarks/experiments/learned_decoding.py"
+    record("learned_decoding", command, rows=rows_of(read_weights(None)))
 
 
 if __name__ == "__main__":

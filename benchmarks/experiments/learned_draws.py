@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from random_networks import well_connected_network
 from record import record
 
@@ -66,5 +67,10 @@ def rows_of(seed: int) -> list[dict]:
     return rows
 
 
-if __name__ == "__main__":
+def main() -> None:
+    parser_of(__doc__).parse_args()
     record("learned_draws", rows=[row for seed in NETWORKS for row in rows_of(seed)])
+
+
+if __name__ == "__main__":
+    main()

@@ -19,8 +19,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from processes import printed_json
-from record import load, record, show
+from record import record, recorded, show
 from timing import timed
 
 import gradweave as gw
@@ -68,14 +69,15 @@ def measure(spec: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = parser_of(__doc__)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--networks", nargs="*", help="play these anew; other recorded rows stay")
     asked = parser.parse_args()
     if asked.one:
         print(json.dumps(measure(asked.one)))
         return
-    rows = {row["network"]: row for row in load("learned_large")["rows"]} if asked.networks else {}
+    known, _ = recorded("learned_large", ["rows"]) if asked.networks else ({}, {})
+    rows = {row["network"]: row for row in known.get("rows", [])}
     for spec in asked.networks or NETWORKS:
         try:
             rows[spec] = printed_json([sys.executable, __file__, "--one", spec])

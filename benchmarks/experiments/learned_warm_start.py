@@ -14,6 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from random_networks import well_connected_network
 from record import record
 from timing import timed
@@ -45,6 +46,7 @@ def solved(seed: int, schedulers: tuple[Scheduler, ...]) -> gw.Solution:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     for seed in COMPILES:
         for schedulers in VARIANTS.values():
             solved(seed, schedulers)

@@ -18,7 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import numpy as np
-from record import RESULTS, record
+from command_line import parser_of
+from pictures import Picture
+from record import record
 
 from gradweave.environment import Rewards
 from gradweave.learning.config import Config, Exercise, Group
@@ -92,14 +94,16 @@ def run(name: str, how: Config) -> list[dict[str, Any]]:
     return rows
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
+def draw(result: dict[str, Any], path: Path) -> None:
     """The curves, one panel for grown trees and one for fixed ones."""
     from matplotlib.figure import Figure
+
+    rows = result["rows"]
 
     figure = Figure(figsize=(11, 4.2))
     panels = figure.subplots(1, 2, sharey=True)
     for panel, trees in zip(panels, ("grown trees", "fixed trees"), strict=True):
-        for name in VARIANTS:
+        for name in dict.fromkeys(row["variant"] for row in rows):
             if not name.endswith(trees):
                 continue
             curve = [row for row in rows if row["variant"] == name]
@@ -118,12 +122,13 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
+    picture = Picture("learning_choices", draw, ("rows",))
+    parser_of(__doc__, picture).parse_args()
     jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
     rows: list[dict[str, Any]] = []
     start = time.monotonic()
     for name, how in VARIANTS.items():
         rows += run(name, how)
-    draw(rows, RESULTS / "learning_choices.png")
     record(
         "learning_choices",
         seeds=SEEDS,
@@ -132,6 +137,7 @@ def main() -> None:
         config={name: dataclasses.asdict(how) for name, how in VARIANTS.items()},
         rows=rows,
     )
+    picture.redraw()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Agents that learn apart with reward machines: published figures, checks, rendezvous, gossip.
 
-    python benchmarks/experiments/machines.py [--only PART] [--again]
+    python benchmarks/experiments/machines.py [--only PART] [--resume]
 
 `published`: 50 trials of the generator and the laboratory, without and with causal knowledge, each
 agent alone; the running median of the team's steps as the authors plot it, beside their code's, and
@@ -13,10 +13,9 @@ teams that average the tables of agents of the same role on a network, five grou
 `deep_iql`, `deep_ippo`, `deep_qmix`: IQL, IPPO and QMIX on the generator with and without the
 machine.
 
-Each part is written as soon as it is measured; parts that are there are kept, unless --again.
+Each part is written as soon as it is measured; `--resume` measures those that are not there.
 """
 
-import argparse
 import functools
 import json
 import subprocess
@@ -31,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
-from record import RESULTS, record
+from command_line import parser_of
+from record import record, recorded
 
 TRIALS = 50
 PUBLISHED = {
@@ -244,25 +244,23 @@ PARTS: dict[str, Callable[[], Any]] = {
     "deep_qmix": functools.partial(deep, "qmix"),
     "central": central,
 }
-LAST = ("deep_qmix", "central")
-"""Parts that take longest, and are measured only where --only asks for them."""
+LONGEST = ("central",)
+"""Measured only where --only asks for it."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=PARTS)
-    parser.add_argument("--again", action="store_true")
+    parser = parser_of(__doc__, resumes=True)
+    parser.add_argument("--only", choices=PARTS, help="the others stay as recorded")
     asked = parser.parse_args()
-    path = RESULTS / "machines.json"
-    have = json.loads(path.read_text()) if path.exists() else {}
-    done = {part: have[part] for part in PARTS if part in have}
+    done, kept = recorded("machines", PARTS)
     for part, measure in PARTS.items():
-        wanted = part == asked.only if asked.only else part not in LAST
-        if not wanted or (part in done and not asked.again):
+        wanted = part == asked.only if asked.only else part not in LONGEST
+        if not wanted or (part in done and asked.resume):
             continue
         print(part, flush=True)
         done[part] = measure()
-        record("machines", libraries=("jax",), seeds=[0], **done)
+        kept.pop(part, None)
+        record("machines", libraries=("jax",), kept=kept, seeds=[0], **done)
 
 
 if __name__ == "__main__":

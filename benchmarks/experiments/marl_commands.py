@@ -9,7 +9,6 @@ with imports, tracing and compilation. The command runs twice in a turn: with an
 cache, and with the cache of the first run. Ratios are taken within each turn, and medians count.
 """
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from record import record
 
 STEPS = 8 * 16 * 64 * 128
@@ -48,7 +48,7 @@ def spent(command: list[str], cache: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = parser_of(__doc__)
     parser.add_argument("--turns", type=int, default=3)
     turns = parser.parse_args().turns
     load = os.getloadavg()[0]

@@ -1,6 +1,6 @@
 """Final returns of five seeds per task, beside random play and targets.
 
-    python benchmarks/experiments/marl_learning.py [NAME ...]
+    python benchmarks/experiments/marl_learning.py [--only NAME ...]
 
 Each case is one `gradweave train` with the settings below. Each seed's policy is then evaluated on
 4,096 unseen episodes of its own. `marl_lines.py` has the returns of simple policies and the optima.
@@ -8,7 +8,8 @@ The learned policy counts, which samples actions under PPO and is greedy under Q
 seed's return must exceed the target. Targets were set after trial runs of one to three seeds. The
 other kind of actions is reported too; in overcooked two greedy agents can wait for each other for
 ever. The riddle counts as learned only if the light carries information: with the light hidden,
-each policy must earn less. If names are given, the rows of other cases are kept.
+each policy must earn less. With `--only`, recorded rows of
+other cases are kept.
 """
 
 import dataclasses
@@ -23,9 +24,10 @@ from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
+from pictures import Picture
 from processes import printed_json
-from record import RESULTS, record
-from record import load as load_result
+from record import record, recorded
 
 from gradweave.marl import load
 from gradweave.marl.evaluation import HOWS, How, evaluate
@@ -161,9 +163,11 @@ def reached(case: Case, returns: dict[str, Any]) -> bool:
     return above and bool((losses > 2 * errors).all())
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
+def draw(result: dict[str, Any], path: Path) -> None:
     """The curves, one panel per case: each seed, and random play."""
     from matplotlib.figure import Figure
+
+    rows = result["rows"]
 
     figure = Figure(figsize=(2.1 * len(rows), 6.4))
     panels = figure.subplots(2, -(-len(rows) // 2))
@@ -190,24 +194,22 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    for name in sys.argv[1:] or CASES:
+    picture = Picture("marl_learning", draw)
+    parser = parser_of(__doc__, picture)
+    parser.add_argument("--only", nargs="+", choices=CASES)
+    only = parser.parse_args().only
+    known, _ = recorded("marl_learning", ["rows"]) if only else ({}, {})
+    by_case = {row["case"]: row for row in known.get("rows", [])}
+    for name in only or CASES:
         with tempfile.TemporaryDirectory() as folder:
-            keep(run(name, CASES[name], Path(folder)))
-
-
-def keep(row: dict[str, Any]) -> None:
-    """Records a case in place of its earlier result."""
-    recorded = (RESULTS / "marl_learning.json").exists()
-    earlier = load_result("marl_learning")["rows"] if recorded else []
-    by_case = {row["case"]: row for row in [*earlier, row]}
-    rows = [by_case[name] for name in CASES if name in by_case]
-    draw(rows, RESULTS / "marl_learning.png")
-    record(
-        "marl_learning",
-        libraries=("jax", "jaxmarl", "equinox", "optax"),
-        seeds=list(range(SEEDS)),
-        rows=rows,
-    )
+            by_case[name] = run(name, CASES[name], Path(folder))
+        record(
+            "marl_learning",
+            libraries=("jax", "jaxmarl", "equinox", "optax"),
+            seeds=list(range(SEEDS)),
+            rows=[by_case[name] for name in CASES if name in by_case],
+        )
+        picture.redraw()
 
 
 if __name__ == "__main__":

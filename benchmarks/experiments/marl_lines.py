@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import jax
 import jax.numpy as jnp
 import numpy as np
+from command_line import parser_of
 from ortools.sat.python import cp_model
 from record import record
 
@@ -242,6 +243,7 @@ def lines() -> list[dict[str, Any]]:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     record(
         "marl_lines",
         libraries=("jax", "jaxmarl"),

@@ -8,7 +8,6 @@ rows in the recorded result. Each cell makes two updates of a small learner and 
 parameters changed and everything stayed finite. Seconds include compilation.
 """
 
-import argparse
 import importlib.util
 import itertools
 import json
@@ -21,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import numpy as np
-from record import load, record
+from command_line import parser_of
+from record import record, recorded
 
 from gradweave.errors import OptionError
 from gradweave.marl.games.environments import make
@@ -89,7 +89,7 @@ def cell(env: str, algorithm: str, recurrent: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = parser_of(__doc__)
     parser.add_argument("--only", choices=ENVIRONMENTS, metavar="ENV", nargs="+")
     only = parser.parse_args().only
     jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the work
@@ -99,7 +99,8 @@ def main() -> None:
             rows.append(cell(env, algorithm, recurrent))
             print(json.dumps(rows[-1]), flush=True)
     if only:
-        others = [row for row in load("marl_matrix")["rows"] if row["env"] not in only]
+        known, _ = recorded("marl_matrix", ["rows"])
+        others = [row for row in known.get("rows", []) if row["env"] not in only]
         rows = sorted([*others, *rows], key=lambda row: ENVIRONMENTS.index(row["env"]))
     brax = ("brax",) if importlib.util.find_spec("brax") else ()
     record(

@@ -1,12 +1,12 @@
 """Speed of `gradweave train`, beside a minimal PPO and PPO as in JaxMARL.
 
-    taskset -c 0 python benchmarks/experiments/marl_speed.py [NAME ...]
+    taskset -c 0 python benchmarks/experiments/marl_speed.py [--only NAME ...]
 
 IPPO on simple_spread, one core, one device: the learner of `gradweave.marl` with its defaults;
 `bare_ppo.py`, a minimal PPO; `jaxmarl_ppo.py`, written after JaxMARL's own script. All have the
 same networks, batch, epochs, minibatches and optimizer. They take turns; ratios are taken within
 each turn, by wall and by processor time, and medians count. Variants are three seeds in parallel,
-MAPPO, and a recurrent policy, all against the same two. Names select among the variants.
+MAPPO, and a recurrent policy, all against the same two. `--only` selects among the variants.
 """
 
 import json
@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
 import bare_ppo
 import jax
 import jaxmarl_ppo
+from command_line import parser_of
 from record import record
 
 from gradweave.marl.games.environments import make
@@ -73,9 +74,11 @@ def other(module: Any) -> Callable[[], int]:
 
 
 def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    names = parser.parse_args().only
     load = os.getloadavg()[0]
     cases = {name: other(module) for name, module in OTHERS.items()}
-    names = sys.argv[1:] or list(VARIANTS)
     cases |= {name: ours(**VARIANTS[name]) for name in names}
     wall: dict[str, list[float]] = {name: [] for name in cases}
     processor: dict[str, list[float]] = {name: [] for name in cases}
@@ -107,9 +110,8 @@ def main() -> None:
         print(json.dumps(row), flush=True)
     record(
         "marl_speed",
-        shlex.join(
-            ["taskset", "-c", "0", "python", "benchmarks/experiments/marl_speed.py", *sys.argv[1:]]
-        ),
+        "taskset -c 0 python benchmarks/experiments/marl_speed.py"
+        + (" --only " + shlex.join(names)) * (names != list(VARIANTS)),
         libraries=("jax", "jaxmarl", "equinox", "flax", "optax"),
         seeds=[0],
         env=ENV,

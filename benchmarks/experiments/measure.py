@@ -9,8 +9,7 @@ pairs of a tournament at once, shared fairly, on either; and the schedule with t
 16 MB made from either, both played on the truth. The truth has the measured overhead of a message,
 which the lab does not set. With ``--lab`` both schedules are run in the lab too.
 
-What is done is kept in a file beside the results until all is, so that the same command goes on
-where it was ended.
+What is done is kept in a file beside the results until all is; ``--resume`` goes on with it.
 """
 
 import argparse
@@ -31,8 +30,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from record import RESULTS, record, show
+from command_line import parser_of
+from record import record, show
 from unequal_networks import network
+from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.lab.commands import server_commands
@@ -46,7 +47,6 @@ MB = 1_000_000
 SIZE = 16 * MB
 REPETITIONS = 3
 PATIENCE_S = 300
-KEPT = RESULTS / "measure.partial.jsonl"
 TOURNAMENT = 7
 """Seed of the rounds by which rates are compared; the measurement's own have others."""
 
@@ -235,33 +235,30 @@ def _summary(values: Sequence[float]) -> dict[str, float]:
     return {"median": float(np.median(values)), "worst": max(values)}
 
 
-def kept() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
-
-
 def main() -> None:
     """Measures what is not kept yet, and records when all is."""
-    parser = argparse.ArgumentParser()
+    parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--lab", action="store_true", help="run both schedules in the lab, too")
-    parser.add_argument("--only", type=int, help="number of the network, for a process of its own")
-    parser.add_argument("--finish", action="store_true", help="record the networks that are kept")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--finish", action="store_true", help="record what an ended run kept")
     asked = parser.parse_args()
+    command = "python benchmarks/experiments/measure.py" + " --lab" * asked.lab
+    goes_on = asked.resume or asked.finish or asked.one is not None
+    kept = Unfinished("measure", command, resume=goes_on, libraries=("torch",))
     for number, make in enumerate(NETWORKS):
         truth = make()
-        if asked.finish or any(one["network"] == truth.name for one in kept()):
+        if asked.finish or any(one["network"] == truth.name for one in kept.rows()):
             continue
-        if asked.only is None:  # a fresh process has none of the last one's threads
-            again = [sys.executable, __file__, "--only", str(number), *["--lab"] * asked.lab]
+        if asked.one is None:  # a fresh process has none of the last one's threads
+            again = [sys.executable, __file__, "--one", str(number), *["--lab"] * asked.lab]
             subprocess.run(again, check=True)
-        elif asked.only == number:
+        elif asked.one == number:
             done = row(truth, asked.lab)
-            with KEPT.open("a") as file:
-                file.write(json.dumps(done) + "\n")
+            kept.add(done)
             show(done)
-    if asked.only is None:
-        command = "python benchmarks/experiments/measure.py" + " --lab" * asked.lab
-        record("measure", command, libraries=("torch",), gradient_bytes=SIZE, rows=kept())
-        KEPT.unlink()
+    if asked.one is None:
+        record("measure", command, libraries=("torch",), gradient_bytes=SIZE, rows=kept.rows())
+        kept.end()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from command_line import parser_of
 from record import record
 
 import gradweave as gw
@@ -125,6 +126,7 @@ def through_executor(backend: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     own = {}
     for name, (runtime, _) in RUNTIMES.items():
         own[name] = alone(runtime)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
 
+from command_line import parser_of
 from record import record
 
 import gradweave as gw
@@ -44,6 +45,7 @@ def counts(tally: Tally) -> dict[str, int]:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     schedules, by_mutation = [], {}
     for network, strategy, collective, limit in SCHEDULES:
         scheduler = from_spec(strategy)

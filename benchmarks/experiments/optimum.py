@@ -13,6 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from record import record
 from timing import timed
 
@@ -23,6 +24,7 @@ SEEDS = range(5)
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     gw.solve(gw.topology.from_spec("jellyfish:reference=J15"))  # compiles
     gw.solve(gw.topology.from_spec("ring:4"))
     rows: list[dict[str, Any]] = []

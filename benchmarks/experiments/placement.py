@@ -1,17 +1,15 @@
 """Placements of the five cases of "Decentralized Training of Foundation Models …", and proofs.
 
-    python benchmarks/experiments/placement.py            all parts
-    python benchmarks/experiments/placement.py cases      one of cases, small, world
+    python benchmarks/experiments/placement.py [--only PART] [--resume]
 
 cases: cost of our strategies over ten seeds, beside the least that any placement costs and what the
 authors' program reaches; mean cost of random placements. small: 100 random instances of eight
 devices, exact search and default search against trying everything. world: the last case with
-all-reduces by schedules made for each group, instead of direct exchanges. What is done is kept, so
-that a run goes on where the last one ended.
+all-reduces by schedules made for each group, instead of direct exchanges. What is done is kept
+until all is, and `--resume` goes on with it.
 """
 
 import dataclasses
-import json
 import statistics
 import sys
 import time
@@ -22,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 import numpy as np
+from command_line import parser_of
 from naive_placement import Naive
 from placement_cases import (
     ACTIVATION_BYTES,
@@ -32,8 +31,9 @@ from placement_cases import (
     Case,
     cases,
 )
-from record import RESULTS, record, show
+from record import record, recorded, show
 from timing import timed
+from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.placement import (
@@ -59,16 +59,8 @@ SEEDS = range(10)
 RANDOM = 5000
 """Random placements, as many as the authors' program averages."""
 INSTANCES = 100
-PART = RESULTS / "placement.part.json"
+PARTS = ("cases", "small", "world")
 SCHEDULE_LIMIT_S = 60.0
-
-
-def kept() -> dict[str, Any]:
-    return json.loads(PART.read_text()) if PART.exists() else {}
-
-
-def keep(name: str, value: Any) -> None:
-    PART.write_text(json.dumps(kept() | {name: value}, ensure_ascii=False))
 
 
 def problem_of_case(case: Case) -> Problem:
@@ -205,28 +197,40 @@ def world() -> list[dict[str, Any]]:
                 "search_s": seconds,
             }
         )
-        show(rows[-1])
     return rows
 
 
+def measure(part: str, kept: Unfinished) -> None:
+    """A part, as far as it is not kept yet."""
+    there = sum(row["part"] == part for row in kept.rows())
+    if part == "cases":
+        for case in cases()[there:]:
+            row = one_case(case)
+            kept.add({"part": part} | row)
+            show({key: value for key, value in row.items() if not isinstance(value, dict)})
+            show(row["annealing"])
+    elif not there:
+        for row in [small()] if part == "small" else world():
+            kept.add({"part": part} | row)
+            show(row)
+
+
 def main() -> None:
-    parts = sys.argv[1:] or ["cases", "small", "world"]
+    parser = parser_of(__doc__, resumes=True)
+    parser.add_argument("--only", choices=PARTS, help="the others stay as recorded")
+    asked = parser.parse_args()
+    kept = Unfinished("placement", resume=asked.resume)
     gw.schedulers.from_spec("ring")  # compiled loops are loaded outside of what is timed
-    if "cases" in parts:
-        rows = kept().get("cases", [])
-        for case in cases()[len(rows) :]:
-            rows.append(one_case(case))
-            show({k: v for k, v in rows[-1].items() if not isinstance(v, dict)})
-            show(rows[-1]["annealing"])
-            keep("cases", rows)
-    if "small" in parts and "small" not in kept():
-        keep("small", small())
-        show(kept()["small"])
-    if "world" in parts and "world" not in kept():
-        keep("world", world())
-    if len(kept().get("cases", [])) == len(PUBLISHED) and {"small", "world"} <= set(kept()):
-        record("placement", **kept(), seeds=len(SEEDS), random_placements=RANDOM)
-        PART.unlink()
+    parts, sources = recorded("placement", PARTS) if asked.only else ({}, {})
+    for part in [asked.only] if asked.only else PARTS:
+        measure(part, kept)
+        rows = [row for row in kept.rows() if row.pop("part") == part]
+        parts[part] = rows
+        if part == "small":
+            (parts[part],) = rows
+            sources[part] = parts[part].pop("source")
+    record("placement", kept=sources, **parts, seeds=len(SEEDS), random_placements=RANDOM)
+    kept.end()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from planned_plans import networks
 from record import record, show
 
@@ -38,6 +39,7 @@ def solved(topology: gw.Topology, limit: float, *, first: bool) -> tuple[float, 
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     solved(gw.topology.star(5), 1.0, first=True)  # compiles
     rows: list[dict[str, Any]] = []
     made = {(kind, number): topology for kind, number, topology in networks()}

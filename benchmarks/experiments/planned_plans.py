@@ -9,11 +9,9 @@ learned one, the learned one's upper decisions or its order alone, and the share
 prices, of the linear programme that proves the bound. Beside them `packed`, ended after as long as
 the strategy took with the learned plan, or when its first schedule is there. Milliseconds are of a
 processor, after compilation, of the strategy the least of several runs, with its schedule's
-columns. What is done is kept beside the results, and the same command goes on with it.
+columns. What is done is kept beside the results; ``--resume`` goes on with it.
 """
 
-import argparse
-import json
 import statistics
 import sys
 import time
@@ -24,9 +22,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from record import RESULTS, record, show
+from command_line import parser_of
+from record import record, show
 from timing import timed
 from unequal_networks import KINDS, by_kind, wide_areas
+from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.bounds import LeastSeconds, least_seconds
@@ -43,7 +43,6 @@ CHEAPEST = 4.0
 RUNS = 5
 """Of the strategy, of which the quickest counts: other work slows down its caches."""
 PLANS = ("even", "learned", "upper", "order", "shares", "shares and prices")
-KEPT = RESULTS / "planned_plans.partial.jsonl"
 
 
 def networks() -> Iterable[tuple[str, int, gw.Topology]]:
@@ -115,10 +114,6 @@ def milliseconds(topology: gw.Topology, size: float) -> float:
     return 1e3 * min(runs)
 
 
-def kept() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
-
-
 def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     line: dict[str, Any] = {"rows": name, "count": len(rows)}
     for plan in (*PLANS, "packed"):
@@ -132,34 +127,35 @@ def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--part", action="store_true", help="record what is kept so far")
+    parser = parser_of(__doc__, resumes=True)
+    parser.add_argument("--finish", action="store_true", help="record what an ended run kept")
     asked = parser.parse_args()
-    done = {(row["kind"], row["number"], row["gradient_bytes"]) for row in kept()}
-    if not asked.part:
+    command = "taskset -c 0 python benchmarks/experiments/planned_plans.py"
+    kept = Unfinished("planned_plans", command, resume=asked.resume or asked.finish)
+    done = {(row["kind"], row["number"], row["gradient_bytes"]) for row in kept.rows()}
+    if not asked.finish:
         for warm in (gw.topology.star(5), gw.topology.mesh((2, 3))):
             measure("warm", 0, warm, 1e9)  # compiles
         for kind, number, topology in networks():
             for size in SIZES:
                 if (kind, number, size) not in done:
                     row = measure(kind, number, topology, size)
-                    with KEPT.open("a") as file:
-                        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                    kept.add(row)
                     show(row)
-    rows = kept()
+    rows = kept.rows()
     lines = [summary(name, group) for name, group in [*by_kind(rows), ("all", rows)]]
     for line in lines:
         show(line)
     record(
         "planned_plans",
-        command="taskset -c 0 python benchmarks/experiments/planned_plans.py",
+        command=command,
         seeds=[2032],
         cases=2 * EACH * len(KINDS),
         summaries=lines,
         rows=rows,
     )
-    if not asked.part:
-        KEPT.unlink()
+    if not asked.finish:
+        kept.end()
 
 
 if __name__ == "__main__":

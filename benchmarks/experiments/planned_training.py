@@ -1,13 +1,12 @@
-"""Trains the plan of the strategy `planned` on 320 networks of four kinds; resumable.
+"""Trains the plan of the strategy `planned` on 320 networks of four kinds.
 
-    taskset -c 0 python benchmarks/experiments/planned_training.py learned_plan
+    taskset -c 0 python benchmarks/experiments/planned_training.py [FOLDER] [--resume]
 
 Networks of benchmarks/unequal_networks.py from other seeds than any comparison's: racks, slowed
 links, random graphs and boxes, with gradients of 16 MB, 256 MB and 4 GB. Two kinds, wide areas and
 two halves, are held out. The weights are then copied to src/gradweave/schedulers/planned/weights.
 """
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,28 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from command_line import parser_of
 from record import record, show
 from unequal_networks import boxes, racks, random_graph, slowed
 
-from gradweave.learning.plans import PlanConfig, train_plan
+from gradweave.learning.plans import CHECKPOINT, PlanConfig, train_plan
 from gradweave.schedulers.planned.decoding import Wiring
 from gradweave.training.log import read_log
 
 MAKERS = (racks, slowed, random_graph, boxes)
 SEEDS = range(80)
 SIZES = (256e6, 4e9, 16e6)
+FOLDER = Path("build/learned_plan")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path, help="of checkpoint, log and weights")
+    parser = parser_of(__doc__, resumes=True)
+    text = "of checkpoint, log and weights (default: %(default)s)"
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, help=text)
     parser.add_argument("--updates", type=int, default=PlanConfig.updates)
     asked = parser.parse_args()
+    if (asked.folder / CHECKPOINT).exists() and not asked.resume:
+        parser.error(f"{asked.folder} holds a training: --resume goes on, another folder begins")
     wirings = [
         Wiring(make(np.random.default_rng([2031, seed])), "all_reduce", SIZES[seed % 3])
         for seed in SEEDS
@@ -47,7 +51,7 @@ def main() -> None:
     record(
         "planned_training",
         libraries=("jax", "optax"),
-        command="taskset -c 0 python benchmarks/experiments/planned_training.py learned_plan",
+        command="taskset -c 0 python benchmarks/experiments/planned_training.py",
         seeds=[config.seed],
         updates=config.updates,
         decoded=config.updates * config.networks * (2 * config.pairs + 1),

@@ -18,8 +18,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
+from pictures import Picture
 from random_networks import random_network, well_connected_network
-from record import RESULTS, record, show
+from record import record, show
 from timing import timed
 
 import gradweave as gw
@@ -38,6 +40,8 @@ SETS: dict[str, Callable[[int], gw.Topology]] = {
     "random": lambda seed: random_network(seed, unlike_directions=seed % 5 == 4),
     "well connected": well_connected_network,
 }
+NAMES = ("portfolio", "grown", "symmetric", "merged", "ring")
+"""In table and picture."""
 
 
 def rounds_of(strategy: Scheduler, network: gw.Topology) -> int | None:
@@ -92,8 +96,10 @@ def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], names: list[str]) -> None:
+def draw(result: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
+
+    rows, names = result["rows"], NAMES
 
     figure = Figure(figsize=(9, 4), dpi=160, layout="constrained")
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
@@ -131,14 +137,15 @@ def draw(rows: dict[str, list[dict[str, Any]]], names: list[str]) -> None:
         loc="outside lower center",
         ncols=len(names),
     )
-    figure.savefig(RESULTS / "random_networks_gap.png")
+    figure.savefig(path)
 
 
 def main() -> None:
+    picture = Picture("random_networks_gap", draw, ("rows",))
+    parser_of(__doc__, picture).parse_args()
     for warm in ("ring:4", "mesh:2x3", "jellyfish:reference=J15"):
         for strategy in STRATEGIES.values():
             rounds_of(strategy, gw.topology.from_spec(warm))  # compiles
-    names = ["portfolio", "grown", "symmetric", "merged", "ring"]
     rows: dict[str, list[dict[str, Any]]] = {}
     summaries = []
     for kind, make in SETS.items():
@@ -148,7 +155,7 @@ def main() -> None:
             rows[kind].append(row)
             if row["portfolio"]["rounds"] > row["proved"] or row["portfolio"]["seconds"] > 10:
                 print(row, flush=True)
-        for name in names:
+        for name in NAMES:
             summaries.append({"networks_of": kind, **summary(name, rows[kind])})
             show(summaries[-1])
     record(
@@ -159,7 +166,7 @@ def main() -> None:
         strategies=summaries,
         rows=rows,
     )
-    draw(rows, names)
+    picture.redraw()
 
 
 if __name__ == "__main__":

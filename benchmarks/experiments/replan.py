@@ -22,6 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from record import record
 from timing import timed
 
@@ -134,6 +135,7 @@ def replanned_under_way(spec: str, link: tuple[int, int]) -> dict[str, Any]:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     small = gw.topology.bcube(n=3, k=1)
     replanned(small, gw.solve(small).schedule)  # compiles
     rows = []

@@ -35,8 +35,10 @@ import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
+from command_line import parser_of
+from pictures import Picture
 from processes import printed_json
-from record import RESULTS, load, record
+from record import Source, record, recorded
 
 from gradweave import aggregate, saddle
 from gradweave.aggregate import MixingMatrix
@@ -416,7 +418,8 @@ ONE_CORE = "--many-on-one-core"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    picture = Picture("saddle", draw, ("networks", "methods", "messages"))
+    parser = parser_of(__doc__, picture)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument(ONE_CORE, action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -425,17 +428,21 @@ def main() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         print(json.dumps(many()))
         return
-    result = {} if set(given.part) == set(PARTS) else load("saddle")
+    whole = set(given.part) == set(PARTS)
+    result, kept = ({}, {}) if whole else recorded("saddle", PARTS)
     for name in given.part:
         result[name] = PARTS[name]()
+        kept.pop(name, None)
         if set(PARTS) <= set(result):
-            write({part: result[part] for part in PARTS})
+            write(result, kept)
+            picture.redraw()
 
 
-def write(result: dict[str, Any]) -> None:
-    """Records all parts, and draws them."""
+def write(result: dict[str, Any], kept: dict[str, Source]) -> None:
+    """Records all parts."""
     record(
         "saddle",
+        kept=kept,
         libraries=("jax", "jaxlib", "optax"),
         seeds=[LIKE, *SEEDS],
         problem={
@@ -444,7 +451,6 @@ def write(result: dict[str, Any]) -> None:
         },
         **result,
     )  # fmt: skip
-    draw(result, RESULTS / "saddle.png")
 
 
 def draw(result: dict[str, Any], path: Path) -> None:

@@ -16,7 +16,6 @@ more rates than the others. Runs that are recorded with these settings are
 not repeated.
 """
 
-import argparse
 import dataclasses
 import itertools
 import sys
@@ -32,8 +31,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from command_line import parser_of
 from numpy.typing import NDArray
-from record import RESULTS, load, record, show
+from pictures import stamp_samples
+from record import RESULTS, record, recorded, show
 from saddle_gans import Layers, applied, layers
 from sklearn.datasets import load_digits
 
@@ -266,18 +267,18 @@ def points(iterations: int) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--iterations", type=int, default=2000)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     digits = load_digits()
     images = (digits.images / 8 - 1).astype(np.float32)[..., None]
     judge = Judge(images, digits.target)
-    path = RESULTS / "saddle_digits.json"
-    rows = load("saddle_digits")["rows"] if path.exists() else []
-    rows = [row for row in rows if row["iterations"] == given.iterations]
+    known, _ = recorded("saddle_digits", ["rows"]) if given.resume else ({}, {})
+    rows = [row for row in known.get("rows", []) if row["iterations"] == given.iterations]
     there = {(row["run"], row["rate"], row["seed"]) for row in rows}
     pictures, from_start = {}, not rows
+    path = RESULTS / "saddle_digits.png"
     for seed, run in itertools.product(range(given.seeds), RUNS):
         if (run.name, run.rate, seed) in there or (
             seed and run.rate not in PROMISING.get(run.name, ())
@@ -295,10 +296,11 @@ def main() -> None:
         )
         if seed == 0 and from_start:  # else it would lack those that are not repeated
             pictures[f"{run.name}, rate {run.rate:g}"] = shown
-            draw(pictures, images, given.iterations)
+            draw(pictures, images, given.iterations, path)
+            stamp_samples(path, rows)
 
 
-def draw(pictures: dict[str, list[NDArray]], images: NDArray, iterations: int) -> None:
+def draw(pictures: dict[str, list[NDArray]], images: NDArray, iterations: int, path: Path) -> None:
     from matplotlib.figure import Figure
 
     counts = points(iterations)
@@ -313,7 +315,7 @@ def draw(pictures: dict[str, list[NDArray]], images: NDArray, iterations: int) -
             if name != "digits":
                 panel.set_title(f"{name}, {count:,}", fontsize=7)
     panels[-1, 0].set_title("the digits themselves", fontsize=7)
-    figure.savefig(RESULTS / "saddle_digits.png", dpi=110)
+    figure.savefig(path, dpi=110)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ With `--responses` also how much more a team earns that goes on learning while t
 still: a lower bound of how far both are from an equilibrium, as a best response takes longer.
 """
 
-import argparse
 import dataclasses
 import sys
 import time
@@ -26,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import jax
 import jax.numpy as jnp
 import numpy as np
+from command_line import parser_of
 from record import record, show
 
 from gradweave import aggregate
@@ -148,7 +148,7 @@ def rolled(parameters: Any, shift: int) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = parser_of(__doc__)
     parser.add_argument("--responses", action="store_true")
     responses = parser.parse_args().responses
     config, environment, learner = built(STEPS)

@@ -1,6 +1,6 @@
 """GANs over gossip where each worker sees one mode: 8 Gaussians on a ring, 25 on a torus.
 
-    python benchmarks/experiments/saddle_gans.py [--part NAME ...]
+    python benchmarks/experiments/saddle_gans.py [--part NAME ...] [--resume]
 
 Modes at distance 1 of the centre, or on a grid of half that distance, standard deviation 0.04.
 Generator and discriminator have two hidden layers of 64; logistic loss, and a penalty of 0.05 times
@@ -10,13 +10,12 @@ each operator call. One communication an iteration. Rates fall to a twentieth al
 
 `circle` is the 8 Gaussians. `grid` is the 25: as above with two seeds, and with what `GRIDS`
 changes with one, beside a single worker that sees all modes and draws as many samples. Parts
-that are not named are kept as they were recorded, and so are runs of `grid` that are there.
+that are not named are kept as they were recorded; with `--resume` so are runs of `grid`.
 
 Judged by 2,000 samples of the workers' mean generator: a mode is covered where 1 % of them come
 within four standard deviations, and precision is the share of samples that come so near any mode.
 """
 
-import argparse
 import dataclasses
 import sys
 import time
@@ -30,7 +29,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from record import RESULTS, load, record, show
+from command_line import parser_of
+from pictures import stamp_samples
+from record import RESULTS, record, recorded, show
 
 from gradweave import aggregate, saddle, topology
 from gradweave.aggregate import MixingMatrix
@@ -77,6 +78,7 @@ METHODS = {
 }
 """With their rates."""
 TRACKED = "tracked, Adam's steps"
+PARTS = ("circle", "grid")
 Layers = list[tuple[jax.Array, jax.Array]]
 
 
@@ -167,8 +169,10 @@ def trained(
 def circle() -> list[dict[str, Any]]:
     ring = MixingMatrix.ring(8)
     runs = [trained(name, CIRCLE, ring, SEEDS) for name in METHODS]
-    draw(runs, CIRCLE, RESULTS / "saddle_gans.png")
-    return [without_samples(run) for run in runs]
+    path, rows = RESULTS / "saddle_gans.png", [without_samples(run) for run in runs]
+    draw(runs, CIRCLE, path)
+    stamp_samples(path, rows)
+    return rows
 
 
 def grid(result: dict[str, Any]) -> None:
@@ -176,16 +180,14 @@ def grid(result: dict[str, Any]) -> None:
     alone = MixingMatrix.complete(1)
     cases = {what: (setting, torus) for what, setting in GRIDS.items()}
     cases["as above, one worker with all modes"] = (PLAIN, alone)
-    there, pictures = {run["what"] for run in result["grid"]}, []
+    there = {run["what"] for run in result["grid"]}
     for what, (setting, mixing) in cases.items():
         if what in there:
             continue
         seeds = FEW_SEEDS if setting == PLAIN else FEW_SEEDS[:1]
-        pictures.append({"what": what, **trained(TRACKED, GRID, mixing, seeds, setting)})
-        result["grid"].append(without_samples(pictures[-1]))
+        run = {"what": what, **trained(TRACKED, GRID, mixing, seeds, setting)}
+        result["grid"].append(without_samples(run))
         write(result)
-    if pictures:
-        draw(pictures, GRID, RESULTS / "saddle_grid.png")
 
 
 def without_samples(run: dict[str, Any]) -> dict[str, Any]:
@@ -193,15 +195,17 @@ def without_samples(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--part", nargs="+", choices=("circle", "grid"), default=("circle", "grid"))
-    named = parser.parse_args().part
-    kept = load("saddle_gans") if (RESULTS / "saddle_gans.json").exists() else {}
-    result = {"circle": kept.get("circle", []), "grid": kept.get("grid", [])}
-    if "circle" in named:
+    parser = parser_of(__doc__, resumes=True)
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
+    asked = parser.parse_args()
+    known, _ = recorded("saddle_gans", PARTS)
+    result = {part: known.get(part, []) for part in PARTS}
+    if "circle" in asked.part:
         result["circle"] = circle()
         write(result)
-    if "grid" in named:
+    if "grid" in asked.part:
+        if not asked.resume:
+            result["grid"] = []
         grid(result)
 
 
@@ -228,8 +232,7 @@ def draw(runs: list[dict[str, Any]], modes: np.ndarray, path: Path) -> None:
             panel.set(xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), xticks=[], yticks=[], aspect="equal")
             if not column:
                 panel.set_ylabel(f"{100 * count // PLAIN.iterations} % of the iterations")
-        title = run.get("what", run["method"])
-        panels[0, column].set_title(f"{title},\n{run['network']}", fontsize=8)
+        panels[0, column].set_title(f"{run['method']},\n{run['network']}", fontsize=8)
     figure.savefig(path, dpi=110)
 
 

@@ -24,7 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import jax
 import networkx as nx
 import numpy as np
-from record import RESULTS, record, show
+from command_line import parser_of
+from pictures import Picture
+from record import record, show
 from saddle import BITS, METHODS, RING, STRENGTH, N, clusters, in_single_precision, lipschitz
 
 import gradweave as gw
@@ -143,6 +145,8 @@ def reached(curve: np.ndarray, average: str, message: int, goal: float) -> dict[
 
 
 def main() -> None:
+    picture = Picture("saddle_networks", draw)
+    parser_of(__doc__, picture).parse_args()
     jax.config.update("jax_enable_x64", True)
     whole = saddle.bilinear(N, SIZE, 0.3, strength=STRENGTH)
     of = in_single_precision(whole)
@@ -161,7 +165,7 @@ def main() -> None:
             goals=GOALS,
             rows=rows,
         )
-    draw(rows, RESULTS / "saddle_networks.png")
+    picture.redraw()
 
 
 COLOURS = dict(
@@ -174,8 +178,10 @@ COLOURS = dict(
 STYLES = dict(zip(NAMES, (":", "--", "-"), strict=True))
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
+def draw(result: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
+
+    rows = result["rows"]
 
     figure = Figure(figsize=(15, 4), layout="constrained")
     panels = figure.subplots(1, 5, sharey=True)

@@ -13,7 +13,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from record import RESULTS, record, show
+from command_line import parser_of
+from pictures import Picture
+from record import record, show
 from timing import median_time
 
 import gradweave as gw
@@ -51,8 +53,10 @@ def row(n: int) -> dict[str, Any]:
     }
 
 
-def draw(rows: list[dict[str, Any]]) -> None:
+def draw(result: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
+
+    rows = result["rows"]
 
     figure = Figure(figsize=(7, 4.6), dpi=160, layout="constrained")
     axes = figure.add_subplot()
@@ -72,10 +76,12 @@ def draw(rows: list[dict[str, Any]]) -> None:
     axes.grid(True, which="major", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
-    figure.savefig(RESULTS / "scaling.png")
+    figure.savefig(path)
 
 
 def main() -> None:
+    picture = Picture("scaling", draw)
+    parser_of(__doc__, picture).parse_args()
     row(2)  # compiles
     rows = []
     for n in SIZES:
@@ -88,7 +94,7 @@ def main() -> None:
         scheduler=gw.schedulers.to_spec(STRATEGY),
         rows=rows,
     )
-    draw(rows)
+    picture.redraw()
 
 
 if __name__ == "__main__":

@@ -7,15 +7,18 @@ python benchmarks/experiments/shipped_training.py FOLDER     reads the output of
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from record import RESULTS, record
+from command_line import parser_of
+from pictures import Picture
+from record import record
 
-from gradweave.learning.config import read_config
+from gradweave.learning.config import Config, read_config
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -23,25 +26,25 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Rounds over the bound of each exercise against updates, as moving averages."""
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Rounds over the bound of each exercise against updates, as moving averages.
+
+    Raises:
+        SystemExit: they are not recorded.
+    """
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    curves: dict[str, list[tuple[int, float]]] = {}
-    for row in rows:
-        if row["agent"] == "imitation":  # then episodes are the expert's
-            continue
-        for name, values in row["problems"].items():
-            curves.setdefault(name, []).append((row["update"], 100 * values["over_bound"]))
+    if "curves" not in result:
+        raise SystemExit("shipped_training.json lacks the curves of the exercises: train again")
     figure = Figure(figsize=(13, 7))
     panels = figure.subplots(1, 2, sharey=True)
     for panel, fixed in zip(panels, (False, True), strict=True):
         panel.set_prop_cycle(color=colormaps["tab20"].colors)
-        for name, points in curves.items():
+        for name, curve in result["curves"].items():
             if name.endswith("fixed") != fixed:
                 continue
-            updates, over = np.array(points).T
+            updates, over = curve["update"], 100 * np.array(curve["over_bound"])
             width = min(5, len(over))
             smooth = np.convolve(over, np.ones(width) / width, "valid")
             panel.plot(updates[width - 1 :], smooth, lw=1.1, label=_short(name))
@@ -62,32 +65,53 @@ def _short(name: str) -> str:
     return network + (" (reduce-scatter)" if collective == "reduce_scatter" else "")
 
 
-def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("learned")
-    if len(sys.argv) == 1:
-        command = [str(Path(sys.executable).with_name("gradweave")), "learn", "--output", "learned"]
-        subprocess.run(command, check=True)
-    rows, config = rows_of(folder), read_config(None)
-    draw(rows, RESULTS / "shipped_training.png")
+def curves(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """Rounds over the bound of each exercise, by update."""
+    by_exercise: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["agent"] == "imitation":  # then episodes are the expert's
+            continue
+        for name, values in row["problems"].items():
+            curve = by_exercise.setdefault(name, {"update": [], "over_bound": []})
+            curve["update"].append(row["update"])
+            curve["over_bound"].append(values["over_bound"])
+    return by_exercise
+
+
+def trained(folder: Path | None, *options: str) -> Path:
+    """The folder of a training: the one given, or one that `gradweave learn` makes now."""
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="learned-")) / "learned"
+        program = str(Path(sys.executable).with_name("gradweave"))
+        subprocess.run([program, "learn", "--output", str(folder), *options], check=True)
+    return folder
+
+
+def cost_and_curve(rows: list[dict[str, Any]], config: Config) -> dict[str, Any]:
+    """What a training took, and how it went."""
     spent = [row["seconds"] for row in rows]
-    by_update = [
-        {key: row[key] for key in ("update", "agent", "group", "over_bound", "decisions")}
-        for row in rows
-    ]
     decisions = sum(row["decisions"] for row in rows)
-    record(
-        "shipped_training",
-        "gradweave learn --output learned && "
-        "python benchmarks/experiments/shipped_training.py learned",
-        seed=config.seed,
-        config=config.digest(),
-        updates=len(rows),
-        minutes=round(spent[-1] / 60, 1),
-        decisions=decisions,
-        decisions_per_second=round(decisions / spent[-1]),
-        last_50_over_bound=round(float(np.mean([row["over_bound"] for row in rows[-50:]])), 5),
-        rows=by_update,
-    )
+    columns = ("update", "agent", "group", "over_bound", "decisions")
+    return {
+        "seed": config.seed,
+        "config": config.digest(),
+        "updates": len(rows),
+        "minutes": round(spent[-1] / 60, 1),
+        "decisions": decisions,
+        "decisions_per_second": round(decisions / spent[-1]),
+        "last_50_over_bound": round(float(np.mean([r["over_bound"] for r in rows[-50:]])), 5),
+        "rows": [{key: row[key] for key in columns} for row in rows],
+    }
+
+
+def main() -> None:
+    picture = Picture("shipped_training", draw, ("curves",))
+    parser = parser_of(__doc__, picture)
+    parser.add_argument("folder", nargs="?", type=Path, help="output of gradweave learn")
+    rows = rows_of(trained(parser.parse_args().folder))
+    content = cost_and_curve(rows, read_config(None))
+    record("shipped_training", curves=curves(rows), **content)
+    picture.redraw()
 
 
 if __name__ == "__main__":

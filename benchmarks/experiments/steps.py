@@ -14,6 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from record import record, show
 
 import gradweave as gw
@@ -45,6 +46,7 @@ def solve(network: gw.Topology, size: float, stepped: int) -> dict[str, Any]:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     rows = []
     for spec in NETWORKS:
         network = gw.topology.from_spec(spec)

@@ -39,7 +39,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from record import RESULTS, record
+from command_line import parser_of
+from pictures import Picture
+from record import record
 
 from gradweave.aggregate.asynchronous import (
     Run,
@@ -231,9 +233,11 @@ COLORS = {
 }
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
+def draw(result: dict[str, Any], path: Path) -> None:
     """A row of panels for each scenario: rates, loss against time, loss against gradients."""
     from matplotlib.figure import Figure
+
+    rows = result["rows"]
 
     figure = Figure(figsize=(12, 3.3 * len(SCENARIOS)), dpi=130, layout="constrained")
     panels = figure.subplots(len(SCENARIOS), 3, width_ratios=(1, 1.3, 1.3))
@@ -277,12 +281,13 @@ def draw_rates(panel: Any, of: dict[str, list[dict[str, Any]]], scenario: str) -
 
 
 def main() -> None:
+    picture = Picture("stragglers", draw, ("rows",))
+    parser_of(__doc__, picture).parse_args()
     rows, load, begin = [], os.getloadavg()[0], time.monotonic()
     with cluster():
         for seed in SEEDS:
             rows += [row(scenario, rule, seed) for scenario in SCENARIOS for rule in RULES]
     prices = [one for seed in SEEDS for rule in RULES for one in price(rule, seed)]
-    draw(rows, RESULTS / "stragglers.png")
     record(
         "stragglers",
         libraries=("ray", "jax", "jaxlib", "optax"),
@@ -306,6 +311,7 @@ def main() -> None:
         prices=prices,
         rows=rows,
     )
+    picture.redraw()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from record import RESULTS, record, show
+from command_line import parser_of
+from pictures import Picture
+from record import record, show
 
 import gradweave as gw
 from gradweave.schedulers import Grown, Merged, Ring, Scheduler, Symmetric, scheduler, to_spec
@@ -87,8 +89,10 @@ def growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows_by_growth
 
 
-def draw(rows: list[dict[str, Any]]) -> None:
+def draw(result: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
+
+    rows = result["rows"]
 
     figure = Figure(figsize=(9, 7), dpi=160, layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey="row")
@@ -120,10 +124,12 @@ def draw(rows: list[dict[str, Any]]) -> None:
     panels[0][0].set_ylabel("seconds to schedule an all-reduce, one core")
     panels[1][0].set_ylabel("rounds above the lower bound, %")
     panels[0][0].legend(frameon=False, fontsize=9)
-    figure.savefig(RESULTS / "strategies_scaling.png")
+    figure.savefig(path)
 
 
 def main() -> None:
+    picture = Picture("strategies_scaling", draw, ("rows",))
+    parser_of(__doc__, picture).parse_args()
     for strategy in STRATEGIES.values():
         for spec in ("bcube:n=2,k=1", "torus:3x3"):
             strategy.schedule(gw.topology.from_spec(spec))
@@ -160,7 +166,7 @@ def main() -> None:
     )
     for row in growths:
         show(row, 2)
-    draw(rows)
+    picture.redraw()
 
 
 if __name__ == "__main__":

@@ -17,8 +17,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
+from pictures import Picture
 from random_networks import random_network
-from record import RESULTS, record
+from record import record
 
 import gradweave as gw
 from gradweave.schedulers import Grown
@@ -82,8 +84,10 @@ def rows(label: str, network: gw.Topology) -> list[dict[str, Any]]:
     return measured
 
 
-def draw(measured: list[dict[str, Any]]) -> None:
+def draw(result: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
+
+    measured = result["rows"]
 
     columns = 4
     lines = -(-len(NETWORKS) // columns)
@@ -108,10 +112,12 @@ def draw(measured: list[dict[str, Any]]) -> None:
     figure.legend(handles, labels, frameon=False, fontsize=9, loc="outside upper center", ncols=3)
     figure.supxlabel("pieces per server, c", fontsize=9)
     figure.supylabel("rounds of an all-gather / c", fontsize=9)
-    figure.savefig(RESULTS / "throughput.png")
+    figure.savefig(path)
 
 
 def main() -> None:
+    picture = Picture("throughput", draw)
+    parser_of(__doc__, picture).parse_args()
     Grown(restarts=1).schedule(gw.topology.ring(4))  # compiles
     measured = []
     for label, network in NETWORKS.items():
@@ -126,7 +132,7 @@ def main() -> None:
         scheduler=gw.schedulers.to_spec(Grown()),
         rows=measured,
     )
-    draw(measured)
+    picture.redraw()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from record import RESULTS, record
+from command_line import parser_of
+from pictures import Picture
+from record import record
 
 import gradweave as gw
 from gradweave.schedule.compose import overlap
@@ -112,8 +114,10 @@ def row(
     return result
 
 
-def draw(rows: list[dict[str, Any]]) -> None:
+def draw(result: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
+
+    rows = result["rows"]
 
     figure = Figure(figsize=(11, 7.4), dpi=160, layout="constrained")
     grid = figure.subplots(2, 3, sharex=True, sharey=True)
@@ -139,10 +143,12 @@ def draw(rows: list[dict[str, Any]]) -> None:
     for axes in grid[-1]:
         axes.set_xlabel("gradient, bytes")
     panels[0].legend(frameon=False, fontsize=7)
-    figure.savefig(RESULTS / "time_against_size.png")
+    figure.savefig(path)
 
 
 def main() -> None:
+    picture = Picture("time_against_size", draw)
+    parser_of(__doc__, picture).parse_args()
     rows = []
     for spec in NETWORKS:
         network = gw.topology.from_spec(spec)
@@ -157,7 +163,7 @@ def main() -> None:
         seeds=list(SEEDS),
         rows=rows,
     )
-    draw(rows)
+    picture.redraw()
 
 
 if __name__ == "__main__":

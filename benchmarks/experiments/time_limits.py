@@ -9,7 +9,6 @@ bound and the verifier; nothing else may run beside. A limit counts as kept with
 schedule and its bound.
 """
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from cluster_networks import cluster_network
+from command_line import parser_of
 from record import record, show
 from timing import timed
 
@@ -82,7 +82,7 @@ def measure(network: gw.Topology, objective: str, limits_s: list[float]) -> list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = parser_of(__doc__)
     parser.add_argument("--network", action="append", help="only these", default=[])
     parser.add_argument("--objective", action="append", choices=gw.schedulers.OBJECTIVES)
     parser.add_argument("--limit", action="append", type=float)

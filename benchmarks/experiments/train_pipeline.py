@@ -10,14 +10,13 @@ GPT-3 XL, their bytes scaled down too. Passes sleep for their seconds, since two
 devices; messages and averages are real. Losses are those of a small GPT that two stages of two
 pipelines compute for real, beside one process.
 
-What is done is kept in a file beside the results until all is, so that the same command goes on
-where it was ended; ``--finish`` records what is kept.
+What is done is kept in a file beside the results until all is; ``--resume`` goes on with it, and
+``--finish`` records it.
 """
 
 import argparse
 import dataclasses
 import functools
-import json
 import os
 import subprocess
 import sys
@@ -28,16 +27,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from command_line import parser_of
 from placement_cases import FOUR_REGIONS
 from placement_cases import network as complete_network
-from record import RESULTS, record, show
+from record import record, show
+from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.placement import Placement, Stage, Transformer, Workload, place
 from gradweave.placement.training.running import Settings, Trainers, on_this_machine
 
-KEPT = RESULTS / "train_pipeline.partial.jsonl"
-PICTURE = RESULTS / "train_pipeline.png"
+COMMAND = "python benchmarks/experiments/train_pipeline.py"
 SETTINGS = Settings(steps=3, time_limit=10.0)
 GPT = Transformer(layers=24, width=2048, sequence=2048, batch=960, microbatches=8)
 """GPT-3 XL with two million tokens a step, values of two bytes, at 100 Tflop/s a device."""
@@ -163,11 +163,6 @@ def trained(trainers: Trainers, network: str, contender: str) -> dict[str, Any]:
     settings = dataclasses.replace(SETTINGS, order=order)
     run = trainers.train(contender, placement, settings, averages=averages)
     predicted = run.predicted
-    if (network, contender) == ("ten cities", "ours") and predicted is not None:
-        from gradweave.report.step_chart import step_chart
-
-        steps = [("measured", run.measured), ("predicted", predicted)]
-        step_chart(steps, "A step of GPT-3 XL, scaled down, on ten cities", PICTURE)
     return {
         "network": network,
         "contender": contender,
@@ -185,11 +180,11 @@ def trained(trainers: Trainers, network: str, contender: str) -> dict[str, Any]:
     }
 
 
-def on_network(network: str) -> None:
+def on_network(network: str, kept: Unfinished) -> None:
     """All contenders that are not kept yet, by the same processes."""
     from gradweave.lab.pipeline import training_lab
 
-    done = {(row["network"], row["contender"]) for row in kept()}
+    done = {(row["network"], row["contender"]) for row in kept.rows()}
     left = [one for one in CONTENDERS if (network, one) not in done]
     if not left:
         return
@@ -200,7 +195,7 @@ def on_network(network: str) -> None:
             row = trained(trainers, network, contender)
             row["emulated_together"] = emulation.together
             row["latest_round_trip"] = float(np.max(emulation.lateness))
-            keep(row)
+            keep(row, kept)
 
 
 def losses() -> dict[str, Any]:
@@ -220,33 +215,30 @@ def losses() -> dict[str, Any]:
     return row
 
 
-def kept() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
-
-
-def keep(row: dict[str, Any]) -> None:
-    with KEPT.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+def keep(row: dict[str, Any], kept: Unfinished) -> None:
+    kept.add(row)
     show({name: value for name, value in row.items() if not isinstance(value, list | dict)})
 
 
 def main() -> None:
     """Measures what is not kept yet, and records when all is."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", help="network, for a process of its own")
-    parser.add_argument("--finish", action="store_true", help="record what is kept")
+    parser = parser_of(__doc__, resumes=True)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--finish", action="store_true", help="record what an ended run kept")
     asked = parser.parse_args()
-    if asked.only == LOSSES:
-        keep(losses())
-    elif asked.only is not None:
-        on_network(asked.only)
-    if asked.only is not None:
+    goes_on = asked.resume or asked.finish or asked.one is not None
+    kept = Unfinished("train_pipeline", COMMAND, resume=goes_on, libraries=("torch",))
+    if asked.one == LOSSES:
+        keep(losses(), kept)
+    elif asked.one is not None:
+        on_network(asked.one, kept)
+    if asked.one is not None:
         return
     for name in [] if asked.finish else [LOSSES, *CASES]:
-        if name == LOSSES and any(row["network"] == LOSSES for row in kept()):
+        if name == LOSSES and any(row["network"] == LOSSES for row in kept.rows()):
             continue
         # A fresh process has none of the last one's threads.
-        subprocess.run([sys.executable, __file__, "--only", name], check=True)
+        subprocess.run([sys.executable, __file__, "--one", name], check=True)
     record(
         "train_pipeline",
         libraries=("torch",),
@@ -265,9 +257,9 @@ def main() -> None:
         message_s=MESSAGE_S,
         steps=SETTINGS.steps,
         model=dataclasses.asdict(MODEL),
-        rows=kept(),
+        rows=kept.rows(),
     )
-    KEPT.unlink()
+    kept.end()
 
 
 if __name__ == "__main__":

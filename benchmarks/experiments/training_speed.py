@@ -1,31 +1,47 @@
-"""Training samples a second, of this checkout and of another one, update by update in turns.
+"""Training samples a second, of this checkout and of an earlier commit, update by update in turns.
 
-    git worktree add ../before 8337340
-    taskset -c 0 python benchmarks/experiments/training_speed.py ../before
+    taskset -c 0 python benchmarks/experiments/training_speed.py [--before COMMIT]
 
-Both train by the other checkout's `shipped.toml`; then this one by `wider_exercises.toml`. A
+Both train by the other commit's `shipped.toml`; then this one by `wider_exercises.toml`. A
 sample is a workload that was drawn; the time is that of whole updates, learning included, without
 the first of each program, which compiles.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from record import record, show
 
 HERE = Path(__file__).parents[2]
 SHIPPED, WIDER = Path("src/gradweave/learning/shipped.toml"), "benchmarks/wider_exercises.toml"
 UPDATES = 24
+BEFORE = "8337340"
+"""Of the training that imitation and repair were added to."""
+
+
+@contextlib.contextmanager
+def checkout(commit: str) -> Iterator[Path]:
+    """The tree of a commit, while it is used."""
+    git = ["git", "-C", str(HERE), "worktree"]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "before"
+        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
 def child(config: Path) -> None:
@@ -88,24 +104,22 @@ def per_second(rows: list[dict[str, Any]]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("before", type=Path, nargs="?", help="the other checkout")
+    parser = parser_of(__doc__)
+    parser.add_argument("--before", default=BEFORE, help="(default: %(default)s)")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
         child(asked.child)
         return
-    if asked.before is None:
-        parser.error("expected the folder of the other checkout")
-    commit = ["git", "-C", str(asked.before), "rev-parse", "--short", "HEAD"]
-    config = asked.before / SHIPPED
-    before, after = in_turns([start(asked.before, config), start(HERE, config)])
+    with checkout(asked.before) as other:
+        config = other / SHIPPED
+        before, after = in_turns([start(other, config), start(HERE, config)])
     (wider,) = in_turns([start(HERE, HERE / WIDER)])
     record(
         "training_speed",
         libraries=("jax", "optax"),
-        command="taskset -c 0 python benchmarks/experiments/training_speed.py ../before",
-        before=subprocess.check_output(commit, text=True).strip(),
+        command="taskset -c 0 python benchmarks/experiments/training_speed.py",
+        before=asked.before,
         samples_per_second={
             "before": per_second(before),
             "the same exercises": per_second(after),

@@ -18,6 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from command_line import parser_of
 from record import record, show
 from timing import timed
 
@@ -111,6 +112,7 @@ def measure(network: Topology, gradient_bytes: float) -> dict[str, Any]:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     measure(random_mesh(0), 1e6)  # compiles
     rows = []
     for kind, network, gradient_bytes in cases():

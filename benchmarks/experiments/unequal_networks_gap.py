@@ -7,13 +7,12 @@ wide areas, boxes with network cards, two halves. `gradweave.solve` with ``objec
 its defaults; beside its time the best of those strategies in the same search whose pieces are of
 one size, with as many for each server. Each network in a process of its own, one core; seconds of
 the search are processor time, after compilation. What is done is kept in a file beside the results
-until all is, so that the same command goes on where it was ended.
+until all is; ``--resume`` goes on with it.
 """
 
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,10 +20,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from command_line import parser_of
 from processes import printed_json
-from record import RESULTS, record, show
+from record import record, show
 from timing import timed
 from unequal_networks import COUNT, GBIT, by_kind, network, unequal_network
+from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.schedulers import to_spec
@@ -33,7 +34,6 @@ SEED = 0
 SIZES = (256e6, 4e9)
 LIMIT_S = 120.0
 """Of one search."""
-KEPT = RESULTS / "unequal_networks_gap.partial.jsonl"
 
 
 def measure(topology: gw.Topology, size: float, limit_s: float) -> dict[str, Any]:
@@ -80,26 +80,14 @@ def measure_both(seed: int, limit_s: float) -> list[dict[str, Any]]:
     links = [(server, 4, 0.01, GBIT / (1 + (server == 0))) for server in range(4)]
     for warm in (network("one slow server", 4, 1, links), "mesh:2x3"):
         gw.solve(warm, objective="seconds", gradient_bytes=1e6)  # compiles
-    own = {"seed": seed, "kind": kind, "commit": commit()}
+    own = {"seed": seed, "kind": kind}
     return [own | measure(topology, size, limit_s) for size in SIZES]
 
 
-def commit() -> str:
-    """What is measured: a record that was ended and taken up again may be of several commits."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-
-
-def kept() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
-
-
-def run(seeds: list[int], limit_s: float, again: bool) -> list[dict[str, Any]]:
-    """Measures what is not kept yet, or only of another commit; names a network that fails."""
-    now = commit()
+def run(seeds: list[int], limit_s: float, kept: Unfinished) -> list[dict[str, Any]]:
+    """Measures what is not kept yet; names a network that fails."""
     for seed in seeds:
-        rows = kept()
-        if any(row["seed"] == seed and (row["commit"] == now or not again) for row in rows):
+        if any(row["seed"] == seed for row in kept.rows()):
             continue
         command = [sys.executable, __file__, "--one", str(seed), "--limit", str(limit_s)]
         try:
@@ -107,11 +95,10 @@ def run(seeds: list[int], limit_s: float, again: bool) -> list[dict[str, Any]]:
         except SystemExit as failed:
             print(failed, file=sys.stderr, flush=True)
             continue
-        rows = [row for row in rows if row["seed"] != seed] + measured
-        KEPT.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         for row in measured:
+            kept.add(row)
             show(row)
-    return sorted(kept(), key=lambda row: (row["seed"], row["gradient_bytes"]))
+    return sorted(kept.rows(), key=lambda row: (row["seed"], row["gradient_bytes"]))
 
 
 def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -130,12 +117,9 @@ def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--seeds", type=int, nargs="*", help="these networks only")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of one search")
-    parser.add_argument(
-        "--again", action="store_true", help="measure those kept of another commit again"
-    )
     parser.add_argument("--dry", action="store_true", help="record nothing")
     parser.add_argument("--part", action="store_true", help="record even if some are missing")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
@@ -144,7 +128,9 @@ def main() -> None:
         print(json.dumps(measure_both(asked.one, asked.limit)))
         return
     seeds = list(range(COUNT)) if asked.seeds is None else asked.seeds
-    rows = run(seeds, asked.limit, asked.again)
+    command = "taskset -c 0 python benchmarks/experiments/unequal_networks_gap.py"
+    kept = Unfinished("unequal_networks_gap", command, resume=asked.resume)
+    rows = run(seeds, asked.limit, kept)
     lines = [summary(name, group) for name, group in by_kind(rows)]
     for line in lines:
         show(line)
@@ -154,7 +140,7 @@ def main() -> None:
         return
     record(
         "unequal_networks_gap",
-        command="taskset -c 0 python benchmarks/experiments/unequal_networks_gap.py",
+        command=command,
         seeds=[SEED],
         limit_s=asked.limit,
         missing=missing,
@@ -162,7 +148,7 @@ def main() -> None:
         rows=rows,
     )
     if not missing:
-        KEPT.unlink()
+        kept.end()
 
 
 if __name__ == "__main__":

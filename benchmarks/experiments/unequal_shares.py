@@ -19,6 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from command_line import parser_of
 from record import record, show
 from timing import timed
 
@@ -93,6 +94,7 @@ def measure(network: Topology, size: float) -> dict[str, Any]:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     Packed(gradient_bytes=1e6).schedule(slowed(4, {0: 0.5}))  # compiles
     solved(slowed(4, {0: 0.5}), 1e6)
     rows = []

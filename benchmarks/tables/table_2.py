@@ -52,8 +52,8 @@ def table_2_short() -> str:
         "ring:steps=paper": "ring, N steps",
         "merged": "merged trees",
         "grown:restarts=1": "grown, one run",
-        "learned:samples=1,greedy=false": "learned, drawn",
-        "learned": "learned, best of 64",
+        "learned:samples=1,greedy=false": "learned, one drawn, repaired",
+        "learned": "learned, best of 16, repaired",
         "portfolio": "portfolio",
     }
     return _by_scheduler(names)

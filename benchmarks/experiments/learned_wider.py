@@ -1,0 +1,38 @@
+"""Policies trained on wider exercises than the shipped ones: their training, and what they reach.
+
+    python benchmarks/experiments/learned_wider.py            trains first: gradweave learn
+    python benchmarks/experiments/learned_wider.py FOLDER     reads the output of `gradweave learn`
+
+Trained as `benchmarks/wider_exercises.toml` says, on one device; then decoded on the networks of
+learned_decoding.py, in the same way.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import learned_decoding
+import shipped_training
+from command_line import parser_of
+from record import record
+
+from gradweave.learning.config import read_config
+from gradweave.learning.training import WEIGHTS
+from gradweave.schedulers.learned.learned import read_weights
+
+CONFIG = Path(__file__).parents[1] / "wider_exercises.toml"
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, help="output of gradweave learn")
+    options = ("--config", str(CONFIG), "--devices", "1")
+    folder = shipped_training.trained(parser.parse_args().folder, *options)
+    content = shipped_training.cost_and_curve(shipped_training.rows_of(folder), read_config(CONFIG))
+    decoded = learned_decoding.rows_of(read_weights(folder / WEIGHTS))
+    record("learned_wider", **content, decoded=decoded)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Rows of experiments that take long, kept while there are some left to measure."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from record import RESULTS, source_now
+
+
+class Unfinished:
+    """Rows of an experiment, in a file beside the results until all are there.
+
+    Args:
+        name: of the result.
+        resume: whether the rows of an earlier run count; if not, they are put aside.
+        command, libraries: as for `record`.
+    """
+
+    def __init__(
+        self, name: str, command: str | None = None, *, resume: bool, libraries: Iterable[str] = ()
+    ) -> None:
+        self.path = RESULTS / f"{name}.partial.jsonl"
+        self.command = command or f"python benchmarks/experiments/{name}.py"
+        self.libraries = tuple(libraries)
+        if self.path.exists() and not resume:
+            aside = RESULTS / f"{name}.aside.partial.jsonl"
+            self.path.replace(aside)
+            print(f"an earlier run had not ended; --resume goes on with it: it is now {aside.name}")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Those that there are, each with its source."""
+        if not self.path.exists():
+            return []
+        return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Keeps a row that was measured now."""
+        source = source_now(self.command, self.libraries)
+        with self.path.open("a") as file:
+            file.write(json.dumps(row | {"source": source}, ensure_ascii=False) + "\n")
+
+    def end(self) -> None:
+        """All are recorded."""
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,178 @@
+"""What benchmarks/ says of its own results: sources of rows, pictures, commands, `make bench`."""
+
+import json
+import statistics
+import struct
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import checks
+import commands
+import markdown_table
+import pictures
+import record
+import run_all
+import unfinished
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of results, written at a commit of its own."""
+    for module in (record, pictures, checks, unfinished):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    monkeypatch.setattr(record, "commit", lambda: "first")
+    return tmp_path
+
+
+def machine(cpu: str) -> dict[str, Any]:
+    return {"cpu": cpu, "cores": 2, "memory_gib": 8.0}
+
+
+def test_rows_that_are_kept_keep_their_source(results: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(record, "hardware", lambda: machine("one"))
+    record.record("case", rows=[{"seed": 0}, {"seed": 1}], checker={"agree": 3}, seeds=[0, 1])
+    monkeypatch.setattr(record, "commit", lambda: "second")
+    monkeypatch.setattr(record, "hardware", lambda: machine("other"))
+    parts, kept = record.recorded("case", ["rows", "checker", "absent"])
+    record.record("case", kept=kept, **parts | {"rows": [parts["rows"][0], {"seed": 2}]})
+    result = record.load("case")
+    commits = [source["commit"] for source in result["sources"]]
+    assert [commits[row["source"]] for row in result["rows"]] == ["first", "second"]
+    assert commits[result["kept"]["checker"]] == "first"
+    assert commits[result["source"]] == "second"
+    assert not list(checks.without_source(result))
+    where = markdown_table.source(result)
+    assert "2 cores of one, 8.0 GiB (1 of 2 rows)" in where
+    assert "2 cores of other, 8.0 GiB (1 of 2 rows)" in where
+    assert "of other" not in markdown_table.source(result, result["rows"][:1])
+
+
+def test_rows_of_another_file_are_not_taken_for_new(results: Path):
+    record.record("case", rows=[{"seed": 0}])
+    with pytest.raises(ValueError, match="source 0 is a place in another file"):
+        record.record("case", rows=record.load("case")["rows"])
+
+
+def test_an_unfinished_run_goes_on_only_if_asked_to(results: Path):
+    unfinished.Unfinished("case", resume=False).add({"seed": 0})
+    again = unfinished.Unfinished("case", resume=True)
+    assert [(row["seed"], row["source"]["commit"]) for row in again.rows()] == [(0, "first")]
+    assert unfinished.Unfinished("case", resume=False).rows() == []
+    assert (results / "case.aside.partial.jsonl").exists()
+
+
+def test_what_does_not_say_where_it_was_measured(results: Path):
+    record.record("case", "make test", rows=[{"seed": 0}])
+    result = record.load("case")
+    result["rows"].append({"seed": 1})
+    del result["sources"][0]["hardware"]
+    (results / "case.json").write_text(json.dumps(result))
+    assert list(checks.problems()) == [
+        "case.json: source 0 lacks hardware",
+        "case.json: 1 rows name no source",
+    ]
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """One white pixel."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
+    data = chunk(b"IDAT", zlib.compress(b"\0\xff"))
+    path.write_bytes(pictures.START + header + data + chunk(b"IEND", b""))
+
+
+def test_a_picture_is_stale_once_its_data_change(results: Path):
+    path, picture = results / "case.png", pictures.Picture("case", draw, ("rows",))
+    record.record("case", rows=[{"time": 1.0}], others=[1])
+    draw({}, path)
+    assert "does not say what it was drawn from" in pictures.stale(path)
+    picture.redraw()
+    picture.redraw()  # in place of what it said before
+    assert path.read_bytes().count(pictures.KEYWORD) == 1
+    assert not pictures.stale(path)
+    record.record("case", rows=[{"time": 1.0}], others=[2])
+    assert not pictures.stale(path)  # neither shown, nor is a new source
+    record.record("case", rows=[{"time": 1.5}], others=[2])
+    assert "is older than rows of its data" in pictures.stale(path)
+
+
+def test_a_picture_of_samples_is_stale_once_its_runs_are_gone(results: Path):
+    path = results / "case.png"
+    record.record("case", rows=[{"seed": 0}, {"seed": 1}])
+    draw({}, path)
+    pictures.stamp_samples(path, record.load("case")["rows"][:1])
+    assert not pictures.stale(path)
+    record.record("case", rows=[{"seed": 1}])
+    assert "1 of the runs that it shows are not recorded" in pictures.stale(path)
+
+
+SCRIPT = """
+from command_line import parser_of
+def main():
+    parser = parser_of(__doc__, resumes=True)
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("folder", type=Path, nargs="?")
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "why"),
+    [
+        (SCRIPT, "", ""),
+        (SCRIPT, "--kills 3", ""),
+        (SCRIPT, "--kills many", "invalid int value"),
+        (SCRIPT, "--turns 3", "unrecognized arguments"),
+        (SCRIPT, "../before", "a fresh clone does not have"),
+        (SCRIPT, "--resume", "--resume measures less than all"),
+        (SCRIPT.replace(', nargs="?"', ""), "", "required: folder"),
+        ("rows = 1", "", "does not read its arguments"),
+        ("parser_of(__doc__)\nrecorded('case', ['rows'])", "", "without an option to ask for it"),
+    ],
+)
+def test_a_command_measures_again(
+    script: str, arguments: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    (tmp_path / "case.py").write_text(script)
+    commands.options_of.cache_clear()
+    found = commands.unfit(f"taskset -c 0 python case.py {arguments}")
+    assert why in found if why else not found
+    assert commands.unfit("python lost.py") == "there is no lost.py"
+
+
+def test_bench_goes_on_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    (tmp_path / "a.py").write_text("import sys\nif __name__ == '__main__': sys.exit('no root')")
+    (tmp_path / "b.py").write_text("if __name__ == '__main__': print('b was measured')")
+    (tmp_path / "helper.py").write_text("")
+    monkeypatch.setattr(run_all, "EXPERIMENTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["run_all.py"])
+    with pytest.raises(SystemExit, match=r"^failed: a \(exit status 1\)$"):
+        run_all.main()
+    assert "b was measured" in capfd.readouterr().out
+
+
+def test_ratios_are_to_the_variant_of_rllib_that_is_sooner():
+    """Of recorded rows, by hand: the one with the higher rate is later at the return."""
+    result = record.load("rllib")
+    rows, key = result["rows"], "wall_s_to_target"
+
+    def of(case: str) -> list[float]:
+        return [row[key] for row in rows if row["case"] == case]
+
+    one, two = of("RLlib, one learner"), of("RLlib, two learners")
+    ours = of(result["fastest"]["first_run"])
+    sooner = min(one, two, key=statistics.median)
+    assert sooner == one
+    expected = [their / own for their, own in zip(sooner, ours, strict=True)]
+    assert result["times_rllib"]["first_run"][key] == pytest.approx(expected)
