@@ -17,6 +17,10 @@ The command line turns `Negative` into exit status 1 and every other `GradweaveE
 (`exit_status`). Ambiguous input is accepted with an `InputWarning`.
 """
 
+from typing import Any
+
+from gradweave.printable import in_one_line
+
 SUCCESS = 0
 ANSWER_IS_NO = 1
 """Exit status after an invalid schedule, or none in the time given; processes that were lost."""
@@ -26,7 +30,14 @@ INTERRUPTED = 130
 
 
 class GradweaveError(Exception):
-    """Base of Gradweave's errors."""
+    """Base of Gradweave's errors.
+
+    Whatever a message repeats of a file or of another library, it is one line without control
+    characters: this is the one place that sees to it, for all errors and for `InputWarning`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*map(_shown, args), **kwargs)
 
 
 class TopologyError(GradweaveError, ValueError):
@@ -72,13 +83,16 @@ class RunError(Negative, RuntimeError):
 class InputWarning(UserWarning):
     """Ambiguous input, and how it was understood; one line on the command line."""
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*map(_shown, args))
+
 
 class LostServerError(RunError):
     """A server that others wait for went away: its process died or its connection broke."""
 
     def __init__(self, server: int, rank: int, how: str, label: str = "") -> None:
         super().__init__(
-            f"lost server {server} ({label and f'{label}, '}rank {rank}): {how}; the all-reduce "
+            f"lost server {label or server} (rank {rank}): {how}; the all-reduce "
             "cannot be completed, start the run again without it, or on a schedule for the network "
             "that is left"
         )
@@ -88,6 +102,10 @@ class LostServerError(RunError):
         """Its place among the servers, from 0."""
         self.label = label
         """Its name in the network, or empty."""
+
+
+def _shown(argument: Any) -> Any:
+    return in_one_line(argument) if isinstance(argument, str) else argument
 
 
 def exit_status(error: GradweaveError) -> int:

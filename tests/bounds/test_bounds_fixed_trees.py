@@ -51,7 +51,7 @@ def test_the_longest_chain_decides_where_links_are_plenty():
     assert isinstance(bound.certificates[0], TreeDepth)
     assert bound.certificates[0].piece in (0, 3)
     assert str(bound) == (
-        "at least 3 rounds (tree_depth): the tree of piece 0 has a chain of 3 transfers"
+        "at least 3 rounds (tree_depth), since the tree of piece 0 has a chain of 3 transfers"
     )
 
 
@@ -61,7 +61,7 @@ def test_the_text_names_the_link():
     assert isinstance(certificate, LinkLoad)
     link = f"{certificate.source}→{certificate.target}"
     assert str(bound) == (
-        f"at least 3 rounds (link_load): 3 transfers cross the link {link}, 1 a round"
+        f"at least 3 rounds (link_load), since 3 transfers cross the link {link} at 1 a round"
     )
 
 

@@ -188,22 +188,22 @@ def test_the_text_can_be_read():
         free_trees(star_of_rings(5, 5), stages) for stages in ("all_gather", "all_reduce")
     )
     assert str(gather) == (
-        "at least 22 rounds (late_entry): 20 pieces must enter servers 0, 1, 2, 3, 4, 1 a round, "
-        "none of them in the last 2 rounds: it takes 3 transfers from outside to server 2"
+        "at least 22 rounds (late_entry), since 20 pieces must enter servers 0 to 4 at 1 a round, "
+        "none of them in the last 2 rounds (it takes 3 transfers from outside to server 2)"
     )
     assert str(both.certificates[0]) == (
-        "20 pieces must leave servers 0, 1, 2, 3, 4, 1 a round, "
-        "none of them in the first 2 rounds: it takes 3 transfers from server 2 to outside"
+        "20 pieces must leave servers 0 to 4 at 1 a round, "
+        "none of them in the first 2 rounds (it takes 3 transfers from server 2 to outside)"
     )
     (boxes,) = free_trees(from_spec("a100:boxes=4"), "all_gather").certificates
     assert str(boxes) == (
-        "24 pieces must enter servers 0, 1, 2, 3, 4, 5, 6, 7 and switch 32, 8 a round, at most 1 "
-        "of them in the last round: 8 transfers to the servers inside in time, 8 for each piece"
+        "24 pieces must enter servers 0 to 7 and switch 32 at 8 a round, at most 1 of them in the "
+        "last round (in time for 8 transfers to the servers inside, and each piece needs 8)"
     )
     assert isinstance(boxes, LateEntry)
     early = dataclasses.replace(boxes, last_rounds=0, late=0, first_rounds=2, early=5)
     assert str(early).endswith(
-        "8 a round, at most 5 in the first 2 rounds, since the others are rooted farther away"
+        "8 a round, at most 5 of them in the first 2 rounds (the others are rooted farther away)"
     )
 
 

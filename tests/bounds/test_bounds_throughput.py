@@ -214,8 +214,8 @@ def test_switches_cannot_copy():
     assert (bottleneck.kind, bottleneck.leaving, best.time_per_piece) == ("ports", True, 5)
     assert not best.attained
     assert str(best) == (
-        "at most 9.6 Gbit/s of gradient: "
-        "all_gather: 30 transfers must leave the servers at 48 Gbit/s"
+        "at most 9.6 Gbit/s of gradient, "
+        "since 30 transfers of the all-gather must leave the servers at 48 Gbit/s"
     )
     mirrored = throughput(with_bandwidth(star, np.where(star.source < 6, 9e9, 1e9)))
     assert (mirrored.bottlenecks[0].kind, mirrored.time_per_piece) == ("cut", 5)

@@ -35,8 +35,8 @@ def star(labels=()):
 def test_names_are_hosts():
     assert to_rankfile(star(("node-1", "leaf", "10.0.0.7"))).splitlines() == [
         "# star?: the r-th server, in order of id, has rank r",
-        "rank 0=node-1 slot=0  # server 0 (node-1)",
-        "rank 1=10.0.0.7 slot=0  # server 2 (10.0.0.7)",
+        "rank 0=node-1 slot=0  # server node-1",
+        "rank 1=10.0.0.7 slot=0  # server 10.0.0.7",
     ]
 
 
@@ -75,7 +75,7 @@ def test_the_verb_prints_the_map(tmp_path, capsys):
     arguments = ["export", str(file), "--format", "rankfile", "--output", str(output)]
     cli.main(arguments, standalone_mode=False)
     printed = capsys.readouterr().out
-    assert "ranks: 0 is server 0 (node-1), 1 is server 2 (node-2)" in printed
+    assert "ranks: 0 is server node-1, 1 is server node-2" in printed
     assert output.read_text() == to_rankfile(star(("node-1", "leaf", "node-2")))
     with pytest.raises(OptionError, match="--hosts is for rankfile, not for msccl-xml"):
         cli.main(

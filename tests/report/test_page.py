@@ -44,7 +44,7 @@ def unpacked(column: dict[str, str]) -> np.ndarray:
 
 @pytest.mark.parametrize("schedule", [ring_all_reduce(5), star_all_reduce(4)], ids=["ring", "star"])
 def test_data_are_the_schedule(schedule: Schedule) -> None:
-    data = first_in(page(schedule.replace(bound=StatedBound(7, "cut"))))
+    data = first_in(page(schedule.replace(bound=StatedBound(7, "cut", computed=True))))
     for column in ("piece", "source", "target", "op"):
         assert np.array_equal(unpacked(data["transfers"][column]), getattr(schedule, column))
     assert np.array_equal(unpacked(data["roundOffsets"]), schedule.round_offsets)
@@ -56,7 +56,7 @@ def test_data_are_the_schedule(schedule: Schedule) -> None:
     assert len(offsets) - 1 == len({schedule.route(t) for t in range(schedule.num_transfers)})
     for column in ("source", "target", "capacity"):
         assert np.array_equal(unpacked(data["links"][column]), getattr(schedule.topology, column))
-    assert data["bound"] == {"rounds": 7, "kind": "cut"}
+    assert data["bound"] == {"rounds": 7, "kind": "cut", "source": "computed"}
     assert data["stages"] == schedule.stages
 
 
@@ -84,7 +84,7 @@ class Elements(HTMLParser):
 def test_hostile_strings_cannot_leave_their_place() -> None:
     schedule = ring_all_reduce(4, name=HOSTILE, scheduler=HOSTILE)
     topology = dataclasses.replace(schedule.topology, labels=(HOSTILE,) * 4)
-    text = page(schedule.replace(topology=topology, bound=StatedBound(6, HOSTILE)))
+    text = page(schedule.replace(topology=topology, bound=StatedBound(6, HOSTILE, computed=True)))
     plain = page(ring_all_reduce(4))
     seen, expected = Elements(), Elements()
     seen.feed(text)

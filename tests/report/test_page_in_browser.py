@@ -180,7 +180,7 @@ def test_hostile_strings_are_only_text(opened: Opened) -> None:
         scheduler=dataclasses.replace(
             schedule.scheduler, options={HOSTILE: HOSTILE, "{{script}}": "\ud800"}
         ),
-        bound=StatedBound(6, HOSTILE),
+        bound=StatedBound(6, HOSTILE, computed=True),
     )
     browser = opened(page(schedule))
     browser.find_element("css selector", "summary").click()
@@ -231,7 +231,7 @@ def seconds_on(schedule: Schedule, rate: list[float]) -> Schedule:
 
 
 def test_green_only_where_rounds_tell_the_time(opened: Opened) -> None:
-    schedule = ring_all_reduce(4).replace(bound=StatedBound(6, "cut"))
+    schedule = ring_all_reduce(4).replace(bound=StatedBound(6, "cut", computed=True))
     browser = opened(page(schedule))
     badges = (
         "return [...document.querySelectorAll('#facts .badge')]"

@@ -240,10 +240,10 @@ def test_impossible_faults_are_named_in_one_line(make, culprit):
 
 def test_faults_of_large_networks_are_quick():
     net = gt.bcube(32, 1)
-    started = time.perf_counter()
+    started = time.process_time()
     gt.random_faults(net, links=5, servers=5)
     gt.without_links(net, [(0, 1024)])
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 def named():
@@ -291,9 +291,9 @@ def test_named_faults():
         ({"links": ("gpu0-leaf-9",)}, "link 'gpu0-leaf-9': expected two nodes of 'named' joined"),
         ({"links": ("gpu0-leaf-0",)}, "a node is a name such as 'leaf-0', 'gpu0"),
         ({"links": ("",)}, "link ''"),
-        ({"links": ("gpu0-leaf-0-leaf-1",)}, "no link joins server 1 (gpu0-leaf-0) and switch"),
+        ({"links": ("gpu0-leaf-0-leaf-1",)}, "no link joins server gpu0-leaf-0 and switch"),
         ({"servers": ("gpu9",)}, "server: no node is named 'gpu9' in 'named'; expected a name"),
-        ({"servers": ("leaf-0",)}, "(leaf-0) is not a server"),
+        ({"servers": ("leaf-0",)}, "switch leaf-0 is not a server"),
         ({"slow": ("leaf-0-leaf-1",)}, "expected a link and what is left of its bandwidth"),
         ({"slow": ("leaf-0-leaf-1=",)}, "must be a positive number"),
         ({"slow": ("leaf-0-leaf-1=2",)}, "must be at most 1"),

@@ -28,7 +28,7 @@ def other(made, column, row, value):
         (lambda s: other(s, "round", slice(None), 0), "link gpu0→leaf-1 carries"),
         (lambda s: other(s, "piece", 0, (s.piece[0] + 1) % 4), "holds piece"),
         (lambda s: other(s, "route_nodes", 1, 3), "its route uses gpu"),
-        (lambda s: other(s, "target", 0, 4), "(gpu"),
+        (lambda s: other(s, "target", 0, 4), "from gpu"),
     ],
 )
 def test_violations_have_names(spoil, says):

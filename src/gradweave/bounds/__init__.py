@@ -16,6 +16,7 @@ from gradweave.bounds.cut_programme import Volumes
 from gradweave.bounds.fixed_trees import fixed_trees
 from gradweave.bounds.free_trees import free_trees
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
+from gradweave.bounds.of_schedule import of_schedule
 from gradweave.bounds.prices import Crossing, Prices, Toll
 from gradweave.bounds.throughput import Bottleneck, Throughput, throughput
 
@@ -40,5 +41,6 @@ __all__ = [
     "fixed_trees",
     "free_trees",
     "least_seconds",
+    "of_schedule",
     "throughput",
 ]

@@ -1,12 +1,11 @@
 """Lower bounds that hold for every choice of trees."""
 
-import dataclasses
 import functools
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.bound import Bound, ClosingCut, Cut, Distance, LateEntry, Ports, best
+from gradweave.bounds.bound import Bound, Cut, Distance, Ports, best, reversed_certificate
 from gradweave.bounds.closing_cut import closing_cut
 from gradweave.bounds.flows import Flows, NearbyFlows, nodes_inside
 from gradweave.bounds.late_entry import late_entry
@@ -54,8 +53,8 @@ def free_trees(
 
     >>> import gradweave as gw
     >>> print(gw.bounds.free_trees(gw.topology.bcube(n=3, k=1)))
-    at least 8 rounds (cut): 8 pieces must leave server 0, 2 a round; then 8 pieces must enter
-    server 0, 2 a round
+    at least 8 rounds (cut), since 8 pieces must leave server 0 at 2 a round, and the reverse in
+    the other stage
     """
     if collective not in COLLECTIVES:
         raise OptionError(
@@ -110,10 +109,7 @@ def _stage(
 def _mirrored(gather: Bound) -> Bound:
     """The reduce-scatter's bound, of the all-gather over opposite directions: all is reversed."""
     (certificate,) = gather.certificates
-    if isinstance(certificate, Cut | LateEntry | ClosingCut):
-        certificate = dataclasses.replace(certificate, leaving=not certificate.leaving)
-    elif isinstance(certificate, Distance):
-        certificate = Distance(certificate.target, certificate.source, certificate.transfers)
+    certificate = reversed_certificate(certificate) or certificate
     return Bound(gather.rounds, gather.kind, (certificate,))
 
 

@@ -17,6 +17,7 @@ from gradweave.errors import OptionError
 from gradweave.schedule.ready import ReadyAt, ready_times
 from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import format_seconds
 
 MAX_NODES = 512
 """Nodes up to which the programme is solved; beyond, cuts around single servers bound the time."""
@@ -65,8 +66,9 @@ class LeastSeconds:
         return "programme" if self.volumes is not None and self.volumes.attained else "cuts"
 
     def __str__(self) -> str:
-        why = "to a root, and on to all" if self.kind == "latency" else str(self.prices)
-        return f"at least {1e3 * self.seconds:.4g} ms ({self.kind}): {why}"
+        far = "contributions take that long to a root, and the sum on to all"
+        why = far if self.kind == "latency" else str(self.prices)
+        return f"at least {format_seconds(self.seconds)} ({self.kind}), since {why}"
 
 
 def least_seconds(
@@ -188,7 +190,9 @@ def _without_latency(
     late: Late,
 ) -> tuple[Volumes | None, Prices]:
     if topology.num_nodes <= MAX_NODES and len(topology.source) <= MAX_LINKS:
-        return solve_programme(topology, stages, apart, shares, late)
+        solved = solve_programme(topology, stages, apart, shares, late)
+        if solved is not None:
+            return solved
     return None, _single_servers(topology, stages, apart, shares, late)
 
 

@@ -2,20 +2,22 @@
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.bound import named
+from gradweave.bounds.bound import inside_named
 from gradweave.bounds.flows import nodes_inside
 from gradweave.schedule.schedule import Collective
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import format_bandwidth
+from gradweave.topology.units import format_bandwidth, format_seconds
+from gradweave.wording import listed
 
 SHOWN = 4
-"""Crossings that are named in words."""
+"""Boundaries that are named in words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,33 +221,26 @@ class Prices:
         return time + (due - level) / rate if rate and due else Fraction(0)
 
     def __str__(self) -> str:
-        ways: dict[tuple[str, int], list[str]] = {}
+        """The boundaries that are charged most, by their smaller sides, and what they let past."""
+        prices: Counter[str] = Counter()
         for crossing in self.crossings:
-            way, where = self._in_words(crossing)
-            ways.setdefault((where, crossing.price), []).append(way)
-        listed = sorted(ways.items(), key=lambda item: -item[0][1])
-        words = [
-            f"{' and '.join(way)} {where}" + (f" ({price} times)" if price > 1 else "")
-            for (where, price), way in listed[:SHOWN]
-        ]
-        more = len(listed) - len(words)
-        text = "; ".join(words) + (f"; and {more} more" if more else "")
+            prices[self._boundary(crossing)] += crossing.price
+        if not prices:
+            return "links take any speed of gradient"
         rate = format_bandwidth(float(self.charged / self.paid)) if self.paid else "any speed"
-        return f"links take at most {rate} of gradient past these boundaries: {text}"
+        around = [boundary for boundary, _ in prices.most_common()]
+        late = max(crossing.since_s for crossing in self.crossings)
+        since = f", part of it after {format_seconds(late)}, when late servers are ready"
+        text = f"the links around {listed(around, SHOWN)} let at most {rate} of gradient past"
+        return text + since * bool(late)
 
-    def _in_words(self, crossing: Crossing) -> tuple[str, str]:
-        """What crosses which way; and which boundary, named by its smaller side."""
+    def _boundary(self, crossing: Crossing) -> str:
+        """A boundary, by the names of the smaller side's nodes."""
         many = 2 * (len(crossing.servers) + len(crossing.switches)) > self.topology.num_nodes
         inside = np.zeros(self.topology.num_nodes, bool)
         inside[[*crossing.servers, *crossing.switches]] = True
-        servers, switches = nodes_inside(self.topology, ~inside if many else inside)
-        kinds = (("server", servers), ("switch", switches))
-        within = " and ".join(named(kind, ids) for kind, ids in kinds if ids)
-        into = (crossing.stage == "all_gather") == many
-        what = "copies" if crossing.stage == "all_gather" else "sums"
-        rooted = "elsewhere" if many else "there"
-        since = f" from {crossing.since_s:.4g} s on" if crossing.since_s else ""
-        return f"{what} {'into' if into else 'out of'}", f"{within}, of all rooted {rooted}{since}"
+        nodes = nodes_inside(self.topology, ~inside if many else inside)
+        return inside_named(*nodes, self.topology.id_name)
 
 
 def priced(

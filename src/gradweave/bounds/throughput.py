@@ -9,12 +9,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.bound import named
+from gradweave.bounds.bound import Name, inside_named
 from gradweave.bounds.flows import MAX_INT64_FLOW, Flows, NearbyFlows, nodes_inside
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
+from gradweave.wording import counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,14 +43,23 @@ class Bottleneck:
         return self.pieces / self.bandwidth_bytes_per_s
 
     def __str__(self) -> str:
+        return self.reason()
+
+    def reason(self, name: Name = str) -> str:
+        """The bottleneck in words.
+
+        Args:
+            name: (node id) -> what it is called; ids if not given.
+        """
         crossing = f"at {format_bandwidth(float(self.bandwidth_bytes_per_s))}"
         verb = "leave" if self.leaving else "enter"
+        stage = self.stage.replace("_", "-")
         if self.kind == "ports":
-            return f"{self.stage}: {self.pieces} transfers must {verb} the servers {crossing}"
-        inside = named("server", self.servers) + (
-            f" and {named('switch', self.switches)}" if self.switches else ""
-        )
-        return f"{self.stage}: {self.pieces} pieces must {verb} {inside} {crossing}"
+            moved = counted(self.pieces, "transfer")
+            return f"{moved} of the {stage} must {verb} the servers {crossing}"
+        inside = inside_named(self.servers, self.switches, name)
+        pieces = counted(self.pieces, "piece")
+        return f"{pieces} of the {stage} must {verb} {inside} {crossing}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +110,20 @@ class Throughput:
         return float(Fraction(gradient_bytes) / self.bytes_per_s)
 
     def __str__(self) -> str:
-        reasons = "; then ".join(str(bottleneck) for bottleneck in self.bottlenecks)
-        return f"at most {format_bandwidth(float(self.bytes_per_s))} of gradient: {reasons}"
+        return self.said()
+
+    def said(self, name: Name = str) -> str:
+        """The bound and its reason in one sentence.
+
+        Args:
+            name: (node id) -> what it is called, such as `Topology.id_name`; ids if not given.
+        """
+        rate = format_bandwidth(float(self.bytes_per_s))
+        return f"at most {rate} of gradient, since {self.reason(name)}"
+
+    def reason(self, name: Name = str) -> str:
+        """What limits each stage, in words; see `said`."""
+        return ", then ".join(bottleneck.reason(name) for bottleneck in self.bottlenecks)
 
 
 def throughput(
@@ -140,7 +162,8 @@ def throughput(
     >>> best.time_per_piece / 8
     Fraction(7, 16)
     >>> print(best)
-    at most 228.6 Gbit/s of gradient: all_gather: 7 pieces must enter server 0 at 200 Gbit/s
+    at most 228.6 Gbit/s of gradient, since 7 pieces of the all-gather must enter server 0 at 200
+    Gbit/s
     """
     if collective not in COLLECTIVES:
         raise OptionError(

@@ -15,6 +15,7 @@ import click
 from gradweave import clock
 from gradweave.errors import FileError, InputWarning
 from gradweave.topology import Topology
+from gradweave.topology.names import name_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -74,9 +75,8 @@ def print_table(table: "Table", *notes: str) -> None:
 
 def rank_map(topology: Topology) -> list[dict[str, Any]]:
     """Rank, server and name (None where it has none) of each server, for JSON."""
-    labels = topology.labels
     return [
-        {"rank": rank, "server": server, "name": labels[server] if labels else None}
+        {"rank": rank, "server": server, "name": name_of(topology, server)}
         for rank, server in enumerate(topology.servers.tolist())
     ]
 
@@ -87,7 +87,7 @@ def rank_lines(topology: Topology) -> list[str]:
     if not topology.labels and servers == list(range(len(servers))):
         return []
     shown = [
-        f"{rank} is server {topology.id_name(server)}"
+        f"{rank} is {topology.node_name(server)}"
         for rank, server in enumerate(servers[:_MOST_RANKS])
     ]
     return [f"ranks: {', '.join(shown)}{', …' * (len(servers) > _MOST_RANKS)}"]

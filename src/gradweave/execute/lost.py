@@ -5,7 +5,7 @@ from gradweave.topology.topology import Topology
 
 
 def lost_server(topology: Topology, rank: int, how: str) -> LostServerError:
-    """The server of a rank, by its id and its label.
+    """The server of a rank, by its label, or its id where it has none.
 
     Args:
         topology: the network.

@@ -18,7 +18,7 @@ from gradweave.errors import InputWarning, OptionError, RunError
 from gradweave.lab.delays import LEAST_DELAY_LINE_S, Delays
 from gradweave.lab.network import HEADER_BYTES, EmulatedNetwork
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import format_bandwidth, format_latency
+from gradweave.topology.units import format_bandwidth, format_seconds
 
 TOLERANCE = 0.1
 """How far a round trip or a throughput may be from what is asked for, as a fraction."""
@@ -130,9 +130,9 @@ class Emulation:
         carried = "" if np.isnan(rate) else f" and {format_bandwidth(float(rate))}"
         return (
             f"{topology.link_name(int(self.links[place]))} was asked for round trips of "
-            f"{format_latency(float(self.asked_round_trip_s[place]))} and "
+            f"{format_seconds(float(self.asked_round_trip_s[place]))} and "
             f"{format_bandwidth(float(self.asked_bytes_per_s[place]))} of data, and has "
-            f"{format_latency(float(self.round_trip_s[place]))}{carried}"
+            f"{format_seconds(float(self.round_trip_s[place]))}{carried}"
         )
 
 

@@ -10,7 +10,7 @@ from gradweave.report.paper import PAPER
 from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.scheduler import Scheduler, to_spec
-from gradweave.schedulers.solve.solution import bound_for
+from gradweave.schedulers.solve.solution import bound_for, rounds_compare
 from gradweave.topology.named_faults import Faults
 from gradweave.topology.spec import from_spec
 from gradweave.topology.topology import Topology
@@ -67,8 +67,9 @@ class Row:
     rounds_min: int | None
     """Fewest rounds of any run."""
     seeds: int
-    bound: float
-    """Lower bound; the mean where the runs are on several networks."""
+    bound: float | None
+    """Lower bound; the mean where the runs are on several networks. None where the scheduler moves
+    the gradient in one piece, or in pieces of its own choice: its rounds do not compare."""
     paper: float | None
     """From the paper's Table 2, where it has this scheduler."""
     reason: str = ""
@@ -109,12 +110,7 @@ def compare(
             number = max(seeds, MIN_SAMPLED) if _is_sampled(scheduler) else seeds
             runs = [case.network(seed) for seed in range(number)]
             progress(f"{case.label}: {to_spec(scheduler)}")
-            bounds = {
-                network: bound_for(network, case.stages, [scheduler]).rounds
-                for network in dict.fromkeys(runs)
-            }
-            bound = sum(bounds[network] for network in runs) / number
-            rows.append(_row(case, scheduler, runs, bound, time_limit))
+            rows.append(_row(case, scheduler, runs, _mean_bound(case, scheduler, runs), time_limit))
     return rows
 
 
@@ -129,11 +125,23 @@ def _is_sampled(scheduler: Scheduler) -> bool:
     return isinstance(scheduler, Learned) and scheduler.samples == 1 and not scheduler.greedy
 
 
+def _mean_bound(case: Case, scheduler: Scheduler, runs: Sequence[Topology]) -> float | None:
+    """The mean of the bounds that hold for a scheduler; None where its rounds do not compare."""
+    if not rounds_compare(scheduler):
+        return None
+    bounds = {
+        network: bound_for(network, case.stages, [scheduler]).rounds
+        for network in dict.fromkeys(runs)
+    }
+    mean = sum(bounds[network] for network in runs) / len(runs)
+    return int(mean) if mean == int(mean) else mean
+
+
 def _row(
     case: Case,
     scheduler: Scheduler,
     runs: Sequence[Topology],
-    bound: float,
+    bound: float | None,
     time_limit: float | None,
 ) -> Row:
     rounds: list[int] = []
@@ -155,7 +163,7 @@ def _row(
         rounds_mean=None if reason else sum(rounds) / len(rounds),
         rounds_min=min(rounds, default=None),
         seeds=len(runs),
-        bound=int(bound) if bound == int(bound) else bound,
+        bound=bound,
         paper=PAPER.get(name, {}).get(case.label) if case in TABLE_2 else None,
         reason=reason,
     )

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from gradweave.schedule.ready import ReadyAt
 from gradweave.schedule.schedule import Schedule
 from gradweave.simulate import LinkUse, busiest_links
+from gradweave.topology.names import name_of
+from gradweave.topology.units import format_seconds
+from gradweave.wording import counted, listed, noun_of
 
 _MAX_TRANSFERS = 1_000_000
 """Schedules with more are not played once more to see what their links do."""
@@ -23,7 +26,10 @@ _MOST_NAMED = 8
 def use_fields(
     schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
 ) -> dict[str, Any]:
-    """The busiest link directions, and by rank the share that each server roots, for JSON."""
+    """The busiest link directions, and the share that each server roots, for JSON.
+
+    Nodes are given by id and, beside it, by name: None where the network has none.
+    """
     topology = schedule.topology
     uses = _busiest(schedule, gradient_bytes, ready_at_s)
     fields: dict[str, Any] = {
@@ -31,6 +37,8 @@ def use_fields(
             {
                 "source": int(topology.source[use.link]),
                 "target": int(topology.target[use.link]),
+                "source_name": name_of(topology, int(topology.source[use.link])),
+                "target_name": name_of(topology, int(topology.target[use.link])),
                 "used": use.used,
                 **dataclasses.asdict(use.waits),
             }
@@ -38,7 +46,20 @@ def use_fields(
         ]
     }
     rooted = rooted_shares(schedule)
-    return fields | ({"rooted_shares": rooted.tolist()} if _differ(rooted) else {})
+    if not _differ(rooted):
+        return fields
+    shares = zip(topology.servers.tolist(), rooted.tolist(), strict=True)
+    return fields | {
+        "rooted_shares": [
+            {
+                "rank": rank,
+                "server": server,
+                "name": name_of(topology, server),
+                "share": share,
+            }
+            for rank, (server, share) in enumerate(shares)
+        ]
+    }
 
 
 def use_lines(
@@ -74,14 +95,14 @@ def _use_line(schedule: Schedule, uses: tuple[LinkUse, ...]) -> str:
     name, first, waits = schedule.topology.link_name, uses[0], uses[0].waits
     idle = [
         (waits.before_s, "before its first transfer"),
-        (waits.between_s, f"in {waits.gaps} gap{'s' * (waits.gaps != 1)}"),
+        (waits.between_s, f"in {counted(waits.gaps, 'gap')}"),
         (waits.after_s, "after its last"),
     ]
-    said = [f"{1e3 * seconds:.3g} ms {when}" for seconds, when in idle if seconds]
+    said = [f"{format_seconds(seconds, 3)} {when}" for seconds, when in idle if seconds]
     line = f"busiest link {name(first.link)}: {first.used:.1%} used"
-    line += f", idle {', '.join(said)}" * bool(said)
+    line += f", idle {listed(said)}" if said else ""
     others = [f"{name(use.link)} {use.used:.1%}" for use in uses[1:]]
-    return line + f"; then {', '.join(others)}" * bool(others)
+    return line + (f"; then {listed(others)}" if others else "")
 
 
 def _shares_line(schedule: Schedule, rooted: NDArray[np.float64]) -> str:
@@ -94,10 +115,10 @@ def _shares_line(schedule: Schedule, rooted: NDArray[np.float64]) -> str:
         for share, servers in list(groups.items())[:_GROUPS]
     ]
     said += ["…"] * (len(groups) > _GROUPS)
-    return f"roots: {', '.join(said)}; equal parts {1 / topology.num_servers:.2%}"
+    return f"roots: {'; '.join(said)}; equal parts would be {1 / topology.num_servers:.2%}"
 
 
 def _named(servers: list[str]) -> str:
     if len(servers) > _MOST_NAMED:
         return f"{len(servers)} servers"
-    return f"server{'s' * (len(servers) > 1)} {' '.join(servers)}"
+    return f"{noun_of(len(servers), 'server')} {listed(servers)}"

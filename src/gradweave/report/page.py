@@ -14,6 +14,7 @@ from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
 from gradweave.report.document import filled, template
 from gradweave.report.layout import bends, draw, node_radius
+from gradweave.report.rounds_bound import rounds_bound
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
 from gradweave.schedulers.solve.solve import Objective
@@ -133,7 +134,7 @@ def page_data(
     schedule: Schedule, gradient_bytes: float, objective: Objective = "rounds", name: str = ""
 ) -> dict[str, Any]:
     """Everything that the page's script reads of one schedule, columns packed."""
-    bound = schedule.bound
+    bound = rounds_bound(schedule)
     return {
         "name": name,
         "network": schedule.topology.name,
@@ -141,7 +142,7 @@ def page_data(
         "scheduler": schedule.scheduler.name,
         "options": _shortened(_options(schedule)),
         "seed": None if schedule.scheduler.seed is None else str(schedule.scheduler.seed),
-        "bound": None if bound is None else {"rounds": bound.rounds, "kind": bound.kind},
+        "bound": None if bound is None else bound.as_object(),
         "objective": schedule.scheduler.options.get("objective", objective),
         "equalLinks": has_equal_links(schedule.topology),
         "time": _times(schedule, gradient_bytes),

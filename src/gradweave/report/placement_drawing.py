@@ -144,7 +144,7 @@ def _site_name(placement: Placement, members: NDArray[np.int64]) -> str:
     if len(words) == 1 and (name := words.pop()):
         return name
     node = int(topology.servers[members[0]])
-    return f"server {node}" if len(members) == 1 else f"{len(members)} servers"
+    return topology.node_name(node) if len(members) == 1 else f"{len(members)} servers"
 
 
 def _sites(

@@ -51,10 +51,13 @@ class Provenance:
 
 @dataclasses.dataclass(frozen=True)
 class StatedBound:
-    """The lower bound that a file states; `gradweave.bounds` computes it with a certificate."""
+    """The lower bound on rounds that a schedule carries, and its file states."""
 
     rounds: int
     kind: str
+    computed: bool = dataclasses.field(default=False, compare=False)
+    """Whether this process computed it; one that is read from a file is that file's word alone,
+    which `gradweave.bounds.of_schedule` can check."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -73,6 +73,11 @@ def find_link(topology: Topology, link: str) -> tuple[int, int]:
     return matches[0]
 
 
+def name_of(topology: Topology, node: int) -> str | None:
+    """A node's label as it is, for JSON, where ids stand beside it; None where it has none."""
+    return topology.labels[node] or None if topology.labels else None
+
+
 def _named(topology: Topology, name: str) -> list[int]:
     if name in topology.labels:
         return [node for node, label in enumerate(topology.labels) if label == name]

@@ -1,6 +1,7 @@
 """The network: servers, switches and full-duplex links, as immutable arrays."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -186,7 +187,7 @@ class Topology:
         unreached = np.flatnonzero(~self._reached_from_first_server())
         if unreached.size:
             raise TopologyError(
-                f"disconnected: node {self.node_name(int(unreached[0]))} cannot be reached from "
+                f"disconnected: {self.node_name(int(unreached[0]))} cannot be reached from "
                 f"{self.node_name(int(self.servers[0]))} ({unreached.size} of {self.num_nodes} "
                 "nodes cannot); add links or remove it"
             )
@@ -323,27 +324,32 @@ class Topology:
         return self.find_links(nodes[starts], nodes[starts + 1])
 
     def node_name(self, node: int) -> str:
-        """The node as a person would name it: ``server 3``, with its label where it has one."""
+        """The node as a person would name it: ``server 3``, or ``switch leaf-1`` of that label."""
         return f"{'server' if self.is_server[node] else 'switch'} {self.id_name(node)}"
 
     def id_name(self, node: int) -> str:
-        """The node's id, with its label where it has one: ``3``, ``3 (gpu3)``."""
+        """The node's label, or its id where it has none; both where others have that label."""
         label = self.label(node)
-        return f"{node} ({label})" if label else f"{node}"
+        if label and self.labels[node] in self._shared_labels:
+            return f"{label} (node {node})"
+        return label or str(node)
+
+    @cached_property
+    def _shared_labels(self) -> frozenset[str]:
+        """Labels of more than one node."""
+        return frozenset(label for label, times in Counter(self.labels).items() if times > 1)
 
     def label(self, node: int) -> str:
         """The node's label, in one line; empty where it has none."""
         return _in_one_line(self.labels[node]) if self.labels else ""
 
     def link_name(self, link: int) -> str:
-        """The link direction as a person would name it: ``3→12``."""
+        """The link direction as a person would name it: ``3→12``, ``gpu3→leaf-1``."""
         return self.pair_name(int(self.source[link]), int(self.target[link]))
 
     def pair_name(self, source: int, target: int) -> str:
-        """Two nodes, joined or not, as a person would name a link: ``3→12``, ``gpu3→leaf-1``."""
-        if not self.labels:
-            return f"{source}→{target}"
-        return f"{_in_one_line(self.labels[source])}→{_in_one_line(self.labels[target])}"
+        """Two nodes, joined or not, as a person would name a link; see `id_name`."""
+        return f"{self.id_name(source)}→{self.id_name(target)}"
 
     def same_network(self, other: "Topology") -> bool:
         """Whether both have the same nodes and links; names and drawings may differ."""

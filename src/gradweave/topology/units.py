@@ -228,13 +228,13 @@ def format_bandwidth(bandwidth_bytes_per_s: float) -> str:
     return _format(bandwidth_bytes_per_s * 8, _BITS, 4, " ")
 
 
-def format_latency(latency_s: float) -> str:
-    """Formats a latency, to four digits.
+def format_seconds(seconds: float, digits: int = 4) -> str:
+    """Formats a time or a latency in a unit that suits it.
 
-    >>> format_latency(5e-6)
-    '5 us'
+    >>> format_seconds(5e-6), format_seconds(11.96), format_seconds(0.0104)
+    ('5 us', '11.96 s', '10.4 ms')
     """
-    return _format(latency_s, _TIMES, 4, " ")
+    return _format(seconds, _TIMES, digits, " ")
 
 
 def exact_bandwidth(bandwidth_bytes_per_s: float) -> str:

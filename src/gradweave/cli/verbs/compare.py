@@ -29,6 +29,7 @@ from gradweave.report.comparison import LEARNED
 from gradweave.report.paper import NOT_REPRODUCED, PAPER_LEARNED
 from gradweave.schedulers import Objective, Scheduler
 from gradweave.schedulers.spec import split_specs
+from gradweave.topology.units import format_seconds, format_size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -178,25 +179,30 @@ def _table(rows: Sequence[Row]) -> "Table":
     if any(learned):
         cells = (f"{figure:.1f}" if figure else "" for figure in learned)
         shown.add_row("learned, the paper's", *cells, style="dim")
-    # Strategies that overlap the stages have a lower bound of their own; the least holds for all.
-    bounds = [min(at[name, label].bound for name in names) for label in labels]
-    shown.add_row("lower bound", *(f"{bound:g}" for bound in bounds), style="bold")
+    bounds = (_bound_of([at[name, label] for name in names]) for label in labels)
+    shown.add_row("lower bound", *bounds, style="bold")
     return shown
 
 
+def _bound_of(rows: Sequence[Row]) -> str:
+    """A network's lower bound: the least, since strategies that overlap stages have their own."""
+    bounds = [row.bound for row in rows if row.bound is not None]
+    return f"{min(bounds):g}" if bounds else ""
+
+
 def _timed_table(rows: Sequence[TimedRow]) -> "Table":
-    """Milliseconds, and how far each is above the bound that holds for all strategies."""
+    """Times, and how far each is above the bound that holds for all strategies."""
     labels = list(dict.fromkeys(row.label for row in rows))
     at = {(row.scheduler, row.label): row for row in rows}
     bounds: dict[str, float] = {}
     for row in rows:
         if row.seconds_bound:
             bounds[row.label] = min(row.seconds_bound, bounds.get(row.label, row.seconds_bound))
-    shown = table([f"mean ms for {rows[0].gradient_bytes / 1e6:g} MB", *labels])
+    shown = table([f"mean time for {format_size(rows[0].gradient_bytes)}", *labels])
     for name in dict.fromkeys(row.scheduler for row in rows):
         cells = (_timed_cell(at[name, label], bounds.get(label)) for label in labels)
         shown.add_row(name, *cells)
-    least = (f"{1e3 * bounds[label]:.4g}" if label in bounds else "" for label in labels)
+    least = (format_seconds(bounds[label]) if label in bounds else "" for label in labels)
     shown.add_row("lower bound", *least, style="bold")
     return shown
 
@@ -204,14 +210,18 @@ def _timed_table(rows: Sequence[TimedRow]) -> "Table":
 def _timed_cell(row: TimedRow, bound: float | None) -> str:
     if row.seconds_mean is None or not bound:
         return "none"
-    return f"{1e3 * row.seconds_mean:.4g} (+{row.seconds_mean / bound - 1:.1%})"
+    return f"{format_seconds(row.seconds_mean)} (+{row.seconds_mean / bound - 1:.1%})"
 
 
+_OWN_PIECES = " †"
+"""Marks rounds that do not compare."""
 _TABLE_2 = {case.spec for case in TABLE_2}
 
 
 def _cell(row: Row) -> str:
-    return "none" if row.rounds_mean is None else f"{row.rounds_mean:.1f}"
+    if row.rounds_mean is None:
+        return "none"
+    return f"{row.rounds_mean:.1f}" + _OWN_PIECES * (row.bound is None)
 
 
 def _cell_of_paper(row: Row) -> str:
@@ -233,6 +243,11 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         notes.append(
             "*  does not reproduce: the paper's order of servers on the ring, and its graphs, are "
             "unknown"
+        )
+    if any(row.bound is None and row.rounds_mean is not None for row in rows):
+        notes.append(
+            f"{_OWN_PIECES.strip()}  of pieces of its own choice, or one: does not compare; "
+            "--objective seconds does"
         )
     return [*notes, *_reasons(rows)]
 

@@ -30,7 +30,7 @@ from gradweave.processes.ending import end_at_once
 from gradweave.processes.launchers import rank_given
 from gradweave.topology.formats.files import load
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import format_bandwidth, format_latency
+from gradweave.topology.units import format_bandwidth, format_seconds
 
 _MOST_SHOWN = 24
 
@@ -151,7 +151,7 @@ def _table(topology: Topology) -> Any:
                     topology.link_name(link),
                     format_bandwidth(float(topology.bandwidth_bytes_per_s[link])),
                     format_bandwidth(float(topology.bandwidth_bytes_per_s[back])),
-                    format_latency(float(topology.latency_s[link])),
+                    format_seconds(float(topology.latency_s[link])),
                 ]
             )
     return table(["link", "there", "back", "latency"], rows)

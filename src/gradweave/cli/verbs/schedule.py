@@ -18,15 +18,21 @@ from gradweave.cli.solving import (
 )
 from gradweave.errors import OptionError
 from gradweave.report.link_use import use_fields, use_lines
+from gradweave.report.rounds_bound import rounds_verdict
 from gradweave.schedule import load
 from gradweave.schedulers import Attempt, Objective, Solution, Timing, replan, to_spec
-from gradweave.topology.units import parse_seconds
+from gradweave.schedulers.solve.seconds_bound import has_equal_links
+from gradweave.schedulers.solve.solution import rounds_compare
+from gradweave.topology.units import format_seconds, format_size, parse_seconds
+from gradweave.wording import counted
 
 _MODELS: tuple[tuple[simulate.Model, str], ...] = (
     ("rounds", "with a barrier a round"),
     ("events", "without"),
     ("fair", "with links shared fairly"),
 )
+_NEAR = 0.05
+"""A schedule so near the least time needs no hint that rounds do not tell it."""
 
 
 @click.command()
@@ -77,7 +83,7 @@ def schedule(
             summary |= {"gradient_bytes": gradient_bytes, "fair_seconds": shared_s}
         print_json(summary)
     else:
-        print_lines(*_lines(solution, gradient_bytes, ready, fair, output))
+        print_lines(*_lines(solution, gradient_bytes, ready, fair, output, given))
 
 
 def _replan(
@@ -117,8 +123,9 @@ def _replan(
         print_json(summary)
         return
     lines = [
-        f"{gradient_bytes / 1e6:g} MB, links changed after {1e3 * at_s:.4g} ms: "
-        f"{1e3 * found.seconds:.4g} ms in all, {1e3 * found.as_before_s:.4g} ms as planned before",
+        f"{format_size(gradient_bytes)}, links changed after {format_seconds(at_s)}: "
+        f"{format_seconds(found.seconds)} in all, {format_seconds(found.as_before_s)} as planned "
+        "before",
         f"planned anew: {found.replanned_share:.0%} of the gradient, verified",
     ]
     print_lines(*lines, *([] if output is None else [f"written to {output}"]))
@@ -135,18 +142,28 @@ def _summary(solution: Solution, output: Path | None, objective: Objective) -> d
         "rounds": best.rounds,
         "stages": best.stages,
         "steps": simulate.steps(best),
-        "bound": {"rounds": solution.bound.rounds, "kind": solution.bound.kind},
+        "bound": _bound(solution),
         "optimal": solution.optimal,
         "optimal_in": list(solution.optimal_in),
         "verified": True,  # Every scheduler verifies before it returns.
         "wall_s": round(solution.wall_s, 4),
         "output": None if output is None else str(output),
     }
+    if solution.kept is not None:
+        summary |= dict(zip(("kept_transfers", "start_transfers"), solution.kept, strict=True))
     if solution.timing is not None:
         summary |= _timing(solution.timing)
     if objective == "seconds":
         summary |= _timed_attempts(solution.attempts)
     return summary
+
+
+def _bound(solution: Solution) -> dict[str, Any] | None:
+    """The bound on rounds; None where they do not compare with any."""
+    if not rounds_compare(solution.scheduler):
+        return None
+    bound = solution.bound
+    return {"rounds": bound.rounds, "kind": bound.kind, "source": "computed"}
 
 
 def _timing(timing: Timing) -> dict[str, Any]:
@@ -182,46 +199,81 @@ def _lines(
     ready: list[float] | None,
     fair: bool,
     output: Path | None,
+    given: SearchOptions,
 ) -> list[str]:
     best, network = solution.schedule, solution.schedule.topology
     stages = [f"{rounds} {stage}" for stage, rounds in best.stages.items() if rounds]
+    pieces = f"; {counted(best.pieces, 'piece')}" * (best.pieces != network.num_servers)
     times = [
-        f"{1e3 * simulate.seconds(best, gradient_bytes, model, ready_at_s=ready):.4g} ms {text}"
+        f"{format_seconds(simulate.seconds(best, gradient_bytes, model, ready_at_s=ready))} {text}"
         for model, text in _MODELS
         if fair or model != "fair"
     ]
-    lines = [
-        f"{network.name}: {network.num_servers} servers, {len(network.switches)} switches, "
-        f"{network.num_links} links",
-        f"{best.rounds} rounds ({', '.join(stages)}), {best.num_transfers:,} transfers, verified",
-        f"{_rounds_verdict(solution)}: {solution.bound}",
-        f"{gradient_bytes / 1e6:g} MB: {', '.join(times)}",
+    return [
+        f"{network.name}: {counted(network.num_servers, 'server')}, "
+        f"{counted(len(network.switches), 'switch', 'switches')}, "
+        f"{counted(network.num_links, 'link')}",
+        f"{counted(best.rounds, 'round')} ({', '.join(stages)}), "
+        f"{counted(best.num_transfers, 'transfer')}, verified{pieces}",
+        *_verdicts(solution, given["objective"]),
+        f"{format_size(gradient_bytes)}: {', '.join(times)}",
         *use_lines(best, gradient_bytes, ready),
+        *_kept_line(solution, given["start_from"]),
+        *_hint(solution, gradient_bytes, given["objective"]),
         f"found by {to_spec(solution.scheduler)} in {solution.wall_s:.2f} s",
+        *_tried_line(solution),
+        *([] if output is None else [f"written to {output}"]),
     ]
-    if solution.timing is not None:
-        lines.insert(3, f"{_seconds_verdict(solution.timing)}: {solution.timing.bound}")
-    if best.pieces != network.num_servers:
-        lines[1] += f"; {best.pieces} pieces"
+
+
+def _verdicts(solution: Solution, objective: Objective) -> list[str]:
+    """How far from the least possible rounds and seconds are, as far as that was asked for."""
+    lines, timing = [], solution.timing
+    name = solution.schedule.topology.id_name
+    if not rounds_compare(solution.scheduler):
+        own = "one piece" if solution.schedule.pieces == 1 else "pieces of its own choice"
+        lines.append(f"its rounds are of {own} and do not compare with a bound")
+    elif solution.optimal:
+        timed = timing is None or timing.optimal
+        lines.append(f"optimal in rounds{' only' * (not timed)}: {solution.bound.said(name)}")
+    elif objective == "rounds":
+        verdict = rounds_verdict(solution.rounds, solution.bound.rounds)
+        lines.append(f"{verdict}: {solution.bound.said(name)}")
+    if timing is not None:
+        far = f"{timing.gap:.0%} above the least time"
+        lines.append(f"{'optimal in seconds' if timing.optimal else far}: {timing.bound}")
+    return lines
+
+
+def _kept_line(solution: Solution, start_from: Path | None) -> list[str]:
+    if solution.kept is None:
+        return []
+    kept, of = solution.kept
+    return [f"kept {kept:,} of the {counted(of, 'transfer')} in {start_from}"]
+
+
+def _hint(solution: Solution, gradient_bytes: float, objective: Objective) -> list[str]:
+    """Where rounds were asked for and do not tell the time: what to ask for instead."""
+    timing, schedule = solution.timing, solution.schedule
+    tells = has_equal_links(schedule.topology) and rounds_compare(solution.scheduler)
+    near = timing is not None and timing.gap < _NEAR
+    if objective == "seconds" or tells or near or schedule.collective != "all_reduce":
+        return []
+    unequal = "its links differ" if not has_equal_links(schedule.topology) else "its pieces do"
+    size = format_size(gradient_bytes).replace(" ", "")
+    return [
+        f"rounds do not tell the time here, since {unequal}: "
+        f"--objective seconds --gradient-bytes {size} looks for the least time"
+    ]
+
+
+def _tried_line(solution: Solution) -> list[str]:
     others = [attempt for attempt in solution.attempts if attempt.scheduler != solution.scheduler]
-    if others:
-        tried = (f"{to_spec(attempt.scheduler)} {_result_of(attempt)}" for attempt in others)
-        lines.append(f"also tried: {', '.join(tried)}")
-    return lines if output is None else [*lines, f"written to {output}"]
-
-
-def _rounds_verdict(solution: Solution) -> str:
-    if not solution.optimal:
-        return f"{solution.gap:.0%} above the bound in rounds"
-    timing = solution.timing
-    return "optimal in rounds" if timing is None or timing.optimal else "optimal in rounds only"
-
-
-def _seconds_verdict(timing: Timing) -> str:
-    return "optimal in seconds" if timing.optimal else f"{timing.gap:.0%} above the least time"
+    tried = [f"{to_spec(attempt.scheduler)} {_result_of(attempt)}" for attempt in others]
+    return [f"also tried: {', '.join(tried)}"] if tried else []
 
 
 def _result_of(attempt: Attempt) -> str:
     if attempt.seconds is not None:
-        return f"{1e3 * attempt.seconds:.4g} ms"
+        return format_seconds(attempt.seconds)
     return "none" if attempt.rounds is None else str(attempt.rounds)

@@ -13,9 +13,11 @@ from gradweave.cli.options import json_option, writable
 from gradweave.cli.solving import SearchOptions, gradient_option, search, solving_options
 from gradweave.errors import OptionError
 from gradweave.report import write_page
+from gradweave.report.rounds_bound import rounds_bound
 from gradweave.schedule import Schedule, load
 from gradweave.topology.formats.files import SUFFIXES
 from gradweave.verify import verify
+from gradweave.wording import counted
 
 _SCHEDULE_SUFFIXES = (".json", ".json.gz")
 _HEAD_BYTES = 1 << 16
@@ -65,11 +67,13 @@ def show(
         )
     if as_json:
         rounds = [schedule.rounds for schedule in schedules]
-        several = {"files": list(what), "output": str(output), "rounds": rounds}
-        one = {"file": what[0], "output": str(output), "rounds": rounds[0]}
+        found = [rounds_bound(schedule) for schedule in schedules]
+        bounds = [None if bound is None else bound.as_object() for bound in found]
+        several = {"files": list(what), "output": str(output), "rounds": rounds, "bound": bounds}
+        one = {"file": what[0], "output": str(output), "rounds": rounds[0], "bound": bounds[0]}
         print_json(several if len(what) > 1 else one)
     else:
-        rounds = " and ".join(f"{schedule.rounds} rounds" for schedule in schedules)
+        rounds = " and ".join(counted(schedule.rounds, "round") for schedule in schedules)
         print_lines(f"{output}: {rounds}; open it in a browser")
 
 

@@ -2,13 +2,19 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import click
 
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option
-from gradweave.schedule import load
+from gradweave.report.rounds_bound import RoundsBound, bound_lines, rounds_bound
+from gradweave.schedule import Schedule, load
+from gradweave.topology import Topology
+from gradweave.topology.names import name_of
+from gradweave.verify import Violation
 from gradweave.verify import verify as check
+from gradweave.wording import counted
 
 
 @click.command()
@@ -26,7 +32,8 @@ def verify(
 ) -> None:
     """Check the schedule in FILE: its routes, the links' capacities, the contribution counts.
 
-    Exits with 1 if it is invalid, and names the first violation.
+    Exits with 1 if it is invalid, and names the first violation. Of a valid one it also says how
+    few rounds such a schedule can have; what the file states of that is not taken for a proof.
     """
     with Progress(f"reading {file}") as progress:
         schedule = load(file)
@@ -34,6 +41,10 @@ def verify(
         verdict = check(
             schedule, forwarding_servers=not strict, aggregating_switches=aggregating_switches
         )
+        bound = None
+        if verdict.valid:
+            progress("finding the lower bound")
+            bound = rounds_bound(schedule)
     violation = verdict.violation
     if as_json:
         print_json(
@@ -45,8 +56,9 @@ def verify(
                 "rounds": schedule.rounds,
                 "transfers": verdict.transfers,
                 "forwarded": verdict.forwarded,
-                "violation": dataclasses.asdict(violation) if violation else None,
+                "violation": _as_object(violation, schedule.topology) if violation else None,
             }
+            | _bound_fields(schedule, bound)
         )
     elif violation:
         print_lines(f"invalid: {violation.message}")
@@ -55,8 +67,29 @@ def verify(
             f", {verdict.forwarded:,} of them through other servers" if verdict.forwarded else ""
         )
         print_lines(
-            f"valid: {schedule.collective} on {schedule.topology.name}, {schedule.rounds} rounds, "
-            f"{verdict.transfers:,} transfers{forwarded}"
+            f"valid: {schedule.collective} on {schedule.topology.name}, "
+            f"{counted(schedule.rounds, 'round')}, {counted(verdict.transfers, 'transfer')}"
+            f"{forwarded}",
+            *bound_lines(schedule, bound),
         )
     if violation:
         context.exit(1)
+
+
+def _as_object(violation: Violation, topology: Topology) -> dict[str, Any]:
+    """A violation for JSON: nodes by id, and beside it by name."""
+    link, server = violation.link, violation.server
+    return dataclasses.asdict(violation) | {
+        "link_names": None if link is None else [name_of(topology, node) for node in link],
+        "server_name": None if server is None else name_of(topology, server),
+    }
+
+
+def _bound_fields(schedule: Schedule, bound: RoundsBound | None) -> dict[str, Any]:
+    """What is known of how few rounds there can be, and what the file says of it, for JSON."""
+    stated = schedule.bound
+    return {
+        "bound": None if bound is None else bound.as_object(),
+        "optimal": None if bound is None else bound.met_by(schedule),
+        "stated_bound": stated and {"rounds": stated.rounds, "kind": stated.kind},
+    }

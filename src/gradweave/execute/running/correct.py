@@ -60,9 +60,10 @@ class ResultCheck:
         rank, element = int(error[0]), int(error[1])
         at = self.schedule.piece_offsets(self.elements)
         piece = int(np.searchsorted(at, element, side="right")) - 1
-        server = int(self.schedule.topology.servers[rank])
+        topology = self.schedule.topology
+        server = topology.node_name(int(topology.servers[rank]))
         return RunError(
-            f"wrong result at server {server} (rank {rank}), piece {piece}, element {element}: "
+            f"wrong result at {server} (rank {rank}), piece {piece}, element {element}: "
             f"expected {error[2]:.17g}, got {error[3]:.17g}; the schedule is valid, so the backend "
             "or the machine is at fault"
         )

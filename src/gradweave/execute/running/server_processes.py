@@ -11,6 +11,7 @@ from gradweave.errors import RunError
 from gradweave.execute.lost import lost_server
 from gradweave.processes.children import Children, how_ended, last_line
 from gradweave.topology.topology import Topology
+from gradweave.wording import listed, noun_of
 
 ANSWER_S = 300.0
 """How long a task may take."""
@@ -72,8 +73,9 @@ class ServerProcesses:
                 if time.monotonic() < until:
                     continue
                 late = [s for rank, s in enumerate(self._servers) if rank not in answers]
-                names = ", ".join(map(self._topology.id_name, late))
-                raise RunError(f"no answer from servers {names} within {ANSWER_S:g} s")
+                servers = noun_of(len(late), "server")
+                names = listed([*map(self._topology.id_name, late)])
+                raise RunError(f"no answer from {servers} {names} within {ANSWER_S:g} s")
             rank, answer = received
             answers[rank] = self._died(rank) if answer is None else answer
             if "error" in answers[rank]:

@@ -26,6 +26,7 @@ from gradweave.processes.parent import Parent
 from gradweave.processes.watch import Watch
 from gradweave.schedule import load
 from gradweave.schedule.schedule import Schedule
+from gradweave.wording import listed, noun_of
 
 WORD_S = 3.0
 """How long a process in which something broke waits to hear that a server was lost."""
@@ -106,8 +107,9 @@ class RunWorker:
             while True:
                 self._watch.moved()  # the others have watches of their own
                 time.sleep(1)
-        servers = [str(schedule.topology.servers[rank]) for rank in runner.ranks]
-        self.name = f"server{'s' * (len(servers) > 1)} {', '.join(servers)}"
+        topology = schedule.topology
+        servers = [topology.id_name(int(topology.servers[rank])) for rank in runner.ranks]
+        self.name = f"{noun_of(len(servers), 'server')} {listed(servers)}"
         self._speaks = runner.ranks[0] == 0
         report = measure(runner, schedule, self._task.trial, self._tell)
         return report if self._speaks else None

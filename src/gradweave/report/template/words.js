@@ -36,11 +36,18 @@ function bandwidthOf({ bands }) {
   return bands.length === 1 ? bands[0] : `${bands[0]} to ${bands[bands.length - 1]}`;
 }
 
-/** What the page may say of the rounds: green only where rounds tell the time and are what was asked for. */
+/** On whose word a bound is: that of the page's maker, who computed it, or of a file. */
+function boundSource({ kind, source }) {
+  return source === "stated" ? `${kind}, stated by the file, not checked` : kind;
+}
+
+/** What the page may say of the rounds: green only where rounds tell the time and are what was asked for, and the bound was computed. */
 function roundsBadge(raw) {
   if (!raw.bound) return null;
   const gap = raw.rounds - raw.bound.rounds;
-  const hint = `at least ${raw.bound.rounds} rounds (${raw.bound.kind})`;
+  const hint = `at least ${counted(raw.bound.rounds, "round")} (${boundSource(raw.bound)})`;
+  if (raw.bound.source === "stated" && gap === 0) return { text: "as few as the file states", kind: "badge plain", hint };
+  if (gap > 0 && raw.objective === "seconds") return null;
   if (gap > 0) return { text: `+${gap}`, kind: "badge gap", hint };
   if (gap < 0) return { text: "below the bound", kind: "badge gap", hint };
   const told = raw.equalLinks && raw.objective === "rounds";
@@ -73,7 +80,7 @@ function factsOf({ raw, ...schedule }, gradientBytes, several) {
     several ? null : { name: "transfers", value: schedule.transfers.toLocaleString("en") },
     several || raw.seed === null ? null : { name: "seed", value: raw.seed },
     { name: "rounds", value: String(raw.rounds), note: stages, badge: roundsBadge(raw), hint: stages && `${reduces} of reduce-scatter, ${gathers} of all-gather` },
-    raw.bound && !several ? { name: "lower bound", value: String(raw.bound.rounds), note: raw.bound.kind } : null,
+    raw.bound && !several ? { name: "lower bound", value: String(raw.bound.rounds), note: boundSource(raw.bound) } : null,
     time,
   ].filter(Boolean);
 }

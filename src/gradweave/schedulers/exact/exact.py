@@ -124,7 +124,7 @@ class Exact(Scheduler):
         if made is not None:
             made = made.replace(
                 scheduler=Provenance(self.name, self.options(), seed),
-                bound=StatedBound(below, "exact") if self.trees == "free" else None,
+                bound=StatedBound(below, "exact", True) if self.trees == "free" else None,
             )
             verify(made, forwarding_servers=False).raise_if_invalid()
         because = "; then ".join(dict.fromkeys(stage.because for stage in stages))

@@ -156,6 +156,33 @@ def all_gather_stage(schedule: Schedule) -> Schedule:
     )
 
 
+def kept_transfers(old: Schedule, new: Schedule) -> int:
+    """How many transfers of an earlier schedule a later one has, too, in whatever round.
+
+    That is, of pieces with the same root, by the same operation, along the same route. Nodes are
+    the same as `now_ids` has it.
+
+    Args:
+        old: the earlier one.
+        new: the later one; its network may lack nodes and links of the earlier one's.
+    """
+    same = now_ids(new.topology, old.topology)
+    before, after = _counted(old, same), _counted(new, np.arange(new.topology.num_nodes))
+    return (before & after).total()
+
+
+def _counted(schedule: Schedule, now: NDArray[np.int64]) -> Counter[tuple[int, int, bytes]]:
+    """Transfers by root, operation and route, with other ids; those of nodes that are gone lack."""
+    nodes, offsets = now[schedule.route_nodes], schedule.route_offsets.tolist()
+    root, op = now[schedule.root][schedule.piece].tolist(), schedule.op.tolist()
+    routes = (nodes[start:end] for start, end in itertools.pairwise(offsets))
+    return Counter(
+        (one, how, route.tobytes())
+        for one, how, route in zip(root, op, routes, strict=True)
+        if one >= 0 and route.min() >= 0
+    )
+
+
 def _hints(lanes: GrowthLanes, topology: Topology, old: Schedule) -> NDArray[np.int64]:
     """[M, 3] round, piece and lane of the earlier transfers that the network still has hops for."""
     now = now_ids(topology, old.topology)

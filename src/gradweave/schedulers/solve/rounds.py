@@ -10,7 +10,13 @@ from gradweave.schedule.schedule import Collective, Schedule, StatedBound
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.scheduler import Scheduler, may_forward, to_spec
 from gradweave.schedulers.solve.order import in_order
-from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for, in_one_piece
+from gradweave.schedulers.solve.solution import (
+    Attempt,
+    Solution,
+    bound_for,
+    in_one_piece,
+    rounds_compare,
+)
 from gradweave.topology.topology import Topology
 
 A_START_S = 0.3
@@ -72,8 +78,9 @@ def solve_for_rounds(
     if best is None:
         reasons = "; ".join(f"{attempt.scheduler.name}: {attempt.reason}" for attempt in attempts)
         raise NoScheduleError(f"no schedule for {topology.name!r}: {reasons}")
-    stated = best.replace(bound=StatedBound(bound.rounds, bound.kind))
-    return Solution(stated, bound, winner, tuple(attempts), clock.now() - started)
+    stated = StatedBound(bound.rounds, bound.kind, True) if rounds_compare(winner) else None
+    best = best.replace(bound=stated)
+    return Solution(best, bound, winner, tuple(attempts), clock.now() - started)
 
 
 def _too_late(left: float | None, time_limit: float | None) -> bool:

@@ -24,7 +24,13 @@ from gradweave.schedulers.solve.seconds_bound import (
     seconds_bound,
     timing_of,
 )
-from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for, in_one_piece
+from gradweave.schedulers.solve.solution import (
+    Attempt,
+    Solution,
+    bound_for,
+    in_one_piece,
+    rounds_compare,
+)
 from gradweave.schedulers.solve.variants import rated, refitted, split
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
@@ -400,7 +406,9 @@ class _Search:
         rounds_bound = self._rounds_bound(best)
         schedule = best.schedule.replace(
             scheduler=Provenance(best.scheduler.name, options, self.seed),
-            bound=StatedBound(rounds_bound.rounds, rounds_bound.kind),
+            bound=StatedBound(rounds_bound.rounds, rounds_bound.kind, True)
+            if rounds_compare(best.scheduler)
+            else None,
         )
         verify(
             schedule,

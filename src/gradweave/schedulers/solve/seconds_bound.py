@@ -12,6 +12,7 @@ from gradweave.schedule.ready import ReadyAt, ready_times
 from gradweave.schedule.schedule import REDUCE, Collective, Schedule
 from gradweave.simulate import seconds
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import format_seconds
 
 MAX_TIMED = 512
 """Nodes up to which a schedule's least time is found along with it: a second or so of flows."""
@@ -49,11 +50,11 @@ class SecondsBound:
 
     def __str__(self) -> str:
         why = {
-            "latency": "to the farthest server and no byte more",
-            "messages": "from one server to all, or back, and no byte more",
+            "latency": "a message needs that long to the farthest server",
+            "messages": "messages need that long from one server to all, or back",
             "bandwidth": self.reason,
         }[self.kind]
-        return f"at least {1e3 * self.seconds:.4g} ms ({self.kind}): {why}"
+        return f"at least {format_seconds(self.seconds)} ({self.kind}), since {why}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +173,7 @@ def seconds_bound(
     if collective != "all_reduce":
         held = max(held, overhead * _messages_in_sequence(topology, best))
     crossing = best.seconds(gradient_bytes) + held + _least_latency(topology)
-    reason = str(best)
+    reason = best.reason(topology.id_name)
     if collective == "all_reduce" and last_ready:
         after, said = _after_the_last(topology, ready, gradient_bytes)
         after += overhead + _least_latency(topology)

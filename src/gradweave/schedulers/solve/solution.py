@@ -45,7 +45,10 @@ class Solution:
     """Seconds that all took, without the compiling of loops that a first run does."""
     timing: Timing | None = None
     """The schedule's time beside the least possible: for the objective seconds, and wherever
-    bandwidths differ, the gradient's size is known and the network is not too large."""
+    rounds do not tell the time, the gradient's size is known and the network is not too large."""
+    kept: tuple[int, int] | None = None
+    """Where the search started from a schedule: how many of its transfers this one has, too, as
+    `gradweave.schedulers.solve.repair.kept_transfers` counts them, and how many it had."""
 
     @property
     def rounds(self) -> int:
@@ -77,6 +80,14 @@ def in_one_piece(scheduler: Scheduler) -> bool:
     return getattr(scheduler, "one_piece", False)
 
 
+def rounds_compare(scheduler: Scheduler) -> bool:
+    """Whether a strategy's rounds say something beside those of others, and beside a bound.
+
+    They do not where it moves the gradient in one piece, or in pieces of its own choice.
+    """
+    return not (in_one_piece(scheduler) or scheduler.own_pieces)
+
+
 def bound_for(
     topology: Topology,
     collective: Collective,
@@ -96,7 +107,7 @@ def bound_for(
         overlap: whether the stages are made to overlap afterwards.
     """
     forwarding = any(may_forward(scheduler) for scheduler in schedulers)
-    if any(in_one_piece(scheduler) or scheduler.own_pieces for scheduler in schedulers):
+    if not all(map(rounds_compare, schedulers)):
         return _distance(topology, forwarding)
     overlaps, aggregating_switches = (
         any(getattr(scheduler, option, False) for scheduler in schedulers)

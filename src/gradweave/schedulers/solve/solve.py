@@ -10,11 +10,11 @@ from gradweave.schedule.ready import ReadyAt
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.order import DEFAULT
-from gradweave.schedulers.solve.repair import Repair
+from gradweave.schedulers.solve.repair import Repair, kept_transfers
 from gradweave.schedulers.solve.rounds import solve_for_rounds
 from gradweave.schedulers.solve.seconds import solve_for_seconds
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
-from gradweave.schedulers.solve.solution import Solution
+from gradweave.schedulers.solve.solution import Solution, rounds_compare
 from gradweave.schedulers.spec import as_schedulers
 from gradweave.topology.spec import as_topology
 from gradweave.topology.topology import Topology
@@ -97,7 +97,7 @@ def solve(
             raise OptionError("solve: executor: only objective=rounds runs strategies side by side")
         if gradient_bytes is None:
             raise OptionError("solve: objective=seconds needs gradient_bytes, the gradient's size")
-        return solve_for_seconds(
+        solution = solve_for_seconds(
             topology,
             gradient_bytes,
             collective=collective,
@@ -108,6 +108,7 @@ def solve(
             progress=progress,
             ready_at_s=ready_at_s,
         )
+        return _with_kept(solution, start_from)
     if ready_at_s is not None:
         raise OptionError("solve: ready_at_s: only objective=seconds knows when servers are ready")
     solution = solve_for_rounds(
@@ -119,7 +120,17 @@ def solve(
         progress,
         executor,
     )
-    if gradient_bytes is None or has_equal_links(topology) or topology.num_nodes > MAX_TIMED:
-        return solution
+    rounds_tell = has_equal_links(topology) and rounds_compare(solution.scheduler)
+    if gradient_bytes is None or rounds_tell or topology.num_nodes > MAX_TIMED:
+        return _with_kept(solution, start_from)
     progress("finding the least time possible")
-    return dataclasses.replace(solution, timing=timing_of(solution.schedule, gradient_bytes))
+    timed = dataclasses.replace(solution, timing=timing_of(solution.schedule, gradient_bytes))
+    return _with_kept(timed, start_from)
+
+
+def _with_kept(solution: Solution, start_from: Schedule | None) -> Solution:
+    """The solution that also says how much of the schedule that it started from it has kept."""
+    if start_from is None:
+        return solution
+    kept = kept_transfers(start_from, solution.schedule), start_from.num_transfers
+    return dataclasses.replace(solution, kept=kept)

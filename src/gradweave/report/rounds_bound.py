@@ -1,0 +1,77 @@
+"""A schedule's bound on rounds as answers show it: found now, or stated by a file."""
+
+import dataclasses
+from typing import Any, Literal
+
+from gradweave.bounds import Bound, of_schedule
+from gradweave.schedule.schedule import Schedule, StatedBound
+from gradweave.wording import counted
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundsBound:
+    """A lower bound on rounds, and on whose word."""
+
+    rounds: int
+    kind: str
+    source: Literal["computed", "stated"]
+    """``computed`` by this process; or ``stated`` by the schedule's file, and not checked."""
+    proof: Bound | None
+    """With its certificate, where there is one."""
+    stated: StatedBound | None
+    """What the file states, where that is not the bound."""
+
+    def as_object(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"rounds": self.rounds, "kind": self.kind, "source": self.source}
+
+    def met_by(self, schedule: Schedule) -> bool | None:
+        """Whether the schedule is proved to have the fewest rounds; None on a file's word alone."""
+        return None if self.source == "stated" else schedule.rounds == self.rounds
+
+
+def rounds_bound(schedule: Schedule) -> RoundsBound | None:
+    """The bound on a schedule's rounds: a file's word counts only where nothing can be computed.
+
+    Args:
+        schedule: a valid schedule.
+
+    Returns:
+        None where nothing is known, or pieces differ in size, so that rounds do not compare.
+    """
+    stated = schedule.bound
+    if schedule.shares is not None:
+        return None
+    if stated is not None and stated.computed:
+        return RoundsBound(stated.rounds, stated.kind, "computed", None, None)
+    found = of_schedule(schedule)
+    if found is not None:
+        other = stated if stated is not None and stated.rounds != found.rounds else None
+        return RoundsBound(found.rounds, found.kind, "computed", found, other)
+    if stated is None:
+        return None
+    return RoundsBound(stated.rounds, stated.kind, "stated", None, None)
+
+
+def rounds_verdict(rounds: int, bound: int) -> str:
+    """How a schedule's rounds compare with a bound that is proved."""
+    if rounds == bound:
+        return "optimal in rounds"
+    return f"{rounds / bound - 1:.0%} above the bound in rounds"
+
+
+def bound_lines(schedule: Schedule, bound: RoundsBound | None) -> list[str]:
+    """What `rounds_bound` found, in lines."""
+    if bound is None:
+        return []
+    if bound.source == "stated":
+        said = f"at least {counted(bound.rounds, 'round')} ({bound.kind})"
+        return [f"bound: {said}, as stated by the file; not checked here"]
+    said = f"at least {counted(bound.rounds, 'round')} ({bound.kind})"
+    if bound.proof is not None:
+        said = bound.proof.said(schedule.topology.id_name)
+    lines = [f"{rounds_verdict(schedule.rounds, bound.rounds)}: {said}"]
+    if bound.stated is not None:
+        stated = counted(bound.stated.rounds, "round")
+        lines.append(f"the file states at least {stated} ({bound.stated.kind}); not checked here")
+    return lines

@@ -1,0 +1,41 @@
+"""Counts and lists in messages."""
+
+from collections.abc import Sequence
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number with its noun.
+
+    Args:
+        count: how many.
+        noun: of one.
+        plural: of several; with an s if not given.
+
+    >>> counted(1, "round"), counted(2048, "transfer"), counted(0, "switch", "switches")
+    ('1 round', '2,048 transfers', '0 switches')
+    """
+    return f"{count:,} {noun_of(count, noun, plural)}"
+
+
+def listed(words: Sequence[str], most: int = 12) -> str:
+    """Words as a person lists them.
+
+    Args:
+        words: at least one.
+        most: how many are named; of the others their number.
+
+    >>> listed(["a"]), listed(["a", "b", "c"]), listed(["a", "b", "c", "d"], most=2)
+    ('a', 'a, b and c', 'a, b and 2 more')
+    """
+    last = f"{len(words) - most} more" if len(words) > most else words[-1]
+    first = words[:most] if len(words) > most else words[:-1]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def noun_of(count: int, noun: str, plural: str = "") -> str:
+    """The noun alone, as `counted` has it.
+
+    >>> noun_of(1, "server"), noun_of(2, "server")
+    ('server', 'servers')
+    """
+    return noun if count == 1 else plural or f"{noun}s"

@@ -1,0 +1,172 @@
+"""What answers claim: optimal only what is proved, gaps against the bound that they are of."""
+
+import json
+
+import pytest
+
+import gradweave as gw
+from gradweave.schedule.schedule import StatedBound
+
+SLOW = ("star:4", "--slow", "0-4=0.25")
+
+
+@pytest.fixture
+def stated(here):
+    """A ring of 30 rounds on BCube(4,1), where 16 do, whose file says that 30 are the least."""
+    ring = gw.schedulers.Ring().schedule(gw.topology.bcube(n=4, k=1))
+    ring.replace(bound=StatedBound(30, "cut")).save(here / "ring.json")
+    return "ring.json"
+
+
+def page_of(path):
+    return json.loads(path.read_text().split('id="data">')[1].split("</script>")[0])
+
+
+def test_a_stated_bound_is_no_proof(gradweave, here, stated):
+    answer = gradweave("verify", stated)
+    lines = answer.stdout.splitlines()
+    assert answer.status == 0 and "optimal" not in answer.stdout
+    assert lines[1].startswith("88% above the bound in rounds: at least 16 rounds (cut), since ")
+    assert lines[2] == "the file states at least 30 rounds (cut); not checked here"
+    held = gradweave("verify", stated, "--json").json
+    assert held["bound"] == {"rounds": 16, "kind": "cut", "source": "computed"}
+    assert held["stated_bound"] == {"rounds": 30, "kind": "cut"}
+    assert held["optimal"] is False
+    assert gradweave("show", stated, "--json").json["bound"] == held["bound"]
+    (drawn,) = page_of(here / "ring.html")["schedules"]
+    assert drawn["bound"] == held["bound"]
+
+
+def test_where_nothing_is_computed_the_file_is_named(gradweave, here, stated, monkeypatch):
+    monkeypatch.setattr("gradweave.report.rounds_bound.of_schedule", lambda _: None)
+    answer = gradweave("verify", stated)
+    assert answer.stdout.splitlines()[1] == (
+        "bound: at least 30 rounds (cut), as stated by the file; not checked here"
+    )
+    held = gradweave("verify", stated, "--json").json
+    assert (held["bound"]["source"], held["optimal"]) == ("stated", None)
+    gradweave("show", stated)
+    (drawn,) = page_of(here / "ring.html")["schedules"]
+    assert drawn["bound"] == {"rounds": 30, "kind": "cut", "source": "stated"}
+
+
+def test_an_optimal_schedule_is_proved_so(gradweave, here):
+    gradweave("schedule", "star:4", "--scheduler", "ring", "--output", "s.json")
+    lines = gradweave("verify", "s.json").stdout.splitlines()
+    assert lines[1].startswith("optimal in rounds: at least 6 rounds (cut), since ")
+    assert len(lines) == 2
+    assert gradweave("verify", "s.json", "--json").json["optimal"] is True
+
+
+def test_an_invalid_schedule_has_no_bound(gradweave, here, stated):
+    held = json.loads((here / stated).read_text())
+    held["transfers"]["round"][0] = 1
+    (here / stated).write_text(json.dumps(held))
+    answer = gradweave("verify", stated)
+    assert answer.status == 1 and answer.stdout.count("\n") == 1
+    assert gradweave("verify", stated, "--json").json["bound"] is None
+
+
+def test_seconds_have_no_gap_in_rounds(gradweave, here):
+    seconds = ("--objective", "seconds", "--gradient-bytes", "64kB")
+    packed = ("--scheduler", "packed:pieces=8", *seconds)
+    answer = gradweave("schedule", *SLOW, *packed, "--output", "s.json")
+    lines = answer.stdout.splitlines()
+    assert "above the bound in rounds" not in answer.stdout
+    assert lines[2] == "its rounds are of pieces of its own choice and do not compare with a bound"
+    assert "% above the least time: at least " in lines[3]
+    assert lines[4].startswith("64 kB: ")
+    held = gradweave("schedule", *SLOW, *packed, "--json").json
+    assert held["bound"] is None and held["seconds_gap"] > 0
+    gradweave("show", "s.json")
+    (drawn,) = page_of(here / "s.html")["schedules"]
+    assert drawn["bound"] is None
+    ring = gradweave("schedule", *SLOW, "--scheduler", "ring", *seconds).stdout
+    assert "above the bound in rounds" not in ring and "above the least time: at least " in ring
+
+
+def test_strategies_whose_rounds_do_not_compare_have_no_bound(gradweave):
+    command = ("compare", "star:4", "--schedulers", "ring,binomial,packed:pieces=8", "--seeds", 1)
+    ring, binomial, packed = gradweave(*command, "--json").json["rows"]
+    assert (ring["bound"], binomial["bound"], packed["bound"]) == (6, None, None)
+    lines = gradweave(*command).stdout.splitlines()
+    table = {line.split("  ")[0]: line for line in lines}
+    assert table["lower bound"].split() == ["lower", "bound", "6"]
+    assert table["binomial"].endswith("†") and not table["ring"].endswith("†")
+    assert lines[-1].startswith("†  ")
+
+
+def test_rounds_on_unequal_links_hint_at_seconds(gradweave):
+    hint = "--objective seconds --gradient-bytes 100MB looks for the least time"
+    assert hint in gradweave("schedule", *SLOW, "--scheduler", "ring").stdout
+    assert "--objective" not in gradweave("schedule", "star:4", "--scheduler", "ring").stdout
+    seconds = ("--objective", "seconds", "--scheduler", "ring")
+    assert "--objective" not in gradweave("schedule", *SLOW, *seconds).stdout
+
+
+def test_what_is_kept_of_the_schedule_before_a_fault_is_counted(gradweave, here):
+    quick = ("--scheduler", "merged")
+    gradweave("schedule", "bcube:n=3,k=1", *quick, "--output", "before.json")
+    before = gw.schedule.load(here / "before.json")
+    again = ("bcube:n=3,k=1", "--without-link", "0-9", "--start-from", "before.json", *quick)
+    answer = gradweave("schedule", *again, "--output", "after.json")
+    held = gradweave("schedule", *again, "--json").json
+    assert held["start_transfers"] == before.num_transfers == 144
+    assert 0 < held["kept_transfers"] < 144
+    kept = f"kept {held['kept_transfers']} of the 144 transfers in before.json"
+    assert kept in answer.stdout.splitlines()
+
+    def transfers(schedule):
+        return sorted(
+            (int(schedule.root[schedule.piece[t]]), int(schedule.op[t]), schedule.route(t))
+            for t in range(schedule.num_transfers)
+        )
+
+    now = transfers(gw.schedule.load(here / "after.json"))
+    assert held["kept_transfers"] == sum(
+        min(now.count(one), transfers(before).count(one)) for one in set(transfers(before))
+    )
+    assert "kept" not in gradweave("schedule", "ring:3", *quick).stdout
+
+
+def test_servers_have_their_own_names(gradweave, here):
+    (here / "net.csv").write_text("# switches: tor\nsource,target\nn1,tor\nn2,tor\nn3,tor\n")
+    answer = gradweave("schedule", "net.csv", "--scheduler", "ring", "--output", "s.json")
+    assert "must leave server n1 at 1 a round" in answer.stdout
+    busiest = gradweave("schedule", "net.csv", "--scheduler", "ring", "--json").json[
+        "busiest_links"
+    ][0]
+    names = gw.topology.load(here / "net.csv").labels
+    assert [busiest["source_name"], busiest["target_name"]] == [
+        names[busiest["source"]],
+        names[busiest["target"]],
+    ]
+    held = json.loads((here / "s.json").read_text())
+    held["transfers"]["round"] = [0] * len(held["transfers"]["round"])
+    held["rounds"] = 1
+    (here / "s.json").write_text(json.dumps(held))
+    violation = gradweave("verify", "s.json", "--json").json["violation"]
+    assert violation["link_names"] == [names[node] for node in violation["link"]]
+    assert "→".join(violation["link_names"]) in violation["message"]
+
+
+def test_nodes_of_one_name_are_told_apart_by_their_ids():
+    names = ("a", "b", "b", "")
+    network = gw.topology.complete(4)
+    network = gw.topology.Topology(
+        **{
+            name: getattr(network, name)
+            for name in ("name", "is_server", *gw.topology.topology.LINK_COLUMNS)
+        },
+        labels=names,
+    )
+    assert [network.id_name(node) for node in range(4)] == ["a", "b (node 1)", "b (node 2)", "3"]
+    assert network.pair_name(0, 2) == "a→b (node 2)"
+
+
+def test_long_times_are_in_seconds(gradweave):
+    slow = ("ring:4,bandwidth=1MB/s,latency=0s", "--scheduler", "ring", "--gradient-bytes", "8MB")
+    assert "8 MB: 12 s with a barrier a round" in gradweave("schedule", *slow).stdout
+    compared = gradweave("compare", slow[0], "--schedulers", "ring", "--objective", "seconds",
+                         "--gradient-bytes", "8MB").stdout  # fmt: skip
+    assert "mean time for 8 MB" in compared and "e+0" not in compared
