@@ -96,6 +96,8 @@ def test_orders_as_their_papers_draw_them():
         order = stage_order("interleaved", stage, 3, 6, chunks=2)
         assert [one.backward for one in order].index(True) == ahead + 1
     assert passes("1f1b", 0, 3, 4) == "F0a F1a F2a B0a F3a B1a B2a B3a"
+    assert passes("1f1b", 1, 3, 4) == "F0a F1a B0a F2a B1a F3a B2a B3a"
+    assert passes("1f1b", 2, 3, 2) == "F0a B0a F1a B1a"
     assert passes("1f1b", 0, 4, 2) == "F0a F1a B0a B1a"
     assert passes("gpipe", 2, 3, 2) == "F0a F1a B0a B1a"
 
