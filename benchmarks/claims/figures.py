@@ -41,13 +41,17 @@ _VERB = r" (?:are|were|meet|meets|reach|reaches|end|ends|miss|misses|diverged?)\
 _FIGURE = re.compile(
     rf"(?<![\w.,/:=−^-])(?<![+−·÷=⌉] )(?:{_DIGITS})(?:(?:{_UNIT})|{_VERB})"
     rf"|(?<![\w.,:/=−^])(?:{_DIGITS}) (?:to|and|or) (?:{_DIGITS})(?:{_UNIT})"
-    rf"|(?<![\w.,:/=−^])(?:{_DIGITS}) of (?:the )?(?:{_DIGITS})\b(?! servers)"
+    rf"|(?<![\w.,:/=−^])(?<!best of )(?:{_DIGITS})(?: \w+)? of (?:the )?(?:{_DIGITS})\b(?! servers)"
+    r"|(?<=\| )\d[\d,]+(?= \|)"  # all that a cell of a table has
+    rf"|(?<![\w.,:/=−^])(?:{_DIGITS}) (?:million|billion|constants)\b"
     rf"|\b(?:[Uu]p to|[Aa]ll|[Nn]one of(?: the)?) (?:{_DIGITS})(?! [–×])\b"
     rf"|(?<![\w.,/:=−^-])(?:\d+\.\d+|\.\d+)(?![\w.]*[(/])"
     rf"|(?<=[ (])−(?:\d+\.\d+)(?![\w.]*[(/])"
     rf"|\b(?:{_WORD})(?: and a half)?[ -]"
     r"(?:times|seconds?|milliseconds?|minutes?|hours?|percent|points?|bytes?)\b"
-    rf"|\b(?!one of )(?:{_WORD}) of (?:the )?(?:{_WORD})\b"
+    rf"|\b(?!one of )(?:{_WORD})(?: seeds| networks| cases)? of (?:the )?(?:{_WORD}|{_DIGITS})\b"
+    rf"|\bon all (?:{_WORD})\b"
+    r"|\b(?:about|within|under|than|costs) an? (?:percent|millisecond|second|minute|hour)\b"
     rf"|\b[Tt]wice (?:as|the)\b"
     rf"|\b(?:an?|{_WORD}) (?:{'|'.join(_PARTS)})\b"
     r"|\b[Hh]alf (?:of|the|as|a)\b",
