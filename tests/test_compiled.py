@@ -15,6 +15,7 @@ from numba.core import caching
 
 import gradweave as gw
 from gradweave import clock, compiled
+from tests.patience import PATIENCE_S
 
 SOURCES = sorted(Path(gw.__file__).parent.rglob("*.py"))
 NOWHERE = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator", "NUMBA_CACHE_DIR": __file__}
@@ -184,7 +185,7 @@ print(sum(triple.stats.cache_hits.values()), sum(triple.stats.cache_misses.value
         time.sleep(0.5)  # they wait
         assert all(each.poll() is None for each in others)
         killed.kill()
-        ends = sorted(each.communicate(timeout=60)[0].strip() for each in others)
+        ends = sorted(each.communicate(timeout=PATIENCE_S)[0].strip() for each in others)
         assert ends == ["0 1", "1 0", "1 0"]
     finally:
         for each in processes:
@@ -243,7 +244,7 @@ def test_the_command_without_a_place_to_keep_code():
         capture_output=True,
         text=True,
         env={**os.environ, **NOWHERE},
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0
     assert "verified" in done.stdout

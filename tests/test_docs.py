@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[1]
 TESTED_ELSEWHERE = {"ippo_on_scheduling.py"}
 """Examples that need more than the core: tests/environment runs this one, for a shorter time."""
@@ -29,7 +31,7 @@ def test_examples_run(example: Path, tmp_path: Path):
         env=os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"},  # compiles sooner
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout
@@ -38,7 +40,7 @@ def test_examples_run(example: Path, tmp_path: Path):
 def test_figures_in_the_documentation_are_the_recorded_ones():
     render = ROOT / "benchmarks" / "render.py"
     run = subprocess.run(
-        [sys.executable, str(render), "--check"], capture_output=True, text=True, timeout=60
+        [sys.executable, str(render), "--check"], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert run.returncode == 0, run.stderr
 

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 import gradweave as gw
 from gradweave import lazy
 from gradweave.errors import MissingExtraError, OptionError
+from tests.patience import PATIENCE_S
 
 LAZY = ("aggregate", "environment", "execute", "lab", "learning", "marl")
 
@@ -53,7 +54,7 @@ def test_parts_are_found_from_the_package_and_loaded_late():
         "assert names == [f'gradweave.{name}' for name in late]\n"
         "assert not {'jax', 'torch', 'matplotlib'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_a_board_is_written_without_torch(tmp_path: Path):
         "board.add_scalar('return', 1.0, 3); board.close(); assert 'torch' not in sys.modules; "
         "assert not lazy.is_there('torch') or __import__('torch')"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=PATIENCE_S)
     assert any(path.stat().st_size for path in tmp_path.iterdir())
 
 

@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import gradweave
+from tests.patience import PATIENCE_S
 
 IMPORT_BUDGET = 1.6
 """Processor time that `import gradweave` may take, in that of numpy with networkx."""
@@ -45,7 +46,11 @@ def import_in_fresh_process(modules: str = "gradweave") -> tuple[float, list[str
     """Processor time of an import, and the top-level modules loaded afterwards."""
     program = _IMPORT.replace("MODULES", modules)
     run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
     )
     taken, loaded = json.loads(run.stdout)
     return taken, loaded
@@ -86,7 +91,7 @@ assert "gradweave.schedulers" not in sys.modules
 context = click.Context(cli)
 assert [cli.get_command(context, name).name for name in VERBS] == list(VERBS)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
 
 
 def test_version_is_the_installed_one():

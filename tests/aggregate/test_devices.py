@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 pytest.importorskip("jax")
 
 CASES = Path(__file__).with_name("device_cases.py")
@@ -29,7 +31,7 @@ def test_on_eight_devices():
         env={name: value for name, value in environment.items() if "XDIST" not in name},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert " passed" in done.stdout and "skipped" not in done.stdout

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,8 @@ import torch
 from gradweave.aggregate.local.methods import DiLoCo
 from gradweave.aggregate.local.torch_hook import LocalUpdates
 from gradweave.errors import OptionError
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 120
 SIZE, RATE = 21, 0.1
 PROGRAM = """
 import json, sys, time
@@ -32,7 +33,7 @@ from gradweave.aggregate.local.torch_hook import Compressed, LocalUpdates
 store, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size,
-                        timeout=timedelta(seconds=60))
+                        timeout=timedelta(seconds=600))
 aims = torch.from_numpy(np.random.default_rng(0).standard_normal((size, 21)).astype(np.float32))
 
 def hook_of(x):
@@ -50,9 +51,10 @@ def train():
     hook = hook_of(x)
     optimizer.register_step_post_hook(hook)
     history = []
-    for step in range(how["steps"]):
+    slow = rank == how.get("slow")
+    for step in range(how["steps"] * (10 if slow else 1)):
         if how["kind"] == "quorum":
-            time.sleep(0.25 if rank == how.get("slow") else 0.02)
+            time.sleep(1.2 if slow else 0.02)
         optimizer.zero_grad()
         (((x - aims[rank]) ** 2).sum() / 2).backward()
         optimizer.step()
@@ -66,6 +68,21 @@ def train():
 for how in json.loads(sys.argv[4]):
     train()
 """
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., list[subprocess.Popen]]]:
+    """Starts processes; none of them outlives the test, however it ends."""
+    processes: list[subprocess.Popen] = []
+
+    def begin(size: int, *trainings: dict) -> list[subprocess.Popen]:
+        processes.extend(started(tmp_path, size, *trainings))
+        return processes
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
 
 
 def started(folder: Path, size: int, *trainings: dict) -> list[subprocess.Popen]:
@@ -111,14 +128,14 @@ def by_hand(size: int, steps: int, method: DiLoCo) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_hooks_by_hand(tmp_path):
+def test_hooks_by_hand(start):
     size = 2
     streaming = {"local_steps": 8, "fragments": 2, "delay": 1, "keep": 0.5}
     trainings = (
         {"kind": "schedule", "method": streaming, "steps": 17},  # so that the last one arrives
         {"kind": "compressed", "method": {"local_steps": 4}, "steps": 16},
     )
-    results = list(map(ended, started(tmp_path, size, *trainings)))
+    results = list(map(ended, start(size, *trainings)))
     for number, training in enumerate(trainings):
         got = np.array([one[number]["history"] for one in results]).swapaxes(0, 1)
         expected = by_hand(size, training["steps"], DiLoCo(**training["method"]))
@@ -129,16 +146,16 @@ def test_hooks_by_hand(tmp_path):
 
 
 @pytest.mark.slow
-def test_nobody_waits_for_who_is_lost_or_slow(tmp_path):
-    size, steps = 4, 24
+def test_nobody_waits_for_who_is_lost_or_slow(start):
+    size, steps = 4, 16
     training = {
         "kind": "quorum",
         "method": {"local_steps": 4, "quorum": 2},
-        "deadline_s": 0.4,
+        "deadline_s": 2.0,  # seconds between who is in time and who is not, for busy machines
         "steps": steps,
         "slow": 3,
     }
-    workers = started(tmp_path, size, training)
+    workers = start(size, training)
     assert workers[1].stdout is not None
     assert json.loads(workers[1].stdout.readline())["step"] == 3
     workers[1].send_signal(signal.SIGKILL)
@@ -151,7 +168,6 @@ def test_nobody_waits_for_who_is_lost_or_slow(tmp_path):
     assert workers[3].returncode == 1 and "lost worker 0, which averages" in errors
     lines = [json.loads(line) for line in out.strip().splitlines()]
     assert lines and all(line["in_time"] < (line["step"] + 1) // 4 for line in lines)
-    workers[1].communicate()
 
 
 def test_refusals():

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.patience import PATIENCE_S
+
 MODULE = [sys.executable, "-m", "gradweave"]
 QUICK = {
     **os.environ,
@@ -220,7 +222,7 @@ for options in [*(["--config", "train.toml", *one] for one in {ANSWERED_AT_ONCE!
     assert "jax" not in sys.modules, options
 """
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["train.toml"]
 
@@ -240,7 +242,11 @@ def test_without_the_extra_it_says_what_to_install(tmp_path, module):
         "from gradweave.cli.main import main\nmain(['train'])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=60
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stdout) == (2, "")
     wanted = f"gradweave train needs {module}: pip install 'gradweave[marl]'"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -25,7 +27,7 @@ def test_a_dead_link_is_printed_and_fails(target: str, tmp_path: Path):
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
     build = subprocess.run(
-        ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert build.returncode == 1
     assert "nowhere.md" in build.stdout + build.stderr

@@ -8,14 +8,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
+
 COMMAND = [sys.executable, "-m", "gradweave", "run"]
 MPIRUN = [
     *(str(Path(sys.executable).with_name("mpirun")), "--allow-run-as-root", "--oversubscribe"),
     *("--with-ft", "ulfm"),
 ]
-PATIENCE_S = 120
-"""How long a run may take on a busy machine."""
-FAREWELL_S = 30
+FAREWELL_S = PATIENCE_S
 """How long the other servers have to end once one is lost."""
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 pytest.importorskip("jax")
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +35,7 @@ def started(module: str, *arguments: str) -> subprocess.Popen[str]:
 def test_many_devices(group: str):
     process = started("jax_mesh_cases", group)
     try:
-        said, complaint = process.communicate(timeout=400)
+        said, complaint = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
     assert process.returncode == 0, complaint
@@ -57,7 +59,7 @@ def test_several_processes():
     ]
     try:
         for process in processes:
-            said, complaint = process.communicate(timeout=200)
+            said, complaint = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0, complaint
             assert said.splitlines()[-1] == "equal"
     finally:

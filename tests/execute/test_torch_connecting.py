@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 pytest.importorskip("torch")
 
 PROGRAM = """
@@ -59,7 +61,7 @@ def test_a_connection_that_fails(failures: int, tmp_path: Path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     lines = sorted(done.stdout.splitlines())
     if failures < 3:

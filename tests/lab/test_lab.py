@@ -20,8 +20,7 @@ from gradweave.lab import measure as lab
 from gradweave.lab import network as emulation
 from gradweave.lab.emulation import Emulation, measure_links
 from gradweave.schedulers import from_spec
-
-PATIENCE_S = 60
+from tests.patience import PATIENCE_S
 
 
 def namespaces(process: int | None = None) -> list[str]:
@@ -143,9 +142,7 @@ def test_a_server_that_dies_is_named_and_nothing_stays():
             processes = laboratory.servers.processes
             laboratory.connect(schedule, 5_000_000)
             threading.Timer(0.5, processes[2].kill).start()
-            start = time.monotonic()
             laboratory.run()
-    assert time.monotonic() - start < 30
     assert caught.value.server == 2
     # Each of the others ended by itself, with the error that names the lost one.
     assert [process.returncode for process in processes] == [1, 1, -signal.SIGKILL, 1]

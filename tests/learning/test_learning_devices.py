@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 pytest.importorskip("jax")
 pytest.importorskip("equinox")
 pytest.importorskip("optax")
@@ -59,7 +61,7 @@ def test_two_devices_train_together(tmp_path: Path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -13,10 +13,10 @@ import pytest
 
 import gradweave as gw
 from gradweave.cli.main import main
+from tests.patience import PATIENCE_S
 
 pytest.importorskip("torch")
 COMMAND = [sys.executable, "-m", "gradweave", "measure"]
-PATIENCE_S = 120
 
 
 def said(arguments: list[str], capsys) -> tuple[int, str]:

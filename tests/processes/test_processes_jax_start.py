@@ -11,6 +11,7 @@ pytest.importorskip("jax")
 pytest.importorskip("filelock")
 
 from gradweave.processes.jax_start import MOST_BYTES, compiled_folder
+from tests.patience import PATIENCE_S
 
 PROGRAM = """
 import json, os
@@ -32,7 +33,7 @@ def started(**variables: str) -> list:
         env=kept | {"JAX_PLATFORMS": "cpu", **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -18,6 +18,7 @@ import psutil
 
 from gradweave.processes import ray_keeper as keeper
 from gradweave.processes.children import Children
+from tests.patience import PATIENCE_S
 
 MARK = ("GRADWEAVE_RAY", "of-this-test")
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -51,9 +52,9 @@ def test_a_part_that_ends_is_named_and_the_marked_are_killed(tmp_path):
         with kept(log, mark=MARK, folder=str(folder)) as beside:
             beside.send(0, {"parts": {"raylet": raylet.pid, "GCS": theirs.pid}})
             raylet.kill()  # nobody waits for it: it stays as a zombie
-            heard = beside.receive(20)
+            heard = beside.receive(PATIENCE_S)
             assert heard == (0, {"lost": f"Ray's raylet (process {raylet.pid}) ended"})
-            assert ours.wait(20) == -9
+            assert ours.wait(PATIENCE_S) == -9
             beside.send(0, {"end": True})
         assert theirs.poll() is None, "others' processes stay"
     assert not folder.exists()
@@ -70,8 +71,8 @@ def test_it_speaks_where_the_process_that_it_is_beside_cannot():
             beside.stdin.flush()
             beside.stdout.close()
             raylet.kill()
-            assert ours.wait(20) == -9
-            _, told = beside.communicate(timeout=20)
+            assert ours.wait(PATIENCE_S) == -9
+            _, told = beside.communicate(timeout=PATIENCE_S)
     how = f"Ray's raylet (process {raylet.pid}) ended"
     assert told == f"gradweave: {how}; updates up to 10 are kept\n"
 
@@ -82,8 +83,8 @@ def test_it_tidies_up_after_a_process_that_was_killed(tmp_path):
     with sleeping(**{MARK[0]: MARK[1]}) as ours:
         with kept(log, mark=MARK, folder=str(folder), parts={"raylet": ours.pid}) as beside:
             beside.dismiss()
-            assert beside.receive(20) == (0, None)
-        assert ours.wait(20) == -9
+            assert beside.receive(PATIENCE_S) == (0, None)
+        assert ours.wait(PATIENCE_S) == -9
     assert log.read_text() == "gradweave: the process that used Ray ended\n"
     assert not folder.exists()
 

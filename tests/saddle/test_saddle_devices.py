@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
+
 SCRIPT = Path(__file__).with_name("saddle_devices.py")
 
 
@@ -16,7 +18,7 @@ def test_on_eight_devices_they_are_what_they_are_on_one():
         env={**os.environ, **more},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert len(done.stdout.splitlines()) == 5

@@ -131,11 +131,11 @@ def test_more_restarts_are_never_worse():
 def test_it_stops_when_time_is_up_but_tries_once():
     network = gw.topology.from_spec("torus:12x12")
     QUICK.schedule(gw.topology.from_spec("ring:4"))
-    began = time.monotonic()
+    began = time.process_time()
     made = Grown(restarts=1_000_000, pieces_per_server=2).schedule(
         network, collective="all_gather", time_limit=1e-6
     )
-    assert time.monotonic() - began < 20  # a second or so; a million restarts take a day
+    assert time.process_time() - began < 20  # a second or so; a million restarts take a day
     assert verify(made).valid
 
 

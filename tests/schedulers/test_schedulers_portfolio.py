@@ -77,10 +77,10 @@ def test_it_is_what_solve_does_by_default():
 def test_a_time_limit_is_kept(spec):
     network = gw.topology.from_spec(spec)
     Portfolio().schedule(gw.topology.from_spec("mesh:2x3"))  # compiles
-    began = time.monotonic()
+    began = time.process_time()
     made = Portfolio().schedule(network, time_limit=0.01)
     assert verify(made).valid
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
 
 
 def test_attempts_are_told_in_order_with_the_winner():

@@ -337,7 +337,7 @@ def test_bad_parameters_are_named_in_one_line(make, culprit):
 
 
 def test_large_networks_build_quickly():
-    started = time.perf_counter()
+    started = time.process_time()
     assert gt.bcube(64, 1).num_servers == 4096
     assert gt.ring(100_000).num_links == 100_000  # a search for connectedness would be 50,000 deep
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2

@@ -28,6 +28,7 @@ from gradweave.errors import RunError
 from gradweave.processes import ray_loopback as loopback
 from gradweave.processes.ray_cluster import cluster
 from tests.aggregate.asynchronous.cases import SIZE, close, plain_loop, same, task
+from tests.patience import PATIENCE_S
 
 SYNC = {"workers": 2, "servers": 2, "steps": 30}
 
@@ -187,7 +188,7 @@ def another_process(ray, program: str, *arguments: str, token: str | None):
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
 
 
@@ -252,7 +253,7 @@ def test_calls_that_are_lost_are_made_again(whole):
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     lost, *others = json.loads(done.stdout.splitlines()[-1])
