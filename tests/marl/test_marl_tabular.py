@@ -1,5 +1,6 @@
 """Learning in tables, against a simulation in plain Python of the same draws."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -18,6 +19,7 @@ from gradweave.marl.tabular import steps
 from gradweave.marl.tabular.learners import Learning, explored
 from gradweave.marl.tabular.learning import Curve, learn
 from gradweave.marl.tabular.tables import Known, known, of_agents, tables
+from gradweave.marl.tabular.testing import tested
 from gradweave.marl.worlds import catalogue
 from gradweave.marl.worlds.grid import STAY, Map, moves
 from gradweave.marl.worlds.world import Rule, World, open_in
@@ -266,7 +268,7 @@ def test_learning_is_that_of_a_simulation_in_loops(name: str):
     teams = [Simulated(settings, causal, central) for _ in range(TRIALS)]
     learners, numbers = (1, 7) if central else (2, 10)
     draw = jax.jit(lambda key, n: jax.random.uniform(jax.random.fold_in(key, n), (TRIALS, 5)))
-    expected = []
+    expected, testing = [], jax.random.key(0)
     for done in range(0, steps - EPISODE + 1, EPISODE):  # whole episodes alone
         key = jax.random.fold_in(jax.random.key(SEED), done // EPISODE)
         training, testing = jax.random.split(key)
@@ -288,6 +290,11 @@ def test_learning_is_that_of_a_simulation_in_loops(name: str):
     np.testing.assert_array_equal(curve.taken, expected)
     if causal:
         assert 1 < curve.taken.min() < EPISODE == curve.taken.max()
+    if settings.average_every:  # with less time than the quickest needs nobody is done
+        limit = int(curve.taken[-1].min()) - 1
+        less = dataclasses.replace(settings, episode=limit)
+        found = tested(less, tables(small(), causal=causal), central, values, testing)
+        assert found.tolist() == [limit] * TRIALS and limit < EPISODE - 1
     np.testing.assert_array_equal(curve.steps, EPISODE * np.arange(1, steps // EPISODE + 1))
     sent = 12 * 2 * 2 * values[0].nbytes  # times, messages among two teams, pairs of teams
     assert curve.sent_bytes == (sent if weights is not None else 0)
