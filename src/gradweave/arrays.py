@@ -1,6 +1,7 @@
 """NumPy arrays in safetensors files: arrays by name, nothing that executes."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,31 @@ def metadata(path: Path) -> dict[str, str]:
         raise _unreadable(path, error) from error
 
 
+def json_entry(path: Path, metadata: Mapping[str, str], name: str) -> Any:
+    """What a file's text of a name says, as JSON; None where there is none.
+
+    Raises:
+        FileError: where it is no JSON.
+    """
+    try:
+        return json.loads(metadata.get(name, "null"))
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise FileError(f"{path}: metadata: {name}: not JSON: {why}") from None
+
+
+def whole_entry(path: Path, metadata: Mapping[str, str], name: str) -> int:
+    """What a file's text of a name says, as a count.
+
+    Raises:
+        FileError: where it is none.
+    """
+    text = metadata.get(name, "")
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise FileError(f"{path}: metadata: {name}: expected a count, got {text!r:.40}")
+    return int(text)
+
+
 def check_format(path: Path, metadata: Mapping[str, str], kind: str, version: str) -> None:
     """Refuses a file whose metadata do not name the format.
 
@@ -73,7 +99,7 @@ def check_format(path: Path, metadata: Mapping[str, str], kind: str, version: st
     if found != (kind, version):
         raise FileError(
             f"{path}: expected a {kind} file of version {version}, "
-            f"got {found[0]!r} of version {found[1]!r}"
+            f"got {found[0]!r:.60} of version {found[1]!r:.60}"
         )
 
 
@@ -89,9 +115,11 @@ def read(path: Path) -> dict[str, NDArray[Any]]:
             for name in names:
                 kind = file.get_slice(name).get_dtype()
                 if kind not in KINDS:
-                    raise FileError(f"{path}: array {name!r}: expected no {kind}")
+                    raise FileError(f"{path}: array {name!r:.60}: expected no {kind}")
             return {name: file.get_tensor(name) for name in names}
-    except (OSError, SafetensorError) as error:
+    except FileError:
+        raise
+    except (OSError, SafetensorError, ValueError) as error:  # ValueError: a shape beyond memory
         raise _unreadable(path, error) from error
 
 
@@ -106,4 +134,5 @@ def renamed(
 
 
 def _unreadable(path: Path, error: Exception) -> FileError:
-    return FileError(f"{path}: cannot be read as safetensors: {error}")
+    # safetensors repeats what it does not understand as it stands in the file.
+    return FileError(f"{path}: cannot be read as safetensors: {error!s:.300}")

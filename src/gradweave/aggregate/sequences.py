@@ -23,6 +23,8 @@ from gradweave.topology.topology import Topology
 
 Network = Topology | nx.Graph
 STEPS = 256
+MOST_ENTRIES = 1 << 25
+"""Of all matrices of a recorded trace: 256 MiB."""
 """Steps of a drawn sequence where no number is given: long beside what a network takes to mix."""
 
 
@@ -137,7 +139,8 @@ def read_trace(path: Path, workers: int) -> MixingMatrix:
     """The mixing matrices of a recorded trace: a CSV file of lines ``step,a,b``.
 
     Each line says that workers a and b could reach each other in that step, from 0. Steps without a
-    line are steps without communication; the last step that is named is the last one.
+    line are steps without communication; the last step that is named is the last one, whose number
+    must leave all steps' matrices `MOST_ENTRIES` entries at most.
 
     Raises:
         FileError: the file cannot be read; names the line that is not understood.
@@ -150,16 +153,16 @@ def read_trace(path: Path, workers: int) -> MixingMatrix:
                     continue
                 step, a, b = _line(path, number, row, workers)
                 links.setdefault(step, []).append((a, b))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FileError(f"{path}: cannot be read: {error}") from None
     if not links:
         raise FileError(f"{path}: expected lines of step,a,b, got none")
-    graphs = []
-    for step in range(max(links) + 1):
+    weights = np.tile(np.eye(workers), (max(links) + 1, 1, 1))  # nobody communicates
+    for step, pairs in links.items():
         graph = nx.empty_graph(workers)
-        graph.add_edges_from(links.get(step, []))
-        graphs.append(graph)
-    return recorded(graphs, path.name)
+        graph.add_edges_from(pairs)
+        weights[step] = MixingMatrix.metropolis_hastings(graph).weights[0]
+    return MixingMatrix(path.name, weights)
 
 
 def with_local_steps(mixing: MixingMatrix, local_steps: int) -> MixingMatrix:
@@ -362,9 +365,10 @@ def _line(path: Path, number: int, row: list[str], workers: int) -> tuple[int, i
         step, a, b = (int(cell) for cell in row)
     except ValueError:
         raise FileError(f"{path}, line {number}: expected step,a,b, got {row!r:.60}") from None
-    if not (0 <= a < workers and 0 <= b < workers and 0 <= step < 1_000_000):
+    most = min(1_000_000, MOST_ENTRIES // max(1, workers**2))
+    if not (0 <= a < workers and 0 <= b < workers and 0 <= step < most):
         raise FileError(
-            f"{path}, line {number}: expected a step from 0 and workers from 0 to {workers - 1}, "
-            f"got {step},{a},{b}"
+            f"{path}, line {number}: expected a step from 0 to {most - 1} and workers from 0 to "
+            f"{workers - 1}, got {f'{step},{a},{b}':.60}"
         )
     return step, a, b

@@ -10,15 +10,22 @@ Source: Neary et al. 2021 (2007.01962), theorem 1; Corazza et al. 2025 (2506.078
 
 import dataclasses
 import itertools
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from gradweave.automata.machine import Machine
-from gradweave.automata.operations import compose, projection
+from gradweave.automata.machine import NO_MOVE, Machine
+from gradweave.automata.operations import projection
 from gradweave.errors import OptionError
 
 MOST_TRIED = 5_000
 """Divisions that the search for the least one tries before it keeps the best it has."""
+MOST_FOLLOWED = 5_000_000
+"""Moves of all machines together that a check follows, and as many again a search of the least
+division: a check of more is refused, and a search keeps the best it has."""
+_SHARE = 10
+"""Of a search's moves one check may follow this part; what takes more is left undecided."""
+_KEPT_TRACES = 16
+"""Counterexamples that are tried on the next division before it is checked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,37 +52,80 @@ def check(team: Machine, agents: Sequence[Machine], causal: Machine | None = Non
         causal: traces into its forbidden states never happen.
 
     Raises:
-        OptionError: the team's machine has no final state, or the agents' machines together have
-            too many states.
+        OptionError: the team's machine has no final state, or all machines together have more than
+            `MOST_FOLLOWED` moves to follow.
     """
+    return _checked(team, agents, causal, MOST_FOLLOWED)
+
+
+def _checked(
+    team: Machine, agents: Sequence[Machine], causal: Machine | None, most: int
+) -> Verdict:
     if not team.final.any():
         raise OptionError(f"{team.name}: has no final state, so that nothing is ever done")
-    together = compose(agents)
     known = causal or Machine.of({"any": {}}, start="any", name="anything")
-    events = tuple(dict.fromkeys((*team.events, *together.events, *known.events)))
-    parts = team, together, known
-    tables = [part.over(events).tolist() for part in parts]
-    start = tuple(part.start for part in parts)
-    came: dict[tuple[int, ...], tuple[tuple[int, ...], int] | None] = {start: None}
-    queue = deque([start])
+    heard = dict.fromkeys(event for each in (team, *agents, known) for event in each.events)
+    events = tuple(heard)
+    step = _stepping(team, agents, known, events)
+    start: State = (team.start, known.start, *(agent.start for agent in agents))
+    came: dict[State, tuple[State, int] | None] = {start: None}
+    queue: deque[State] = deque([start])
     while queue:
         state = queue.popleft()
-        if team.final[state[0]] != together.final[state[1]]:
+        done = bool(team.final[state[0]])
+        if done != _all_done(agents, state[2:]):
             return _refuted(team, agents, _trace(came, state, events), len(came))
-        if team.final[state[0]]:
-            continue
-        for event in range(len(events)):
-            moved = [table[at][event] for table, at in zip(tables, state, strict=True)]
-            after = tuple(at if to < 0 else to for at, to in zip(state, moved, strict=True))
-            if after not in came and not known.forbidden[after[2]]:
+        for event in range(0 if done else len(events)):
+            after = step(state, event)
+            if after not in came and not known.forbidden[after[1]]:
                 came[after] = state, event
                 queue.append(after)
+        if len(came) * len(events) > most:
+            raise OptionError(
+                f"{team.name:.60}: a check follows more than {most:,} moves of the team, its "
+                "agents and what is known, together; take smaller machines"
+            )
     return Verdict(True, None, False, (), len(came))
 
 
+State = tuple[int, ...]
+"""Of the team's machine, of what is known, and of each agent's machine."""
+
+
+def _stepping(
+    team: Machine, agents: Sequence[Machine], known: Machine, events: Sequence[str]
+) -> Callable[[State, int], State]:
+    """What a state becomes by an event; the agents' parts as `compose` has it.
+
+    Their composition itself is not built: most divisions are refuted long before all of it is seen.
+    """
+    alone = [each.over(events).tolist() for each in (team, known)]
+    tables = [each.over(events).tolist() for each in agents]
+    hearing = [[n for n, each in enumerate(agents) if event in each.events] for event in events]
+
+    def step(state: State, event: int) -> State:
+        after = list(state)
+        for place, table in enumerate(alone):
+            to = table[state[place]][event]
+            after[place] = state[place] if to == NO_MOVE else to
+        for agent in hearing[event]:
+            to = tables[agent][state[2 + agent]][event]
+            if to == NO_MOVE:
+                after[2:] = state[2:]
+                break
+            after[2 + agent] = to
+        return tuple(after)
+
+    return step
+
+
+def _all_done(agents: Sequence[Machine], states: Sequence[int]) -> bool:
+    return all(agent.final[state] for agent, state in zip(agents, states, strict=True))
+
+
 def _trace(
-    came: Mapping[tuple[int, ...], tuple[tuple[int, ...], int] | None],
-    state: tuple[int, ...],
+    came: Mapping[State, tuple[State, int] | None],
+    state: State,
     events: Sequence[str],
 ) -> tuple[str, ...]:
     trace = []
@@ -112,8 +162,7 @@ def replay(agents: Sequence[Machine], trace: Sequence[str]) -> tuple[int, ...]:
     for event in trace:
         hearing = [i for i, machine in enumerate(agents) if event in machine.events]
         after = {i: int(agents[i].next[states[i], agents[i].events.index(event)]) for i in hearing}
-        finished = all(m.final[s] for m, s in zip(agents, states, strict=True))
-        if not finished and all(to >= 0 for to in after.values()):
+        if not _all_done(agents, states) and all(to >= 0 for to in after.values()):
             for i, to in after.items():
                 states[i] = to
     return tuple(states)
@@ -159,19 +208,73 @@ def least(team: Machine, division: Division, causal: Machine | None = None) -> L
         None where no division was found to be valid.
     """
     have = [(agent, event) for agent, events in division.items() for event in events]
+    search = _Search(team, causal)
     valid = check(team, projections(team, division), causal).valid
-    tried = 0
     for change in _shrunk(have) if valid else _grown(have, list(division), team.events):
-        tried += 1
         now = (set(have) - set(change)) if valid else (set(have) | set(change))
         new = {agent: tuple(e for e in team.events if (agent, e) in now) for agent in division}
-        if check(team, projections(team, new), causal).valid:
-            return Least(new, () if valid else change, change if valid else (), True)
-        if tried >= MOST_TRIED:
+        if search.finds_valid(new):
+            proved = not search.undecided
+            return Least(new, () if valid else change, change if valid else (), proved)
+        if search.exhausted:
             break
     else:
         return None
     return Least({a: tuple(e) for a, e in division.items()}, (), (), False) if valid else None
+
+
+class _Search:
+    """Divisions of one team's machine, checked one after the other.
+
+    Most are refuted by a trace that refuted another one, and agents' machines come again and again:
+    both are kept.
+    """
+
+    def __init__(self, team: Machine, causal: Machine | None) -> None:
+        self._team, self._causal = team, causal
+        self._machines: dict[tuple[str, ...], Machine] = {}
+        self._traces: list[tuple[tuple[str, ...], bool]] = []
+        self._tried = self._followed = 0
+        self.undecided = False
+        """Whether there was a division whose machines are too large together."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no more should be tried."""
+        return self._tried >= MOST_TRIED or self._followed >= MOST_FOLLOWED
+
+    def finds_valid(self, division: Mapping[str, tuple[str, ...]]) -> bool:
+        """Whether a division is valid; not where that takes too much to say."""
+        self._tried += 1
+        agents = [self._machine(events) for events in division.values()]
+        if any(self._refutes(number, agents) for number in range(len(self._traces))):
+            return False
+        try:
+            verdict = _checked(self._team, agents, self._causal, MOST_FOLLOWED // _SHARE)
+        except OptionError:
+            self.undecided = True
+            self._followed += MOST_FOLLOWED // _SHARE
+            return False
+        self._followed += verdict.explored * max(1, len(self._team.events))
+        if verdict.counterexample is not None:
+            self._traces.insert(0, (verdict.counterexample, verdict.team_done))
+            del self._traces[_KEPT_TRACES:]
+        return verdict.valid
+
+    def _machine(self, events: tuple[str, ...]) -> Machine:
+        if events not in self._machines:
+            self._machines[events] = projection(self._team, events)
+            self._followed += int((self._team.next != NO_MOVE).sum())
+        return self._machines[events]
+
+    def _refutes(self, number: int, agents: Sequence[Machine]) -> bool:
+        """Whether a trace tells the team from these agents; if so, it is the next to be tried."""
+        trace, team_done = self._traces[number]
+        ends = replay(agents, trace)
+        if team_done == _all_done(agents, ends):
+            return False
+        self._traces.insert(0, self._traces.pop(number))
+        return True
 
 
 Pairs = tuple[tuple[str, str], ...]
@@ -179,21 +282,56 @@ Pairs = tuple[tuple[str, str], ...]
 
 def _shrunk(have: Sequence[tuple[str, str]]) -> Iterator[Pairs]:
     """What may be taken away, the most first; nothing at last."""
-    owners: dict[str, int] = {}
-    for _, event in have:
-        owners[event] = owners.get(event, 0) + 1
+    owners = Counter(event for _, event in have)
     shared = [pair for pair in have if owners[pair[1]] > 1]
-    for number in range(len(shared), -1, -1):
-        for away in itertools.combinations(shared, number):
-            gone = [event for _, event in away]
-            if all(gone.count(event) < owners[event] for event in set(gone)):
-                yield away
+    spare = {event: number - 1 for event, number in owners.items() if number > 1}
+    for number in range(sum(spare.values()), -1, -1):
+        yield from _choices(shared, spare, number)
+
+
+def _choices(
+    pairs: Sequence[tuple[str, str]], spare: Mapping[str, int], number: int
+) -> Iterator[Pairs]:
+    """As many pairs, of each event at most those that can be spared, in the pairs' order.
+
+    Those of `itertools.combinations` that leave each event to somebody; the others, which are
+    nearly all where many events are shared, are not gone through.
+    """
+    left = Counter(event for _, event in pairs)
+    free, chosen, place = Counter(spare), [], 0
+    possible = sum(min(left[event], free[event]) for event in left)
+    while True:
+        if len(chosen) == number:
+            yield tuple(pairs[taken] for taken in chosen)
+        elif len(chosen) + possible >= number:  # what is left over is enough
+            event = pairs[place][1]
+            possible -= min(left[event], free[event])
+            left[event] -= 1
+            if free[event]:
+                free[event] -= 1
+                chosen.append(place)
+            possible += min(left[event], free[event])
+            place += 1
+            continue
+        if not chosen:
+            return
+        last = chosen.pop()  # the last one taken is passed over
+        for event in (pairs[at][1] for at in range(last + 1, place)):
+            possible -= min(left[event], free[event])
+            left[event] += 1
+            possible += min(left[event], free[event])
+        event = pairs[last][1]
+        possible -= min(left[event], free[event])
+        free[event] += 1
+        possible += min(left[event], free[event])
+        place = last + 1
 
 
 def _grown(
     have: Sequence[tuple[str, str]], agents: Sequence[str], events: Sequence[str]
 ) -> Iterator[Pairs]:
     """What may be told, the least first."""
-    more = [(agent, event) for agent in agents for event in events if (agent, event) not in have]
+    held = frozenset(have)
+    more = [(agent, event) for agent in agents for event in events if (agent, event) not in held]
     for number in range(1, len(more) + 1):
         yield from itertools.combinations(more, number)

@@ -20,8 +20,7 @@ leaves the state as it is.
 """
 
 import dataclasses
-import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,11 @@ from gradweave.topology.formats.yaml_data import parse_yaml, write_yaml
 MAX_BYTES = 1 << 20
 """Largest file read: 1 MiB."""
 MOST_EVENTS = 200
+MOST_AGENTS = 100
+MOST_FORMULAS = 50
+"""Under ``causal``."""
+MOST_REWARD = 1e12
+"""Of a move, up or down: sums of what is larger are not exact, or no numbers any more."""
 _FIELDS = ("name", "start", "final", "forbidden", "moves", "events", "agents", "causal")
 _LONGEST = 60
 """Characters of a name."""
@@ -67,11 +71,11 @@ def load(path: str | Path) -> Task:
             raise FileError(
                 f"larger than {MAX_BYTES >> 20} MiB; a machine has at most {MOST_STATES:,} states"
             )
-        return task(parse_yaml(path.read_bytes()), path.stem)
-    except OSError as error:
-        raise FileError(f"{path}: {error.strerror or error}") from error
+        return task(parse_yaml(path.read_bytes()), _name_of(path))
     except GradweaveError as error:
         raise FileError(f"{path}: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        raise FileError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def task(data: Any, name: str = "machine") -> Task:
@@ -81,16 +85,25 @@ def task(data: Any, name: str = "machine") -> Task:
         FileError: the data are not a machine.
     """
     fields = _mapping(data, "the file")
-    machine = _machine(fields, str(fields.get("name", name)))
+    machine = _machine(fields, _name(fields["name"], "name") if "name" in fields else name)
+    said = _mapping(fields.get("agents", {}), "agents")
+    if len(said) > MOST_AGENTS:
+        raise FileError(f"agents: {len(said):,} of them; a team has at most {MOST_AGENTS}")
     agents = {
-        _name(agent, "agent"): tuple(_names(events, f"agents: {agent}"))
-        for agent, events in _mapping(fields.get("agents", {}), "agents").items()
+        _name(agent, "agent"): tuple(_names(events, f"agents: {agent!s:.60}"))
+        for agent, events in said.items()
     }
     for agent, events in agents.items():
         _check_events(f"agents: {agent} sees", events, machine.events)
     causal = _causal(fields.get("causal"), machine.events)
     _check_events("causal: tells of", causal.events if causal else (), machine.events)
     return Task(machine, agents, causal)
+
+
+def _name_of(path: Path) -> str:
+    """The file's name as that of a machine, which has to be a name in a file, too."""
+    plain = "".join(each if each.isprintable() else "?" for each in path.stem)
+    return plain[:_LONGEST] or "machine"
 
 
 def read_text(text: str, name: str = "machine") -> Task:
@@ -139,7 +152,8 @@ def _machine(fields: Mapping[Any, Any], name: str) -> Machine:
         if field not in fields:
             raise FileError(f"{field}: missing; say {_MISSING[field]}")
     moves, ends = _mapping(fields["moves"], "moves"), _names(fields.get("final", []), "final")
-    rows = {_name(state, "state"): _row(row, str(state), ends) for state, row in moves.items()}
+    done = frozenset(ends)
+    rows = {_name(state, "state"): _row(row, str(state), done) for state, row in moves.items()}
     never = _names(fields.get("forbidden", []), "forbidden")
     start = _name(fields["start"], "start")
     for state in (*ends, *never):
@@ -147,10 +161,10 @@ def _machine(fields: Mapping[Any, Any], name: str) -> Machine:
     if len(rows) > MOST_STATES:
         raise FileError(f"{len(rows):,} states; a machine has at most {MOST_STATES:,}")
     events = _names(fields.get("events", []), "events")
-    machine = Machine.of(rows, start=start, final=ends, forbidden=never, events=events, name=name)
-    if len(machine.events) > MOST_EVENTS:
-        raise FileError(f"{len(machine.events)} events; a machine has at most {MOST_EVENTS}")
-    return machine
+    heard = {event for row in rows.values() for event in row}.union(events)
+    if len(heard) > MOST_EVENTS:
+        raise FileError(f"{len(heard):,} events; a machine has at most {MOST_EVENTS}")
+    return Machine.of(rows, start=start, final=ends, forbidden=never, events=events, name=name)
 
 
 _MISSING = {
@@ -159,7 +173,7 @@ _MISSING = {
 }
 
 
-def _row(row: Any, state: str, ends: list[str]) -> dict[str, tuple[str, float]]:
+def _row(row: Any, state: str, ends: Collection[str]) -> dict[str, tuple[str, float]]:
     read = {}
     for event, move in _mapping(row or {}, f"moves of {state}").items():
         what = f"move {state:.60} on {event!s:.60}"
@@ -173,12 +187,11 @@ def _row(row: Any, state: str, ends: list[str]) -> dict[str, tuple[str, float]]:
         else:
             to, worth = _name(move, what), None
         worth = float(to in ends) if worth is None else worth
-        if (
-            isinstance(worth, bool)
-            or not isinstance(worth, int | float)
-            or not math.isfinite(worth)
-        ):
-            raise FileError(f"{what}: expected a number as its reward, got {worth!r:.60}")
+        number = isinstance(worth, int | float) and not isinstance(worth, bool)
+        if not number or not abs(worth) <= MOST_REWARD:
+            raise FileError(
+                f"{what}: expected a number from -1e12 to 1e12 as its reward, got {worth!r:.60}"
+            )
         read[label] = to, float(worth)
     return read
 
@@ -189,6 +202,8 @@ def _causal(said: Any, events: tuple[str, ...]) -> Machine | None:
     if isinstance(said, Mapping):
         return _machine(said, "causal")
     formulas = said if isinstance(said, list) else [said]
+    if len(formulas) > MOST_FORMULAS:
+        raise FileError(f"causal: {len(formulas):,} formulas; expected at most {MOST_FORMULAS}")
     whole: Machine | None = None
     for formula in formulas:
         if not isinstance(formula, str):

@@ -27,8 +27,15 @@ _TOKENS = re.compile(r"\s*(->|[!&|()]|[A-Za-z_][\w.]*)")
 _UNARY = ("!", "X", "N", "G", "F")
 _DEEPEST = 40
 """Nested parentheses and operators."""
+_LONGEST = 10_000
+"""Characters of a formula."""
+_PARTS_AT_ONCE = 16
+"""Of a term, that count as one more."""
 _MOST_TERMS = 2_000
 """Of one state's formula in disjunctive form."""
+MOST_COMPARED = 5_000_000
+"""Terms that are made, and pairs of them that are compared, until a formula is its automaton: both
+may grow with the exponential of its length."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +47,12 @@ class Formula:
     ``U`` or ``R``."""
     parts: tuple["Formula", ...] = ()
     event: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.operator, self.parts, self.event)))
+
+    def __hash__(self) -> int:
+        return vars(self)["_hash"]  # not counted from all parts again, in each set
 
 
 TRUE, FALSE, MORE, END = (Formula(word) for word in ("true", "false", "more", "end"))
@@ -60,7 +73,8 @@ def automaton(text: str, events: Sequence[str] = (), name: str = "") -> Machine:
         name: of the result; the formula if not given.
 
     Raises:
-        SpecError: the formula cannot be read, holds for no trace, or has too many states.
+        SpecError: the formula cannot be read, holds for no trace, has too many states, or takes
+            more than `MOST_COMPARED` terms to translate.
 
     >>> machine = automaton("G(c -> N G !a)")
     >>> [bool(machine.forbidden[machine.states.index(machine.run(t)[0])]) for t in ("ac", "ca")]
@@ -68,91 +82,120 @@ def automaton(text: str, events: Sequence[str] = (), name: str = "") -> Machine:
     """
     formula = _Parser(text).formula()
     named = tuple(dict.fromkeys((*_events(formula), *events)))
-    todo = [_terms(formula)]
-    place, rows = {todo[0]: 0}, []
-    for state in todo:  # which grows meanwhile
-        row = []
-        for event in named:
-            after = _progressed(state, event)
-            if after not in place:
-                place[after] = len(place)
-                todo.append(after)
-            row.append(place[after])
-        rows.append(row)
-        if len(place) > MOST_STATES or len(state) > _MOST_TERMS:
-            raise SpecError(f"{text:.60}: needs more than {MOST_STATES:,} states; make it simpler")
-    states = tuple(str(number) for number in range(len(place)))
+    try:
+        found, rows = _Progression(MOST_COMPARED).states(formula, named)
+    except SpecError as error:
+        raise SpecError(f"formula {text!r:.80}: {error}; make it simpler") from None
+    states = tuple(str(number) for number in range(len(found)))
     moves = np.array(rows, np.int32).reshape(len(states), len(named))
     none = np.zeros(len(states), bool)
-    machine = Machine(name or text, states, named, 0, moves, np.zeros(moves.shape), none, none)
-    never = cannot_reach(machine, [number for state, number in place.items() if _ends_well(state)])
+    name = name or " ".join(text.split())
+    machine = Machine(name, states, named, 0, moves, np.zeros(moves.shape), none, none)
+    never = cannot_reach(machine, [n for n, state in enumerate(found) if _ends_well(state)])
     if never[0]:
-        raise SpecError(f"{text:.60}: holds for no trace")
+        raise SpecError(f"formula {text!r:.80}: holds for no trace")
     return knowledge(machine.replace(forbidden=never))
 
 
-def _progressed(state: Terms, event: str) -> Terms:
-    """What the rest of a trace has to satisfy once an event is read."""
-    return _either(_all_of([_read(part, event) for part in term]) for term in state)
+class _Progression:
+    """What formulas leave to be shown, within a number of terms made and compared."""
 
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+        self._known: dict[tuple[Formula, str], Terms] = {}
 
-def _read(formula: Formula, event: str) -> Terms:
-    parts = formula.parts
-    match formula.operator:
-        case "event":
-            return _YES if formula.event == event else _NO
-        case "not event":
-            return _NO if formula.event == event else _YES
-        case "true" | "more":
-            return _YES
-        case "false" | "end":
-            return _NO
-        case "&":
-            return _all_of([_read(part, event) for part in parts])
-        case "|":
-            return _either(_read(part, event) for part in parts)
-        case "X":
-            return _all_of([_terms(parts[0]), _only(MORE)])
-        case "N":
-            return _either((_terms(parts[0]), _only(END)))
-        case "U":
-            on = _all_of([_read(parts[0], event), _only(formula)])
-            return _either((_read(parts[1], event), on))
-        case _:  # R
-            on = _either((_read(parts[0], event), _only(formula)))
-            return _all_of([_read(parts[1], event), on])
+    def states(
+        self, formula: Formula, events: Sequence[str]
+    ) -> tuple[list[Terms], list[list[int]]]:
+        """What may be left of a formula, and which of it each event leads to."""
+        found = [self._terms(formula)]
+        place, rows = {found[0]: 0}, []
+        for state in found:  # which grows meanwhile
+            row = []
+            for event in events:
+                after = self._progressed(state, event)
+                if after not in place:
+                    place[after] = len(place)
+                    found.append(after)
+                row.append(place[after])
+            rows.append(row)
+            if len(place) > MOST_STATES:
+                raise SpecError(f"needs more than {MOST_STATES:,} states")
+        return found, rows
 
+    def _progressed(self, state: Terms, event: str) -> Terms:
+        """What the rest of a trace has to satisfy once an event is read."""
+        return self._either(
+            self._all_of([self._read(part, event) for part in term]) for term in state
+        )
 
-def _terms(formula: Formula) -> Terms:
-    """A formula in disjunctive form, of what is not itself ``&`` or ``|``."""
-    if formula.operator == "&":
-        return _all_of([_terms(part) for part in formula.parts])
-    if formula.operator == "|":
-        return _either(_terms(part) for part in formula.parts)
-    return _only(formula)
+    def _read(self, formula: Formula, event: str) -> Terms:
+        if (formula, event) not in self._known:
+            self._known[formula, event] = self._read_once(formula, event)
+        return self._known[formula, event]
 
+    def _read_once(self, formula: Formula, event: str) -> Terms:
+        parts = formula.parts
+        match formula.operator:
+            case "event":
+                return _YES if formula.event == event else _NO
+            case "not event":
+                return _NO if formula.event == event else _YES
+            case "true" | "more":
+                return _YES
+            case "false" | "end":
+                return _NO
+            case "&":
+                return self._all_of([self._read(part, event) for part in parts])
+            case "|":
+                return self._either(self._read(part, event) for part in parts)
+            case "X":
+                return self._all_of([self._terms(parts[0]), self._only(MORE)])
+            case "N":
+                return self._either((self._terms(parts[0]), self._only(END)))
+            case "U":
+                on = self._all_of([self._read(parts[0], event), self._only(formula)])
+                return self._either((self._read(parts[1], event), on))
+            case _:  # R
+                on = self._either((self._read(parts[0], event), self._only(formula)))
+                return self._all_of([self._read(parts[1], event), on])
 
-def _only(formula: Formula) -> Terms:
-    return _simplified([frozenset([formula])])
+    def _terms(self, formula: Formula) -> Terms:
+        """A formula in disjunctive form, of what is not itself ``&`` or ``|``."""
+        if formula.operator == "&":
+            return self._all_of([self._terms(part) for part in formula.parts])
+        if formula.operator == "|":
+            return self._either(self._terms(part) for part in formula.parts)
+        return self._only(formula)
 
+    def _only(self, formula: Formula) -> Terms:
+        return self._simplified([frozenset([formula])])
 
-def _all_of(parts: Sequence[Terms]) -> Terms:
-    whole = _YES
-    for part in parts:
-        whole = _simplified([one | other for one in whole for other in part])
-    return whole
+    def _all_of(self, parts: Sequence[Terms]) -> Terms:
+        whole = _YES
+        for part in parts:
+            whole = self._simplified(one | other for one in whole for other in part)
+        return whole
 
+    def _either(self, parts: Iterable[Terms]) -> Terms:
+        return self._simplified(term for part in parts for term in part)
 
-def _either(parts: Iterable[Terms]) -> Terms:
-    return _simplified([term for part in parts for term in part])
+    def _simplified(self, terms: Iterable[Term]) -> Terms:
+        """Without what contradicts itself, and without what another term already allows."""
+        sound: set[Term] = set()
+        for term in terms:
+            self._spend(1 + len(term) // _PARTS_AT_ONCE)
+            if not _contradicts(term):
+                sound.add(term - {TRUE})
+        if len(sound) > _MOST_TERMS:
+            raise SpecError(f"grows to more than {_MOST_TERMS:,} terms")
+        self._spend(len(sound) ** 2)
+        return frozenset(term for term in sound if not any(other < term for other in sound))
 
-
-def _simplified(terms: Iterable[Term]) -> Terms:
-    """Without what contradicts itself, and without what another term already allows."""
-    sound = {term - {TRUE} for term in terms if not _contradicts(term)}
-    if len(sound) > _MOST_TERMS:
-        raise SpecError("the formula grows too large; make it simpler")
-    return frozenset(term for term in sound if not any(other < term for other in sound))
+    def _spend(self, number: int) -> None:
+        self._left -= number
+        if self._left < 0:
+            raise SpecError(f"takes more than {self._most:,} terms and pairs of them to translate")
 
 
 def _contradicts(term: Term) -> bool:
@@ -193,6 +236,8 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self._text, self._at, self._tokens = text, 0, []
+        if len(text) > _LONGEST:
+            self._fail(f"expected at most {_LONGEST:,} characters, got {len(text):,}")
         depth = at = 0
         while text[at:].strip():
             found = _TOKENS.match(text, at)

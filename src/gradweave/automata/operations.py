@@ -11,10 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.automata.machine import MOST_STATES, NO_MOVE, Machine
+from gradweave.automata.partition import equal_states, merged
 from gradweave.errors import OptionError
 
 WORTHLESS = 1e-4
 """A value below this counts as none: the task can no longer be done."""
+MOST_LOOKED_AT = 5_000_000
+"""Moves that `view` follows; sets of states may be as many as there are subsets."""
+_NAMED = 8
+"""States that are named in the name of several."""
 
 
 def projection(machine: Machine, events: Collection[str], name: str = "") -> Machine:
@@ -35,9 +40,13 @@ def projection(machine: Machine, events: Collection[str], name: str = "") -> Mac
     >>> projection(team, ["b"]).states
     ('0,1', '2')
     """
-    group = _merged(machine, events)
+    group = merged(machine, events)
     seen = [column for column, event in enumerate(machine.events) if event in events]
-    names = {root: ",".join(_members(machine, group, root)) for root in sorted(set(group))}
+    members: dict[int, list[str]] = {}
+    for state, root in enumerate(group):
+        members.setdefault(root, []).append(machine.states[state])
+    labels = _distinct(_joined(each, ",") for each in members.values())
+    names = dict(zip(members, labels, strict=True))
     final = {names[group[s]] for s in np.flatnonzero(machine.final)}
     forbidden = set(names.values()) - {names[group[s]] for s in np.flatnonzero(~machine.forbidden)}
     moves: dict[str, dict[str, tuple[str, float]]] = {label: {} for label in names.values()}
@@ -61,40 +70,25 @@ def projection(machine: Machine, events: Collection[str], name: str = "") -> Mac
     )
 
 
-def _merged(machine: Machine, events: Collection[str]) -> list[int]:
-    """Each state's group, by its first state: the least congruence that hides other events."""
-    parent = list(range(len(machine.states)))
-
-    def root(state: int) -> int:
-        while parent[state] != state:
-            parent[state] = parent[parent[state]]
-            state = parent[state]
-        return state
-
-    heard = [event in events for event in machine.events]
-    todo = [
-        (int(state), int(machine.next[state, column]))
-        for state, column in zip(*np.nonzero(machine.next != NO_MOVE), strict=True)
-        if not heard[column]
-    ]
-    while True:
-        for one, other in todo:
-            low, high = sorted((root(one), root(other)))
-            parent[high] = low
-        first: dict[tuple[int, int], int] = {}
-        todo = []
-        for state, column in zip(*np.nonzero(machine.next != NO_MOVE), strict=True):
-            if heard[column]:
-                after = root(int(machine.next[state, column]))
-                known = first.setdefault((root(int(state)), int(column)), after)
-                if known != after:
-                    todo.append((known, after))
-        if not todo:
-            return [root(state) for state in range(len(machine.states))]
+def _joined(names: Iterable[str], by: str) -> str:
+    """A name for several states: theirs, but for those that make it too long."""
+    names = list(names)
+    whole = by.join(names[:_NAMED])
+    return whole if len(names) <= _NAMED else f"{whole}{by}… {len(names)} in all"
 
 
-def _members(machine: Machine, group: Sequence[int], root: int) -> list[str]:
-    return [machine.states[state] for state, other in enumerate(group) if other == root]
+def _distinct(labels: Iterable[str]) -> tuple[str, ...]:
+    """The labels, those that were there before with a number."""
+    taken: dict[str, int] = {}
+    result: list[str] = []
+    for label in labels:
+        new = label
+        while new in taken:
+            taken[label] += 1
+            new = f"{label} ({taken[label]})"
+        taken[new] = 1
+        result.append(new)
+    return tuple(result)
 
 
 def compose(machines: Sequence[Machine], name: str = "") -> Machine:
@@ -112,19 +106,19 @@ def compose(machines: Sequence[Machine], name: str = "") -> Machine:
         OptionError: it has more than `MOST_STATES` states.
     """
     events = tuple(dict.fromkeys(event for each in machines for event in each.events))
-    tables = [each.over(events) for each in machines]
-    heard = np.array([[event in each.events for event in events] for each in machines])
+    tables = [each.over(events).tolist() for each in machines]
+    hearing = [[n for n, each in enumerate(machines) if event in each.events] for event in events]
 
-    def after(state: tuple[int, ...], event: int) -> tuple[int, ...] | None:
-        moved = []
-        for part, table, hears in zip(state, tables, heard, strict=True):
-            to = int(table[part, event]) if hears[event] else part
+    def after(state: State, event: int) -> State | None:
+        moved = list(state)
+        for part in hearing[event]:
+            to = tables[part][state[part]][event]
             if to == NO_MOVE:
                 return None
-            moved.append(to)
+            moved[part] = to
         return tuple(moved)
 
-    def final(state: tuple[int, ...]) -> bool:
+    def final(state: State) -> bool:
         return all(each.final[part] for each, part in zip(machines, state, strict=True))
 
     states, moves = _reachable(tuple(m.start for m in machines), len(events), after, final)
@@ -132,8 +126,8 @@ def compose(machines: Sequence[Machine], name: str = "") -> Machine:
     reward = np.where(moves == NO_MOVE, 0.0, ends[moves])
     never = [any(m.forbidden[part] for m, part in zip(machines, s, strict=True)) for s in states]
     labels = [" ".join(m.states[p] for m, p in zip(machines, s, strict=True)) for s in states]
-    name = name or " with ".join(m.name for m in machines)
-    return Machine(name, tuple(labels), events, 0, moves, reward, ends, np.array(never))
+    name = name or _joined((m.name for m in machines), " with ")
+    return Machine(name, _distinct(labels), events, 0, moves, reward, ends, np.array(never))
 
 
 State = tuple[int, ...]
@@ -210,7 +204,7 @@ def product(machine: Machine, automaton: Machine) -> Product:
             reward[:, column] = machine.reward[one, machine.events.index(event)]
     whole = Machine(
         f"{machine.name} knowing {automaton.name}",
-        tuple(f"{machine.states[a]}|{automaton.states[b]}" for a, b in states),
+        _distinct(f"{machine.states[a]}|{automaton.states[b]}" for a, b in states),
         events,
         0,
         moves,
@@ -228,28 +222,15 @@ def minimised(machine: Machine) -> Machine:
     since in a composition it holds others back.
     """
     reachable = _reached(machine)
-    block = np.unique(np.stack([machine.final, machine.forbidden], 1), axis=0, return_inverse=True)[
-        1
-    ].ravel()
-    while True:
-        after = np.where(machine.next == NO_MOVE, NO_MOVE, block[machine.next])
-        signature = np.concatenate([block[:, None], after, machine.reward], 1)
-        finer = np.unique(signature[reachable], axis=0, return_inverse=True)[1].ravel()
-        new = np.zeros(len(machine.states), np.int64)
-        new[reachable] = finer
-        if finer.max() + 1 == len(np.unique(block[reachable])):
-            break
-        block = new
-    first = np.array(
-        [reachable[np.flatnonzero(new[reachable] == b)[0]] for b in range(new.max() + 1)]
-    )
+    block = equal_states(machine, reachable)
+    first = reachable[np.unique(block[reachable], return_index=True)[1]]
     order = np.argsort(first)
     rank = np.argsort(order)
     first = first[order]
-    moves = np.where(machine.next[first] == NO_MOVE, NO_MOVE, rank[new[machine.next[first]]])
+    moves = np.where(machine.next[first] == NO_MOVE, NO_MOVE, rank[block[machine.next[first]]])
     return machine.replace(
         states=tuple(machine.states[s] for s in first),
-        start=int(rank[new[machine.start]]),
+        start=int(rank[block[machine.start]]),
         next=moves.astype(np.int32),
         reward=machine.reward[first],
         final=machine.final[first],
@@ -284,11 +265,13 @@ def values(machine: Machine, discount: float = 0.9, tolerance: float = 1e-9) -> 
         tolerance: at which the iteration stops.
     """
     may = (machine.next != NO_MOVE) & ~machine.forbidden[machine.next]
+    states, columns = np.nonzero(may)
+    after, reward = machine.next[states, columns], machine.reward[states, columns]
     value = np.zeros(len(machine.states))
     while True:
-        ahead = np.where(may, machine.reward + discount * value[machine.next], 0.0)
-        new = np.maximum(ahead.max(1, initial=0.0), 0.0)
-        if np.abs(new - value).max(initial=0.0) < tolerance:
+        new = np.zeros(len(machine.states))
+        np.maximum.at(new, states, reward + discount * value[after])
+        if not np.abs(new - value).max(initial=0.0) >= tolerance:  # nor where it is no number
             return new
         value = new
 
@@ -323,20 +306,29 @@ def view(automaton: Machine, events: Collection[str]) -> Machine:
         events: that the agent hears.
 
     Raises:
-        OptionError: it has more than `MOST_STATES` states.
+        OptionError: it has more than `MOST_STATES` states, or finding them takes more than
+            `MOST_LOOKED_AT` moves.
     """
     heard = tuple(event for event in automaton.events if event in events)
     hidden = [n for n, event in enumerate(automaton.events) if event not in events]
-    table, after = automaton.over(heard), automaton.total
+    table, after = automaton.over(heard), automaton.total[:, hidden].tolist()
+    never_there, looked_at = automaton.forbidden.tolist(), 0
 
     def closed(states: Iterable[int]) -> State:
-        known = {state for state in states if not automaton.forbidden[state]}
+        nonlocal looked_at
+        known = {state for state in states if not never_there[state]}
         todo = list(known)
         while todo:
-            row = after[todo.pop(), hidden].tolist()
-            for to in {to for to in row if not automaton.forbidden[to]} - known:
-                known.add(to)
-                todo.append(to)
+            looked_at += 1 + len(hidden)
+            for to in set(after[todo.pop()]) - known:
+                if not never_there[to]:
+                    known.add(to)
+                    todo.append(to)
+        if looked_at > MOST_LOOKED_AT:
+            raise OptionError(
+                f"{automaton.name:.60}: what is left open by {' '.join(heard):.60} is more than "
+                f"{MOST_LOOKED_AT:,} moves; take a smaller automaton"
+            )
         return tuple(sorted(known))
 
     def moved(state: State, event: int) -> State | None:
@@ -345,7 +337,7 @@ def view(automaton: Machine, events: Collection[str]) -> Machine:
 
     sets, moves = _reachable(closed([automaton.start]), len(heard), moved, lambda state: not state)
     none = np.zeros(len(sets), bool)
-    names = tuple("/".join(automaton.states[part] for part in each) or "never" for each in sets)
+    names = _distinct(_joined((automaton.states[p] for p in s), "/") or "never" for s in sets)
     never = np.array([not each for each in sets])
     name = f"{automaton.name} on {' '.join(heard)}"
     return knowledge(Machine(name, names, heard, 0, moves, np.zeros(moves.shape), none, never))
@@ -353,4 +345,4 @@ def view(automaton: Machine, events: Collection[str]) -> Machine:
 
 def group_of(machine: Machine, events: Collection[str]) -> NDArray[np.int64]:
     """[S] of which state of `projection` each state is a part."""
-    return np.unique(_merged(machine, events), return_inverse=True)[1].ravel()
+    return np.unique(merged(machine, events), return_inverse=True)[1].ravel()

@@ -14,6 +14,7 @@ import click
 
 from gradweave import clock
 from gradweave.errors import FileError, InputWarning
+from gradweave.printable import in_one_line, printable
 from gradweave.topology import Topology
 from gradweave.topology.names import name_of
 
@@ -104,17 +105,6 @@ def standard_output() -> Iterator[None]:
         raise FileError(f"standard output cannot be written: {error.strerror}") from error
 
 
-def printable(text: str) -> str:
-    """The text with every character that a terminal might act on written as an escape.
-
-    Names come from files, and files from anyone.
-    """
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
-
-
 def note(line: str) -> None:
     """Writes a line to standard error, where that can be written."""
     with contextlib.suppress(OSError):
@@ -123,7 +113,7 @@ def note(line: str) -> None:
 
 def complain(reason: str) -> None:
     """Says on standard error, in one line, why a command fails."""
-    note(f"gradweave: {' '.join(reason.split())}")
+    note(f"gradweave: {in_one_line(reason)}")
 
 
 def warn(warning: str) -> None:

@@ -11,8 +11,9 @@ import click
 
 import gradweave
 from gradweave.checks import expected_one_of
-from gradweave.cli.console import printable, spoken_warnings
+from gradweave.cli.console import spoken_warnings
 from gradweave.errors import BAD_INPUT, INTERRUPTED, SUCCESS, GradweaveError, exit_status
+from gradweave.printable import in_one_line
 
 VERBS = {
     "schedule": "schedule",
@@ -108,7 +109,7 @@ def _status(arguments: list[str] | None) -> int:
 
 def _say(message: str, status: int) -> int:
     try:
-        click.echo(f"gradweave: {printable(' '.join(message.split()))}", err=True)
+        click.echo(f"gradweave: {in_one_line(message)}", err=True)
     except OSError:  # nowhere to say it; the status does
         _silence(sys.stderr)
     return status

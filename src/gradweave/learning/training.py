@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave import arrays
 from gradweave.aggregate.aggregation import Aggregation, resolve
 from gradweave.atomic import make_folder
 from gradweave.environment.problem import Instance, Problem, Size, stack
-from gradweave.errors import OptionError
+from gradweave.errors import FileError, OptionError
 from gradweave.learning import checkpoint
 from gradweave.learning.config import Config, Group, parse_aggregation
 from gradweave.learning.experts import Experts
@@ -287,7 +288,7 @@ def updates_done(config: Config, folder: Path) -> int:
         raise OptionError(
             f"{path} is of a training with another config; give another folder, or remove it"
         )
-    return int(metadata["updates"])
+    return arrays.whole_entry(path, metadata, "updates")
 
 
 def _save(path: Path, config: Config, progress: Progress[State]) -> None:
@@ -306,8 +307,16 @@ def _start(config: Config, updates: _Updates, path: Path) -> Progress[State]:
     if completed:
         learners = checkpoint.load(path, learners, checkpoint.CHECKPOINT_FORMAT)
         text = checkpoint.metadata(path, checkpoint.CHECKPOINT_FORMAT)
-        recent = np.array(json.loads(text.get("recent", "[]"))).reshape(-1, config.seeds)
+        recent = _recent(path, arrays.json_entry(path, text, "recent") or [], config.seeds)
     return Progress(State(learners, recent), completed)
+
+
+def _recent(path: Path, said: Any, seeds: int) -> NDArray[np.float64]:
+    """[N, seeds] what a checkpoint says of the last updates."""
+    try:
+        return np.array(said, np.float64).reshape(-1, seeds)
+    except (TypeError, ValueError, OverflowError):
+        raise FileError(f"{path}: metadata: recent: expected {seeds} figures a row") from None
 
 
 def _write(log: Log, report: Report, names: tuple[str, ...]) -> None:

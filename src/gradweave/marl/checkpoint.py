@@ -34,11 +34,7 @@ def about(path: Path) -> dict[str, Any]:
     Raises:
         FileError: where it cannot be read, or `save` did not write it.
     """
-    found = arrays.metadata(path)
-    try:
-        said = json.loads(found.get(_ENTRY, "null"))
-    except ValueError:
-        said = None
+    said = arrays.json_entry(path, arrays.metadata(path), _ENTRY)
     if not isinstance(said, dict) or (said.get("format"), said.get("version")) != (FORMAT, VERSION):
         raise FileError(f"{path}: expected a {FORMAT} file of version {VERSION}, got another")
     if not isinstance(said.get("about"), dict):

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,7 +18,11 @@ from gradweave.topology.topology import Integers, Topology
 if TYPE_CHECKING:
     from gradweave.placement.scheduled import ScheduledCost
 
+T = TypeVar("T")
+
 FORMAT, VERSION = "gradweave-placement", 1
+MAX_BYTES = 64 << 20
+"""Largest file of a placement or a workload that is read: 64 MiB."""
 _ROUNDING = 1e-7
 """Relative: the bound's prices are whole nanoseconds, one for each device."""
 
@@ -45,17 +49,21 @@ class Placement:
     """What it takes with our schedules, where that was minimised."""
 
     def __post_init__(self) -> None:
-        servers = np.array(self.servers, np.int32)
+        servers = np.array(self.servers)
         stages = len(self.workload.stages)
-        if servers.ndim != 2 or len(servers) != stages:
+        if servers.ndim != 2 or len(servers) != stages or not servers.size:
             raise OptionError(
-                f"servers: expected a row for each of {stages} stages, got {servers.shape}"
+                f"servers: expected a row of servers for each of {stages} stages, got "
+                f"{servers.shape}"
             )
+        if servers.dtype.kind not in "iu":
+            raise OptionError(f"servers: expected node ids, got {servers.dtype} values")
         inside = (servers >= 0) & (servers < self.topology.num_nodes)
         if not inside.all() or not self.topology.is_server[servers].all():
             raise OptionError("servers: expected node ids of servers of the network")
         if len(np.unique(servers)) < servers.size:
             raise OptionError("servers: expected each server once")
+        servers = servers.astype(np.int32)
         servers.flags.writeable = False
         object.__setattr__(self, "servers", servers)
 
@@ -121,6 +129,14 @@ class Placement:
         }
 
 
+class _Strategy(msgspec.Struct):
+    """Who placed."""
+
+    name: str = "unknown"
+    options: dict[str, Any] = {}
+    seed: int = 0
+
+
 class _File(msgspec.Struct):
     """What is read of a placement's file."""
 
@@ -131,7 +147,23 @@ class _File(msgspec.Struct):
     servers: list[list[int]]
     data_s: float
     pipeline_s: float
-    strategy: dict[str, Any]
+    strategy: _Strategy
+
+
+_UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+"""What comes of files that are not JSON, or hold something else."""
+
+
+def _why(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _read(path: str | Path, kind: type[T]) -> T:
+    with Path(path).open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise FileError(f"larger than {MAX_BYTES >> 20} MiB, the most that is read")
+    return msgspec.json.decode(content, type=kind)
 
 
 def load_placement(path: str | Path, topology: Topology) -> Placement:
@@ -145,7 +177,7 @@ def load_placement(path: str | Path, topology: Topology) -> Placement:
         FileError: it cannot be read, or is no placement of this network.
     """
     try:
-        read = msgspec.json.decode(Path(path).read_bytes(), type=_File)
+        read = _read(path, _File)
         if read.format != FORMAT or read.version != VERSION:
             raise FileError(f"expected {FORMAT} version {VERSION}, got {read.format!r:.40}")
         strategy = read.strategy
@@ -155,14 +187,14 @@ def load_placement(path: str | Path, topology: Topology) -> Placement:
             np.array(read.servers, np.int64),
             read.data_s,
             read.pipeline_s,
-            str(strategy.get("name", "unknown")),
-            dict(strategy.get("options") or {}),
-            int(strategy.get("seed") or 0),
+            strategy.name,
+            strategy.options,
+            strategy.seed,
         )
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise FileError(f"{path}: is not a placement of this network: {error}") from error
+    except _UNREADABLE as error:
+        raise FileError(f"{path}: is not a placement of this network: {_why(error)}") from error
 
 
 def load_workload(path: str | Path) -> Workload:
@@ -172,10 +204,10 @@ def load_workload(path: str | Path) -> Workload:
         FileError: it cannot be read, or a field is missing or makes no sense.
     """
     try:
-        read = msgspec.json.decode(Path(path).read_bytes(), type=Workload)
+        read = _read(path, Workload)
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (msgspec.MsgspecError, ValueError) as error:
+    except _UNREADABLE as error:
         fields = ", ".join(field.name for field in dataclasses.fields(Stage))
-        raise FileError(f"{path}: {error}; a stage has {fields}") from error
+        raise FileError(f"{path}: {_why(error)}; a stage has {fields}") from error
     return dataclasses.replace(read, name=Path(path).stem) if read.name == "workload" else read

@@ -208,10 +208,7 @@ def _read(path: Path | None, said: dict[str, Any], like: _Run, every: int) -> Pr
         return Progress(like, 0)
     text = arrays.metadata(path)
     arrays.check_format(path, text, FORMAT, VERSION)
-    try:
-        other = json.loads(text.get("run", "null"))
-    except ValueError:
-        other = None
+    other = arrays.json_entry(path, text, "run")
     if not isinstance(other, dict):
         raise FileError(f"{path}: does not say what run it is of")
     differ = [key for key in said if other.get(key) != said[key]]

@@ -202,12 +202,13 @@ def _to_shares(file: _File) -> NDArray[np.int64] | None:
     if file.version == 1:
         raise FileError("shares: not in version 1, whose pieces are equal; expected version 2")
     numerators, denominator = file.shares.numerators, file.shares.denominator
+    column = _column("shares", numerators)
     if sum(numerators) != denominator:
         raise FileError(
             f"shares: the numerators sum to {sum(numerators)}, the denominator is {denominator}; "
             "they must agree"
         )
-    return _column("shares", numerators)
+    return column
 
 
 def _from_schedule(schedule: Schedule) -> Mapping[str, Any]:

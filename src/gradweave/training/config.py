@@ -12,6 +12,11 @@ from gradweave.errors import OptionError
 
 T = TypeVar("T")
 
+MAX_BYTES = 1 << 20
+"""Largest TOML file read: 1 MiB."""
+MOST_PARTS = 50
+"""Parts, with dots between them, of a key."""
+
 OLD_NAMES = {
     "batch": "batch_size",
     "clip": "clip_ratio",
@@ -44,7 +49,8 @@ def read_toml(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        return parse_toml(path.read_bytes(), str(path))
+        with path.open("rb") as file:
+            return parse_toml(file.read(MAX_BYTES + 1), str(path))
     except OSError as error:
         raise OptionError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -59,10 +65,18 @@ def parse_toml(text: bytes, name: str) -> dict[str, Any]:
     Raises:
         OptionError: where it is not TOML.
     """
+    if len(text) > MAX_BYTES:
+        raise OptionError(f"{name}: larger than {MAX_BYTES >> 20} MiB, the most that is read")
+    for number, line in enumerate(text.splitlines(), 1):
+        # The parser's time grows with the cube of a key's parts.
+        if line.partition(b"=")[0].count(b".") >= MOST_PARTS:
+            raise OptionError(f"{name}: line {number}: a key of more than {MOST_PARTS} parts")
     try:
         return msgspec.toml.decode(text)
+    except RecursionError:
+        raise OptionError(f"{name}: not TOML: nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise OptionError(f"{name}: not TOML: {error}") from error
+        raise OptionError(f"{name}: not TOML: {error!s:.300}") from error
 
 
 def convert(table: Mapping[str, Any], kind: type[T]) -> T:
@@ -78,7 +92,7 @@ def convert(table: Mapping[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(_renamed(table, inspect.type_info(kind), ""), kind)
     except msgspec.ValidationError as error:
-        raise OptionError(str(error)) from error
+        raise OptionError(f"{error!s:.300}") from error
 
 
 def new_names(table: Mapping[str, Any], known: Iterable[str], prefix: str = "") -> dict[str, Any]:
@@ -97,7 +111,7 @@ def new_names(table: Mapping[str, Any], known: Iterable[str], prefix: str = "") 
         new = name if name in known else OLD_NAMES.get(name)
         if new not in known:
             hint = did_you_mean(name, known)
-            raise OptionError(f"{prefix}{name}: unknown; {hint}known are {', '.join(known)}")
+            raise OptionError(f"{prefix}{name:.60}: unknown; {hint}known are {', '.join(known)}")
         if new in result:
             raise OptionError(f"{prefix}{new}: given twice: {name} is its old name")
         result[new] = value

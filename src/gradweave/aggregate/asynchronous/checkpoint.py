@@ -136,10 +136,10 @@ def about(folder: Path) -> tuple[dict[str, Any], int] | None:
         return None
     metadata = arrays.metadata(path)
     arrays.check_format(path, metadata, FORMAT, VERSION)
+    run = arrays.json_entry(path, metadata, "run")
     try:
-        run = json.loads(metadata["run"])
         return dict(run["about"]), int(run["gradients"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FileError(f"{path}: does not say what training it is of: {error!r}") from error
 
 
@@ -183,15 +183,17 @@ def load_snapshot(folder: Path, digest: str, workers: int) -> Snapshot | None:
             f"{path}: is of another task (other params, workers, servers, seed or consistency); "
             "give another folder, or remove this one"
         )
+    run: Any = arrays.json_entry(path, metadata, "run")
     try:
-        run: dict[str, Any] = json.loads(metadata["run"])
         if "finite" not in columns:  # of a version that did not leave gradients out
             columns = {**columns, "finite": np.ones_like(columns["update"])}
         history = History(**{name: columns[name].astype(COLUMNS[name]) for name in COLUMNS})
+        if {getattr(history, name).shape for name in COLUMNS} != {(len(history.update),)}:
+            raise ValueError("columns of different lengths")
         snapshot = Snapshot(
             int(run["updates"]), tuple(map(int, run["clock"])), history, float(run["seconds"])
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FileError(f"{path}: expected a run's columns and clocks: {error!r}") from error
     if len(snapshot.clock) != workers or snapshot.updates != history.updates:
         raise FileError(

@@ -86,9 +86,10 @@ def reject_misspelt(keys: Iterable[str], known: Iterable[str]) -> None:
         FileError: naming both.
     """
     known, keys = tuple(known), tuple(keys)
+    present = frozenset(keys)
     for key in keys:
         intended = None if key in known else closest(key, known)
-        if intended and intended not in keys:
+        if intended and intended not in present:
             raise FileError(_did_you_mean(key, intended))
 
 

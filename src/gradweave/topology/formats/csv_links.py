@@ -13,6 +13,7 @@ of `gradweave.topology.formats.directives`.
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,8 @@ def _header(values: list[str]) -> list[str]:
             f"expected a header with source and target, such as {','.join(_USUAL)}; got "
             f"{shown(','.join(values))}"
         )
-    repeated = next((name for name in header if header.count(name) > 1), None)
+    times = Counter(header)
+    repeated = next((name for name in header if times[name] > 1), None)
     if repeated is not None:
         raise FileError(f"the header has {shown(repeated)} twice")
     return header

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from gradweave.errors import FileError
 from gradweave.topology.formats.graph import from_networkx
 from gradweave.topology.topology import Link, Topology
@@ -40,10 +42,11 @@ def topology_from_msccl(data: Mapping[str, Any], name: str) -> Topology:
         raise FileError(f"msccl_type: expected topology, got {kind!r:.40}")
     links = _links(data.get("links"))
     nodes = len(links)
+    counts = np.array(links, np.int64).reshape(nodes, nodes)
     limits = [
         limit
         for limit in _limits(data.get("switches", []), nodes)
-        if limit.most < sum(links[dst][src] for src in limit.sources for dst in limit.targets)
+        if limit.most < int(counts[np.ix_([*limit.targets], [*limit.sources])].sum())
     ]
     graph = nx.DiGraph()
     graph.add_nodes_from(range(nodes), kind="server")

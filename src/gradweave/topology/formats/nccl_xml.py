@@ -10,6 +10,7 @@
 Bandwidths are those that NCCL and RCCL assume for each kind of link: lower than the peaks.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,8 @@ from gradweave.topology.topology import DEVICE_OVERHEAD_S, Link, Topology
 _MB = 10**6
 MAX_CPUS = 1024
 """Most processors accepted in a file."""
+MAX_CPUS_PER_HOST = 128
+"""Most processors of one host, every two of which are joined."""
 
 
 def topology_from_nccl_xml(
@@ -97,6 +100,7 @@ class _TopologyReader:
         self.gpus: dict[tuple[str, str], Any] = {}
         """The gpu elements, by host and bus id."""
         self.cpus: dict[tuple[str, str], Any] = {}
+        self.cpus_of: Counter[str] = Counter()
         self.buses: set[tuple[str, str]] = set()
         self.hosts: dict[str, int] = {}
 
@@ -111,6 +115,9 @@ class _TopologyReader:
         if len(self.cpus) == MAX_CPUS:
             raise FileError(f"more than {MAX_CPUS} cpu elements, the most accepted")
         self.cpus[host, node] = cpu
+        self.cpus_of[host] += 1
+        if self.cpus_of[host] > MAX_CPUS_PER_HOST:
+            raise FileError(f"more than {MAX_CPUS_PER_HOST} cpu elements of a host")
         # A list in place of recursion, so that no nesting is too deep.
         pending = [(child, node) for child in reversed(cpu)]
         while pending:

@@ -91,11 +91,12 @@ def _loader(yaml: Any) -> type:
             return value
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if len(set(keys)) < len(keys):
-                twice = next(key for place, key in enumerate(keys) if key in keys[:place])
-                line = node.start_mark.line + 1
-                raise FileError(f"{twice!r:.60} is given twice in what begins at line {line}")
+            seen: set[str] = set()
+            for key in (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if key in seen:
+                    line = node.start_mark.line + 1
+                    raise FileError(f"{key!r:.60} is given twice in what begins at line {line}")
+                seen.add(key)
             return super().construct_mapping(node, deep)
 
     for tag, words, first in _SCALARS:
