@@ -1,0 +1,228 @@
+"""What the policy of `planned` sees and decides, and how its plan is grown and played, by hand."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from gradweave.schedulers.planned import decoding, planned
+from gradweave.schedulers.planned.decoding import Proposal, Wiring, _delay, _roots, even
+from gradweave.schedulers.planned.policy import (
+    FLATTER,
+    LAYERS,
+    REACH,
+    WHOLE,
+    Decisions,
+    _add,
+    decide,
+    graph_of,
+    proposal_of,
+    shapes,
+)
+from tests.schedulers.planned.test_planned_growing import network
+
+BYTES = 32.0
+ROW = {(0, 2): 8.0, (1, 2): 4.0, (2, 0): 2.0, (2, 1): 8.0, (2, 3): 1.0, (3, 2): 1.0}
+LATENCY = [0.5, 1.0, 2.0, 4.0, 0.25, 0.125]
+OVERHEAD = [0.0, 0.25, 0.0, 0.5, 0.0, 0.0]
+
+
+def wiring(gradient_bytes: float = BYTES) -> Wiring:
+    """Servers 0 and 1 at switch 2, and switch 3 beside it; no two links alike."""
+    made = network(2, ROW, latency_s=LATENCY, overhead_s=OVERHEAD)
+    return Wiring(made, "all_reduce", gradient_bytes)
+
+
+def in_order(values: list[float]) -> list[float]:
+    """Of link directions, which the network orders by their ends."""
+    by_ends = dict(zip(ROW, values, strict=True))
+    return [by_ends[pair] for pair in sorted(ROW)]
+
+
+def test_how_far_the_farthest_server_is():
+    """One way, over latencies and overheads: 0 reaches 1 in 0.5 + 4.5, 1 reaches 0 in 1.25 + 2."""
+    assert wiring().farthest_s.tolist() == [5, 3.25, 4.5, 4.625]
+    assert wiring(math.inf).farthest_s.tolist() == [0, 0, 0, 0]
+
+
+def test_what_a_piece_takes_over_each_link():
+    """Bytes at its bandwidth, and its latency, as if in bytes at the largest bandwidth."""
+    relative = [one / 8 for one in in_order(list(ROW.values()))]
+    assert wiring().links.bandwidth.tolist() == relative
+    late = [a + b for a, b in zip(in_order(LATENCY), in_order(OVERHEAD), strict=True)]
+    expected = [1 / r + t * 8 * 16 / BYTES for r, t in zip(relative, late, strict=True)]
+    assert _delay(wiring(), 16) == pytest.approx(expected)
+    assert _delay(wiring(math.inf), 16) == pytest.approx([1 / r for r in relative])
+
+
+def test_what_the_policy_sees():
+    graph = graph_of(wiring())
+    source, target = graph.source.tolist(), graph.target.tolist()
+    assert list(zip(source, target, strict=True)) == sorted(ROW)
+    bandwidth = [one / 8 for one in in_order(list(ROW.values()))]
+    # Means of what leaves: 1; 1/2; 1/4, 1, 1/8; 1/8. Of what enters: 1/4; 1; 1, 1/2, 1/8; 1/8.
+    leaves, enters = [1, 0.5, 1.375 / 3, 0.125], [0.25, 1, 1.625 / 3, 0.125]
+    late = [a + b for a, b in zip(in_order(LATENCY), in_order(OVERHEAD), strict=True)]
+    least_s = BYTES / (8 * sum(bandwidth) / 6)
+    expected = [
+        [
+            math.log(one),
+            math.log(one / leaves[a]),
+            math.log(one / enters[b]),
+            min(10 * late[link] / least_s, 3.0),
+            a < 2,
+            b < 2,
+        ]
+        for link, (one, a, b) in enumerate(zip(bandwidth, source, target, strict=True))
+    ]
+    assert graph.link == pytest.approx(np.array(expected, np.float32), rel=1e-5, abs=1e-6)
+    assert {row[3] == 3.0 for row in expected} == {True, False}
+    far = [math.log1p(10 * seconds / least_s) for seconds in (5, 3.25, 4.5, 4.625)]
+    wide = [math.log(4 * sums / 3) for sums in (1, 0.5, 1.375, 0.125)]
+    degree = [math.log(one) for one in (1, 1, 3, 1)]
+    nodes = [[v < 2, wide[v], degree[v], far[v], 1] for v in range(4)]
+    assert graph.node == pytest.approx(np.array(nodes, np.float32), rel=1e-5, abs=1e-6)
+    spread = np.std([math.log(one) for one in bandwidth])
+    whole = [math.log(2) - 2.5, spread, 0.5, sum(far) / 4, 1]
+    assert graph.whole == pytest.approx(np.array(whole), rel=1e-5)
+    assert graph.link_share.tolist() == [np.float32(1 / 6)] * 6
+    assert graph.node_share.tolist() == [0.25] * 4
+
+
+def test_decisions_pass_messages_along_links():
+    """As the loops over links and nodes say, with weights drawn."""
+    graph, rng = graph_of(wiring()), np.random.default_rng(0)
+    weights = {name: rng.normal(0, 0.4, shape) for name, shape in shapes().items()}
+    decided = decide(weights, graph, np, _add)
+    link = [np.tanh(one @ weights["link"]) for one in graph.link]
+    node = [np.tanh(one @ weights["node"]) for one in graph.node]
+    ends = list(zip(graph.source, graph.target, strict=True))
+    for layer in range(LAYERS):
+        link = [
+            own + np.tanh(np.concatenate([own, node[a], node[b]]) @ weights[f"link.{layer}"])
+            for own, (a, b) in zip(link, ends, strict=True)
+        ]
+        seen = []
+        for v, own in enumerate(node):
+            out = np.mean([one for one, (a, _) in zip(link, ends, strict=True) if a == v], axis=0)
+            into = np.mean([one for one, (_, b) in zip(link, ends, strict=True) if b == v], axis=0)
+            seen.append(np.concatenate([own, out, into]))
+        node = [
+            own + np.tanh(all_ @ weights[f"node.{layer}"])
+            for own, all_ in zip(node, seen, strict=True)
+        ]
+    whole = np.concatenate([np.mean(link, 0), np.mean(node, 0), graph.whole]) @ weights["whole"]
+    expected = [np.array(link) @ weights["bias"], np.array(node) @ weights["share"], whole]
+    for found, one in zip(decided, expected, strict=True):
+        assert found == pytest.approx(2 * np.tanh(one / 2), rel=1e-4, abs=1e-5)
+        assert np.abs(found).max() <= REACH
+
+
+def test_a_plan_of_decisions():
+    """Servers root by the exponentials of theirs; switches have none."""
+    whole = np.arange(10) / 10
+    decisions = Decisions(np.arange(6.0), np.array([0.0, math.log(3), 9.0, 9.0]), whole)
+    plan, plain = proposal_of(wiring(), decisions), even(wiring().topology)
+    assert plan.shares == pytest.approx([0.25, 0.75])
+    assert plan.bias.tolist() == list(range(6))
+    assert plan.order == pytest.approx(plain.order + whole[:6])
+    assert plan.sharpness == pytest.approx(10 * math.exp(0.6))
+    assert plan.stranded == pytest.approx(math.exp(0.7))
+    assert plan.flatter == pytest.approx(FLATTER * math.exp(2 * 0.8))
+    assert plan.near == pytest.approx(1e-3 * math.exp(2 * 0.9))
+    assert plain.shares.tolist() == [0.5, 0.5] and plain.bias.tolist() == [0] * 6
+    assert len(WHOLE) == 10
+
+
+def test_servers_take_turns_by_their_shares():
+    for shares, count, roots in [
+        ([0.5, 0.5], 4, [0, 1, 0, 1]),
+        ([0.25, 0.75], 4, [1, 0, 1, 1]),
+        ([0.5, 0.25, 0.25], 4, [0, 1, 2, 0]),
+        ([2.0, 1.0], 6, [0, 1, 0, 0, 1, 0]),  # in proportion to their sum
+        ([0.5, 0.3, 0.2], 3, [0, 1, 2]),  # of 1.5, 0.9 and 0.6 the largest remainders
+        ([0.34, 0.33, 0.33], 1, [0]),
+        ([0.45, 0.1, 0.45], 2, [0, 2]),
+    ]:
+        assert sorted(_roots(np.array(shares), count)) == sorted(roots), shares
+        assert _roots(np.array(shares), count).tolist() == roots, shares
+
+
+def calls(monkeypatch, made: Wiring, count: int = 5) -> tuple:
+    """What growing is asked for, without growing."""
+    from gradweave.schedulers.planned import growing_kernel, laying_kernel
+
+    asked = []
+    monkeypatch.setattr(growing_kernel, "rates_of", lambda links, rates: rates)
+    monkeypatch.setattr(growing_kernel, "grow", lambda *given: asked.append(given))
+    monkeypatch.setattr(laying_kernel, "lay", lambda *given: (asked.append(given), None))
+    proposal = Proposal(np.array([0.25, 0.75]), np.arange(6.0), np.zeros(6, np.float32), 3, 4, 5, 6)
+    grove = decoding.grow_trees(made, proposal, count, 7)
+    return grove, *asked
+
+
+def test_what_trees_are_grown_and_laid_with(monkeypatch):
+    made = wiring()
+    grove, (links, plan, rates, stages), (_, root, again, *costs) = calls(monkeypatch, made)
+    assert links is made.links and stages.tolist() == again.tolist() == [0, 1]
+    assert grove.root.tolist() == root.tolist() == plan.root.tolist() == [1, 1, 0, 1, 1]
+    assert plan[2:5] == (3, 4, 5) and (plan.near, plan.passes) == (6, 7)
+    assert plan.bias.tolist() == list(range(6)) and plan.delay == pytest.approx(_delay(made, 5))
+    assert rates.tolist() == [1 / 8, 1 / 4, 1 / 2, 1]
+    assert [one.tolist() for one in costs] == [
+        in_order(list(ROW.values())), in_order(LATENCY), in_order(OVERHEAD),
+    ]  # fmt: skip
+    # A stage alone: as many trees for each server, at least as many as are asked for.
+    one = dataclasses.replace(made, collective="all_gather")
+    grove, (_, plan, _, stages), _ = calls(monkeypatch, one)
+    assert grove.root.tolist() == [0, 1] * 3 and stages.tolist() == [1]
+    assert plan.delay == pytest.approx(_delay(made, 6))
+    # One rate alone where there is no switch.
+    ring = network(2, {(0, 1): 3.0, (1, 0): 6.0})
+    assert Wiring(ring, "reduce_scatter", 1.0).rates.tolist() == [0.5]
+    assert Wiring(ring, "reduce_scatter", 1.0).stages.tolist() == [0]
+
+
+def decoded_with(monkeypatch, servers: int, links: int, rates: int, stages: int) -> tuple:
+    """Trees, passes, cuts, swings and limit for a network of such a size."""
+    from types import SimpleNamespace as Made
+
+    asked: list = []
+
+    def grow(made, proposal, trees, passes):
+        asked.extend([trees, passes])
+        return Made(root=[0] * trees)
+
+    monkeypatch.setattr(planned, "grow_trees", grow)
+    monkeypatch.setattr(planned, "play", lambda *given: asked.extend(given[2:]))
+    made = Made(
+        topology=Made(num_servers=servers),
+        links=Made(bandwidth=[0] * links),
+        rates=Made(rate=[0] * rates),
+        stages=[0] * stages,
+    )
+    planned.decode(made, Made(order=None))  # type: ignore[arg-type]
+    return tuple(asked)
+
+
+def test_how_many_trees_and_pieces_there_is_time_for(monkeypatch):
+    """192 pieces of at most 9,000 transfers in all; trees as many where few are sought."""
+
+    def left(trees: int, cuts: int, sought: int, servers: int, each: int) -> float:
+        grown = trees * 2 * (sought + 4 * servers**2) / 80
+        return 10 * ((42_000 - grown) / 3 - trees * cuts * each)
+
+    for servers, links, rates, stages, trees, cuts in [
+        (8, 100, 2, 2, 192, 1),
+        (16, 125, 3, 2, 192, 1),  # 16·125·3 are the most that are sought
+        (16, 126, 3, 2, 96, 2),
+        (17, 100, 1, 1, 96, 2),
+        (100, 400, 1, 2, 45, 1),
+        (64, 200, 1, 1, 96, 1),
+        (16, 125, 4, 1, 96, 2),
+    ]:
+        each, sought = stages * (servers - 1), servers * links * rates
+        found = decoded_with(monkeypatch, servers, links, rates, stages)
+        assert found[:4] == (trees, 2, cuts, 1), servers
+        assert found[4] == pytest.approx(left(trees, cuts, sought, servers, each))
