@@ -100,7 +100,14 @@ LOSSES = (
     "5-stopped-tcp",
 )
 """Rank, when it is lost, and the kind of store."""
-LOSSES_IN_TRAINING = ("2-stopped-tcp", "0-stopped-tcp", "2-during-tcp", "0-during-tcp")
+LOSSES_IN_TRAINING = (
+    "2-stopped-tcp",
+    "0-stopped-tcp",
+    "2-during-tcp",
+    "0-during-tcp",
+    "2-asleep-tcp",
+    "0-asleep-tcp",
+)
 
 
 @pytest.fixture(scope="module")

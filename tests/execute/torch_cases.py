@@ -39,6 +39,7 @@ from gradweave.execute.torch_distributed.messages import pair
 from gradweave.execute.torch_distributed.rounds import Rounds
 from gradweave.schedule import Schedule
 from tests.execute.cases import Case, Checks, contribution, digest, result_digest
+from tests.patience import PATIENCE_S
 
 check = Checks()
 Schedules = dict[tuple[str, str], Schedule]
@@ -544,7 +545,8 @@ def ddp_lost(schedule: Schedule, folder: Path, own: int, rank: int, when: str) -
     """Trains on until a process is lost, and catches what ``backward`` raises."""
     model = DistributedDataParallel(torch.nn.Linear(300, 300), bucket_cap_mb=0.1)  # type: ignore
     model.register_comm_hook(td.state(schedule, short_of_patience()), td.hook)
-    model(torch.ones(4, 300)).sum().backward()
+    for _ in range(3):  # DDP arranges its buckets after the first, by a collective of its own
+        model(torch.ones(4, 300)).sum().backward()
     if own == rank:
         in_the_middle(folder, when)
     for _ in range(100_000):
@@ -565,7 +567,10 @@ def short_of_patience() -> dist.ProcessGroup:
 
 
 def in_the_middle(folder: Path, when: str) -> None:
-    """Has this process kill or stop itself a little later."""
+    """Has this process sleep, or kill or stop itself a little later."""
+    if when == "asleep":
+        (folder / "died").write_text(str(time.time()))
+        time.sleep(3600)
     if when in ("during", "stopped"):
         number = signal.SIGKILL if when == "during" else signal.SIGSTOP
         threading.Timer(0.3, die, [folder, number]).start()
@@ -577,11 +582,11 @@ def die(folder: Path, number: int = signal.SIGKILL) -> None:
 
 
 def process(folder: Path, rank: int, servers: int, job: str, loss: str) -> None:
-    faulthandler.dump_traceback_later(15 if job == "overlapping" else 90, exit=True)
+    faulthandler.dump_traceback_later(0.75 * PATIENCE_S, exit=True)
     torch.set_num_threads(1)
     schedules, rows = pickle.loads((folder / "job.pickle").read_bytes())
     folder = folder / loss
-    long = datetime.timedelta(seconds=60)
+    long = datetime.timedelta(seconds=PATIENCE_S / 2)
     if loss.endswith("tcp"):
         # The port is free for whoever asks first: rank 0 picks one and says which.
         place = folder / "port"
@@ -622,7 +627,8 @@ def victim(loss: str) -> int:
 
 def main(folder: Path, servers: int, job: str, *losses: str) -> int:
     if job.startswith("ddp"):
-        importlib.import_module("torch.distributed.fsdp")  # DDP does: once, not in each process
+        for name in ("torch.distributed.fsdp", "torch._dynamo"):
+            importlib.import_module(name)  # DDP does: once, not in each process
     failed = False
     for loss in losses or ("",):
         (folder / loss).mkdir(exist_ok=True)
@@ -632,7 +638,8 @@ def main(folder: Path, servers: int, job: str, *losses: str) -> int:
             if rank != lost:
                 failed |= bool(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         if loss:
-            os.kill(processes[lost], signal.SIGCONT)  # for one that was stopped
+            # One that was stopped goes on, one that is asleep does not wake up.
+            os.kill(processes[lost], signal.SIGKILL if "asleep" in loss else signal.SIGCONT)
             os.waitpid(processes[lost], 0)
     return int(failed)
 

@@ -1,75 +1,28 @@
 """Which process went away or fell silent, agreed on through the store by those that are left."""
 
 import functools
-import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from gradweave.errors import LostServerError, RunError
-from gradweave.execute.lost import lost_server
-from gradweave.execute.torch_distributed.store import StoreThread, group_timeout, store_holder
+from gradweave.errors import RunError
+from gradweave.execute.torch_distributed.attendance import NEARLY, Attendance, Verdict
+from gradweave.execute.torch_distributed.pending import PendingCollective
+from gradweave.execute.torch_distributed.standing import Heard, Stand
 from gradweave.topology.topology import Topology
 
 POLL_S = 0.25
 """How often a process that waits asks whether a server was lost."""
 LINGER_S = 5.0
 """How long the process that may hold the store stays, so that the others can read it."""
-GRACE_S = (2.0, 10.0)
-"""Bounds on the time for the answers to a roll call, which is half the group's timeout."""
 _BROKEN = ("connection closed", "connection reset", "broken pipe", "connection refused")
 _Answer = TypeVar("_Answer")
-
-
-class PendingCollective:
-    """A collective under way: whether it is over, when it last progressed, and who is awaited."""
-
-    def __init__(self) -> None:
-        self.over = threading.Event()
-        self.error: RunError | None = None
-        self._moved = time.monotonic()
-        self._awaited: dict[int, int] = {}
-
-    def moved(self) -> None:
-        """Notes that something was completed."""
-        self._moved = time.monotonic()
-
-    def still_s(self) -> float:
-        """Seconds since a message was completed."""
-        return time.monotonic() - self._moved
-
-    @contextmanager
-    def awaiting(self, peer: int) -> Iterator[None]:
-        """Notes that this thread waits for a message from or to a rank."""
-        thread = threading.get_ident()
-        self._awaited[thread] = peer
-        try:
-            yield
-        finally:
-            del self._awaited[thread]
-
-    def awaited(self) -> list[int]:
-        """Ranks that messages are awaited from or to."""
-        return sorted(set(self._awaited.copy().values()))
-
-    def attempt(self, job: Callable[[], object]) -> None:
-        """Calls a function that does all of it, and keeps its error."""
-        try:
-            job()
-        except Exception as error:
-            self.fail(error)
-        self.over.set()
-
-    def fail(self, error: Exception) -> None:
-        """Ends it with an error; the first one counts."""
-        if self.error is None:
-            self.error = error if isinstance(error, RunError) else RunError(str(error))
-        self.over.set()
+_News = tuple[Verdict | None, dict[int, Stand] | None]
+"""The verdict, and where the processes stand if that was asked."""
 
 
 class LossDetector:
@@ -79,9 +32,9 @@ class LossDetector:
     which wait for them, would name the wrong server: so the first that sees a broken connection
     writes in the store whose it was, and all that wait read it there.
 
-    When a process is stopped no connection breaks. A process that has waited for as long as the
-    group's timeout calls the roll in the store: all that wait for messages answer, with the ranks
-    that they wait for. A process that is awaited and does not answer is named.
+    When a process is stopped, or sleeps, no connection breaks. Then all that are there tell in the
+    store where they stand (`Attendance`), and a process that has waited for as long as the group's
+    timeout finds out from that whom all the others wait for (`standing.silent`).
 
     Args:
         topology: whose servers are the group's processes, by rank.
@@ -90,37 +43,15 @@ class LossDetector:
 
     def __init__(self, topology: Topology, group: dist.ProcessGroup) -> None:
         self._topology = topology
-        self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
-        self._timeout_s = group_timeout(group).total_seconds()
-        self._grace_s = min(max(self._timeout_s / 2, GRACE_S[0]), GRACE_S[1])
+        self.attendance = Attendance.of(group, topology)
         self._may_hold_store = dist.get_rank() == 0
-        self._holder = store_holder(group)
-        self._store = StoreThread(group, "gradweave")
-        self._answered = 0
-        self._claims = (0, 0)
-        self._silent_until = 0.0
-        self._verdict: RunError | None = None
-        self._others = self._size - 1
+        self._timeout_s, self._grace_s = self.attendance.timeout_s, self.attendance.grace_s
 
     def watch(self, call: PendingCollective) -> None:
         """Waits until a collective is over; ends it with an error where a process was lost."""
-        calm_until, news = 0.0, None
-        while not call.over.wait(POLL_S):
-            try:
-                news = news or self._store.ask(functools.partial(self._answer_rolls, call))
-                try:
-                    lost = news.result(POLL_S)
-                    news = None
-                except TimeoutError:
-                    lost = None
-                silent = call.still_s() >= self._timeout_s and time.monotonic() >= calm_until
-                if lost is None and silent:
-                    lost, calm_s = self._call_the_roll(call)
-                    calm_until = time.monotonic() + calm_s
-            except (TimeoutError, RuntimeError) as error:
-                lost = self._without_store(error)
-            if lost is not None:
-                call.fail(lost)
+        with self.attendance.inside(call):
+            if not call.over.wait(POLL_S):
+                _Watch(self, call).wait()
 
     def explain(self, error: RuntimeError, peer: int | None) -> RunError:
         """Explains an error of gloo's.
@@ -135,12 +66,20 @@ class LossDetector:
             time.sleep(2 * POLL_S)  # for a process that knows to write it
         try:
             if broken and peer is not None:
-                return self._asked(functools.partial(self._decide, [peer], "its connection broke"))
-            if verdict := self._asked(self._read_verdict):
-                return verdict
+                return self._of_broken(peer)
+            if verdict := self.asked(self.attendance.verdict):
+                return self.named(verdict)
         except (TimeoutError, RuntimeError) as failure:
-            return self._without_store(failure)
+            return self.without_store(failure, None)
         return RunError(f"torch.distributed: {'a process went away: ' * broken}{text}")
+
+    def _of_broken(self, peer: int) -> RunError:
+        """The error after a connection broke: the peer's, unless it gave up waiting for others."""
+        call = self.attendance.call
+        if call is not None and call.still_s() > NEARLY * self._timeout_s:
+            if (verdict := _Watch(self, call).after_break(peer)) is not None:
+                return self.named(verdict)
+        return self.decided([peer], ["its connection broke"])
 
     def linger(self) -> None:
         """Waits until every process knows which was lost, if this one may hold the store."""
@@ -149,119 +88,130 @@ class LossDetector:
         until = time.monotonic() + LINGER_S
         try:
             while time.monotonic() < until:
-                if self._asked(lambda store: store.add("knowing", 0)) >= self._others:
+                if self.asked(self.attendance.all_know):
                     return
                 time.sleep(POLL_S / 5)
         except (TimeoutError, RuntimeError):
             return
 
-    def _asked(self, request: Callable[[distributed_c10d.Store], _Answer]) -> _Answer:
+    def ask(self, request: Callable[[distributed_c10d.Store], _Answer]) -> "Future[_Answer]":
+        """The store's answer, later."""
+        return self.attendance.ask(request)
+
+    def asked(self, request: Callable[[distributed_c10d.Store], _Answer]) -> _Answer:
         """The store's answer; TimeoutError where it does not answer."""
-        return self._store.ask(request).result(self._grace_s)
+        return self.ask(request).result(self._grace_s)
 
-    def _answer_rolls(
-        self, call: PendingCollective, store: distributed_c10d.Store
-    ) -> RunError | None:
-        """Answers roll calls; returns the verdict, if there is one."""
-        number = store.add("rolls", 0)
-        if number > self._answered:
-            for roll in range(self._answered + 1, number + 1):
-                self._answer(call, roll, store)
-            self._answered = number
-            self._wait_for_caller()
-            self._read_verdict(store)
-        return self._verdict
+    def news(self, where: bool, store: distributed_c10d.Store) -> _News:
+        """The verdict, and on request where the processes stand."""
+        attendance = self.attendance
+        return attendance.verdict(store), attendance.stands(store) if where else None
 
-    def _answer(self, call: PendingCollective, roll: int, store: distributed_c10d.Store) -> None:
-        answer = {"still_s": call.still_s(), "awaits": call.awaited()}
-        store.set(f"here {roll} {self._rank}", json.dumps(answer))
+    def decided(self, lost: Sequence[int], how: Sequence[str]) -> RunError:
+        """Writes who was lost, unless another process has; the error of the store's verdict."""
+        verdict = Verdict(tuple(lost), tuple(how))
+        return self.named(self.asked(functools.partial(self.attendance.decide, verdict)))
 
-    def _wait_for_caller(self) -> None:
-        # The caller will decide; if it does not, the next that has waited too long calls.
-        self._silent_until = time.monotonic() + 2 * self._grace_s
+    def named(self, verdict: Verdict) -> RunError:
+        """The error of a verdict."""
+        return verdict.error(self._topology)
 
-    def _call_the_roll(self, call: PendingCollective) -> tuple[RunError | None, float]:
-        """Calls the roll, unless another process does.
+    def without_store(self, error: Exception, heard: Heard | None) -> RunError:
+        """The error where the store has ended, or does not answer.
 
-        Returns:
-            The verdict, None for none; and for how many seconds not to call again.
+        Args:
+            error: of the store.
+            heard: what was heard before, where this process has waited for as long as the timeout.
         """
-        if time.monotonic() < self._silent_until:
-            return None, 0.0
-        roll = self._asked(functools.partial(self._claim, call))
-        if roll is None:
-            return None, 0.0
-        until = time.monotonic() + self._grace_s
-        while not call.over.wait(POLL_S):
-            everybody = self._asked(lambda store: store.check(self._keys(roll)))
-            if everybody or time.monotonic() > until:
-                return self._asked(functools.partial(self._evaluate, roll))
-        return None, 0.0
-
-    def _keys(self, roll: int) -> list[str]:
-        return [f"here {roll} {rank}" for rank in range(self._size)]
-
-    def _claim(self, call: PendingCollective, store: distributed_c10d.Store) -> int | None:
-        """The number of the next roll call, if this process is the one to make it."""
-        roll, mine = store.add("rolls", 0) + 1, str(self._rank)
-        # A process that claimed the same one before fell silent, or its collective ended.
-        self._claims = (roll, self._claims[1] + 1 if self._claims[0] == roll else 0)
-        if store.compare_set(f"caller {self._claims}", "", mine).decode() != mine:
-            self._wait_for_caller()
-            return None
-        self._answer(call, roll, store)
-        self._answered = store.add("rolls", 1)
-        return roll
-
-    def _evaluate(self, roll: int, store: distributed_c10d.Store) -> tuple[RunError | None, float]:
-        """Verdict by the answers to a roll call; returns as `_call_the_roll`."""
-        keys = self._keys(roll)
-        silent = [rank for rank, key in enumerate(keys) if not store.check([key])]
-        present = [json.loads(store.get(keys[r])) for r in range(self._size) if r not in silent]
-        awaited = {rank for each in present for rank in each["awaits"]}
-        # A process that has done its part and gone on does not answer, and is not awaited.
-        lost = [rank for rank in silent if rank in awaited] or silent
-        if lost:
-            how = f"nothing was heard of it for {self._timeout_s:g} s, the process group's timeout"
-            if others := ", ".join(str(self._topology.servers[rank]) for rank in lost[1:]):
-                how += f", nor of server{'s' * (len(lost) > 2)} {others}"
-            return self._decide(lost, how, store), 0.0
-        calm_s = self._timeout_s - min(each["still_s"] for each in present)
-        if calm_s > 0:
-            return None, calm_s
-        how = (
-            f"torch.distributed: no server completed a message for {self._timeout_s:g} s, the "
-            "process group's timeout, though the processes of all are there; if the network is "
-            "that slow, give init_process_group a longer timeout"
-        )
-        return self._decide([], how, store), 0.0
-
-    def _decide(self, lost: list[int], how: str, store: distributed_c10d.Store) -> RunError:
-        """Writes who was lost, unless another process has; returns the verdict in the store."""
-        verdict = json.dumps({"lost": lost, "how": how})
-        written = store.compare_set("lost", "", verdict)
-        store.add("rolls", 1)  # so that everybody looks
-        return self._accept(written, store)
-
-    def _read_verdict(self, store: distributed_c10d.Store) -> RunError | None:
-        return self._accept(store.get("lost"), store) if store.check(["lost"]) else None
-
-    def _accept(self, written: bytes, store: distributed_c10d.Store) -> RunError:
-        if self._verdict is None:
-            verdict: dict[str, Any] = json.loads(written)
-            lost: list[int] = verdict["lost"]
-            how: str = verdict["how"]
-            self._verdict = self._named(lost[0], how) if lost else RunError(how)
-            self._others = self._size - len(lost)
-            store.add("knowing", 1)
-        return self._verdict
-
-    def _without_store(self, error: Exception) -> RunError:
-        """The error where the store has ended, or does not answer."""
+        if self.attendance.known is not None:  # read before the process that holds the store left
+            return self.named(self.attendance.known)
         how = "does not answer" if isinstance(error, TimeoutError) else "ended"
-        if self._holder is not None:
-            return self._named(self._holder, f"the process that holds the store {how}")
-        return RunError(f"torch.distributed: the process that holds the store {how} {error}")
+        holder = self.attendance.holder
+        if holder is None:
+            return RunError(f"torch.distributed: the process that holds the store {how} {error}")
+        if heard is not None and not isinstance(error, TimeoutError):
+            gone = {holder: heard.stands.get(holder)}
+            verdict = self.attendance.judged(heard, gone, long=True)
+            if verdict is not None and verdict.lost and holder not in verdict.lost:
+                return self.named(verdict)
+        return self.named(Verdict((holder,), (f"the process that holds the store {how}",)))
 
-    def _named(self, rank: int, how: str) -> LostServerError:
-        return lost_server(self._topology, rank, how)
+
+class _Watch:
+    """One process's wait for a collective: what it hears of the others meanwhile."""
+
+    def __init__(self, detector: LossDetector, call: PendingCollective) -> None:
+        self._detector, self._call = detector, call
+        self._timeout_s, self._grace_s = detector._timeout_s, detector._grace_s
+        self._heard = Heard()
+        self._news: Future[_News] | None = None
+        self._asked_at = self._looked_at = time.monotonic()
+
+    def wait(self) -> None:
+        """Waits until the collective is over; ends it with an error where a process was lost."""
+        while not self._call.over.wait(POLL_S):
+            try:
+                lost = self._look()
+            except (TimeoutError, RuntimeError) as error:
+                lost = self._detector.without_store(error, self._heard if self._late() else None)
+            if lost is not None:
+                self._call.fail(lost)
+
+    def after_break(self, peer: int) -> Verdict | None:
+        """Who was silent when a connection broke; None where it is not clear."""
+        detector = self._detector
+        until = time.monotonic() + self._grace_s
+        while True:
+            verdict, stands = detector.asked(functools.partial(detector.news, True))
+            if verdict is not None:
+                return verdict
+            self._heard.hear(stands or {})
+            gone = {peer: self._heard.stands.get(peer)}
+            over = time.monotonic() > until
+            if (found := detector.attendance.judged(self._heard, gone, over)) is not None or over:
+                break
+            time.sleep(POLL_S)
+        if found is None or peer in found.lost:
+            return None
+        return detector.asked(functools.partial(detector.attendance.decide, found))
+
+    def _look(self) -> RunError | None:
+        """Asks for news, and judges by them."""
+        self._notice_own_absence()
+        if self._news is None:
+            where = self._call.still_s() >= self._timeout_s / 2
+            self._news = self._detector.ask(functools.partial(self._detector.news, where))
+            self._asked_at = time.monotonic()
+        try:
+            verdict, stands = self._news.result(POLL_S)
+        except TimeoutError:
+            pending_s = time.monotonic() - self._asked_at
+            if self._late() and pending_s > self._grace_s:
+                raise
+            return None
+        self._news = None
+        if verdict is not None:
+            return self._detector.named(verdict)
+        if stands is None:
+            self._heard = Heard()
+            return None
+        self._heard.hear(stands)
+        return self._judge() if self._late() else None
+
+    def _judge(self) -> RunError | None:
+        waited_s = time.monotonic() - self._heard.since
+        late_s = self._call.still_s() - self._timeout_s
+        long = waited_s >= self._grace_s and late_s >= self._grace_s
+        verdict = self._detector.attendance.judged(self._heard, {}, long)
+        return None if verdict is None else self._detector.decided(verdict.lost, verdict.how)
+
+    def _late(self) -> bool:
+        return self._call.still_s() >= self._timeout_s
+
+    def _notice_own_absence(self) -> None:
+        """Begins anew where this process was stopped itself: then it has not waited for others."""
+        before, self._looked_at = self._looked_at, time.monotonic()
+        if self._looked_at - before > 2 * POLL_S + self._grace_s:
+            self._call.moved()
+            self._heard = Heard()
+            self._asked_at = self._looked_at

@@ -19,7 +19,8 @@ from torch.distributed import distributed_c10d
 from gradweave.errors import RunError
 from gradweave.execute.program import Action, Program
 from gradweave.execute.reduction import Reduction
-from gradweave.execute.torch_distributed.lost import LossDetector, PendingCollective
+from gradweave.execute.torch_distributed.lost import LossDetector
+from gradweave.execute.torch_distributed.pending import PendingCollective
 from gradweave.execute.torch_distributed.store import group_store, group_timeout
 from gradweave.execute.tracker import Tracker
 from gradweave.schedule.schedule import Schedule

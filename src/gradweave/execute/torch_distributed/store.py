@@ -1,8 +1,10 @@
 """A process group's store and timeout, and how to ask the store without hanging with it."""
 
+import math
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 _Answer = TypeVar("_Answer")
+_TCPStore = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 
 def group_timeout(group: dist.ProcessGroup) -> timedelta:
@@ -33,10 +36,7 @@ def group_store(group: dist.ProcessGroup) -> distributed_c10d.Store:
 
 def store_holder(group: dist.ProcessGroup) -> int | None:
     """The rank in the group whose process holds the store, where that is a process of the job."""
-    store = group_store(group)
-    while isinstance(store, distributed_c10d.PrefixStore):
-        store = store.underlying_store
-    by_process = isinstance(store, dist.TCPStore)  # pyright: ignore[reportPrivateImportUsage]
+    by_process = isinstance(_root(group_store(group)), _TCPStore)
     # torchrun's agent holds the store itself, and says so.
     if not by_process or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
@@ -45,21 +45,37 @@ def store_holder(group: dist.ProcessGroup) -> int | None:
 
 
 class StoreThread:
-    """A group's store, asked by one thread.
+    """A group's store, asked by one thread over a connection of its own.
 
     The client of a TCPStore waits without end for an answer, and takes one request at a time. If
-    the process that holds the store is stopped, only this thread waits for it.
+    the process that holds the store is stopped, only this thread waits for it; and while the
+    process itself waits in PyTorch's client, this thread's goes on.
 
     Args:
         group: whose store.
         prefix: of all keys.
+        tick: called by the thread now and then, with the store; returns after how many seconds it
+            wants to be called again. No more where it fails.
     """
 
-    def __init__(self, group: dist.ProcessGroup, prefix: str) -> None:
-        self._store = distributed_c10d.PrefixStore(prefix, group_store(group))
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        prefix: str,
+        tick: Callable[[distributed_c10d.Store], float],
+    ) -> None:
+        # Kept, since the process that holds the store ends it with the last reference.
+        self._original = group_store(group)
+        store = distributed_c10d.PrefixStore(prefix, _connected_again(self._original))
         self._requests: _Requests = queue.SimpleQueue()
-        self._starting = threading.Lock()
-        self._started = False
+        threading.Thread(
+            target=_answer,
+            args=(store, self._requests, tick),
+            name="gradweave-store",
+            daemon=True,
+        ).start()
+        self.close = weakref.finalize(self, self._requests.put, None)
+        """Ends the thread."""
 
     def ask(self, request: Callable[[distributed_c10d.Store], _Answer]) -> "Future[_Answer]":
         """Has the thread call a function with the store; requests are answered in turn.
@@ -67,16 +83,6 @@ class StoreThread:
         Returns:
             Its result; RuntimeError where the store has ended.
         """
-        with self._starting:
-            if not self._started:
-                self._started = True
-                threading.Thread(
-                    target=_answer,
-                    args=(self._store, self._requests),
-                    name="gradweave-store",
-                    daemon=True,
-                ).start()
-                weakref.finalize(self, self._requests.put, None)
         answer: Future[_Answer] = Future()
         self._requests.put((request, answer))
         return answer
@@ -85,11 +91,50 @@ class StoreThread:
 _Requests = queue.SimpleQueue[tuple[Callable[[distributed_c10d.Store], Any], Future[Any]] | None]
 
 
-def _answer(store: distributed_c10d.Store, requests: _Requests) -> None:
-    while (item := requests.get()) is not None:
+def _connected_again(store: distributed_c10d.Store) -> distributed_c10d.Store:
+    """The same store over another connection, where it is one that has connections."""
+    clone = getattr(store, "clone", None)  # older PyTorch has none
+    return clone() if clone is not None and isinstance(_root(store), _TCPStore) else store
+
+
+def _root(store: distributed_c10d.Store) -> distributed_c10d.Store:
+    """The store below the prefixes."""
+    while isinstance(store, distributed_c10d.PrefixStore):
+        store = store.underlying_store
+    return store
+
+
+def _answer(
+    store: distributed_c10d.Store,
+    requests: _Requests,
+    tick: Callable[[distributed_c10d.Store], float],
+) -> None:
+    due = time.monotonic()
+    while True:
+        if time.monotonic() >= due:
+            due = time.monotonic() + _ticked(tick, store)
+        try:
+            left_s = due - time.monotonic()
+            item = requests.get(timeout=None if left_s > _LONG_S else max(left_s, 0.0))
+        except queue.Empty:
+            continue
+        if item is None:
+            return
         request, answer = item
         try:
             answer.set_result(request(store))
         except Exception as error:  # for the caller
             answer.set_exception(error)
         del item, request, answer
+
+
+_LONG_S = 1e6
+
+
+def _ticked(
+    tick: Callable[[distributed_c10d.Store], float], store: distributed_c10d.Store
+) -> float:
+    try:
+        return tick(store)
+    except RuntimeError:  # the store has ended: who asks for something learns of it
+        return math.inf
