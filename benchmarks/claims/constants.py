@@ -15,8 +15,15 @@ class QueryError(Exception):
 
 
 @cache
-def constant(path: str, name: str) -> float:
-    """A number that a source file gives a name: of its module, a class, or a function's default."""
+def constant(path: str, name: str, *items: str) -> float:
+    """A number that a source file gives a name: of its module, a class, or a function's default.
+
+    Args:
+        path: of the file, from the repository's root.
+        name: with the class or the function that it is in, if any: ``Settings.timeout_s``.
+        items: what of its value is meant, if that is a tuple (an index), a dictionary (a key), or
+            a call (a keyword).
+    """
     if not (ROOT / path).exists():
         raise QueryError(f"there is no {path}")
     node: ast.AST = ast.parse((ROOT / path).read_text())
@@ -26,7 +33,9 @@ def constant(path: str, name: str) -> float:
         node = next(inside, ast.Pass())
     for target, value in _named(node):
         if target == last:
-            return _number(value, f"{name} of {path}")
+            for item in items:
+                value = _item(value, item)
+            return _number(value, f"{'.'.join([name, *items])} of {path}")
     raise QueryError(f"{path} does not define {name}")
 
 
@@ -47,6 +56,18 @@ def _named(scope: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
         else:
             pairs = ((target, value) for target in targets)
         yield from ((target.id, given) for target, given in pairs if isinstance(target, ast.Name))
+
+
+def _item(node: ast.AST | None, item: str) -> ast.AST | None:
+    """A part of a value that is written out."""
+    if isinstance(node, ast.Tuple | ast.List) and int(item) < len(node.elts):
+        return node.elts[int(item)]
+    if isinstance(node, ast.Dict):
+        keys = [getattr(key, "value", None) for key in node.keys]
+        return node.values[keys.index(item)] if item in keys else None
+    if isinstance(node, ast.Call):
+        return next((x.value for x in node.keywords if x.arg == item), None)
+    return None
 
 
 def parameters(path: str) -> float:

@@ -65,6 +65,7 @@ _NOT_FIGURES = re.compile(
     r"|\b(?:[Ss]ections?|Table|Figure|Python|JAX|License|Open MPI|version|PyTorch|torch"
     r"|ROCm|RCCL|NCCL)"
     r" (?:\d[\d.]*)(?:(?: to | and |, )\d[\d.]*)*"
+    r"|\b\d+\.\d+\.\d+\b"
     r"|\barXiv[: ]\d{4}\.\d+|\b\d{4}\.\d{5}\b|\b(?:19|20)\d\d\b(?:-\d\d)*"
 )
 _ABOUT = re.compile(

@@ -9,8 +9,9 @@ out. Words with other signs than letters, digits and `_` stand in quotes, single
 that finds nothing is an error, and so is a condition on a key that no row has.
 
 `code(src/gradweave/probe/rates.py, SLOT_S)` is a constant in the source, of a module or a class
-(`Settings.timeout_s`) or a default of a function, read without importing it; `bytes('…')` is the
-size of a file, and `parameters('…')` how many numbers a safetensors file has.
+(`Settings.timeout_s`) or a default of a function, read without importing it; further words lead
+into tuples, dictionaries and calls: `code(src/gradweave/report/page.py, LIMITS, nodes)`.
+`bytes('…')` is the size of a file, and `parameters('…')` how many numbers a safetensors file has.
 
 Lists combine by element. Nothing is evaluated by Python.
 """
@@ -180,7 +181,10 @@ class _Parser:
             names = [self.word()[1]]
             while self.take("."):
                 names.append(self.word()[1])
-            return [constant(path, ".".join(names))]
+            items = []
+            while self.take(","):
+                items.append(self.word()[1])
+            return [constant(path, ".".join(names), *items)]
         if name in _OF_FILES:
             return [_OF_FILES[name](self.word()[1])]
         value = self.compared()

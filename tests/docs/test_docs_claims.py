@@ -61,6 +61,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("-log10(.001) / 3", 1.0),
         ("median(gaps:rows.size)", 16),
         ("code(src/it.py, BLOCKS)", 128),
+        ("code(src/it.py, LIMITS, nodes, at) * code(src/it.py, LIMITS, links, 1)", 45),
         ("code(src/it.py, ask.often) + code(src/it.py, ask.timeout_s)", 23),
         ("code(src/it.py, SLOT_S) + code(src/it.py, Box.most)", 1024.2),
     ],
@@ -84,6 +85,7 @@ def test_queries(root: Path, text: str, number: float):
         ("1 / 0", "zero"),
         ("mean(gaps:rows.gap) mean", "expected the end"),
         ("code(src/it.py, SLOT)", "does not define SLOT"),
+        ("code(src/it.py, LIMITS, pieces)", "LIMITS.pieces of src/it.py is not a number"),
         ("code(src/other.py, SLOT)", "there is no src/other.py"),
         ("__import__('os')", "unknown function|expected"),
     ],
@@ -175,6 +177,8 @@ two lines. Second: `a. B`, e.g. This one?
 
 SOURCE = """
 SLOT_S, BLOCKS = 0.2, 1 << 7
+
+LIMITS = {"nodes": Most(at=5), "links": (7, 9)}
 
 class Box:
     most: int = 1 << 10
