@@ -48,8 +48,11 @@ def test_points_are_the_start_and_others_at_the_radius():
     problem = saddle.Problem(lambda mine, z, key: z + z**3 / 3, jnp.arange(2), jnp.zeros(2))
     here, near, far = (checked(problem, radius=radius) for radius in (0.0, 1.0, 2.0))
     assert here.lipschitz == pytest.approx(1) and near.lipschitz > 1.1
+    assert near.rate_limit == pytest.approx(1 / (4 * near.lipschitz))
     assert far.lipschitz - 1 == pytest.approx(4 * (near.lipschitz - 1), rel=1e-4)
     assert [each.strength for each in (here, near, far)] == pytest.approx([1] * 3, rel=1e-6)
+    falls = saddle.Problem(lambda mine, z, key: -z - z**3 / 3, jnp.arange(2), jnp.zeros(2))
+    assert checked(falls).strength == pytest.approx(-near.lipschitz, rel=1e-6)
     assert checked(problem, points=1, radius=2.0).lipschitz == pytest.approx(1)
     assert checked(problem, seed=1).lipschitz != pytest.approx(near.lipschitz, rel=1e-3)
 
