@@ -107,6 +107,8 @@ def value(figure: str) -> tuple[float, float]:
         return 2.0, 0.25
     if whole is not None:
         return float(whole), 0.5
+    if re.search(r"\ban? (?:percent|millisecond|second|minute|hour)\b", figure):
+        return 1.0, 0.5
     raise ValueError(f"no number in {figure!r}")
 
 

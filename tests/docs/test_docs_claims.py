@@ -132,6 +132,8 @@ def test_what_is_a_figure(sentence: str, figures: list[str]):
         ("a third", "=", 0.3, True),
         ("a third", "=", 0.25, False),
         ("three quarters", "=", 0.76, True),
+        ("a second", ">", 0.9, True),
+        ("a second", ">", 1.1, False),
         ("400", "~", 430, True),
         ("400", "~", 450, False),
         ("3 s", ">", 2.9, True),

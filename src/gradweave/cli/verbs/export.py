@@ -67,7 +67,7 @@ _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.p
 )
 @json_option
 def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any) -> None:
-    """Write the schedule in FILE for MSCCL or RCCL, MSCCL++, ASTRA-sim (Chakra) or mpirun."""
+    """Write the schedule in FILE for MSCCL or legacy RCCL, MSCCL++, Chakra or mpirun."""
     given = {name: value for name, value in options.items() if value is not None}
     _check(format_, given)
     writable(None if format_ == "chakra-et" else output)
