@@ -222,6 +222,7 @@ def test_windows_by_hand():
     assert (finer.chunk_bytes, finer.posted) == (3000, 27)
     assert window(1e6, 0.05).in_chunks_of(1).chunk_bytes == 1250  # 64 of them
     assert window(1e3, 0.0).in_chunks_of(1).chunk_bytes == 256
+    assert flows.Window(10_001, 7).in_chunks_of(1) == flows.Window(1094, 64)
     # 14,000 bytes come at once; each round trip doubles them, up to 16 times as many in four.
     assert grown_seconds(flows.Window(14_000, 16), 0.5) == 5 * 0.5
     assert grown_seconds(flows.Window(7_000, 1), 0.5) == 0.5

@@ -159,7 +159,7 @@ def test_a_server_sends_to_all_and_receives_from_all_and_the_fastest_time_counts
     flows = [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
     # Twice three slots, of which each flow is in two.
     rates = {flow: [10.0 * (place + 1)] * 4 for place, flow in enumerate(flows)}
-    rates[0, 1] = [10.0, 10.0, 13.0, 10.0]
+    rates[0, 1] = [10.0, 10.0, 13.0, 14.0]
     measuring, asked = explorer(rates)
     none = {flow: [rate(0.0)] for flow in flows}
     nodes = measuring._fans(3, none)
@@ -167,7 +167,7 @@ def test_a_server_sends_to_all_and_receives_from_all_and_the_fastest_time_counts
              [(0, 2), (1, 2), (2, 0), (2, 1)]]  # fmt: skip
     assert asked == [(slots, True)] * 2
     assert [node.out.bytes_per_s for node in nodes] == [13 + 20, 30 + 40, 50 + 60]
-    assert [node.into.bytes_per_s for node in nodes] == [30 + 50, 10 + 60, 20 + 40]
+    assert [node.into.bytes_per_s for node in nodes] == [30 + 50, 14 + 60, 20 + 40]
 
 
 def test_what_a_group_shares_is_the_fastest_of_all_its_members_at_once():

@@ -74,11 +74,9 @@ class Findings:
 
 def tournaments(players: int) -> int:
     """How many are played."""
-    if players <= 3:
-        return players - 1  # nobody is paired besides
-    # With four, who is paired besides is the same in all of them.
-    enough = -(-ENOUGH_ROUNDS // players)
-    return FEWEST_TOURNAMENTS if players == 4 else max(FEWEST_TOURNAMENTS, enough)
+    if players <= 4:  # nobody is paired besides, or of four the same two in all of them
+        return players - 1
+    return max(FEWEST_TOURNAMENTS, -(-ENOUGH_ROUNDS // players))
 
 
 def tournaments_ahead(servers: int) -> int:
