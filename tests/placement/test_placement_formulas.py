@@ -184,6 +184,8 @@ def test_costs_of_unlike_stages_are_those_of_the_definition():
         found = exchange_cost(problem, groups)
         assert found.seconds == pytest.approx(naive.cost_in_order(groups.tolist()))
         assert found.data_s == pytest.approx(max(map(naive.exchange, groups, range(stages))))
+        again = exchange_cost(problem, found.devices, as_placed=True)  # pipelines as matched
+        assert again.seconds == pytest.approx(found.seconds)
         for stage in range(stages):
             alone = exchange_cost(problem, groups, stage=stage).data_s
             assert alone == pytest.approx(naive.exchange(groups[stage], stage))

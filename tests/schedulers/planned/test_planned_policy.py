@@ -184,6 +184,71 @@ def test_what_trees_are_grown_and_laid_with(monkeypatch):
     assert Wiring(ring, "reduce_scatter", 1.0).stages.tolist() == [0]
 
 
+def test_schedules_have_the_transfers_of_the_wires():
+    """Server 0 sends to 1 over switch 2, and 1 to 0; each route from end to end."""
+    from gradweave.schedulers.unequal.playing_kernel import Wires
+
+    made = wiring()
+    link = {pair: number for number, pair in enumerate(sorted(ROW))}
+    over = np.array([link[pair] for pair in ((0, 2), (2, 1), (1, 2), (2, 0))])
+    none = np.zeros(2)
+    wires = Wires(over, np.array([0, 2, 4]), none, none, none, none)
+    for collective, fixed, reduces in [
+        ("all_reduce", False, 1), ("reduce_scatter", True, 1), ("all_gather", True, 0),
+    ]:  # fmt: skip
+        one = dataclasses.replace(made, collective=collective)
+        root = np.array([0, 1, 1, 0])
+        parts = decoding._parts(decoding.Grove(one, root, None, wires))  # type: ignore[arg-type]
+        assert (parts.source.tolist(), parts.target.tolist()) == ([0, 1], [1, 0])
+        assert parts.route_nodes.tolist() == [0, 2, 1, 1, 2, 0]
+        assert parts.route_offsets.tolist() == [0, 3, 6]
+        assert (parts.fixed_roots, parts.reduces) == (fixed, reduces)
+        assert parts.share.tolist() == [0.25] * 4 and parts.root is root
+
+
+@pytest.mark.parametrize(
+    ("swings", "most_tried", "seconds", "best"),
+    [(0, 9, [5], 5), (1, 9, [5, 1, 4], 4), (1, 9, [5, 1, 5], 5), (2, 9, [5, 1, 4, 2, 3], 3),
+     (2, 9, [5, 1, 4, 2, 6], 4), (1, 6, [5], 5), (1, 7, [5, 1, 4], 4)],
+)  # fmt: skip
+def test_the_order_is_mended_backwards_and_forwards(
+    monkeypatch, swings: int, most_tried: float, seconds: list, best: float
+):
+    """Of two transfers and three cuts; the first play tries seven times."""
+    from gradweave.schedulers.planned import laying_kernel, ordering_kernel
+    from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
+
+    trees = Trees(*np.array([[[0, 1]]] * 7))
+    wires = Wires(*np.zeros((2, 3)), rate=np.array([1.0, 2.0]), overhead=np.array([0.5, 0]),
+                  latency=np.zeros(2), bandwidth=np.zeros(1))  # fmt: skip
+    # Transfers by weight 2 of the first feature, less the second.
+    features = np.zeros((3, 2, 6), np.float32)
+    features[..., 0] = [[3, 0], [1, 2], [0, 0]]
+    features[..., 1] = [[0, 0], [0, 0], [5, 0]]
+    starts = [np.array([4.0, 9.0, 3.0, 5.0, 1.0, 7.0]), *np.arange(36.0).reshape(6, 6)]
+    played: list = []
+
+    def dispatch(of, over, part, size, order):
+        assert over is wires and part.tolist() == [0, 0, 0] and size.tolist() == [4.0] * 3
+        played.append((of, order.tolist()))
+        return starts[len(played) - 1], seconds[len(played) - 1], 7
+
+    monkeypatch.setattr(ordering_kernel, "features_of", lambda *_: features)
+    monkeypatch.setattr(ordering_kernel, "dispatch", dispatch)
+    monkeypatch.setattr(laying_kernel, "turned_round", lambda of: "back")
+    made = dataclasses.replace(wiring(), gradient_bytes=12.0)
+    grove = decoding.Grove(made, np.zeros(1, np.int64), trees, wires)
+    order = np.array([2, -1, 0, 0, 0, 0], np.float32)
+    found = decoding.play(grove, order, 3, swings, most_tried)
+    assert (found.seconds, found.cuts) == (best, 3)
+    assert found.start is starts[seconds.index(best)]
+    assert [of for of, _ in played] == [trees, *["back", trees] * (len(seconds) // 2)]
+    assert played[0][1] == [4, 1, 5, 2, 3, 0]
+    if len(seconds) > 1:
+        # Held for 4.5 and 2 s: ends at 8.5, 11, 7.5, 7, 5.5, 9; the last first.
+        assert played[1][1] == [1, 5, 0, 2, 3, 4]
+
+
 def decoded_with(monkeypatch, servers: int, links: int, rates: int, stages: int) -> tuple:
     """Trees, passes, cuts, swings and limit for a network of such a size."""
     from types import SimpleNamespace as Made
