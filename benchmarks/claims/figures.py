@@ -31,6 +31,8 @@ _PARTS = {
 }
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e-?\d+)?|\.\d+(?:e-?\d+)?"
 _WORD = "|".join(_WORDS)
+_SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
+_POWER = f"[{_SUPERSCRIPTS}]"
 _UNIT = (
     r" ?(?:%|×(?! ?\d))|[ -](?:percent|points?|times|s|ms|µs|ns|min|h|seconds?|milliseconds?"
     r"|minutes?|hours?|days?|rounds?|steps?|updates?|iterations?|episodes?|samples?|decisions?"
@@ -47,6 +49,7 @@ _FIGURE = re.compile(
     rf"|\b(?:[Uu]p to|[Aa]ll|[Nn]one of(?: the)?) (?:{_DIGITS})(?! [–×])\b"
     rf"|(?<![\w.,/:=−^-])(?:\d+\.\d+|\.\d+)(?![\w.]*[(/])"
     rf"|(?<=[ (])−(?:\d+\.\d+)(?![\w.]*[(/])"
+    rf"|\b10{_POWER}+"
     rf"|\b(?:{_WORD})(?: and a half)?[ -]"
     r"(?:times|seconds?|milliseconds?|minutes?|hours?|percent|points?|bytes?)\b"
     rf"|\b(?!one of )(?:{_WORD})(?: seeds| networks| cases)? of (?:the )?(?:{_WORD}|{_DIGITS})\b"
@@ -85,11 +88,14 @@ def figures_of(sentence: str) -> list[str]:
 
 def numbers_in(text: str) -> list[str]:
     """Its numbers, in digits or words, as written."""
-    return re.findall(rf"(?:{_DIGITS})", text)
+    return re.findall(rf"10{_POWER}+|{_DIGITS}", text)
 
 
 def value(figure: str) -> tuple[float, float]:
     """A printed figure's number, and by how much a value may differ that is printed so."""
+    if match := re.search(rf"10({_POWER}+)", figure):
+        exponent = int(match[1].translate(str.maketrans(_SUPERSCRIPTS, "0123456789-")))
+        return 10.0**exponent, 0.5 * 10.0**exponent
     if match := re.search(rf"(?:{_DIGITS})", figure):
         digits = match[0].replace(",", "")
         mantissa, _, exponent = digits.partition("e")
