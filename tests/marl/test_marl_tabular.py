@@ -264,6 +264,8 @@ def test_learning_is_that_of_a_simulation_in_loops(name: str):
     settings = Learning(episode=EPISODE, explore=(0.9, 0.2), **more)
     weights = WEIGHTS if settings.average_every else None
     options = {"trials": TRIALS, "seed": SEED, "causal": causal, "central": central}
+    told = []
+    options |= {"progress": lambda done, test: told.append((done, test.tolist()))}
     curve, values = learn(small(), steps=steps, **options, settings=settings, weights=weights)
     teams = [Simulated(settings, causal, central) for _ in range(TRIALS)]
     learners, numbers = (1, 7) if central else (2, 10)
@@ -288,6 +290,7 @@ def test_learning_is_that_of_a_simulation_in_loops(name: str):
         np.testing.assert_allclose(found, team.values, atol=1e-5)
     assert np.abs(np.asarray(values)).max() > 0.1
     np.testing.assert_array_equal(curve.taken, expected)
+    assert told == list(zip(curve.steps.tolist(), curve.taken.tolist(), strict=True))
     if causal:
         assert 1 < curve.taken.min() < EPISODE == curve.taken.max()
     if settings.average_every:  # with less time than the quickest needs nobody is done
