@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.prices import Prices, priced
+from gradweave.bounds.scale import LEAST_TIME, MAX_RESCALED, MOST, in_units, units_of
 from gradweave.schedule.schedule import Collective
 from gradweave.topology.topology import Topology
 
@@ -20,6 +21,8 @@ MAX_PASSES = 60
 PLATEAU = 20
 """Passes without gain after which it ends: many solutions take the same time, and cuts that tell
 them apart add nothing to the bound."""
+MAX_ITERATIONS = 200_000
+"""Of the solver, on end for each pass: it may go in circles."""
 TOLERANCE = 1e-7
 """How much of a unit may be missing from a flow."""
 UNIT = 1 << 36
@@ -71,7 +74,7 @@ def solve_programme(
     apart: bool,
     shares: tuple[Fraction, ...] | None,
     late: Late = NONE_LATE,
-) -> tuple[Volumes, Prices]:
+) -> tuple[Volumes, Prices] | None:
     """The least time, volumes that take it, and prices that prove it.
 
     Shares w ≥ 0 of the servers sum to one. A stage's volumes x ≥ 0 on link directions let trees
@@ -90,22 +93,42 @@ def solve_programme(
     What a server contributes enters each set that misses it once it is ready, whatever else does
     earlier; copies of sums are in the last window. Necessary, and not always enough: a tree must
     bring all contributions at once. Stages are not apart then.
+
+    Returns:
+        None where the solver, which counts in floats, finds no solution.
     """
-    programme = _Programme(topology, stages, apart, shares, late)
-    attained, waited, least = False, 0, 0.0
-    for _ in range(MAX_PASSES):
-        programme.solve()
+    units, rescaled = units_of(topology, stages, apart, shares), 0
+    while True:
+        programme = _Programme(topology, stages, apart, shares, late, units)
+        attained = _add_cuts_until_solved(programme)
+        if attained is None:
+            return None
+        better, rescaled = programme.better_units(), rescaled + 1
+        if better == units or rescaled > MAX_RESCALED:
+            return programme.volumes(attained), programme.prices()
+        units = better
+
+
+def _add_cuts_until_solved(programme: "_Programme") -> bool | None:
+    """Whether a programme was solved with all cuts; None where it was not with any."""
+    waited, least = 0, 0.0
+    for tried in range(MAX_PASSES):
+        if not programme.solve():
+            return False if tried else None
         waited = 0 if programme.least > least * (1 + 1e-9) else waited + 1
         least = programme.least
-        if attained := not programme.add_violated():
-            break
+        if not programme.add_violated():
+            return True
         if waited >= PLATEAU:
             break
-    return programme.volumes(attained), programme.prices()
+    return False
 
 
 class _Programme:
-    """The model, and what it was last solved to. Bandwidths are relative to the largest."""
+    """The model, and what it was last solved to.
+
+    Each time counts in that which the gradient takes at a unit of bandwidth of its own.
+    """
 
     def __init__(
         self,
@@ -114,14 +137,15 @@ class _Programme:
         apart: bool,
         shares: tuple[Fraction, ...] | None,
         late: Late,
+        units_bytes_per_s: tuple[float, ...],
     ) -> None:
         from ortools.math_opt.python import mathopt
 
         self.topology, self.stages, self.apart, self.given = topology, stages, apart, shares
         self.late, self.windows = late, len(late.starts)
+        self.units = units_bytes_per_s
+        self.bandwidths = in_units(topology, units_bytes_per_s)
         bandwidth = topology.bandwidth_bytes_per_s
-        self.largest = float(bandwidth.max())
-        self.bandwidth = bandwidth / self.largest
         alike = np.array_equal(bandwidth, bandwidth[topology.opposite])
         self.mirrored = alike and len(stages) == 2 and self.windows == 1
         self.solved: tuple[Collective, ...] = ("all_gather",) if self.mirrored else stages
@@ -151,7 +175,9 @@ class _Programme:
             model.add_linear_constraint(sum(self.share) == 1.0)
         times = len(self.solved) if self.apart else 1
         self.time = [model.add_variable(lb=0.0) for _ in range(times)]
-        model.minimize(sum(self.time) * (2.0 if self.apart and self.mirrored else 1.0))
+        costs = [min(self.units) / unit for unit in self.units[:times]]
+        twice = 2.0 if self.apart and self.mirrored else 1.0
+        model.minimize(sum(one * cost * twice for one, cost in zip(self.time, costs, strict=True)))
         self.volume = [
             [self._volume(window < self._first_window(stage)) for window in range(self.windows)]
             for stage in self.solved
@@ -168,7 +194,7 @@ class _Programme:
     def _limit_links(self) -> None:
         """No link direction carries more than its time allows, in each window of time."""
         starts = self.late.starts
-        scale = self.largest / self.late.gradient_bytes
+        scale = self.units[0] / self.late.gradient_bytes
         for window, (start, end) in enumerate(itertools.pairwise(starts)):
             self._limit_window(window, (end - start) * scale)
         self._limit_window(self.windows - 1, None)
@@ -178,17 +204,18 @@ class _Programme:
 
         Between two servers a link may as well carry just that: more helps, if anything.
         """
-        topology = self.topology
+        topology, most_of_use = self.topology, MOST * self.topology.num_servers
         ends_are_servers = topology.is_server[topology.source] & topology.is_server[topology.target]
         for link, (back, direct) in enumerate(
             zip(topology.opposite.tolist(), ends_are_servers.tolist(), strict=True)
         ):
             for k, carried in enumerate(self._carried(link, back, window)):
-                room = 0.0 if lasts is None else float(self.bandwidth[link]) * lasts
+                bandwidth = float(self.bandwidths[k][link])
+                room = 0.0 if lasts is None else min(bandwidth * lasts, most_of_use)
                 most = -room if direct else float("inf")
                 row = self.model.add_linear_constraint(lb=-room, ub=most)
                 if lasts is None:
-                    row.set_coefficient(self.time[k], float(self.bandwidth[link]))
+                    row.set_coefficient(self.time[k], bandwidth)
                 for variable in carried:
                     row.set_coefficient(variable, -1.0)
 
@@ -242,17 +269,51 @@ class _Programme:
             return np.ones(self.topology.num_servers, bool)
         return np.array(self.late.ready_at_s) >= self.late.starts[since]
 
-    def solve(self) -> None:
-        """Solves the programme with the cuts that it has."""
-        result: Any = self.solver.solve()
+    def solve(self) -> bool:
+        """Solves the programme with the cuts that it has; whether the solver could."""
+        result = self._result()
+        if result is None:
+            return False
         values = result.variable_values()
         self.least = float(result.objective_value())
+        self.times = [float(values[one]) for one in self.time]
         self.shares = np.maximum([values[one] for one in self.share], 0.0)
         self.volumes_found = [
             [np.maximum([values[one] for one in volume], 0.0) for volume in volumes]
             for volumes in self.volume
         ]
         self.duals = result.dual_values()
+        return True
+
+    def _result(self) -> Any:
+        """What a solver found; None where neither finds the least.
+
+        GLOP goes on from the last solution. Where it gives up, HiGHS often does not.
+        """
+        from ortools.math_opt.python import mathopt
+
+        limits = mathopt.SolveParameters(iteration_limit=MAX_ITERATIONS)
+        for solve in (
+            lambda: self.solver.solve(params=limits),
+            lambda: mathopt.solve(self.model, mathopt.SolverType.HIGHS, params=limits),
+        ):
+            try:
+                result: Any = solve()
+            except (AttributeError, RuntimeError, ValueError):
+                continue  # a status of the solver's that its wrapper cannot turn into an exception
+            if result.termination.reason == mathopt.TerminationReason.OPTIMAL:
+                return result
+        return None
+
+    def better_units(self) -> tuple[float, ...]:
+        """Those in which the times that were found are near one, if these hid some bandwidth."""
+        times = [*self.times, *self.times][: len(self.units)]  # of both, where one is solved
+        hidden = float(self.topology.bandwidth_bytes_per_s.max())
+        hidden /= MOST * self.topology.num_servers
+        return tuple(
+            unit / time if 0 < time < LEAST_TIME and hidden > unit else unit
+            for unit, time in zip(self.units, times, strict=True)
+        )
 
     def add_violated(self) -> int:
         """How many cuts were added that the last solution violates."""
@@ -284,7 +345,7 @@ class _Programme:
     @property
     def _seconds_per_byte(self) -> float:
         """Of the last solution, with the windows before the last."""
-        return self.least / self.largest + self.late.starts[-1] / self.late.gradient_bytes
+        return self.least / min(self.units) + self.late.starts[-1] / self.late.gradient_bytes
 
     def prices(self) -> Prices:
         """The dual solution in small integers, with which the bound is exact."""

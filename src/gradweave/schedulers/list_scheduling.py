@@ -118,6 +118,7 @@ def _run(
         return np.zeros(length, np.int64) if array is None else np.array(array, np.int64)
 
     heights = integers(heights, count)
+    capacity = np.minimum(capacity, max(count, 1))  # no link takes more, and each unit has a slot
     tie = np.empty(count, np.int64)
     tie[order] = np.arange(count)
     lane, items, first_item = _lanes(links, first_link, capacity, heights, tie)

@@ -54,6 +54,8 @@ def growth_of(
     """The problem in the form that the compiled search takes; see its fields."""
     from gradweave.schedulers.trees.growing_kernel import Growth
 
+    # No link takes more transfers, and each unit has a slot.
+    capacity = np.minimum(capacity, len(root) * len(intake))
     return Growth(
         root=np.ascontiguousarray(root, np.int64),
         source=np.ascontiguousarray(source, np.int64),

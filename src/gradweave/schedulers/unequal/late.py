@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
+from gradweave.bounds.scale import units_of
 from gradweave.schedule.ready import ReadyAt
 from gradweave.schedulers.unequal.packing import STAGES, TOLERANCE
 from gradweave.schedulers.unequal.programme import (
@@ -14,7 +15,6 @@ from gradweave.schedulers.unequal.programme import (
     Programme,
     Tree,
     TreePacking,
-    relative,
 )
 from gradweave.schedulers.unequal.ways import Ways
 from gradweave.topology.topology import Topology
@@ -68,17 +68,20 @@ class _Search(Programme):
     def __init__(self, topology: Topology, least: LeastSeconds) -> None:
         ready = np.array(least.prices.ready_at_s)
         self._starts = np.unique(np.concatenate([[0.0], ready]))
-        self._unit = least.gradient_bytes / float(topology.bandwidth_bytes_per_s.max())
-        super().__init__(topology, STAGES, np.diff(self._starts) / self._unit)
+        (unit,) = units_of(topology, STAGES, apart=False, shares=None)
+        self._unit = least.gradient_bytes / unit
+        super().__init__(topology, STAGES, np.diff(self._starts) / self._unit, unit)
         self._level = np.searchsorted(self._starts, ready)  # [N] windows that each server misses
         self._size = least.gradient_bytes
         self._goal = float(least.prices.seconds_without_latency(self._size))
         windows = [least.prices.link_prices_at(start).max(axis=0) for start in self._starts]
-        self._best_prices = relative(np.array(windows).astype(np.float64))
+        self._best_prices = self._relative(
+            np.array(windows).astype(np.float64), float(least.prices.paid)
+        )
         self._add_cheapest(self._best_prices)
         # All in the last window, these can carry everything.
         dear = np.where(np.arange(len(self._starts)) < len(self._starts) - 1, 1e6, 1.0)
-        self._add_cheapest(dear[:, None] / self._bandwidth)
+        self._add_cheapest(dear[:, None] * self._by_bandwidth())
 
     def spread(self) -> None:
         """Of what takes little more time, the shares whose largest is the least."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from gradweave import clock
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
+from gradweave.bounds.scale import are_alike
 from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.unequal.programme import (
     ROOTS_A_STEP,
@@ -86,17 +87,20 @@ class _Search(Programme):
             stage for stage in STAGES if self._free or stage == collective
         )
         least_share = 0.0 if self._free else 1 / topology.num_servers
-        super().__init__(topology, stages, np.zeros(0), least_share)
-        self._ways = ways
+        seconds_per_byte = float(least.prices.seconds_per_byte)
         self._unit = float(topology.bandwidth_bytes_per_s.max())
-        self._least = float(least.prices.seconds_per_byte) * self._unit
+        if not are_alike(topology):
+            self._unit = 1 / seconds_per_byte
+        super().__init__(topology, stages, np.zeros(0), self._unit, least_share)
+        self._ways = ways
+        self._least = seconds_per_byte * self._unit
         # Both stages share the links, and so the prices.
         prices = np.max(least.prices.link_prices, axis=0, keepdims=True)
-        self._best_prices = relative(prices.astype(np.float64))
+        self._best_prices = self._relative(prices.astype(np.float64), float(least.prices.paid))
         self._tree_cost: Callable[[Tree], float] = lambda _: 0.0  # in the objective
         self._add_cheapest(self._best_prices)
         # These can carry all in any case.
-        self._add_cheapest(relative(1 / self._bandwidth[None]))
+        self._add_cheapest(relative(self._by_bandwidth()[None]))
 
     def settle(self, gradient_bytes: float, deadline: float) -> None:
         """Of what takes about the least time, shares that are nearly alike over short trees.

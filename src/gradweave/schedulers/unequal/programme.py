@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave import clock
+from gradweave.bounds.scale import are_alike, in_units
 from gradweave.topology.topology import Topology
 
 Stage = Literal["reduce_scatter", "all_gather"]
@@ -21,6 +22,9 @@ SMOOTHING = 0.5
 jump from step to step, it takes more steps."""
 ROOTS_A_STEP = 8
 """Roots whose trees a step adds: more make fewer steps and larger programmes."""
+DEAR = 1e3
+"""Price of a link, relative to what all of the gradient pays, at which no tree passes it. Where
+bandwidths are very unlike, some cost far more, and beside them the others would all seem free."""
 LEAST_PRICE = 1e-7
 """Of a link whose bandwidth is not scarce, relative to the mean: of ways and trees that cost the
 same, those of fewer links are taken."""
@@ -56,7 +60,7 @@ class Programme(abc.ABC):
     """A linear programme over trees that is given its trees as they are needed.
 
     Trees of root r carry w_r in each stage, Σ w = 1, over links that carry their bandwidths in each
-    of W windows of time; the length of the last window is minimised. A link of the largest
+    of W windows of time; the length of the last window is minimised. A link of a unit of
     bandwidth carries the whole gradient in one unit of time. Subclasses say which trees are
     cheapest at given prices, and when the time is near enough.
 
@@ -64,6 +68,7 @@ class Programme(abc.ABC):
         topology: the network.
         stages: whose trees there are.
         lengths: of the windows before the last, in units of time.
+        unit_bytes_per_s: of bandwidth (see `gradweave.bounds.scale`).
         least_share: of each root.
     """
 
@@ -72,12 +77,14 @@ class Programme(abc.ABC):
         topology: Topology,
         stages: tuple[Stage, ...],
         lengths: NDArray[np.float64],
+        unit_bytes_per_s: float,
         least_share: float = 0.0,
     ) -> None:
         from ortools.linear_solver import pywraplp
 
         self._topology, self._stages = topology, stages
-        self._bandwidth = topology.bandwidth_bytes_per_s / topology.bandwidth_bytes_per_s.max()
+        (self._bandwidth,) = in_units(topology, (unit_bytes_per_s,))
+        self._dear = math.inf if are_alike(topology) else DEAR
         solver = self._solver = pywraplp.Solver.CreateSolver("CLP")
         infinity, servers = solver.infinity(), topology.num_servers
         self._time = solver.NumVar(0, infinity, "")
@@ -136,7 +143,16 @@ class Programme(abc.ABC):
     def _prices(self) -> NDArray:
         """[W, L] the programme's own, as last solved."""
         assert self._link_prices is not None
-        return relative(self._link_prices)
+        return self._relative(self._link_prices, self._length)
+
+    def _relative(self, prices: NDArray, paid: float) -> NDArray:
+        """Prices whose mean is one, none dearer than where all of the gradient pays so much."""
+        return relative(np.minimum(prices, self._dear * paid))
+
+    def _by_bandwidth(self) -> NDArray:
+        """[L] prices in proportion to what each byte takes of a link's time."""
+        with np.errstate(divide="ignore"):
+            return np.minimum(1 / self._bandwidth, self._dear)
 
     def _largest_share(self) -> object:
         """A variable that no root's share exceeds."""
