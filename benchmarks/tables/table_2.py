@@ -30,7 +30,8 @@ def _by_scheduler(schedulers: dict[str, str]) -> str:
                 number(result["paper_learned"][label]),
             ]
         )
-    return sourced_table(result, head, lines)
+    shown = [row for row in result["rows"] if row["scheduler"] in {*schedulers, "ring:steps=paper"}]
+    return sourced_table(result, head, lines, shown)
 
 
 def results() -> str:
@@ -43,7 +44,8 @@ def results() -> str:
         rounds = (ring["rounds_mean"], best["rounds_mean"], best["bound"])
         lines.append([name, *map(number, rounds)])
     head = ["network", "ring", "Gradweave", "lower bound"]
-    return sourced_table(result, head, lines)
+    shown = [row for row in result["rows"] if row["scheduler"] in ("ring", "portfolio")]
+    return sourced_table(result, head, lines, shown)
 
 
 def table_2_short() -> str:
