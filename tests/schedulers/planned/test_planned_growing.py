@@ -12,7 +12,7 @@ from gradweave.schedulers.planned import growing_kernel
 from gradweave.schedulers.planned.decoding import Wiring
 from gradweave.schedulers.planned.growing_kernel import FROM, TOWARDS, Plan, Rates
 from gradweave.schedulers.unequal import cheapest_trees_kernel
-from tests.schedulers.planned.interpreted import interpreted
+from tests.interpreted import interpreted
 
 
 def network(servers: int, links: dict[tuple[int, int], float], **columns) -> gw.Topology:

@@ -9,7 +9,7 @@ from gradweave.schedulers.planned.growing_kernel import FROM, TOWARDS, Grown
 from gradweave.schedulers.planned.ordering_kernel import ARRIVED, BOTH, FREED
 from gradweave.schedulers.trees import timed_kernel
 from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
-from tests.schedulers.planned.interpreted import interpreted
+from tests.interpreted import interpreted
 
 KERNELS = laying_kernel, ordering_kernel, timed_kernel, words_kernel
 

@@ -280,7 +280,6 @@ def _find_ways_from(
     """Dijkstra's algorithm over switches."""
     ways.reached[:] = np.inf
     node, least, count = links.servers[s], 0.0, 0
-    ways.reached[node] = -1.0
     while True:
         for link in range(links.first[node], links.first[node + 1]):
             there, to = least + price[link] * factor[link], links.target[link]

@@ -115,7 +115,7 @@ def graph_of(wiring: Wiring) -> Graph:
     link = [
         np.log(links.bandwidth),
         np.log(links.bandwidth * degree[links.source] / leaves[links.source]),
-        np.log(links.bandwidth * degree[links.target] / enters[links.target].clip(1e-9)),
+        np.log(links.bandwidth * degree[links.target] / enters[links.target]),
         np.minimum(10 * (latency + overhead) / least_s, 3.0),
         server[links.source],
         server[links.target],
