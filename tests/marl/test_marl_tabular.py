@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from gradweave.automata.files import task
 from gradweave.automata.machine import NO_MOVE
 from gradweave.marl.tabular import steps
+from gradweave.marl.tabular import testing as of_teams
 from gradweave.marl.tabular.learners import Learning, explored
 from gradweave.marl.tabular.learning import Curve, learn
 from gradweave.marl.tabular.tables import Known, known, of_agents, tables
-from gradweave.marl.tabular.testing import tested
 from gradweave.marl.worlds import catalogue
 from gradweave.marl.worlds.grid import STAY, Map, moves
 from gradweave.marl.worlds.world import Rule, World, open_in
@@ -296,7 +296,7 @@ def test_learning_is_that_of_a_simulation_in_loops(name: str):
     if settings.average_every:  # with less time than the quickest needs nobody is done
         limit = int(curve.taken[-1].min()) - 1
         less = dataclasses.replace(settings, episode=limit)
-        found = tested(less, tables(small(), causal=causal), central, values, testing)
+        found = of_teams.tested(less, tables(small(), causal=causal), central, values, testing)
         assert found.tolist() == [limit] * TRIALS and limit < EPISODE - 1
     np.testing.assert_array_equal(curve.steps, EPISODE * np.arange(1, steps // EPISODE + 1))
     sent = 12 * 2 * 2 * values[0].nbytes  # times, messages among two teams, pairs of teams

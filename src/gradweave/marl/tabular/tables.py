@@ -170,8 +170,7 @@ def moves_of(several: Sequence[Known], events: Sequence[str]) -> Moves:
         here = np.arange(len(table), dtype=np.int32)[:, None]
         after.append(np.where(table == NO_MOVE, here, table))
         own = [each.machine.events.index(e) if e in each.machine.events else -1 for e in events]
-        worth = np.pad(each.machine.reward, ((0, 0), (0, 1)))[:, own]
-        reward.append(np.where(table == NO_MOVE, 0.0, worth))
+        reward.append(np.pad(each.machine.reward, ((0, 0), (0, 1)))[:, own])
         plain = each.plain.over(events) != NO_MOVE
         may.append(plain[each.state])
         hears.append(plain.any(0))
