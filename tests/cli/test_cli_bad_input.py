@@ -242,6 +242,16 @@ def test_a_file_that_holds_no_schedule(refused, here, content, reason):
             assert reason in line and name in line
 
 
+@pytest.mark.parametrize("verb", ["verify", "run", "export"])
+@pytest.mark.parametrize("name", ["net.yaml", "net.json", "net.edges"])
+def test_a_network_in_place_of_a_schedule(refused, here, verb, name):
+    held = {"nodes": [{"id": 0}, {"id": 1}], "links": [{"source": 0, "target": 1}]}
+    (here / name).write_text("0 1\n" if name.endswith("edges") else json.dumps(held))
+    options = ["--format", "rankfile", "--output", "ranks"] if verb == "export" else []
+    line = refused(verb, name, *options)
+    assert f"{name}: is a network; {verb} takes a schedule's file, such as 'gradweave sch" in line
+
+
 def test_a_gzip_bomb(refused, here, monkeypatch):
     """A file that unpacks to more than the limit: a gibibyte, here less for the test's sake."""
     assert load.__kwdefaults__["max_bytes"] == 1 << 30

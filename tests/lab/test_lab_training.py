@@ -18,7 +18,7 @@ STAGES = {
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore:.*(is the machine busy|loaded at once)")
+@pytest.mark.filterwarnings("ignore:.*(is the machine busy|no netem, so that|loaded at once)")
 @delayed
 def test_measured_steps_stand_beside_the_predicted_one(tmp_path, capsys):
     (tmp_path / "model.json").write_text(json.dumps(STAGES))

@@ -304,10 +304,42 @@ def test_a_misspelt_kind_is_refused():
         gt.from_networkx(graph)
 
 
+@pytest.mark.parametrize(
+    ("suffix", "text", "says"),
+    [
+        (
+            ".yaml",
+            "nodes: [{id: tor}, {id: a}]\nlinks: [{source: a, target: tor}]\n",
+            "node 'tor' is taken for a server, since no kind is given; if it only forwards, write ",
+        ),
+        (
+            ".csv",
+            "source,target\na,Leaf-1\nLeaf-1,spine\nb,spine\n",
+            "nodes 'Leaf-1' and 'spine' are taken for servers, since no kind is given; if they ",
+        ),
+    ],
+)
+def test_a_node_with_a_switchs_name_and_no_kind_is_told_of(tmp_path, suffix, text, says):
+    (tmp_path / f"net{suffix}").write_text(text)
+    with pytest.warns(InputWarning) as caught:
+        net = gt.load(tmp_path / f"net{suffix}")
+    assert net.is_server.all() and len(caught) == 1
+    assert says in str(caught[0].message)
+
+
+def test_a_kind_and_the_name_of_a_server_are_believed():
+    graph = nx.Graph([("tor", "a"), ("a", "switchboard"), ("a", "hubert"), ("a", "sw1")])
+    graph.nodes["tor"]["kind"], graph.nodes["sw1"]["kind"] = "server", "switch"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert gt.from_networkx(graph).num_servers == 4
+
+
 def test_nodes_may_have_names():
     graph = nx.path_graph(3)
     for node, name in enumerate(("gpu0", "leaf-1", "gpu1")):
         graph.nodes[node]["name"] = name
+    graph.nodes[1]["kind"] = "switch"
     assert gt.from_networkx(graph).labels == ("gpu0", "leaf-1", "gpu1")
 
 

@@ -233,8 +233,14 @@ GOOD = nccl([NVSWITCH] * 2)
         ),
         ("<system>" + '<cpu numaid="{}"/>' * 3 + "</system>", "given twice"),
         (
-            "<system>" + "".join(f'<cpu numaid="{i}"/>' for i in range(5000)) + "</system>",
+            "<system>"
+            + "".join(f'<cpu numaid="{i}" host_hash="{i % 99}"/>' for i in range(5000))
+            + "</system>",
             "more than 1024 cpu elements",
+        ),
+        (
+            "<system>" + "".join(f'<cpu numaid="{i}"/>' for i in range(200)) + "</system>",
+            "more than 128 cpu elements of a host",
         ),
     ],
 )
@@ -248,7 +254,7 @@ def test_broken_xml_is_named_in_one_line(tmp_path, text, culprit):
 
 
 def test_disconnected_without_pcie(tmp_path):
-    with pytest.raises(FileError, match="disconnected: node server 1 \\(gpu1\\)"):
+    with pytest.raises(FileError, match="disconnected: server 1 \\(gpu1\\)"):
         load_text(tmp_path, nccl(["", ""]), format="nccl_xml_nvlink_only")
     assert load_text(tmp_path, nccl(["", ""])).num_links == 2
 
@@ -485,6 +491,6 @@ def test_damaged_samples_are_refused_or_networks(tmp_path, sample):
 def test_large_files_are_read_quickly(tmp_path):
     n = 2000
     rows = "".join(f"{i} {n} 100Gbps 1us 0\n" for i in range(n))
-    started = time.perf_counter()
+    started = time.process_time()
     assert load_text(tmp_path, f"{n + 1} 8 0 1 {n} H100\n{n}\n{rows}", "net.txt").num_links == n
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -115,7 +115,7 @@ class Emulation:
         if off[worst] > REFUSED:
             raise OptionError(f"{says}: this machine cannot carry it; ask for a lower bandwidth")
         if off[worst] > TOLERANCE:
-            warnings.warn(f"{says}; is the machine busy?", InputWarning, stacklevel=2)
+            warnings.warn(f"{says}; {self._why_off(worst)}", InputWarning, stacklevel=2)
         if self.together < 1 - TOLERANCE:
             warnings.warn(
                 f"all links loaded at once carry {self.together:.0%} of what was asked for, "
@@ -124,6 +124,16 @@ class Emulation:
                 InputWarning,
                 stacklevel=2,
             )
+
+    def _why_off(self, place: int) -> str:
+        """What is probably at fault where a link is somewhat off."""
+        asked = float(self.asked_round_trip_s[place])
+        if self.delays != "delay line" or asked < 2 * LEAST_DELAY_LINE_S:
+            return "is the machine busy?"
+        return (
+            "this kernel has no netem, so that a process of the lab delays packets, less exactly: "
+            "load the module sch_netem, or ask for longer latencies or a lower bandwidth"
+        )
 
     def _says(self, place: int, topology: Topology) -> str:
         rate = self.throughput[place] * self.asked_bytes_per_s[place]

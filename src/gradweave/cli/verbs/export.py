@@ -7,6 +7,7 @@ import click
 
 from gradweave.cli.console import Progress, print_json, print_lines, rank_lines, rank_map
 from gradweave.cli.options import SizeType, json_option, writable
+from gradweave.cli.schedule_files import check_schedule_file
 from gradweave.errors import OptionError
 from gradweave.export import (
     FORMATS,
@@ -18,6 +19,7 @@ from gradweave.export import (
 from gradweave.export.msccl import DIALECTS
 from gradweave.export.rankfile import parse_hosts
 from gradweave.schedule import Schedule, load
+from gradweave.wording import counted
 
 _PLANS = ("name", "instances", "in_place", "min_bytes", "max_bytes")
 _OPTIONS_OF = {
@@ -71,6 +73,7 @@ def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any
     given = {name: value for name, value in options.items() if value is not None}
     _check(format_, given)
     writable(None if format_ == "chakra-et" else output)
+    check_schedule_file(file, "export")
     with Progress(f"reading {file}") as progress:
         schedule = load(file)
         progress(f"writing {schedule.num_transfers:,} transfers")
@@ -93,7 +96,7 @@ def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any
         more = f" to {files[-1]}" if len(files) > 1 else ""
         print_lines(
             f"{schedule.collective} on {schedule.topology.name}, "
-            f"{schedule.topology.num_servers} servers, {schedule.pieces} pieces",
+            f"{schedule.topology.num_servers} servers, {counted(schedule.pieces, 'piece')}",
             *(rank_lines(schedule.topology) if format_ == "rankfile" else ()),
             f"written to {files[0]}{more}",
         )

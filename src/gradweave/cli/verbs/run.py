@@ -16,6 +16,7 @@ from gradweave.cli.console import (
     table,
 )
 from gradweave.cli.options import SizeType, json_option, positive, writable_folder
+from gradweave.cli.schedule_files import check_schedule_file
 from gradweave.errors import OptionError
 from gradweave.execute.reduction import REDUCTIONS, Reduction
 from gradweave.execute.running.joined import ended_at_once
@@ -119,6 +120,7 @@ def run(
         if logs is not None and not logs.parent.is_dir():
             raise OptionError(f"--logs: there is no directory {logs.parent}; make it first")
         writable_folder(logs, "--logs")
+        check_schedule_file(file, "run")
         place = Place(processes or 1, devices != "found", logs, timeout)
         first = not rank_given(backend)
         with Progress(f"reading {file}") as progress:
@@ -132,6 +134,10 @@ def run(
         print_json(result | {"ranks": rank_map(schedule.topology)})
     else:
         _print(result, rank_lines(schedule.topology))
+
+
+_LONG_S = 10.0
+"""Times from which on seconds are shown in place of milliseconds."""
 
 
 def _refuse(backend: str, **given: object) -> None:
@@ -168,9 +174,10 @@ def _print(result: dict[str, Any], ranks: list[str]) -> None:
 
 def _cells(times: dict[str, Any]) -> list[str]:
     first, third = times["first_quartile_s"], times["third_quartile_s"]
+    scale, unit = (1.0, "s") if times["median_s"] >= _LONG_S else (1e3, "ms")
     return [
-        f"{1e3 * times['median_s']:.4g} ms",
-        f"{1e3 * times['min_s']:.4g} ms",
-        f"{1e3 * first:.4g} to {1e3 * third:.4g} ms",
+        f"{scale * times['median_s']:.4g} {unit}",
+        f"{scale * times['min_s']:.4g} {unit}",
+        f"{scale * first:.4g} to {scale * third:.4g} {unit}",
         f"{format_size(times['bandwidth_bytes_per_s'])}/s",
     ]

@@ -10,18 +10,14 @@ from click.core import ParameterSource
 
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option, writable
+from gradweave.cli.schedule_files import is_schedule_file
 from gradweave.cli.solving import SearchOptions, gradient_option, search, solving_options
 from gradweave.errors import OptionError
 from gradweave.report import write_page
 from gradweave.report.rounds_bound import rounds_bound
 from gradweave.schedule import Schedule, load
-from gradweave.topology.formats.files import SUFFIXES
 from gradweave.verify import verify
 from gradweave.wording import counted
-
-_SCHEDULE_SUFFIXES = (".json", ".json.gz")
-_HEAD_BYTES = 1 << 16
-_NETWORKS = tuple(suffix for suffix in SUFFIXES if suffix not in _SCHEDULE_SUFFIXES)
 
 
 @click.command()
@@ -61,7 +57,7 @@ def show(
         write_page(
             *(schedules[0], output, *schedules[1:]),
             title=title,
-            names=[Path(one).name if _is_file(one) else one for one in what],
+            names=[Path(one).name if is_schedule_file(one) else one for one in what],
             gradient_bytes=gradient_bytes,
             objective=given["objective"],
         )
@@ -77,31 +73,9 @@ def show(
         print_lines(f"{output}: {rounds}; open it in a browser")
 
 
-def _is_file(what: str) -> bool:
-    """Whether an argument names a schedule's file, and not a network."""
-    path = Path(what)
-    if what.lower().endswith(_NETWORKS):
-        return False
-    if not path.is_file():
-        return what.endswith(_SCHEDULE_SUFFIXES) or path.is_dir()
-    return not (what.endswith(".json") and _holds_network(path))
-
-
-def _holds_network(path: Path) -> bool:
-    """Whether a JSON file begins like a network's, not like a schedule's."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except OSError:
-        return False
-    if b'"gradweave-schedule"' in head or b'"transfers"' in head:
-        return False
-    return any(key in head for key in (b'"links"', b'"edges"', b'"nodes"', b'"switches"'))
-
-
 def _refuse_search_options(context: click.Context, what: Sequence[str]) -> None:
     """Refuses options of a search where there is none."""
-    if not all(map(_is_file, what)):
+    if not all(map(is_schedule_file, what)):
         return
     for name in sorted(SearchOptions.__required_keys__):
         source = context.get_parameter_source(name)
@@ -114,7 +88,7 @@ def _schedule_of(
     what: str, gradient_bytes: float, progress: Progress, given: SearchOptions
 ) -> Schedule:
     """The verified schedule of a file, or of a network."""
-    if not _is_file(what):
+    if not is_schedule_file(what):
         progress(f"scheduling {what}")
         return search(what, gradient_bytes, progress, given).schedule
     progress(f"reading {what}")
@@ -127,14 +101,14 @@ def _schedule_of(
 
 def _page_of(what: Sequence[str]) -> Path:
     """The page's default name: beside the first file, or that of the network."""
-    if _is_file(what[0]):
+    if is_schedule_file(what[0]):
         first = Path(what[0])
         stem = first.name.removesuffix(".gz").removesuffix(".json")
         folder = first.parent
     else:
         stem, folder = _named(what[0]), Path()
     if len(what) > 1:
-        last = Path(what[1]).name if _is_file(what[1]) else what[1]
+        last = Path(what[1]).name if is_schedule_file(what[1]) else what[1]
         stem += "-and-" + _named(last.removesuffix(".gz").removesuffix(".json"))
     return folder / f"{stem}.html"
 

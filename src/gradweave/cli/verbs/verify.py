@@ -8,6 +8,7 @@ import click
 
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option
+from gradweave.cli.schedule_files import check_schedule_file
 from gradweave.report.rounds_bound import RoundsBound, bound_lines, rounds_bound
 from gradweave.schedule import Schedule, load
 from gradweave.topology import Topology
@@ -35,6 +36,7 @@ def verify(
     Exits with 1 if it is invalid, and names the first violation. Of a valid one it also says how
     few rounds such a schedule can have; what the file states of that is not taken for a proof.
     """
+    check_schedule_file(file, "verify")
     with Progress(f"reading {file}") as progress:
         schedule = load(file)
         progress(f"verifying {schedule.num_transfers:,} transfers")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from gradweave.errors import GradweaveError, LostServerError, Negative, RunError, exit_status
+from gradweave.execute.running.hosts import warn_of_hosts
 from gradweave.execute.running.measure import Tell, measure
 from gradweave.execute.running.trial import RunReport
 from gradweave.execute.running.worker import WorkerTask, open_runner
@@ -47,6 +48,7 @@ def join(schedule: Schedule, task: WorkerTask, tell: Tell, say: Say) -> RunRepor
     try:
         runner = open_runner(task, schedule)
         assert runner is not None  # only jax has processes without servers
+        warn_of_hosts(runner, schedule.topology)
         return measure(runner, schedule, task.trial, moved)
     except GradweaveError:
         raise

@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +18,16 @@ from gradweave.topology.units import (
     parse_latency,
     parse_overhead,
 )
+from gradweave.wording import listed
 
 if TYPE_CHECKING:
     import networkx as nx
+
+
+_SWITCH = re.compile(
+    r"(tor|leaf|spine|(nv)?switch|sw|agg(regation)?|router|hub|fabric)[-_. ]?[0-9]*([-_.][0-9]+)*"
+)
+"""Names that switches usually have, and servers hardly ever."""
 
 
 def to_networkx(topology: Topology) -> "nx.DiGraph":
@@ -89,6 +96,7 @@ def from_networkx(
     index = {node: place for place, node in enumerate(nodes)}
     attributes: list[Mapping[str, Any]] = [graph.nodes[node] for node in nodes]
     is_server = [_is_server(n, a) for n, a in zip(nodes, attributes, strict=True)]
+    _warn_of_likely_switches(nodes, attributes, name)
     return Topology(
         name=name,
         is_server=np.array(is_server, np.bool_),
@@ -118,6 +126,36 @@ def _is_server(node: Any, attributes: Mapping[str, Any]) -> bool:
             f"node {shown(node)}: {key} must be server or switch, got {shown(attributes[key])}"
         )
     return kind == "server"
+
+
+def _warn_of_likely_switches(
+    nodes: Sequence[Any], attributes: Sequence[Mapping[str, Any]], name: str
+) -> None:
+    """One warning that names nodes that have no kind, and the name of a switch."""
+    likely = [
+        str(node)
+        for node, each in zip(nodes, attributes, strict=True)
+        if not each.keys() & set(KIND_KEYS)
+        and any(
+            isinstance(word, str) and _SWITCH.fullmatch(word.strip().lower())
+            for word in (node, each.get("label"), each.get("name"))
+        )
+    ]
+    if not likely:
+        return
+    which, are, a_server, they, only = (
+        ("node", "is", "a server", "it", "forwards")
+        if len(likely) == 1
+        else ("nodes", "are", "servers", "they", "forward")
+    )
+    named = listed([shown(node) for node in likely], 4)
+    warnings.warn(
+        f"{name}: {which} {named} {are} taken for {a_server}, "
+        f"since no kind is given; if {they} only {only}, write kind: switch (in CSV and edge lists "
+        f"a line '# switches: {likely[0]:.40}')",
+        InputWarning,
+        stacklevel=4,
+    )
 
 
 def _labels(nodes: list[Any], attributes: list[Mapping[str, Any]]) -> tuple[str, ...]:
