@@ -24,12 +24,12 @@ from tests.schedulers.planned.test_planned_growing import network
 
 BYTES = 32.0
 ROW = {(0, 2): 8.0, (1, 2): 4.0, (2, 0): 2.0, (2, 1): 8.0, (2, 3): 1.0, (3, 2): 1.0}
-LATENCY = [0.5, 1.0, 2.0, 4.0, 0.25, 0.125]
+LATENCY = [0.5, 1.0, 2.0, 4.0, 9.0, 0.125]
 OVERHEAD = [0.0, 0.25, 0.0, 0.5, 0.0, 0.0]
 
 
 def wiring(gradient_bytes: float = BYTES) -> Wiring:
-    """Servers 0 and 1 at switch 2, and switch 3 beside it; no two links alike."""
+    """Servers 0 and 1 at switch 2, and switch 3 far beside it; no two links alike."""
     made = network(2, ROW, latency_s=LATENCY, overhead_s=OVERHEAD)
     return Wiring(made, "all_reduce", gradient_bytes)
 
@@ -44,6 +44,9 @@ def test_how_far_the_farthest_server_is():
     """One way, over latencies and overheads: 0 reaches 1 in 0.5 + 4.5, 1 reaches 0 in 1.25 + 2."""
     assert wiring().farthest_s.tolist() == [5, 3.25, 4.5, 4.625]
     assert wiring(math.inf).farthest_s.tolist() == [0, 0, 0, 0]
+    near = network(2, ROW, latency_s=np.array(LATENCY) / 16, overhead_s=np.array(OVERHEAD) / 16)
+    found = Wiring(near, "all_reduce", BYTES).farthest_s
+    assert found.tolist() == [5 / 16, 3.25 / 16, 4.5 / 16, 4.625 / 16]
 
 
 def test_what_a_piece_takes_over_each_link():
