@@ -121,7 +121,8 @@ def recorded(name: str, parts: Collection[str]) -> tuple[dict[str, Any], dict[st
         return [with_source(one) for one in value] if isinstance(value, list) else value
 
     there = {part: with_source(result[part]) for part in parts if part in result}
-    return there, {part: sources[places.get(part, result["source"])] for part in there}
+    without_rows = [part for part, value in there.items() if not isinstance(value, list)]
+    return there, {part: sources[places.get(part, result["source"])] for part in without_rows}
 
 
 def source_now(command: str, libraries: Iterable[str] = ()) -> Source:
