@@ -263,7 +263,8 @@ def test_learning_is_that_of_a_simulation_in_loops(name: str):
     causal, central, steps, more = CASES[name]
     settings = Learning(episode=EPISODE, explore=(0.9, 0.2), **more)
     weights = WEIGHTS if settings.average_every else None
-    options = {"trials": TRIALS, "seed": SEED, "causal": causal, "central": central}
+    options = {"trials": TRIALS, "seed": SEED}
+    options |= {name: True for name, given in (("causal", causal), ("central", central)) if given}
     told = []
     options |= {"progress": lambda done, test: told.append((done, test.tolist()))}
     curve, values = learn(small(), steps=steps, **options, settings=settings, weights=weights)

@@ -99,15 +99,15 @@ def check(solver: Solver, *, points: int = 3, radius: float = 1.0, seed: int = 0
     lipschitz, strength, noise, heterogeneity = (
         np.asarray(values, np.float64) for values in measured
     )
-    rate = solver.method.rate
+    rate, largest = solver.method.rate, float(lipschitz.max())
     validity = Validity(
         method=solver.method.name,
         mixing=solver.mixing.name,
         workers=solver.problem.workers,
         rate=float(rate(jnp.zeros((), jnp.int32)) if callable(rate) else rate),
-        rate_limit=float(1 / (4 * max(lipschitz.max(), 1e-300))),
-        lipschitz=float(lipschitz.max()),
-        strength=_clean(float(strength.min()), float(lipschitz.max())),
+        rate_limit=1 / (4 * largest) if largest else math.inf,
+        lipschitz=largest,
+        strength=_clean(float(strength.min()), largest),
         contraction=best_contraction(with_local_steps(solver.mixing, solver.local_steps)),
         noise=float(np.sqrt(noise.mean())),
         heterogeneity=float(np.sqrt(heterogeneity.mean())),
@@ -150,7 +150,7 @@ def _doubts(of: Validity, solver: Solver) -> Iterator[str]:
             f"proved; beyond 1/L = {4 * of.rate_limit:.4g} bilinear problems diverge"
         )
     if isinstance(method, GradientDescentAscent):
-        needed = max(of.strength, 0.0) / max(of.lipschitz, 1e-300) ** 2
+        needed = max(of.strength, 0.0) / of.lipschitz**2 if of.lipschitz else math.inf
         if of.rate > needed:
             yield (
                 f"gradient descent–ascent wants a rate below mu/L² = {needed:.3g}, got "
