@@ -57,7 +57,10 @@ def pictures(text: str) -> list[Path]:
 
 def main() -> None:
     """Writes what is out of date, or reports it."""
-    check, by_marker = "--check" in sys.argv, tables()
+    check = "--check" in sys.argv
+    if check and (wrong := list(problems())):
+        sys.exit("\n".join(wrong))
+    by_marker = tables()
     stale: list[Path] = []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = page.read_text()
@@ -73,10 +76,8 @@ def main() -> None:
                 if not check:
                     shutil.copyfile(picture, copy)
     names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
-    if check:
-        wrong = [f"out of date, run python benchmarks/render.py: {names}"] if stale else []
-        if wrong := wrong + list(problems()):
-            sys.exit("\n".join(wrong))
+    if check and stale:
+        sys.exit(f"out of date, run python benchmarks/render.py: {names}")
     print(f"{'checked' if check else 'written'}: {names or 'all up to date'}")
 
 
