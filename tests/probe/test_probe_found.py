@@ -290,7 +290,7 @@ def test_latencies_of_links_by_hand():
 
 
 def test_bandwidths_within_a_tenth_are_one_and_others_are_cut_at_the_widest_gap():
-    assert snapped(np.array([100.0, 110.0])).tolist() == [105.0, 105.0]
+    assert snapped(np.array([10.0, 11.0])).tolist() == [10.5, 10.5]  # 1.1 times 10 is 11 exactly
     assert snapped(np.array([100.0, 110.1])).tolist() == [100.0, 110.1]
     # The widest gap in proportion is between 10 and 13, not between 100 and 109.
     given = [10.0, 109.0, 13.0, 100.0, 14.0]

@@ -392,3 +392,16 @@ def test_processes_are_heard_until_all_are_done(
     else:
         with pytest.raises(RunError, match=error):
             supervise()
+
+
+def test_what_an_engine_raises_is_told_in_one_line():
+    for raised, said in [
+        (ValueError("first\nsecond"), "ValueError: first"),
+        (ValueError(), "ValueError: no message"),
+        (PeerError(2, "gone"), "rank 2: gone"),
+    ]:
+        with pytest.raises(RunError) as told, measure.told_in_one_line():
+            raise raised
+        assert str(told.value) == said
+    with pytest.raises(KeyboardInterrupt), measure.told_in_one_line():
+        raise KeyboardInterrupt
