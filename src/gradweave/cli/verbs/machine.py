@@ -22,6 +22,7 @@ from gradweave.cli.console import print_json, print_lines
 from gradweave.cli.options import json_option, writable
 from gradweave.errors import ANSWER_IS_NO, OptionError
 from gradweave.report.machine_page import write_machine_page
+from gradweave.wording import counted
 
 
 @click.group()
@@ -74,7 +75,7 @@ def show(file: Path, output: Path | None, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(file), "output": str(output), "machines": len(drawn)})
     else:
-        print_lines(f"{output}: {len(drawn)} machines; open it in a browser")
+        print_lines(f"{output}: {counted(len(drawn), 'machine')}; open it in a browser")
 
 
 def _agents(task: Task) -> dict[str, Machine]:
@@ -82,7 +83,7 @@ def _agents(task: Task) -> dict[str, Machine]:
 
 
 def _size(machine: Machine) -> str:
-    return f"{len(machine.states)} states, {len(machine.events)} events"
+    return f"{counted(len(machine.states), 'state')}, {counted(len(machine.events), 'event')}"
 
 
 def _shared(task: Task) -> dict[str, list[str]]:
@@ -147,7 +148,7 @@ def _lines(
     shared = _shared(task)
     lines = [f"{task.machine.name}: {_size(task.machine)}"]
     lines += [
-        f"  {name} sees {', '.join(task.agents[name])}: {len(machine.states)} states; "
+        f"  {name} sees {', '.join(task.agents[name])}: {counted(len(machine.states), 'state')}; "
         f"private: {', '.join(e for e in task.agents[name] if e not in shared) or 'none'}"
         for name, machine in agents.items()
     ]
@@ -157,9 +158,8 @@ def _lines(
         lost = _lost(task, causal)
         lines += [f"  the task is lost in {', '.join(lost[:8])}"] if lost else []
     if verdict.valid:
-        lines.append(
-            f"valid: all agents are done exactly when the team is ({verdict.explored} states)"
-        )
+        explored = counted(verdict.explored, "state")
+        lines.append(f"valid: all agents are done exactly when the team is ({explored})")
     else:
         after = " ".join(verdict.counterexample or ()) or "no event at all"
         done = [name for name, is_done in zip(agents, verdict.agents_done, strict=True) if is_done]

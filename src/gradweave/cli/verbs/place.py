@@ -30,7 +30,8 @@ from gradweave.placement import (
     step_time,
 )
 from gradweave.specification import field_kinds, parse_spec, read_options
-from gradweave.topology.units import format_size
+from gradweave.topology.units import format_seconds, format_size
+from gradweave.wording import counted
 
 _SUFFIXES = (".html", ".htm", ".json")
 _SHOWN = 16
@@ -155,11 +156,12 @@ def _lines(placement: Placement, step: StepTime | None, written: Sequence[str]) 
     topology, workload = placement.topology, placement.workload
     idle = f", {len(placement.idle)} idle" if len(placement.idle) else ""
     lines = [
-        f"{topology.name}: {topology.num_servers} servers; {workload.name}: {stages} stages, "
-        f"{data} pipelines{idle}",
+        f"{topology.name}: {topology.num_servers} servers; {workload.name}: "
+        f"{counted(stages, 'stage')}, {counted(data, 'pipeline')}{idle}",
         *placement_lines(placement),
-        f"{placement.cost_s:.4g} s of communication: gradients {placement.data_s:.4g} s, "
-        f"activations {placement.pipeline_s:.4g} s; each sent directly",
+        f"{format_seconds(placement.cost_s)} of communication: gradients "
+        f"{format_seconds(placement.data_s)}, activations {format_seconds(placement.pipeline_s)}; "
+        "each sent directly",
     ]
     if placement.bound is not None:
         gap = placement.gap or 0.0
@@ -168,8 +170,9 @@ def _lines(placement: Placement, step: StepTime | None, written: Sequence[str]) 
     if placement.scheduled is not None:
         with_ours = placement.scheduled
         lines.append(
-            f"{with_ours.seconds:.4g} s with schedules and shared links: gradients "
-            f"{with_ours.data_s:.4g} s, activations {with_ours.pipeline_s:.4g} s"
+            f"{format_seconds(with_ours.seconds)} with schedules and shared links: gradients "
+            f"{format_seconds(with_ours.data_s)}, activations "
+            f"{format_seconds(with_ours.pipeline_s)}"
         )
     if step is not None:
         lines += _step_lines(placement, step)
@@ -181,14 +184,16 @@ def _step_lines(placement: Placement, step: StepTime) -> list[str]:
     largest = max(stage.gradient_bytes for stage in placement.workload.stages)
     groups = [one for one in step.groups if one is not None]
     lines = [
-        f"a step by {step.order}: {step.seconds:.4g} s, passes {step.passes_s:.4g} s of it; "
+        f"a step by {step.order}: {format_seconds(step.seconds)}, passes "
+        f"{format_seconds(step.passes_s)} of it; "
         f"bubble {step.bubble:.0%}, devices compute {step.utilisation:.0%} of the time"
     ]
     if groups:
         slowest = max(groups, key=lambda one: one.seconds)
         lines.append(
             f"all-reduces by schedules for each group's links, up to {format_size(largest)}: "
-            f"{slowest.seconds:.4g} s at most, at least {slowest.bound_s:.4g} s"
+            f"{format_seconds(slowest.seconds)} at most, at least "
+            f"{format_seconds(slowest.bound_s)}"
         )
     return lines
 

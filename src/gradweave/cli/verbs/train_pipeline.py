@@ -31,6 +31,7 @@ from gradweave.processes.launchers import launcher, rank_given
 from gradweave.schedulers.spec import split_specs
 from gradweave.topology import Topology
 from gradweave.topology.units import parse_latency
+from gradweave.wording import counted
 
 if TYPE_CHECKING:
     from gradweave.placement.training.launched import LaunchedServers
@@ -313,8 +314,8 @@ def _placed(placement: Placement) -> list[str]:
     stages, data = placement.servers.shape
     topology = placement.topology
     return [
-        f"{topology.name}: {topology.num_servers} servers; {placement.workload.name}: {stages} "
-        f"stages, {data} pipelines",
+        f"{topology.name}: {topology.num_servers} servers; {placement.workload.name}: "
+        f"{counted(stages, 'stage')}, {counted(data, 'pipeline')}",
         *placement_lines(placement),
     ]
 
