@@ -36,8 +36,8 @@ class GradweaveError(Exception):
     characters: this is the one place that sees to it, for all errors and for `InputWarning`.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*map(_shown, args), **kwargs)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*map(_shown, args))
 
 
 class TopologyError(GradweaveError, ValueError):

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from importlib.resources import files
 
+from gradweave.printable import printable
+
 _TEMPLATE = files("gradweave.report") / "template"
 
 
@@ -50,7 +52,7 @@ def filled(name: str, title: str, style: str, script: str, parts: Mapping[str, s
         script: likewise; may be empty.
         parts: what else the template names, as HTML; none is looked into for others.
     """
-    title = ascii_only(html.escape(title))
+    title = ascii_only(html.escape(printable(title)))
     own = {"title": title, "style": style, "script": script}
     head = _with_parts("head.html", own | {"policy": security_policy(script, style)})
     return _with_parts(name, {**own, **parts, "head": head})

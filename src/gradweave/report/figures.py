@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gradweave.atomic import atomic_write
 from gradweave.lazy import missing
+from gradweave.printable import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,5 +40,5 @@ def save_png(figure: "Figure", path: str | Path) -> None:
 
 
 def literal(text: object) -> str:
-    """Text in which matplotlib does not read dollar signs as mathematics."""
-    return str(text).replace("$", r"\$")
+    """Text without control characters, whose dollar signs matplotlib does not take for formulas."""
+    return printable(str(text)).replace("$", r"\$")

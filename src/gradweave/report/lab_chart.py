@@ -75,7 +75,7 @@ def _draw_links(axes: "Axes", measurements: Sequence["Measurement"]) -> None:
         if one.predicted_link_bytes is None or one.gradient_bytes != largest:
             continue
         data, counted = one.predicted_link_bytes / 1e6, one.link_bytes / 1e6
-        axes.plot(data, counted, "o", markersize=3, alpha=0.6, label=one.name)
+        axes.plot(data, counted, "o", markersize=3, alpha=0.6, label=literal(one.name))
         most = max(most, float(np.max(counted)))
     axes.plot([0, most], [0, most], color=_PREDICTED, linewidth=1, zorder=0)
     axes.set_xlabel(f"MB of data predicted on a link direction, {largest / 1e6:g} MB", fontsize=8)

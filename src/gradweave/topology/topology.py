@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradweave.errors import TopologyError
+from gradweave.printable import printable
 
 Integers = NDArray[np.integer[Any]]
 """Integers of any width as arguments; stored as int32 unless stated otherwise."""
@@ -341,7 +342,7 @@ class Topology:
 
     def label(self, node: int) -> str:
         """The node's label, in one line; empty where it has none."""
-        return _in_one_line(self.labels[node]) if self.labels else ""
+        return printable(self.labels[node]) if self.labels else ""
 
     def link_name(self, link: int) -> str:
         """The link direction as a person would name it: ``3→12``, ``gpu3→leaf-1``."""
@@ -377,8 +378,3 @@ def _column(field: str, values: Any, dtype: type) -> NDArray:
             if not limits.min <= value <= limits.max:
                 raise TopologyError(f"{field}: {value} does not fit in {limits.bits} bits")
     return array.astype(dtype)
-
-
-def _in_one_line(label: str) -> str:
-    """A label from a file as it may be shown: without line ends and other control characters."""
-    return label if label.isprintable() else label.encode("unicode_escape").decode()

@@ -23,6 +23,7 @@ from gradweave.cli.options import (
 )
 from gradweave.cli.solving import gradient_option, objective_option
 from gradweave.errors import FileError, MissingExtraError, OptionError
+from gradweave.printable import printable
 from gradweave.report import TABLE_2, Case, Row, TimedRow, compare_seconds, comparison_chart
 from gradweave.report import compare as compare_rounds
 from gradweave.report.comparison import LEARNED
@@ -34,6 +35,8 @@ from gradweave.topology.units import format_seconds, format_size
 if TYPE_CHECKING:
     from rich.table import Table
 
+_FORMULAS = ("=", "+", "-", "@")
+"""What a spreadsheet takes for the beginning of a formula."""
 SCHEDULERS = (
     "parameter_server,central_parameter_server,ring:steps=paper,ring,ring:order=hamiltonian,"
     "merged:rule=random,swap_passes=0,merged:rule=deepest,swap_passes=0,merged:swap_passes=0,merged,"
@@ -145,7 +148,7 @@ def _write(objects: Sequence[dict[str, Any]], output: Path, objective: Objective
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(objects)
+    writer.writerows({key: _as_text(value) for key, value in row.items()} for row in objects)
     atomic_write(output / "comparison.csv", text.getvalue().encode())
     atomic_write(output / "comparison.json", json.dumps({"rows": objects}, indent=1).encode())
     charted = [row for row in objects if row[f"{objective}_mean"] is not None]
@@ -157,6 +160,13 @@ def _write(objects: Sequence[dict[str, Any]], output: Path, objective: Objective
         warn(f"no comparison.png: {error}")
     (output / "comparison.png").unlink(missing_ok=True)  # an earlier one's, of other figures
     return ["comparison.csv", "comparison.json"]
+
+
+def _as_text(value: Any) -> Any:
+    """A name as text in a table: no formula of a spreadsheet, and nothing that a terminal obeys."""
+    if not isinstance(value, str):
+        return value
+    return f"'{printable(value)}" if value.startswith(_FORMULAS) else printable(value)
 
 
 def _table(rows: Sequence[Row]) -> "Table":
