@@ -171,7 +171,8 @@ def test_objectives_of_every_agent():
 
     def of(name: str, **more) -> np.ndarray:
         settings = FEN(objective=name, capacity=0.6, **more)  # type: ignore[arg-type]
-        return np.asarray(objective(settings, reward, utility, mean))
+        given = (jnp.asarray(each[None]) for each in (reward, utility, mean))  # of many steps
+        return np.asarray(objective(settings, *given))[0]
 
     expected = {name: np.zeros((3, 4)) for name in ("fair_efficient", "inequity_aversion", "jain")}
     for game, i in np.ndindex(3, 4):
