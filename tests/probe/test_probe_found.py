@@ -203,6 +203,16 @@ def test_links_are_measured_alone_unless_two_loads_agree():
     assert [slots for slots, _ in asked] == []
 
 
+def test_each_step_is_told():
+    """Of a star none but the first two; of racks what each shares; and of links of their own."""
+    told: list[str] = []
+    star = explore.explore(
+        3, lambda slots, _: [[rate(10 / len(s))] * len(s) for s in slots], told.append
+    )
+    assert len(star.top) == 3 and not star.links
+    assert [step.split()[0] for step in told] == ["pairs", "each"]
+
+
 def measured(findings: Findings, servers: int):
     apart = 2e-3 * (1 - np.eye(servers))
     latencies = Latencies(apart, apart / 10, 2e-5)

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradweave.errors import RunError
+from gradweave import lazy
+from gradweave.errors import MissingExtraError, OptionError, RunError
 from gradweave.probe import measure, session
 from gradweave.probe.file import Record
 from gradweave.probe.flows import Window, grown_seconds
@@ -365,7 +366,17 @@ class Scripted:
 @pytest.mark.parametrize(
     ("messages", "status", "error"),
     [
-        ([(1, {"done": 1}), (1, None), (0, {"doing": "x"}), (0, {"done": 1})], 0, None),
+        (
+            [
+                (1, {"done": 1}),
+                (1, None),
+                (0, {"doing": "x"}),
+                (0, {"says": "y"}),
+                (0, {"done": 1}),
+            ],
+            0,
+            None,
+        ),
         ([(1, {"error": "no"})], 1, "^no$"),
         ([], 1, "no process said anything for"),
         ([(1, None), (0, {"error": "lost server 1 (h)"})], 1, r"lost server 1 \(h\)$"),
@@ -388,7 +399,7 @@ def test_processes_are_heard_until_all_are_done(
 
     if error is None:
         supervise()
-        assert told == ["x"] and not children.messages
+        assert told == ["x", "y"] and not children.messages
     else:
         with pytest.raises(RunError, match=error):
             supervise()
@@ -405,3 +416,17 @@ def test_what_an_engine_raises_is_told_in_one_line():
         assert str(told.value) == said
     with pytest.raises(KeyboardInterrupt), measure.told_in_one_line():
         raise KeyboardInterrupt
+
+
+def test_slots_and_silence_have_limits():
+    for slot_s, timeout_s in ((0.01, 1e-9), (60.0, 1e9)):
+        assert Terms(slot_s, timeout_s).slot_s == slot_s
+    for slot_s, timeout_s in ((0.0099, 1.0), (60.1, 1.0), (1.0, 0.0), (1.0, float("inf"))):
+        with pytest.raises(OptionError, match="slot" if timeout_s == 1.0 else "timeout"):
+            Terms(slot_s, timeout_s)
+
+
+def test_a_backend_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lazy, "is_there", lambda module: module != "torch")
+    with pytest.raises(MissingExtraError, match="the backend torch"):
+        measure.under_launcher("torch")
