@@ -91,6 +91,7 @@ def test_ring_by_hand():
     assert mixing.rho == pytest.approx((1 + np.sqrt(2)) / 3)
     assert mixing.mu == pytest.approx(4 / 3)
     assert MixingMatrix.complete(5).rho == pytest.approx(0, abs=1e-12)
+    np.testing.assert_allclose(MixingMatrix.ring(3).weights, 1 / 3)
     assert MixingMatrix.ring(2).weights.tolist() == [[[0.5, 0.5], [0.5, 0.5]]]
     assert MixingMatrix.ring(1).weights.tolist() == [[[1.0]]]
 
