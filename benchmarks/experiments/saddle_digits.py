@@ -36,7 +36,6 @@ from numpy.typing import NDArray
 from pictures import stamp_samples
 from record import RESULTS, record, recorded, show
 from saddle_gans import Layers, applied, layers
-from sklearn.datasets import load_digits
 
 from gradweave import aggregate, saddle
 from gradweave.aggregate import MixingMatrix
@@ -264,6 +263,19 @@ def trained(
 def points(iterations: int) -> list[int]:
     """At which samples are drawn."""
     return [iterations * part // 20 for part in (1, 4, 10, 20)]
+
+
+def load_digits() -> Any:
+    """scikit-learn's, which nothing else here needs.
+
+    Raises:
+        SystemExit: it is not installed.
+    """
+    try:
+        from sklearn import datasets
+    except ModuleNotFoundError:
+        sys.exit("the digits are scikit-learn's: .venv/bin/python -m pip install scikit-learn")
+    return datasets.load_digits()
 
 
 def main() -> None:
