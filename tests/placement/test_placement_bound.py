@@ -14,11 +14,13 @@ from gradweave.placement import (
     Workload,
     even_stages,
     exchange_cost,
+    exchange_kernel,
     placement_bound,
 )
 from gradweave.placement.bound import levels, search
 from gradweave.placement.bound.levels import Levels, compositions, levels_of
 from gradweave.placement.bound.prices import NS, Columns, Window, exchange_ns, step_ns
+from tests.interpreted import interpreted
 
 MICROBATCHES = 3
 
@@ -148,6 +150,14 @@ def test_the_cheapest_boundary_and_exchange_of_unlike_stages():
     assert exchange_ns(problem)[0, 1] == 3 + 4 * 6
 
 
+@pytest.fixture
+def python():
+    """Costs of a few groups need not be compiled."""
+    with interpreted(exchange_kernel):
+        yield
+
+
+@pytest.mark.usefixtures("python")
 def test_the_bound_is_met_where_unlike_stages_leave_it_room():
     # Three in a row: little crosses the far link, much another one, whose bandwidth is free.
     latency = np.array([[0, 50.25, 50.25], [50.25, 0, 5.25], [50.25, 5.25, 0]]) * 1e-9
@@ -179,6 +189,7 @@ def test_bound_is_met_where_regions_are_alike_inside():
     assert placement_bound(problem).seconds == pytest.approx(cost.seconds, rel=1e-8)
 
 
+@pytest.mark.usefixtures("python")
 def test_a_single_stage_pays_for_its_exchange_alone():
     # Three of four; 0, 1 and 2 are 7, 9 and 11 apart, 3 is 99 from all: 0 or 2 waits 7 or more.
     trips = np.full((4, 4), 99.5)

@@ -15,14 +15,23 @@ from gradweave.placement import (
     Transformer,
     Workload,
     exchange_cost,
+    exchange_kernel,
     exchange_seconds,
     step_time,
 )
-from gradweave.placement.exchange_kernel import MAX_PATH, best_path, ordered
 from gradweave.placement.pairs import pairs_of
 from gradweave.placement.timeline.groups import GroupSchedule, group_network, group_schedules
 from gradweave.placement.timeline.orders import stage_order
 from gradweave.placement.timeline.step import pass_seconds
+from gradweave.simulate import fair
+from tests.interpreted import interpreted
+
+
+@pytest.fixture(autouse=True)
+def python():
+    """Loops of few steps need not be compiled."""
+    with interpreted(exchange_kernel, fair):
+        yield
 
 
 def network(servers: int, links: dict[tuple[int, int], tuple[float, float, float]]) -> gw.Topology:
@@ -196,10 +205,12 @@ def test_groups_are_in_their_best_order_up_to_so_many():
     for count in (2, 3, 6):
         place = np.random.default_rng(count).permutation(count)
         lengths = np.abs(place[:, None] - place).astype(float)
-        order = best_path.py_func(lengths)
+        order = exchange_kernel.best_path(lengths)
         assert sorted(order) == list(range(count))
         assert np.abs(np.diff(place[order])).tolist() == [1] * (count - 1)
-    assert best_path(np.ones((MAX_PATH + 1,) * 2)).tolist() == list(range(MAX_PATH + 1))
+    most = exchange_kernel.MAX_PATH
+    assert exchange_kernel.best_path(np.ones((most + 1,) * 2)).tolist() == list(range(most + 1))
+    ordered = exchange_kernel.ordered
     delay = np.abs(np.subtract.outer([3.0, 1.0, 2.0, 0.0], [3.0, 1.0, 2.0, 0.0]))
     zero, groups = np.zeros_like(delay), np.arange(4).reshape(4, 1)
     assert ordered(delay, zero, np.zeros(3), True, groups)[0] == 3
