@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gradweave.errors import FileError
+from gradweave.printable import printable
 from gradweave.schedule import Schedule, load, save
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "ring3.json"
@@ -241,6 +242,7 @@ def test_a_file_larger_than_the_limit_is_refused(tmp_path, suffix):
 BOMB = """
 import resource, sys, time
 from gradweave.errors import FileError
+from gradweave.printable import printable
 from gradweave.schedule import load
 resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
 before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
@@ -279,7 +281,7 @@ def test_two_gibibytes_in_two_megabytes_are_refused_quickly_in_bounded_memory(tm
 def test_what_cannot_be_opened_is_named(tmp_path, name, reason):
     with pytest.raises(FileError) as raised:
         load(tmp_path / name)
-    assert str(raised.value) == f"{tmp_path / name}: {reason}"
+    assert str(raised.value) == f"{printable(str(tmp_path / name))}: {reason}"
 
 
 @pytest.mark.parametrize(
