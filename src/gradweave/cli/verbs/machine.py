@@ -173,14 +173,14 @@ def _lines(
 def _advice(verdict: Verdict, smallest: Least | None) -> str:
     if smallest is None:
         return "no way was found to make it valid by telling agents more"
+    tried = "" if smallest.proved else ", as far as was tried"
     if not verdict.valid:
         told = ", ".join(f"{event} to {agent}" for agent, event in smallest.told)
-        return f"valid, and with the fewest told, if one tells {told}"
+        return f"valid, and with the fewest told, if one tells {told}{tried}"
     if smallest.hidden:
         hidden = ", ".join(f"{event} from {agent}" for agent, event in smallest.hidden)
         return (
-            f"the least that agents have to see: {hidden} may be hidden, unless they bring it about"
+            f"the least that agents have to see{tried}: {hidden} may be hidden, unless they bring "
+            "it about"
         )
-    return "nothing can be hidden from anybody" + (
-        "" if smallest.proved else ", as far as was tried"
-    )
+    return f"nothing can be hidden from anybody{tried}"
