@@ -302,6 +302,8 @@ def test_the_certificate_in_words():
     )
     named = dataclasses.replace(star, labels=tuple("abcdefghi"))
     assert "around server a let at most" in str(least_seconds(named, 1e9))
+    alike = str(least_seconds(slow_star(6, []), 1e9))
+    assert "around servers 0, 1, 2, 3 and 2 more together let at most 60 Gbit/s" in alike
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,10 @@ SHOWN = 4
 """Boundaries that are named in words."""
 
 
+_Nodes = tuple[tuple[int, ...], tuple[int, ...]]
+"""Servers and switches."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Crossing:
     """A set of nodes whose boundary a stage must cross with at least what is rooted inside.
@@ -222,25 +226,34 @@ class Prices:
 
     def __str__(self) -> str:
         """The boundaries that are charged most, by their smaller sides, and what they let past."""
-        prices: Counter[str] = Counter()
+        prices: Counter[_Nodes] = Counter()
         for crossing in self.crossings:
-            prices[self._boundary(crossing)] += crossing.price
+            prices[self._smaller_side(crossing)] += crossing.price
         if not prices:
             return "links take any speed of gradient"
         rate = format_bandwidth(float(self.charged / self.paid)) if self.paid else "any speed"
-        around = [boundary for boundary, _ in prices.most_common()]
+        around = self._named([nodes for nodes, _ in prices.most_common()])
         late = max(crossing.since_s for crossing in self.crossings)
         since = f", part of it after {format_seconds(late)}, when late servers are ready"
-        text = f"the links around {listed(around, SHOWN)} let at most {rate} of gradient past"
+        text = f"the links around {around} let at most {rate} of gradient past"
         return text + since * bool(late)
 
-    def _boundary(self, crossing: Crossing) -> str:
-        """A boundary, by the names of the smaller side's nodes."""
+    def _smaller_side(self, crossing: Crossing) -> _Nodes:
+        """Servers and switches on the side of a boundary that has fewer."""
         many = 2 * (len(crossing.servers) + len(crossing.switches)) > self.topology.num_nodes
         inside = np.zeros(self.topology.num_nodes, bool)
         inside[[*crossing.servers, *crossing.switches]] = True
-        nodes = nodes_inside(self.topology, ~inside if many else inside)
-        return inside_named(*nodes, self.topology.id_name)
+        return nodes_inside(self.topology, ~inside if many else inside)
+
+    def _named(self, sets: Sequence[_Nodes]) -> str:
+        """Sets of nodes in words."""
+        name = self.topology.id_name
+        if len(sets) == 1:
+            return inside_named(*sets[0], name)
+        if all(len(servers) == 1 and not switches for servers, switches in sets):
+            servers = listed([name(servers[0]) for servers, _ in sets], SHOWN)
+            return f"servers {servers} together"
+        return f"{listed([inside_named(*nodes, name) for nodes in sets], SHOWN)} together"
 
 
 def priced(

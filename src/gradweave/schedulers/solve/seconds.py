@@ -43,6 +43,7 @@ from gradweave.schedulers.trees.timed import Timed
 from gradweave.schedulers.unequal.packed import Packed
 from gradweave.simulate import Model, seconds, steps
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import format_seconds
 from gradweave.verify import verify
 
 FOR_SECONDS: tuple[Scheduler, ...] = (
@@ -298,8 +299,8 @@ class _Search:
         """The best time and the least possible, for whoever waits."""
         if self.best is None:
             return ""
-        least = f", at least {1e3 * self._least:.4g}" if self._least else ""
-        return f"; {1e3 * self.best.seconds:.4g} ms so far{least}"
+        least = f", at least {format_seconds(self._least)}" if self._least else ""
+        return f"; {format_seconds(self.best.seconds)} so far{least}"
 
     def _near_the_least(self, candidate: _Candidate | None) -> bool:
         return candidate is not None and candidate.seconds <= self._least * (1 + NEAR)
