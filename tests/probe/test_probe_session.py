@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradweave import lazy
-from gradweave.errors import MissingExtraError, OptionError, RunError
-from gradweave.probe import measure, session
+from gradweave.errors import OptionError, RunError
+from gradweave.probe import session
 from gradweave.probe.file import Record
 from gradweave.probe.flows import Window, grown_seconds
 from gradweave.probe.session import Terms, _finer, _is_little, _Leader, _rate, follow
@@ -110,6 +109,15 @@ def test_windows_are_by_what_servers_links_would_leave(tmp_path: Path):
         whole = int(rate * 0.008) * -(-int(rate * 0.04) // int(rate * 0.008))
         assert window.chunk_bytes == int(min(rate, known) * 0.008)
         assert window.posted == -(-whole // window.chunk_bytes)
+    # Of a lone flow, neither what its sender sends nor what its receiver receives is doubled.
+    for source, target, flows in [(3, 0, [((3, 0), 2e6), ((1, 0), 5e6)]),
+                                  (2, 3, [((2, 3), 3e6), ((2, 1), 9e6)])]:  # fmt: skip
+        lone = leader(4, tmp_path)
+        for flow, rate in flows:
+            lone._saw(flow, rate)
+            lone._saw(flow, rate)
+        (window,) = lone._windows([(source, target)])
+        assert window == Window(int(flows[0][1] * 0.008), 4)
     slot = [(0, 1), (0, 2)]
     drained = [
         window.total_bytes / one._typical(*flow)
@@ -249,8 +257,9 @@ def test_all_are_asked_and_the_leader_does_its_own_part(
     class AtOnce:
         def __init__(self, target, args, daemon) -> None:
             self.start = lambda: target(*args)
-            self.join = lambda timeout: None
+            self.join = waited.append
 
+    waited: list[float] = []
     one, sent = leader(3, tmp_path), {}
     monkeypatch.setattr(session, "threading", SimpleNamespace(Thread=AtOnce))
     monkeypatch.setattr(session, "send_object", lambda _, task, rank, __: sent.update({rank: task}))
@@ -259,7 +268,8 @@ def test_all_are_asked_and_the_leader_does_its_own_part(
     answers = one._ask({rank: hello for rank in range(3)})
     assert sent == {1: hello, 2: hello} and set(one._asked_at) == {1, 2}
     assert answers[1] == {"host": "h1"} and set(answers) == {0, 1, 2}
-    assert set(one._ask({2: hello})) == {2}  # without its own
+    assert set(one._ask({2: hello}, seconds=3.0)) == {2}  # without its own
+    assert waited == [20.0, 20.0, 23.0]
     one.end("why")
     assert sent == {1: {"do": "end", "why": "why"}, 2: {"do": "end", "why": "why"}}
     assert clock.slept == [0.15]
@@ -336,97 +346,9 @@ def test_objects_are_sent_with_their_length():
     assert receive_object(transport, 3, 1.0) == value  # type: ignore[arg-type]
 
 
-class Scripted:
-    """Processes that say what is written down."""
-
-    def __init__(self, messages: list, status: int = 1) -> None:
-        self.messages, self.ended, self.patience = messages, status, list[float]()
-
-    def __call__(self, starts, log):
-        self.starts = starts
-        return self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def receive(self, patience_s: float):
-        self.patience.append(patience_s)
-        return self.messages.pop(0) if self.messages else None
-
-    def status(self, number: int) -> int:
-        return self.ended
-
-
-@pytest.mark.parametrize(
-    ("messages", "status", "error"),
-    [
-        (
-            [
-                (1, {"done": 1}),
-                (1, None),
-                (0, {"doing": "x"}),
-                (0, {"says": "y"}),
-                (0, {"done": 1}),
-            ],
-            0,
-            None,
-        ),
-        ([(1, {"error": "no"})], 1, "^no$"),
-        ([], 1, "no process said anything for"),
-        ([(1, None), (0, {"error": "lost server 1 (h)"})], 1, r"lost server 1 \(h\)$"),
-        ([(1, None), (1, {"error": "mine"}), (0, None)], -9, "lost server 1: .*SIGKILL$"),
-        ([(1, None)], 3, "lost server 1: .*: last words"),
-        ([(0, {"done": 1}), (1, None)], 3, "lost server 1: "),
-    ],
-)
-def test_processes_are_heard_until_all_are_done(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, messages, status, error
-):
-    (tmp_path / "log").write_text("first\nlast words\n")
-    children = Scripted(list(messages), status)
-    monkeypatch.setattr(measure, "Children", children)
-    told: list[str] = []
-    starts = [(["a"], {}), (["b"], {})]
-
-    def supervise() -> None:
-        measure.supervise(starts, tmp_path / "log", told.append, told.append)  # type: ignore
-
-    if error is None:
-        supervise()
-        assert told == ["x", "y"] and not children.messages
-    else:
-        with pytest.raises(RunError, match=error):
-            supervise()
-
-
-def test_what_an_engine_raises_is_told_in_one_line():
-    for raised, said in [
-        (ValueError("first\nsecond"), "ValueError: first"),
-        (ValueError(), "ValueError: no message"),
-        (PeerError(2, "gone"), "rank 2: gone"),
-    ]:
-        with pytest.raises(RunError) as told, measure.told_in_one_line():
-            raise raised
-        assert str(told.value) == said
-    with pytest.raises(KeyboardInterrupt), measure.told_in_one_line():
-        raise KeyboardInterrupt
-
-
 def test_slots_and_silence_have_limits():
     for slot_s, timeout_s in ((0.01, 1e-9), (60.0, 1e9)):
         assert Terms(slot_s, timeout_s).slot_s == slot_s
     for slot_s, timeout_s in ((0.0099, 1.0), (60.1, 1.0), (1.0, 0.0), (1.0, float("inf"))):
         with pytest.raises(OptionError, match="slot" if timeout_s == 1.0 else "timeout"):
             Terms(slot_s, timeout_s)
-
-
-def test_a_backend_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lazy, "is_there", lambda module: module != "torch")
-    with pytest.raises(MissingExtraError, match="the backend torch"):
-        measure.under_launcher("torch")
