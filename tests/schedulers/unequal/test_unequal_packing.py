@@ -1,6 +1,7 @@
 """Trees packed by the linear programme, and the cheapest trees that it is given."""
 
 import dataclasses
+import itertools
 
 import networkx as nx
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 import gradweave as gw
 from gradweave.bounds import least_seconds
 from gradweave.schedulers.unequal.cheapest_trees_kernel import cheapest_trees, cheapest_ways
-from gradweave.schedulers.unequal.packing import TOLERANCE, pack_trees
+from gradweave.schedulers.unequal.packing import TOLERANCE, _Search, pack_trees
+from gradweave.schedulers.unequal.parts import parts_of
 from gradweave.schedulers.unequal.programme import SLACK, Tree
 from gradweave.schedulers.unequal.ways import Ways
 from gradweave.topology import Topology
@@ -130,3 +132,59 @@ def test_trees_span_and_both_stages_root_alike(name: str):
     for shares in rooted.values():
         assert shares.sum() == pytest.approx(1)
     assert rooted["reduce_scatter"] == pytest.approx(rooted["all_gather"], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["half speed", "quarter speed", "fat tree"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
+def test_what_prices_prove_where_bandwidth_is_stranded_no_packing_undercuts(name: str, collective):
+    """Weak duality: any positive prices bound the time, whatever packing the search ends with."""
+    topology = NETWORKS[name]
+    shares = "any" if collective == "all_reduce" else "equal"
+    least = least_seconds(topology, 1.0, collective, shares=shares)
+    search = _Search(topology, collective, least, Ways(topology, stranded=1.5))
+    search.run(1e-9)
+    best = search._length
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        search._least = 0.0
+        search._add_cheapest(rng.uniform(0.1, 1, (1, len(topology.source))))
+        assert 0 < search._least <= best * (1 + 1e-9)
+
+
+def test_the_bound_of_prices_by_hand():
+    """A root of free choice pays what the cheapest does; of equal parts, each pays its own."""
+    star = gw.topology.star(3)  # six link directions of one unit
+    prices = np.array([[0.5, 1.0, 1.5, 0.5, 1.0, 1.5]])
+    for collective, shares, proved in (("all_reduce", "any", 12 / 6), ("all_gather", "equal", 3.0)):
+        least = least_seconds(star, 1.0, collective, shares=shares)
+        search = _Search(star, collective, least, Ways(star, stranded=0.0))
+        search._least = 0.0
+        search._take_bound(prices, np.array([12.0, 18.0, 24.0]))
+        assert search._least == proved and (search._best_prices == prices).all()
+        search._take_bound(prices, np.array([6.0, 6.0, 6.0]))  # proves less
+        assert search._least == proved
+
+
+def test_a_route_is_as_fast_as_its_slowest_link_and_waits_for_all():
+    """Its rate is the least, its overhead the largest of its links', and its latency their sum."""
+    tree = NETWORKS["fat tree"]
+    rng = np.random.default_rng(0)
+    drawn = {
+        field: rng.uniform(1e-6, 1e-3, len(tree.source)) for field in ("latency_s", "overhead_s")
+    }
+    tree = dataclasses.replace(tree, **drawn)
+    parts = parts_of(tree, "all_reduce")
+    link = {
+        ends: k
+        for k, ends in enumerate(zip(tree.source.tolist(), tree.target.tolist(), strict=True))
+    }
+    lengths = np.diff(parts.route_offsets)
+    assert lengths.min() >= 3 and lengths.max() > 3  # over one switch, and over more
+    for hop, (low, high) in enumerate(itertools.pairwise(parts.route_offsets.tolist())):
+        nodes = parts.route_nodes[low:high].tolist()
+        links = [link[ends] for ends in itertools.pairwise(nodes)]
+        ends = tree.servers[parts.source[hop]], tree.servers[parts.target[hop]]
+        assert ends == (nodes[0], nodes[-1])
+        assert parts.wires.rate[hop] == tree.bandwidth_bytes_per_s[links].min()
+        assert parts.wires.overhead[hop] == tree.overhead_s[links].max()
+        assert parts.wires.latency[hop] == pytest.approx(tree.latency_s[links].sum(), rel=1e-12)
