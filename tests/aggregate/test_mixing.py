@@ -148,6 +148,15 @@ def test_no_mixing_matrix(weights, said):
         MixingMatrix.of(weights)
 
 
+def test_weights_are_a_copy_that_nobody_changes():
+    given = np.eye(3, dtype=np.float32)[None]
+    mixing = MixingMatrix("given", given)
+    given[0, 0, 0] = 5
+    assert mixing.weights[0, 0, 0] == 1 and mixing.weights.dtype == np.float64
+    with pytest.raises(ValueError, match="read-only"):
+        mixing.weights[0, 0, 0] = 2
+
+
 def test_graphs_of_other_names():
     with pytest.raises(TopologyError, match=r"nodes 0 to 1, got 'a', 'b'"):
         MixingMatrix.metropolis_hastings(nx.Graph([("a", "b")]))

@@ -21,7 +21,7 @@ def values(problem: saddle.Problem, z: np.ndarray) -> np.ndarray:
 def test_affine_operators_and_their_noise(noise: float):
     rng = np.random.default_rng(0)
     matrices, offsets = rng.standard_normal((N, 4, 4)), rng.standard_normal((N, 4))
-    problem = saddle.affine(matrices, offsets, noise)
+    problem = saddle.affine(matrices, offsets, *[noise] * (noise > 0))
     drawn = noise / 2 * jax.random.normal(jax.random.key(5), (4,))  # E‖ξ‖² = σ²
     expected = np.einsum("mij,j->mi", matrices, Z) + offsets + drawn
     np.testing.assert_allclose(values(problem, Z), expected, atol=1e-12)
@@ -54,7 +54,8 @@ def _own(seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("twist", "noise"), [(0.0, 0.0), (0.7, 0.6)])
 def test_problems_of_mintys_kind(twist: float, noise: float):
-    problem = saddle.minty(N, 4, 0.5, twist=twist, noise=noise)
+    options = {"twist": twist, "noise": noise} if twist else {}
+    problem = saddle.minty(N, 4, 0.5, **options)
     shifts, twists = (np.asarray(part) for part in problem.data)
     away = Z - np.asarray(problem.solution)
     outward = 0.05 + np.sin(np.linalg.norm(away)) ** 2
