@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from gradweave.automata.formula import automaton
+from gradweave.automata.formula import MOST_COMPARED, automaton
 from gradweave.automata.machine import MOST_STATES, NO_MOVE, Machine
 from gradweave.automata.operations import knowledge, product
 from gradweave.checks import did_you_mean
@@ -208,7 +208,7 @@ def _causal(said: Any, events: tuple[str, ...]) -> Machine | None:
     for formula in formulas:
         if not isinstance(formula, str):
             raise FileError(f"causal: expected a formula, formulas or moves, got {formula!r:.60}")
-        one = automaton(formula, events)
+        one = automaton(formula, events, most_compared=MOST_COMPARED // len(formulas))
         whole = one if whole is None else _both(whole, one)
     return whole
 

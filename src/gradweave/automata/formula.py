@@ -62,7 +62,9 @@ Terms = frozenset[Term]
 """A disjunction of conjunctions."""
 
 
-def automaton(text: str, events: Sequence[str] = (), name: str = "") -> Machine:
+def automaton(
+    text: str, events: Sequence[str] = (), name: str = "", most_compared: int | None = None
+) -> Machine:
     """The automaton of a formula.
 
     Its forbidden states are those from which no trace satisfies the formula any more.
@@ -71,6 +73,7 @@ def automaton(text: str, events: Sequence[str] = (), name: str = "") -> Machine:
         text: the formula.
         events: besides those that it names; no others happen.
         name: of the result; the formula if not given.
+        most_compared: in place of `MOST_COMPARED`, where several formulas share it.
 
     Raises:
         SpecError: the formula cannot be read, holds for no trace, has too many states, or takes
@@ -83,7 +86,7 @@ def automaton(text: str, events: Sequence[str] = (), name: str = "") -> Machine:
     formula = _Parser(text).formula()
     named = tuple(dict.fromkeys((*_events(formula), *events)))
     try:
-        found, rows = _Progression(MOST_COMPARED).states(formula, named)
+        found, rows = _Progression(most_compared or MOST_COMPARED).states(formula, named)
     except SpecError as error:
         raise SpecError(f"formula {text!r:.80}: {error}; make it simpler") from None
     states = tuple(str(number) for number in range(len(found)))
