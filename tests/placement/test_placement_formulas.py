@@ -1,6 +1,7 @@
 """Sizes, orders, times and costs of placements, each calculated by hand."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from gradweave.placement import (
     step_time,
 )
 from gradweave.placement.pairs import pairs_of
+from gradweave.placement.timeline import groups as groups_of_step
 from gradweave.placement.timeline.groups import GroupSchedule, group_network, group_schedules
 from gradweave.placement.timeline.orders import stage_order
 from gradweave.placement.timeline.step import pass_seconds
@@ -32,6 +34,21 @@ def python():
     """Loops of few steps need not be compiled."""
     with interpreted(exchange_kernel, fair):
         yield
+
+
+@pytest.fixture
+def rings(monkeypatch: pytest.MonkeyPatch) -> list[gw.Topology]:
+    """Groups' schedules are rings, sought for the seconds of their gradient; for which networks."""
+    asked: list[gw.Topology] = []
+
+    def solve(net, *, objective, gradient_bytes, **_):
+        assert objective == "seconds" and gradient_bytes > 0
+        asked.append(net)
+        timing = SimpleNamespace(seconds=7.0, bound=SimpleNamespace(seconds=5.0))
+        return SimpleNamespace(schedule=gw.schedulers.Ring().schedule(net), timing=timing)
+
+    monkeypatch.setattr(groups_of_step, "solve", solve)
+    return asked
 
 
 def network(servers: int, links: dict[tuple[int, int], tuple[float, float, float]]) -> gw.Topology:
@@ -143,7 +160,7 @@ def test_a_boundarys_bytes_are_those_of_the_stage_before_it():
     assert (found.data_s, found.pipeline_s) == (0.0, 2 * (1 + 3))
 
 
-def test_what_devices_wait_and_compute():
+def test_what_devices_wait_and_compute(rings):
     """Two stages of two; the second's devices are twice and four times as fast."""
     net = gw.topology.complete(4, link=gw.topology.Link(1e15, 0.0, overhead_s=0.0))
     stages = [Stage(2.0, 4.0, 0.0, 0.0), Stage(8.0, 16.0, 0.0, 4e15)]
@@ -217,12 +234,13 @@ def test_groups_are_in_their_best_order_up_to_so_many():
     assert ordered(delay, zero, np.zeros(3), False, groups)[0] == 2 + 1 + 2
 
 
-def test_groups_share_what_their_routes_cross():
+def test_groups_share_what_their_routes_cross(rings):
     """Two pairs over one trunk: each has half of it; a link of one pair alone is its own."""
     links = [(0, 4), (1, 5), (2, 4), (3, 5), (4, 5)]
     net = gw.topology.Topology.from_links("trunk", servers=4, switches=2, links=links)
-    half, whole = group_schedules(net, np.array([[0, 1], [2, 3]]), [1e9, 1e9], time_limit=1.0)
+    half, whole = group_schedules(net, np.array([[0, 1], [2, 3]]), [1e9, 1e9])
     assert half is not None and whole is not None
+    assert (half.seconds, half.bound_s, len(rings)) == (7.0, 5.0, 1)
     assert half.schedule is whole.schedule and (half.nodes != whole.nodes).any()
     rate = float(net.bandwidth_bytes_per_s[0])
     trunk = half.schedule.topology
