@@ -140,6 +140,13 @@ HOSTILE: dict[str, tuple[bytes, Callable[[Path], Any], str]] = {
         b"start: s\nmoves: {s: {a: s}}\ncausal: [%s]" % b",".join([b"a"] * 60),
         load, "60 formulas; expected at most 50",
     ),
+    "formulas that are long together": (
+        b"start: s\nmoves: {s: {}}\nevents: [%s]\ncausal: [%s]" % (
+            b",".join(b"a%d" % i for i in range(10)),
+            b",".join([b" & ".join(b"F a%d" % i for i in range(10))] * 49),
+        ),
+        load, "takes more than 102,040 terms",
+    ),
     "a formula of two lines": (
         b'start: s\nmoves: {s: {a: s}}\ncausal: "a &\\n !a"', load, "holds for no trace"
     ),
