@@ -11,6 +11,7 @@ from gradweave.errors import OptionError, RunError
 from gradweave.probe import session
 from gradweave.probe.file import Record
 from gradweave.probe.flows import Window, grown_seconds
+from gradweave.probe.infer import Latencies
 from gradweave.probe.session import Terms, _finer, _is_little, _Leader, _rate, follow
 from gradweave.probe.traffic import Rate
 from gradweave.probe.transport import PeerError, receive_object, send_object
@@ -352,3 +353,23 @@ def test_slots_and_silence_have_limits():
     for slot_s, timeout_s in ((0.0099, 1.0), (60.1, 1.0), (1.0, 0.0), (1.0, float("inf"))):
         with pytest.raises(OptionError, match="slot" if timeout_s == 1.0 else "timeout"):
             Terms(slot_s, timeout_s)
+
+
+def test_a_measurement_from_start_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Hosts, clocks, how long it takes, latencies, rates; the network is named by its hosts."""
+    one, done = leader(2, tmp_path), []
+    apart = 1e-3 * (1 - np.eye(2))
+
+    def ask(tasks):
+        assert tasks == {0: {"do": "hello"}, 1: {"do": "hello"}}
+        return {1: {"host": "b"}, 0: {"host": "a"}}
+
+    monkeypatch.setattr(one, "_ask", ask)
+    monkeypatch.setattr(one, "_tell", lambda step: done.append(step.split()[0]))
+    monkeypatch.setattr(one, "_compare_clocks", lambda: done.append("clocks"))
+    monkeypatch.setattr(one, "_latencies", lambda: Latencies(apart, apart / 10, 0.0))
+    monkeypatch.setattr(one, "_rates", lambda slots, _: [[Rate(9.0, (9.0,) * 3)] * 2] * len(slots))
+    found = one.measure("net", lambda line: done.append(line.split()[0])).topology
+    assert done == ["meeting", "clocks", "measuring", "pairs"]
+    assert (found.name, found.labels) == ("net", ("a", "b"))
+    assert found.bandwidth_bytes_per_s.tolist() == [9, 9]

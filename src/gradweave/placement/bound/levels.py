@@ -114,7 +114,7 @@ def compositions(sizes: NDArray[np.int64], data: int) -> NDArray[np.int64]:
     for place, size in enumerate(sizes.tolist()):
         after = int(sizes[place + 1 :].sum())
         low, high = np.maximum(left - after, 0), np.minimum(left, size)
-        counts = np.maximum(high - low + 1, 0)
+        counts = high - low + 1
         index = np.repeat(np.arange(len(rows)), counts)
         first = np.cumsum(counts) - counts
         taken = np.arange(counts.sum()) - first[index] + low[index]
