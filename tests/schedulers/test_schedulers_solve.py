@@ -117,6 +117,16 @@ def test_the_default_is_the_best_of_all_strategies():
     assert solution.optimal and solution.rounds == 18
 
 
+def test_on_few_servers_the_exact_search_closes_what_grown_trees_leave():
+    """Grown trees, learned ones and merged ones all take six rounds here; four are the optimum."""
+    links = [(0, 1), (0, 3), (1, 3), (2, 4), (2, 3), (4, 3)]
+    network = gw.topology.Topology.from_links("two ways", servers=4, switches=1, links=links)
+    solution = solve(network)
+    assert solution.optimal and solution.rounds == 4
+    assert [one.rounds for one in solution.attempts if one.rounds] == [6, 6, 4]
+    assert solution.attempts[-1].scheduler.name == "exact"
+
+
 def test_overlap_is_measured_by_the_overlapped_bound():
     network = from_spec("mesh:3x3")
     solution = solve(network, schedulers=[Merged(overlap=True)])

@@ -29,6 +29,11 @@ DEFAULT: tuple[Scheduler, ...] = (
 QUICKLY_GROWN = 256
 """Servers up to which a few runs of grown trees take less than the search for a symmetry."""
 
+FEW_SERVERS = 8
+"""Servers up to which the exact search takes no longer than the learned policies, and may find the
+optimum where they and grown trees miss it: it comes before them, lest a time limit end the search
+between."""
+
 
 def in_order(
     schedulers: Sequence[Scheduler], topology: Topology, collective: Collective, bound: Bound
@@ -39,7 +44,8 @@ def in_order(
     from one pair of servers to another, so of schedules with equally few rounds it is the one whose
     time real networks hold best (docs/design/execution.md). On large networks, and on families
     whose symmetry is known, trees mapped by a symmetry come before grown ones: the former cost as
-    much as one tree, the latter as much as all.
+    much as one tree, the latter as much as all. On few servers the exact search comes before the
+    learned policies.
 
     Args:
         schedulers: the strategies.
@@ -49,6 +55,8 @@ def in_order(
     """
     stages = 2 if collective == "all_reduce" else 1
     ring_may_do = bound.rounds >= stages * (topology.num_servers - 1)
+    exact = any(isinstance(one, Exact) for one in schedulers)
+    exact_first = exact and topology.num_servers <= FEW_SERVERS
     symmetric_first = topology.num_servers > QUICKLY_GROWN or has_family_symmetry(topology)
 
     def place(one: Scheduler) -> int:
@@ -56,6 +64,8 @@ def in_order(
             return 0
         if isinstance(one, Ring) and ring_may_do and one.steps_fit_rounds(topology):
             return 1
-        return 2 if symmetric_first and isinstance(one, Symmetric) else 3
+        if symmetric_first and isinstance(one, Symmetric):
+            return 2
+        return 4 if exact_first and isinstance(one, Learned | Merged) else 3
 
     return sorted(schedulers, key=place)
