@@ -118,6 +118,16 @@ def test_a_file_of_unequal_shares_is_of_version_2_and_one_of_equal_shares_of_ver
         ("[0,29,91,83]", "[29,91,83]", "expected 4 integers, one a piece; got 3"),
         ("[0,29,91,83]", f"[0,{'9' * 10**6},91,83]", "not a schedule file"),
         ('"denominator":203', f'"denominator":{"9" * 10**6}', "not a schedule file"),
+        (
+            '[0,29,91,83],"denominator":203',
+            f'[0,1,1,{2**63}],"denominator":{2**63 + 2}',
+            "shares: an integer does not fit in 64 bits",
+        ),
+        (
+            '[0,29,91,83],"denominator":203',
+            f'[0,1,1,{2**31 - 1}],"denominator":{2**31 + 1}',
+            "shares: expected a sum of at most 2147483648 in lowest terms",
+        ),
         ('"version":2', '"version":1', "shares: not in version 1, whose pieces are equal"),
         ('"version":2', '"version":3', "Invalid enum value 3"),
     ],
