@@ -150,17 +150,25 @@ def test_a_server_that_dies_is_named_and_nothing_stays():
 
 
 @emulated
-@pytest.mark.parametrize("latency", ["0", pytest.param("20ms", marks=delayed)])
-def test_control_c_leaves_nothing(latency):
+@pytest.mark.parametrize(
+    ("latency", "number", "status"),
+    [
+        ("0", signal.SIGINT, 130),
+        pytest.param("20ms", signal.SIGINT, 130, marks=delayed),
+        ("0", signal.SIGTERM, 143),
+    ],
+)
+def test_an_interrupted_lab_leaves_nothing(latency, number, status):
     process = start("lab", "ring:4", "--repetitions", "10000", "--latency", latency)
-    wait_for(lambda: len(namespaces(process.pid)) == 4)
-    wait_for(lambda: len(children_of(process.pid)) >= 4)  # a server each
+    wait_for(lambda: len(namespaces(process.pid)) == 4, process)
+    wait_for(lambda: len(children_of(process.pid)) >= 4, process)  # a server each
     time.sleep(1)  # so that they are at it, or still connecting
     children = children_of(process.pid)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130
-    assert said.strip().splitlines()[-1] == "gradweave: interrupted"
+    assert process.returncode == status
+    if number == signal.SIGINT:
+        assert said.strip().splitlines()[-1] == "gradweave: interrupted"
     assert namespaces(process.pid) == []
     assert not any(map(alive, children))
 
@@ -170,8 +178,8 @@ def test_leftovers_of_a_killed_lab_are_cleared_and_others_left_alone():
     from pyroute2 import netns
 
     process = start("lab", "ring:4", "--repetitions", "10000", "--latency", "20ms")
-    wait_for(lambda: len(namespaces(process.pid)) == 4)
-    wait_for(lambda: len(children_of(process.pid)) >= 4)
+    wait_for(lambda: len(namespaces(process.pid)) == 4, process)
+    wait_for(lambda: len(children_of(process.pid)) >= 4, process)
     children = children_of(process.pid)
     process.kill()
     process.communicate(timeout=PATIENCE_S)
@@ -381,8 +389,10 @@ def nothing_outlives_a_failed_test() -> Iterator[None]:
         STARTED.pop().kill()
 
 
-def wait_for(condition) -> None:
+def wait_for(condition, process: subprocess.Popen | None = None) -> None:
+    """Waits until something is so, of a process that is to live until then."""
     until = time.monotonic() + PATIENCE_S
     while not condition():
+        assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < until
         time.sleep(0.05)

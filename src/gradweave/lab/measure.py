@@ -21,6 +21,7 @@ from gradweave.execute.running.server_processes import ANSWER_S, ServerProcesses
 from gradweave.lab.emulation import Emulation, measured_network
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.lab.paths import schedule_paths, shortest_paths
+from gradweave.processes.ending import termination
 from gradweave.schedule.schedule import Schedule
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_size
@@ -213,7 +214,7 @@ def laboratory(
         OptionError: not root, the kernel lacks what is needed, or what it emulates is far from what
             is asked for.
     """
-    with measured_network(topology, progress) as (network, emulation, folder):
+    with termination(), measured_network(topology, progress) as (network, emulation, folder):
         starts = _starts(network)
         with ServerProcesses(topology, starts, folder / "log", network.check) as servers:
             yield Laboratory(network, servers, folder, emulation)

@@ -379,8 +379,8 @@ class EmulatedNetwork:
             netns.popns()
 
     def _destroy(self) -> None:
-        # A second Ctrl-C must not leave half of it behind.
-        with _interrupts_ignored():
+        # A second Ctrl-C, or a launcher's impatience, must not leave half of it behind.
+        with _signals_ignored():
             for namespace in self._namespaces:
                 namespace.close()
             self._namespaces = []
@@ -445,14 +445,16 @@ def _set(key: str, value: int | str, *, optional: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Ignores Ctrl-C, which only the main thread gets."""
+def _signals_ignored() -> Iterator[None]:
+    """Ignores Ctrl-C and SIGTERM, which only the main thread gets."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
     try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     except ValueError:
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

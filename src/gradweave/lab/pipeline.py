@@ -10,6 +10,7 @@ from gradweave.lab.commands import server_commands
 from gradweave.lab.emulation import Emulation, measured_network
 from gradweave.lab.paths import first_routes
 from gradweave.placement.training.running import COMMAND, Groups, Trainers
+from gradweave.processes.ending import termination
 from gradweave.topology.topology import Topology
 
 _ATTEMPTS = 4
@@ -34,7 +35,8 @@ def training_lab(
         OptionError: not root, the kernel lacks what is needed, or what it emulates is far from what
             is asked for.
     """
-    with measured_network(topology, progress, attempts=_ATTEMPTS) as (network, emulation, folder):
+    emulated = measured_network(topology, progress, attempts=_ATTEMPTS)
+    with termination(), emulated as (network, emulation, folder):
 
         @contextlib.contextmanager
         def routed(groups: Groups) -> Iterator[None]:

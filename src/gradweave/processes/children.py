@@ -148,6 +148,29 @@ def how_ended(status: int | None) -> str:
     return f"its process was ended by {name}"
 
 
+def is_stopped(process: int) -> bool:
+    """Whether a process of this machine is stopped, by SIGSTOP or a debugger; False if unknown."""
+    return _state(process) in ("T", "t")
+
+
+def has_ended(process: int) -> bool:
+    """Whether a process of this machine has ended, whoever waits for it; False if unknown."""
+    return Path("/proc/self/stat").exists() and _state(process) in ("", "Z", "X")
+
+
+def _state(process: int) -> str:
+    """A letter, as ps has it; empty where there is no such process."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[0]
+
+
+STOPPED = "its process is stopped"
+"""How a process that is stopped was lost, in words."""
+
+
 def last_line(log: Path) -> str:
     """The last line of a log that says anything."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip(" -")]

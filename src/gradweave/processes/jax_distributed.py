@@ -29,7 +29,7 @@ from gradweave.errors import (
 )
 from gradweave.processes.agreement import EndedElsewhereError, Processes, lost
 from gradweave.processes.ending import end_at_once
-from gradweave.processes.jax_start import start_jax
+from gradweave.processes.jax_start import bind_address, start_jax
 from gradweave.processes.launchers import JAX_VARIABLES, jax_arguments, only_through_mpi4py
 
 HEARTBEAT_S = 20
@@ -107,6 +107,8 @@ def join() -> int:
     more: dict[str, Any] = {"heartbeat_timeout_seconds": HEARTBEAT_S}
     if "heartbeat_timeout_seconds" not in inspect.signature(jax.distributed.initialize).parameters:
         more = {}
+    if bind := bind_address(given.get("coordinator_address")):
+        more["coordinator_bind_address"] = bind
     try:
         jax.distributed.initialize(**given, cluster_detection_method=method, **more)
     except (ValueError, RuntimeError, IndexError) as error:

@@ -30,6 +30,24 @@ def start_jax(devices: int | None = None) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+def bind_address(coordinator: str | None) -> str | None:
+    """Where `jax.distributed`'s first process is to listen, which otherwise is everywhere.
+
+    Args:
+        coordinator: the address by which the others reach it.
+
+    Returns:
+        The same where only processes of this machine can; None, which is JAX's default, otherwise.
+
+    >>> bind_address("127.0.0.1:5000"), bind_address("node1:5000")
+    ('127.0.0.1:5000', None)
+    """
+    host, _, port = (coordinator or "").rpartition(":")
+    if host == "localhost":
+        return f"127.0.0.1:{port}"
+    return coordinator if host.startswith("127.") or host == "[::1]" else None
+
+
 def compiled_folder() -> Path | None:
     """The cache of compiled programs: a folder of the user's for each kind of processor.
 

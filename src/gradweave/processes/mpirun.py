@@ -41,8 +41,12 @@ def mpirun_command(servers: int, worker: Sequence[str], statuses: Path) -> list[
 
 
 def mpirun_environment(temporary: Path) -> dict[str, str]:
-    """Variables that keep all of Open MPI's files in one directory."""
-    return {"TMPDIR": str(temporary), "OMPI_MCA_btl_sm_backing_directory": str(temporary)}
+    """Variables that keep all of Open MPI's files in one directory, and messages in memory.
+
+    By default each process would also listen for others at every address of the machine.
+    """
+    variables = {"TMPDIR": str(temporary), "OMPI_MCA_btl_sm_backing_directory": str(temporary)}
+    return variables if "OMPI_MCA_btl" in os.environ else variables | {"OMPI_MCA_btl": "^tcp"}
 
 
 def status_of(statuses: Path, rank: int) -> int | None:

@@ -16,12 +16,19 @@ class Watch:
         timeout_s: time without a call of `moved` that is too long.
         end: called with the reason; must not return.
         of: id of the other process, on this machine; None for none.
+        after_s: how much longer to wait for who may find out by itself what hangs.
     """
 
     def __init__(
-        self, timeout_s: float, end: Callable[[str], None], *, of: int | None = None
+        self,
+        timeout_s: float,
+        end: Callable[[str], None],
+        *,
+        of: int | None = None,
+        after_s: float = 0.0,
     ) -> None:
         self._timeout_s, self._end, self._of = timeout_s, end, of
+        self._after_s = after_s
         self._of_parent = of == os.getppid()
         self._moved = time.monotonic()
         threading.Thread(target=self._watch, name="gradweave-watch", daemon=True).start()
@@ -35,7 +42,7 @@ class Watch:
             time.sleep(POLL_S)
             if self._of is not None and not self._is_there(self._of):
                 self._end("the process that started the run ended")
-            if time.monotonic() - self._moved > self._timeout_s:
+            if time.monotonic() - self._moved > self._timeout_s + self._after_s:
                 self._end(
                     f"nothing moved for {self._timeout_s:g} s: a server hangs, or the gradient is "
                     "too large for the time; see --timeout"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gradweave.execute import jax_mesh
 from gradweave.execute.jax_mesh.steps import steps
 from gradweave.execute.running.trial import Trial, itemsize
+from gradweave.processes.jax_start import bind_address
 from gradweave.schedule.schedule import Schedule
 
 _NATIVE = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
@@ -32,6 +33,7 @@ def connect(address: str, processes: int, number: int, timeout_s: float) -> None
         num_processes=processes,
         process_id=number,
         initialization_timeout=max(int(timeout_s), 1),
+        coordinator_bind_address=bind_address(address),
     )
     jax.devices()  # which all processes do together
 

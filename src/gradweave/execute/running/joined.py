@@ -10,7 +10,7 @@ from gradweave.errors import GradweaveError, LostServerError, Negative, RunError
 from gradweave.execute.running.hosts import warn_of_hosts
 from gradweave.execute.running.measure import Tell, measure
 from gradweave.execute.running.trial import RunReport
-from gradweave.execute.running.worker import WorkerTask, open_runner
+from gradweave.execute.running.worker import WorkerTask, agree_s, open_runner
 from gradweave.processes.ending import end_at_once
 from gradweave.processes.launchers import rank_of_any
 from gradweave.processes.mpirun import abort_job
@@ -39,7 +39,11 @@ def join(schedule: Schedule, task: WorkerTask, tell: Tell, say: Say) -> RunRepor
         LostServerError: a server went away.
         RunError: a wrong result.
     """
-    watch = Watch(task.timeout_s, lambda reason: _leave(RunError(reason), rank_of_any() or 0, say))
+    watch = Watch(
+        task.timeout_s,
+        lambda reason: _leave(RunError(reason), rank_of_any() or 0, say),
+        after_s=agree_s(task.trial.backend),
+    )
 
     def moved(doing: str) -> None:
         watch.moved()

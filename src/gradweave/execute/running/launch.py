@@ -69,7 +69,9 @@ def launch(
         temporary = Path(name)
         logs = temporary / "logs" if place.logs is None else place.logs
         logs.mkdir(exist_ok=True)
-        task = WorkerTask(str(file.resolve()), trial, place.timeout_s, os.getpid(), str(logs))
+        task = WorkerTask(
+            str(file.resolve()), trial, place.timeout_s, os.getpid(), str(logs), str(temporary)
+        )
         if trial.backend == "mpi":
             group = _mpi(schedule, task, temporary)
         elif trial.backend == "torch":

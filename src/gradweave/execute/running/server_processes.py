@@ -9,7 +9,7 @@ from typing import Any
 
 from gradweave.errors import RunError
 from gradweave.execute.lost import lost_server
-from gradweave.processes.children import Children, how_ended, last_line
+from gradweave.processes.children import STOPPED, Children, how_ended, is_stopped, last_line
 from gradweave.topology.topology import Topology
 from gradweave.wording import listed, noun_of
 
@@ -72,6 +72,8 @@ class ServerProcesses:
                 self._check()
                 if time.monotonic() < until:
                     continue
+                if stopped := [rank for rank, p in enumerate(self.processes) if is_stopped(p.pid)]:
+                    raise lost_server(self._topology, stopped[0], self._stopped(stopped[1:]))
                 late = [s for rank, s in enumerate(self._servers) if rank not in answers]
                 servers = noun_of(len(late), "server")
                 names = listed([*map(self._topology.id_name, late)])
@@ -81,6 +83,10 @@ class ServerProcesses:
             if "error" in answers[rank]:
                 raise self._failure(answers)
         return [answers[rank] for rank in range(len(self._servers))]
+
+    def _stopped(self, others: list[int]) -> str:
+        names = ", ".join(self._topology.id_name(self._servers[rank]) for rank in others)
+        return STOPPED + (f", which is also so for {names}" if others else "")
 
     def _failure(self, answers: _Answers) -> RunError:
         """The first error, once the other processes have answered too or their time is over."""

@@ -10,14 +10,14 @@ from gradweave import errors
 from gradweave.errors import GradweaveError, LostServerError, RunError
 from gradweave.execute.lost import lost_server
 from gradweave.execute.running.trial import RunReport
-from gradweave.processes.children import Children, how_ended, last_line
+from gradweave.processes.children import STOPPED, Children, how_ended, is_stopped, last_line
 from gradweave.processes.mpirun import status_of
 from gradweave.schedule.schedule import Schedule
 from gradweave.topology.topology import Topology
 
 FAREWELL_S = 10.0
 """How long processes have to name the server that was lost, before they are killed."""
-_SLACK_S = 10.0
+_SLACK_S = 20.0
 """Processes report themselves that nothing moves; after this much longer they are given up."""
 _POLL_S = 0.5
 
@@ -75,6 +75,7 @@ class _Supervisor:
         self._with_servers = {number for number, ranks in enumerate(group.ranks) if ranks}
         self._working = set(self._with_servers)
         self._errors: list[tuple[int, dict[str, Any]]] = []
+        self._stopped: list[int] = []
 
     def report(self, timeout_s: float) -> RunReport:
         """Listens until all are done."""
@@ -96,7 +97,9 @@ class _Supervisor:
             elif self._lost_under_mpirun() and silent_s > FAREWELL_S:
                 raise self._failure_under_mpirun()
             elif silent_s > timeout_s + _SLACK_S:
-                raise RunError(f"no process said anything for {timeout_s + _SLACK_S:g} s")
+                self._look_for_stopped()
+                silence = RunError(f"no process said anything for {timeout_s + _SLACK_S:g} s")
+                raise self._halted() or silence
 
     def _take(self, number: int, message: dict[str, Any]) -> None:
         if "doing" in message:
@@ -104,6 +107,7 @@ class _Supervisor:
         elif "report" in message:
             self._report = RunReport.of(message["report"])
         elif "error" in message:
+            self._look_for_stopped()
             self._errors.append((number, message))
         elif "done" in message:
             self._working.discard(number)
@@ -122,6 +126,8 @@ class _Supervisor:
         message = {"server": lost.server, "rank": lost.rank, "how": how, "label": lost.label}
         self._tell_others(number, message)
         reported = [message for sender, message in self._errors if sender == number]
+        if reported and (halted := self._halted()):
+            return halted
         return _error(reported[0], self._topology) if reported else lost
 
     def _tell_others(self, number: int, message: dict[str, Any]) -> None:
@@ -135,6 +141,29 @@ class _Supervisor:
             while left & told and (received := self._children.receive(until - time.monotonic())):
                 if received[1] is None:
                     left.discard(received[0])
+
+    def _look_for_stopped(self) -> None:
+        """Notes which servers' processes are stopped, before they are killed with the others."""
+        if self._stopped:
+            return
+        if self._group.statuses is None:
+            ids = [process.pid for process in self._children.processes]
+            owners = zip(ids, self._group.ranks, strict=True)
+        else:  # mpirun's, which write their ids first of all
+            owners = ((_id_in(log), [rank]) for rank, log in self._logs())
+        self._stopped = sorted(rank for pid, ranks in owners if is_stopped(pid) for rank in ranks)
+
+    def _logs(self) -> list[tuple[int, Path]]:
+        ranks = range(self._topology.num_servers)
+        return [(rank, self._log.with_name(f"process-{rank}.log")) for rank in ranks]
+
+    def _halted(self) -> LostServerError | None:
+        """The error where servers' processes are stopped: the others only wait for these."""
+        if not self._stopped:
+            return None
+        first, *others = self._stopped
+        also = f", which is also so for {', '.join(map(self._name, others))}" if others else ""
+        return lost_server(self._topology, first, STOPPED + also)
 
     def _name(self, rank: int) -> str:
         return self._topology.id_name(int(self._topology.servers[rank]))
@@ -150,13 +179,22 @@ class _Supervisor:
         messages = [message for _, message in self._errors]
         others = [message for message in messages if message["kind"] != "LostServerError"]
         if others:
-            return _error(others[0], self._topology)
+            return self._halted() or _error(others[0], self._topology)
         named = [message["lost"] for message in messages]
         for rank in [*named, *self._lost_under_mpirun()][:1]:
             assert self._group.statuses is not None
             how = how_ended(status_of(self._group.statuses, rank))
             return lost_server(self._topology, rank, how)
         return RunError(f"mpirun: {how_ended(self._children.status(0))}: {last_line(self._log)}")
+
+
+def _id_in(log: Path) -> int:
+    """The id of a process, from the first line of its log; -1 where it has not written it."""
+    try:
+        words = log.read_text(errors="replace").split(maxsplit=2)
+    except OSError:
+        return -1
+    return int(words[1]) if words[:1] == ["pid"] and words[1:2] and words[1].isdigit() else -1
 
 
 def _error(message: dict[str, Any], topology: Topology) -> GradweaveError:
