@@ -18,7 +18,7 @@ from gradweave.probe.file import Record, save
 from gradweave.probe.infer import Measured
 from gradweave.probe.session import Terms, follow, kept_beside, lead, now
 from gradweave.probe.transport import MpiTransport, TorchTransport, Transport
-from gradweave.processes.children import Children, how_ended, last_line
+from gradweave.processes.children import STOPPED, Children, how_ended, is_stopped, last_line
 from gradweave.processes.ending import termination
 from gradweave.processes.launchers import rank_given
 
@@ -169,7 +169,7 @@ def supervise(
                 if number not in done:
                     raise _failure(children, number, log)
             elif "error" in message:
-                raise RunError(message["error"])
+                raise _stopped(children) or _reported(children, number, message["error"])
             elif "done" in message:
                 done.add(number)
             elif "doing" in message:
@@ -183,6 +183,25 @@ def _next(children: Children) -> tuple[int, dict[str, Any] | None]:
     if received is None:
         raise RunError(f"no process said anything for {_FOLLOW_S:g} s")
     return received
+
+
+def _stopped(children: Children) -> RunError | None:
+    """The error where processes are stopped: all that others report follows from that."""
+    found = [number for number, one in enumerate(children.processes) if is_stopped(one.pid)]
+    if not found:
+        return None
+    also = f"; so is that of server {', '.join(map(str, found[1:]))}" if found[1:] else ""
+    return RunError(f"lost server {found[0]}: {STOPPED}{also}")
+
+
+def _reported(children: Children, number: int, text: str) -> RunError:
+    """The error that a process reported; that of the first one, which leads, where it has any."""
+    until = time.monotonic() + (_FAREWELL_S if number else 0.0)
+    while number and (received := children.receive(until - time.monotonic())):
+        sender, message = received
+        if sender == 0 and (message is None or "error" in message):
+            return RunError(message["error"]) if message else RunError(text)
+    return RunError(text)
 
 
 def _failure(children: Children, number: int, log: Path) -> RunError:
