@@ -93,7 +93,7 @@ bench: $(VENV)/installed-for-work
 
 # make mutants ARGS='--room saddle --count 20': some of them
 mutants: $(VENV)/installed-for-work
-	$(BIN)/python benchmarks/experiments/mutants.py $(or $(ARGS),--record)
+	$(BIN)/python benchmarks/experiments/mutants.py $(ARGS)
 
 docs: $(VENV)/installed-for-work
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,32 +1,37 @@
 """Do a room's own tests notice faults in it? Small ones are injected, one at a time.
 
-    make mutants                                                    300 of them over all rooms
+    make mutants                                     300 of them over all rooms, recorded
     python benchmarks/experiments/mutants.py --room saddle --count 20 --seed 3
     python benchmarks/experiments/mutants.py --line src/gradweave/saddle/method.py:108
     python benchmarks/experiments/mutants.py --edit 'src/gradweave/saddle/method.py:108: 2 * => 3 *'
 
-Nothing in the tree is changed: the tests run on a copy. With `--record` the counts by room are
-written; each survivor stands there with the reason that `mutant_survivors.toml` gives, if any.
+Nothing in the tree is changed: the tests run on a copy, quick ones first, up to the first that
+fails. Each fault that none notices is recorded with the reason that `mutant_survivors.toml` gives.
 """
 
 import argparse
+import multiprocessing
+import signal
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
 
+from command_line import parser_of
 from mutant_edits import Edit, edits_of, sample
 from mutant_trials import Trials, trials
 from record import record
+from unfinished import Unfinished
 
 ROOT = Path(__file__).parents[2]
 SURVIVORS = ROOT / "benchmarks" / "mutant_survivors.toml"
 SOURCE = "src/gradweave"
 
-SCHEDULERS = "tests/schedulers/test_schedulers"
 # room: what is changed, the tests that are its own, whether they need JAX
 ROOMS: dict[str, tuple[list[str], list[str], bool]] = {
     "aggregate": (["aggregate"], ["tests/aggregate"], True),
@@ -53,16 +58,19 @@ ROOMS: dict[str, tuple[list[str], list[str], bool]] = {
 }
 
 
+Row = dict[str, Any]
+
+
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--room", action="append", choices=sorted(ROOMS), help="(default: all)")
     parser.add_argument("--count", type=int, default=300, help="of faults over all these rooms")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--line", action="append", default=[], help="FILE:LINE: all faults there")
     parser.add_argument("--edit", action="append", default=[], help="'FILE:LINE: OLD => NEW'")
     parser.add_argument("--tests", action="append", help="in place of the room's own")
-    parser.add_argument("--timeout", type=float, default=60, help="seconds, at least")
-    parser.add_argument("--record", action="store_true", help="write benchmarks/results")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds a run, at least")
+    parser.add_argument("--jobs", type=int, default=2, help="rooms side by side")
     return parser.parse_args()
 
 
@@ -113,7 +121,9 @@ def drawn(rooms: list[str], count: int, seed: int) -> dict[str, list[Edit]]:
     return {room: sample(ROOT, folders[room], wanted[room], seed) for room in rooms}
 
 
-def tried(room: str, edits: list[Edit], tests: list[str] | None, timeout_s: float) -> list[dict]:
+def tried(room: str, edits: list[Edit], tests: list[str] | None, timeout_s: float) -> list[Row]:
+    """Runs in a process of its own, so that what one room imports is not in another's forks."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the copy is removed
     _, own, with_jax = ROOMS[room]
     with trials(ROOT, tests or own, with_jax, timeout_s) as run:
         sound = run.without_fault()
@@ -125,22 +135,51 @@ def tried(room: str, edits: list[Edit], tests: list[str] | None, timeout_s: floa
         return [_row(room, edit, run) for edit in edits]
 
 
-def _row(room: str, edit: Edit, run: Trials) -> dict[str, Any]:
+def _row(room: str, edit: Edit, run: Trials) -> Row:
     outcome = run.with_fault(edit)
-    verdict = f"killed by {outcome.failed}" if outcome.failed else "SURVIVED"
+    verdict = f"noticed by {outcome.failed}" if outcome.failed else "NOT NOTICED"
     print(f"  {edit}  {verdict} ({outcome.seconds:.1f} s)", flush=True)
     seconds = round(outcome.seconds, 1)
-    return {
-        "room": room, "edit": str(edit), "killed_by": outcome.failed, "seconds": seconds,
-    }  # fmt: skip
+    return {"room": room, "edit": str(edit), "noticed_by": outcome.failed, "seconds": seconds}
 
 
-def explained(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def all_tried(by_room: dict[str, list[Edit]], asked: argparse.Namespace) -> Iterator[Row]:
+    """Rows as rooms are done; those with most faults begin."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(asked.jobs, context, max_tasks_per_child=1) as pool:
+        rooms = sorted(by_room, key=lambda room: -len(by_room[room]))
+        jobs = [pool.submit(tried, r, by_room[r], asked.tests, asked.timeout) for r in rooms]
+        for job in as_completed(jobs):
+            yield from job.result()
+
+
+def explained(row: Row) -> Row:
+    if row["noticed_by"]:
+        return row
     reasons = tomllib.loads(SURVIVORS.read_text()) if SURVIVORS.exists() else {}
-    return [
-        row if row["killed_by"] else row | {"why": reasons.get(row["edit"], "not explained")}
-        for row in rows
-    ]
+    return row | {"why": reasons.get(row["edit"], "not explained")}
+
+
+def recorded(asked: argparse.Namespace) -> None:
+    """A draw over all rooms, room by room."""
+    command = "python benchmarks/experiments/mutants.py"
+    command += f" --count {asked.count} --seed {asked.seed}"
+    unfinished = Unfinished("mutants", command, resume=asked.resume)
+    done = {row["edit"] for row in unfinished.rows()}
+    by_room = drawn(list(ROOMS), asked.count, asked.seed)
+    order = {str(edit): place for edits in by_room.values() for place, edit in enumerate(edits)}
+    left = {room: [e for e in edits if str(e) not in done] for room, edits in by_room.items()}
+    for row in all_tried({room: edits for room, edits in left.items() if edits}, asked):
+        unfinished.add(row)
+    rooms = list(ROOMS)
+    rows = sorted(unfinished.rows(), key=lambda x: (rooms.index(x["room"]), order[x["edit"]]))
+    record("mutants", command, seeds=[asked.seed], rows=[explained(row) for row in rows])
+    unfinished.end()
+    said(rows)
+
+
+def said(rows: list[Row]) -> None:
+    print(f"{sum(row['noticed_by'] is not None for row in rows)} of {len(rows)} noticed")
 
 
 def main() -> None:
@@ -150,14 +189,13 @@ def main() -> None:
         by_room.setdefault(room_of(line), []).extend(edits_at(line))
     for text in asked.edit:
         by_room.setdefault(room_of(text.partition(":")[0]), []).append(edit_from(text))
+    if not by_room and not asked.room and not asked.tests:
+        recorded(asked)
+        return
     by_room = by_room or drawn(asked.room or list(ROOMS), asked.count, asked.seed)
-    began, rows = time.monotonic(), []
-    for room, edits in by_room.items():
-        rows += tried(room, edits, asked.tests, asked.timeout)
-    killed = sum(row["killed_by"] is not None for row in rows)
-    print(f"{killed} of {len(rows)} killed, {time.monotonic() - began:.0f} s")
-    if asked.record:
-        record("mutants", seeds=[asked.seed], killed=killed, rows=explained(rows))
+    began = time.monotonic()
+    said(list(all_tried(by_room, asked)))
+    print(f"in {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":
