@@ -118,7 +118,10 @@ class _Supervisor:
             return self._failure_under_mpirun()
         ranks, how = self._group.ranks[number], how_ended(self._children.status(number))
         if not ranks:
-            return RunError(f"the process by which the others find each other: {how}")
+            self._look_for_stopped()  # for which it may have waited in vain
+            return self._halted() or RunError(
+                f"the process by which the others find each other: {how}"
+            )
         if len(ranks) > 1:
             others = ", ".join(self._name(rank) for rank in ranks[1:])
             how += f", which was also that of {others}"
