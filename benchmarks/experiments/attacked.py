@@ -14,7 +14,8 @@ Noted is
   command that is killed itself, all that is not cleared within `CLEARED_S`;
 - *open*: addresses that a process listened at, other than loopback's, outside the lab's namespaces.
 
-Results are added to those that are recorded for other commands and seeds; the recorded ones were run by
+Results are added to those that are recorded for other commands and seeds; the recorded ones were
+run by
 several of these side by side and put together.
 """
 
