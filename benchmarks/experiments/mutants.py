@@ -70,6 +70,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--edit", action="append", default=[], help="'FILE:LINE: OLD => NEW'")
     parser.add_argument("--tests", action="append", help="in place of the room's own")
     parser.add_argument("--timeout", type=float, default=60, help="seconds a run, at least")
+    parser.add_argument("--record", action="store_true", help="also where rooms are named")
     parser.add_argument("--jobs", type=int, default=2, help="rooms side by side")
     return parser.parse_args()
 
@@ -164,14 +165,15 @@ def recorded(asked: argparse.Namespace) -> None:
     """A draw over all rooms, room by room."""
     command = "python benchmarks/experiments/mutants.py"
     command += f" --count {asked.count} --seed {asked.seed}"
+    command += "".join(f" --room {room}" for room in asked.room or []) + " --record" * asked.record
     unfinished = Unfinished("mutants", command, resume=asked.resume)
     done = {row["edit"] for row in unfinished.rows()}
-    by_room = drawn(list(ROOMS), asked.count, asked.seed)
+    rooms = asked.room or list(ROOMS)
+    by_room = drawn(rooms, asked.count, asked.seed)
     order = {str(edit): place for edits in by_room.values() for place, edit in enumerate(edits)}
     left = {room: [e for e in edits if str(e) not in done] for room, edits in by_room.items()}
     for row in all_tried({room: edits for room, edits in left.items() if edits}, asked):
         unfinished.add(row)
-    rooms = list(ROOMS)
     rows = sorted(unfinished.rows(), key=lambda x: (rooms.index(x["room"]), order[x["edit"]]))
     record("mutants", command, seeds=[asked.seed], rows=[explained(row) for row in rows])
     unfinished.end()
@@ -189,7 +191,7 @@ def main() -> None:
         by_room.setdefault(room_of(line), []).extend(edits_at(line))
     for text in asked.edit:
         by_room.setdefault(room_of(text.partition(":")[0]), []).append(edit_from(text))
-    if not by_room and not asked.room and not asked.tests:
+    if asked.record or not (by_room or asked.room or asked.tests):
         recorded(asked)
         return
     by_room = by_room or drawn(asked.room or list(ROOMS), asked.count, asked.seed)

@@ -200,6 +200,38 @@ def test_without_heat_nothing_gets_dearer(alike: bool, sharpest: float, monkeypa
     assert (late.at == table.at).all()
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_is_not_accepted_is_undone(alike: bool, monkeypatch):
+    """The cost from which each move's rise is counted is that of the last placement accepted.
+
+    Every 16 moves `anneal` measures and costs the placement anew, which must agree, too.
+    """
+    monkeypatch.setattr(annealing, "LOOKS", 16)
+    problem, table = made(3, like=alike)
+    _cost, _accepted = annealing._cost, annealing._accepted
+    accepted, answers, costs = [_cost(table, 0.0)], list[bool](), list[float]()
+
+    def cost(now: Table, sharp: float) -> float:
+        costs.append(_cost(measured(now), sharp))
+        return _cost(now, sharp)
+
+    def answer(rise: float, temperature: float) -> bool:
+        *looked, changed = costs  # those of looks come before that of the move
+        assert looked == pytest.approx(accepted[-1:] * len(looked))
+        assert changed - rise == pytest.approx(accepted[-1])
+        costs.clear()
+        answers.append(_accepted(rise, temperature))
+        if answers[-1]:
+            accepted.append(changed)
+        return answers[-1]
+
+    monkeypatch.setattr(annealing, "_cost", cost)
+    monkeypatch.setattr(annealing, "_accepted", answer)
+    annealing.anneal(copied(table), alike, _nearest(problem), 400, 1e-300, 1e-300, 0.0, 5, NEVER)
+    assert accepted == sorted(accepted, reverse=True) and 3 < len(accepted)
+    assert answers.count(False) > 100
+
+
 def test_moves_are_taken_by_how_much_they_cost():
     np.random.seed(1)
     taken = np.mean([annealing._accepted(1.0, 2.0) for _ in range(4000)])
