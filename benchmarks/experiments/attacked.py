@@ -34,12 +34,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
 from record import RESULTS, load, record
 
+ROOT = Path(__file__).parents[2]
 MARK = "GRADWEAVE_ATTACK"
 GRADWEAVE = (sys.executable, "-m", "gradweave")
 TIMEOUT_S = 30.0
