@@ -216,7 +216,7 @@ def test_too_many_steps():
 def test_too_many_elements():
     made = gw.schedulers.Ring(directions=2).schedule(gw.topology.ring(40))
     with pytest.raises(
-        ScheduleError, match=r"at most 4095 elements .* for one GPU, got .* fewer in"
+        ScheduleError, match=r"at most 4,095 elements .* for one GPU, got .* fewer in"
     ):
         to_msccl_xml(made, instances=32)
 

@@ -91,10 +91,13 @@ def _positions(schedule: Schedule, root: NDArray) -> tuple[NDArray, NDArray]:
     count = np.bincount(root, minlength=servers)
     if (count != count[0]).any():
         most, least = int(count.argmax()), int(count.argmin())
-        ids = schedule.topology.servers
+        most_at, least_at = (
+            schedule.topology.node_name(int(schedule.topology.servers[rank]))
+            for rank in (most, least)
+        )
         raise ScheduleError(
             f"{schedule.collective}: expected every server to be the root of equally many pieces, "
-            f"got {count[most]} at server {ids[most]} and {count[least]} at server {ids[least]}; "
+            f"got {count[most]} at {most_at} and {count[least]} at {least_at}; "
             "make the schedule with one piece per server"
         )
     by_root = np.argsort(root, kind="stable")

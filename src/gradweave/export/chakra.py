@@ -156,7 +156,8 @@ def _name_and_attributes(
             attribute("tensor_size", size, wide=True),
         ]
     sends = kind == Action.SEND
-    name = f"{'send' if sends else 'receive'} piece {piece} {'to' if sends else 'from'} {peer}"
+    verb, way = ("send", "to") if sends else ("receive", "from")
+    name = f"{verb} piece {piece} {way} rank {peer}"
     return name, [
         attribute("comm_src", program.rank if sends else peer),
         attribute("comm_dst", peer if sends else program.rank),

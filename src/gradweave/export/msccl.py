@@ -238,7 +238,7 @@ def _check_limits(
         ("chunks of one buffer", chunks, MAX_CHUNKS, "take fewer pieces or instances"),
     ):
         if number > limit:
+            server = schedule.topology.node_name(int(schedule.topology.servers[rank]))
             raise ScheduleError(
-                f"server {schedule.topology.servers[rank]}: expected at most {limit} {name}, "
-                f"got {number}; {remedy}"
+                f"{server}: expected at most {limit:,} {name}, got {number:,}; {remedy}"
             )

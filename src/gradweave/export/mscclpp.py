@@ -78,7 +78,6 @@ def to_mscclpp_json(
         )
     check_runs(schedule)
     check_equal_pieces(schedule, "MSCCL++")
-    servers = schedule.topology.servers
     plan = {
         "name": plain_name(schedule, name),
         "collective": COLLECTIVES[schedule.collective],
@@ -86,7 +85,7 @@ def to_mscclpp_json(
         "inplace": in_place,
         "reuse_resources": False,
         "gpus": [
-            _gpu(int(servers[rank]), rank, sequence, instances)
+            _gpu(schedule, rank, sequence, instances)
             for rank, sequence in enumerate(sequences_of(schedule))
         ],
         "num_threads_per_block": 1024,
@@ -107,12 +106,13 @@ def save_mscclpp_json(schedule: Schedule, path: str | Path, **options: Any) -> N
     atomic_write(path, to_mscclpp_json(schedule, **options))
 
 
-def _gpu(server: int, rank: int, sequence: Sequence, instances: int) -> dict[str, Any]:
+def _gpu(schedule: Schedule, rank: int, sequence: Sequence, instances: int) -> dict[str, Any]:
     parts = _parts(sequence.operations)
     if instances * len(parts) > MAX_BLOCKS:
         remedy = "fewer instances" if instances > 1 else "a schedule of fewer rounds or pieces"
+        server = schedule.topology.node_name(int(schedule.topology.servers[rank]))
         raise ScheduleError(
-            f"server {server}: expected at most {MAX_BLOCKS} thread blocks, got "
+            f"{server}: expected at most {MAX_BLOCKS} thread blocks, got "
             f"{instances * len(parts)}; take {remedy}"
         )
     remote = sorted({put[:2] for operation in sequence.operations for put in operation.put})

@@ -39,10 +39,11 @@ def to_rankfile(schedule: Schedule, hosts: Sequence[str] | None = None) -> str:
         raise OptionError(
             f"hosts: expected one for each of the {topology.num_servers} servers, got {len(hosts)}"
         )
-    for host in hosts:
+    for rank, host in enumerate(hosts):
         if not _HOST.fullmatch(host):
             raise OptionError(
-                f"hosts: expected host names such as node1 or 10.0.0.7, got {host!r:.60}"
+                f"hosts: expected host names such as node1 or 10.0.0.7, got {host!r:.60} for rank "
+                f"{rank}"
             )
     used: Counter[str] = Counter()
     lines = [f"# {_plain(topology.name)}: the r-th server, in order of id, has rank r"]
