@@ -1,16 +1,20 @@
 """The server of rounds that wait for nobody, by hand: who counts, and what becomes of φ."""
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
+import torch.distributed as dist
 
 from gradweave.aggregate.local.methods import DiLoCo
-from gradweave.aggregate.local.quorum import _Server
+from gradweave.aggregate.local.quorum import _Client, _Server
 from gradweave.errors import RunError
 
 WORKERS = 3
@@ -29,10 +33,10 @@ class Silent:
         threading.Event().wait()
 
 
-def server(quorum, deadline_s):
+def server(quorum, deadline_s, silence_s=1e6):
     method = DiLoCo(local_steps=4, quorum=quorum)
     assert (method.outer_rate, method.outer_momentum) == (0.7, 0.9)
-    return _Server(torch.tensor([1.0, -1.0]), method, deadline_s, Silent())  # type: ignore
+    return _Server(torch.tensor([1.0, -1.0]), method, deadline_s, Silent(), silence_s)  # type: ignore
 
 
 def exchanged(rounds, of_round, changes):
@@ -82,3 +86,47 @@ def test_fewer_than_the_quorum_are_not_averaged():
     rounds._alive = {0}
     with pytest.raises(RunError, match="1 workers are left, and the quorum is 2"):
         rounds.exchange(0, 1, torch.ones(2))
+
+
+def test_who_stays_silent_is_named_where_the_quorum_is_not_met():
+    rounds = server(quorum=2, deadline_s=0.01, silence_s=0.1)
+    with pytest.raises(
+        RunError,
+        match=r"1 workers are left, and the quorum is 2; lost worker 0: silent for 0\.1 s while "
+        r"others waited; lost worker 2: silent for 0\.1 s",
+    ):
+        rounds.exchange(1, 0, torch.ones(2))
+    assert rounds._alive == {1}
+
+
+def test_who_was_silent_for_long_counts_again_when_it_sends():
+    rounds = server(quorum=2, deadline_s=0.01, silence_s=1e6)
+    with rounds._changed:
+        rounds._lose(2, "silent")
+    assert exchanged(rounds, 0, {0: [1.0, 2.0], 1: [3.0, 6.0]})[1][:3] == (1, 2, True)
+    assert rounds.exchange(2, 0, torch.ones(2))[:3] == (1, 2, False)
+    assert rounds._alive == {0, 1, 2} and not rounds._lost
+
+
+@pytest.fixture
+def stopped_first(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Worker 1's group where worker 0 is connected and takes nothing, as if it were stopped."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+
+    def group(rank: int) -> Any:
+        return dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=60))
+
+    with ThreadPoolExecutor(2) as threads:
+        _first, second = threads.map(group, range(2))
+    yield second
+
+
+def test_a_first_worker_that_is_stopped_is_named_and_holds_nobody(stopped_first):
+    client = _Client(stopped_first, deadline_s=0.05, silence_s=0.05)
+    with pytest.raises(RunError, match="lost worker 0, which averages"):
+        client.exchange(0, torch.ones(2))
+
+
+def test_leaving_a_first_worker_that_is_stopped_takes_no_longer_than_the_deadline(stopped_first):
+    _Client(stopped_first, deadline_s=0.05, silence_s=1e6).close(2)

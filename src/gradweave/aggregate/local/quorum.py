@@ -6,11 +6,12 @@
 Each worker sends Δ to the first one after its steps and goes on with the φ that comes back. A round
 is over when all that are alive have sent theirs, or when `deadline_s` have passed since its first
 and at least the method's `quorum` have. Who comes later is late: its Δ is left out, it gets the φ
-of now, and is in time for the next round if it is quick enough. Who is lost is left out for good.
+of now, and is in time for the next round if it is quick enough. Who is lost is left out for good;
+who sends nothing for the process group's timeout while others wait is left out until it does.
 
 The first worker is a server too, by a thread of its own that does not wait for that worker's steps;
-it receives and sends N − 1 times the parameters in a round, and if it is lost, all others end and
-name it.
+it receives and sends N − 1 times the parameters in a round. If it is lost, all others end and name
+it: at once where its process has ended, else after the group's timeout and `deadline_s`.
 """
 
 import atexit
@@ -27,10 +28,11 @@ import torch.distributed as dist
 from gradweave.aggregate.local.flat import FlatParameters, Group, copy_of
 from gradweave.aggregate.local.methods import DiLoCo
 from gradweave.errors import OptionError, RunError
+from gradweave.execute.torch_distributed.store import group_timeout
 
 _TAG = 11
 _FOREVER = timedelta(days=30)
-"""For what others may take as long as they like for: gloo wants a number."""
+"""For what only a thread waits for, which `_Server.close` ends: gloo wants a number."""
 _NOW = timedelta(milliseconds=1)
 _LEAVES = -1
 """In place of a round: the worker has no more steps to make."""
@@ -55,13 +57,20 @@ class _Server:
     """The rounds, in the first worker's process."""
 
     def __init__(
-        self, start: torch.Tensor, method: DiLoCo, deadline_s: float, group: Group
+        self,
+        start: torch.Tensor,
+        method: DiLoCo,
+        deadline_s: float,
+        group: Group,
+        silence_s: float,
     ) -> None:
         self._shared = start.clone()
         self._momentum = torch.zeros_like(start)
         self._method, self._group = method, group
         self._quorum, self._deadline_s = method.quorum, deadline_s
+        self._silence_s = max(silence_s, deadline_s)
         self._alive = set(range(group.size()))
+        self._lost: dict[int, str] = {}
         self._changes: dict[int, torch.Tensor] = {}
         self._first_at = 0.0
         self._round = 0
@@ -81,6 +90,8 @@ class _Server:
         A change of an earlier round is late: it is left out, and nothing is waited for.
         """
         with self._changed:
+            self._lost.pop(rank, None)
+            self._alive.add(rank)
             in_time = of_round == self._round
             if in_time:
                 if not self._changes:
@@ -91,6 +102,7 @@ class _Server:
             if self._too_few():
                 raise RunError(
                     f"{len(self._alive)} workers are left, and the quorum is {self._quorum}"
+                    + "".join(f"; lost worker {one}: {how}" for one, how in self._lost.items())
                 )
             return Answer(self._round, self._counted, in_time, self._shared.clone())
 
@@ -104,8 +116,9 @@ class _Server:
         for rank in range(1, self._group.size()):
             with contextlib.suppress(RuntimeError):
                 self._group.recv([torch.empty(1)], rank, _TAG + 1).wait(_NOW)
+        until = time.monotonic() + self._deadline_s
         for thread in self._serving:
-            thread.join(self._deadline_s)
+            thread.join(max(until - time.monotonic(), 0.0))
 
     def _too_few(self) -> bool:
         return len(self._alive) < self._quorum
@@ -113,10 +126,12 @@ class _Server:
     def _serve(self, rank: int) -> None:
         """Receives a worker's changes and answers them, until it is lost."""
         buffer = torch.empty(_HEAD + len(self._shared))
+        how = "its connection broke"
         try:
             while True:
                 self._group.recv([buffer], rank, _TAG).wait(_FOREVER)
                 if int(buffer[0]) == _LEAVES:
+                    how = ""
                     break
                 answer = self.exchange(rank, int(buffer[0]), buffer[_HEAD:].clone())
                 head = torch.tensor([float(number) for number in answer[:_HEAD]])
@@ -124,9 +139,15 @@ class _Server:
         except RuntimeError:  # it is lost, or too few are left: then nobody hears any more
             pass
         with self._changed:
-            self._alive.discard(rank)
             self._changes.pop(rank, None)
-            self._changed.notify_all()
+            self._lost.pop(rank, None)
+            self._lose(rank, how)
+
+    def _lose(self, rank: int, how: str) -> None:
+        self._alive.discard(rank)
+        if how:
+            self._lost[rank] = how
+        self._changed.notify_all()
 
     def _close_rounds(self) -> None:
         """Ends each round when its time has come."""
@@ -134,11 +155,21 @@ class _Server:
             with self._changed:
                 self._changed.wait_for(lambda: bool(self._changes))
                 while not self._complete():
-                    left = self._first_at + self._deadline_s - time.monotonic()
-                    # After the deadline nothing but another change, or a loss, can end the round.
-                    self._changed.wait(left if left > 0 else None)
+                    self._changed.wait(self._next_look_s())
+                    if time.monotonic() - self._first_at >= self._silence_s:
+                        self._lose_silent()
                 self._average()
                 self._changed.notify_all()
+
+    def _next_look_s(self) -> float:
+        """Until the deadline, and then until those that are still silent are lost."""
+        passed = time.monotonic() - self._first_at
+        until = self._deadline_s if passed < self._deadline_s else self._silence_s
+        return max(until - passed, 0.0)
+
+    def _lose_silent(self) -> None:
+        for rank in self._alive - set(self._changes):
+            self._lose(rank, f"silent for {self._silence_s:g} s while others waited")
 
     def _complete(self) -> bool:
         arrived = len(self._changes)
@@ -157,6 +188,40 @@ class _Server:
         self._round += 1
 
 
+class _Client:
+    """The side of another worker than the first."""
+
+    def __init__(self, group: Group, deadline_s: float, silence_s: float) -> None:
+        self._group = group
+        self._leave_s = timedelta(seconds=deadline_s)
+        # After `silence_s` the server answers, without those that are silent or with an error.
+        self._patience = timedelta(seconds=silence_s + deadline_s)
+
+    def exchange(self, of_round: int, change: torch.Tensor) -> Answer:
+        """Sends Δ, and waits for the end of the round."""
+        head = torch.tensor([float(of_round), 0.0, 0.0])
+        buffer = torch.empty(_HEAD + len(change))
+        try:
+            self._group.send([torch.cat([head, change])], 0, _TAG).wait(self._patience)
+            self._group.recv([buffer], 0, _TAG).wait(self._patience)
+        except RuntimeError as error:
+            raise RunError(
+                "lost worker 0, which averages; it ends too where fewer are left than the quorum"
+            ) from error
+        following, counted, in_time = (int(number) for number in buffer[:_HEAD])
+        return Answer(following, counted, bool(in_time), buffer[_HEAD:].clone())
+
+    def close(self, size: int) -> None:
+        """Tells the first worker, which may be stopped or gone.
+
+        Args:
+            size: elements of Δ.
+        """
+        head = torch.full((_HEAD + size,), float(_LEAVES))
+        with contextlib.suppress(RuntimeError):
+            self._group.send([head], 0, _TAG).wait(self._leave_s)
+
+
 class QuorumMember:
     """A worker, as a hook for `torch.optim.Optimizer.register_step_post_hook`.
 
@@ -165,7 +230,8 @@ class QuorumMember:
         method: DiLoCo in one fragment, without a delay; its `quorum` counts, its `in_time` does
             not, as whoever sends Δ has made all its steps.
         deadline_s: from the first Δ of a round, for the others.
-        group: the process group, on gloo; the default one if not given.
+        group: the process group, on gloo; the default one if not given. Its timeout is how long
+            workers may take to connect, and be silent while others wait, before they count as lost.
 
     Raises:
         OptionError: an option is out of its range.
@@ -193,8 +259,11 @@ class QuorumMember:
         self._parameters = FlatParameters(parameters)
         self._method = method
         self._shared = self._parameters.read()
-        first = dist.get_rank(self._group) == 0
-        self._server = _Server(self._shared, method, deadline_s, self._group) if first else None
+        silence_s = group_timeout(self._group).total_seconds()
+        self._client = _Client(self._group, deadline_s, silence_s)
+        self._server = None
+        if dist.get_rank(self._group) == 0:
+            self._server = _Server(self._shared, method, deadline_s, self._group, silence_s)
         self._round = 0
         self._steps = 0
         self._open = True
@@ -222,8 +291,8 @@ class QuorumMember:
     def close(self) -> None:
         """To be called when there are no more steps; the others go on without this worker.
 
-        The first worker waits for the others to close too, for `deadline_s`. Called at the end of
-        the process where it was not before.
+        The first worker waits for the others to close too, for `deadline_s`, and the others for as
+        long until it has heard them. Called at the end of the process where it was not before.
         """
         if not self._open:
             return
@@ -231,22 +300,10 @@ class QuorumMember:
         atexit.unregister(self.close)
         if self._server is not None:
             self._server.close()
-            return
-        head = torch.full((_HEAD + len(self._shared),), float(_LEAVES))
-        with contextlib.suppress(RuntimeError):
-            self._group.send([head], 0, _TAG).wait(_FOREVER)
+        else:
+            self._client.close(len(self._shared))
 
     def _exchange(self, change: torch.Tensor) -> Answer:
         if self._server is not None:
             return self._server.exchange(0, self._round, change)
-        head = torch.tensor([float(self._round), 0.0, 0.0])
-        buffer = torch.empty(_HEAD + len(change))
-        try:
-            self._group.send([torch.cat([head, change])], 0, _TAG).wait(_FOREVER)
-            self._group.recv([buffer], 0, _TAG).wait(_FOREVER)
-        except RuntimeError as error:
-            raise RunError(
-                "lost worker 0, which averages; it ends too where fewer are left than the quorum"
-            ) from error
-        following, counted, in_time = (int(number) for number in buffer[:_HEAD])
-        return Answer(following, counted, bool(in_time), buffer[_HEAD:].clone())
+        return self._client.exchange(self._round, change)
