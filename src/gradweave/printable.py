@@ -1,5 +1,8 @@
 """Text as it may be shown: names come from files, and files from anyone."""
 
+MOST_IN_LINE = 1_000
+"""Characters of a message; of a longer one, which repeats a long name, both ends are shown."""
+
 
 def printable(text: str) -> str:
     r"""The text with every character that a terminal might act on written as an escape.
@@ -20,7 +23,15 @@ def printable(text: str) -> str:
 def in_one_line(text: str) -> str:
     r"""A message in one line: line ends become spaces, other such characters escapes.
 
+    What is longer than `MOST_IN_LINE` loses its middle, since what is wrong stands at either end.
+
     >>> in_one_line("no such file:\n  \x1b[31m")
     'no such file: \\x1b[31m'
+    >>> len(in_one_line("a" * 5000 + ": no such file")), in_one_line("a" * 5000 + ": no")[-5:]
+    (1000, 'a: no')
     """
-    return text if text.isprintable() else printable(" ".join(text.split()))
+    line = text if text.isprintable() else printable(" ".join(text.split()))
+    if len(line) <= MOST_IN_LINE:
+        return line
+    half = (MOST_IN_LINE - 3) // 2
+    return f"{line[: MOST_IN_LINE - 3 - half]} … {line[-half:]}"

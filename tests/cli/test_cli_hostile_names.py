@@ -39,6 +39,11 @@ VERBS = {
     "verify": ["verify", "SCHEDULE"],
     "show": ["show", "SCHEDULE", "--output", "page.html"],
     "export": ["export", "SCHEDULE", "--format", "msccl-xml", "--output", "made.xml"],
+    "export, MSCCL++": ["export", "SCHEDULE", "--format", "mscclpp-json", "--output", "plan.json"],
+    "export, Chakra": ["export", "SCHEDULE", "--format", "chakra-et", "--output", "trace",
+                       "--gradient-bytes", "64"],
+    "export, hosts": ["export", "SCHEDULE", "--format", "rankfile", "--output", "hosts.txt",
+                      "--hosts", "a:4"],
     "place": ["place", "FILE", "--model", "transformer:layers=2,width=8", "--pipeline", "2",
               "--strategy", "rank_order", "--no-step", "--output", "placed.html"],
 }  # fmt: skip
@@ -84,6 +89,9 @@ def check_files(folder: Path) -> None:
             assert not {
                 name for _, *names in Elements(text).seen for name in names if name[:2] == "on"
             }
+        if path.suffix == ".txt":
+            assert "".join(path.read_text().splitlines()).isprintable()
+            assert len(path.read_bytes().split(b"\n")) == 6  # a remark, and a line for each rank
         if path.suffix == ".csv":
             for cell in itertools.chain(*csv.reader(path.read_text().splitlines())):
                 assert cell.isprintable() and not cell.startswith(("=", "+", "@"))

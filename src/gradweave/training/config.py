@@ -93,6 +93,8 @@ def convert(table: Mapping[str, Any], kind: type[T]) -> T:
         return msgspec.convert(_renamed(table, inspect.type_info(kind), ""), kind)
     except msgspec.ValidationError as error:
         raise OptionError(f"{error!s:.300}") from error
+    except UnicodeEncodeError as error:  # an argument that was not UTF-8
+        raise OptionError(f"expected text in UTF-8, got {error.object!r:.60}") from error
 
 
 def new_names(table: Mapping[str, Any], known: Iterable[str], prefix: str = "") -> dict[str, Any]:

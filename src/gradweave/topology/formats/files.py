@@ -68,7 +68,8 @@ def load(path: str | Path, format: str | None = None) -> Topology:
     except (OSError, ValueError) as error:
         raise FileError(f"{_shown(path)}: {getattr(error, 'strerror', None) or error}") from error
     try:
-        return reader(content, str(path))
+        # Bytes of a path that are no UTF-8 become escapes, since no schedule's file can hold them.
+        return reader(content, str(path).encode(errors="backslashreplace").decode())
     except GradweaveError as error:
         raise FileError(f"{_shown(path)}: {error}") from error
     except InputWarning:  # where warnings are errors
