@@ -1,5 +1,6 @@
 """What answers claim: optimal only what is proved, gaps against the bound that they are of."""
 
+import csv
 import json
 
 import pytest
@@ -170,3 +171,26 @@ def test_long_times_are_in_seconds(gradweave):
     compared = gradweave("compare", slow[0], "--schedulers", "ring", "--objective", "seconds",
                          "--gradient-bytes", "8MB").stdout  # fmt: skip
     assert "mean time for 8 MB" in compared and "e+0" not in compared
+
+
+FAULTS = ("--without-link", "0-1", "--slow", "1-2=0.5")
+FAULTY = "ring:n=4 with 1 slow link without 1 link"
+
+
+@pytest.mark.parametrize("objective", [(), ("--objective", "seconds")])
+def test_compare_says_which_networks_have_faults(gradweave, here, objective):
+    """In the column's head, in JSON and in CSV, as `schedule` says it."""
+    compare = ("compare", "ring:4", *FAULTS, "--schedulers", "ring", "--seeds", "1", *objective)
+    table = gradweave(*compare)
+    assert table.status == 0 and table.stdout.splitlines()[0].endswith(FAULTY), table
+    rows = gradweave(*compare, "--output", "table", "--json").json["rows"]
+    said = csv.DictReader((here / "table" / "comparison.csv").read_text().splitlines())
+    for row in (*rows, *said):
+        assert (row["topology"], row["label"]) == (FAULTY, FAULTY)
+    assert gradweave("schedule", "ring:4", *FAULTS, "--json").json["topology"] == FAULTY
+
+
+def test_compare_calls_a_whole_network_as_it_was_given(gradweave):
+    compare = ("compare", "ring:4", "--schedulers", "ring", "--seeds", "1")
+    (row,) = gradweave(*compare, "--json").json["rows"]
+    assert (row["topology"], row["label"]) == ("ring:4", "ring:4")

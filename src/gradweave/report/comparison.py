@@ -30,7 +30,12 @@ class Case:
     """Number of networks: run i is on ``spec`` with ``seed=i`` modulo this."""
 
     faults: Faults = dataclasses.field(default_factory=Faults)
-    """Links and servers that each network has lost."""
+    """Links and servers that each network has lost, and links slowed."""
+
+    @property
+    def topology(self) -> str:
+        """What the network is called: by its specification; with faults, by what they leave."""
+        return self.network(0).name if self.faults else self.spec
 
     def network(self, seed: int) -> Topology:
         """The network of one run."""
@@ -60,6 +65,7 @@ class Row:
 
     label: str
     topology: str
+    """See `Case.topology`."""
     scheduler: str
     stages: Collective
     rounds_mean: float | None
@@ -157,7 +163,7 @@ def _row(
     name = to_spec(scheduler)
     return Row(
         label=case.label,
-        topology=case.spec,
+        topology=case.topology,
         scheduler=name,
         stages=case.stages,
         rounds_mean=None if reason else sum(rounds) / len(rounds),

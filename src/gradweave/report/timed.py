@@ -80,7 +80,7 @@ def compare_seconds(
             rows.append(
                 TimedRow(
                     label=case.label,
-                    topology=case.spec,
+                    topology=case.topology,
                     scheduler=to_spec(scheduler),
                     stages=case.stages,
                     gradient_bytes=gradient_bytes,

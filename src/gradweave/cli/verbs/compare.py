@@ -30,6 +30,7 @@ from gradweave.report.comparison import LEARNED
 from gradweave.report.paper import NOT_REPRODUCED, PAPER_LEARNED
 from gradweave.schedulers import Objective, Scheduler
 from gradweave.schedulers.spec import split_specs
+from gradweave.topology import Faults
 from gradweave.topology.units import format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def compare(
     lost = faults(given)
     if lost and not networks:
         raise OptionError("faults are of networks that are named; name at least one")
-    cases = [Case(spec, spec, faults=lost) for text in networks for spec in split_specs(text)]
+    cases = [_case(spec, lost) for text in networks for spec in split_specs(text)]
     if networks and not cases:
         raise OptionError("networks: expected at least one, got none")
     cases = cases or list(TABLE_2)
@@ -125,6 +126,12 @@ def compare(
         print_table(*shown)
         if output is not None:
             print_lines(f"written to {output}: {', '.join(written)}")
+
+
+def _case(spec: str, lost: Faults) -> Case:
+    """A network that is named; where it has faults, its column says so, as `schedule` does."""
+    case = Case(spec, spec, faults=lost)
+    return dataclasses.replace(case, label=case.topology)
 
 
 def strategies_of(text: str) -> tuple[Scheduler, ...]:
