@@ -5,6 +5,7 @@ take 256 times as long, one that does not about sixteen times. Between them is a
 processor time is counted, so that a busy machine does not matter.
 """
 
+import dataclasses
 import functools
 import gzip
 import json
@@ -27,6 +28,7 @@ from gradweave.marl.request import read_request
 from gradweave.placement.placement import load_placement, load_workload
 from gradweave.schedule import load as load_schedule
 from gradweave.specification import parse_spec
+from gradweave.topology.names import find_link
 from gradweave.topology.units import parse_sizes
 from gradweave.training.config import parse_toml
 from tests.growth import FACTOR, refuse_square
@@ -103,6 +105,12 @@ def tensors(n: int) -> bytes:
     return safetensors({f"a{i}": np.zeros(1, np.float32) for i in range(n)}, {"a" * n: "b" * n})
 
 
+def find_hyphens(text: str) -> None:
+    """Looks up a link whose nodes have this text in their names."""
+    named = dataclasses.replace(RING, labels=(f"a{text}", f"{text}b", "c"))
+    assert find_link(named, f"a{text}-{text}b") == (0, 1)
+
+
 RING = gt.ring(3)
 READERS: dict[str, tuple[str, Callable[[int], bytes], int, Callable[[Path], Any]]] = {
     "YAML: the last key twice": (
@@ -163,6 +171,12 @@ READERS: dict[str, tuple[str, Callable[[int], bytes], int, Callable[[Path], Any]
     "specification": (
         ".txt", lambda n: b"a:" + b",".join(b"k%d=0" % i for i in range(n)), 500,
         lambda path: parse_spec(path.read_text())
+    ),
+    "link: hyphens": (
+        ".txt", lambda n: b"-" * n, 1000, lambda path: find_link(RING, path.read_text())
+    ),
+    "link: hyphens of names": (
+        ".txt", lambda n: b"-" * n, 500, lambda path: find_hyphens(path.read_text())
     ),
     "sizes": (".txt", lambda n: b"1MB," * n, 100, lambda path: parse_sizes(path.read_text())),
 }  # fmt: skip

@@ -8,6 +8,7 @@ from gradweave.topology.topology import Topology
 
 Node = int | str
 """A node's id, or its name: its label, or its id in digits where it has none."""
+_HYPHEN = re.compile(r"\s*-\s*")
 
 
 def find_node(topology: Topology, node: Node, role: str = "node") -> int:
@@ -55,14 +56,7 @@ def find_link(topology: Topology, link: str) -> tuple[int, int]:
     Raises:
         TopologyError: no pair of nodes matches, or several do.
     """
-    parts = link.split("-")
-    pairs = [("-".join(parts[:at]), "-".join(parts[at:])) for at in range(1, len(parts))]
-    matches = [
-        (a, b)
-        for first, second in pairs
-        for a in _named(topology, first.strip())
-        for b in _named(topology, second.strip())
-    ]
+    matches = _pairs(_nodes_by_name(topology), link.strip())
     if len(matches) > 1:  # ambiguous: only pairs that a link joins
         matches = [(a, b) for a, b in matches if int(topology.find_links([a], [b])[0]) >= 0]
     if len(matches) != 1:
@@ -79,13 +73,33 @@ def name_of(topology: Topology, node: int) -> str | None:
 
 
 def _named(topology: Topology, name: str) -> list[int]:
-    if name in topology.labels:
-        return [node for node, label in enumerate(topology.labels) if label == name]
-    numbers = any(re.fullmatch(r"[0-9]+", label) for label in topology.labels)
-    whole = re.fullmatch(r"0|[1-9][0-9]{0,8}", name)
-    if whole and not numbers and int(name) < topology.num_nodes:
-        return [int(name)]
-    return []
+    return _nodes_by_name(topology).get(name, [])
+
+
+def _nodes_by_name(topology: Topology) -> dict[str, list[int]]:
+    """Nodes by their labels; by their ids too, unless labels are numbers."""
+    nodes: dict[str, list[int]] = {}
+    for node, label in enumerate(topology.labels):
+        nodes.setdefault(label, []).append(node)
+    if not any(re.fullmatch(r"[0-9]+", label) for label in nodes):
+        nodes |= {str(node): [node] for node in range(topology.num_nodes)}
+    return nodes
+
+
+def _pairs(nodes: dict[str, list[int]], link: str) -> list[tuple[int, int]]:
+    """The nodes of all ways to read a link as two names with a hyphen between.
+
+    The names are tried as the link's beginning, rather than its hyphens as the one between: so the
+    time is in proportion to the link and the names together, however many hyphens there are.
+    """
+    longest = max(map(len, nodes))
+    matches = []
+    for first, ends in nodes.items():
+        hyphen = _HYPHEN.match(link, len(first)) if link.startswith(first) else None
+        if hyphen and first == first.strip() and len(link) - hyphen.end() <= longest:
+            others = nodes.get(link[hyphen.end() :], [])
+            matches += [(a, b) for a in ends for b in others]
+    return matches
 
 
 def _expected(topology: Topology) -> str:
