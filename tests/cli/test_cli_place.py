@@ -1,8 +1,13 @@
 """``gradweave place``: what it prints and writes, and what it refuses."""
 
+import dataclasses
 import json
 
 import pytest
+
+import gradweave as gw
+from gradweave.cli.verbs.place import placement_lines
+from gradweave.report.placement import placement_page
 
 MODEL = "transformer:layers=4,width=64,sequence=64,batch=8,microbatches=2,vocabulary=100"
 FAST = ["--strategy", "annealing:restarts=1,moves=1000", "--time-limit", "1"]
@@ -17,6 +22,17 @@ def test_it_prints_and_writes_the_placement(gradweave, here):
     said = gradweave(*arguments, "--no-step", "--json").json
     assert said["servers"] == json.loads((here / "p.json").read_text())["servers"]
     assert said["bound_s"] <= said["cost_s"] and said["step"] is None
+
+
+def test_servers_that_share_a_name_are_told_apart():
+    net = dataclasses.replace(gw.topology.ring(4), labels=("gpu", "gpu", "host", ""))
+    model = gw.placement.Transformer(layers=2, width=8)
+    placed = gw.placement.place(net, model, pipeline=2, strategy="rank_order", bound=False)
+    names = {"gpu (node 0)", "gpu (node 1)", "host", "3"}
+    lines = placement_lines(placed)
+    assert {name for line in lines for name in line.split(": ")[1].split(" → ")} == names
+    page = placement_page(placed)
+    assert all(f"<td>server {name}</td>" in page for name in names)
 
 
 REFUSED = {

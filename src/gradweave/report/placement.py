@@ -120,9 +120,7 @@ def _table(placement: Placement) -> str:
     )
     rows = [
         f"<tr><th>pipeline {number}</th>"
-        + "".join(
-            f"<td>{html.escape(topology.label(node) or f'server {node}')}</td>" for node in row
-        )
+        + "".join(f"<td>{html.escape(topology.node_name(node))}</td>" for node in row)
         + "</tr>"
         for number, row in enumerate(placement.pipelines.tolist())
     ]

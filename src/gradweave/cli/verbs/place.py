@@ -202,7 +202,7 @@ def placement_lines(placement: Placement) -> list[str]:
     """A line for each pipeline: its servers, from the first stage to the last."""
     topology, rows = placement.topology, placement.pipelines.tolist()
     lines = [
-        f"  pipeline {number}: " + " → ".join(topology.label(node) or str(node) for node in row)
+        f"  pipeline {number}: " + " → ".join(map(topology.id_name, row))
         for number, row in enumerate(rows[:_SHOWN])
     ]
     return lines if len(rows) <= _SHOWN else [*lines, f"  and {len(rows) - _SHOWN} more"]
