@@ -5,7 +5,6 @@ import dataclasses
 import select
 import socket
 import statistics
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,8 @@ from numpy.typing import NDArray
 
 from gradweave.errors import InputWarning, OptionError, RunError
 from gradweave.lab.delays import LEAST_DELAY_LINE_S, Delays
-from gradweave.lab.network import HEADER_BYTES, EmulatedNetwork
+from gradweave.lab.network import HEADER_BYTES, EmulatedNetwork, namespace_files
+from gradweave.processes.cleared import cleared_folder
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_seconds
 
@@ -163,10 +163,10 @@ def measured_network(
     """
     progress(f"making a network of {topology.num_nodes} namespaces")
     with (
-        tempfile.TemporaryDirectory(prefix="gradweave-lab-") as name,
-        EmulatedNetwork(topology, log=Path(name, "delays")) as network,
+        cleared_folder("gradweave-lab-", mounts=namespace_files()) as folder,
+        EmulatedNetwork(topology, log=folder / "delays") as network,
     ):
-        yield network, _checked(network, progress, attempts), Path(name)
+        yield network, _checked(network, progress, attempts), folder
 
 
 def _checked(network: EmulatedNetwork, progress: Callable[[str], None], attempts: int) -> Emulation:

@@ -406,6 +406,11 @@ def _create(namespace: str) -> None:
         os.close(here)
 
 
+def namespace_files() -> str:
+    """Pattern of the files that name this process's namespaces."""
+    return f"{netns.NETNS_RUN_DIR}/{PREFIX}{os.getpid()}-*"
+
+
 def clear_leftovers() -> list[str]:
     """Removes the namespaces of labs whose process was killed, by their names.
 

@@ -86,7 +86,7 @@ class LabServer:
 
 def main(namespace: str, rank: int, size: int) -> None:
     """Does tasks until the lab ends."""
-    netns.setns(namespace)
+    netns.setns(namespace, flags=0)  # and makes none where the lab is gone
     torch.set_num_threads(1)
     Parent().serve(LabServer(rank, size))
 

@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from gradweave.probe.infer import Measured
 from gradweave.probe.session import Terms, follow, kept_beside, lead, now
 from gradweave.probe.transport import MpiTransport, TorchTransport, Transport
 from gradweave.processes.children import STOPPED, Children, how_ended, is_stopped, last_line
+from gradweave.processes.cleared import cleared_folder
 from gradweave.processes.ending import termination
 from gradweave.processes.launchers import rank_given
 
@@ -133,8 +133,8 @@ def on_this_machine(
     Raises:
         RunError: a process was lost; names it.
     """
-    with termination(), tempfile.TemporaryDirectory(prefix="gradweave-measure-") as folder:
-        store = str(Path(folder, "store"))
+    with termination(), cleared_folder("gradweave-measure-") as folder:
+        store = str(folder / "store")
         tasks = [
             {
                 "output": str(output.resolve()),
@@ -143,7 +143,7 @@ def on_this_machine(
             }
             for rank in range(servers)
         ]
-        supervise([(_command(task), os.environ) for task in tasks], Path(folder, "log"), tell, say)
+        supervise([(_command(task), os.environ) for task in tasks], folder / "log", tell, say)
 
 
 def _command(task: dict[str, Any]) -> list[str]:

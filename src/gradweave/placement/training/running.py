@@ -5,7 +5,6 @@ import dataclasses
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from gradweave.placement.timeline.orders import Order
 from gradweave.placement.timeline.step import StepTime, step_time
 from gradweave.placement.training.plan import Averages, Plan
 from gradweave.placement.workload import Transformer
+from gradweave.processes.cleared import cleared_folder
 from gradweave.processes.ending import termination
 from gradweave.schedule.file import to_bytes
 from gradweave.topology.topology import Topology
@@ -272,7 +272,7 @@ def on_this_machine(topology: Topology) -> Iterator[Trainers]:
     starts = [(COMMAND, {**shared, "RANK": str(rank)}) for rank in range(size)]
     with (
         termination(),
-        tempfile.TemporaryDirectory(prefix="gradweave-train-") as folder,
-        ServerProcesses(topology, starts, Path(folder, "log")) as processes,
+        cleared_folder("gradweave-train-") as folder,
+        ServerProcesses(topology, starts, folder / "log") as processes,
     ):
-        yield Trainers(topology, processes, Path(folder))
+        yield Trainers(topology, processes, folder)

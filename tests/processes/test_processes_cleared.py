@@ -1,0 +1,64 @@
+"""What goes with a process that is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gradweave.processes.cleared import cleared_folder
+from tests.patience import PATIENCE_S
+
+PROGRAM = """
+import subprocess, sys, time
+from gradweave.processes.cleared import cleared_folder
+with cleared_folder("gradweave-test-", mounts=sys.argv[1]) as folder:
+    with (folder / "log").open("w") as log:
+        child = subprocess.Popen(["sleep", "60000"], stdout=log, stderr=log)
+    print(folder, child.pid, flush=True)
+    time.sleep(6e4)
+"""
+
+
+def gone(*paths: Path) -> bool:
+    """Whether all of them go in time."""
+    until = time.monotonic() + PATIENCE_S
+    while (left := any(path.exists() for path in paths)) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not left
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_killed_process_leaves_neither_folder_nor_names(tmp_path):
+    mine, others = tmp_path / "lab-1-0", tmp_path / "lab-2-0"
+    mine.touch()
+    others.touch()
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, f"{tmp_path}/lab-1-*"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        name, child = process.stdout.readline().split()
+        folder = Path(name)
+    finally:
+        process.kill()
+    process.communicate(timeout=PATIENCE_S)  # whoever clears up holds none of its pipes
+    time.sleep(0.3)
+    assert (folder / "log").exists() and mine.exists(), "cleared under a process that uses it"
+    os.kill(int(child), signal.SIGKILL)
+    assert gone(folder, mine)
+    assert others.exists()
+
+
+def test_a_block_that_ends_leaves_what_it_did_not_make(tmp_path):
+    name = tmp_path / "lab-1-0"
+    name.touch()
+    with cleared_folder("gradweave-test-", mounts=str(name)) as folder:
+        assert folder.is_dir()
+    assert not folder.exists() and name.exists()
