@@ -23,6 +23,7 @@ class Scripted:
 
     def __init__(self, messages: list, status: int = 1) -> None:
         self.messages, self.ended, self.patience = messages, status, list[float]()
+        self.processes = []
 
     def __call__(self, starts, log):
         self.starts = starts
