@@ -6,7 +6,7 @@ import importlib.util
 import pytest
 
 import gradweave as gw
-from gradweave.errors import OptionError
+from gradweave.errors import LostServerError, OptionError
 from gradweave.placement import Transformer, place
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
@@ -53,3 +53,22 @@ def test_parameters_are_those_that_are_estimated():
     for stage, one in enumerate(MODEL.workload(2, 1).stages):
         parameters = sum(p.numel() for p in stage_of(MODEL, 2, stage, 0).parameters())
         assert 4 * parameters == one.gradient_bytes
+
+
+def test_a_process_lost_while_schedules_are_sought_is_named_before_the_next_task():
+    from gradweave.placement.training.running import Settings, Trainers
+
+    class Untouched:
+        def ask(self, task):
+            raise AssertionError("a task was given")
+
+    def lost():
+        raise LostServerError(1, 1, "its process was ended by SIGKILL")
+
+    net = gw.topology.from_spec("ring:4")
+    placement = place(net, MODEL, pipeline=2, strategy="rank_order", bound=False)
+    told: list[str] = []
+    trainers = Trainers(net, Untouched(), None, check=lost)
+    with pytest.raises(LostServerError, match="lost server 1"):
+        trainers.train("x", placement, Settings(), model=MODEL, progress=told.append)
+    assert told == []

@@ -57,4 +57,5 @@ def training_lab(
 
         starts = server_commands(network, COMMAND)
         with ServerProcesses(topology, starts, folder / "log", network.check) as processes:
-            yield Trainers(topology, processes, folder, routed), emulation
+            trainers = Trainers(topology, processes, folder, routed, check=processes.check_alive)
+            yield trainers, emulation

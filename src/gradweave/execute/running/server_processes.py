@@ -84,6 +84,16 @@ class ServerProcesses:
                 raise self._failure(answers)
         return [answers[rank] for rank in range(len(self._servers))]
 
+    def check_alive(self) -> None:
+        """Raises an error where a process has ended; for when none has a task.
+
+        Raises:
+            LostServerError: one has.
+        """
+        for rank, process in enumerate(self.processes):
+            if process.poll() is not None:
+                raise lost_server(self._topology, rank, self._died(rank)["error"])
+
     def _stopped(self, others: list[int]) -> str:
         names = ", ".join(self._topology.id_name(self._servers[rank]) for rank in others)
         return STOPPED + (f", which is also so for {names}" if others else "")

@@ -106,6 +106,7 @@ class Trainers:
         routed: what routes messages; nothing if not given.
         told_after: how often the network's largest latency passes before the last process has a
             step's task and has asked for its messages.
+        check: called at each step of the planning; raises an error where a process has ended.
     """
 
     def __init__(
@@ -116,11 +117,12 @@ class Trainers:
         routed: Routed | None = None,
         *,
         told_after: int = 2,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.topology = topology
         self._processes, self._folder, self._routed = processes, folder, routed
         self._on_network = routed is not None or folder is None
-        self._told_after = told_after
+        self._told_after, self._check = told_after, check
         self._trainings = 0
 
     def train(
@@ -174,13 +176,20 @@ class Trainers:
         self, placement: Placement, settings: Settings, progress: Callable[[str], None]
     ) -> StepTime:
         """The step in time, with its groups' schedules."""
-        return step_time(
+
+        def checked(doing: str) -> None:
+            self._check()
+            progress(doing)
+
+        step = step_time(
             placement,
             settings.order,
             seed=settings.seed,
             time_limit=settings.time_limit,
-            progress=progress,
+            progress=checked,
         )
+        self._check()
+        return step
 
     def _plan(
         self,
@@ -275,4 +284,4 @@ def on_this_machine(topology: Topology) -> Iterator[Trainers]:
         cleared_folder("gradweave-train-") as folder,
         ServerProcesses(topology, starts, folder / "log") as processes,
     ):
-        yield Trainers(topology, processes, folder)
+        yield Trainers(topology, processes, folder, check=processes.check_alive)
