@@ -129,6 +129,7 @@ class Keeper:
 
     def _clear(self) -> None:
         """Kills all processes with the mark, and waits until they have ended."""
+        self._note_agents()  # those too that started after they were noted
         until = time.monotonic() + CLEAR_S
         while (left := self._marked()) and time.monotonic() < until:
             for process in left:
