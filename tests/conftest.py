@@ -56,11 +56,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # Else each of the hundreds of processes that tests start compiles the package's sources.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not hasattr(config, "workerinput"):
-        folder = tempfile.mkdtemp(prefix="gradweave-compiled-")
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         # Who runs the tests many times keeps what was compiled: see benchmarks/mutant_trials.py.
-        folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", folder)
-        os.environ |= COMPILED | {"JAX_COMPILATION_CACHE_DIR": folder}
+        if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+            folder = tempfile.mkdtemp(prefix="gradweave-compiled-")
+            config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+            os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+        os.environ |= COMPILED
         made = tempfile.mkdtemp(prefix="gradweave-made-")
         config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))
         os.environ["GRADWEAVE_TESTS_MADE"] = made  # see tests/conformance/made.py
