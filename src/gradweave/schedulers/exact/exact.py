@@ -107,7 +107,7 @@ class Exact(Scheduler):
         ('optimal', 4, 4)
         >>> print(Exact().prove(gw.topology.mesh((3, 3)), "all_gather", rounds=3))
         infeasible: no all_gather in 3 rounds; on free trees fewer than 4 are impossible:
-        at least 4 rounds (cut): 8 pieces must ...
+        at least 4 rounds (cut), since 8 pieces must ...
         """
         if collective not in COLLECTIVES:
             raise OptionError(
