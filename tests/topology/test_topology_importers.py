@@ -254,7 +254,9 @@ def test_broken_xml_is_named_in_one_line(tmp_path, text, culprit):
 
 
 def test_disconnected_without_pcie(tmp_path):
-    with pytest.raises(FileError, match="disconnected: server gpu1 cannot be reached from server gpu0"):
+    with pytest.raises(
+        FileError, match="disconnected: server gpu1 cannot be reached from server gpu0"
+    ):
         load_text(tmp_path, nccl(["", ""]), format="nccl_xml_nvlink_only")
     assert load_text(tmp_path, nccl(["", ""])).num_links == 2
 
