@@ -12,6 +12,7 @@ from gradweave.automata import (
     automaton,
     check,
     compose,
+    files,
     least,
     minimised,
     operations,
@@ -21,7 +22,7 @@ from gradweave.automata import (
     view,
 )
 from gradweave.automata import decomposition as dividing
-from gradweave.errors import OptionError, SpecError
+from gradweave.errors import FileError, OptionError, SpecError
 from tests.growth import FACTOR, refuse_square
 
 
@@ -182,3 +183,11 @@ def test_names_of_many_states_stay_short():
     blind = projection(chain(5_000), [])
     assert blind.states == ("0,1,2,3,4,5,6,7,… 5001 in all",)
     assert max(map(len, compose([blind, chain(3)]).states)) < 60
+
+
+def test_a_file_has_at_most_so_many_formulas():
+    most = ["G !a"] * files.MOST_FORMULAS
+    known = files._causal(most, ("a", "b"))
+    assert known is not None and known.run(("b", "a"))[0] != known.run(("b", "b"))[0]
+    with pytest.raises(FileError, match="51 formulas; expected at most 50"):
+        files._causal([*most, "G !a"], ("a", "b"))

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 import gradweave as gw
 from gradweave.errors import FileError, InvalidScheduleError, OptionError, ScheduleError
 from gradweave.export import save_mscclpp_json, to_mscclpp_json
+from gradweave.export.mscclpp import MAX_CHANNELS, _parts
+from gradweave.export.mscclpp_rounds import Operation
 from gradweave.schedule import COLLECTIVES, COPY, REDUCE, Schedule
 from tests.conformance.made import made as schedule
 from tests.conformance.networks import network
@@ -231,3 +233,15 @@ def test_save(tmp_path):
     assert (tmp_path / "a.json").read_bytes() == to_mscclpp_json(made, name="mine")
     with pytest.raises(FileError):
         save_mscclpp_json(made, tmp_path / "nowhere" / "a.json")
+
+
+@pytest.mark.parametrize("channels", [1, 16, 17, 40])
+def test_a_block_has_at_most_so_many_channels(channels):
+    """Those to peers that are signalled count, and those to memory that is put into."""
+    signals = [Operation("signal", peers=(peer,)) for peer in range(channels)]
+    puts = [Operation("put", put=((peer, "input", 0),)) for peer in range(channels)]
+    for operations in (signals, puts):
+        parts = _parts(operations)
+        assert [one for part in parts for one in part] == operations
+        assert len(parts) == -(-channels // MAX_CHANNELS)
+        assert all(len(part) <= MAX_CHANNELS for part in parts)
