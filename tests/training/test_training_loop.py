@@ -9,7 +9,7 @@ pytest.importorskip("jax")
 from gradweave.processes.agreement import Processes
 from gradweave.training.log import LOG, Log, read_log
 from gradweave.training.loop import Progress, Training
-from gradweave.training.pace import Pace
+from gradweave.training.pace import Pace, duration
 
 
 def count(progress: Progress[int], updates: int) -> tuple[int, str]:
@@ -109,3 +109,8 @@ def test_a_log_continues_after_the_update_that_is_resumed_from(tmp_path):
         log.write([{"update": 3, "again": True}])
     assert read_log(tmp_path) == [{"update": 1}, {"update": 2}, {"update": 3, "again": True}]
     assert read_log(tmp_path / "nowhere") == []
+
+
+def test_durations_in_words():
+    said = {89.4: "89 s", 90: "2 min", 5399: "90 min", 5400: "1.5 h"}
+    assert {seconds: duration(seconds) for seconds in said} == said
