@@ -23,12 +23,10 @@ import re
 import statistics
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from benchmarks.claims.constants import QueryError, constant, parameters, size
+from benchmarks.claims.constants import ROOT, QueryError, constant, parameters, size
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 
 _TOKEN = re.compile(

@@ -32,31 +32,17 @@ ROOT = Path(__file__).parents[2]
 SURVIVORS = ROOT / "benchmarks" / "mutant_survivors.toml"
 SOURCE = "src/gradweave"
 
-# room: what is changed, the tests that are its own, whether they need JAX
-ROOMS: dict[str, tuple[list[str], list[str], bool]] = {
-    "aggregate": (["aggregate"], ["tests/aggregate"], True),
-    "automata": (["automata"], ["tests/automata"], False),
-    "bounds": (["bounds"], ["tests/bounds"], False),
-    "cli": (["cli"], ["tests/cli"], False),
-    "environment": (["environment"], ["tests/environment"], True),
-    "execute": (["execute"], ["tests/execute"], False),
-    "export": (["export"], ["tests/export"], False),
-    "lab": (["lab"], ["tests/lab"], False),
-    "learning": (["learning"], ["tests/learning"], True),
-    "marl": (["marl"], ["tests/marl"], True),
-    "placement": (["placement"], ["tests/placement"], False),
-    "probe": (["probe"], ["tests/probe"], False),
-    "processes": (["processes"], ["tests/processes"], False),
-    "report": (["report"], ["tests/report"], False),
-    "saddle": (["saddle"], ["tests/saddle"], True),
-    "schedule": (["schedule"], ["tests/schedule"], False),
-    "schedulers": (["schedulers"], ["tests/schedulers", "tests/conformance"], False),
-    "simulate": (["simulate"], ["tests/simulate"], False),
-    "topology": (["topology"], ["tests/topology"], False),
-    "training": (["training"], ["tests/training"], True),
-    "verify": (["verify"], ["tests/verify"], False),
+ROOMS = {
+    name: [f"tests/{name}"]
+    for name in (
+        "aggregate automata bounds cli environment execute export lab learning marl placement "
+        "probe processes report saddle schedule schedulers simulate topology training verify"
+    ).split()
 }
-
+"""The tests of each folder of the package."""
+ROOMS["schedulers"].append("tests/conformance")
+WITH_JAX = {"aggregate", "environment", "learning", "marl", "saddle", "training"}
+"""Rooms whose tests begin sooner where JAX is imported before the fork."""
 
 Row = dict[str, Any]
 
@@ -105,12 +91,9 @@ def edit_from(text: str) -> Edit:
 
 def drawn(rooms: list[str], count: int, seed: int) -> dict[str, list[Edit]]:
     """Edits by room, as many from each as its share of all lines asks for, five at least."""
-    folders = {room: [f"{SOURCE}/{name}" for name in ROOMS[room][0]] for room in rooms}
     lines = {
         room: sum(
-            len(file.read_text().splitlines())
-            for folder in folders[room]
-            for file in (ROOT / folder).rglob("*.py")
+            len(file.read_text().splitlines()) for file in (ROOT / SOURCE / room).rglob("*.py")
         )
         for room in rooms
     }
@@ -119,14 +102,13 @@ def drawn(rooms: list[str], count: int, seed: int) -> dict[str, list[Edit]]:
     wanted = {room: least + left * lines[room] // total for room in rooms}
     for room in sorted(rooms, key=lambda room: -lines[room])[: count - sum(wanted.values())]:
         wanted[room] += 1
-    return {room: sample(ROOT, folders[room], wanted[room], seed) for room in rooms}
+    return {room: sample(ROOT, [f"{SOURCE}/{room}"], wanted[room], seed) for room in rooms}
 
 
 def tried(room: str, edits: list[Edit], tests: list[str] | None, timeout_s: float) -> list[Row]:
     """Runs in a process of its own, so that what one room imports is not in another's forks."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the copy is removed
-    _, own, with_jax = ROOMS[room]
-    with trials(ROOT, tests or own, with_jax, timeout_s) as run:
+    with trials(ROOT, tests or ROOMS[room], room in WITH_JAX, timeout_s) as run:
         sound = run.without_fault()
         if sound.wrong:
             sys.exit(f"{room}: {sound.wrong}\n{run.log()}")

@@ -17,7 +17,13 @@ from gradweave.probe.file import Record, save
 from gradweave.probe.infer import Measured
 from gradweave.probe.session import Terms, follow, kept_beside, lead, now
 from gradweave.probe.transport import MpiTransport, TorchTransport, Transport
-from gradweave.processes.children import STOPPED, Children, how_ended, is_stopped, last_line
+from gradweave.processes.children import (
+    Children,
+    how_ended,
+    how_stopped,
+    is_stopped,
+    last_line,
+)
 from gradweave.processes.cleared import cleared_folder
 from gradweave.processes.ending import termination
 from gradweave.processes.launchers import rank_given
@@ -190,8 +196,8 @@ def _stopped(children: Children) -> RunError | None:
     found = [number for number, one in enumerate(children.processes) if is_stopped(one.pid)]
     if not found:
         return None
-    also = f"; so is that of server {', '.join(map(str, found[1:]))}" if found[1:] else ""
-    return RunError(f"lost server {found[0]}: {STOPPED}{also}")
+    others = [f"server {number}" for number in found[1:]]
+    return RunError(f"lost server {found[0]}: {how_stopped(others)}")
 
 
 def _reported(children: Children, number: int, text: str) -> RunError:

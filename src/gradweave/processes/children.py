@@ -167,8 +167,14 @@ def _state(process: int) -> str:
     return text.rpartition(")")[2].split()[0]
 
 
-STOPPED = "its process is stopped"
-"""How a process that is stopped was lost, in words."""
+def how_stopped(others: Sequence[str] = ()) -> str:
+    """How a server was lost whose process is stopped, in words.
+
+    Args:
+        others: names of servers whose processes are stopped, too.
+    """
+    also = f", which is also so for {', '.join(others)}" if others else ""
+    return f"its process is stopped{also}"
 
 
 def last_line(log: Path) -> str:

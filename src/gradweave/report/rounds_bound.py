@@ -64,10 +64,9 @@ def bound_lines(schedule: Schedule, bound: RoundsBound | None) -> list[str]:
     """What `rounds_bound` found, in lines."""
     if bound is None:
         return []
-    if bound.source == "stated":
-        said = f"at least {counted(bound.rounds, 'round')} ({bound.kind})"
-        return [f"bound: {said}, as stated by the file; not checked here"]
     said = f"at least {counted(bound.rounds, 'round')} ({bound.kind})"
+    if bound.source == "stated":
+        return [f"bound: {said}, as stated by the file; not checked here"]
     if bound.proof is not None:
         said = bound.proof.said(schedule.topology.id_name)
     lines = [f"{rounds_verdict(schedule.rounds, bound.rounds)}: {said}"]

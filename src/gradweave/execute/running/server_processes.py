@@ -9,7 +9,13 @@ from typing import Any
 
 from gradweave.errors import RunError
 from gradweave.execute.lost import lost_server
-from gradweave.processes.children import STOPPED, Children, how_ended, is_stopped, last_line
+from gradweave.processes.children import (
+    Children,
+    how_ended,
+    how_stopped,
+    is_stopped,
+    last_line,
+)
 from gradweave.topology.topology import Topology
 from gradweave.wording import listed, noun_of
 
@@ -95,8 +101,7 @@ class ServerProcesses:
                 raise lost_server(self._topology, rank, self._died(rank)["error"])
 
     def _stopped(self, others: list[int]) -> str:
-        names = ", ".join(self._topology.id_name(self._servers[rank]) for rank in others)
-        return STOPPED + (f", which is also so for {names}" if others else "")
+        return how_stopped([self._topology.id_name(self._servers[rank]) for rank in others])
 
     def _failure(self, answers: _Answers) -> RunError:
         """The first error, once the other processes have answered too or their time is over."""

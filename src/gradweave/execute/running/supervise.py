@@ -10,7 +10,13 @@ from gradweave import errors
 from gradweave.errors import GradweaveError, LostServerError, RunError
 from gradweave.execute.lost import lost_server
 from gradweave.execute.running.trial import RunReport
-from gradweave.processes.children import STOPPED, Children, how_ended, is_stopped, last_line
+from gradweave.processes.children import (
+    Children,
+    how_ended,
+    how_stopped,
+    is_stopped,
+    last_line,
+)
 from gradweave.processes.mpirun import status_of
 from gradweave.schedule.schedule import Schedule
 from gradweave.topology.topology import Topology
@@ -165,8 +171,7 @@ class _Supervisor:
         if not self._stopped:
             return None
         first, *others = self._stopped
-        also = f", which is also so for {', '.join(map(self._name, others))}" if others else ""
-        return lost_server(self._topology, first, STOPPED + also)
+        return lost_server(self._topology, first, how_stopped([*map(self._name, others)]))
 
     def _name(self, rank: int) -> str:
         return self._topology.id_name(int(self._topology.servers[rank]))
