@@ -14,6 +14,10 @@ into tuples, dictionaries and calls: `code(src/gradweave/report/page.py, LIMITS,
 `bytes('…')` is the size of a file, and `parameters('…')` how many numbers a safetensors file has.
 
 Lists combine by element. Nothing is evaluated by Python.
+
+Templates of tables (`benchmarks/table_templates.py`) compute their cells so, too: there, a path that
+names no file begins at the row, or at the rows, of the line, `100 * mean([kind=racks].gap)`, and
+what a row does not have is left out.
 """
 
 import json
@@ -87,8 +91,8 @@ _OF_FILES: dict[str, Callable[[str], float]] = {"parameters": parameters, "bytes
 class _Parser:
     """Reads and computes in one pass, by recursive descent."""
 
-    def __init__(self, text: str) -> None:
-        self.text, self.tokens = text, []
+    def __init__(self, text: str, root: Any = None) -> None:
+        self.text, self.tokens, self.root = text, [], root
         end = 0
         while text[end:].strip():
             match = _TOKEN.match(text, end)
@@ -151,6 +155,8 @@ class _Parser:
     def by_element(self, function: Callable, left: list, right: list) -> list:
         if 1 not in (len(left), len(right)) and len(left) != len(right):
             raise QueryError(f"{len(left)} values beside {len(right)} in: {self.text}")
+        if self.root is not None and not (left and right):
+            return []
         size = max(len(left), len(right))
         left, right = (x * size if len(x) == 1 else x for x in (left, right))
         return [function(a, b) for a, b in zip(left, right, strict=True)]
@@ -162,11 +168,16 @@ class _Parser:
             value = self.compared()
             self.need(")")
             return value
+        if self.root is not None and self.peek() == "[":
+            return self.path([self.root])
         kind, text = self.word()
         if kind == "number":
             return [float(text)]
         if self.take(":"):
-            return self.path(text)
+            return self.path(self.step([_result(text)]))
+        if self.root is not None and self.peek() != "(":
+            self.at -= 1
+            return self.path(self.step([self.root]))
         self.need("(")
         value = self.called(text)
         self.need(")")
@@ -187,21 +198,24 @@ class _Parser:
             return [_OF_FILES[name](self.word()[1])]
         value = self.compared()
         if name in _AGGREGATES:
+            if self.root is not None and not value and name not in ("sum", "count"):
+                return []
             return [_AGGREGATES[name](value)]
         if name in _BY_ELEMENT:
             return [_BY_ELEMENT[name](x) for x in value]
         known = ", ".join(["code", *_OF_FILES, *_AGGREGATES, *_BY_ELEMENT])
         raise QueryError(f"unknown function {name}: expected one of {known}")
 
-    def path(self, name: str) -> list:
-        nodes, counted = [_result(name)], False
+    def path(self, nodes: list) -> list:
+        """What the filters and steps that follow lead to."""
+        counted = self.root is not None
         while True:
-            nodes, counted = self.step(nodes), False
             while self.take("["):
                 nodes, counted = self.filtered(nodes), True
                 self.need("]")
             if not self.take("."):
                 break
+            nodes, counted = self.step(nodes), self.root is not None
         found = [x for x in _rows(nodes) if x is not None]
         if not found and not counted:
             raise QueryError(f"found nothing: {self.read()}")
@@ -213,7 +227,7 @@ class _Parser:
         key = self.word()[1]
         rows = _rows(nodes)
         found = [x[key] for x in rows if isinstance(x, dict) and key in x]
-        if rows and not found:
+        if rows and not found and self.root is None:
             raise QueryError(f"no {key!r} there: {self.read()}")
         return found
 
@@ -248,7 +262,7 @@ class _Parser:
         having = [
             (row, value) for row in rows for value in [_inside(row, keys)] if value is not _NO
         ]
-        if rows and not having:
+        if rows and not having and self.root is None:
             raise QueryError(f"no row has {'.'.join(keys)!r}: {self.read()}")
         try:
             compare = _COMPARE[sign]
@@ -270,16 +284,29 @@ def _inside(row: Any, keys: list[str]) -> Any:
     return row
 
 
+def values(text: str, root: Any = None) -> list:
+    """What a query comes to, which may be several things, and objects.
+
+    Args:
+        text: the query.
+        root: where paths begin that name no file.
+
+    Raises:
+        QueryError: if it cannot be read or, without a root, finds nothing.
+    """
+    try:
+        return _Parser(text, root).whole()
+    except (ArithmeticError, statistics.StatisticsError, TypeError, ValueError) as error:
+        raise QueryError(f"{error}: {text}") from error
+
+
 def evaluate(text: str) -> float:
     """The number that a query comes to.
 
     Raises:
         QueryError: if it cannot be read, finds nothing, or gives more than one number.
     """
-    try:
-        values = _Parser(text).whole()
-    except (ArithmeticError, statistics.StatisticsError, TypeError, ValueError) as error:
-        raise QueryError(f"{error}: {text}") from error
-    if len(values) != 1 or not isinstance(values[0], int | float):
-        raise QueryError(f"{len(values)} values where one number is expected: {text}")
-    return float(values[0])
+    found = values(text)
+    if len(found) != 1 or not isinstance(found[0], int | float):
+        raise QueryError(f"{len(found)} values where one number is expected: {text}")
+    return float(found[0])

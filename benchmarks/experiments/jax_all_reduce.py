@@ -43,7 +43,7 @@ from timing import timed
 
 import gradweave as gw
 from gradweave.execute import jax_mesh, play
-from gradweave.execute.jax_mesh.steps import steps
+from gradweave.execute.jax_mesh.permutations import steps
 from gradweave.schedule import Schedule
 from gradweave.schedulers.spec import from_spec
 

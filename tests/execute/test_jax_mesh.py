@@ -17,7 +17,15 @@ import gradweave as gw
 from gradweave.errors import InvalidScheduleError, OptionError, ScheduleError
 from gradweave.execute import jax_mesh, play
 from gradweave.execute.jax_mesh.buffers import by_dtype, divided, from_rows, joined, to_rows
-from gradweave.execute.jax_mesh.steps import IDLE, MOST_UNROLLED, OP, SEND, TAKE, WRITE, steps
+from gradweave.execute.jax_mesh.permutations import (
+    IDLE,
+    MOST_UNROLLED,
+    OP,
+    SEND,
+    TAKE,
+    WRITE,
+    steps,
+)
 from gradweave.execute.matchings import matchings
 from gradweave.execute.reduction import combine
 from gradweave.schedule import COPY, Schedule

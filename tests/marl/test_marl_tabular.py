@@ -15,8 +15,8 @@ import jax.numpy as jnp
 
 from gradweave.automata.files import task
 from gradweave.automata.machine import NO_MOVE
-from gradweave.marl.tabular import steps
 from gradweave.marl.tabular import testing as of_teams
+from gradweave.marl.tabular import transitions
 from gradweave.marl.tabular.learners import Learning, explored
 from gradweave.marl.tabular.learning import Curve, learn
 from gradweave.marl.tabular.tables import Known, known, of_agents, tables
@@ -314,23 +314,23 @@ def test_actions_are_boltzmanns():
     """Of values 0, log 2 and log 5 at sharpness 1: probabilities 1/8, 2/8 and 5/8."""
     values = jnp.log(jnp.array([1.0, 2.0, 5.0]))
     numbers = jnp.array([0.0, 0.124, 0.126, 0.374, 0.376, 0.999, 1.0])
-    found = steps.drawn(jnp.tile(values, (7, 1)), 1.0, numbers)
+    found = transitions.drawn(jnp.tile(values, (7, 1)), 1.0, numbers)
     assert found.tolist() == [0, 0, 1, 1, 2, 2, 2]
-    sharper = steps.drawn(values, 2.0, jnp.array(5 / 30 + 0.001))  # 1/30, 4/30, 25/30
+    sharper = transitions.drawn(values, 2.0, jnp.array(5 / 30 + 0.001))  # 1/30, 4/30, 25/30
     assert int(sharper) == 2
 
 
 def test_actions_go_astray_to_either_side():
     actions = jnp.array([UP, UP, UP, LEFT, LEFT, RIGHT, STAY])
     numbers = jnp.array([0.979, 0.985, 0.995, 0.985, 0.995, 0.995, 0.999])
-    found = steps.astray(actions, numbers).tolist()
+    found = transitions.astray(actions, numbers).tolist()
     assert found == [UP, RIGHT, LEFT, UP, DOWN, UP, STAY]
 
 
 def test_places_and_actions_of_a_team_are_one_number():
     cells = jnp.array([[3, 0, 8], [1, 2, 4]])
-    assert steps.joint(cells, 9).tolist() == [3 * 81 + 8, 81 + 18 + 4]
-    assert steps.split(jnp.int32(3 * 81 + 8), 9, 3).tolist() == [3, 0, 8]
+    assert transitions.joint(cells, 9).tolist() == [3 * 81 + 8, 81 + 18 + 4]
+    assert transitions.split(jnp.int32(3 * 81 + 8), 9, 3).tolist() == [3, 0, 8]
 
 
 def test_an_event_waits_for_all_who_hear_it():
@@ -342,13 +342,13 @@ def test_an_event_waits_for_all_who_hear_it():
     moving = [each.plain.over(world.events)[:, event] != NO_MOVE for each in own]
     ready = [int(np.flatnonzero(each)[0]) for each in moving]
     waits = [int(np.flatnonzero(~each)[0]) for each in moving]
-    assert steps.moving(machines, jnp.array(ready), event).tolist() == [True] * 3
+    assert transitions.moving(machines, jnp.array(ready), event).tolist() == [True] * 3
     for late in range(3):
         states = [waits[i] if i == late else ready[i] for i in range(3)]
-        assert not steps.moving(machines, jnp.array(states), event).any()
+        assert not transitions.moving(machines, jnp.array(states), event).any()
     alone = world.events.index("g")
     heard = [int(np.flatnonzero(own[0].plain.over(world.events)[:, alone] != NO_MOVE)[0]), 0, 0]
-    assert steps.moving(machines, jnp.array(heard), alone).tolist() == [True, False, False]
+    assert transitions.moving(machines, jnp.array(heard), alone).tolist() == [True, False, False]
 
 
 def test_who_has_failed_is_not_moved_and_holds_others_back():
@@ -358,7 +358,7 @@ def test_who_has_failed_is_not_moved_and_holds_others_back():
     event = world.events.index("a")
     ready = np.asarray(machines.may[0, :, event])
     for state in np.flatnonzero(ready):
-        found = steps.moving(machines, jnp.array([state, 0]), event).tolist()
+        found = transitions.moving(machines, jnp.array([state, 0]), event).tolist()
         assert found == [not machines.failed[0, state], False]
     assert machines.failed[0, ready].any() and not machines.failed[0, ready].all()
 

@@ -27,7 +27,7 @@ UP, RIGHT, DOWN, LEFT, STAY = range(5)
 
 @pytest.fixture
 def no_slip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradweave.marl.tabular.steps.SLIP", 0.0)
+    monkeypatch.setattr("gradweave.marl.tabular.transitions.SLIP", 0.0)
 
 
 def played(game: WorldGame, *paths: list[int]) -> tuple[dict, object, list[set[str]]]:

@@ -66,7 +66,9 @@ def test_a_server_that_is_killed_is_named_and_what_was_measured_is_kept(tmp_path
         assert process.poll() is None and time.monotonic() < until
         time.sleep(0.1)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    servers = [x for x in children if b"probe.worker" in Path(f"/proc/{x}/cmdline").read_bytes()]
+    servers = [
+        x for x in children if b"probe.rank_process" in Path(f"/proc/{x}/cmdline").read_bytes()
+    ]
     os.kill(int(servers[1]), signal.SIGKILL)
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from gradweave.errors import RunError
-from gradweave.probe import measure
+from gradweave.probe import launch
 
 SAY = (
     "import json, os, signal, sys, time\n"
@@ -32,7 +32,7 @@ def supervised(tmp_path, *programs: str) -> None:
         ([sys.executable, "-c", SAY + program, str(tmp_path / "id")], os.environ)
         for program in programs
     ]
-    measure.supervise(starts, tmp_path / "log", print, print)
+    launch.supervise(starts, tmp_path / "log", print, print)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -44,7 +44,7 @@ def test_a_server_that_is_stopped_is_named_whatever_others_say(tmp_path, monkeyp
 
 def test_what_the_first_one_says_counts_more(tmp_path, monkeypatch):
     monkeypatch.setattr("gradweave.processes.children.STOP_S", 0.2)
-    monkeypatch.setattr(measure, "_FAREWELL_S", 600.0)
+    monkeypatch.setattr(launch, "_FAREWELL_S", 600.0)
     first = "time.sleep(0.2)\nsay(error='lost server 2: silent for 8 s')"
     with pytest.raises(RunError, match=r"^lost server 2: silent for 8 s$"):
         supervised(tmp_path, first, "say(error='lost server 0')", WAITS)
@@ -52,6 +52,6 @@ def test_what_the_first_one_says_counts_more(tmp_path, monkeypatch):
 
 def test_what_another_says_counts_where_the_first_one_says_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("gradweave.processes.children.STOP_S", 0.2)
-    monkeypatch.setattr(measure, "_FAREWELL_S", 0.2)
+    monkeypatch.setattr(launch, "_FAREWELL_S", 0.2)
     with pytest.raises(RunError, match=r"^no network$"):
         supervised(tmp_path, WAITS, "say(error='no network')")

@@ -9,7 +9,7 @@ import pytest
 
 from gradweave import lazy
 from gradweave.errors import MissingExtraError, OptionError, RunError
-from gradweave.probe import measure
+from gradweave.probe import launch
 from gradweave.probe.explore import Findings, _nothing
 from gradweave.probe.infer import Latencies, inferred
 from gradweave.probe.session import Terms
@@ -73,12 +73,12 @@ def test_processes_are_heard_until_all_are_done(
 ):
     (tmp_path / "log").write_text("first\nlast words\n")
     children = Scripted(list(messages), status)
-    monkeypatch.setattr(measure, "Children", children)
+    monkeypatch.setattr(launch, "Children", children)
     told: list[str] = []
     starts = [(["a"], {}), (["b"], {})]
 
     def supervise() -> None:
-        measure.supervise(starts, tmp_path / "log", told.append, told.append)  # type: ignore
+        launch.supervise(starts, tmp_path / "log", told.append, told.append)  # type: ignore
 
     if error is None:
         supervise()
@@ -94,17 +94,17 @@ def test_what_an_engine_raises_is_told_in_one_line():
         (ValueError(), "ValueError: no message"),
         (PeerError(2, "gone"), "rank 2: gone"),
     ]:
-        with pytest.raises(RunError) as told, measure.told_in_one_line():
+        with pytest.raises(RunError) as told, launch.told_in_one_line():
             raise raised
         assert str(told.value) == said
-    with pytest.raises(KeyboardInterrupt), measure.told_in_one_line():
+    with pytest.raises(KeyboardInterrupt), launch.told_in_one_line():
         raise KeyboardInterrupt
 
 
 def test_a_backend_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lazy, "is_there", lambda module: module != "torch")
     with pytest.raises(MissingExtraError, match="the backend torch"):
-        measure.under_launcher("torch")
+        launch.under_launcher("torch")
 
 
 def test_what_the_first_process_writes_and_all_others_do(
@@ -129,13 +129,13 @@ def test_what_the_first_process_writes_and_all_others_do(
         record.latencies(["a", "b"], apart, apart, 0.0)
         return found
 
-    monkeypatch.setattr(measure, "time", clock)
-    monkeypatch.setattr(measure, "TorchTransport", lambda *_: transport)
-    monkeypatch.setattr(measure, "lead", lead)
+    monkeypatch.setattr(launch, "time", clock)
+    monkeypatch.setattr(launch, "TorchTransport", lambda *_: transport)
+    monkeypatch.setattr(launch, "lead", lead)
     output, told = tmp_path / "net.json", list[str]()
 
     def take_part():
-        return measure.take_part(output, "torch", Terms(0.5), told.append, told.append)
+        return launch.take_part(output, "torch", Terms(0.5), told.append, told.append)
 
     outcome = take_part()
     assert outcome is not None and outcome.measured is found and outcome.seconds == 7.5
@@ -153,7 +153,7 @@ def test_what_the_first_process_writes_and_all_others_do(
     assert spreads == [25, 1]
     assert [link["latency_spread_s"] for link in content["links"]] == pytest.approx([1e-4] * 2)
     followed: list = []
-    monkeypatch.setattr(measure, "follow", lambda *given: followed.append(given))
+    monkeypatch.setattr(launch, "follow", lambda *given: followed.append(given))
     transport.rank = 1
     assert take_part() is None and followed[0][0] is transport
     transport.size = 1

@@ -223,7 +223,7 @@ def laboratory(
 def _starts(network: EmulatedNetwork) -> list[tuple[list[str], Mapping[str, str]]]:
     """A process for each server, in its namespace."""
     servers = network.topology.servers.tolist()
-    command = [sys.executable, "-m", "gradweave.lab.worker"]
+    command = [sys.executable, "-m", "gradweave.lab.server"]
     return [
         ([*command, network.name(server), str(rank), str(len(servers))], os.environ)
         for rank, server in enumerate(servers)

@@ -18,7 +18,7 @@ from gradweave.cli.console import (
 from gradweave.cli.options import json_option, positive, writable
 from gradweave.errors import OptionError
 from gradweave.execute.running.joined import ended_at_once
-from gradweave.probe.measure import (
+from gradweave.probe.launch import (
     BACKENDS,
     on_this_machine,
     take_part,

@@ -26,7 +26,7 @@ from gradweave.errors import OptionError
 from gradweave.execute.running.joined import ended_at_once
 from gradweave.lazy import require
 from gradweave.placement import Order, Placement, Transformer, Workload, place
-from gradweave.probe.measure import told_in_one_line
+from gradweave.probe.launch import told_in_one_line
 from gradweave.processes.launchers import launcher, rank_given
 from gradweave.schedulers.spec import split_specs
 from gradweave.topology import Topology

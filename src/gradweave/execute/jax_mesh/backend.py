@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.execute.axis import AXIS, AxisName
 from gradweave.execute.jax_mesh.buffers import PyTree, by_dtype, divided, from_rows, joined, to_rows
-from gradweave.execute.jax_mesh.steps import IDLE, OP, SEND, TAKE, WRITE, Loop, Steps, steps
+from gradweave.execute.jax_mesh.permutations import IDLE, OP, SEND, TAKE, WRITE, Loop, Steps, steps
 from gradweave.execute.program import check_all_reduce, check_runs, check_servers
 from gradweave.execute.reduction import Reduction, check_reduction
 from gradweave.schedule.schedule import COPY, REDUCE, Schedule

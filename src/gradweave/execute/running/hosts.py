@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradweave.errors import InputWarning
-from gradweave.execute.running.measure import Runner
+from gradweave.execute.running.timing import Runner
 from gradweave.topology.topology import Topology
 
 _HOST_BYTES = 64

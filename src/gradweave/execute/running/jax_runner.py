@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
 from gradweave.execute import jax_mesh
-from gradweave.execute.jax_mesh.steps import steps
+from gradweave.execute.jax_mesh.permutations import steps
 from gradweave.execute.running.trial import Trial, itemsize
 from gradweave.processes.jax_start import bind_address
 from gradweave.schedule.schedule import Schedule

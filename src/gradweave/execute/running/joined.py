@@ -8,9 +8,9 @@ from typing import NoReturn
 
 from gradweave.errors import GradweaveError, LostServerError, Negative, RunError, exit_status
 from gradweave.execute.running.hosts import warn_of_hosts
-from gradweave.execute.running.measure import Tell, measure
+from gradweave.execute.running.rank_process import WorkerTask, agree_s, open_runner
+from gradweave.execute.running.timing import Tell, measure
 from gradweave.execute.running.trial import RunReport
-from gradweave.execute.running.worker import WorkerTask, agree_s, open_runner
 from gradweave.processes.ending import end_at_once
 from gradweave.processes.launchers import rank_of_any
 from gradweave.processes.mpirun import abort_job

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gradweave.errors import OptionError
 from gradweave.execute.running.machine import check_machine
+from gradweave.execute.running.rank_process import WorkerTask
 from gradweave.execute.running.supervise import Launch, supervise
 from gradweave.execute.running.trial import RunReport, Trial, itemsize
-from gradweave.execute.running.worker import WorkerTask
 from gradweave.processes.ending import termination
 from gradweave.processes.mpirun import mpirun_command, mpirun_environment
 from gradweave.schedule.schedule import Schedule
@@ -140,7 +140,7 @@ def _jax_variables(trial: Trial, devices: int | None) -> dict[str, str]:
 
 def _worker(task: WorkerTask) -> list[str]:
     text = json.dumps(dataclasses.asdict(task))
-    return [sys.executable, "-m", "gradweave.execute.running.worker", text]
+    return [sys.executable, "-m", "gradweave.execute.running.rank_process", text]
 
 
 def _free_port() -> int:

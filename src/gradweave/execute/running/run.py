@@ -7,8 +7,8 @@ from gradweave.errors import OptionError
 from gradweave.execute.program import check_runs
 from gradweave.execute.running.joined import Say, join
 from gradweave.execute.running.launch import Place, launch
+from gradweave.execute.running.rank_process import WorkerTask
 from gradweave.execute.running.trial import RunReport, Trial
-from gradweave.execute.running.worker import WorkerTask
 from gradweave.lazy import require
 from gradweave.processes.launchers import rank_given
 from gradweave.schedule import Schedule, load

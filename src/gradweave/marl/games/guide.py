@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from gradweave.marl.tabular.steps import moving
 from gradweave.marl.tabular.tables import Moves
+from gradweave.marl.tabular.transitions import moving
 
 
 class Guide(eqx.Module):

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from gradweave.checks import check_above_zero, check_at_least_one, check_share
-from gradweave.marl.tabular.steps import advanced, astray, drawn, happened, joint, split
 from gradweave.marl.tabular.tables import Moves, Tables
+from gradweave.marl.tabular.transitions import advanced, astray, drawn, happened, joint, split
 from gradweave.marl.worlds.grid import ACTIONS
 
 

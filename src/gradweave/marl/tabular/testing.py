@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gradweave.marl.tabular.learners import Learning, team_machine
-from gradweave.marl.tabular.steps import astray, drawn, happened, joint, moving, split
 from gradweave.marl.tabular.tables import Tables
+from gradweave.marl.tabular.transitions import astray, drawn, happened, joint, moving, split
 from gradweave.marl.worlds.grid import ACTIONS
 
 

@@ -21,7 +21,7 @@ from gradweave.errors import OptionError, RunError
 from gradweave.execute.running.server_processes import ANSWER_S
 from gradweave.execute.torch_distributed.store import group_store
 from gradweave.placement.training.running import Trainers
-from gradweave.placement.training.worker import TrainingServer
+from gradweave.placement.training.server import TrainingServer
 from gradweave.processes.launchers import launcher, numbered, rank_given, size_given
 from gradweave.topology.topology import Topology
 

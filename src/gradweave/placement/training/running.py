@@ -26,14 +26,14 @@ from gradweave.processes.ending import termination
 from gradweave.schedule.file import to_bytes
 from gradweave.topology.topology import Topology
 
-COMMAND = (sys.executable, "-m", "gradweave.placement.training.worker")
+COMMAND = (sys.executable, "-m", "gradweave.placement.training.server")
 """Of each process."""
 HEADSTART_S = 0.1
 """Time for all processes to learn when to start, and ask for their messages; beside latencies."""
 
 
 class Processes(Protocol):
-    """One process for each server, which carry out the tasks of `worker.TrainingServer`."""
+    """One process for each server, which carry out the tasks of `server.TrainingServer`."""
 
     def ask(self, task: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
         """Gives each process its task, from its rank; returns their answers, by rank."""

@@ -1,6 +1,6 @@
 """One process of a run, started by `gradweave.execute.running.launch`.
 
-    python -m gradweave.execute.running.worker TASK
+    python -m gradweave.execute.running.rank_process TASK
 
 It sends its parent ``doing``, the step under way; ``error``; ``done``; and from the process with
 the first server, ``report``. It receives one message at most: the server that was lost. Standard
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gradweave.errors import GradweaveError, LostServerError, Negative
-from gradweave.execute.running.measure import Runner, measure
+from gradweave.execute.running.timing import Runner, measure
 from gradweave.execute.running.trial import RunReport, Trial
 from gradweave.processes.children import has_ended
 from gradweave.processes.ending import end_at_once

@@ -1,6 +1,6 @@
-"""One process of a measurement on this machine, started by `gradweave.probe.measure`.
+"""One process of a measurement on this machine, started by `gradweave.probe.launch`.
 
-python -m gradweave.probe.worker TASK
+python -m gradweave.probe.rank_process TASK
 
 It sends its parent ``doing``, ``says``, ``error`` and ``done``.
 """
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from gradweave.errors import GradweaveError
-from gradweave.probe.measure import take_part, told_in_one_line
+from gradweave.probe.launch import take_part, told_in_one_line
 from gradweave.probe.session import Terms
 from gradweave.processes.ending import end_at_once
 from gradweave.processes.parent import Parent

@@ -1,6 +1,6 @@
 """One process of a training, started by `gradweave.placement.training.running`.
 
-    python -m gradweave.placement.training.worker
+    python -m gradweave.placement.training.server
 
 Rank and number of processes are in the environment, as torchrun has them. Each task is a JSON
 object, answered by one.

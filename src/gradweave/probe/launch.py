@@ -153,7 +153,7 @@ def on_this_machine(
 
 
 def _command(task: dict[str, Any]) -> list[str]:
-    return [sys.executable, "-m", "gradweave.probe.worker", json.dumps(task)]
+    return [sys.executable, "-m", "gradweave.probe.rank_process", json.dumps(task)]
 
 
 def supervise(

@@ -13,7 +13,7 @@ import gradweave as gw
 from gradweave.errors import OptionError, RunError
 from gradweave.execute import play
 from gradweave.execute.running.correct import ResultCheck, sums_are_exact
-from gradweave.execute.running.measure import measure
+from gradweave.execute.running.timing import measure
 from gradweave.execute.running.trial import DTYPES, RunReport, RunTimes, Trial
 from gradweave.schedule import Schedule
 
