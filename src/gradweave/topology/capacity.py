@@ -1,8 +1,8 @@
-"""Capacities derived from bandwidths."""
+"""Capacities derived from bandwidths: multiples of their greatest common unit."""
 
-import functools
 import math
 import warnings
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -46,7 +46,8 @@ def capacities_from_bandwidths(
     array([2, 5, 8])
     """
     values, place = np.unique(bandwidth_bytes_per_s, return_inverse=True)
-    exact = _exact(values)
+    # Every float is a fraction; a whole number of bits per second is a whole number of eighths.
+    exact = _in_common_units([Fraction(value) for value in values.tolist()])
     largest = max(exact, default=1)
     limit = largest // (_MUCH_FEWER if largest <= _FEW else 2) if rounded else 0
     proportional = _in_proportion(values, limit)
@@ -61,12 +62,34 @@ def capacities_from_bandwidths(
     return np.array(exact, np.int64)[place]
 
 
-def _exact(values: NDArray[np.float64]) -> list[int]:
-    """The bandwidths divided by their greatest common unit."""
-    # Every float is a fraction; a whole number of bits per second is a whole number of eighths.
-    fractions = [Fraction(value) for value in values.tolist()]
-    unit = functools.reduce(_common_unit, fractions, Fraction(0))
-    return [int(value / unit) for value in fractions]
+def capacities_from_rates(name: str, rates: Sequence[Fraction]) -> list[int]:
+    """Divides rates by their greatest common unit.
+
+    Args:
+        name: the network's name, for the message.
+        rates: exact rates in any unit, positive.
+
+    Raises:
+        TopologyError: a capacity would exceed `MAX_CAPACITY`.
+
+    >>> capacities_from_rates("net", [Fraction(1), Fraction(2, 3), Fraction(1)])
+    [3, 2, 3]
+    """
+    capacities = _in_common_units(rates)
+    if capacities and max(capacities) > MAX_CAPACITY:
+        raise TopologyError(
+            f"{name}: the fastest link is more than {MAX_CAPACITY:,} times the greatest common "
+            "unit of all bandwidths; choose rounder rates"
+        )
+    return capacities
+
+
+def _in_common_units(rates: Sequence[Fraction]) -> list[int]:
+    """Rates divided by their greatest common unit."""
+    common = math.lcm(*(rate.denominator for rate in rates))
+    whole = [rate.numerator * (common // rate.denominator) for rate in rates]
+    unit = math.gcd(*whole)
+    return [value // unit for value in whole]
 
 
 def _warn_of_rounding(
@@ -113,11 +136,3 @@ def _rounded(values: NDArray[np.float64], largest: int) -> tuple[NDArray[np.int6
 def _listed(values: NDArray[np.float64]) -> str:
     first = ", ".join(format_bandwidth(value) for value in values[:4].tolist())
     return first + ", …" * (len(values) > 4)
-
-
-def _common_unit(a: Fraction, b: Fraction) -> Fraction:
-    """The greatest common divisor of two fractions."""
-    return Fraction(
-        math.gcd(a.numerator * b.denominator, b.numerator * a.denominator),
-        a.denominator * b.denominator,
-    )

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import TopologyError
+from gradweave.topology.capacity import capacities_from_rates
 from gradweave.topology.families.family import integer
 from gradweave.topology.formats.graph import to_networkx
 from gradweave.topology.names import Node, find_node
-from gradweave.topology.rated import capacities_from_rates, exact_rate
+from gradweave.topology.rated import exact_rate
 from gradweave.topology.serving import serving_nodes
 from gradweave.topology.topology import LINK_PROPERTIES, Topology
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import TopologyError
-from gradweave.topology.capacity import MAX_CAPACITY
+from gradweave.topology.capacity import capacities_from_rates
 from gradweave.topology.topology import Link, Topology
 
 
@@ -62,31 +62,6 @@ def rated_topology(
         bandwidth_bytes_per_s=np.repeat(bandwidths, counts),
         positions=positions,
     )
-
-
-def capacities_from_rates(name: str, rates: Sequence[Fraction]) -> list[int]:
-    """Divides rates by their greatest common unit.
-
-    Args:
-        name: the network's name, for the message.
-        rates: exact rates in any unit, positive.
-
-    Raises:
-        TopologyError: a capacity would exceed `MAX_CAPACITY`.
-
-    >>> capacities_from_rates("net", [Fraction(1), Fraction(2, 3), Fraction(1)])
-    [3, 2, 3]
-    """
-    common = math.lcm(*(rate.denominator for rate in rates))
-    whole = [int(rate * common) for rate in rates]
-    unit = math.gcd(*whole)
-    capacities = [value // unit for value in whole]
-    if capacities and max(capacities) > MAX_CAPACITY:
-        raise TopologyError(
-            f"{name}: the fastest link is more than {MAX_CAPACITY:,} times the greatest common "
-            "unit of all bandwidths; choose rounder rates"
-        )
-    return capacities
 
 
 def exact_rate(family: str, parameter: str, value: float | Fraction | str) -> Fraction:
