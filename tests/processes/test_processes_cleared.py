@@ -14,10 +14,16 @@ from tests.patience import PATIENCE_S
 
 PROGRAM = """
 import subprocess, sys, time
+from pathlib import Path
 from gradweave.processes.cleared import cleared_folder
-with cleared_folder("gradweave-test-", mounts=sys.argv[1]) as folder:
+inside = Path(sys.argv[2])
+with cleared_folder("gradweave-test-", inside=inside, mounts=sys.argv[1]) as folder:
     with (folder / "log").open("w") as log:
-        child = subprocess.Popen(["sleep", "60000"], stdout=log, stderr=log)
+        if sys.argv[3] == "writes":
+            child = subprocess.Popen(["sleep", "60000"], stdout=log, stderr=log)
+        else:
+            quiet = subprocess.DEVNULL
+            child = subprocess.Popen(["tail", "-f", log.name], stdout=quiet, stderr=quiet)
     print(folder, child.pid, flush=True)
     time.sleep(6e4)
 """
@@ -32,26 +38,27 @@ def gone(*paths: Path) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_killed_process_leaves_neither_folder_nor_names(tmp_path):
+@pytest.mark.parametrize("child", ["writes", "is told"])
+def test_a_killed_process_leaves_neither_folder_nor_names(tmp_path, child):
     mine, others = tmp_path / "lab-1-0", tmp_path / "lab-2-0"
     mine.touch()
     others.touch()
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, f"{tmp_path}/lab-1-*"],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        [sys.executable, "-c", PROGRAM, f"{tmp_path}/lab-1-*", str(tmp_path), child],
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
         assert process.stdout is not None
-        name, child = process.stdout.readline().split()
+        name, number = process.stdout.readline().split()
         folder = Path(name)
+        assert folder.parent == tmp_path
     finally:
         process.kill()
     process.communicate(timeout=PATIENCE_S)  # whoever clears up holds none of its pipes
     time.sleep(0.3)
     assert (folder / "log").exists() and mine.exists(), "cleared under a process that uses it"
-    os.kill(int(child), signal.SIGKILL)
+    os.kill(int(number), signal.SIGKILL)
     assert gone(folder, mine)
     assert others.exists()
 

@@ -153,11 +153,6 @@ def is_stopped(process: int) -> bool:
     return _state(process) in ("T", "t")
 
 
-def has_ended(process: int) -> bool:
-    """Whether a process of this machine has ended, whoever waits for it; False if unknown."""
-    return Path("/proc/self/stat").exists() and _state(process) in ("", "Z", "X")
-
-
 def _state(process: int) -> str:
     """A letter, as ps has it; empty where there is no such process."""
     try:

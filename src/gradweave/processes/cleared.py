@@ -2,8 +2,9 @@
 
 What Python clears at its end stays where it is given no end. So a process beside it waits at a pipe
 until the one that made the folder has said that it has cleared up, or is gone. Then it waits for
-those that write their errors to a file in the folder: PyTorch's file store, made in a folder that
-is gone, waits for it for five minutes and lets no other thread of its process run.
+those whose command names the folder, or that write their errors to a file in it: PyTorch's file
+store, made in a folder that is gone, waits for it for five minutes and lets no other thread of its
+process run.
 
 That process runs this file by its path, without the package, so that it starts quickly.
 """
@@ -31,15 +32,17 @@ _DETACH = 2  # MNT_DETACH of umount2: whatever still uses what is mounted
 
 
 @contextlib.contextmanager
-def cleared_folder(prefix: str, *, mounts: str = "") -> Iterator[Path]:
+def cleared_folder(prefix: str, *, inside: Path | None = None, mounts: str = "") -> Iterator[Path]:
     """A temporary folder, removed with the block or with this process.
 
     Args:
         prefix: of its name.
+        inside: where it is made; None for where temporary files usually are.
         mounts: pattern of files that something is mounted on, as a network namespace is by its
             name; the block removes them itself, and they go too where this process is killed.
     """
-    folder = tempfile.TemporaryDirectory(prefix=prefix)
+    # Of what a process that is just ending still writes there, the one beside takes care.
+    folder = tempfile.TemporaryDirectory(prefix=prefix, dir=inside, ignore_cleanup_errors=True)
     keeper = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, folder.name, mounts],
         stdin=subprocess.PIPE,
@@ -53,7 +56,8 @@ def cleared_folder(prefix: str, *, mounts: str = "") -> Iterator[Path]:
             yield Path(folder.name)
     finally:
         try:
-            keeper.communicate(_CLEARED, timeout=_END_S)
+            told = b"" if os.path.exists(folder.name) else _CLEARED
+            keeper.communicate(told, timeout=_END_S)
         except subprocess.TimeoutExpired:
             keeper.kill()
             keeper.communicate()
@@ -71,11 +75,20 @@ def _clear(folder: str, mounts: str) -> None:
 
 
 def _in_use(folder: str) -> bool:
-    """Whether a process's standard error is a file in the folder; False where nothing tells."""
-    for descriptor in glob.glob("/proc/[0-9]*/fd/2"):
-        with contextlib.suppress(OSError):
-            if os.readlink(descriptor).startswith(f"{folder}/"):
-                return True
+    """Whether another process writes its errors there, or was started with the folder's name.
+
+    False where nothing tells.
+    """
+    others = [path for path in glob.glob("/proc/[0-9]*") if path != f"/proc/{os.getpid()}"]
+    return any(_names(process, folder) for process in others)
+
+
+def _names(process: str, folder: str) -> bool:
+    with contextlib.suppress(OSError):
+        if os.readlink(f"{process}/fd/2").startswith(f"{folder}/"):
+            return True
+        with open(f"{process}/cmdline", "rb") as command:
+            return os.fsencode(folder) in command.read()
     return False
 
 

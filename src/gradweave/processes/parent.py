@@ -38,25 +38,19 @@ class Parent:
         except OSError:
             os._exit(1)
 
-    def listen(
-        self, receive: Callable[[dict[str, Any]], None], last: Callable[[], None] = lambda: None
-    ) -> None:
+    def listen(self, receive: Callable[[dict[str, Any]], None]) -> None:
         """Passes on each message by a thread of its own.
 
         Where the parent has closed the pipe, or is gone, this process ends, whatever it is doing.
 
         Args:
             receive: called with each message.
-            last: called before the process ends in this way.
         """
 
         def passes() -> None:
             for line in sys.stdin:
                 receive(json.loads(line))
-            try:
-                last()
-            finally:
-                os._exit(0)
+            os._exit(0)
 
         threading.Thread(target=passes, name="gradweave-parent", daemon=True).start()
 

@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from gradweave.execute.running.machine import check_machine
 from gradweave.execute.running.rank_process import WorkerTask
 from gradweave.execute.running.supervise import Launch, supervise
 from gradweave.execute.running.trial import RunReport, Trial, itemsize
+from gradweave.processes.cleared import cleared_folder
 from gradweave.processes.ending import termination
 from gradweave.processes.mpirun import mpirun_command, mpirun_environment
 from gradweave.schedule.schedule import Schedule
@@ -65,13 +65,12 @@ def launch(
     if place.pretend_devices:  # devices that JAX finds have memory of their own
         processes = place.processes if trial.backend == "jax" else servers
         check_machine(servers, processes, trial.gradient_bytes)
-    with termination(), _directory() as name:
-        temporary = Path(name)
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    prefix = f"gradweave-run-{os.getpid()}-"
+    with termination(), cleared_folder(prefix, inside=memory) as temporary:
         logs = temporary / "logs" if place.logs is None else place.logs
         logs.mkdir(exist_ok=True)
-        task = WorkerTask(
-            str(file.resolve()), trial, place.timeout_s, os.getpid(), str(logs), str(temporary)
-        )
+        task = WorkerTask(str(file.resolve()), trial, place.timeout_s, os.getpid(), str(logs))
         if trial.backend == "mpi":
             group = _mpi(schedule, task, temporary)
         elif trial.backend == "torch":
@@ -147,10 +146,3 @@ def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
-
-
-def _directory() -> tempfile.TemporaryDirectory[str]:
-    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-    return tempfile.TemporaryDirectory(
-        prefix=f"gradweave-run-{os.getpid()}-", dir=memory, ignore_cleanup_errors=True
-    )

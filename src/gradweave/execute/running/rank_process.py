@@ -10,7 +10,6 @@ error goes to the process's log.
 import dataclasses
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -21,7 +20,6 @@ from typing import Any, NoReturn
 from gradweave.errors import GradweaveError, LostServerError, Negative
 from gradweave.execute.running.timing import Runner, measure
 from gradweave.execute.running.trial import RunReport, Trial
-from gradweave.processes.children import has_ended
 from gradweave.processes.ending import end_at_once
 from gradweave.processes.launchers import rank_given
 from gradweave.processes.parent import Parent
@@ -48,8 +46,6 @@ class WorkerTask:
     """Id of the process that launched this one."""
     logs: str = ""
     """Directory for its log."""
-    temporary: str = ""
-    """Directory that ends with the run."""
     number: int | None = None
     """Of the process; None under MPI, which knows it."""
     store: str | None = None
@@ -107,7 +103,7 @@ class RunWorker:
         self._watch = Watch(task.timeout_s, self._end, of=task.launcher, after_s=after_s)
         print(f"pid {os.getpid()}", file=sys.stderr, flush=True)
         if not self._under_mpi:
-            self._parent.listen(self._lost, self._tidy)
+            self._parent.listen(self._lost)
 
     def work(self) -> RunReport | None:
         """Does the task; returns the report where there is one."""
@@ -152,15 +148,8 @@ class RunWorker:
             if self._under_mpi and kind != "LostServerError":
                 os.kill(os.getpid(), signal.SIGKILL)  # MPI tells the others of no other end
 
-        self._tidy()
         # mpirun may end all others as soon as one fails, before they have said what they know.
         end_at_once(0 if self._under_mpi else 1, say)
-
-    def _tidy(self) -> None:
-        """Removes what the process wrote that launched the run, where that is gone."""
-        launcher, temporary = self._task.launcher, self._task.temporary
-        if launcher is not None and temporary and has_ended(launcher):
-            shutil.rmtree(temporary, ignore_errors=True)
 
     def _tell(self, doing: str) -> None:
         self._watch.moved()
