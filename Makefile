@@ -1,5 +1,6 @@
 # make demo    install what is needed, schedule a network, write pages that play it, compare schedulers on nine networks
-# make test    all tests, doctests included
+# make test    of every room the tests that are worth their cost: minutes
+# make test-all every test; ARGS='-m "not quick"': those that make test leaves out
 # make check   style, types, direction of imports, documentation and its figures; make -j2 check, two at a time
 # make bench   micro benchmarks, into build, and experiments, into benchmarks/results: many hours
 # make mutants faults injected one at a time: do the tests of each room notice?
@@ -19,7 +20,7 @@ PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-co
 
 FRAME := pyproject.toml constraints.txt
 
-.PHONY: demo test check types style imports pages bench mutants docs clean
+.PHONY: demo test test-all check types style imports pages bench mutants docs clean
 .DELETE_ON_ERROR:
 
 $(BIN)/python:
@@ -62,8 +63,12 @@ demo: $(VENV)/installed-for-use
 	@echo "The ring of the textbooks:              demo/ring8.html"
 	@echo "The comparison as a table and a chart:  demo/comparison.csv, demo/comparison.png"
 
+# Which they are, tests/costs.py says; COSTS=FILE has both write what each test costs.
 test: $(VENV)/installed-for-work
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m quick $(ARGS)
+
+test-all: $(VENV)/installed-for-work
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 check: types style imports pages claims
 
@@ -100,5 +105,5 @@ docs: $(VENV)/installed-for-work
 	@echo "site/index.html"
 
 clean:
-	rm -rf $(VENV) demo build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo build dist site .compiled .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +

@@ -19,6 +19,9 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests import costs
+from tests.kept import kept_programs
+
 with contextlib.suppress(ImportError):
     import mpi4py
 
@@ -55,12 +58,14 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Else each of the hundreds of processes that tests start compiles the package's sources.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if "COSTS" in os.environ:
+        config.pluginmanager.register(costs.Recorder(Path(os.environ["COSTS"]).resolve()))
     if not hasattr(config, "workerinput"):
-        # Who runs the tests many times keeps what was compiled: see benchmarks/mutant_trials.py.
+        # benchmarks/mutant_trials.py has a folder of its own.
         if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-            folder = tempfile.mkdtemp(prefix="gradweave-compiled-")
-            config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-            os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+            compiled = contextlib.ExitStack()
+            config.add_cleanup(compiled.close)
+            os.environ["JAX_COMPILATION_CACHE_DIR"] = str(compiled.enter_context(kept_programs()))
         os.environ |= COMPILED
         made = tempfile.mkdtemp(prefix="gradweave-made-")
         config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))
@@ -93,7 +98,9 @@ def starts_many_processes(path: Path) -> bool:
     return str(path).startswith(tuple(str(TESTS / start) for start in MANY_PROCESSES))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    costs.mark_quick(items, never=starts_many_processes)  # before -m chooses by it
     items.sort(key=lambda item: not starts_many_processes(item.path))  # stable
 
 

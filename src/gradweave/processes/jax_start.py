@@ -60,8 +60,7 @@ def compiled_folder() -> Path | None:
         import filelock  # noqa: F401  # JAX limits a cache that processes share by it
     except ImportError:
         return None
-    kind = f"{platform.machine()} {platform.processor()} {_features()}"
-    name = f"jax-{hashlib.sha256(kind.encode()).hexdigest()[:12]}"
+    name = f"jax-{hashlib.sha256(processor_kind().encode()).hexdigest()[:12]}"
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = home / "gradweave" / name
@@ -71,10 +70,12 @@ def compiled_folder() -> Path | None:
     return folder if os.access(folder, os.W_OK) else None
 
 
-def _features() -> str:
-    """The first processor's features, on Linux; the same for all of its kind."""
+def processor_kind() -> str:
+    """The same for all processors that can run each other's programs."""
+    features = ""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("flags", "Features")):
-                return line
-    return ""
+                features = line
+                break
+    return f"{platform.machine()} {platform.processor()} {features}"

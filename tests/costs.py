@@ -1,0 +1,223 @@
+"""What each test costs, and which of them `make test` runs.
+
+`pytest -m quick`, which is `make test`, runs of each test what is worth its cost: a table of cases
+that cost next to nothing whole, of a dear one a few cases that show as many values of its
+parameters as they can, and of what is dearer still nothing. Who writes a test has nothing to do
+for this: what `costs.tsv` does not know is quick. A test marked `quick` is always so (one launch of
+a backend, say), and one marked `slow` never; neither are files of `conftest.MANY_PROCESSES`.
+
+Costs are processor time, of the worker and of processes that it waited for: that does not depend on
+how busy the machine is. `.ci/run` measures them (``COSTS=FILE pytest``) and refuses a `make test`
+that needs more than `LIMIT_S`; ``python -m tests.costs FILE`` says so, and
+``python -m tests.costs FILE --write`` brings `costs.tsv` up to date.
+"""
+
+import argparse
+import json
+import resource
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RECORD = Path(__file__).with_name("costs.tsv")
+KNOWN_S = 0.25
+"""Tests that cost less, all cases together, are not recorded."""
+SHARE_S = 0.5
+"""What all cases of a test may cost together, in `make test`."""
+ONE_S = 1.5
+"""What its only case may cost."""
+LIMIT_S = 420.0
+"""What `make test` may cost, where nothing has been compiled before."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a test, in seconds of processor time."""
+
+    shared_s: float
+    """Its part of what it has in common with others: fixtures of modules, of the session."""
+    case_s: float
+    """The mean of its cases."""
+    cases: int
+
+    @property
+    def whole_s(self) -> float:
+        return self.shared_s + self.cases * self.case_s
+
+    def worth(self) -> int:
+        """How many of its cases `make test` runs."""
+        if self.shared_s + self.case_s > ONE_S:
+            return 0
+        return max(1, min(self.cases, int((SHARE_S - self.shared_s) / max(self.case_s, 1e-9))))
+
+
+def recorded(path: Path = RECORD) -> dict[str, Cost]:
+    """The cost of each test, by its name without parameters."""
+    rows = (line.split("\t") for line in path.read_text().splitlines()[1:])
+    return {
+        name: Cost(float(shared), float(case), int(cases)) for shared, case, cases, name in rows
+    }
+
+
+def function_of(name: str) -> str:
+    """A test's name without its parameters."""
+    path, _, function = name.partition("::")
+    return f"{path}::{function.partition('[')[0]}"
+
+
+def spread(indices: Sequence[Mapping[str, int]], count: int) -> list[int]:
+    """Positions of some cases of a table, in which as many values as can be are seen.
+
+    Args:
+        indices: of each case, by parameter, which of its values it has.
+            count: of cases that are wanted.
+    """
+    if count >= len(indices):
+        return list(range(len(indices)))
+    golden = 0.618034  # its multiples are spread evenly over the unit interval
+    left = sorted(range(len(indices)), key=lambda case: case * golden % 1)
+    seen: set[tuple[str, int]] = set()
+    chosen: list[int] = []
+    while left and len(chosen) < count:
+        best = max(left, key=lambda case: len(set(indices[case].items()) - seen))
+        seen |= set(indices[best].items())
+        left.remove(best)
+        chosen.append(best)
+    return sorted(chosen)
+
+
+def mark_quick(items: Iterable[pytest.Item], never: Callable[[Path], bool]) -> None:
+    """Adds the mark to what `make test` runs.
+
+    Args:
+        items: all tests of the functions that are asked for.
+        never: of which files nothing is, but what is marked itself.
+    """
+    costs = recorded()
+    tables = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        tables[function_of(item.nodeid)].append(item)
+    for name, cases in tables.items():
+        if never(cases[0].path):
+            continue
+        able = [case for case in cases if not case.get_closest_marker("slow")]
+        wanted = costs[name].worth() if name in costs else len(able)
+        indices = [getattr(getattr(case, "callspec", None), "indices", {}) for case in able]
+        for position in spread(indices, wanted):
+            able[position].add_marker("quick")
+
+
+class Recorder:
+    """A plugin that writes what each test costs, and each fixture that many share."""
+
+    def __init__(self, path: Path) -> None:
+        """Args: a file that workers write side by side, a line at a time."""
+        self._path, self._inner_s = path, [0.0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
+        if fixturedef.scope == "function":
+            return (yield)
+        before = spent_s()
+        self._inner_s.append(0.0)
+        try:
+            return (yield)
+        finally:
+            taken = spent_s() - before
+            own = taken - self._inner_s.pop()
+            self._inner_s[-1] += taken
+            self._write(fixture=_place(fixturedef), cost_s=own)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: Any) -> Generator[None, Any, Any]:
+        before, self._inner_s = spent_s(), [0.0]
+        try:
+            return (yield)
+        finally:
+            cost_s = spent_s() - before - self._inner_s[0]
+            info = getattr(item, "_fixtureinfo", None)  # a doctest has none
+            known = [found[-1] for found in info.name2fixturedefs.values()] if info else []
+            shared = [_place(fixture) for fixture in known if fixture.scope != "function"]
+            quick = item.get_closest_marker("quick") is not None
+            self._write(test=item.nodeid, cost_s=cost_s, quick=quick, shared=shared)
+
+    def _write(self, **line: Any) -> None:
+        with self._path.open("a") as file:
+            file.write(f"{json.dumps(line)}\n")
+
+
+def _place(fixturedef: Any) -> str:
+    return f"{fixturedef.baseid}::{fixturedef.argname}"
+
+
+def spent_s() -> float:
+    """Processor time of this process, and of those that it has waited for."""
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(sum(resource.getrusage(who)[:2]) for who in whose)
+
+
+def measured(path: Path) -> tuple[dict[str, Cost], float]:
+    """The cost of each test as a run wrote it, and of all quick ones together."""
+    cases, users = defaultdict[str, list[float]](list), defaultdict[str, set[str]](set)
+    fixtures, quick_s, quick_fixtures = defaultdict[str, float](float), 0.0, set[str]()
+    for line in map(json.loads, path.read_text().splitlines()):
+        if "fixture" in line:  # once a worker: the dearest is what one needs
+            fixtures[line["fixture"]] = max(fixtures[line["fixture"]], line["cost_s"])
+            continue
+        name = function_of(line["test"])
+        cases[name].append(line["cost_s"])
+        for fixture in line["shared"]:
+            users[fixture].add(name)
+        if line["quick"]:
+            quick_s += line["cost_s"]
+            quick_fixtures.update(line["shared"])
+    quick_s += sum(fixtures[fixture] for fixture in quick_fixtures)
+    shared = defaultdict[str, float](float)
+    for fixture, names in users.items():
+        for name in names:
+            shared[name] += fixtures[fixture] / len(names)
+    found = {
+        name: Cost(shared[name], sum(costs) / len(costs), len(costs))
+        for name, costs in cases.items()
+    }
+    return found, quick_s
+
+
+def write(costs: Mapping[str, Cost], path: Path = RECORD) -> None:
+    """Records those of tests that are not negligible."""
+    rows = (
+        f"{cost.shared_s:.2f}\t{cost.case_s:.3f}\t{cost.cases}\t{name}"
+        for name, cost in sorted(costs.items())
+        if cost.whole_s > KNOWN_S
+    )
+    path.write_text("\n".join(("shared_s\tcase_s\tcases\ttest", *rows, "")))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("measured", type=Path, help="what COSTS=FILE pytest wrote")
+    parser.add_argument("--write", action="store_true", help="record it, in tests/costs.tsv")
+    arguments = parser.parse_args()
+    costs, quick_s = measured(arguments.measured)
+    if arguments.write:
+        write({**recorded(), **costs})
+        return
+    print(f"make test: {quick_s:.0f} s of processor time, of {LIMIT_S:.0f} s that it may need")
+    if quick_s > LIMIT_S:
+        unknown = sorted(
+            ((cost.whole_s, name) for name, cost in costs.items() if name not in recorded()),
+            reverse=True,
+        )
+        for cost_s, name in unknown[:20]:
+            print(f"{cost_s:8.1f} s  {name}: not in tests/costs.tsv")
+        sys.exit(f"bring it up to date: python -m tests.costs {arguments.measured} --write")
+
+
+if __name__ == "__main__":
+    main()

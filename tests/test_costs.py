@@ -1,0 +1,125 @@
+"""Which tests are quick, by what they cost."""
+
+import itertools
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests import costs
+from tests.costs import ONE_S, SHARE_S, Cost
+
+
+@pytest.mark.parametrize(
+    ("cost", "cases"),
+    [
+        (Cost(shared_s=0, case_s=SHARE_S / 1000, cases=200), 200),
+        (Cost(shared_s=0, case_s=SHARE_S / 10.5, cases=200), 10),
+        (Cost(shared_s=SHARE_S / 2, case_s=SHARE_S / 10.5, cases=200), 5),
+        (Cost(shared_s=0, case_s=0.99 * ONE_S, cases=3), 1),
+        (Cost(shared_s=0, case_s=1.01 * ONE_S, cases=3), 0),
+        (Cost(shared_s=0.99 * ONE_S, case_s=0, cases=3), 1),
+        (Cost(shared_s=1.01 * ONE_S, case_s=0, cases=3), 0),
+    ],
+)
+def test_as_many_cases_as_are_worth_their_cost(cost: Cost, cases: int):
+    assert cost.worth() == cases
+
+
+def test_few_cases_show_many_values():
+    table = [{"network": n, "strategy": s} for n, s in itertools.product(range(6), range(4))]
+    chosen = [table[position] for position in costs.spread(table, 6)]
+    assert {case["network"] for case in chosen} == set(range(6))
+    assert {case["strategy"] for case in chosen} == set(range(4))
+    assert len(costs.spread(table, 3)) == 3 and costs.spread(table, 99) == list(range(24))
+
+
+def test_cases_of_one_parameter_are_spread():
+    chosen = costs.spread([{"size": size} for size in range(100)], 10)
+    gaps = [after - before for before, after in itertools.pairwise(chosen)]
+    assert len(set(chosen)) == 10 and chosen[0] == 0 and max(gaps) <= 20
+
+
+LINES = (
+    {"fixture": "tests/a.py::training", "cost_s": 3.0},
+    {"fixture": "tests/a.py::training", "cost_s": 2.0},  # of another worker
+    {"test": "tests/a.py::test_x[1]", "cost_s": 0.5, "quick": True, "shared": []},
+    {"test": "tests/a.py::test_x[2]", "cost_s": 1.5, "quick": False, "shared": []},
+    {
+        "test": "tests/a.py::test_y",
+        "cost_s": 0.1,
+        "quick": True,
+        "shared": ["tests/a.py::training"],
+    },
+    {
+        "test": "tests/a.py::T::test_z[a::b]",
+        "cost_s": 0.0,
+        "quick": False,
+        "shared": ["tests/a.py::training"],
+    },
+    {"test": "tests/a.py::test_small", "cost_s": 0.01, "quick": False, "shared": []},
+)
+
+
+def test_costs_are_those_measured_and_come_back_from_the_file(tmp_path: Path):
+    lines = tmp_path / "costs.jsonl"
+    lines.write_text("".join(f"{json.dumps(line)}\n" for line in LINES))
+    found, quick_s = costs.measured(lines)
+    assert quick_s == pytest.approx(0.5 + 0.1 + 3.0)
+    assert found["tests/a.py::test_x"] == Cost(0.0, 1.0, 2)
+    assert found["tests/a.py::test_y"] == Cost(1.5, 0.1, 1)
+    costs.write(found, tmp_path / "costs.tsv")
+    assert costs.recorded(tmp_path / "costs.tsv") == {
+        "tests/a.py::test_x": Cost(0.0, 1.0, 2),
+        "tests/a.py::test_y": Cost(1.5, 0.1, 1),
+        "tests/a.py::T::test_z": Cost(1.5, 0.0, 1),
+    }
+
+
+SHARING = """
+import time
+import pytest
+
+def busy(seconds):
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+@pytest.fixture(scope="module")
+def inner():
+    busy(0.2)
+
+@pytest.fixture(scope="module")
+def outer(inner):
+    busy(0.1)
+
+@pytest.mark.parametrize("case", range(2))
+def test_shares(outer, case):
+    busy(0.05)
+"""
+
+
+def test_a_plugin_measures_tests_and_what_they_share(tmp_path: Path):
+    (tmp_path / "test_sharing.py").write_text(SHARING)
+    lines = tmp_path / "costs.jsonl"
+    without = (f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "benchmark"))
+    options = ("-q", "-c", os.devnull, "--rootdir", str(tmp_path), *without)
+    assert pytest.main([*options, str(tmp_path)], plugins=[costs.Recorder(lines)]) == 0
+    fixtures, tests = {}, {}
+    for line in map(json.loads, lines.read_text().splitlines()):
+        place = line.get("fixture") or line["test"]
+        (fixtures if "fixture" in line else tests)[place.rpartition("::")[2]] = line["cost_s"]
+    assert 0.2 <= fixtures["inner"] < 0.3 and 0.1 <= fixtures["outer"] < 0.2
+    assert sorted(tests) == ["test_shares[0]", "test_shares[1]"]
+    assert all(0.05 <= cost_s < 0.15 for cost_s in tests.values())
+
+
+def test_what_make_test_runs_is_within_its_limit():
+    """By what is recorded; that each room has its share, `test_every_room_is_quick` says."""
+    quick_s = sum(
+        cost.shared_s + cost.worth() * cost.case_s
+        for cost in costs.recorded().values()
+        if cost.worth()
+    )
+    assert quick_s < costs.LIMIT_S
