@@ -16,21 +16,22 @@ PLANNED_SINCE = "2026-11-24"
 """First whole day on which `solve` had the strategy `planned`."""
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table whose first column is aligned left, the others right."""
-    head = list(head)
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def table(head: str, lines: Iterable[str]) -> str:
+    """A table whose first column is aligned left, the others right.
+
+    Args:
+        head: its cells, with ` | ` between them.
+        lines: as the head.
+    """
+    rule = " | ".join(["---"] + ["---:"] * head.count(" | "))
+    return "\n".join(f"| {line} |" for line in (head, rule, *lines))
 
 
 def sourced_table(
-    result: dict[str, Any],
-    head: Iterable[str],
-    rows: Iterable[Iterable[str]],
-    measured: Any = None,
+    result: dict[str, Any], head: str, lines: Iterable[str], measured: Any = None
 ) -> str:
     """A table, and below it where its figures come from: see `source`."""
-    return f"{table(head, rows)}\n\n{source(result, measured)}"
+    return f"{table(head, lines)}\n\n{source(result, measured)}"
 
 
 def source(

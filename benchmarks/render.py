@@ -6,9 +6,10 @@ python benchmarks/render.py --check    report what is out of date, and exit with
 The check also fails where a row does not say where it was measured, where a picture is older than
 its data, and where a recorded command cannot measure again in a fresh clone.
 
-Each experiment `experiments/NAME.py` has its tables in `tables/NAME.py`: public functions without
-parameters, each named as the marker whose text it returns. They stand in a file of their own so
-that this script need not import what the experiments do (JAX, PyTorch, Ray).
+Tables are data, in `tables/*.toml`, which `table_templates.py` renders; those that need more than a
+template are public functions without parameters in `tables/*.py`. Each is named as the marker whose
+text it is. They stand apart from the experiments so that this script need not import what those do
+(JAX, PyTorch, Ray).
 """
 
 import importlib
@@ -19,8 +20,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from checks import problems
 from record import RESULTS
+from table_templates import read
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -28,15 +32,21 @@ MARKED = re.compile(r"(<!-- (\w+): begin -->).*?(<!-- \2: end -->)", re.DOTALL)
 
 
 def tables() -> dict[str, Callable[[], str]]:
-    """The functions of every file in `tables/`, by name."""
-    files = sorted((Path(__file__).parent / "tables").glob("*.py"))
-    modules = [importlib.import_module(f"tables.{file.stem}") for file in files]
-    return {
-        name: function
-        for module in modules
-        for name, function in inspect.getmembers(module, inspect.isfunction)
-        if function.__module__ == module.__name__ and not name.startswith("_")
-    }
+    """Every table of `tables/`, by its marker."""
+    found: dict[str, Callable[[], str]] = {}
+    for file in sorted((Path(__file__).parent / "tables").iterdir()):
+        there = read(file) if file.suffix == ".toml" else {}
+        if file.suffix == ".py":
+            module = importlib.import_module(f"tables.{file.stem}")
+            there = {
+                name: function
+                for name, function in inspect.getmembers(module, inspect.isfunction)
+                if function.__module__ == module.__name__ and not name.startswith("_")
+            }
+        if twice := there.keys() & found.keys():
+            sys.exit(f"{file.name}: {', '.join(sorted(twice))} is in another file, too")
+        found |= there
+    return found
 
 
 def rendered(text: str, by_marker: dict[str, Callable[[], str]]) -> str:

@@ -18,7 +18,10 @@ import markdown_table
 import pictures
 import record
 import run_all
+import table_templates
 import unfinished
+
+from benchmarks.claims import query
 
 
 @pytest.fixture
@@ -113,6 +116,80 @@ def test_a_picture_of_samples_is_stale_once_its_runs_are_gone(results: Path):
     assert not pictures.stale(path)
     record.record("case", rows=[{"seed": 1}])
     assert "1 of the runs that it shows are not recorded" in pictures.stale(path)
+
+
+ROWS = [
+    {
+        "name": "a_b",
+        "kind": "far",
+        "seconds": [2.0, 0.5],
+        "gap": None,
+        "servers": 4096,
+        "done": True,
+    },
+    {"name": "c", "kind": "near", "seconds": [1.0], "gap": 0.25, "servers": 8, "done": False},
+    {"name": "d", "kind": "near", "seconds": [3.0], "gap": 0.5, "servers": 8, "done": True},
+]
+
+
+@pytest.mark.parametrize(
+    ("template", "texts"),
+    [
+        ("`{name:words}` of {servers:,}", ["`a b` of 4,096", "`c` of 8", "`d` of 8"]),
+        ("{gap:.0%}", ["–", "25%", "50%"]),
+        ("{seconds:each .1f}; {seconds:range .1f}; {1e3 * seconds[0]:g} ms",
+         ["2.0, 0.5; 0.5 to 2.0; 2000 ms", "1.0; 1.0 to 1.0; 1000 ms", "3.0; 3.0 to 3.0; 3000 ms"]),
+        ("{done:?yes/**no**}", ["yes", "**no**", "yes"]),
+        ("{gap / servers:.3f}, {kind:named}", ["–, wide", "0.031, close", "0.062, close"]),
+    ],
+)  # fmt: skip
+def test_a_template_says_each_row(template: str, texts: list[str]):
+    assert table_templates.filled(template, ROWS, {"far": "wide", "near": "close"}) == texts
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{gaps:.0%}", r"no row has anything for \{gaps:.0%\}"),
+        ("{seconds:.1f}", "2 values where one is shown"),
+        ("{servers 8}", "expected the end after 'servers'"),
+    ],
+)
+def test_a_template_that_cannot_be_filled(template: str, why: str):
+    with pytest.raises(query.QueryError, match=why):
+        table_templates.filled(template, ROWS)
+
+
+TEMPLATES = """
+[by_kind]
+rows = "case:rows"
+by = ["kind"]
+head = "kind, of {seed} | done"
+line = "{[0].kind} | {sum(done)} of {count(done)}, {mean(gap):.1f}"
+last = "all | {sum(done)}"
+
+[across]
+rows = "case:rows[servers=8]"
+by = ["servers"]
+across = "name"
+head = "servers | {name}"
+line = "{servers} | {gap:.2f}"
+last = "kind | {kind}"
+source = false
+"""
+
+
+def test_tables_as_data(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(query, "_result", lambda name: record.load(name))
+    record.record("case", "make test", rows=ROWS, seed=5)
+    (tmp_path / "tables.toml").write_text(TEMPLATES)
+    tables = table_templates.read(tmp_path / "tables.toml")
+    text, _, where = tables["by_kind"]().partition("\n\n")
+    assert text.splitlines()[::2] == ["| kind, of 5 | done |", "| far | 1 of 1, – |", "| all | 2 |"]
+    assert text.splitlines()[3] == "| near | 1 of 2, 0.4 |"
+    assert where.startswith("`make test`, ")
+    lines = ["| servers | c | d |", "| --- | ---: | ---: |", "| 8 | 0.25 | 0.50 |"]
+    assert tables["across"]().splitlines() == [*lines, "| kind | near | near |"]
 
 
 SCRIPT = """

@@ -15,9 +15,9 @@ into tuples, dictionaries and calls: `code(src/gradweave/report/page.py, LIMITS,
 
 Lists combine by element. Nothing is evaluated by Python.
 
-Templates of tables (`benchmarks/table_templates.py`) compute their cells so, too: there, a path that
-names no file begins at the row, or at the rows, of the line, `100 * mean([kind=racks].gap)`, and
-what a row does not have is left out.
+Templates of tables (`benchmarks/table_templates.py`) compute their cells so, too: there, a path
+that names no file begins at the row, or rows, of the line, `mean([kind=racks].gap)`, and what a
+row does not have is left out.
 """
 
 import json

@@ -1,0 +1,102 @@
+"""Tables of the learned scheduler that need more than a template: `learned.toml` has the rest."""
+
+from statistics import fmean
+from typing import Any
+
+from markdown_table import NETWORKS, duration, sourced_table
+from record import load
+from table_templates import filled, grouped
+
+
+def _rows(result: dict[str, Any], trees: str, group: str) -> list[dict[str, Any]]:
+    return [row for row in result["rows"] if (row["trees"], row["group"]) == (trees, group)]
+
+
+def learned_table_2() -> str:
+    """Per stage; the paper's figures count both on BCube and Jellyfish."""
+    result, lines = load("learned_decoding"), []
+    fixed = {row["label"]: row for row in _rows(result, "fixed", "table 2")}
+    for row in _rows(result, "grown", "table 2"):
+        label, other = row["label"], fixed[row["label"]]
+        paper = row["paper"] / (1 if label.startswith("D") else 2)
+        lines.append(
+            f"{NETWORKS[label]} | {row['mean']:.2f} | {row['greedy']} | {row['best']} | "
+            f"{row['bound']} | {row['rarest near: mean']:.2f} | {paper:.1f} | "
+            f"{other['mean']:.2f} | {other['greedy']} | {other['best']} | {other['bound']}"
+        )
+    head = "network | drawn, not repaired | best actions, repaired | best of 64, repaired | optimum"
+    head += " | greedy rule | paper: RL | fixed trees, never repaired: drawn | best actions"
+    return sourced_table(result, f"{head} | best of 64 | their bound", lines)
+
+
+def learned_groups() -> str:
+    """Mean gaps by group of networks, beside greedy rules."""
+    result = load("learned_decoding")
+    rules = ("rarest everywhere", "rarest near", "rarest near, swaps")
+    names = {
+        "table 2": "Table 2, five of them never seen",
+        "held out": "held out: tori, meshes, hypercubes, larger ones",
+        "heterogeneous": "heterogeneous: unequal capacities, several servers a switch",
+        "random": "100 random, unequal capacities",
+        "well connected": "20 random, well connected",
+    }
+    columns = {
+        "untrained_mean": "untrained: drawn",
+        "untrained_repaired": "untrained, repaired",
+        "mean": "learned: drawn, not repaired",
+        "greedy_not_repaired": "best actions, not repaired",
+        "greedy": "best actions, repaired",
+        "best": "best of 64, repaired",
+    }
+    for rule in rules:
+        columns |= {f"{rule}: mean": f"{rule}: one pass", f"{rule}: best": f"{rule}: best of 64"}
+    for rule in rules:
+        column = f"{rule}: best in the time of greedy"
+        columns[column] = f"{rule}, in the time of the best actions"
+    lines = []
+    for group, name in names.items():
+        rows = _rows(result, "grown", group)
+        gaps = (fmean(row[key] / row["bound"] - 1 for row in rows) for key in columns)
+        lines.append(" | ".join([name, *(f"{gap:.1%}" for gap in gaps)]))
+    return sourced_table(result, " | ".join(["mean gap", *columns.values()]), lines)
+
+
+def learned_large() -> str:
+    """Best actions of the learned policies on large networks."""
+    result = load("learned_large")
+
+    def time(row: dict[str, Any]) -> str:
+        if "seconds" in row:
+            return duration(row["seconds"])
+        return f"not played: about {duration(row['reckoned_s'])} by reckoning"
+
+    lines = filled(
+        "`{network}` | {servers:number} | {hops:,} | {bound:number} | {rounds:number} | "
+        "{gap:.1%} | {time} | {repaired_rounds:number} | {repaired_gap:.1%} | "
+        "{repaired_seconds:duration} | {memory_bytes / 1073741824:.1f} GiB",
+        [row | {"time": time(row)} for row in result["rows"]],
+    )
+    head = "network | servers | hops | bound | best actions | gap | time | repaired | gap | time"
+    return sourced_table(result, f"{head} | memory", lines)
+
+
+def learning_choices() -> str:
+    """Variants of the training of the scheduling policies."""
+    result, lines = load("learning_choices"), []
+    for rows in grouped(result["rows"], ["variant"]):
+        ends = fmean(fmean(row["over_bound"]) for row in rows[-5:])
+        last = rows[-1]
+        lines.append(
+            f"{last['variant']} | {fmean(rows[0]['over_bound']):.1%} | {ends:.1%} | "
+            f"{last['selected']:.0%} | {last['seconds'] / 60:.1f} min"
+        )
+    head = "variant | over the bound at the start | at the end | trees selected | time"
+    return sourced_table(result, head, lines)
+
+
+def training_speed() -> str:
+    """Samples a second of training the scheduling policies, before and after."""
+    result = load("training_speed")
+    each = result["samples_per_second"]
+    lines = [f"{name} | {n:,.0f} | {n / each['before']:.1f}" for name, n in each.items()]
+    return sourced_table(result, "one core | samples a second | times before", lines)
