@@ -11,12 +11,13 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
 from gradweave.checks import check_above_zero
 from gradweave.execute.jax_mesh.buffers import PyTree
 
-Rate = float | Callable[[jax.Array], jax.Array]
-"""γ, or a function of the iteration, from 0, as optax has them."""
+Rate = float | Callable[[jax.Array], ArrayLike]
+"""γ, or a function of the iteration, from 0, such as an `optax.Schedule`."""
 Sampled = Callable[[PyTree, int], PyTree]
 """(z, number of the sample) → F(z, ξ): one sample for each number in an iteration."""
 

@@ -176,7 +176,7 @@ def _description(solver: Solver, iterations: int, every: int, seed: int) -> dict
     method = solver.method
     if callable(rate):  # known by a few of its values
         steps = (0, iterations // 3, iterations)
-        values = [float(rate(jnp.asarray(step, jnp.int32))) for step in steps]
+        values = [float(jnp.asarray(rate(jnp.asarray(step, jnp.int32)))) for step in steps]
         method = f"{dataclasses.replace(method, rate=1.0)} times {values}"
     return {
         "problem": solver.problem.name,

@@ -104,7 +104,7 @@ def check(solver: Solver, *, points: int = 3, radius: float = 1.0, seed: int = 0
         method=solver.method.name,
         mixing=solver.mixing.name,
         workers=solver.problem.workers,
-        rate=float(rate(jnp.zeros((), jnp.int32)) if callable(rate) else rate),
+        rate=float(jnp.asarray(rate(jnp.zeros((), jnp.int32))) if callable(rate) else rate),
         rate_limit=1 / (4 * largest) if largest else math.inf,
         lipschitz=largest,
         strength=_clean(float(strength.min()), largest),
