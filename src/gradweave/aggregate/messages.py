@@ -1,6 +1,7 @@
 """What workers send each other inside `jax.shard_map`, with each byte counted."""
 
 import dataclasses
+from collections.abc import Iterable
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -43,6 +44,27 @@ def of_this_worker(
 def num_bytes(payload: PyTree) -> int:
     """Of all arrays of a message."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(payload))
+
+
+def message_bytes(compressor: Compressor, vectors: Iterable[jax.Array]) -> int:
+    """Of what a worker sends to one neighbour, each vector compressed by itself."""
+    key = jax.random.key(0)
+    return sum(num_bytes(jax.eval_shape(compressor.compress, key, vector)) for vector in vectors)
+
+
+def messages_sent(mixing: MixingMatrix, gathers: bool = False) -> NDArray[np.int64]:
+    """[T, N] Messages that each worker sends in each step of the mixing matrix's period.
+
+    Args:
+        mixing: whose z a worker averages with its own.
+        gathers: see `Channel.gathers`.
+    """
+    if gathers:
+        weights = mixing.weights
+        return (weights != 0).sum(1) - (np.diagonal(weights, axis1=1, axis2=2) != 0)
+    plans = mixing.plans
+    sent = [_senders(pairs, mixing.workers) for pairs in plans.exchanges]
+    return np.array(sent, np.int64)[plans.of_turn]
 
 
 def check_workers(expected: int, axis_name: AxisName, of: str) -> None:
@@ -124,8 +146,7 @@ class Channel:
             return self._mix_all(payload)
         plans = self.mixing.plans
         branches = [partial(self._mix_by, pairs) for pairs in plans.exchanges]
-        sent = np.array([_senders(pairs, self.mixing.workers) for pairs in plans.exchanges])
-        self._count(sent[plans.of_turn], payload)
+        self._count(messages_sent(self.mixing), payload)
         if len(branches) == 1:
             return branches[0](payload)
         return lax.switch(jnp.asarray(plans.of_turn)[self.turn], branches, payload)
@@ -157,8 +178,7 @@ class Channel:
 
     def _mix_all(self, payload: PyTree) -> jax.Array:
         """The same from a table of all payloads."""
-        weights = self.mixing.weights
-        self._count((weights != 0).sum(1) - (np.diagonal(weights, axis1=1, axis2=2) != 0), payload)
+        self._count(messages_sent(self.mixing, gathers=True), payload)
         names = (self.axis_name,) if isinstance(self.axis_name, str) else self.axis_name
         for place, name in enumerate(reversed(names)):
             payload = lax.all_gather(payload, name)

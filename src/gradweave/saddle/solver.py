@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gradweave.aggregate.compressors import Compressor, Uncompressed
 from gradweave.aggregate.finite import is_finite
-from gradweave.aggregate.messages import Channel, num_bytes
+from gradweave.aggregate.messages import Channel, message_bytes, messages_sent
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.aggregate.replicas import replicate
 from gradweave.aggregate.rules import DPSGD, GossipRule, WorkerState, check_gossip_options
@@ -141,20 +141,19 @@ class Solver:
         turns = np.bincount(
             np.arange(communications) % self.mixing.period, minlength=self.mixing.period
         )
-        off_diagonal = self.mixing.weights * (1 - np.eye(self.mixing.workers))
-        messages = turns @ (off_diagonal != 0).sum(1)
-        return messages.astype(np.int64) * self.message_bytes
+        return turns @ messages_sent(self.mixing, self._gathers) * self.message_bytes
 
     @cached_property
     def message_bytes(self) -> int:
         """Of what a worker sends to one neighbour in one communication."""
         z = jax.tree.map(jnp.asarray, self.problem.start)
-        compressor = self.compressor or Uncompressed()
-        return sum(
-            num_bytes(jax.eval_shape(compressor.compress, jax.random.key(0), vector))
-            for tree in (z, *self.method.extra(z))
-            for vector in to_vectors(tree)
-        )
+        vectors = (vector for tree in (z, *self.method.extra(z)) for vector in to_vectors(tree))
+        return message_bytes(self.compressor or Uncompressed(), vectors)
+
+    @property
+    def _gathers(self) -> bool:
+        """Whether workers share devices, which then gather what all send."""
+        return self.mesh is None or self.mesh.size < self.problem.workers
 
     @cached_property
     def _run(self) -> Any:
@@ -270,7 +269,7 @@ class Solver:
             worker.x.size,
             worker.x.dtype,
             axis_name,
-            gathers=self.mesh is None or self.mesh.size < self.problem.workers,
+            gathers=self._gathers,
         )
         return self.rule.communicate(worker, jnp.zeros_like(worker.x), channel)
 
