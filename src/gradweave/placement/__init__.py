@@ -9,10 +9,15 @@ if TYPE_CHECKING:
     from gradweave.placement.bound.search import PlacementBound, placement_bound
     from gradweave.placement.exchange import ExchangeCost, exchange_cost
     from gradweave.placement.pairs import Pairs, pairs_of
-    from gradweave.placement.placement import Placement, load_placement, load_workload
+    from gradweave.placement.placement import (
+        Placement,
+        ScheduledCost,
+        load_placement,
+        load_workload,
+    )
     from gradweave.placement.placing import COSTS, Cost, cost_of, place, problem_for
     from gradweave.placement.problem import Problem, problem_of
-    from gradweave.placement.scheduled import ScheduledCost, scheduled_cost
+    from gradweave.placement.scheduled import scheduled_cost
     from gradweave.placement.strategies.annealing import Annealing
     from gradweave.placement.strategies.baselines import RandomOrder, RankOrder
     from gradweave.placement.strategies.evolutionary import Evolutionary

@@ -16,7 +16,7 @@ from gradweave.placement.workload import Stage, Workload
 from gradweave.topology.topology import Integers, Topology
 
 if TYPE_CHECKING:
-    from gradweave.placement.scheduled import ScheduledCost
+    from gradweave.placement.timeline.groups import GroupSchedule
 
 T = TypeVar("T")
 
@@ -25,6 +25,23 @@ MAX_BYTES = 64 << 20
 """Largest file of a placement or a workload that is read: 64 MiB."""
 _ROUNDING = 1e-7
 """Relative: the bound's prices are whole nanoseconds, one for each device."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScheduledCost:
+    """What a placement's communication takes with our schedules, links shared fairly."""
+
+    data_s: float
+    """All groups' all-reduces at once, each by a schedule for its links."""
+    pipeline_s: float
+    """All pipelines at once: the activations from first stage to last, and their gradients back."""
+    groups: "tuple[GroupSchedule | None, ...]"
+    """[S] the schedules."""
+
+    @property
+    def seconds(self) -> float:
+        """Both together."""
+        return self.data_s + self.pipeline_s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,7 +62,7 @@ class Placement:
     bound: PlacementBound | None = None
     """The least that any placement costs; None where it was not asked for."""
     wall_s: float = 0.0
-    scheduled: "ScheduledCost | None" = None
+    scheduled: ScheduledCost | None = None
     """What it takes with our schedules, where that was minimised."""
 
     def __post_init__(self) -> None:

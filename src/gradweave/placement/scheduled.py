@@ -6,10 +6,10 @@ from collections.abc import Callable
 import numpy as np
 
 from gradweave.placement.exchange import ExchangeCost, exchange_cost
-from gradweave.placement.placement import Placement
+from gradweave.placement.placement import Placement, ScheduledCost
 from gradweave.placement.problem import Problem
 from gradweave.placement.strategies.strategy import Placer
-from gradweave.placement.timeline.groups import GroupSchedule, group_schedules
+from gradweave.placement.timeline.groups import group_schedules
 from gradweave.placement.timeline.step import exchange_seconds, pass_seconds
 from gradweave.topology.topology import Topology
 
@@ -17,23 +17,6 @@ ROUNDS = 3
 """Searches, each with gradients weighed as the schedules of the last one's groups make them."""
 WEIGHTS = 1e-3, 1e3
 """Least and largest weight: beyond, only one of both costs counts anyway."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ScheduledCost:
-    """What a placement's communication takes with our schedules, links shared fairly."""
-
-    data_s: float
-    """All groups' all-reduces at once, each by a schedule for its links."""
-    pipeline_s: float
-    """All pipelines at once: the activations from first stage to last, and their gradients back."""
-    groups: tuple[GroupSchedule | None, ...]
-    """[S] the schedules."""
-
-    @property
-    def seconds(self) -> float:
-        """Both together."""
-        return self.data_s + self.pipeline_s
 
 
 def scheduled_cost(
