@@ -1,15 +1,20 @@
 """What each test costs, and which of them `make test` runs.
 
-`pytest -m quick`, which is `make test`, runs of each test what is worth its cost: a table of cases
-that cost next to nothing whole, of a dear one a few cases that show as many values of its
-parameters as they can, and of what is dearer still nothing. Who writes a test has nothing to do
-for this: what `costs.tsv` does not know is quick. A test marked `quick` is always so (one launch of
-a backend, say), and one marked `slow` never; neither are files of `conftest.MANY_PROCESSES`.
+`make test`, which is `pytest -m quick`, may cost `BUDGET_S`, and each test gets the same share of
+that: of a table whose cases cost next to nothing all run, of a dear one a few that show as many
+values of its parameters as they can, and of what is dearer still none. Who writes a test has
+nothing to do for this: what `costs.tsv` does not know is quick. A test marked `quick` is always so
+(one launch of a backend, say), and one marked `slow` never; nor is what starts a process per
+server.
 
-Costs are processor time, of the worker and of processes that it waited for: that does not depend on
-how busy the machine is. `.ci/run` measures them (``COSTS=FILE pytest``) and refuses a `make test`
-that needs more than `LIMIT_S`; ``python -m tests.costs FILE`` says so, and
-``python -m tests.costs FILE --write`` brings `costs.tsv` up to date.
+Costs are seconds of processor time, of the worker and of processes that it waited for: they do not
+depend on how busy the machine is. To record them again, once everything is compiled:
+
+    COSTS=build/costs.jsonl make test-all
+    .venv/bin/python -m tests.costs build/costs.jsonl --write
+
+`.ci/run` measures them as well, where nothing has been compiled, and refuses a `make test` that
+costs more than `LIMIT_S`.
 """
 
 import argparse
@@ -17,7 +22,7 @@ import json
 import resource
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +32,12 @@ import pytest
 RECORD = Path(__file__).with_name("costs.tsv")
 KNOWN_S = 0.25
 """Tests that cost less, all cases together, are not recorded."""
-SHARE_S = 0.5
-"""What all cases of a test may cost together, in `make test`."""
-ONE_S = 1.5
-"""What its only case may cost."""
-LIMIT_S = 420.0
-"""What `make test` may cost, where nothing has been compiled before."""
+ALONE = 3
+"""How many shares the only case of a test may cost."""
+BUDGET_S = 250.0
+"""What `make test` may cost by what is recorded: two minutes of two cores."""
+LIMIT_S = 480.0
+"""What it may cost where nothing has been compiled."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,22 @@ class Cost:
     def whole_s(self) -> float:
         return self.shared_s + self.cases * self.case_s
 
-    def worth(self) -> int:
-        """How many of its cases `make test` runs."""
-        if self.shared_s + self.case_s > ONE_S:
+    def worth(self, share_s: float) -> int:
+        """How many of its cases are worth running for such a share."""
+        if self.shared_s + self.case_s > ALONE * share_s:
             return 0
-        return max(1, min(self.cases, int((SHARE_S - self.shared_s) / max(self.case_s, 1e-9))))
+        return max(1, min(self.cases, int((share_s - self.shared_s) / max(self.case_s, 1e-9))))
+
+
+def share(costs: Collection[Cost], budget_s: float = BUDGET_S) -> float:
+    """The greatest share of each test with which all together stay within a budget, in seconds."""
+    least, most = 0.0, budget_s
+    for _ in range(30):
+        middle = (least + most) / 2
+        worth = ((cost, cost.worth(middle)) for cost in costs)
+        spent_s = sum(cost.shared_s + cases * cost.case_s for cost, cases in worth if cases)
+        least, most = (middle, most) if spent_s <= budget_s else (least, middle)
+    return least
 
 
 def recorded(path: Path = RECORD) -> dict[str, Cost]:
@@ -68,6 +84,10 @@ def function_of(name: str) -> str:
     """A test's name without its parameters."""
     path, _, function = name.partition("::")
     return f"{path}::{function.partition('[')[0]}"
+
+
+def path_of(name: str) -> Path:
+    return RECORD.parents[1] / name.partition("::")[0]
 
 
 def spread(indices: Sequence[Mapping[str, int]], count: int) -> list[int]:
@@ -98,7 +118,8 @@ def mark_quick(items: Iterable[pytest.Item], never: Callable[[Path], bool]) -> N
         items: all tests of the functions that are asked for.
         never: of which files nothing is, but what is marked itself.
     """
-    costs = recorded()
+    costs = {name: cost for name, cost in recorded().items() if not never(path_of(name))}
+    share_s = share(costs.values())
     tables = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         tables[function_of(item.nodeid)].append(item)
@@ -106,7 +127,7 @@ def mark_quick(items: Iterable[pytest.Item], never: Callable[[Path], bool]) -> N
         if never(cases[0].path):
             continue
         able = [case for case in cases if not case.get_closest_marker("slow")]
-        wanted = costs[name].worth() if name in costs else len(able)
+        wanted = costs[name].worth(share_s) if name in costs else len(able)
         indices = [getattr(getattr(case, "callspec", None), "indices", {}) for case in able]
         for position in spread(indices, wanted):
             able[position].add_marker("quick")
@@ -210,13 +231,12 @@ def main() -> None:
         return
     print(f"make test: {quick_s:.0f} s of processor time, of {LIMIT_S:.0f} s that it may need")
     if quick_s > LIMIT_S:
-        unknown = sorted(
-            ((cost.whole_s, name) for name, cost in costs.items() if name not in recorded()),
-            reverse=True,
-        )
-        for cost_s, name in unknown[:20]:
-            print(f"{cost_s:8.1f} s  {name}: not in tests/costs.tsv")
-        sys.exit(f"bring it up to date: python -m tests.costs {arguments.measured} --write")
+        known = recorded()
+        unknown = {name: cost for name, cost in costs.items() if name not in known}
+        dearest = sorted(unknown, key=lambda name: unknown[name].whole_s, reverse=True)
+        for name in dearest[:20]:
+            print(f"{unknown[name].whole_s:8.1f} s  {name}: not in tests/costs.tsv")
+        sys.exit("record what tests cost: see tests/costs.py")
 
 
 if __name__ == "__main__":

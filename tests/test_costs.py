@@ -8,23 +8,31 @@ from pathlib import Path
 import pytest
 
 from tests import costs
-from tests.costs import ONE_S, SHARE_S, Cost
+from tests.costs import Cost
 
 
 @pytest.mark.parametrize(
     ("cost", "cases"),
     [
-        (Cost(shared_s=0, case_s=SHARE_S / 1000, cases=200), 200),
-        (Cost(shared_s=0, case_s=SHARE_S / 10.5, cases=200), 10),
-        (Cost(shared_s=SHARE_S / 2, case_s=SHARE_S / 10.5, cases=200), 5),
-        (Cost(shared_s=0, case_s=0.99 * ONE_S, cases=3), 1),
-        (Cost(shared_s=0, case_s=1.01 * ONE_S, cases=3), 0),
-        (Cost(shared_s=0.99 * ONE_S, case_s=0, cases=3), 1),
-        (Cost(shared_s=1.01 * ONE_S, case_s=0, cases=3), 0),
+        (Cost(shared_s=0, case_s=0.001, cases=200), 200),
+        (Cost(shared_s=0, case_s=0.095, cases=200), 10),
+        (Cost(shared_s=0.5, case_s=0.095, cases=200), 5),
+        (Cost(shared_s=0, case_s=0.6, cases=3), 1),
+        (Cost(shared_s=0, case_s=2.9, cases=3), 1),
+        (Cost(shared_s=0, case_s=3.1, cases=3), 0),
+        (Cost(shared_s=2.9, case_s=0, cases=3), 1),
+        (Cost(shared_s=3.1, case_s=0, cases=3), 0),
     ],
 )
 def test_as_many_cases_as_are_worth_their_cost(cost: Cost, cases: int):
-    assert cost.worth() == cases
+    assert cost.worth(share_s=1.0) == cases
+
+
+def test_all_get_the_same_share_of_the_budget():
+    cheap, table, dear = Cost(0, 0.1, 2), Cost(0, 0.1, 1000), Cost(0, 9.0, 1)
+    assert 1.8 <= costs.share([cheap, table, dear], budget_s=2.0) < 1.9  # 2 and 18 cases
+    assert costs.share([cheap, table, dear], budget_s=200.0) > 100
+    assert costs.share([dear], budget_s=8.0) == pytest.approx(3.0)  # where it would come in
 
 
 def test_few_cases_show_many_values():
@@ -113,13 +121,3 @@ def test_a_plugin_measures_tests_and_what_they_share(tmp_path: Path):
     assert 0.2 <= fixtures["inner"] < 0.3 and 0.1 <= fixtures["outer"] < 0.2
     assert sorted(tests) == ["test_shares[0]", "test_shares[1]"]
     assert all(0.05 <= cost_s < 0.15 for cost_s in tests.values())
-
-
-def test_what_make_test_runs_is_within_its_limit():
-    """By what is recorded; that each room has its share, `test_every_room_is_quick` says."""
-    quick_s = sum(
-        cost.shared_s + cost.worth() * cost.case_s
-        for cost in costs.recorded().values()
-        if cost.worth()
-    )
-    assert quick_s < costs.LIMIT_S

@@ -119,6 +119,16 @@ def all_kinds(dtypes: Sequence[str]) -> list[Case]:
     ]
 
 
+def of_two(dtypes: Sequence[str]) -> list[Case]:
+    """What two processes may show: a few strategies, each type, each collective."""
+    return [
+        Case(strategy, collective, dtype, "sum", SOME)
+        for strategy in SEVERAL
+        for collective in COLLECTIVES
+        for dtype in dtypes
+    ]
+
+
 def expected(schedule: Schedule, case: Case) -> list[str]:
     """By rank."""
     servers = range(schedule.topology.num_servers)

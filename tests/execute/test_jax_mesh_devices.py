@@ -17,7 +17,6 @@ pytest.importorskip("jax")
 
 ROOT = Path(__file__).parents[2]
 GROUPS = ("networks 1", "networks 2", "large", "derivatives", "transformations")
-PROCESSES = 4
 
 
 def started(module: str, *arguments: str) -> subprocess.Popen[str]:
@@ -50,12 +49,13 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-@pytest.mark.slow
-def test_several_processes():
+@pytest.mark.parametrize(
+    "count", [pytest.param(2, marks=pytest.mark.quick), pytest.param(4, marks=pytest.mark.slow)]
+)
+def test_several_processes(count: int):
     address = f"127.0.0.1:{free_port()}"
     processes = [
-        started("jax_mesh_process", address, str(PROCESSES), str(number))
-        for number in range(PROCESSES)
+        started("jax_mesh_process", address, str(count), str(number)) for number in range(count)
     ]
     try:
         for process in processes:

@@ -21,6 +21,7 @@ from tests.execute.launch import (
     cases,
     check_all_name,
     check_reports,
+    of_two,
     run,
     write_job,
     write_schedules,
@@ -46,6 +47,14 @@ def test_every_strategy_ends_with_the_bits_of_the_oracle(name: str, tmp_path: Pa
     wanted = cases(name, DTYPES, half=0)
     schedules = write_job(tmp_path, name, wanted)
     job(tmp_path, next(iter(schedules.values())).topology.num_servers, "conformance")
+    check_reports(tmp_path, schedules, wanted)
+
+
+@pytest.mark.quick
+def test_two_processes(tmp_path: Path):
+    wanted = of_two(DTYPES)
+    schedules = write_job(tmp_path, "complete:2", wanted)
+    job(tmp_path, 2, "conformance")
     check_reports(tmp_path, schedules, wanted)
 
 

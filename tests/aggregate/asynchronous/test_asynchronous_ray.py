@@ -58,6 +58,7 @@ def whole(ray):
     return train(task(**SYNC))
 
 
+@pytest.mark.quick
 def test_sync_is_the_plain_loop(whole):
     expected, losses = plain_loop(task(**SYNC))
     assert close(whole.params, expected)
@@ -68,6 +69,7 @@ def test_sync_is_the_plain_loop(whole):
     assert np.all(np.diff(whole.history.seconds) >= 0)
 
 
+@pytest.mark.quick
 def test_bytes_are_counted(whole):
     lengths = np.array([SIZE - SIZE // 2, SIZE // 2])
     expected = np.tile(30 * 4 * lengths, (2, 1))
