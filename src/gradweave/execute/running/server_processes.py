@@ -22,7 +22,10 @@ from gradweave.wording import listed, noun_of
 ANSWER_S = 300.0
 """How long a task may take."""
 FAREWELL_S = 30.0
-"""How long processes have to notice that one of them was lost, before they are killed."""
+"""How long processes have to notice that something went wrong, before they are killed."""
+DEATH_S = 3.0
+"""The same once it is known which one died: what they would say is known, too. Where they wait for
+it at a file by which they find each other, they notice nothing."""
 _LOOK_S = 1.0
 """Time between two looks at whether what they run on is whole."""
 _Answers = dict[int, dict[str, Any]]
@@ -65,7 +68,7 @@ class ServerProcesses:
             task: from the rank.
 
         Raises:
-            LostServerError: a process died; all others have ended too, each naming it.
+            LostServerError: a process died.
             RunError: a process failed, or what they run on did.
         """
         for rank in range(len(self._servers)):
@@ -107,6 +110,8 @@ class ServerProcesses:
         """The first error, once the other processes have answered too or their time is over."""
         until = time.monotonic() + FAREWELL_S
         while len(answers) < len(self._servers):
+            if any("died" in answer for answer in answers.values()):
+                until = min(until, time.monotonic() + DEATH_S)
             received = self._children.receive(until - time.monotonic())
             if received is None:
                 break
