@@ -58,9 +58,11 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Else each of the hundreds of processes that tests start compiles the package's sources.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    if "COSTS" in os.environ:
-        config.pluginmanager.register(costs.Recorder(Path(os.environ["COSTS"]).resolve()))
-    if not hasattr(config, "workerinput"):
+    worker = hasattr(config, "workerinput")
+    if "COSTS" in os.environ and (worker or not config.getoption("numprocesses", None)):
+        # Not for those that tests start.
+        config.pluginmanager.register(costs.Recorder(Path(os.environ.pop("COSTS")).resolve()))
+    if not worker:
         # benchmarks/mutant_trials.py has a folder of its own.
         if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
             compiled = contextlib.ExitStack()
