@@ -40,6 +40,7 @@ class Attacked:
         self._mark = f"{MARK}={label}".encode()
         self._before = names_in(SHARED)
         self._ids: set[int] = set()
+        self._looked_at: set[int] = set()
         self._mapped: set[str] = set()
         self.open: set[str] = set()
         with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
@@ -54,14 +55,17 @@ class Attacked:
 
     def ids(self) -> list[int]:
         """Of its processes that run, the command first, and then in their order."""
-        found = set()
-        for path in Path("/proc").iterdir():
-            if path.name.isdigit():
-                with contextlib.suppress(OSError):
-                    if self._mark in (path / "environ").read_bytes().split(b"\0"):
-                        found.add(int(path.name))
-        self._ids |= found
-        return sorted(filter(alive, found), key=lambda pid: (pid != self.process.pid, pid))
+        now = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        for pid in now - self._looked_at:
+            with contextlib.suppress(OSError):
+                variables = Path(f"/proc/{pid}/environ").read_bytes()
+                if self._mark in variables.split(b"\0"):
+                    self._ids.add(pid)
+                elif not variables:  # it is just starting a program
+                    now.discard(pid)
+        self._looked_at = now  # an id that is used again is looked at again
+        here = filter(alive, self._ids & now)
+        return sorted(here, key=lambda pid: (pid != self.process.pid, pid))
 
     def look(self) -> None:
         """Notes at which addresses its processes listen, and what they have mapped."""
@@ -102,8 +106,12 @@ class Attacked:
 
     def last_line(self) -> str:
         """Of what the command wrote to standard error."""
+        return (self.last_lines(1) or [""])[0]
+
+    def last_lines(self, count: int) -> list[str]:
+        """The last of what the command wrote to standard error."""
         text = (self.folder / "err").read_text(errors="replace")
-        return next((self.plain(x)[:300] for x in text.splitlines()[::-1] if x.strip()), "")
+        return [self.plain(x)[:300] for x in text.splitlines() if x.strip()][-count:]
 
     def moved_s_ago(self, pattern: str) -> float | None:
         """Since when no file of its folder that is named like this has changed."""

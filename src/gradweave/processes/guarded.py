@@ -10,8 +10,8 @@ EVERY_S = 1.0
 """Time between two looks."""
 
 
-class _Found(BaseException):
-    """Ends the block; nothing that it calls takes it for an error of its own."""
+class _Found(KeyboardInterrupt):
+    """Ends the block as Ctrl-C would, so that what it calls clears up."""
 
 
 @contextlib.contextmanager

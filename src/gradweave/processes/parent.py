@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -18,7 +19,8 @@ class Parent:
     """The process that started this one, at the other end of standard input and output.
 
     From here on, standard output is the parent's alone: what anything else prints goes to standard
-    error.
+    error. Ctrl-C is for the parent, too: sent to this process alone, it ends it as other signals
+    do, and whoever started it can say so.
 
     Args:
         log: file for standard error; None leaves it where it is.
@@ -27,6 +29,7 @@ class Parent:
     def __init__(self, log: Path | None = None) -> None:
         if log is not None:
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         self._out = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
 
