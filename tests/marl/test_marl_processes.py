@@ -66,7 +66,7 @@ def environment(cache: Path, **more: str) -> dict[str, str]:
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")]),
         **more,
     }
 
