@@ -105,8 +105,22 @@ def drawn(rooms: list[str], count: int, seed: int) -> dict[str, list[Edit]]:
     return {room: sample(ROOT, [f"{SOURCE}/{room}"], wanted[room], seed) for room in rooms}
 
 
-def tried(room: str, edits: list[Edit], tests: list[str] | None, timeout_s: float) -> list[Row]:
-    """Runs in a process of its own, so that what one room imports is not in another's forks."""
+def tried(
+    room: str,
+    edits: list[Edit],
+    tests: list[str] | None,
+    timeout_s: float,
+    unfinished: Unfinished | None,
+) -> list[Row]:
+    """Runs in a process of its own, so that what one room imports is not in another's forks.
+
+    Args:
+        room: whose tests run.
+        edits: one at a time.
+        tests: in place of the room's.
+        timeout_s: of a run, at least.
+        unfinished: keeps each row as soon as it is there.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the copy is removed
     with trials(ROOT, tests or ROOMS[room], room in WITH_JAX, timeout_s) as run:
         sound = run.without_fault()
@@ -115,23 +129,31 @@ def tried(room: str, edits: list[Edit], tests: list[str] | None, timeout_s: floa
         print(f"{room}: {len(sound.durations)} tests take {sound.seconds:.0f} s", flush=True)
         if run.unsound:
             print(f"  left out, as they fail without a fault: {', '.join(run.unsound)}")
-        return [_row(room, edit, run) for edit in edits]
+        return [_row(room, edit, run, unfinished) for edit in edits]
 
 
-def _row(room: str, edit: Edit, run: Trials) -> Row:
+def _row(room: str, edit: Edit, run: Trials, unfinished: Unfinished | None) -> Row:
     outcome = run.with_fault(edit)
     verdict = f"noticed by {outcome.failed}" if outcome.failed else "NOT NOTICED"
     print(f"  {edit}  {verdict} ({outcome.seconds:.1f} s)", flush=True)
     seconds = round(outcome.seconds, 1)
-    return {"room": room, "edit": str(edit), "noticed_by": outcome.failed, "seconds": seconds}
+    row = {"room": room, "edit": str(edit), "noticed_by": outcome.failed, "seconds": seconds}
+    if unfinished:
+        unfinished.add(row)
+    return row
 
 
-def all_tried(by_room: dict[str, list[Edit]], asked: argparse.Namespace) -> Iterator[Row]:
+def all_tried(
+    by_room: dict[str, list[Edit]], asked: argparse.Namespace, unfinished: Unfinished | None = None
+) -> Iterator[Row]:
     """Rows as rooms are done; those with most faults begin."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(asked.jobs, context, max_tasks_per_child=1) as pool:
         rooms = sorted(by_room, key=lambda room: -len(by_room[room]))
-        jobs = [pool.submit(tried, r, by_room[r], asked.tests, asked.timeout) for r in rooms]
+        jobs = [
+            pool.submit(tried, room, by_room[room], asked.tests, asked.timeout, unfinished)
+            for room in rooms
+        ]
         for job in as_completed(jobs):
             yield from job.result()
 
@@ -154,8 +176,8 @@ def recorded(asked: argparse.Namespace) -> None:
     by_room = drawn(rooms, asked.count, asked.seed)
     order = {str(edit): place for edits in by_room.values() for place, edit in enumerate(edits)}
     left = {room: [e for e in edits if str(e) not in done] for room, edits in by_room.items()}
-    for row in all_tried({room: edits for room, edits in left.items() if edits}, asked):
-        unfinished.add(row)
+    for _ in all_tried({room: edits for room, edits in left.items() if edits}, asked, unfinished):
+        pass
     rows = sorted(unfinished.rows(), key=lambda x: (rooms.index(x["room"]), order[x["edit"]]))
     record("mutants", command, seeds=[asked.seed], rows=[explained(row) for row in rows])
     unfinished.end()
