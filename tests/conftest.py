@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 
 from tests import costs
-from tests.kept import kept_programs
+from tests.kept import keep_all_meanwhile, kept_programs
 
 with contextlib.suppress(ImportError):
     import mpi4py
@@ -130,6 +130,8 @@ def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
 
 def pytest_collection_finish() -> None:
     """Spares the garbage collector what stays to the end: modules, and thousands of tests."""
+    if "jax" in sys.modules:
+        keep_all_meanwhile()
     gc.collect()
     gc.freeze()
 

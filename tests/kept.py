@@ -64,6 +64,19 @@ def programs(kept: Path, most_bytes: int = MOST_BYTES) -> Iterator[Path]:
         _remove_oldest(kept, most_bytes)
 
 
+def keep_all_meanwhile() -> None:
+    """Has JAX, in this process, make no room for a program that it writes.
+
+    To see whether it has to, it reads when each of those that are there was used: .1 ms each, under
+    a lock, so that the two thousandth takes a fifth of a second. `programs` makes room at the end.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        from jax._src.lru_cache import LRUCache
+
+        if hasattr(LRUCache, "_evict_if_needed"):
+            LRUCache._evict_if_needed = lambda *_, **__: None
+
+
 def _used_file(program: Path) -> Path:
     return program.with_name(program.name.removesuffix(PROGRAM) + USED)
 

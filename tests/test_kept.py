@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kept import DAY_S, UNUSED_S, programs
+from tests.kept import DAY_S, UNUSED_S, keep_all_meanwhile, programs
 
 
 def written(folder: Path, name: str, used: int, size: int = 4) -> None:
@@ -67,3 +67,23 @@ def test_what_nobody_used_for_long_goes(name: str, limit_s: float, tmp_path: Pat
     with programs(tmp_path / "kept-here"):
         pass
     assert names(tmp_path) == sorted(["kept-here", f"{name}-young"])
+
+
+def test_jax_makes_no_room_for_what_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It still can: `keep_all_meanwhile` replaces what this version of JAX calls."""
+    lru_cache = pytest.importorskip("jax._src.lru_cache")
+    called = []
+    monkeypatch.setattr(
+        lru_cache.LRUCache, "_evict_if_needed", lambda *_, **__: called.append("looked")
+    )
+    cache = lru_cache.LRUCache(str(tmp_path), max_size=100)
+    cache.put("a", bytes(60))
+    assert called == ["looked"]
+    keep_all_meanwhile()
+    cache.put("b", bytes(60))
+    assert called == ["looked"] and names(tmp_path)[1:] == [
+        "a-atime",
+        "a-cache",
+        "b-atime",
+        "b-cache",
+    ]
