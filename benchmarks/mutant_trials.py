@@ -26,7 +26,16 @@ from typing import Any
 import pytest
 from mutant_edits import Edit
 
-COPIED = ("src", "tests", "pyproject.toml", "docs", "README.md", "examples", "benchmarks")
+COPIED = (
+    "src",
+    "tests",
+    "pyproject.toml",
+    "constraints.txt",
+    "docs",
+    "README.md",
+    "examples",
+    "benchmarks",
+)
 LIBRARIES = ("numpy", "numba", "networkx", "ortools.graph.python.max_flow", "msgspec", "hypothesis")
 JAX_LIBRARIES = ("jax", "equinox", "optax")
 """Importing these starts no thread, which a fork would lose."""
