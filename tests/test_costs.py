@@ -121,3 +121,10 @@ def test_a_plugin_measures_tests_and_what_they_share(tmp_path: Path):
     assert 0.2 <= fixtures["inner"] < 0.3 and 0.1 <= fixtures["outer"] < 0.2
     assert sorted(tests) == ["test_shares[0]", "test_shares[1]"]
     assert all(0.05 <= cost_s < 0.15 for cost_s in tests.values())
+
+
+def test_what_was_renamed_is_forgotten():
+    here = "tests/test_costs.py"
+    assert costs.exists(f"{here}::test_what_was_renamed_is_forgotten")
+    assert not costs.exists(f"{here}::test_what_was_" + "removed")
+    assert not costs.exists("tests/test_removed.py::test_what_was_renamed_is_forgotten")
