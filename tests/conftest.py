@@ -7,10 +7,8 @@ import gc
 import os
 import platform
 import resource
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Generator, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +18,7 @@ import hypothesis
 import pytest
 
 from tests import costs
-from tests.kept import keep_all_meanwhile, kept_programs
+from tests.kept import keep_all_meanwhile, kept_programs, of_a_run
 
 with contextlib.suppress(ImportError):
     import mpi4py
@@ -63,15 +61,13 @@ def pytest_configure(config: pytest.Config) -> None:
         # Not for those that tests start.
         config.pluginmanager.register(costs.Recorder(Path(os.environ.pop("COSTS")).resolve()))
     if not worker:
-        # benchmarks/mutant_trials.py has a folder of its own.
-        if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-            compiled = contextlib.ExitStack()
-            config.add_cleanup(compiled.close)
-            os.environ["JAX_COMPILATION_CACHE_DIR"] = str(compiled.enter_context(kept_programs()))
+        folders = contextlib.ExitStack()
+        config.add_cleanup(folders.close)
+        if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # benchmarks/mutant_trials.py has its own
+            os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folders.enter_context(kept_programs()))
         os.environ |= COMPILED
-        made = tempfile.mkdtemp(prefix="gradweave-made-")
-        config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))
-        os.environ["GRADWEAVE_TESTS_MADE"] = made  # see tests/conformance/made.py
+        made = folders.enter_context(of_a_run())
+        os.environ["GRADWEAVE_TESTS_MADE"] = str(made)  # see tests/conformance/made.py
         os.environ["RAY_worker_niceness"] = "0"  # else other tests leave Ray's actors hardly a core
         os.environ["XLA_FLAGS"] = f"{QUICKLY} {os.environ.get('XLA_FLAGS', '')}".strip()
 

@@ -22,6 +22,9 @@ from gradweave.processes.jax_start import MOST_BYTES, processor_kind
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".compiled"
+if not os.access(ROOT, os.W_OK):
+    FOLDER = Path(tempfile.gettempdir(), f"gradweave-compiled-{os.getuid()}")
+RUN = "run-"
 PROGRAM, USED = "-cache", "-atime"
 """JAX's suffixes: it writes a program, and then when it was last used."""
 DAY_S = 86_400.0
@@ -46,9 +49,7 @@ def programs(kept: Path, most_bytes: int = MOST_BYTES) -> Iterator[Path]:
     """
     kept.mkdir(parents=True, exist_ok=True)
     _remove_unused(kept)
-    made = tempfile.TemporaryDirectory(prefix="run-", dir=kept.parent, ignore_cleanup_errors=True)
-    with made as name:
-        folder = Path(name)
+    with of_a_run(kept.parent) as folder:
         for path in kept.glob(f"*{PROGRAM}"):
             with contextlib.suppress(FileNotFoundError):  # another run has just removed it
                 _link(path, folder / path.name)
@@ -62,6 +63,15 @@ def programs(kept: Path, most_bytes: int = MOST_BYTES) -> Iterator[Path]:
                     path.rename(kept / path.name)
                 os.utime(kept / path.name, ns=(used, used))
         _remove_oldest(kept, most_bytes)
+
+
+@contextlib.contextmanager
+def of_a_run(parent: Path = FOLDER) -> Iterator[Path]:
+    """A folder that goes with a run of the tests; where that is killed, with a later one."""
+    parent.mkdir(parents=True, exist_ok=True)
+    made = tempfile.TemporaryDirectory(prefix=RUN, dir=parent, ignore_cleanup_errors=True)
+    with made as folder:
+        yield Path(folder)
 
 
 def keep_all_meanwhile() -> None:
@@ -94,7 +104,7 @@ def _remove_unused(kept: Path) -> None:
     """Folders of other versions that nobody has used for long, and of runs that were killed."""
     os.utime(kept)
     for folder in kept.parent.iterdir():
-        limit_s = DAY_S if folder.name.startswith("run-") else UNUSED_S
+        limit_s = DAY_S if folder.name.startswith(RUN) else UNUSED_S
         with contextlib.suppress(FileNotFoundError):  # another run has just removed it
             if time.time() - folder.stat().st_mtime > limit_s:
                 shutil.rmtree(folder, ignore_errors=True)
