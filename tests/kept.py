@@ -23,7 +23,7 @@ from gradweave.processes.jax_start import MOST_BYTES, processor_kind
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".compiled"
 if not os.access(ROOT, os.W_OK):
-    FOLDER = Path(tempfile.gettempdir(), f"gradweave-compiled-{os.getuid()}")
+    FOLDER = Path.home() / ".cache" / "gradweave" / "tests"
 RUN = "run-"
 PROGRAM, USED = "-cache", "-atime"
 """JAX's suffixes: it writes a program, and then when it was last used."""
