@@ -153,7 +153,7 @@ class Attacked:
             if found := re.search(r'"store": \["[^"]*", (\d+)', command):
                 return f"rank {found[1]}"
             words = [word for word in command.split("\0") if word]
-            if "gradweave" in command and words[-1].isdigit():  # … NAMESPACE RANK SIZE
+            if "-m" in words and words[-1].isdigit():  # … NAMESPACE RANK SIZE
                 return f"rank {words[-2]}" if words[-2].isdigit() else f"rank {words[-1]}"
         return "other"
 

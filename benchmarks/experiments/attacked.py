@@ -1,6 +1,7 @@
 """Live commands whose processes are killed, stopped or starved at random moments.
 
     python benchmarks/experiments/attacked.py [--attacks 50] [--seed 2] [--only run-torch,lab]
+    python benchmarks/experiments/attacked.py --again
 
 Each attack starts a command that would go on for very long, waits a random time, start-up included,
 and sends SIGKILL, SIGTERM, SIGINT or SIGSTOP to a random one of its processes, the command itself
@@ -8,12 +9,14 @@ among them, or starves it (a tenth of the time for four seconds; then the comman
 Commands take turns, so that all have as many attacks whenever it is ended; `--at-once` of them are
 under way side by side. Noted is
 
-- *named*: of a server's process that was killed or stopped, whether the command's last line names
+- *named*: of a server's process that was ended or stopped, whether the command's last line names
   that server, and no other; None where there is nothing to name;
 - *seconds* until the command ended; those that go on without who is lost (`quorum`,
   `asynchronous`): *moved_s_ago*, since when they had made no step, some time after the attack;
 - *left*: processes, network namespaces, files in /dev/shm and the temporary folder that are not
   cleared within `CLEARED_S`, also where the command itself is killed;
+- *earlier*: what came of the same attack before something was mended: `--again` repeats those
+  whose outcome is `wrong`, however the rest is recorded already;
 - *open*: addresses that a process listened at, other than loopback's, outside the lab's namespaces.
 
 Trainings of placements and labs give up a process that is silent for five minutes: `ANSWER_S` of
@@ -32,6 +35,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -53,7 +57,11 @@ SILENT = (
 )
 QUORUM_S = 20.0
 """The quorum's silence: two more, and those left end where the first one is lost."""
-CLEARED_S = 40.0
+CLEARED_S = collections.defaultdict(lambda: 40.0, quorum=100.0)
+"""By command: workers that find each other when one is lost wait for it several times 20 s, in
+PyTorch's file store."""
+LATE_S = 20.0
+"""After an attack that ends a process. A command itself says what it promises otherwise."""
 STARVED_S = 4.0
 GIVE_UP_S = 130.0
 LOOK_S = 1.0
@@ -109,6 +117,11 @@ NEEDLESS = ("keeper", "a shell around a server")
 """Without them a command goes on: what clears up after it, and what notes how servers end."""
 
 
+Row = dict[str, Any]
+OURS = {"PYTHONPATH": os.pathsep.join([f"{ROOT}/src", str(ROOT)])}
+"""So that commands run these sources, wherever the package is installed from."""
+
+
 def commands(folder: Path, schedule: Path) -> dict[str, list[str]]:
     """What is attacked, by name."""
     run = [*GRADWEAVE, "run", str(schedule), "--elements", "100000", "--repetitions", "1000000"]
@@ -133,14 +146,18 @@ def commands(folder: Path, schedule: Path) -> dict[str, list[str]]:
     }
 
 
-def attack(name: str, command: list[str], folder: Path, rng: random.Random, label: str) -> dict:
-    """Starts a command, attacks it and says what came of it."""
-    variables = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join([f"{ROOT}/src", str(ROOT)])}
+def attack(
+    name: str, command: list[str], folder: Path, rng: random.Random, label: str, like: Row | None
+) -> Row:
+    """Starts a command, attacks it at random or like before, and says what came of it."""
+    variables = {"JAX_PLATFORMS": "cpu"} | OURS
     if name != "asynchronous":  # sockets have short names
         variables["RAY_TMPDIR"] = str(folder / "tmp")
     kind = rng.choice(KINDS)
     wait_s = rng.choice((rng.uniform(0, 12), rng.uniform(12, 30), rng.uniform(12, 30)))
-    row: dict[str, Any] = {"command": name, "attack": kind, "after_s": round(wait_s, 2)}
+    if like is not None:
+        kind, wait_s = like["attack"], like["after_s"]
+    row: Row = {"command": name, "attack": kind, "after_s": round(wait_s, 2)}
     one = Attacked(command, folder, label, variables)
     try:
         until = time.monotonic() + wait_s
@@ -152,6 +169,8 @@ def attack(name: str, command: list[str], folder: Path, rng: random.Random, labe
             return row | {"failed": "ended before the attack: " + one.last_line()}
         others = ids if ids[0] != one.process.pid else ids[1:] or ids
         victim = ids[0] if rng.random() < 0.25 else rng.choice(others)
+        if like is not None:
+            victim = next((x for x in ids if one.role(x) == like.get("victim")), victim)
         row |= {"victim": one.role(victim), "title": one.title(victim)}
         begin = time.monotonic()
         strike(victim, kind)
@@ -177,10 +196,10 @@ def strike(victim: int, kind: str) -> None:
             time.sleep(0.02)
 
 
-def named(name: str, victim: str, kind: str, said: str) -> bool | None:
+def named(name: str, victim: str, said: str) -> bool | None:
     """Whether a line names the server that was lost, and no other one; None where none was."""
     owner, _, number = victim.partition(" ")
-    if owner not in ("rank", "number") or name in MOVES or kind == "SIGINT":
+    if owner not in ("rank", "number") or name in MOVES:
         return None
     if name == "run-jax":  # its first process has no servers, the others two each
         number = str(2 * int(number) - 2)
@@ -205,7 +224,7 @@ def watch(
             one.process.send_signal(signal.SIGINT)
         itself, kind = True, "SIGINT"
     goes_on = not itself and (name in MOVES or role in NEEDLESS)
-    limit_s = CLEARED_S if itself else GOES_ON_S.get(kind, 15) if goes_on else GIVE_UP_S
+    limit_s = CLEARED_S[name] if itself else GOES_ON_S.get(kind, 15) if goes_on else GIVE_UP_S
     while time.monotonic() < begin + limit_s and one.process.poll() is None:
         one.look()
         time.sleep(LOOK_S / 2)
@@ -215,16 +234,16 @@ def watch(
         found["before"] = one.last_lines(6)
         if goes_on and name in MOVES:
             found["moved_s_ago"] = one.moved_s_ago(MOVES[name])
-        for _ in range(2):  # the first may be lost in a callback of JAX's, as in `before`
+        for _ in range(2):  # the first may be lost, where `before` says so
             one.process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                one.process.wait(CLEARED_S / 2)
+                one.process.wait(CLEARED_S[name] / 2)
                 break
-    until = time.monotonic() + CLEARED_S
+    until = time.monotonic() + CLEARED_S[name]
     while (left := one.left()) and time.monotonic() < until:
         time.sleep(0.3)
     said = one.last_line()
-    of = named(name, role, kind, said)
+    of = None if itself else named(name, role, said)
     return found | {"named": of, "status": one.process.poll(), "said": said, "left": left}
 
 
@@ -235,68 +254,103 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no attack after these")
     parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--again", action="store_true", help="those that went wrong")
     parser.add_argument("--no-record", action="store_true")
     asked = parser.parse_args()
     # Ctrl-C, which a shell has its processes in the background ignore, and these theirs
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    begin, lock = time.monotonic(), threading.Lock()
     command = f"python benchmarks/experiments/attacked.py --attacks {asked.attacks} "
     command += f"--seed {asked.seed}" + f" --only {asked.only}" * bool(asked.only)
     kept = Unfinished("attacked", command, resume=asked.resume, libraries=("torch", "jax", "ray"))
-    there = {(row["seed"], row["command"], row["number"]) for row in kept.rows()}
+    there = {key(row): row for row in latest([*(recorded_rows() * asked.again), *kept.rows()])}
+    names = asked.only.split(",") if asked.only else list(commands(Path(), Path()))
+    todo = [
+        (number, each, there.get((each, number, asked.seed)))
+        for number, each in itertools.product(range(asked.attacks), names)
+    ]
+    todo = [one for one in todo if one[2] is None or (asked.again and wrong(one[2]))]
+    attack_all(todo, asked, kept)
+    if not asked.no_record:
+        keep(kept, command)
+
+
+def attack_all(todo: list[tuple[int, str, Row | None]], asked: Any, kept: Unfinished) -> None:
+    """Makes attacks, some side by side, and keeps what comes of each."""
+    begin, lock = time.monotonic(), threading.Lock()
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(asked.at_once) as pool:
         schedule = Path(name) / "ring4.json"
         make = [*GRADWEAVE, "schedule", "ring:4", "--scheduler", "ring", "--output", str(schedule)]
-        subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(make, check=True, stdout=subprocess.DEVNULL, env=os.environ | OURS)
 
-        def one(number: int, each: str) -> None:
+        def one(number: int, each: str, like: Row | None) -> None:
             if time.monotonic() - begin > 60 * asked.minutes:
                 return
             label = f"{asked.seed}-{number}-{each}-{os.getpid()}"
             folder = Path(name) / label
             folder.mkdir()
             rng = random.Random(f"{asked.seed} {number} {each}")
-            row = attack(each, commands(folder, schedule)[each], folder, rng, label)
+            row = attack(each, commands(folder, schedule)[each], folder, rng, label, like)
             with lock:
                 print(row, flush=True)
                 kept.add({"seed": asked.seed, "number": number} | row)
 
-        names = asked.only.split(",") if asked.only else list(commands(Path(), schedule))
-        waiting = [
-            pool.submit(told, one, number, each)
-            for number, each in itertools.product(range(asked.attacks), names)
-            if (asked.seed, each, number) not in there
-        ]
+        waiting = [pool.submit(told, one, *each) for each in todo]
         try:
             wait(waiting)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    if not asked.no_record:
-        keep(kept, command)
 
 
-def told(one: Any, number: int, each: str) -> None:
+def told(one: Callable[..., None], number: int, each: str, like: Row | None) -> None:
     """Runs one attack; a mistake in this file ends no other."""
     try:
-        one(number, each)
+        one(number, each, like)
     except Exception as error:
         print(f"{each} {number}: {type(error).__name__}: {error}", flush=True)
 
 
 def plain(value: Any) -> Any:
     """Without the names of temporary folders."""
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
     folder = rf"{re.escape(tempfile.gettempdir())}/tmp\w+/"
     return re.sub(folder, "", value) if isinstance(value, str) else value
 
 
+def key(row: Row) -> tuple[str, int, int]:
+    return row["command"], row["number"], row["seed"]
+
+
+def wrong(row: Row) -> bool:
+    """Whether an attack shows what is to be mended, or came to nothing."""
+    ended = row["attack"] in ("SIGKILL", "SIGTERM", "SIGINT")
+    late = row.get("seconds", 0) > LATE_S and ended and "ended" not in row
+    stuck = row.get("ended") == "did not end" or row.get("moved_s_ago", 0) > LATE_S
+    lost = row.get("named") is False or row.get("survived") is False
+    return "failed" in row or bool(row.get("left")) or late or stuck or lost
+
+
+def latest(rows: list[Row]) -> list[Row]:
+    """The last of each attack, with those before it."""
+    found: dict[tuple[str, int, int], Row] = {}
+    for row in rows:
+        before = found.get(key(row))
+        earlier = [*before.pop("earlier", []), before] if before else row.get("earlier", [])
+        found[key(row)] = row | ({"earlier": earlier} if earlier else {})
+    return [found[one] for one in sorted(found)]
+
+
+def recorded_rows() -> list[Row]:
+    return recorded("attacked", ("rows",))[0].get("rows", [])
+
+
 def keep(kept: Unfinished, command: str) -> None:
     """Records the rows, beside those of other seeds."""
-    before, _ = recorded("attacked", ("rows",))
-    rows, seeds = kept.rows(), {row["seed"] for row in kept.rows()}
-    rows += [row for row in before.get("rows", []) if row["seed"] not in seeds]
-    rows = [{key: plain(value) for key, value in row.items()} for row in rows]
-    rows.sort(key=lambda row: (row["seed"], row["command"], row.get("number", 0)))
+    rows = latest([*recorded_rows(), *kept.rows()])
+    rows = [{name: plain(value) for name, value in row.items()} for row in rows]
     counts = collections.Counter(row["command"] for row in rows)
     record("attacked", command, ("torch", "jax", "ray"), attacks=counts, rows=rows)
     kept.end()

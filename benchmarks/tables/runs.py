@@ -136,15 +136,26 @@ def train_pipeline() -> str:
 
 
 def attacked() -> str:
-    """Live commands killed, stopped and starved: who was named, and what stayed."""
-    result, lines = load("attacked"), []
-    for rows in sorted(grouped(result["rows"], ["command"]), key=lambda rows: rows[0]["command"]):
-        lost = [row["named"] for row in rows if row["named"] is not None]
-        left, listened = (sum(bool(row[key]) for row in rows) for key in ("left", "open"))
-        named = f"{sum(lost)} of {len(lost)}" if lost else ""
-        lines.append(f"`{rows[0]['command']}` | {len(rows)} | {named} | {left} | {listened}")
-    head = "command | attacks | lost server named | something left | listened to others"
+    """Live commands killed, stopped and starved; of attacks that were repeated, the last."""
+    result = load("attacked")
+    every = sorted(grouped(result["rows"], ["command"]), key=lambda rows: rows[0]["command"])
+    lines = [_attacked(f"`{rows[0]['command']}`", rows) for rows in every]
+    lines.append(_attacked("**all**", result["rows"]))
+    head = "command | attacks | lost server named | median until it ended | longest"
+    head += " | did not end | something left | listened to others | wrong at first, then mended"
     return sourced_table(result, head, lines)
+
+
+def _attacked(name: str, rows: list[dict[str, Any]]) -> str:
+    lost = [row for row in rows if row.get("named") is not None]
+    seconds = [row["seconds"] for row in lost if row["named"]]
+    counts = [
+        sum(row.get("ended") == "did not end" for row in rows),
+        *(sum(bool(row.get(key)) for row in rows) for key in ("left", "open", "earlier")),
+    ]
+    cells = [name, len(rows), f"{sum(row['named'] for row in lost)} of {len(lost)}" * bool(lost)]
+    cells += [f"{of(seconds):.1f} s" if seconds else "" for of in (statistics.median, max)]
+    return " | ".join(map(str, [*cells, *counts]))
 
 
 def silent_servers() -> str:

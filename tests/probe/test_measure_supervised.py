@@ -27,12 +27,12 @@ say(error="lost server 0, which leads the measurement: its connection broke")
 WAITS = "time.sleep(6e4)"
 
 
-def supervised(tmp_path, *programs: str) -> None:
+def supervised(tmp_path, *programs: str, **options: float) -> None:
     starts = [
         ([sys.executable, "-c", SAY + program, str(tmp_path / "id")], os.environ)
         for program in programs
     ]
-    launch.supervise(starts, tmp_path / "log", print, print)
+    launch.supervise(starts, tmp_path / "log", print, print, **options)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -40,6 +40,13 @@ def test_a_server_that_is_stopped_is_named_whatever_others_say(tmp_path, monkeyp
     monkeypatch.setattr("gradweave.processes.children.STOP_S", 0.2)
     with pytest.raises(RunError, match=r"^lost server 1: its process is stopped$"):
         supervised(tmp_path, WAITS, STOPS, AFTER_IT)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_server_that_is_stopped_while_all_wait_for_it_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("gradweave.processes.children.STOP_S", 0.2)
+    with pytest.raises(RunError, match=r"^lost server 0: its process is stopped$"):
+        supervised(tmp_path, STOPS, WAITS, stopped_s=0.3)
 
 
 def test_what_the_first_one_says_counts_more(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from gradweave.checks import expected_one_of
 from gradweave.cli.console import spoken_warnings
 from gradweave.errors import BAD_INPUT, INTERRUPTED, SUCCESS, GradweaveError, exit_status
 from gradweave.printable import in_one_line
+from gradweave.processes.ending import heard_again
 
 VERBS = {
     "schedule": "schedule",
@@ -82,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _status(arguments: list[str] | None) -> int:
     try:
         # Without standalone mode, click returns the status that a verb exits with.
-        with spoken_warnings():
+        with spoken_warnings(), heard_again():
             status = cli.main(args=arguments, prog_name="gradweave", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)

@@ -19,6 +19,7 @@ from gradweave.probe.session import Terms, follow, kept_beside, lead, now
 from gradweave.probe.transport import MpiTransport, TorchTransport, Transport
 from gradweave.processes.children import (
     Children,
+    Message,
     how_ended,
     how_stopped,
     is_stopped,
@@ -35,6 +36,8 @@ _FIND_S = 120.0
 _FOLLOW_S = 3600.0
 """How long a server waits for the next thing that the first one asks for."""
 _FAREWELL_S = 5.0
+_LOOK_S = 1.0
+"""Time between two looks at whether processes are stopped."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +152,8 @@ def on_this_machine(
             }
             for rank in range(servers)
         ]
-        supervise([(_command(task), os.environ) for task in tasks], folder / "log", tell, say)
+        starts = [(_command(task), os.environ) for task in tasks]
+        supervise(starts, folder / "log", tell, say, stopped_s=terms.timeout_s)
 
 
 def _command(task: dict[str, Any]) -> list[str]:
@@ -161,8 +165,17 @@ def supervise(
     log: Path,
     tell: Callable[[str], None],
     say: Callable[[str], None],
+    *,
+    stopped_s: float = _FOLLOW_S,
 ) -> None:
     """Starts one process per server, and listens until all are done.
+
+    Args:
+        starts: of each, its command and its environment.
+        log: file for their standard error.
+        tell: called with the step under way.
+        say: called with a line for the user.
+        stopped_s: how long one may be stopped while none says anything.
 
     Raises:
         RunError: one of them failed, or was lost.
@@ -170,7 +183,7 @@ def supervise(
     with Children(starts, log) as children:
         done: set[int] = set()
         while len(done) < len(children):
-            number, message = _next(children)
+            number, message = _next(children, stopped_s)
             if message is None:
                 if number not in done:
                     raise _failure(children, number, log)
@@ -184,11 +197,17 @@ def supervise(
                 say(str(message["says"]))
 
 
-def _next(children: Children) -> tuple[int, dict[str, Any] | None]:
-    received = children.receive(_FOLLOW_S)
-    if received is None:
-        raise RunError(f"no process said anything for {_FOLLOW_S:g} s")
-    return received
+def _next(children: Children, stopped_s: float) -> Message:
+    """The next message: between two slots, others would wait very long for one that is stopped."""
+    begin = stopped_at = time.monotonic()
+    while time.monotonic() - begin < _FOLLOW_S:
+        if (received := children.receive(min(_LOOK_S, stopped_s))) is not None:
+            return received
+        stopped = _stopped(children)
+        stopped_at = time.monotonic() if stopped is None else stopped_at
+        if stopped is not None and time.monotonic() - stopped_at >= stopped_s:
+            raise stopped
+    raise RunError(f"no process said anything for {_FOLLOW_S:g} s")
 
 
 def _stopped(children: Children) -> RunError | None:

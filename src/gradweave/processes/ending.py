@@ -11,6 +11,7 @@ from typing import NoReturn
 
 _last_word = threading.Lock()
 _LAST_WORD_S = 10.0
+_AGAIN_S = 0.05
 
 
 def end_at_once(status: int, say: Callable[[], None]) -> NoReturn:
@@ -31,6 +32,37 @@ def end_at_once(status: int, say: Callable[[], None]) -> NoReturn:
             os._exit(status)
     time.sleep(_LAST_WORD_S)
     os._exit(status)
+
+
+@contextlib.contextmanager
+def heard_again() -> Iterator[None]:
+    """Sends Ctrl-C and SIGTERM again where what they raised was lost.
+
+    A signal that comes while Python collects garbage is told to whom it calls afterwards, such as
+    JAX, and there Python ignores exceptions. Where much is imported, that is not rare.
+    """
+    before = sys.unraisablehook
+
+    def again(unraisable: "sys.UnraisableHookArgs") -> None:
+        number = _signal_of(unraisable.exc_type, unraisable.exc_value)
+        if number is None:
+            before(unraisable)
+        else:  # not from here, where an exception would be ignored too
+            threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _signal_of(kind: type[BaseException], value: BaseException | None) -> int | None:
+    """The signal for which an exception was raised; None for another exception."""
+    if issubclass(kind, KeyboardInterrupt):
+        return signal.SIGINT
+    ended = isinstance(value, SystemExit) and value.code == 128 + signal.SIGTERM
+    return signal.SIGTERM if ended else None
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from gradweave.errors import RunError
 from gradweave.lazy import missing
 from gradweave.processes import ray_keeper, ray_loopback
 from gradweave.processes.children import Children
+from gradweave.processes.ending import heard_again
 
 POLL_S = 0.25
 """Time after which a wait for Ray checks that Ray is there."""
@@ -157,6 +158,12 @@ def cluster(address: str | None = None) -> Iterator[Cluster]:
         MissingExtraError: where Ray is not installed.
         RunError: where Ray cannot start or find the cluster, or ends before its time.
     """
+    with heard_again(), _cluster(address) as ray_cluster:
+        yield ray_cluster
+
+
+@contextlib.contextmanager
+def _cluster(address: str | None) -> Iterator[Cluster]:
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
