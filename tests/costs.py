@@ -4,8 +4,8 @@
 that: of a table whose cases cost next to nothing all run, of a dear one a few that show as many
 values of its parameters as they can, and of what is dearer still none. Who writes a test has
 nothing to do for this: what `costs.tsv` does not know is quick. A test marked `quick` is always so
-(one launch of a backend, say), and one marked `slow` never; nor is what starts a process per
-server.
+(one launch of a backend, say), and one marked `slow` never; nor is what drives a browser or starts
+a process per server.
 
 Costs are seconds of processor time, of the worker and of processes that it waited for: they do not
 depend on how busy the machine is. To record them again, once everything is compiled:
@@ -30,6 +30,8 @@ from typing import Any
 import pytest
 
 RECORD = Path(__file__).with_name("costs.tsv")
+NEVER = ("slow", "browser")
+"""Marks of tests that are not quick; a browser's processes are not waited for, so not measured."""
 KNOWN_S = 0.1
 """Tests that cost less, all cases together, are not recorded."""
 ALONE = 3
@@ -127,7 +129,7 @@ def mark_quick(items: Iterable[pytest.Item], never: Callable[[Path], bool]) -> N
     for name, cases in tables.items():
         if never(cases[0].path):
             continue
-        able = [case for case in cases if not case.get_closest_marker("slow")]
+        able = [case for case in cases if not any(map(case.get_closest_marker, NEVER))]
         wanted = costs[name].worth(share_s) if name in costs else len(able)
         indices = [getattr(getattr(case, "callspec", None), "indices", {}) for case in able]
         for position in spread(indices, wanted):

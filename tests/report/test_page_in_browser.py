@@ -80,6 +80,7 @@ def test_one_stage(opened: Opened, collective: Any) -> None:
     assert browser.execute_script("return gradweave.complete(-1)") == [1 if copies else 0] * 5
 
 
+@pytest.mark.quick
 def test_steps(opened: Opened) -> None:
     browser = opened(page(ring_all_reduce(4)))
     click(browser, "forward")
