@@ -2,12 +2,15 @@
 
 import dataclasses
 import importlib.util
+import time
+from typing import Any
 
 import pytest
 
 import gradweave as gw
 from gradweave.errors import LostServerError, OptionError
 from gradweave.placement import Transformer, place
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
 
@@ -72,3 +75,26 @@ def test_a_process_lost_while_schedules_are_sought_is_named_before_the_next_task
     with pytest.raises(LostServerError, match="lost server 1"):
         trainers.train("x", placement, Settings(), model=MODEL, progress=told.append)
     assert told == []
+
+
+def test_the_search_for_schedules_ends_when_a_process_is_lost(monkeypatch):
+    from gradweave.placement.training import running
+
+    looks = iter([None])
+
+    def check():
+        if next(looks, check) is check:
+            raise LostServerError(1, 1, "its process was ended by SIGKILL")
+
+    def search(*_, **options):
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(running, "step_time", search)
+    net = gw.topology.from_spec("ring:4")
+    placement = place(net, MODEL, pipeline=2, strategy="rank_order", bound=False)
+    processes: Any = None
+    trainers = running.Trainers(net, processes, None, check=check)
+    with pytest.raises(LostServerError, match="lost server 1"):
+        trainers.train("x", placement, running.Settings(), model=MODEL)

@@ -23,6 +23,7 @@ from gradweave.placement.training.plan import Averages, Plan
 from gradweave.placement.workload import Transformer
 from gradweave.processes.cleared import cleared_folder
 from gradweave.processes.ending import termination
+from gradweave.processes.guarded import guarded
 from gradweave.schedule.file import to_bytes
 from gradweave.topology.topology import Topology
 
@@ -106,7 +107,8 @@ class Trainers:
         routed: what routes messages; nothing if not given.
         told_after: how often the network's largest latency passes before the last process has a
             step's task and has asked for its messages.
-        check: called at each step of the planning; raises an error where a process has ended.
+        check: called now and then while schedules are sought; raises an error where a process has
+            ended.
     """
 
     def __init__(
@@ -176,18 +178,15 @@ class Trainers:
         self, placement: Placement, settings: Settings, progress: Callable[[str], None]
     ) -> StepTime:
         """The step in time, with its groups' schedules."""
-
-        def checked(doing: str) -> None:
-            self._check()
-            progress(doing)
-
-        step = step_time(
-            placement,
-            settings.order,
-            seed=settings.seed,
-            time_limit=settings.time_limit,
-            progress=checked,
-        )
+        self._check()
+        with guarded(self._check):
+            step = step_time(
+                placement,
+                settings.order,
+                seed=settings.seed,
+                time_limit=settings.time_limit,
+                progress=progress,
+            )
         self._check()
         return step
 
