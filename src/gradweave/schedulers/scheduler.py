@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from gradweave import clock
 from gradweave.errors import OptionError
 from gradweave.schedule.compose import compose, reverse
 from gradweave.schedule.schedule import COLLECTIVES, Collective, Provenance, Schedule
+from gradweave.stop import Stop
 from gradweave.topology.spec import as_topology
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
@@ -56,11 +56,30 @@ class Scheduler(abc.ABC):
             NoScheduleError: where the strategy finds none.
             InvalidScheduleError: where the strategy has a fault: what it made does not verify.
         """
+        network = as_topology(topology)
+        return self.schedule_until(network, Stop.after(time_limit), collective, seed=seed)
+
+    def schedule_until(
+        self,
+        topology: Topology,
+        stop: Stop,
+        collective: Collective = "all_reduce",
+        *,
+        seed: int = 0,
+    ) -> Schedule:
+        """As `schedule`, in whatever time a caller's search has left.
+
+        Args:
+            topology: the network.
+            stop: when to return the best found so far.
+            collective: a stage, or both.
+            seed: every random choice depends on it alone.
+        """
         if collective not in COLLECTIVES:
             raise OptionError(
                 f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
             )
-        schedule = self._make(as_topology(topology), collective, seed, time_limit).replace(
+        schedule = self._make(topology, collective, seed, stop).replace(
             scheduler=Provenance(self.name, self.options(), seed)
         )
         verify(
@@ -79,9 +98,7 @@ class Scheduler(abc.ABC):
         }
 
     @abc.abstractmethod
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it and adds its provenance."""
 
     def _aggregating_switches(self) -> bool:
@@ -170,28 +187,26 @@ def from_stage(
 
 
 def from_all_gather(
-    make: Callable[[Topology, int, float | None], Schedule],
+    make: Callable[[Topology, int, Stop], Schedule],
     topology: Topology,
     collective: Collective,
     seed: int,
-    time_limit: float | None,
+    stop: Stop,
 ) -> Schedule:
     """The collective that a search for an all-gather gives rise to.
 
     Args:
-        make: makes an all-gather from a network, a seed and a deadline of `clock.now`.
+        make: makes an all-gather from a network, a seed and when to stop.
         topology: the network.
         collective: what to make.
         seed: of the search.
-        time_limit: seconds for all of it; None for no limit.
+        stop: of all of it.
     """
-    begun = clock.now()
     opposite = topology.capacity[topology.opposite]
     two = collective == "all_reduce" and not np.array_equal(opposite, topology.capacity)
-    shares = iter([SEARCHING / 2, SEARCHING] if two else [SEARCHING])
+    stops = iter([*map(stop.part, [SEARCHING / 2, SEARCHING] if two else [SEARCHING])])
 
     def search(network: Topology) -> Schedule:
-        share = next(shares)
-        return make(network, seed, None if time_limit is None else begun + share * time_limit)
+        return make(network, seed, next(stops))
 
     return from_stage("all_gather", search, topology, collective)

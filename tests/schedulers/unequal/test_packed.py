@@ -13,6 +13,7 @@ from gradweave.schedule import COLLECTIVES
 from gradweave.schedulers import Packed
 from gradweave.schedulers.unequal.cuts import cuts_of, periodic_cut, schedule_of
 from gradweave.schedulers.unequal.packed import _Search
+from gradweave.stop import UNLIMITED
 from gradweave.schedulers.unequal.parts import Parts, parts_of
 from gradweave.schedulers.unequal.turns import turns
 from gradweave.simulate import seconds
@@ -26,7 +27,7 @@ GIGABYTE = 1e9
 def test_the_event_model_takes_no_longer_than_the_clock_that_it_was_played_on(name: str):
     topology = NETWORKS[name]
     parts = parts_of(topology, "all_reduce", gradient_bytes=GIGABYTE)
-    search = _Search(topology, "all_reduce", GIGABYTE, np.inf, waiting=False)
+    search = _Search(topology, "all_reduce", GIGABYTE, UNLIMITED, waiting=False)
     played = [
         search._played(parts, cut, window * max(len(parts.root), 24), np.inf)[1]
         for cut in cuts_of(parts, 100)

@@ -18,6 +18,7 @@ from gradweave.schedulers.exact.search import Search
 from gradweave.schedulers.exact.start import fits, gathers, quick
 from gradweave.schedulers.exact.trees import TREES, Choice, Trees
 from gradweave.schedulers.scheduler import Scheduler, check_counts
+from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
 
@@ -109,6 +110,30 @@ class Exact(Scheduler):
         infeasible: no all_gather in 3 rounds; on free trees fewer than 4 are impossible:
         at least 4 rounds (cut), since 8 pieces must ...
         """
+        stop = Stop.after(time_limit)
+        given = {"rounds": rounds, "start_from": start_from, "seed": seed}
+        return self.prove_until(topology, stop, collective, **given)
+
+    def prove_until(
+        self,
+        topology: Topology,
+        stop: Stop,
+        collective: Collective = "all_reduce",
+        *,
+        rounds: int | None = None,
+        start_from: Sequence[Schedule] = (),
+        seed: int = 0,
+    ) -> Proof:
+        """As `prove`, in whatever time a caller's search has left.
+
+        Args:
+            topology: the network.
+            stop: when to return what is known.
+            collective: as in `prove`, and so are the others.
+            rounds: to ask about.
+            start_from: earlier schedules.
+            seed: of every random choice.
+        """
         if collective not in COLLECTIVES:
             raise OptionError(
                 f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
@@ -116,8 +141,7 @@ class Exact(Scheduler):
         if rounds is not None and rounds < 1:
             raise OptionError(f"exact: rounds: expected at least 1, got {rounds}")
         begun = clock.now()
-        deadline = None if time_limit is None else begun + time_limit
-        question = _Question(tuple(start_from), seed, deadline)
+        question = _Question(tuple(start_from), seed, stop)
         stages = self._stages(topology, collective, rounds, question)
         below = sum(stage.impossible_below for stage in stages)
         made = _joined(stages, topology, collective)
@@ -131,10 +155,8 @@ class Exact(Scheduler):
         wall_s = clock.now() - begun
         return Proof(collective, self.trees, made, below, because, rounds, wall_s)
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
-        proof = self.prove(topology, collective, seed=seed, time_limit=time_limit)
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        proof = self.prove_until(topology, stop, collective, seed=seed)
         if proof.schedule is None:
             raise NoScheduleError(f"exact: {proof}")
         return proof.schedule
@@ -165,8 +187,8 @@ class Exact(Scheduler):
         self._check_servers(network)
         choice = Choice.of(network, np.repeat(network.servers, self.pieces_per_server), self.trees)
         least, because = self._bound(choice)
-        effort = Effort(question.seed, self.workers, self.effort, None)
-        search = Search(choice, least, because, effort, question.deadline, self.max_booleans)
+        effort = Effort(question.seed, self.workers, self.effort)
+        search = Search(choice, least, because, effort, question.stop, self.max_booleans)
         search.open_questions = self.open_questions
         given = [gather for made in question.start_from for gather in gathers(made, choice)]
         valid = [gather for gather in given if fits(gather, choice)]
@@ -204,14 +226,11 @@ class _Question:
 
     start_from: tuple[Schedule, ...]
     seed: int
-    deadline: float | None
-    """On the monotonic clock."""
+    stop: Stop
 
     def half_time(self) -> "_Question":
         """The same with half of the time that is left."""
-        if self.deadline is None:
-            return self
-        return dataclasses.replace(self, deadline=(clock.now() + self.deadline) / 2)
+        return dataclasses.replace(self, stop=self.stop.part(0.5))
 
 
 def _joined(stages: Sequence[Stage], topology: Topology, collective: Collective) -> Schedule | None:

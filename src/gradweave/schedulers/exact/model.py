@@ -10,6 +10,7 @@ routes that have only switches inside.
 
 import dataclasses
 import itertools
+import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,8 +34,8 @@ class Effort:
     workers: int
     deterministic: float
     """CP-SAT's deterministic time, in its units: the same work on every machine."""
-    seconds: float | None
-    """Wall time, or None for no limit."""
+    seconds: float = math.inf
+    """Wall time."""
 
 
 class GatherModel:
@@ -198,8 +199,7 @@ class GatherModel:
         parameters.random_seed = effort.seed % (1 << 31)
         parameters.num_workers = effort.workers
         parameters.max_deterministic_time = effort.deterministic
-        if effort.seconds is not None:
-            parameters.max_time_in_seconds = max(effort.seconds, 0.0)
+        parameters.max_time_in_seconds = effort.seconds
         # The linear relaxation made one worker many times slower on most networks tried.
         parameters.linearization_level = 0
         status = solver.solve(self.model)

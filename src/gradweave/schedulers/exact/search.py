@@ -3,12 +3,12 @@
 import dataclasses
 from collections.abc import Sequence
 
-from gradweave import clock
 from gradweave.errors import NoScheduleError
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.exact.model import Effort, GatherModel
 from gradweave.schedulers.exact.proof import Stage
 from gradweave.schedulers.exact.trees import Choice
+from gradweave.stop import Stop
 
 
 @dataclasses.dataclass
@@ -24,7 +24,7 @@ class Search:
     because: str
     effort: Effort
     """For one question; its seconds are replaced by what is left."""
-    deadline: float | None
+    stop: Stop
     max_booleans: int
     open_questions: int | None = None
     """Questions left unanswered at most; None for no limit."""
@@ -70,20 +70,19 @@ class Search:
             last = rounds + 1 == self.best.rounds
             if self._ask(rounds, share=1.0 if last else 0.5) is None:
                 unanswered, hard = rounds, hard + 1
-            if hard == self.open_questions or self._seconds_left() == 0.0:
+            if hard == self.open_questions or self.stop.reached():
                 break
         return Stage(self.best, self.impossible_below, self.because)
 
     def _ask(self, rounds: int, share: float) -> bool | None:
         """Whether so many rounds are enough; None where the effort was not enough to tell."""
-        if self._seconds_left() == 0.0 or self.choice.booleans(rounds) > self.max_booleans:
+        if self.stop.reached() or self.choice.booleans(rounds) > self.max_booleans:
             return None
         model = GatherModel(self.choice, rounds)
         hint = self.best or next(iter(self.hints), None)
         if hint is not None:
             model.hint(hint)
-        left = self._seconds_left()
-        seconds = None if left is None else share * left
+        seconds = share * self.stop.seconds_left
         answer = model.solve(dataclasses.replace(self.effort, seconds=seconds))
         if answer is False:
             self.impossible_below = rounds + 1
@@ -95,6 +94,3 @@ class Search:
             self.choice.topology, answer, collective="all_gather", root=self.choice.root
         )
         return True
-
-    def _seconds_left(self) -> float | None:
-        return None if self.deadline is None else max(0.0, self.deadline - clock.now())

@@ -7,6 +7,7 @@ The policies were trained with JAX by `gradweave.learning`. To use them takes Nu
 import dataclasses
 import functools
 import importlib.resources
+import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -14,7 +15,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.errors import FileError, NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.instance import Instance, Trees
@@ -28,6 +28,7 @@ from gradweave.schedulers.learned.policy import (
 )
 from gradweave.schedulers.learned.repair import can_repair
 from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
+from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 FORMAT, VERSION = "gradweave-policy", "1"
@@ -98,14 +99,11 @@ class Learned(Scheduler):
         if self.trees not in ("grown", "fixed"):
             raise OptionError(f"learned: trees: expected grown or fixed, got {self.trees!r}")
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
-        deadline = None if time_limit is None else clock.now() + time_limit
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         weights = read_weights(self.weights)
         return from_stage(
             self._own_stage,
-            lambda network: self._stage(network, weights, seed, deadline),
+            lambda network: self._stage(network, weights, seed, stop),
             topology,
             collective,
         )
@@ -115,14 +113,12 @@ class Learned(Scheduler):
         """The stage that is played; the other one is it, reversed."""
         return "all_gather" if self.trees == "grown" else "reduce_scatter"
 
-    def _stage(
-        self, topology: Topology, weights: PolicyWeights, seed: int, deadline: float | None
-    ) -> Schedule:
+    def _stage(self, topology: Topology, weights: PolicyWeights, seed: int, stop: Stop) -> Schedule:
         stage = self._own_stage
         instance = Instance(
             topology, stage, self.trees, routes=self.routes, spread=_spread(topology)
         )
-        _check_time(instance, deadline)
+        _check_time(instance, stop)
         samples = self.samples
         if samples is None:
             samples = _samples(instance, self.repair)
@@ -133,7 +129,7 @@ class Learned(Scheduler):
             repair=self.repair,
             seed=seed,
             workers=self.workers,
-            deadline=deadline,
+            stop=stop,
         )
         if best is None:
             raise NoScheduleError(f"learned: no {stage} of {topology.name!r} was completed")
@@ -162,18 +158,16 @@ def _samples(instance: Instance, repair: bool) -> int:
     return int(min(64, TEN_SECONDS // episode_s))
 
 
-def _check_time(instance: Instance, deadline: float | None) -> None:
+def _check_time(instance: Instance, stop: Stop) -> None:
     """Refuses to begin an episode that takes longer than there is time.
 
     Raises:
         NoScheduleError: saying how long it takes.
     """
-    if deadline is None:
-        return
-    episode_s, left_s = _episode_s(instance), deadline - clock.now()
+    episode_s, left_s = _episode_s(instance), stop.seconds_left
     if episode_s > max(left_s, A_MOMENT):
         raise NoScheduleError(
-            f"learned: one episode takes about {episode_s:.1f} s; {max(left_s, 0.0):.1f} are left"
+            f"learned: one episode takes about {episode_s:.1f} s; {left_s:.1f} are left"
         )
 
 
@@ -194,7 +188,7 @@ def best_of(
     repair: bool = True,
     seed: int = 0,
     workers: int = 1,
-    deadline: float | None = None,
+    stop: Stop = UNLIMITED,
 ) -> Episode | None:
     """Episodes until one meets the bound; the best of all.
 
@@ -206,12 +200,12 @@ def best_of(
         repair: whether they are repaired; see `Learned`.
         seed: of every random choice, together with an episode's number.
         workers: threads that play side by side.
-        deadline: of `clock.now`, in seconds; one episode is always played.
+        stop: before the bound is met; one episode is always played.
 
     Returns:
         The episode; None where none was completed.
     """
-    best: Episode | None = None
+    best, stop = None, stop.at(problem.instance.bound)
     temperature = REPAIRED_TEMPERATURE if repair and can_repair(problem.instance) else 1.0
 
     def episode(number: int) -> Episode:
@@ -221,7 +215,7 @@ def best_of(
             seed=(seed, number),
             temperature=temperature if number else 0.0,
             repair=repair,
-            deadline=deadline,
+            stop=stop,
             finish=number == numbers[0],
         )
 
@@ -230,8 +224,7 @@ def best_of(
             for made in pool.map(episode, numbers[first : first + workers]):
                 if made.rounds >= 0 and (best is None or made.rounds < best.rounds):
                     best = made
-            late = deadline is not None and clock.now() > deadline
-            if late or (best is not None and best.rounds <= problem.instance.bound):
+            if stop.reached(math.inf if best is None else best.rounds):
                 break
     return best
 

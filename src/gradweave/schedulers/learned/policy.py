@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.schedulers.instance import NEVER, Instance
 from gradweave.schedulers.learned.feature_table import HIGHEST, HIGHEST_LOAD, LAYERS, LOWEST, UNIT
 from gradweave.schedulers.learned.repair import RoundRepair, can_repair, lanes_of
+from gradweave.stop import UNLIMITED, Stop
 
 if TYPE_CHECKING:
     from gradweave.schedulers.learned.messages_kernel import Neighbours
@@ -605,7 +605,7 @@ def play(
     repair: bool = False,
     returns: bool = True,
     max_rounds: int | None = None,
-    deadline: float | None = None,
+    stop: Stop = UNLIMITED,
     finish: bool = False,
 ) -> Episode:
     """One episode of the policies.
@@ -620,14 +620,14 @@ def play(
             `repair`. Only where there are swaps for it.
         returns: whether a repaired episode goes back where a round comes short.
         max_rounds: after which to give up; eight times the bound if not given.
-        deadline: of `clock.now`, in seconds, after which to give up.
+        stop: when to give up.
         finish: whether the episode is finished then, without taking a round back.
     """
     episode, rng = OngoingEpisode(problem, repair=repair), np.random.default_rng(seed)
     if max_rounds is None:
         max_rounds = 8 * problem.instance.bound + 8
     while episode.left:
-        late = deadline is not None and clock.now() > deadline
+        late = bool(stop.reached())
         if episode.round >= max_rounds or (late and not finish):
             return Episode(-1, episode.sent_round, episode.sent_hop)
         back = 0 if episode.repair is None else episode.repair.way_back

@@ -8,6 +8,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.planned.decoding import Decoded, Proposal, Wiring, even, grow_trees, play
 from gradweave.schedulers.scheduler import Scheduler
+from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 MAX_SERVERS = 256
@@ -60,9 +61,7 @@ class Planned(Scheduler):
         if self.plan not in ("learned", "even"):
             raise OptionError(f"planned: plan: expected learned or even, got {self.plan!r}")
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         if topology.num_servers > MAX_SERVERS:
             raise NoScheduleError(
                 f"planned: expected at most {MAX_SERVERS} servers, got {topology.num_servers}"

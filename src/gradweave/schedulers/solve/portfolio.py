@@ -7,6 +7,7 @@ from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.order import DEFAULT
 from gradweave.schedulers.solve.rounds import solve_for_rounds
+from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 
@@ -19,8 +20,6 @@ class Portfolio(Scheduler):
 
     name: ClassVar[str] = "portfolio"
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
-        solution = solve_for_rounds(topology, collective, DEFAULT, seed, time_limit)
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        solution = solve_for_rounds(topology, collective, DEFAULT, seed, stop)
         return solution.schedule

@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import reverse
@@ -16,6 +15,7 @@ from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
 from gradweave.schedulers.trees.growing import Search, search
 from gradweave.schedulers.trees.grown import GrowthLanes, hops_for, schedule_from_lanes
+from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
 
@@ -41,18 +41,15 @@ class Repair(Scheduler):
             raise OptionError("repair: start_from: expected the schedule before the fault")
         check_counts(self, "restarts")
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         assert self.start_from is not None
         check_start(topology, self.start_from.topology)
-        deadline = None if time_limit is None else clock.now() + time_limit
         carried = self._carried(topology, collective)
         if carried is not None and carried.rounds <= free_trees(topology, collective).rounds:
             return carried  # no search can do with fewer
         repaired = from_stage(
             "all_gather",
-            lambda network: self._all_gather(network, seed, deadline),
+            lambda network: self._all_gather(network, seed, stop),
             topology,
             collective,
         )
@@ -73,7 +70,7 @@ class Repair(Scheduler):
         )
         return carried if verify(carried, forwarding_servers=False).valid else None
 
-    def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
+    def _all_gather(self, topology: Topology, seed: int, stop: Stop) -> Schedule:
         assert self.start_from is not None
         lanes = GrowthLanes.of(
             topology,
@@ -81,9 +78,9 @@ class Repair(Scheduler):
             hops_for(topology, topology.num_servers, routes=4),
         )
         hints = _hints(lanes, topology, all_gather_stage(self.start_from))
-        how = Search(seed, self.restarts, deadline=deadline)
         bound = free_trees(topology, "all_gather")
-        transfers = search(lanes.growth, bound.rounds, how, hints)
+        how = Search(seed, self.restarts, stop=stop.at(bound.rounds))
+        transfers = search(lanes.growth, how, hints)
         if transfers is None:
             raise NoScheduleError(f"repair: no all-gather of {topology.name!r} was completed")
         return schedule_from_lanes(topology, lanes, transfers)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 from gradweave import clock
 from gradweave.bounds import Bound, Exhausted
@@ -17,6 +18,7 @@ from gradweave.schedulers.solve.solution import (
     in_one_piece,
     rounds_compare,
 )
+from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 A_START_S = 0.3
@@ -29,7 +31,7 @@ def solve_for_rounds(
     collective: Collective,
     schedulers: Sequence[Scheduler],
     seed: int,
-    time_limit: float | None,
+    stop: Stop,
     progress: Callable[[str], None] = lambda _: None,
     executor: Executor | None = None,
 ) -> Solution:
@@ -45,6 +47,7 @@ def solve_for_rounds(
             "their rounds do not compare; use objective=seconds"
         )
     started = clock.now()
+    begin = stop.sooner(min(A_START_S, stop.seconds_left / 2))
     progress("finding the lower bound")
     bound = bound_for(topology, collective, schedulers)
     schedulers = in_order(schedulers, topology, collective, bound)
@@ -53,18 +56,17 @@ def solve_for_rounds(
     attempts: list[Attempt] = []
     given = (topology, collective, seed)
     running = (
-        [executor.submit(_attempt, one, *given, time_limit) for one in schedulers]
+        [executor.submit(_elsewhere, one, *given, stop.seconds_left) for one in schedulers]
         if executor
         else []
     )
     for place, scheduler in enumerate(schedulers):
-        left = None if time_limit is None else max(0.0, time_limit - (clock.now() - started))
-        if best is not None and not executor and _too_late(left, time_limit):
+        if best is not None and not executor and begin.reached():
             break
         so_far = f"; {best.rounds} rounds so far, bound {bound.rounds}" if best else ""
         progress(f"trying {to_spec(scheduler)}{so_far}")
         attempt, schedule, below = (
-            running[place].result() if executor else _attempt(scheduler, *given, left, best)
+            running[place].result() if executor else _attempt(scheduler, *given, stop, best)
         )
         attempts.append(attempt)
         if below > bound.rounds and not _freer_than_exact(schedulers):
@@ -83,11 +85,6 @@ def solve_for_rounds(
     return Solution(best, bound, winner, tuple(attempts), clock.now() - started)
 
 
-def _too_late(left: float | None, time_limit: float | None) -> bool:
-    """Whether another strategy, begun now, may overrun the limit by more than is promised."""
-    return left is not None and time_limit is not None and left < min(A_START_S, time_limit / 2)
-
-
 def _pieces_in_all(scheduler: Scheduler, topology: Topology) -> int:
     each = getattr(scheduler, "pieces_per_server", 1)
     if scheduler.own_pieces:
@@ -102,12 +99,17 @@ def _freer_than_exact(schedulers: Sequence[Scheduler]) -> bool:
     return freer or any(may_forward(one) for one in schedulers)
 
 
+def _elsewhere(*given: Any) -> tuple[Attempt, Schedule | None, int]:
+    """As `_attempt`, in another process, whose clock is another: after the seconds given last."""
+    return _attempt(*given[:-1], Stop.after(given[-1]))
+
+
 def _attempt(
     scheduler: Scheduler,
     topology: Topology,
     collective: Collective,
     seed: int,
-    time_limit: float | None,
+    stop: Stop,
     best_so_far: Schedule | None = None,
 ) -> tuple[Attempt, Schedule | None, int]:
     """One strategy: the attempt, its schedule, and rounds below which it proved there is none."""
@@ -116,17 +118,13 @@ def _attempt(
     try:
         if isinstance(scheduler, Exact):
             start = () if best_so_far is None else (best_so_far,)
-            proof = scheduler.prove(
-                topology, collective, start_from=start, seed=seed, time_limit=time_limit
-            )
+            proof = scheduler.prove_until(topology, stop, collective, start_from=start, seed=seed)
             schedule = proof.schedule
             below = proof.impossible_below if scheduler.trees == "free" else 0
             if schedule is None:
                 raise NoScheduleError(str(proof))
         else:
-            schedule = scheduler.schedule(
-                topology, collective=collective, seed=seed, time_limit=time_limit
-            )
+            schedule = scheduler.schedule_until(topology, stop, collective, seed=seed)
     except NoScheduleError as error:
         reason = str(error).removeprefix(f"{scheduler.name}: ")
         return Attempt(scheduler, None, clock.now() - started, reason), None, below

@@ -42,6 +42,7 @@ from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.schedulers.trees.timed import Timed
 from gradweave.schedulers.unequal.packed import Packed
 from gradweave.simulate import Model, seconds, steps
+from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds
 from gradweave.verify import verify
@@ -101,7 +102,7 @@ def solve_for_seconds(
     schedulers: Sequence[Scheduler] | None,
     first: Sequence[Scheduler],
     seed: int,
-    time_limit: float | None,
+    stop: Stop,
     progress: Callable[[str], None],
     ready_at_s: ReadyAt | None = None,
 ) -> Solution:
@@ -132,15 +133,15 @@ def solve_for_seconds(
             "of one kind"
         )
     schedulers = (*first, *schedulers)
-    deadline = math.inf if time_limit is None else started + time_limit * (1 - RESERVED)
-    search = _Search(topology, collective, gradient_bytes, seed, deadline, ready)
+    stop = stop.part(1 - RESERVED)
+    search = _Search(topology, collective, gradient_bytes, seed, stop, ready)
     for scheduler in schedulers:
-        if search.best is not None and (clock.now() >= deadline or search.done):
+        if search.best is not None and (stop.reached() or search.done):
             break
         progress(f"trying {to_spec(scheduler)}{search.so_far}")
         search.attempt(scheduler)
     for scheduler in last_resort:
-        if clock.now() < deadline and search.leaves_bandwidth:
+        if not stop.reached() and search.leaves_bandwidth:
             progress(f"trying {to_spec(scheduler)}{search.so_far}")
             search.attempt(scheduler)
     search.cut_coarser()
@@ -189,7 +190,7 @@ class _Search:
     collective: Collective
     gradient_bytes: float
     seed: int
-    deadline: float
+    stop: Stop
     ready_at_s: NDArray[np.float64]
 
     def __post_init__(self) -> None:
@@ -220,7 +221,7 @@ class _Search:
                 for candidate in self._variants(schedule, used):
                     if best is None or candidate.seconds < best.seconds:
                         best = candidate
-                if self._late() or self._near_the_least(best):
+                if self.stop.reached() or self._near_the_least(best):
                     break
         except NoScheduleError as error:
             reason = str(error)
@@ -236,11 +237,11 @@ class _Search:
         Finer and finer parts are tried by doubling, and numbers of pieces by how they fill the
         bottleneck, so that one between two may be faster.
         """
-        if self.best is None or self.done or self._late():
+        if self.best is None or self.done or self.stop.reached():
             return
         started, best = clock.now(), self.best
         for scheduler in self._in_fewer_pieces(best.scheduler):
-            if self._late():
+            if self.stop.reached():
                 break
             with contextlib.suppress(NoScheduleError):
                 for candidate in self._variants(
@@ -250,7 +251,7 @@ class _Search:
         finest, base = best, best.base
         step = max(1, finest.parts**2 * base.num_transfers // (2 * MAX_RECUT))
         for parts in range(finest.parts - 1, 0, -step):
-            if self._late():
+            if self.stop.reached():
                 break
             candidate = self._cut(base, finest.scheduler, parts, finest.overlapped)
             best = min(best, candidate, key=lambda one: one.seconds)
@@ -305,9 +306,6 @@ class _Search:
     def _near_the_least(self, candidate: _Candidate | None) -> bool:
         return candidate is not None and candidate.seconds <= self._least * (1 + NEAR)
 
-    def _late(self) -> bool:
-        return clock.now() >= self.deadline
-
     def _schedules(self, scheduler: Scheduler) -> Iterator[tuple[Schedule, Scheduler]]:
         """A strategy's schedules: its own, with more pieces per server, and by bandwidth."""
         if math.isinf(getattr(scheduler, "gradient_bytes", 0.0)):
@@ -347,20 +345,15 @@ class _Search:
         duration_s = self._seconds(schedule)
         for fewer in range(least, min(least + 2, steps(schedule) // stages)):
             saved_s = (steps(schedule) - stages * fewer) * hop_s
-            if saved_s < WORTH * duration_s or self._late():
+            if saved_s < WORTH * duration_s or self.stop.reached():
                 break
             restarts = min(scheduler.restarts or STEPPED_RESTARTS, STEPPED_RESTARTS)
             with_fewer = dataclasses.replace(scheduler, steps=fewer, restarts=restarts)
             yield self._schedule(with_fewer, network), with_fewer
 
     def _schedule(self, scheduler: Scheduler, topology: Topology) -> Schedule:
-        left = (self.deadline - clock.now()) * (OWN_SHARE if scheduler.own_pieces else 1.0)
-        return scheduler.schedule(
-            topology,
-            collective=self.collective,
-            seed=self.seed,
-            time_limit=None if left == math.inf else max(0.0, left),
-        )
+        stop = self.stop.part(OWN_SHARE) if scheduler.own_pieces else self.stop
+        return scheduler.schedule_until(topology, stop, self.collective, seed=self.seed)
 
     def _variants(self, schedule: Schedule, scheduler: Scheduler) -> Iterator[_Candidate]:
         """A schedule as it is and with overlapping stages, in ever finer parts."""
@@ -368,7 +361,7 @@ class _Search:
         staged &= sum(schedule.stages.values()) == schedule.rounds  # else they overlap already
         few = schedule.num_transfers <= MAX_OVERLAPPED
         for overlapping in (False, True):
-            if overlapping and (self._late() or not (self._whole and staged and few)):
+            if overlapping and (self.stop.reached() or not (self._whole and staged and few)):
                 break
             base = overlap(schedule) if overlapping else schedule
             parts, last = 1, math.inf
@@ -379,7 +372,7 @@ class _Search:
                     break
                 yield candidate
                 next_s = 2 * (clock.now() - begun)  # the next has twice as many transfers
-                if clock.now() + next_s >= self.deadline or parts == MAX_PARTS:
+                if next_s >= self.stop.seconds_left or parts == MAX_PARTS:
                     break
                 parts, last = 2 * parts, candidate.seconds
 

@@ -16,6 +16,7 @@ from gradweave.schedulers.solve.seconds import solve_for_seconds
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
 from gradweave.schedulers.solve.solution import Solution, rounds_compare
 from gradweave.schedulers.spec import as_schedulers
+from gradweave.stop import Stop
 from gradweave.topology.spec import as_topology
 from gradweave.topology.topology import Topology
 
@@ -91,6 +92,7 @@ def solve(
         raise OptionError("solve: expected at least one scheduler, got none")
     if time_limit is not None and not time_limit > 0:
         raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
+    stop = Stop.after(time_limit)
     first = () if start_from is None else (Repair(start_from),)
     if objective == "seconds":
         if executor is not None:
@@ -104,7 +106,7 @@ def solve(
             schedulers=strategies,
             first=first,
             seed=seed,
-            time_limit=time_limit,
+            stop=stop,
             progress=progress,
             ready_at_s=ready_at_s,
         )
@@ -116,7 +118,7 @@ def solve(
         collective,
         (*first, *(DEFAULT if strategies is None else strategies)),
         seed,
-        time_limit,
+        stop,
         progress,
         executor,
     )

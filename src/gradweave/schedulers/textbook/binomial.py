@@ -9,6 +9,7 @@ from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.textbook.places import Order, Places, check_order
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
+from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 
@@ -34,9 +35,7 @@ class Binomial(Scheduler):
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         places = Places.of(topology, self.order, self.name)
         steps: list[Step] = []
         if collective != "all_gather":

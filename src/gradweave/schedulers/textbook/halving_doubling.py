@@ -11,6 +11,7 @@ from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.textbook.binomial import binomial_steps
 from gradweave.schedulers.textbook.places import Order, Places, check_order
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
+from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 
@@ -41,9 +42,7 @@ class HalvingDoubling(Scheduler):
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         places = Places.of(topology, self.order, self.name)
         pieces = np.arange(topology.num_servers)
         pieces_of_place = _by_place(topology, places)
@@ -92,9 +91,7 @@ class RecursiveDoubling(Scheduler):
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         places = Places.of(topology, self.order, self.name)
         if collective == "all_reduce":
             fold, *_ = reduction = binomial_steps(places, "reduce_scatter")

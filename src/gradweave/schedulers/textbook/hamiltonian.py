@@ -1,6 +1,7 @@
 """Cyclic orders of all servers in which neighbours are near and their routes share no link."""
 
 import dataclasses
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import NoScheduleError
+from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.routes import follow, switch_only_trees
 from gradweave.topology.topology import Topology
 
@@ -16,10 +18,10 @@ SEARCH_SECONDS = 20.0
 
 
 def hamiltonian_order(
-    topology: Topology, *, seed: int = 0, time_limit: float | None = None
+    topology: Topology, *, seed: int = 0, stop: Stop = UNLIMITED
 ) -> NDArray[np.int32]:
     """Finds one Hamiltonian cycle of servers, travelled one way; see `hamiltonian_orders`."""
-    return hamiltonian_orders(topology, seed=seed, time_limit=time_limit)[0]
+    return hamiltonian_orders(topology, seed=seed, stop=stop)[0]
 
 
 def hamiltonian_orders(
@@ -28,7 +30,7 @@ def hamiltonian_orders(
     cycles: int = 1,
     both_ways: bool = False,
     seed: int = 0,
-    time_limit: float | None = None,
+    stop: Stop = UNLIMITED,
 ) -> NDArray[np.int32]:
     """Finds Hamiltonian cycles of servers whose routes, all together, fit the links' capacities.
 
@@ -42,7 +44,7 @@ def hamiltonian_orders(
         cycles: how many, used at the same time.
         both_ways: whether each cycle is travelled backward too, on the reversed routes.
         seed: of the search.
-        time_limit: seconds in all.
+        stop: after `SEARCH_SECONDS` at the latest where it has no deadline.
 
     Returns:
         [cycles, N] node ids, in order round each cycle, from the first server.
@@ -54,7 +56,7 @@ def hamiltonian_orders(
     """
     toward, lengths = switch_only_trees(topology)
     lengths = lengths[:, topology.servers]
-    limit = SEARCH_SECONDS if time_limit is None else time_limit
+    limit = stop.seconds_left if math.isfinite(stop.deadline) else SEARCH_SECONDS
     hops = np.unique(lengths[lengths > 0])
     decided = True
     for longest in hops.tolist():
@@ -91,7 +93,7 @@ def _reason(topology: Topology, cycles: int, both_ways: bool, limit: float, deci
     )
     remedy = f"; use {fewer}order=id" if not fewer else f"; use {fewer}or order=id"
     if not decided:
-        remedy = f" within {limit:g} s{remedy}, or give more time"
+        remedy = f" within {round(limit, 1):g} s{remedy}, or give more time"
     return f"{found} with disjoint shortest routes{both} on {topology.name!r}{remedy}"
 
 

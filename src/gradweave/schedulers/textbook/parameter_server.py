@@ -11,6 +11,7 @@ from gradweave.schedule.schedule import Collective, Provenance, Schedule
 from gradweave.schedulers.list_scheduling import Rule, list_schedule
 from gradweave.schedulers.scheduler import Scheduler, from_stage
 from gradweave.simulate.rounds import schedule_from_rounds
+from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 
@@ -28,9 +29,7 @@ class ParameterServer(Scheduler):
     name: ClassVar[str] = "parameter_server"
     forwards_through_servers: ClassVar[bool] = True
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         return from_stage(
             "reduce_scatter",
             lambda network: _first_fit(network, network.servers, seed),
@@ -55,9 +54,7 @@ class CentralParameterServer(Scheduler):
     server: int | None = None
     """Node id of the parameter server; the first server if not given."""
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         server = int(topology.servers[0]) if self.server is None else self.server
         if not 0 <= server < topology.num_nodes or not topology.is_server[server]:
             raise OptionError(

@@ -6,7 +6,6 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import compose
 from gradweave.schedule.schedule import (
@@ -21,6 +20,7 @@ from gradweave.schedule.schedule import (
 from gradweave.schedulers.list_scheduling import first_fit
 from gradweave.schedulers.scheduler import SEARCHING, Scheduler, check_counts
 from gradweave.schedulers.textbook.hamiltonian import hamiltonian_orders
+from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.routes import follow, shortest_path_trees, switch_only_trees
 from gradweave.topology.topology import Topology
 
@@ -87,14 +87,12 @@ class Ring(Scheduler):
         """
         if self.order == "hamiltonian":
             return True  # that is what is looked for
-        flows = _Flows.of(topology, self._orders(topology, 0, None), self.directions, False)
+        flows = _Flows.of(topology, self._orders(topology, 0, UNLIMITED), self.directions, False)
         return flows.share_no_link()
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
-        deadline = None if time_limit is None else clock.now() + SEARCHING * time_limit
-        orders = self._orders(topology, seed, time_limit)
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        searching = stop.part(SEARCHING)
+        orders = self._orders(topology, seed, stop)
         flows = _Flows.of(topology, orders, self.directions, self.steps == "paper")
         if not self.forwarding and flows.pass_servers():
             raise NoScheduleError(
@@ -103,11 +101,11 @@ class Ring(Scheduler):
             )
         rng = np.random.default_rng(seed)
         if collective != "all_reduce":
-            return flows.stage(collective, rng, deadline)
-        stages = (flows.stage(one, rng, deadline) for one in ("reduce_scatter", "all_gather"))
+            return flows.stage(collective, rng, searching)
+        stages = (flows.stage(one, rng, searching) for one in ("reduce_scatter", "all_gather"))
         return compose(*stages)
 
-    def _orders(self, topology: Topology, seed: int, time_limit: float | None) -> NDArray[np.int32]:
+    def _orders(self, topology: Topology, seed: int, stop: Stop) -> NDArray[np.int32]:
         """[cycles, N] node ids, in order round each cycle."""
         if self.order == "id":
             return topology.servers[None]
@@ -117,7 +115,7 @@ class Ring(Scheduler):
                 cycles=self.cycles,
                 both_ways=self.directions == 2 and topology.num_servers > 2,
                 seed=seed,
-                time_limit=time_limit,
+                stop=stop,
             )
         if sorted(self.order) != topology.servers.tolist():
             raise OptionError(
@@ -188,7 +186,7 @@ class _Flows:
         self,
         collective: Literal["reduce_scatter", "all_gather"],
         rng: np.random.Generator,
-        deadline: float | None = None,
+        stop: Stop,
     ) -> Schedule:
         """One stage: as many steps as the longest lap has, a barrier after each."""
         count, scatter = self.topology.num_servers, collective == "reduce_scatter"
@@ -208,7 +206,7 @@ class _Flows:
             topology=self.topology,
             collective=collective,
             root=np.repeat(self.topology.servers, self.cycles),
-            round=self._rounds(active, rng, deadline)[active],
+            round=self._rounds(active, rng, stop)[active],
             piece=piece[active],
             source=self.nodes[self.offsets[flow]],
             target=self.nodes[self.offsets[flow + 1] - 1],
@@ -218,11 +216,11 @@ class _Flows:
         )
 
     def _rounds(
-        self, active: NDArray[np.bool_], rng: np.random.Generator, deadline: float | None
+        self, active: NDArray[np.bool_], rng: np.random.Generator, stop: Stop
     ) -> NDArray[np.int64]:
         """[steps, F] round of each flow of each step.
 
-        After the deadline, a step of the same flows as the last takes its rounds.
+        Once it is to stop, a step of the same flows as the last takes its rounds.
         """
         capacity = self.topology.capacity
         links = self.topology.links_along(self.nodes, self.offsets)
@@ -232,9 +230,8 @@ class _Flows:
         begin, taken = 0, 0
         for step, flows in enumerate(active):
             going = np.flatnonzero(flows)
-            late = deadline is not None and clock.now() >= deadline
             alike = step > 0 and np.array_equal(flows, active[step - 1])
-            if not (disjoint or (late and alike)):
+            if not (disjoint or (alike and stop.reached())):
                 of_step = take_rows(links, first_link, going)
                 taken = first_fit(*of_step, capacity, rng.permutation(len(going)))
             rounds[step, going] = begin + taken

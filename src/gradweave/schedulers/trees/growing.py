@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
+from gradweave.stop import UNLIMITED, Stop
 
 if TYPE_CHECKING:
     from gradweave.schedulers.trees.growing_kernel import Growth
@@ -34,9 +34,9 @@ class Search:
     workers: int = 1
     """Threads; the result depends on the seed alone, however many there are, unless time runs
     out."""
-    deadline: float | None = None
-    """Of `clock.now`, in seconds, after which nothing more is tried. One run is always made: a
-    first one that is late is finished without swaps."""
+    stop: Stop = UNLIMITED
+    """With a lower bound on the rounds as target. One run is always made: a first one that is late
+    is finished without swaps."""
     first: int = 0
     """Number of the first restart; those before it count as made."""
 
@@ -70,13 +70,12 @@ def growth_of(
 
 
 def search(
-    growth: "Growth", target: int, how: Search, hints: NDArray[np.int64] | None = None
+    growth: "Growth", how: Search, hints: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64] | None:
     """Restarts until the target is met; the best all-gather found.
 
     Args:
         growth: the problem.
-        target: lower bound on its rounds, at which to stop.
         how: how long to look.
         hints: [M, 3] round, piece and hop of what every run tries first, by round.
 
@@ -87,18 +86,18 @@ def search(
     best: NDArray[np.int64] | None = None
     pieces, servers = len(growth.root), len(growth.intake)
     fewest = pieces * servers  # an all-gather that makes progress each round takes no more
-    with ThreadPoolExecutor(how.workers) as pool, clock.alarm(how.deadline) as late:
+    with ThreadPoolExecutor(how.workers) as pool, how.stop.watched() as stop:
 
         def run(restart: int, most: int) -> NDArray[np.int64]:
             finish = restart == how.first
-            return _restart(growth, hints, most, target, (how.seed, restart), late, finish)
+            return _restart(growth, hints, most, stop, (how.seed, restart), finish)
 
         for first in range(how.first, how.restarts, how.workers):
             seeds = range(first, min(first + how.workers, how.restarts))
             for transfers in pool.map(run, seeds, itertools.repeat(fewest - 1)):
                 if len(transfers) and int(transfers[-1, 0]) + 1 < fewest:
                     best, fewest = transfers, int(transfers[-1, 0]) + 1
-            if fewest <= target or late[0]:
+            if stop.reached(fewest):
                 break
     return best
 
@@ -107,13 +106,13 @@ def _restart(
     growth: "Growth",
     hints: NDArray[np.int64],
     max_rounds: int,
-    target: int,
+    stop: Stop,
     seed: tuple[int, int],
-    late: NDArray[np.bool_],
     finish: bool,
 ) -> NDArray[np.int64]:
     from gradweave.schedulers.trees.growing_kernel import Rule, grow
 
     rule = Rule(*RULES[seed[1] % len(RULES)])
     mixed = np.random.SeedSequence(seed).generate_state(1)[0]
-    return grow(growth, rule, hints, max_rounds, target, int(mixed), late, finish)
+    target = int(max(stop.target, 0))
+    return grow(growth, rule, hints, max_rounds, target, int(mixed), stop.flag, finish)

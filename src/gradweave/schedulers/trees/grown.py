@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
@@ -15,6 +14,7 @@ from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.scheduler import Scheduler, check_counts, from_all_gather
 from gradweave.schedulers.trees.growing import Search, growth_of, search
 from gradweave.schedulers.trees.steps import steps_allowed
+from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -59,12 +59,10 @@ class Grown(Scheduler):
     def __post_init__(self) -> None:
         check_counts(self, "restarts", "routes", "workers", "pieces_per_server", "steps")
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
-        return from_all_gather(self._all_gather, topology, collective, seed, time_limit)
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        return from_all_gather(self._all_gather, topology, collective, seed, stop)
 
-    def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
+    def _all_gather(self, topology: Topology, seed: int, stop: Stop) -> Schedule:
         root = np.repeat(np.arange(topology.num_servers), self.pieces_per_server)
         bound = free_trees(topology, "all_gather", pieces_per_server=self.pieces_per_server)
         hops = hops_for(topology, len(root), self.routes)
@@ -79,11 +77,11 @@ class Grown(Scheduler):
             runs = [(math.inf, 0, restarts)]
         best: tuple[GrowthLanes, NDArray[np.int64]] | None = None
         for spare, begin, end in runs:
-            if best is not None and deadline is not None and clock.now() >= deadline:
+            if best is not None and stop.reached():
                 break
             lanes = GrowthLanes.of(topology, root, hops, spare=spare, most_steps=most_steps)
-            how = Search(seed, end, self.workers, deadline, begin)
-            transfers = search(lanes.growth, bound.rounds, how)
+            how = Search(seed, end, self.workers, stop.at(bound.rounds), begin)
+            transfers = search(lanes.growth, how)
             if transfers is not None and (best is None or transfers[-1, 0] < best[1][-1, 0]):
                 best = lanes, transfers
             if best is not None and best[1][-1, 0] < bound.rounds:

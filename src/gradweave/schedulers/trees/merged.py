@@ -3,7 +3,6 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from gradweave import clock
 from gradweave.bounds import fixed_trees
 from gradweave.errors import OptionError
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
@@ -11,6 +10,7 @@ from gradweave.schedule.schedule import Collective, Provenance, Schedule
 from gradweave.schedulers.list_scheduling import Rule, list_schedule
 from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
 from gradweave.simulate.rounds import schedule_from_rounds
+from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 
@@ -45,28 +45,25 @@ class Merged(Scheduler):
         check_counts(self, "tries")
         check_counts(self, "swap_passes", least=0)
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
-        deadline = None if time_limit is None else clock.now() + time_limit
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         if self.overlap and collective == "all_reduce":
-            return self._search(topology, collective, seed, deadline)
+            return self._search(topology, collective, seed, stop)
         return from_stage(
             "reduce_scatter",
-            lambda network: self._search(network, "reduce_scatter", seed, deadline),
+            lambda network: self._search(network, "reduce_scatter", seed, stop),
             topology,
             collective,
         )
 
     def _search(
-        self, topology: Topology, collective: Collective, seed: int, deadline: float | None
+        self, topology: Topology, collective: Collective, seed: int, stop: Stop
     ) -> Schedule:
         trees = FlowTrees.shortest_path(topology, aggregating_switches=self.aggregating_switches)
         workloads = Workloads.of(trees, collective)
         least = fixed_trees(trees, collective, overlap=self.overlap).rounds
         rule = Rule[self.rule.upper()]
         best, fewest = None, None
-        with clock.alarm(deadline) as late:
+        with stop.at(least).watched() as stop:
             for attempt in range(self.tries):
                 rounds = list_schedule(
                     workloads,
@@ -76,11 +73,11 @@ class Merged(Scheduler):
                     max_rounds=fewest and fewest - 1,
                     target=least,
                     swap_passes=self.swap_passes,
-                    late=late,
+                    late=stop.flag,
                 )
                 if rounds is not None:
                     best, fewest = rounds, int(rounds.max()) + 1
-                if fewest == least or late[0]:
+                if fewest is not None and stop.reached(fewest):
                     break
         assert best is not None
         return schedule_from_rounds(workloads, best, Provenance(self.name))

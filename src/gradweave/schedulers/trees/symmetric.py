@@ -6,13 +6,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError
 from gradweave.schedule.columns import constant, frozen, narrowest
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.scheduler import Scheduler, check_counts, from_all_gather
+from gradweave.stop import Stop
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Topology
 
@@ -44,18 +44,16 @@ class Symmetric(Scheduler):
     def __post_init__(self) -> None:
         check_counts(self, "restarts")
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
-        return from_all_gather(self._all_gather, topology, collective, seed, time_limit)
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        return from_all_gather(self._all_gather, topology, collective, seed, stop)
 
-    def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
+    def _all_gather(self, topology: Topology, seed: int, stop: Stop) -> Schedule:
         target = free_trees(topology, "all_gather").rounds
         best: tuple[FreeGroup, BaseHops, NDArray] | None = None
         fewest = topology.num_servers**2
         give_up = np.zeros(1, np.bool_)
-        with clock.alarm(deadline) as late:
-            for group in free_groups(topology, deadline=deadline):
+        with stop.at(target).watched() as stop:
+            for group in free_groups(topology, stop=stop):
                 hops = BaseHops.of(topology, group)
                 bases = len(hops.roots)
                 looks = LOOKS + SEARCHED * bases * len(hops.target)
@@ -63,11 +61,11 @@ class Symmetric(Scheduler):
                 for restart in range(self.restarts or int(np.clip(WORK // work, 4, 20_000))):
                     transfers = hops.grow(fewest - 1, seed, restart, give_up)
                     if len(transfers):
-                        give_up = late  # what comes before the first schedule is finished
+                        give_up = stop.flag  # what comes before the first schedule is finished
                         best, fewest = (group, hops, transfers), int(transfers[-1, 0]) + 1
-                    if fewest <= target or late[0]:
+                    if stop.reached(fewest):
                         break
-                if fewest <= target or (late[0] and best):
+                if best and stop.reached(fewest):
                     break
         if best is None:
             raise NoScheduleError(

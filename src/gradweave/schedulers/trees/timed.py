@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.bounds import throughput
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.scheduler import Scheduler, check_counts, from_all_gather
 from gradweave.schedulers.trees.grown import intake_of
+from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -64,18 +64,17 @@ class Timed(Scheduler):
             )
         check_counts(self, "restarts", "routes", "pieces_per_server")
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
-        return from_all_gather(self._all_gather, topology, collective, seed, time_limit)
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        return from_all_gather(self._all_gather, topology, collective, seed, stop)
 
-    def _all_gather(self, topology: Topology, seed: int, deadline: float | None) -> Schedule:
+    def _all_gather(self, topology: Topology, seed: int, stop: Stop) -> Schedule:
         from gradweave.schedulers.trees.timed_kernel import Choice, grow_in_time
 
         root = np.repeat(np.arange(topology.num_servers), self.pieces_per_server)
         hops = Hops.of(topology, variants=self.routes)
         clocked = self._clocked(topology, hops, root)
         least = self._least(topology, len(root))
+        stop = stop.at(least * (1 + WORTH))
         work = len(hops.source) * len(root) * topology.num_servers
         restarts = self.restarts or int(np.clip(WORK // work, 6, 60))
         best, fastest = None, math.inf
@@ -88,8 +87,7 @@ class Timed(Scheduler):
             sent, start, seconds = grow_in_time(clocked, choice, hoped, fastest, mixed)
             if len(sent) and seconds < fastest:
                 best, fastest = (sent, start), seconds
-            late = deadline is not None and clock.now() > deadline
-            if fastest <= least * (1 + WORTH) or late:
+            if stop.reached(fastest):
                 break
         if best is None:
             raise NoScheduleError(f"timed: no all-gather of {topology.name!r} was completed")

@@ -1,7 +1,5 @@
 """Trees packed into the time before late servers are ready, and the time after."""
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +15,7 @@ from gradweave.schedulers.unequal.programme import (
     TreePacking,
 )
 from gradweave.schedulers.unequal.ways import Ways
+from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 
@@ -26,7 +25,7 @@ def pack_late_trees(
     ready_at_s: ReadyAt,
     spread: bool = True,
     tolerance: float = TOLERANCE,
-    deadline: float = math.inf,
+    stop: Stop = UNLIMITED,
 ) -> TreePacking:
     """Packs the trees of an all-reduce into the links' bandwidths, some servers being late.
 
@@ -46,7 +45,7 @@ def pack_late_trees(
         spread: whether to take the shares whose largest is the least, of those that take little
             more time.
         tolerance: how far above the bound to stop, relative to it.
-        deadline: of `clock.now`, at which to end with the trees that there are.
+        stop: when to end with the trees that there are.
 
     Returns:
         The packing; its seconds per byte are all of the time, from 0 on.
@@ -56,7 +55,7 @@ def pack_late_trees(
     """
     least = least_seconds(topology, gradient_bytes, ready_at_s=ready_at_s)
     search = _Search(topology, least)
-    search.run(tolerance, deadline)
+    search.run(tolerance, stop)
     if spread:
         search.spread()
     return search.packing()

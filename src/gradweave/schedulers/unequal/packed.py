@@ -18,6 +18,7 @@ from gradweave.schedulers.unequal.parts import Lateness, Parts, parts_of
 from gradweave.schedulers.unequal.turns import turns
 from gradweave.schedulers.unequal.ways import may_strand
 from gradweave.simulate.seconds import seconds
+from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 MAX_TRANSFERS = 200_000
@@ -84,33 +85,28 @@ class Packed(Scheduler):
         if self.ready_at_s and math.isinf(self.gradient_bytes):
             raise OptionError("packed: ready_at_s: expected gradient_bytes, too")
 
-    def _make(
-        self, topology: Topology, collective: Collective, seed: int, time_limit: float | None
-    ) -> Schedule:
-        deadline = math.inf if time_limit is None else clock.now() + time_limit
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         search = _Search(
-            topology, collective, self.gradient_bytes, deadline, waiting=any(self.ready_at_s)
+            topology, collective, self.gradient_bytes, stop, waiting=any(self.ready_at_s)
         )
-        packings = search.in_time(self._packings(topology, collective, deadline))
+        packings = search.in_time(self._packings(topology, collective, stop))
         if self.pieces is None and len(packings) > KEPT:
             packings = search.best_of(packings)
         for parts in packings:
             search.cut(parts, self._counts(parts))
-            if search.out_of_time:
+            if stop.reached():
                 break
         if self.pieces is None and math.isfinite(self.gradient_bytes):
             search.cut_between()
         return search.best.schedule(topology, collective)
 
-    def _packings(
-        self, topology: Topology, collective: Collective, deadline: float
-    ) -> Iterator[Parts]:
+    def _packings(self, topology: Topology, collective: Collective, stop: Stop) -> Iterator[Parts]:
         """The parts to cut: where servers are late, also those of fewer roots."""
         ready = tuple(ready_times(topology, self.ready_at_s or None).tolist())
         if any(ready):
             for spread in (True, False) if collective == "all_reduce" else (True,):
                 late = Lateness(self.gradient_bytes, ready, spread)
-                yield parts_of(topology, collective, late=late, deadline=deadline)
+                yield parts_of(topology, collective, late=late, stop=stop)
             return
         for stranded in STRANDED if may_strand(topology) else (0.0,):
             yield parts_of(
@@ -118,7 +114,7 @@ class Packed(Scheduler):
                 collective,
                 stranded=stranded,
                 gradient_bytes=self.gradient_bytes,
-                deadline=deadline,
+                stop=stop,
             )
 
     def _counts(self, parts: Parts) -> list[int]:
@@ -157,13 +153,13 @@ class _Search:
         topology: Topology,
         collective: Collective,
         gradient_bytes: float,
-        deadline: float,
+        stop: Stop,
         *,
         waiting: bool,
     ) -> None:
         self._topology, self._waiting = topology, waiting  # for servers that are late
         self._collective: Collective = collective
-        self._gradient_bytes, self._deadline = gradient_bytes, deadline
+        self._gradient_bytes, self._stop = gradient_bytes, stop
         self._best: _Candidate | None = None
         switched = len(topology.switches) > 0
         self._by_turns = switched and math.isfinite(gradient_bytes) and not waiting
@@ -173,16 +169,12 @@ class _Search:
         assert self._best is not None
         return self._best
 
-    @property
-    def out_of_time(self) -> bool:
-        return clock.now() > self._deadline
-
     def in_time(self, packings: Iterable[Parts]) -> list[Parts]:
         """The packings that are there in time, at least one."""
         there = []
         for parts in packings:
             there.append(parts)
-            if self.out_of_time:
+            if self._stop.reached():
                 break
         return there
 
@@ -193,7 +185,7 @@ class _Search:
         """
         taken: dict[float, Parts] = {}
         for parts in packings:
-            if self._best is None or not self.out_of_time:
+            if self._best is None or not self._stop.reached():
                 taken.setdefault(self._try(parts, PROBE, math.inf), parts)
         return [taken[fastest] for fastest in sorted(taken)[:KEPT]]
 
@@ -213,14 +205,14 @@ class _Search:
             # With few pieces for each tree, more of them also bring shares nearer to the best.
             enough = patience <= 0 and pieces > PER_TREE * len(parts.root)
             next_s = 2 * (clock.now() - begun)  # the next has twice as many pieces
-            if enough or clock.now() + next_s > self._deadline:
+            if enough or next_s > self._stop.seconds_left:
                 break
 
     def cut_between(self) -> None:
         """Tries numbers of pieces between those whose half or double was tried."""
         best = self.best
         for factor in BETWEEN:
-            if not self.out_of_time:
+            if not self._stop.reached():
                 self.cut(best.parts, [round(best.pieces * factor)])
 
     def _try(self, parts: Parts, pieces: int, until: float) -> float:
@@ -236,7 +228,7 @@ class _Search:
             fastest = min(fastest, candidate.seconds)
             if self._best is None or candidate.seconds < self._best.seconds:
                 self._best = candidate
-            if self.out_of_time:
+            if self._stop.reached():
                 break
         return fastest
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.scale import are_alike
 from gradweave.schedule.schedule import Collective
@@ -20,6 +19,7 @@ from gradweave.schedulers.unequal.programme import (
     relative,
 )
 from gradweave.schedulers.unequal.ways import Ways
+from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 TOLERANCE = 5e-4
@@ -40,7 +40,7 @@ def pack_trees(
     *,
     stranded: float = 0.0,
     gradient_bytes: float = math.inf,
-    deadline: float = math.inf,
+    stop: Stop = UNLIMITED,
 ) -> TreePacking:
     """Packs trees into the links' bandwidths, for the least time of large gradients.
 
@@ -60,7 +60,7 @@ def pack_trees(
             least time is not known beforehand: the search ends near the bound that its own prices
             prove.
         gradient_bytes: for which latency counts beside bytes; not at all if not given.
-        deadline: of `clock.now`, at which to end with the trees that there are.
+        stop: when to end with the trees that there are.
 
     Returns:
         The packing; where latency does not count at most `tolerance` and `SLACK` above the bound,
@@ -71,8 +71,8 @@ def pack_trees(
     shares = "any" if collective == "all_reduce" else "equal"
     least = least_seconds(topology, 1.0, collective, shares=shares)
     search = _Search(topology, collective, least, Ways(topology, stranded=stranded))
-    search.run(tolerance, deadline)
-    search.settle(gradient_bytes, deadline)
+    search.run(tolerance, stop)
+    search.settle(gradient_bytes, stop)
     return search.packing()
 
 
@@ -102,7 +102,7 @@ class _Search(Programme):
         # These can carry all in any case.
         self._add_cheapest(relative(self._by_bandwidth()[None]))
 
-    def settle(self, gradient_bytes: float, deadline: float) -> None:
+    def settle(self, gradient_bytes: float, stop: Stop) -> None:
         """Of what takes about the least time, shares that are nearly alike over short trees.
 
         A programme's solution is a corner, often with few roots, which many would then send to at
@@ -112,7 +112,7 @@ class _Search(Programme):
 
         Args:
             gradient_bytes: for which latency counts; not at all if infinite.
-            deadline: after which no more trees are sought.
+            stop: when no more trees are sought.
         """
         least, objective = self._length, self._solver.Objective()
         objective.SetCoefficient(self._time, 1 / least)
@@ -132,7 +132,7 @@ class _Search(Programme):
         self._solve()
         for _ in range(SETTLING if math.isfinite(gradient_bytes) else 0):
             prices = self._prices()
-            if clock.now() > deadline or not any(
+            if stop.reached() or not any(
                 [self._add_cheapest(prices, costlier) for costlier in FLATTER]
             ):
                 break

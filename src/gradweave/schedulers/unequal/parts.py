@@ -13,6 +13,7 @@ from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.unequal.late import pack_late_trees
 from gradweave.schedulers.unequal.packing import pack_trees
 from gradweave.schedulers.unequal.programme import Stage, Tree
+from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def parts_of(
     stranded: float = 0.0,
     gradient_bytes: float = math.inf,
     late: Lateness | None = None,
-    deadline: float = math.inf,
+    stop: Stop = UNLIMITED,
 ) -> Parts:
     """Packs trees and pairs those of one root.
 
@@ -71,7 +72,7 @@ def parts_of(
         stranded: weight of the bandwidth that transfers strand, see `pack_trees`.
         gradient_bytes: for which latency counts beside bytes; not at all if not given.
         late: when servers are ready, if some are late; then the two before do not count.
-        deadline: of `clock.now`, at which to end with the trees that there are.
+        stop: when to end with the trees that there are.
     """
     from gradweave.schedulers.unequal.playing_kernel import Trees
 
@@ -82,10 +83,10 @@ def parts_of(
             collective,
             stranded=stranded,
             gradient_bytes=gradient_bytes,
-            deadline=deadline,
+            stop=stop,
         ).trees
     else:
-        trees = pack_late_trees(topology, *late, deadline=deadline).trees
+        trees = pack_late_trees(topology, *late, stop=stop).trees
     paired = _paired(trees)
     hops = _Hops(topology)
     rows = [_transfers(trees, hops) for trees, _ in paired]

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.bounds.scale import are_alike, in_units
+from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 Stage = Literal["reduce_scatter", "all_gather"]
@@ -113,16 +113,16 @@ class Programme(abc.ABC):
         self._link_prices: NDArray | None = None  # [W, L] of a byte, once solved
         self._root_prices: dict[Stage, list[float]] = {}
 
-    def run(self, tolerance: float, deadline: float = math.inf) -> None:
+    def run(self, tolerance: float, stop: Stop = UNLIMITED) -> None:
         """Adds trees until the programme's time is near the least.
 
         Args:
             tolerance: how near, relative to it.
-            deadline: of `clock.now`, at which to end in any case.
+            stop: when to end in any case.
         """
         for _ in range(MAX_STEPS):
             self._solve()
-            if self._is_near(tolerance) or clock.now() > deadline:
+            if self._is_near(tolerance) or stop.reached():
                 return
             prices = self._prices()
             smoothed = SMOOTHING * self._best_prices + (1 - SMOOTHING) * prices
