@@ -13,10 +13,10 @@ from gradweave.schedule import COLLECTIVES
 from gradweave.schedulers import Packed
 from gradweave.schedulers.unequal.cuts import cuts_of, periodic_cut, schedule_of
 from gradweave.schedulers.unequal.packed import _Search
-from gradweave.stop import UNLIMITED
 from gradweave.schedulers.unequal.parts import Parts, parts_of
 from gradweave.schedulers.unequal.turns import turns
 from gradweave.simulate import seconds
+from gradweave.stop import UNLIMITED
 from gradweave.topology import Link
 from tests.schedulers.unequal.test_unequal_packing import NETWORKS, slowed
 
