@@ -1,11 +1,10 @@
 """``gradweave train-pipeline``: a placement trained for real, and its steps' times."""
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
@@ -25,21 +24,20 @@ from gradweave.cli.verbs.place import model_of, placement_lines
 from gradweave.errors import OptionError
 from gradweave.execute.running.joined import ended_at_once
 from gradweave.lazy import require
-from gradweave.placement import Order, Placement, Transformer, Workload, place
+from gradweave.placement.placement import Placement
+from gradweave.placement.timeline.orders import Order
+from gradweave.placement.workload import Workload
 from gradweave.probe.launch import told_in_one_line
 from gradweave.processes.launchers import launcher, rank_given
 from gradweave.schedulers.spec import split_specs
-from gradweave.topology import Topology
+from gradweave.topology.topology import Topology
 from gradweave.topology.units import parse_latency
 from gradweave.wording import counted
 
 if TYPE_CHECKING:
     from gradweave.placement.training.launched import LaunchedServers
-    from gradweave.placement.training.plan import Averages
-    from gradweave.placement.training.running import Settings, Trainers, Training
+    from gradweave.placement.training.running import Trainers, Training
 
-_AVERAGES = ("gloo", "pytorch")
-"""What a training is compared with that computes the same at the same servers."""
 _IN_LAB = "rank_order,gloo"
 _SAME = 1e-4
 """Relative difference of losses up to which they are called equal: float32, sums in other orders,
@@ -112,20 +110,24 @@ def train_pipeline(
         if rank_given(launcher() or ""):  # the first one decides
             _follow()
             return
+        from gradweave.placement.training.contenders import Contest, contenders
+        from gradweave.placement.training.running import Settings
+
         writable(output, ".json", ".png")
         workload = model_of(given["model"])
         trained = None if slept or isinstance(workload, Workload) else workload
         if check and trained is None:
             raise OptionError("--check: expected a transformer that is trained, not slept")
         topology = _trained_on(network_of(network, given), in_lab, bandwidth, latency)
-        how = {"pipeline": given["pipeline"], "data": given["data"], "cost": given["cost"]}
+        others = split_specs(_IN_LAB if against is None and in_lab else against or "")
         doing = f"training {given['model']} on {network}"
         with _launched(topology) as (topology, servers), Progress(doing) as progress:
-            session = _Session(
-                topology, workload, trained, how, order, steps, seed, time_limit, progress, servers
-            )
-            trainings = session.trainings(_contenders(given["strategy"], against, in_lab), in_lab)
-            alone = session.alone() if check else None
+            placing = {name: given[name] for name in ("pipeline", "data", "cost")}
+            settings = Settings(order, steps, seed, time_limit=time_limit)
+            contest = Contest(topology, workload, settings, trained, placing, progress)
+            trainers = _trainers(topology, servers, in_lab, progress)
+            trainings = contest.trainings(contenders(given["strategy"], others), trainers)
+            alone = contest.alone() if check else None
     _report(trainings, alone, output, as_json)
 
 
@@ -185,88 +187,25 @@ def _emulated(topology: Topology, bandwidth: str, latency: str | None) -> Topolo
     )
 
 
-_Contender = tuple[str, "Averages"]
-"""A strategy of placement, and how gradients are averaged."""
+def _trainers(
+    topology: Topology, servers: "LaunchedServers | None", in_lab: bool, progress: Progress
+) -> "contextlib.AbstractContextManager[Trainers]":
+    """The processes that train: a launcher's, those of a lab, or new ones."""
+    if servers is not None:
+        return contextlib.nullcontext(servers.trainers(topology))
+    if in_lab:
+        return _in_lab(topology, progress)
+    from gradweave.placement.training.running import on_this_machine
+
+    return on_this_machine(topology)
 
 
-def _contenders(strategy: str, against: str | None, in_lab: bool) -> list[_Contender]:
-    """What is trained: ours first."""
-    others = split_specs(_IN_LAB if against is None and in_lab else against or "")
-    return [
-        (strategy, "schedule"),
-        *(
-            (strategy, cast("Averages", one)) if one in _AVERAGES else (one, "schedule")
-            for one in others
-        ),
-    ]
+@contextlib.contextmanager
+def _in_lab(topology: Topology, progress: Progress) -> "Iterator[Trainers]":
+    from gradweave.lab.pipeline import training_lab
 
-
-@dataclasses.dataclass
-class _Session:
-    """What is trained, and how."""
-
-    topology: Topology
-    workload: Workload | Transformer
-    trained: Transformer | None
-    how: dict[str, Any]
-    order: Order
-    steps: int
-    seed: int
-    time_limit: float | None
-    progress: Progress
-    servers: "LaunchedServers | None"
-    """A launcher's; None: new processes."""
-
-    def trainings(self, contenders: Sequence[_Contender], in_lab: bool) -> "list[Training]":
-        """One of each contender, by the same processes."""
-        placements = {
-            name: place(
-                self.topology, self.workload, strategy=name, bound=False, seed=self.seed,
-                time_limit=self.time_limit, progress=self.progress, **self.how,
-            )
-            for name in dict.fromkeys(name for name, _ in contenders)
-        }  # fmt: skip
-        with self._trainers(in_lab) as trainers:
-            return [
-                trainers.train(
-                    name if averages == "schedule" else f"{name}, {averages}",
-                    placements[name],
-                    self._settings(),
-                    averages=averages,
-                    model=self.trained,
-                    progress=self.progress,
-                )
-                for name, averages in contenders
-            ]
-
-    def alone(self) -> list[float]:
-        """The losses of one process."""
-        from gradweave.placement.training.trainer import whole_losses
-
-        assert self.trained is not None
-        self.progress("training in one process")
-        settings = self._settings()
-        return whole_losses(self.trained, self.steps, seed=self.seed, rate=settings.rate)
-
-    def _settings(self) -> "Settings":
-        from gradweave.placement.training.running import Settings
-
-        return Settings(self.order, self.steps, self.seed, time_limit=self.time_limit)
-
-    @contextlib.contextmanager
-    def _trainers(self, in_lab: bool) -> "Iterator[Trainers]":
-        if self.servers is not None:
-            yield self.servers.trainers(self.topology)
-        elif in_lab:
-            from gradweave.lab.pipeline import training_lab
-
-            with training_lab(self.topology, self.progress) as (trainers, _):
-                yield trainers
-        else:
-            from gradweave.placement.training.running import on_this_machine
-
-            with on_this_machine(self.topology) as trainers:
-                yield trainers
+    with training_lab(topology, progress) as (trainers, _):
+        yield trainers
 
 
 def _as_object(trainings: "Sequence[Training]", alone: list[float] | None) -> dict[str, Any]:

@@ -61,6 +61,7 @@ def step_time(
     *,
     chunks: int = 1,
     speed: float | Sequence[float] | None = None,
+    groups: Sequence[GroupSchedule | None] | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -79,6 +80,7 @@ def step_time(
         chunks: of the model on each device, for ``interleaved``; a pass of a chunk takes that part
             of the stage's seconds.
         speed: of every server, or of each in order of id.
+        groups: [S] their schedules, as `group_schedules` finds them; sought if not given.
         seed: of the schedules' searches.
         time_limit: seconds for each of them.
         progress: called with each step under way.
@@ -92,14 +94,15 @@ def step_time(
     progress("laying out the passes")
     passes = _Passes(placement, step, order, chunks, speeds)
     passes.add_all()
-    groups = group_schedules(
-        topology,
-        placement.servers,
-        [stage.gradient_bytes for stage in stages],
-        seed=seed,
-        time_limit=time_limit,
-        progress=progress,
-    )
+    if groups is None:
+        groups = group_schedules(
+            topology,
+            placement.servers,
+            [stage.gradient_bytes for stage in stages],
+            seed=seed,
+            time_limit=time_limit,
+            progress=progress,
+        )
     ranges = []
     for group in groups:
         first = len(step.rows)

@@ -96,6 +96,30 @@ class Training:
         return None if self.predicted is None else self.measured_s / self.predicted.seconds
 
 
+def plan_of(
+    topology: Topology,
+    placement: Placement,
+    settings: Settings,
+    averages: Averages,
+    model: Transformer | None,
+) -> Plan:
+    """What the processes of a training are told, but for the schedules; their ranks are servers'.
+
+    Raises:
+        OptionError: for what cannot be trained so.
+    """
+    ranks = topology.rank[placement.servers].tolist()
+    return Plan(
+        tuple(map(tuple, ranks)),
+        placement.workload,
+        model,
+        settings.order,
+        averages,
+        seed=settings.seed,
+        rate=settings.rate,
+    )
+
+
 class Trainers:
     """A process for each server of a network, ready to train one placement after another.
 
@@ -135,6 +159,7 @@ class Trainers:
         *,
         averages: Averages = "schedule",
         model: Transformer | None = None,
+        predicted: StepTime | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> Training:
         """Trains, and measures each step from a common start to the last gradient averaged.
@@ -146,14 +171,20 @@ class Trainers:
             averages: see `Averages`.
             model: what is computed, of which the placement's workload is; if not given, passes
                 sleep for the workload's seconds.
+            predicted: the step as `predict` gives it, by whose schedules gradients are averaged;
+                if not given and there are to be schedules, it is predicted first.
             progress: called with each step under way.
 
         Raises:
             OptionError: for what cannot be trained so.
             RunError: a process was lost, or failed.
         """
-        plan = self._plan(placement, settings, averages, model)  # refuses before the search
-        step = self._predicted(placement, settings, progress) if averages == "schedule" else None
+        plan = plan_of(
+            self.topology, placement, settings, averages, model
+        )  # refuses before the search
+        step = predicted if averages == "schedule" else None
+        if step is None and averages == "schedule":
+            step = self.predict(placement, settings, progress=progress)
         groups: Groups = step.groups if step is not None else ()
         schedules = (None if one is None else to_bytes(one.schedule).decode() for one in groups)
         plan = dataclasses.replace(plan, schedules=tuple(schedules))
@@ -174,39 +205,37 @@ class Trainers:
             [] if model is None else [_loss(one) for one in answers],
         )
 
-    def _predicted(
-        self, placement: Placement, settings: Settings, progress: Callable[[str], None]
+    def predict(
+        self,
+        placement: Placement,
+        settings: Settings,
+        *,
+        groups: Groups | None = None,
+        progress: Callable[[str], None] = lambda _: None,
     ) -> StepTime:
-        """The step in time, with its groups' schedules."""
+        """The step in time, with its groups' schedules.
+
+        Args:
+            placement: who computes what, on this network.
+            settings: how.
+            groups: the schedules; sought if not given.
+            progress: called with each step under way.
+
+        Raises:
+            RunError: a process was lost meanwhile.
+        """
         self._check()
         with guarded(self._check):
             step = step_time(
                 placement,
                 settings.order,
+                groups=groups,
                 seed=settings.seed,
                 time_limit=settings.time_limit,
                 progress=progress,
             )
         self._check()
         return step
-
-    def _plan(
-        self,
-        placement: Placement,
-        settings: Settings,
-        averages: Averages,
-        model: Transformer | None,
-    ) -> Plan:
-        ranks = self.topology.rank[placement.servers].tolist()
-        return Plan(
-            tuple(map(tuple, ranks)),
-            placement.workload,
-            model,
-            settings.order,
-            averages,
-            seed=settings.seed,
-            rate=settings.rate,
-        )
 
     def _connect(self, plan: Plan, groups: Groups) -> None:
         self._trainings += 1
