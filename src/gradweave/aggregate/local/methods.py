@@ -5,11 +5,14 @@ come alone since then.
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from gradweave.aggregate.rules import MAX_LOCAL_STEPS
 from gradweave.checks import check_above_zero, check_at_least_one, check_share
 from gradweave.errors import OptionError
+
+Vector = TypeVar("Vector", bound=Any)
+"""JAX's or PyTorch's array, or a number."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +75,20 @@ class DiLoCo:
         """
         if self.quorum > workers:
             raise OptionError(f"quorum: expected 1 to {workers}, got {self.quorum}")
+
+    def outer_step(self, shared: Vector, momentum: Vector, change: Vector) -> tuple[Vector, Vector]:
+        """φ and m after an average, new ones.
+
+        Args:
+            shared: φ.
+            momentum: m.
+            change: mean of Δ.
+
+        >>> DiLoCo(outer_rate=0.5, outer_momentum=0.5).outer_step(10.0, 2.0, 4.0)
+        (13.25, 5.0)
+        """
+        after: Any = self.outer_momentum * momentum + change
+        return shared + self.outer_rate * (change + self.outer_momentum * after), after
 
 
 @dataclasses.dataclass(frozen=True)

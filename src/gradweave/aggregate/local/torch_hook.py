@@ -124,10 +124,9 @@ class LocalUpdates:
 
     def _take(self, part: slice, change: torch.Tensor) -> None:
         """Moves φ by an average, and θ to it."""
-        method, momentum = self._method, self._momentum[part]
-        momentum.mul_(method.outer_momentum).add_(change)
-        step = change + method.outer_momentum * momentum
-        self._shared[part] += method.outer_rate * step
+        method = self._method
+        moved = method.outer_step(self._shared[part], self._momentum[part], change)
+        self._shared[part], self._momentum[part] = moved
         x = self._parameters.read()
         x[part] = method.keep * x[part] + (1 - method.keep) * self._shared[part]
         self._parameters.write(x)

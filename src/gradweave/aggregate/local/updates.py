@@ -317,8 +317,7 @@ class _LocalUpdates:
             momentum += method.outer_rate * change - method.consensus * apart
             shared = worker.shared + momentum
             return _Worker(shared, shared, momentum)
-        momentum = method.outer_momentum * worker.momentum + change
-        shared = worker.shared + method.outer_rate * (change + method.outer_momentum * momentum)
+        shared, momentum = method.outer_step(worker.shared, worker.momentum, change)
         keep = jnp.where(state.in_time, method.keep, 0.0)
         x = keep * worker.x + (1 - keep) * shared
         enough = state.counted >= method.quorum
