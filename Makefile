@@ -1,6 +1,7 @@
 # make demo    install what is needed, schedule a network, write pages that play it, compare schedulers on nine networks
 # make test    of every room the tests that are worth their cost: minutes
 # make test-all every test; ARGS='-m "not quick"': those that make test leaves out
+# make costs   every test, and records what each costs, by which make test chooses
 # make check   style, types, direction of imports, documentation and its figures; make -j2 check, two at a time
 # make bench   micro benchmarks, into build, and experiments, into benchmarks/results: many hours
 # make mutants faults injected one at a time: do the tests of each room notice?
@@ -20,7 +21,7 @@ PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-co
 
 FRAME := pyproject.toml constraints.txt
 
-.PHONY: demo test test-all check types style imports pages bench mutants docs clean
+.PHONY: demo test test-all costs check types style imports pages bench mutants docs clean
 .DELETE_ON_ERROR:
 
 $(BIN)/python:
@@ -63,12 +64,18 @@ demo: $(VENV)/installed-for-use
 	@echo "The ring of the textbooks:              demo/ring8.html"
 	@echo "The comparison as a table and a chart:  demo/comparison.csv, demo/comparison.png"
 
-# Which they are, tests/costs.py says; COSTS=FILE has both write what each test costs.
+# Which they are, tests/costs.py says.
 test: $(VENV)/installed-for-work
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m quick $(ARGS)
 
 test-all: $(VENV)/installed-for-work
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+# Goes on where a test fails; the second time, when all is compiled, the figures are those of later runs.
+costs: $(VENV)/installed-for-work
+	@rm -f build/costs.jsonl
+	-COSTS=build/costs.jsonl $(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
+	$(BIN)/python -m tests.costs build/costs.jsonl --write
 
 check: types style imports pages claims
 

@@ -8,13 +8,8 @@ nothing to do for this: what `costs.tsv` does not know is quick. A test marked `
 a process per server.
 
 Costs are seconds of processor time, of the worker and of processes that it waited for: they do not
-depend on how busy the machine is. To record them again, once everything is compiled:
-
-    COSTS=build/costs.jsonl make test-all
-    .venv/bin/python -m tests.costs build/costs.jsonl --write
-
-`.ci/run` measures them as well, where nothing has been compiled, and refuses a `make test` that
-costs more than `LIMIT_S`.
+depend on how busy the machine is. `make costs` records them. `.ci/run` measures them as well, where
+nothing has been compiled, and refuses a `make test` that costs more than `LIMIT_S`.
 """
 
 import argparse
@@ -246,7 +241,7 @@ def main() -> None:
         dearest = sorted(unknown, key=lambda name: unknown[name].whole_s, reverse=True)
         for name in dearest[:20]:
             print(f"{unknown[name].whole_s:8.1f} s  {name}: not in tests/costs.tsv")
-        sys.exit("record what tests cost: see tests/costs.py")
+        sys.exit("record what tests cost: make costs")
 
 
 if __name__ == "__main__":
