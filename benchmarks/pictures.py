@@ -39,6 +39,34 @@ class Picture(NamedTuple):
         print(f"drawn: {path.name}")
 
 
+def figure_with(
+    size: tuple[float, float],
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    dpi: int = 160,
+    layout: Any = "constrained",
+    framed: bool = False,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """A figure, and its panels as matplotlib's `subplots` has them.
+
+    Args:
+        size: in inches.
+        rows, columns: of panels.
+        dpi, layout: of the figure.
+        framed: whether panels have a line above them and on their right.
+        options: of `subplots`.
+    """
+    from matplotlib.figure import Figure  # not needed to read how a picture was drawn
+
+    figure = Figure(figsize=size, dpi=dpi, layout=layout)
+    panels = figure.subplots(rows, columns, **options)
+    for panel in [] if framed else figure.axes:
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure, panels
+
+
 def stamp_samples(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """For a picture of samples that are not recorded: the rows of the runs that made them."""
     stamp(path, {"rows": [digest(row) for row in rows]})

@@ -176,6 +176,15 @@ def versions() -> dict[str, str]:
 
 
 def show(row: dict[str, Any], digits: int = 4) -> None:
-    """Prints a row, its numbers rounded."""
+    """Prints a row, its numbers rounded, without its curve."""
     rounded = {k: round(x, digits) if isinstance(x, float) else x for k, x in row.items()}
-    print(rounded, flush=True)
+    print({k: x for k, x in rounded.items() if k != "curve"}, flush=True)
+
+
+def printed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows as they are measured, each shown as soon as it is there."""
+    there = []
+    for row in rows:
+        there.append(row)
+        show(row)
+    return there

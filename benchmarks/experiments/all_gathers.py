@@ -11,6 +11,7 @@ two-core machine.
 import collections
 import math
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
-from record import record
-from timing import timed
+from record import printed, record, show
+from solutions import figures, solved
 
 import gradweave as gw
 
@@ -48,15 +49,10 @@ def shapes(limit: int) -> list[tuple[int, ...]]:
 
 def measure(spec: str) -> dict[str, Any]:
     network = gw.topology.from_spec(spec)
-    seconds, solution = timed(lambda: gw.solve(network, collective="all_gather", seed=SEED))
-    return {
-        "network": spec,
-        "servers": network.num_servers,
-        "rounds": solution.rounds,
-        "bound": solution.bound.rounds,
-        "scheduler": gw.schedulers.to_spec(solution.scheduler),
-        "seconds": round(seconds, 4),
-    }
+    options = {"collective": "all_gather", "seed": SEED}
+    seconds, solution = solved(network, time.perf_counter, **options)
+    found = figures(solution, "servers", "rounds", "bound", "scheduler")
+    return {"network": spec, **found, "seconds": round(seconds, 4)}
 
 
 def summary(family: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -67,7 +63,6 @@ def summary(family: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "at_bound": over[0],
         "one_above": over[1],
         "more_above": len(rows) - over[0] - over[1],
-        "worst_above": max(over),
         "mean_seconds": sum(row["seconds"] for row in rows) / len(rows),
         "slowest_seconds": max(row["seconds"] for row in rows),
         "slowest": max(rows, key=lambda row: row["seconds"])["network"],
@@ -78,25 +73,21 @@ def main() -> None:
     parser_of(__doc__).parse_args()
     for spec in ("ring:4", "mesh:2x3x4", "mesh:3x3"):
         measure(spec)  # compiles
-    named = []
-    for spec in NAMED:
-        named.append({**measure(spec), "tacos_rounds": TACOS.get(spec)})
-        print(named[-1], flush=True)
+    named = printed({**measure(spec), "tacos_rounds": TACOS.get(spec)} for spec in NAMED)
     specs_by_family = {
         "torus": ["torus:" + "x".join(map(str, sizes)) for sizes in shapes(MAX_SERVERS)],
         "mesh": ["mesh:" + "x".join(map(str, sizes)) for sizes in shapes(MAX_SERVERS)],
         "hypercube": [f"hypercube:{dimension}" for dimension in range(1, 9)],
     }
-    summaries, above = [], []
+    summaries = []
     for family, specs in specs_by_family.items():
         rows = []
         for spec in specs:
             rows.append(measure(spec))
             if rows[-1]["rounds"] > rows[-1]["bound"] or rows[-1]["seconds"] > 10:
-                print(rows[-1], flush=True)
+                show(rows[-1])
         summaries.append(summary(family, rows))
-        above += [row for row in rows if row["rounds"] > row["bound"]]
-        print(summaries[-1], flush=True)
+        show(summaries[-1])
     record(
         "all_gathers",
         "taskset -c 0 python benchmarks/experiments/all_gathers.py",
@@ -104,7 +95,6 @@ def main() -> None:
         tacos="measured with TACOS itself on another two-core machine",
         named=named,
         sweep=summaries,
-        above_bound=above,
     )
 
 

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
-from pictures import Picture
+from pictures import Picture, figure_with
 from record import record, recorded, show
 
 from gradweave.aggregate.asynchronous import Run, UpdateReport, simulate
@@ -260,20 +260,17 @@ COLORS = {
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Return against time and against steps, on the simulator and on Ray: each seed."""
-    from matplotlib.figure import Figure
-
     rows = result["rows"]
-
     measured = [where for where in RUN if any(one["on"] == where for one in rows)]
-    figure = Figure(figsize=(11, 3.5 * len(measured)), dpi=130, layout="constrained")
-    panels = figure.subplots(len(measured), 2, sharey=True, squeeze=False)
+    figure, panels = figure_with(
+        (11, 3.5 * len(measured)), len(measured), 2, sharey=True, squeeze=False, dpi=130
+    )
     for line, where in zip(panels, measured, strict=True):
         for panel, by in zip(line, ("seconds", "steps"), strict=True):
             of = [one for one in rows if one["on"] == where]
             draw_curves(panel, of, by)
             panel.set_xlabel({"seconds": "seconds", "steps": "steps of the game"}[by])
             panel.set_title(where, fontsize=10, loc="left")
-            panel.spines[["top", "right"]].set_visible(False)
             panel.grid(alpha=0.3)
         line[0].set_ylabel("return while learning, mean over agents")
         if line[0].lines:
@@ -324,7 +321,7 @@ def main() -> None:
         with cluster() if where == RAY and lacking else nullcontext():
             for rule in lacking:
                 rows += on_ray(rule) if where == RAY else simulated(where, rule)
-                show({k: v for k, v in rows[-1].items() if k != "curve"})
+                show(rows[-1])
                 keep(rows, busy)
                 picture.redraw()
 

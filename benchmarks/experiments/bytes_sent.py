@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from command_line import parser_of
 from jax.sharding import PartitionSpec as P
-from pictures import Picture
+from pictures import Picture, figure_with
 from record import record
 
 from gradweave import aggregate
@@ -80,12 +80,8 @@ def main() -> None:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    from matplotlib.figure import Figure
-
     rows = result["rows"]
-
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = figure_with((6.4, 4.2), dpi=140)
     for name in AGGREGATIONS:
         curve = [row for row in rows if row["aggregation"] == name]
         line = axes.plot(
@@ -102,8 +98,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
         xticks=WORKERS, xticklabels=WORKERS, xlim=(1.8, 130),
     )  # fmt: skip
     axes.xaxis.minorticks_off()
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=140)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

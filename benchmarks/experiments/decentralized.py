@@ -28,7 +28,7 @@ import numpy as np
 import optax
 from command_line import parser_of
 from jax.sharding import PartitionSpec as P
-from pictures import Picture
+from pictures import Picture, figure_with
 from record import record
 
 from gradweave import aggregate
@@ -208,13 +208,6 @@ def main() -> None:
     result = {
         "seeds": list(SEEDS),
         "workers": WORKERS,
-        "validity": {
-            f"{name}, {bits} bits": str(
-                aggregate.check(name, MIXING, aggregate.MaxNorm(bits=bits, block=None), FEATURES)
-            )
-            for name in ("dcd_psgd", "ecd_psgd", "choco_sgd")
-            for bits in BITS
-        },
         "logistic": [one for batch in BATCHES for one in logistic_rows(batch)],
         "quadratic": quadratic_rows(),
     }
@@ -232,10 +225,7 @@ def main() -> None:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = figure_with((11, 4.2), 1, 2, dpi=140)
     colours = {"D-PSGD": "black", "all-reduce": "grey", "naive": "tab:red", "DCD": "tab:blue",
                "ECD": "tab:orange", "CHOCO": "tab:green"}  # fmt: skip
     rows = [one for one in result["logistic"] if one["batch"] == BATCHES[0]]
@@ -266,9 +256,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
         title=f"Noisy quadratic, messages on an absolute grid of {GRID_STEP}",
     )  # fmt: skip
     for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=140)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,6 @@ import numpy as np
 import timing
 from command_line import parser_of
 from peers.plain_environment import NumpyEnvironment, PlainEnvironment, RecordedStep
-from pictures import Picture
 from record import record
 
 import gradweave as gw
@@ -207,27 +206,6 @@ def state_bytes(instance: Instance) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
-def draw_figure(result: dict[str, Any], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    rows = result["rows"]
-
-    figure = Figure(figsize=(6, 4.2), dpi=160, layout="constrained")
-    axes = figure.subplots()
-    for offset, trees in ((-0.2, "fixed"), (0.2, "grown")):
-        of = {row["label"]: row["speedup"][f"step {MANY}"] for row in rows if row["trees"] == trees}
-        places = [place + offset for place in range(len(of))]
-        bars = axes.bar(places, list(of.values()), 0.38, label=f"{trees} trees",
-                        color={"fixed": "#8fb8de", "grown": "#1b6ca8"}[trees])  # fmt: skip
-        axes.bar_label(bars, fmt="%.0f", fontsize=7)
-    axes.axhline(50, color="#c8553d", lw=1, ls="--")
-    axes.set_xticks(range(len(of)), list(of))
-    axes.set_ylabel(f"times plain Python, {MANY:,} environments")
-    axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
-
-
 def save(rows: list[dict[str, Any]]) -> None:
     """Writes what was measured so far."""
     record(
@@ -241,8 +219,7 @@ def save(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    picture = Picture("environment_speed", draw_figure)
-    parser_of(__doc__, picture).parse_args()
+    parser_of(__doc__).parse_args()
     begin = time.perf_counter()
     cases = {case.label: case for case in TABLE_2}
     rows = []
@@ -254,7 +231,6 @@ def main() -> None:
             shown = ", ".join(f"{name}: ×{x:.3g}" for name, x in rows[-1]["speedup"].items())
             print(f"{time.perf_counter() - begin:4.0f} s  {label} {trees}  {shown}", flush=True)
             save(rows)
-    picture.redraw()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
-from pictures import Picture
+from pictures import Picture, figure_with
 from record import record, recorded, show, source_now
 
 from gradweave.processes.jax_start import start_jax
@@ -245,12 +245,8 @@ def scripted() -> list[dict[str, Any]]:
 
 def front(result: dict[str, Any], path: Path) -> None:
     """Utilisation against the coefficient of variation, a point a seed."""
-    from matplotlib.figure import Figure
-
     rows = result["job"]
-
-    figure = Figure(figsize=(8.4, 4.8), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = figure_with((8.4, 4.8), dpi=130, framed=True)
     for number, row in enumerate(rows):
         points = [(one["variation"], one["utilisation"]) for one in row["by_seed"]]
         marker = "o" if row["variant"] in FEN else "^" if "hierarchy" in row["variant"] else "s"
@@ -267,7 +263,7 @@ def front(result: dict[str, Any], path: Path) -> None:
     axes.set(xlabel="coefficient of variation (fairer to the left)", ylabel="utilisation")
     axes.set(ylim=(0, 1.02), title="Job scheduling: a point for each seed")
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(path, dpi=130)
+    figure.savefig(path)
 
 
 LIBRARIES = ("jax",)

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
 from processes import printed_json
-from record import record, show
-from timing import timed
+from record import printed, record
+from solutions import figures, solved
 
 import gradweave as gw
 from gradweave.schedulers import scheduler as scheduler_module
@@ -59,26 +59,19 @@ def peak_gb() -> float:
 
 def measure(spec: str) -> dict[str, Any]:
     """Measures one network in this process."""
-    topology_s, network = timed(lambda: gw.topology.from_spec(spec))
+    network = gw.topology.from_spec(spec)
     verifying, bounding = Clock(), Clock()
     scheduler_module.verify = verifying.wrap(scheduler_module.verify)
     for module in (symmetric, solution_module):
         module.free_trees = bounding.wrap(module.free_trees)
     spent = time.process_time()
-    total_s, solution = timed(lambda: gw.solve(network, seed=SEED))
+    total_s, solution = solved(network, time.perf_counter, seed=SEED)
+    names = ("network", "servers", "transfers", "rounds", "bound", "gap", "optimal", "scheduler")
     return {
-        "network": network.name,
-        "servers": network.num_servers,
-        "transfers": solution.schedule.num_transfers,
-        "rounds": solution.rounds,
-        "bound": solution.bound.rounds,
-        "gap": solution.gap,
-        "optimal": solution.optimal,
-        "scheduler": gw.schedulers.to_spec(solution.scheduler),
+        **figures(solution, *names),
         "schedule_s": total_s - verifying.seconds - bounding.seconds,
         "verify_s": verifying.seconds,
         "bound_s": bounding.seconds,
-        "topology_s": topology_s,
         "total_s": total_s,
         "processor_s": time.process_time() - spent,
         "peak_memory_gb": peak_gb(),
@@ -93,10 +86,10 @@ def main() -> None:
     if asked.one:
         print(json.dumps(measure(asked.one)))
         return
-    rows = []
-    for spec in asked.networks or NETWORKS:
-        rows.append(printed_json([sys.executable, __file__, "--one", spec]))
-        show(rows[-1], 3)
+    rows = printed(
+        printed_json([sys.executable, __file__, "--one", spec])
+        for spec in asked.networks or NETWORKS
+    )
     if asked.networks:
         return
     record(

@@ -11,7 +11,6 @@ bound's or the schedule's. One core; seconds of the search are processor time, a
 
 import dataclasses
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
-from record import record, show
-from timing import timed
+from record import printed, record
+from solutions import figures, solved
 
 import gradweave as gw
 from gradweave.bounds import least_seconds
@@ -52,11 +51,7 @@ def network_of(spec: str, speed: float | None) -> Topology:
     return dataclasses.replace(network, bandwidth_bytes_per_s=bandwidth)
 
 
-def solved(network: Topology, **options: Any) -> tuple[float, gw.schedulers.Solution]:
-    return timed(
-        lambda: gw.solve(network, objective="seconds", gradient_bytes=SIZE, **options),
-        time.process_time,
-    )
+IN_SECONDS: dict[str, Any] = {"objective": "seconds", "gradient_bytes": SIZE}
 
 
 def measure(
@@ -66,10 +61,10 @@ def measure(
     intact = least_seconds(network, SIZE).seconds
     ready = np.zeros(network.num_servers)
     ready[list(late)] = part * intact
-    search_s, planned = solved(network, ready_at_s=ready)
+    search_s, planned = solved(network, ready_at_s=ready, **IN_SECONDS)
     assert planned.timing is not None
     if (spec, speed) not in known:
-        known[spec, speed] = solved(network)[1]
+        known[spec, speed] = gw.solve(network, **IN_SECONDS)
     unaware = known[spec, speed]
     bound = planned.timing.bound.seconds
     trees_s = pack_late_trees(network, SIZE, ready, spread=False).seconds_per_byte * SIZE
@@ -87,10 +82,8 @@ def measure(
         "bound_ms": 1e3 * bound,
         "why": str(planned.timing.bound),
         "packed_trees_over_bound": trees_s / bound - 1,
-        "ms": 1e3 * planned.timing.seconds,
-        "gap": planned.timing.gap,
+        **figures(planned, "ms", "gap", "pieces"),
         "winner": planned.scheduler.name,
-        "pieces": planned.schedule.pieces,
         "late_servers_root": float(rooted[list(late)].sum()),
         "unaware_ms": 1e3 * gw.simulate.seconds(unaware.schedule, SIZE, "events", ready_at_s=ready),
         "waiting_ms": 1e3 * waiting_s,
@@ -100,18 +93,14 @@ def measure(
 
 def main() -> None:
     parser_of(__doc__).parse_args()
-    small = gw.topology.from_spec("ring:3")
-    solved(small, ready_at_s=[0.01, 0.0, 0.0])  # compiles
-    rows, known = [], {}
-    for case in CASES:
-        rows.append(measure(*case, known))
-        show(rows[-1])
+    solved("ring:3", ready_at_s=[0.01, 0.0, 0.0], **IN_SECONDS)  # compiles
+    known = {}
     record(
         "late_servers",
         command="taskset -c 0 python benchmarks/experiments/late_servers.py",
         seeds=[0],
         gradient_bytes=SIZE,
-        rows=rows,
+        rows=printed(measure(*case, known) for case in CASES),
     )
 
 

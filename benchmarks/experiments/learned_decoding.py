@@ -7,6 +7,7 @@ without repair and with it, the best of 64 repaired episodes; beside a random po
 not, and the greedy rules with as many samples, and in the same time.
 """
 
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from command_line import parser_of
 from random_networks import random_network, well_connected_network
-from record import record
+from record import printed, record
 from timing import timed
 
 import gradweave as gw
@@ -32,7 +33,6 @@ from gradweave.schedulers.trees.grown import GrowthLanes, hops_for
 
 DRAWN, BEST_OF = 30, 64
 RULES = {
-    "random": Rule(near=0, everywhere=0, noise=512, passes=0, short=0),
     "rarest everywhere": Rule(near=0, everywhere=1024, noise=512, passes=0, short=0),
     "rarest near": Rule(near=1024, everywhere=0, noise=512, passes=0, short=0),
     "rarest near, swaps": Rule(near=1024, everywhere=0, noise=512, passes=20, short=0),
@@ -133,7 +133,6 @@ def grown_row(
         row[f"{name}: mean"] = sum(many[:drawn]) / drawn
         row[f"{name}: best"] = min(many[:BEST_OF])
         row[f"{name}: best in the time of greedy"] = best_in(greedy_s, bound, player)
-        row[f"{name}: best in the time of best"] = best_in(best_s, bound, player)
     return row
 
 
@@ -162,15 +161,12 @@ def fixed_row(label: str, network: gw.Topology, weights: PolicyWeights) -> dict[
 
 def rows_of(weights: PolicyWeights) -> list[dict[str, Any]]:
     """All networks, on grown trees and on fixed ones."""
-    rows: list[dict[str, Any]] = []
-    for group, label, network in cases():
-        drawn = DRAWN if group == "table 2" else 5
-        rows.append(grown_row(group, label, network, weights, drawn))
-        print(rows[-1], flush=True)
-    for case in TABLE_2:
-        rows.append(fixed_row(case.label, case.network(0), weights))
-        print(rows[-1], flush=True)
-    return rows
+    grown = (
+        grown_row(group, label, network, weights, DRAWN if group == "table 2" else 5)
+        for group, label, network in cases()
+    )
+    fixed = (fixed_row(case.label, case.network(0), weights) for case in TABLE_2)
+    return printed(itertools.chain(grown, fixed))
 
 
 def main() -> None:

@@ -7,8 +7,6 @@ On the twenty well-connected random networks: one all-gather each by the portfol
 """
 
 import sys
-import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
 from random_networks import well_connected_network
-from record import record
-from timing import timed
+from record import printed, record
+from solutions import figures, solved
 
-import gradweave as gw
 from gradweave.schedulers import Learned, Scheduler
 from gradweave.schedulers.solve.order import DEFAULT
 
@@ -35,36 +32,24 @@ the first, the second takes every strategy."""
 NETWORKS, LIMIT_S = 20, 10.0
 
 
-def solved(seed: int, schedulers: tuple[Scheduler, ...]) -> gw.Solution:
+def measure(seed: int, variant: str) -> dict[str, Any]:
     """The portfolio's all-gather of one network."""
-    return gw.solve(
+    seconds, solution = solved(
         well_connected_network(seed),
         collective="all_gather",
-        schedulers=schedulers,
+        schedulers=VARIANTS[variant],
         time_limit=LIMIT_S,
     )
+    row = {"seed": seed, "variant": variant, **figures(solution, "rounds", "bound", "optimal")}
+    return row | {"scheduler": solution.scheduler.name, "seconds": round(seconds, 4)}
 
 
 def main() -> None:
     parser_of(__doc__).parse_args()
     for seed in COMPILES:
-        for schedulers in VARIANTS.values():
-            solved(seed, schedulers)
-    rows: list[dict[str, Any]] = []
-    for seed in range(NETWORKS):
-        for name, schedulers in VARIANTS.items():
-            seconds, solution = timed(partial(solved, seed, schedulers), time.process_time)
-            row = {
-                "seed": seed,
-                "variant": name,
-                "rounds": solution.rounds,
-                "bound": solution.bound.rounds,
-                "optimal": solution.optimal,
-                "scheduler": solution.scheduler.name,
-                "seconds": round(seconds, 4),
-            }
-            rows.append(row)
-            print(row, flush=True)
+        for variant in VARIANTS:
+            measure(seed, variant)
+    rows = printed(measure(seed, name) for seed in range(NETWORKS) for name in VARIANTS)
     record(
         "learned_warm_start",
         "taskset -c 0 python benchmarks/experiments/learned_warm_start.py",

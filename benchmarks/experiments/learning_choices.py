@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import jax
 import numpy as np
 from command_line import parser_of
-from pictures import Picture
+from pictures import Picture, figure_with
 from record import record
 
 from gradweave.environment import Rewards
@@ -96,12 +96,8 @@ def run(name: str, how: Config) -> list[dict[str, Any]]:
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """The curves, one panel for grown trees and one for fixed ones."""
-    from matplotlib.figure import Figure
-
     rows = result["rows"]
-
-    figure = Figure(figsize=(11, 4.2))
-    panels = figure.subplots(1, 2, sharey=True)
+    figure, panels = figure_with((11, 4.2), 1, 2, sharey=True, dpi=100, layout=None, framed=True)
     for panel, trees in zip(panels, ("grown trees", "fixed trees"), strict=True):
         for name in dict.fromkeys(row["variant"] for row in rows):
             if not name.endswith(trees):

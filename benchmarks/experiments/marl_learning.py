@@ -25,7 +25,7 @@ from scipy import stats
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
-from pictures import Picture
+from pictures import Picture, figure_with
 from processes import printed_json
 from record import record, recorded
 
@@ -165,12 +165,10 @@ def reached(case: Case, returns: dict[str, Any]) -> bool:
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """The curves, one panel per case: each seed, and random play."""
-    from matplotlib.figure import Figure
-
     rows = result["rows"]
-
-    figure = Figure(figsize=(2.1 * len(rows), 6.4))
-    panels = figure.subplots(2, -(-len(rows) // 2))
+    figure, panels = figure_with(
+        (2.1 * len(rows), 6.4), 2, -(-len(rows) // 2), dpi=100, layout=None, framed=True
+    )
     for panel in panels.flat[len(rows) :]:
         panel.axis("off")
     for panel, row in zip(panels.flat, rows, strict=False):

@@ -10,7 +10,6 @@ parameters changed and everything stayed finite. Seconds include compilation.
 
 import importlib.util
 import itertools
-import json
 import sys
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import jax
 import numpy as np
 from command_line import parser_of
-from record import record, recorded
+from record import printed, record, recorded
 
 from gradweave.errors import OptionError
 from gradweave.marl.games.environments import make
@@ -93,11 +92,8 @@ def main() -> None:
     parser.add_argument("--only", choices=ENVIRONMENTS, metavar="ENV", nargs="+")
     only = parser.parse_args().only
     jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the work
-    rows = []
-    for env in only or ENVIRONMENTS:
-        for algorithm, recurrent in itertools.product(SMALL, (False, True)):
-            rows.append(cell(env, algorithm, recurrent))
-            print(json.dumps(rows[-1]), flush=True)
+    cases = itertools.product(only or ENVIRONMENTS, SMALL, (False, True))
+    rows = printed(itertools.starmap(cell, cases))
     if only:
         known, _ = recorded("marl_matrix", ["rows"])
         others = [row for row in known.get("rows", []) if row["env"] not in only]

@@ -7,45 +7,35 @@ the paper counts. After compilation.
 """
 
 import sys
-from functools import partial
+import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
-from record import record
-from timing import timed
+from record import printed, record
+from solutions import figures, solved
 
 import gradweave as gw
-from gradweave.report import TABLE_2
+from gradweave.report import TABLE_2, Case
 
 SEEDS = range(5)
+
+
+def measure(case: Case, seed: int) -> dict[str, Any]:
+    network = case.network(seed)
+    seconds, solution = solved(network, time.perf_counter, collective=case.stages, seed=seed)
+    row = {"label": case.label, "network": network.name, "collective": case.stages, "seed": seed}
+    found = figures(solution, "rounds", "bound", "optimal", "scheduler")
+    return row | found | {"seconds": seconds}
 
 
 def main() -> None:
     parser_of(__doc__).parse_args()
     gw.solve(gw.topology.from_spec("jellyfish:reference=J15"))  # compiles
     gw.solve(gw.topology.from_spec("ring:4"))
-    rows: list[dict[str, Any]] = []
-    for case in TABLE_2:
-        for seed in SEEDS:
-            network = case.network(seed)
-            seconds, solution = timed(partial(gw.solve, network, collective=case.stages, seed=seed))
-            rows.append(
-                {
-                    "label": case.label,
-                    "network": network.name,
-                    "collective": case.stages,
-                    "seed": seed,
-                    "rounds": solution.rounds,
-                    "bound": solution.bound.rounds,
-                    "optimal": solution.optimal,
-                    "scheduler": gw.schedulers.to_spec(solution.scheduler),
-                    "seconds": seconds,
-                }
-            )
-            print(rows[-1], flush=True)
+    rows = printed(measure(case, seed) for case in TABLE_2 for seed in SEEDS)
     record(
         "optimum",
         "taskset -c 0 python benchmarks/experiments/optimum.py",

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
-from record import record, show
+from record import printed, record, show
 from timing import timed
 from unequal_networks import KINDS, by_kind, wide_areas
 from unfinished import Unfinished
@@ -143,9 +143,7 @@ def main() -> None:
                     kept.add(row)
                     show(row)
     rows = kept.rows()
-    lines = [summary(name, group) for name, group in [*by_kind(rows), ("all", rows)]]
-    for line in lines:
-        show(line)
+    lines = printed(summary(name, group) for name, group in [*by_kind(rows), ("all", rows)])
     record(
         "planned_plans",
         command=command,

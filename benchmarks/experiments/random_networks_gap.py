@@ -11,6 +11,7 @@ proved.
 
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
-from pictures import Picture
+from pictures import Picture, figure_with
 from random_networks import random_network, well_connected_network
-from record import record, show
+from record import printed, record
+from solutions import figures, solved
 from timing import timed
 
 import gradweave as gw
@@ -53,7 +55,7 @@ def rounds_of(strategy: Scheduler, network: gw.Topology) -> int | None:
 
 
 def measure(network: gw.Topology) -> dict[str, Any]:
-    seconds, solution = timed(lambda: gw.solve(network, seed=SEED))
+    seconds, solution = solved(network, time.perf_counter, seed=SEED)
     portfolio = {"rounds": solution.rounds, "seconds": seconds}
     results: dict[str, dict[str, Any]] = {"portfolio": portfolio}
     for name, strategy in STRATEGIES.items():
@@ -61,10 +63,7 @@ def measure(network: gw.Topology) -> dict[str, Any]:
         results[name] = {"rounds": rounds, "seconds": seconds}
     bound = gw.bounds.free_trees(network).rounds
     return {
-        "network": network.name,
-        "servers": network.num_servers,
-        "switches": len(network.switches),
-        "links": network.num_links,
+        **figures(solution, "network", "servers", "switches", "links"),
         "bound": bound,
         "proved": max(bound, solution.bound.rounds),
         "winner": to_spec(solution.scheduler),
@@ -97,12 +96,8 @@ def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    from matplotlib.figure import Figure
-
     rows, names = result["rows"], NAMES
-
-    figure = Figure(figsize=(9, 4), dpi=160, layout="constrained")
-    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    figure, panels = figure_with((9, 4), 1, 2, sharex=True, sharey=True)
     colours = ("#e0b13a", "#c8553d", "#0b6e4f", "#3b5b92", "#8a8d91")
     for axes, (kind, measured) in zip(panels, rows.items(), strict=True):
         for name, colour in zip(names, colours, strict=True):
@@ -128,7 +123,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axes.set_ylim(0, 102)
         axes.set_xlim(-1, 2000)
         axes.grid(True, alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("networks with no larger gap")
     figure.legend(
         *panels[1].get_legend_handles_labels(),
@@ -155,9 +149,7 @@ def main() -> None:
             rows[kind].append(row)
             if row["portfolio"]["rounds"] > row["proved"] or row["portfolio"]["seconds"] > 10:
                 print(row, flush=True)
-        for name in NAMES:
-            summaries.append({"networks_of": kind, **summary(name, rows[kind])})
-            show(summaries[-1])
+        summaries += printed({"networks_of": kind, **summary(name, rows[kind])} for name in NAMES)
     record(
         "random_networks_gap",
         "taskset -c 0 python benchmarks/experiments/random_networks_gap.py",

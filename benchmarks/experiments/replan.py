@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
-from record import record
+from record import printed, record
 from timing import timed
 
 import gradweave as gw
@@ -138,20 +138,14 @@ def main() -> None:
     parser_of(__doc__).parse_args()
     small = gw.topology.bcube(n=3, k=1)
     replanned(small, gw.solve(small).schedule)  # compiles
-    rows = []
-    for case in TABLE_2:
-        network = case.network(0)
-        rows.append({"label": case.label, **replanned(network, gw.solve(network).schedule)})
-        print(rows[-1], flush=True)
+    networks = {case.label: case.network(0) for case in TABLE_2}
+    rows = printed(
+        {"label": label, **replanned(network, gw.solve(network).schedule)}
+        for label, network in networks.items()
+    )
     replanned_in_seconds("ring:3", (0, 1))  # compiles
-    slower = []
-    for spec, link in SLOWED:
-        slower.append(replanned_in_seconds(spec, link))
-        print(slower[-1], flush=True)
-    under_way = []
-    for spec, link in SLOWED:
-        under_way.append(replanned_under_way(spec, link))
-        print(under_way[-1], flush=True)
+    slower = printed(replanned_in_seconds(*case) for case in SLOWED)
+    under_way = printed(replanned_under_way(*case) for case in SLOWED)
     record(
         "replan",
         "taskset -c 0 python benchmarks/experiments/replan.py",

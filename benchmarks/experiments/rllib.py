@@ -43,7 +43,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
-from pictures import Picture
+from pictures import Picture, figure_with
 from record import record
 
 PINNED = (
@@ -341,12 +341,8 @@ def compared(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Return against time, one line per training; updates reported together are one point."""
-    from matplotlib.figure import Figure
-
     rows, at_random = result["rows"], result["parity"]["return_at_random"]
-
-    figure = Figure(figsize=(7, 4.2))
-    panel = figure.subplots()
+    figure, panel = figure_with((7, 4.2), dpi=100, layout=None, framed=True)
     colours = {case.name: f"C{i}" for i, case in enumerate(CASES)}
     for row in rows:
         together: dict[float, list[float]] = {}

@@ -36,9 +36,9 @@ import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 from command_line import parser_of
-from pictures import Picture
+from pictures import Picture, figure_with
 from processes import printed_json
-from record import Source, record, recorded
+from record import Source, record, recorded, show
 
 from gradweave import aggregate, saddle
 from gradweave.aggregate import MixingMatrix
@@ -206,7 +206,7 @@ def methods() -> list[dict[str, Any]]:
             "bytes_per_iteration": int(found.sent_bytes[0]) // 4000,
             "curve": found.curve.tolist(), **errors,
         })  # fmt: skip
-        print({k: v for k, v in rows[-1].items() if k != "curve"}, flush=True)
+        show(rows[-1])
     return rows
 
 
@@ -230,7 +230,7 @@ def messages() -> list[dict[str, Any]]:
                 "after": {k: float(found.curve[k // 20 - 1]) for k in (200, 500, 2000)},
                 "curve": found.curve.tolist(),
             })  # fmt: skip
-            print({k: v for k, v in rows[-1].items() if k != "curve"}, flush=True)
+            show(rows[-1])
     return rows
 
 
@@ -454,10 +454,7 @@ def write(result: dict[str, Any], kept: dict[str, Source]) -> None:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 3.9), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
+    figure, (left, middle, right) = figure_with((12, 3.9), 1, 3, dpi=140)
     colours = dict(
         zip(
             METHODS, ("grey", "tab:red", "tab:orange", "gold", "tab:blue", "tab:green"), strict=True
@@ -490,9 +487,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
     right.set(yscale="log", ylabel="‖z̄ − z*‖²", title="What the published method leaves")
     right.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
     for axes in (left, middle, right):
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=7)
-    figure.savefig(path, dpi=140)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

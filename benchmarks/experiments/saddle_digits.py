@@ -33,7 +33,7 @@ import numpy as np
 import optax
 from command_line import parser_of
 from numpy.typing import NDArray
-from pictures import stamp_samples
+from pictures import figure_with, stamp_samples
 from record import RESULTS, record, recorded, show
 from saddle_gans import Layers, applied, layers
 
@@ -313,11 +313,14 @@ def main() -> None:
 
 
 def draw(pictures: dict[str, list[NDArray]], images: NDArray, iterations: int, path: Path) -> None:
-    from matplotlib.figure import Figure
-
     counts = points(iterations)
-    figure = Figure(figsize=(2.6 * len(counts), 1.45 * (len(pictures) + 1)), layout="constrained")
-    panels = figure.subplots(len(pictures) + 1, len(counts))
+    figure, panels = figure_with(
+        (2.6 * len(counts), 1.45 * (len(pictures) + 1)),
+        len(pictures) + 1,
+        len(counts),
+        dpi=110,
+        framed=True,
+    )
     rows = pictures | {"digits": [images[:SHOWN, :, :, 0]] * len(counts)}
     for line, (name, shown) in zip(panels, rows.items(), strict=True):
         for panel, samples, count in zip(line, shown, counts, strict=True):
@@ -327,7 +330,7 @@ def draw(pictures: dict[str, list[NDArray]], images: NDArray, iterations: int, p
             if name != "digits":
                 panel.set_title(f"{name}, {count:,}", fontsize=7)
     panels[-1, 0].set_title("the digits themselves", fontsize=7)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from command_line import parser_of
-from pictures import stamp_samples
+from pictures import figure_with, stamp_samples
 from record import RESULTS, record, recorded, show
 
 from gradweave import aggregate, saddle, topology
@@ -219,11 +219,10 @@ def write(result: dict[str, Any]) -> None:
 
 
 def draw(runs: list[dict[str, Any]], modes: np.ndarray, path: Path) -> None:
-    from matplotlib.figure import Figure
-
     shares = PLAIN.shown
-    figure = Figure(figsize=(2.3 * len(runs), 2.4 * len(shares)), layout="constrained")
-    panels = figure.subplots(len(shares), len(runs))
+    figure, panels = figure_with(
+        (2.3 * len(runs), 2.4 * len(shares)), len(shares), len(runs), dpi=110, framed=True
+    )
     for column, run in enumerate(runs):
         for panel, samples, count in zip(panels[:, column], run["shown"], shares, strict=True):
             x = np.array(samples)
@@ -233,7 +232,7 @@ def draw(runs: list[dict[str, Any]], modes: np.ndarray, path: Path) -> None:
             if not column:
                 panel.set_ylabel(f"{100 * count // PLAIN.iterations} % of the iterations")
         panels[0, column].set_title(f"{run['method']},\n{run['network']}", fontsize=8)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import jax
 import networkx as nx
 import numpy as np
 from command_line import parser_of
-from pictures import Picture
+from pictures import Picture, figure_with
 from record import record, show
 from saddle import BITS, METHODS, RING, STRENGTH, N, clusters, in_single_precision, lipschitz
 
@@ -179,12 +179,8 @@ STYLES = dict(zip(NAMES, (":", "--", "-"), strict=True))
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    from matplotlib.figure import Figure
-
     rows = result["rows"]
-
-    figure = Figure(figsize=(15, 4), layout="constrained")
-    panels = figure.subplots(1, 5, sharey=True)
+    figure, panels = figure_with((15, 4), 1, 5, sharey=True, dpi=130)
     iterations = np.arange(1, ITERATIONS // EVERY + 1) * EVERY
     for row in rows:
         if row["method"] == "tracked":  # in the table
@@ -205,13 +201,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
     names = ["iterations", "MiB sent by the busiest worker", *(f"s, {name}" for name in NETWORKS)]
     for panel, name in zip(panels, names, strict=True):
         panel.set(xlabel=name, xscale="log", yscale="log", ylim=(1e-9, 2))
-        panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("‖z̄ − z*‖²")
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7,
         frameon=False,
     )  # fmt: skip
-    figure.savefig(path, dpi=130)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
-from pictures import Picture
-from record import record, show
+from pictures import Picture, figure_with
+from record import printed, record
 from timing import median_time
 
 import gradweave as gw
@@ -54,12 +54,8 @@ def row(n: int) -> dict[str, Any]:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    from matplotlib.figure import Figure
-
     rows = result["rows"]
-
-    figure = Figure(figsize=(7, 4.6), dpi=160, layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = figure_with((7, 4.6))
     servers = [row["servers"] for row in rows]
     for column, label, marker in (
         ("schedule_s", "schedule (merged, most loaded first, swaps)", "o"),
@@ -74,7 +70,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
     axes.set_xlabel("servers of BCube(n, 1); transfers grow with their square")
     axes.set_ylabel("seconds on one core")
     axes.grid(True, which="major", alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)
 
@@ -83,10 +78,7 @@ def main() -> None:
     picture = Picture("scaling", draw)
     parser_of(__doc__, picture).parse_args()
     row(2)  # compiles
-    rows = []
-    for n in SIZES:
-        rows.append(row(n))
-        show(rows[-1])
+    rows = printed(map(row, SIZES))
     record(
         "scaling",
         "taskset -c 0 python benchmarks/experiments/scaling.py",

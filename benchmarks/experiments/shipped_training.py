@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
-from pictures import Picture
+from pictures import Picture, figure_with
 from record import record
 
 from gradweave.learning.config import Config, read_config
@@ -33,12 +33,10 @@ def draw(result: dict[str, Any], path: Path) -> None:
         SystemExit: they are not recorded.
     """
     from matplotlib import colormaps
-    from matplotlib.figure import Figure
 
     if "curves" not in result:
         raise SystemExit("shipped_training.json lacks the curves of the exercises: train again")
-    figure = Figure(figsize=(13, 7))
-    panels = figure.subplots(1, 2, sharey=True)
+    figure, panels = figure_with((13, 7), 1, 2, sharey=True, dpi=100, layout=None, framed=True)
     for panel, fixed in zip(panels, (False, True), strict=True):
         panel.set_prop_cycle(color=colormaps["tab20"].colors)
         for name, curve in result["curves"].items():

@@ -15,7 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
-from record import record, show
+from record import printed, record
 
 import gradweave as gw
 from gradweave.schedulers.solve import seconds as search
@@ -47,13 +47,17 @@ def solve(network: gw.Topology, size: float, stepped: int) -> dict[str, Any]:
 
 def main() -> None:
     parser_of(__doc__).parse_args()
-    rows = []
-    for spec in NETWORKS:
-        network = gw.topology.from_spec(spec)
-        for size in SIZES:
-            found = {"without": solve(network, size, 0), "with": solve(network, size, 128)}
-            rows.append({"network": spec, "gradient_bytes": size, **found})
-            show(rows[-1])
+    networks = {spec: gw.topology.from_spec(spec) for spec in NETWORKS}
+    rows = printed(
+        {
+            "network": spec,
+            "gradient_bytes": size,
+            "without": solve(network, size, 0),
+            "with": solve(network, size, 128),
+        }
+        for spec, network in networks.items()
+        for size in SIZES
+    )
     record("steps", seeds=[SEED], collective="all_gather", rows=rows)
 
 

@@ -40,7 +40,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from command_line import parser_of
-from pictures import Picture
+from pictures import Picture, figure_with
 from record import record
 
 from gradweave.aggregate.asynchronous import (
@@ -235,12 +235,10 @@ COLORS = {
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """A row of panels for each scenario: rates, loss against time, loss against gradients."""
-    from matplotlib.figure import Figure
-
     rows = result["rows"]
-
-    figure = Figure(figsize=(12, 3.3 * len(SCENARIOS)), dpi=130, layout="constrained")
-    panels = figure.subplots(len(SCENARIOS), 3, width_ratios=(1, 1.3, 1.3))
+    figure, panels = figure_with(
+        (12, 3.3 * len(SCENARIOS)), len(SCENARIOS), 3, dpi=130, width_ratios=(1, 1.3, 1.3)
+    )
     for line, scenario in zip(panels, SCENARIOS, strict=True):
         of = {
             rule: [row for row in rows if (row["scenario"], row["rule"]) == (scenario, rule)]
@@ -260,7 +258,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
             panel.set_ylabel("loss on fresh data")
         line[1].legend(fontsize=7, frameon=False)
     for panel in panels.flat:
-        panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.3)
     figure.savefig(path)
 

@@ -10,7 +10,6 @@ whose minimum is 1/x*. Compared are T(c)/c of each seed, the free-tree bound of 
 
 import statistics
 import sys
-import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
-from pictures import Picture
+from pictures import Picture, figure_with
 from random_networks import random_network
 from record import record
 
@@ -53,12 +52,10 @@ def rows(label: str, network: gw.Topology) -> list[dict[str, Any]]:
     ), "capacities are not bandwidths in their greatest common unit"
     measured = []
     for pieces in PIECES:
-        begin = time.process_time()
         schedules = [
             Grown(pieces_per_server=pieces).schedule(network, collective="all_gather", seed=seed)
             for seed in SEEDS
         ]
-        cpu_s = (time.process_time() - begin) / len(SEEDS)
         rounds = [schedule.rounds for schedule in schedules]
         assert min(rounds) >= best.time_per_piece * pieces
         bound = gw.bounds.free_trees(network, "all_gather", pieces_per_server=pieces)
@@ -72,27 +69,17 @@ def rows(label: str, network: gw.Topology) -> list[dict[str, Any]]:
                 "bound": bound.rounds,
                 "bound_kind": bound.kind,
                 "least_time_per_piece": str(best.time_per_piece),
-                "attained_by_trees": best.attained,
-                "bottleneck": str(best.bottlenecks[0]),
-                "best_possible_bytes_per_s": float(best.bytes_per_s),
-                "share_of_best_possible": float(
-                    best.time_per_piece * pieces / Fraction(statistics.median(rounds))
-                ),
-                "cpu_s": cpu_s,
             }
         )
     return measured
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    from matplotlib.figure import Figure
-
     measured = result["rows"]
-
     columns = 4
     lines = -(-len(NETWORKS) // columns)
-    figure = Figure(figsize=(11, 2.5 * lines), dpi=160, layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False).ravel()
+    figure, grid = figure_with((11, 2.5 * lines), lines, columns, squeeze=False)
+    grid = grid.ravel()
     for axes, label in zip(grid, NETWORKS, strict=False):
         mine = [row for row in measured if row["label"] == label]
         pieces = [row["pieces_per_server"] for row in mine]
@@ -107,7 +94,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axes.set_ylim(least * 0.97, max(max(times) * 1.04, least * 1.25))
         axes.set_title(f"{label}: {mine[0]['least_time_per_piece']}", fontsize=9)
         axes.tick_params(labelsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
     handles, labels = grid[0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, fontsize=9, loc="outside upper center", ncols=3)
     figure.supxlabel("pieces per server, c", fontsize=9)

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
-from pictures import Picture
+from pictures import Picture, figure_with
 from record import record
 
 import gradweave as gw
@@ -49,13 +49,6 @@ TEXTBOOK = (
     RecursiveDoubling(order="near"),
     Binomial(),
 )
-
-
-def times(schedule: gw.schedule.Schedule, gradient_bytes: float) -> dict[str, float]:
-    return {
-        "seconds": gw.simulate.seconds(schedule, gradient_bytes, "events"),
-        "barrier_seconds": gw.simulate.seconds(schedule, gradient_bytes, "rounds"),
-    }
 
 
 def coarser_cuts(
@@ -93,10 +86,12 @@ def row(
         "topology": network.name,
         "seed": seed,
         "gradient_bytes": gradient_bytes,
-        "textbook": {name: times(schedule, gradient_bytes) for name, schedule in textbook.items()},
+        "textbook": {
+            name: {"seconds": gw.simulate.seconds(schedule, gradient_bytes, "events")}
+            for name, schedule in textbook.items()
+        },
         "portfolio": {
             "seconds": timing.seconds,
-            "barrier_seconds": timing.barrier_seconds,
             "scheduler": to_spec(solution.scheduler),
             "options": dict(solution.schedule.scheduler.options),
             "pieces": solution.schedule.pieces,
@@ -104,7 +99,6 @@ def row(
         },
         "bound": {"seconds": timing.bound.seconds, "kind": timing.bound.kind},
         "gap": timing.gap,
-        "best_variant_s": {to_spec(one.scheduler): one.seconds for one in solution.attempts},
     }
     coarser = coarser_cuts(network, solution, seed, gradient_bytes)
     result["coarser_cuts"] = {"tried": len(coarser), "fastest_s": min(coarser, default=None)}
@@ -115,12 +109,8 @@ def row(
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    from matplotlib.figure import Figure
-
     rows = result["rows"]
-
-    figure = Figure(figsize=(11, 7.4), dpi=160, layout="constrained")
-    grid = figure.subplots(2, 3, sharex=True, sharey=True)
+    figure, grid = figure_with((11, 7.4), 2, 3, sharex=True, sharey=True)
     panels = grid.ravel()
     for axes, name in zip(panels, dict.fromkeys(row["topology"] for row in rows), strict=True):
         shown = [row for row in rows if row["topology"] == name and row["seed"] == SEEDS[0]]
@@ -135,7 +125,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
         title = name.partition(",latency")[0].replace(",servers", ",\nservers")
         axes.set_title(title, fontsize=9)
         axes.grid(True, which="major", alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
         axes.set_xlim(sizes[0], sizes[-1])
         axes.set_ylim(2e-5, 2)
     for axes in grid[:, 0]:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from cluster_networks import cluster_network
 from command_line import parser_of
 from record import record, show
-from timing import timed
+from solutions import figures, solved
 
 import gradweave as gw
 from gradweave import clock
@@ -49,10 +49,8 @@ def networks(only: list[str]) -> list[gw.Topology]:
 
 def solve(network: gw.Topology, objective: Any, limit_s: float) -> tuple[float, gw.Solution]:
     size = GRADIENT_BYTES if objective == "seconds" else None
-    return timed(
-        lambda: gw.solve(network, objective=objective, gradient_bytes=size, time_limit=limit_s),
-        clock.now,
-    )
+    options = {"objective": objective, "gradient_bytes": size, "time_limit": limit_s}
+    return solved(network, clock.now, **options)
 
 
 def measure(network: gw.Topology, objective: str, limits_s: list[float]) -> list[dict[str, Any]]:
@@ -63,17 +61,14 @@ def measure(network: gw.Topology, objective: str, limits_s: list[float]) -> list
         over_s = max(0.0, seconds - limit_s)
         rows.append(
             {
-                "network": network.name,
-                "servers": network.num_servers,
+                **figures(solution, "network", "servers"),
                 "objective": objective,
                 "limit_s": limit_s,
                 "seconds": seconds,
                 "over_s": over_s,
                 "kept": over_s <= max(SHARE * limit_s, LEAST_S),
                 "first_s": first_s,
-                "rounds": solution.rounds,
-                "bound": solution.bound.rounds,
-                "winner": gw.schedulers.to_spec(solution.scheduler),
+                **figures(solution, "rounds", "bound", "winner"),
                 "last": gw.schedulers.to_spec(solution.attempts[-1].scheduler),
             }
         )

@@ -10,7 +10,6 @@ compilation. Seconds of the search are processor time.
 
 import statistics
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
-from record import record, show
-from timing import timed
+from record import printed, record
+from solutions import figures, solved
 
 import gradweave as gw
-from gradweave.schedulers import to_spec
 from gradweave.topology import Link, Topology
 
 GIB = 2.0**30
@@ -82,29 +80,19 @@ def cases() -> Iterator[tuple[str, Topology, float]]:
 
 
 def measure(network: Topology, gradient_bytes: float) -> dict[str, Any]:
-    seconds, solution = timed(
-        lambda: gw.solve(
-            network,
-            collective="all_gather",
-            objective="seconds",
-            gradient_bytes=gradient_bytes,
-            seed=SEED,
-        ),
-        time.process_time,
+    seconds, solution = solved(
+        network,
+        collective="all_gather",
+        objective="seconds",
+        gradient_bytes=gradient_bytes,
+        seed=SEED,
     )
-    timing = solution.timing
-    assert timing is not None
     return {
-        "network": network.name,
-        "servers": network.num_servers,
+        **figures(solution, "network", "servers", "ms", "least_ms", "gap", "winner"),
         "gradient_bytes": gradient_bytes,
-        "ms": 1e3 * timing.seconds,
-        "least_ms": 1e3 * timing.bound.seconds,
-        "gap": timing.gap,
         "greedy_ms": GREEDY_MS.get(network.name),
         "seconds": seconds,
         "pieces_per_server": solution.schedule.pieces // network.num_servers,
-        "winner": to_spec(solution.scheduler),
         "ms_by_strategy": {
             one.scheduler.name: one.seconds and 1e3 * one.seconds for one in solution.attempts
         },
@@ -114,10 +102,10 @@ def measure(network: Topology, gradient_bytes: float) -> dict[str, Any]:
 def main() -> None:
     parser_of(__doc__).parse_args()
     measure(random_mesh(0), 1e6)  # compiles
-    rows = []
-    for kind, network, gradient_bytes in cases():
-        rows.append({"kind": kind} | measure(network, gradient_bytes))
-        show(rows[-1])
+    rows = printed(
+        {"kind": kind} | measure(network, gradient_bytes)
+        for kind, network, gradient_bytes in cases()
+    )
     gaps = {
         kind: [row["gap"] for row in rows if row["kind"] == kind]
         for kind in ("two speeds", "random", "machines")

@@ -14,7 +14,6 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
 from processes import printed_json
-from record import record, show
-from timing import timed
+from record import printed, record, show
+from solutions import figures, solved, spread
 from unequal_networks import COUNT, GBIT, by_kind, network, unequal_network
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.schedulers import to_spec
 
 SEED = 0
 SIZES = (256e6, 4e9)
@@ -37,40 +35,27 @@ LIMIT_S = 120.0
 
 
 def measure(topology: gw.Topology, size: float, limit_s: float) -> dict[str, Any]:
-    seconds, solution = timed(
-        lambda: gw.solve(
-            topology, objective="seconds", gradient_bytes=size, seed=SEED, time_limit=limit_s
-        ),
-        time.process_time,
+    seconds, solution = solved(
+        topology, objective="seconds", gradient_bytes=size, seed=SEED, time_limit=limit_s
     )
     timing = solution.timing
     assert timing is not None
     least = timing.bound
-    equal = {
-        to_spec(one.scheduler): one.seconds
+    equal_s = min(
+        one.seconds
         for one in solution.attempts
         if one.seconds is not None and not one.scheduler.own_pieces
-    }
-    winner = min(equal, key=lambda name: equal[name])
+    )
     return {
-        "network": topology.name,
-        "servers": topology.num_servers,
-        "links": topology.num_links,
+        **figures(solution, "network", "servers", "links", "ms", "least_ms", "gap", "winner"),
+        **figures(solution, "pieces", "transfers"),
         "gradient_bytes": size,
-        "ms": 1e3 * timing.seconds,
-        "least_ms": 1e3 * least.seconds,
         "latency_ms": 1e3 * least.latency_s,
         "bandwidth_ms": 1e3 * least.bandwidth_s,
         "latency_share": least.latency_s / least.seconds,
-        "gap": timing.gap,
-        "winner": to_spec(solution.scheduler),
-        "pieces": solution.schedule.pieces,
-        "transfers": solution.schedule.num_transfers,
         "seconds": seconds,
         "limited": solution.wall_s >= limit_s,
-        "equal_ms": 1e3 * equal[winner],
-        "equal_gap": equal[winner] / least.seconds - 1,
-        "equal_winner": winner,
+        "equal_gap": equal_s / least.seconds - 1,
     }
 
 
@@ -102,17 +87,15 @@ def run(seeds: list[int], limit_s: float, kept: Unfinished) -> list[dict[str, An
 
 
 def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    equal = [row["equal_gap"] for row in rows]
     return {
         "rows": name,
         "count": len(rows),
-        "mean_gap": statistics.mean(row["gap"] for row in rows),
-        "worst_gap": max(row["gap"] for row in rows),
         "over_3_percent": sum(row["gap"] > 0.03 for row in rows),
         "over_10_percent": sum(row["gap"] > 0.1 for row in rows),
-        "mean_equal_gap": statistics.mean(row["equal_gap"] for row in rows),
-        "worst_equal_gap": max(row["equal_gap"] for row in rows),
-        "mean_seconds": statistics.mean(row["seconds"] for row in rows),
-        "slowest_seconds": max(row["seconds"] for row in rows),
+        "mean_equal_gap": statistics.mean(equal),
+        "worst_equal_gap": max(equal),
+        **spread(rows),
     }
 
 
@@ -131,9 +114,7 @@ def main() -> None:
     command = "taskset -c 0 python benchmarks/experiments/unequal_networks_gap.py"
     kept = Unfinished("unequal_networks_gap", command, resume=asked.resume)
     rows = run(seeds, asked.limit, kept)
-    lines = [summary(name, group) for name, group in by_kind(rows)]
-    for line in lines:
-        show(line)
+    lines = printed(summary(name, group) for name, group in by_kind(rows))
     missing = sorted(set(range(COUNT)) - {row["seed"] for row in rows})
     if asked.dry or (missing and not asked.part):
         print(f"nothing recorded; missing: {missing}")

@@ -11,7 +11,6 @@ can take. One core; seconds of the search are processor time, after compilation.
 import dataclasses
 import statistics
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
-from record import record, show
-from timing import timed
+from record import printed, record
+from solutions import figures, solved
 
 import gradweave as gw
 from gradweave.schedulers import Packed
@@ -63,24 +62,18 @@ def cases() -> Iterator[tuple[str, Topology, float]]:
         yield "boxes", gw.topology.from_spec("a100:boxes=2"), size
 
 
-def solved(network: Topology, size: float, **options: Any) -> dict[str, Any]:
-    seconds, solution = timed(
-        lambda: gw.solve(network, objective="seconds", gradient_bytes=size, seed=SEED, **options),
-        time.process_time,
+def found(network: Topology, size: float, **options: Any) -> dict[str, Any]:
+    seconds, solution = solved(
+        network, objective="seconds", gradient_bytes=size, seed=SEED, **options
     )
-    assert solution.timing is not None
-    return {
-        "ms": 1e3 * solution.timing.seconds,
-        "winner": solution.scheduler.name,
-        "pieces": solution.schedule.pieces,
-        "seconds": seconds,
-    }
+    winner = {"winner": solution.scheduler.name, "seconds": seconds}
+    return figures(solution, "ms", "pieces") | winner
 
 
 def measure(network: Topology, size: float) -> dict[str, Any]:
     least = gw.bounds.least_seconds(network, size)
     alike = [one for one in FOR_SECONDS if not one.own_pieces]
-    best, before = solved(network, size), solved(network, size, schedulers=alike)
+    best, before = found(network, size), found(network, size, schedulers=alike)
     return {
         "network": network.name,
         "gradient_bytes": size,
@@ -96,11 +89,8 @@ def measure(network: Topology, size: float) -> dict[str, Any]:
 def main() -> None:
     parser_of(__doc__).parse_args()
     Packed(gradient_bytes=1e6).schedule(slowed(4, {0: 0.5}))  # compiles
-    solved(slowed(4, {0: 0.5}), 1e6)
-    rows = []
-    for kind, network, size in cases():
-        rows.append({"kind": kind} | measure(network, size))
-        show(rows[-1])
+    found(slowed(4, {0: 0.5}), 1e6)
+    rows = printed({"kind": kind} | measure(network, size) for kind, network, size in cases())
     record(
         "unequal_shares",
         command="taskset -c 0 python benchmarks/experiments/unequal_shares.py",
