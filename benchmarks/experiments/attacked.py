@@ -1,13 +1,15 @@
 """Live commands whose processes are killed, stopped or starved at random moments.
 
     python benchmarks/experiments/attacked.py [--attacks 50] [--seed 2] [--only run-torch,lab]
+    python benchmarks/experiments/attacked.py --running --seed 3 --attacks 10
     python benchmarks/experiments/attacked.py --again
 
 Each attack starts a command that would go on for very long, waits a random time, start-up included,
 and sends SIGKILL, SIGTERM, SIGINT or SIGSTOP to a random one of its processes, the command itself
 among them, or starves it (a tenth of the time for four seconds; then the command is interrupted).
 Commands take turns, so that all have as many attacks whenever it is ended; `--at-once` of them are
-under way side by side. Noted is
+under way side by side. On a busy machine most of these moments are in the start; with `--running`
+the time counts from when all its processes are there. Noted is
 
 - *named*: of a server's process that was ended or stopped, whether the command's last line names
   that server, and no other; None where there is nothing to name;
@@ -60,6 +62,7 @@ QUORUM_S = 20.0
 CLEARED_S = collections.defaultdict(lambda: 40.0, quorum=100.0)
 """By command: workers that find each other when one is lost wait for it several times 20 s, in
 PyTorch's file store."""
+START_S = 100.0
 LATE_S = 20.0
 """After an attack that ends a process. A command itself says what it promises otherwise."""
 STARVED_S = 4.0
@@ -113,6 +116,9 @@ train(task(workers=2, servers=2, steps=1_000_000), folder=sys.argv[1], checkpoin
 """
 MOVES = {"quorum": "moved-*", "asynchronous": "run/**/*"}
 """Those that go on without whom they lose, unless too few are left; and files that tell of it."""
+PROCESSES = collections.defaultdict(lambda: 5, {"run-torch": 6, "run-mpi": 11, "run-jax": 5})
+PROCESSES |= {"lab": 6, "lab-delayed": 7, "train-pipeline": 6, "quorum": 4, "asynchronous": 12}
+"""Of each command, itself and what clears up after it included."""
 NEEDLESS = ("keeper", "a shell around a server")
 """Without them a command goes on: what clears up after it, and what notes how servers end."""
 
@@ -147,7 +153,13 @@ def commands(folder: Path, schedule: Path) -> dict[str, list[str]]:
 
 
 def attack(
-    name: str, command: list[str], folder: Path, rng: random.Random, label: str, like: Row | None
+    name: str,
+    command: list[str],
+    folder: Path,
+    rng: random.Random,
+    label: str,
+    like: Row | None,
+    running: bool,
 ) -> Row:
     """Starts a command, attacks it at random or like before, and says what came of it."""
     variables = {"JAX_PLATFORMS": "cpu"} | OURS
@@ -157,9 +169,15 @@ def attack(
     wait_s = rng.choice((rng.uniform(0, 12), rng.uniform(12, 30), rng.uniform(12, 30)))
     if like is not None:
         kind, wait_s = like["attack"], like["after_s"]
+    if running:
+        wait_s /= 2
     row: Row = {"command": name, "attack": kind, "after_s": round(wait_s, 2)}
     one = Attacked(command, folder, label, variables)
     try:
+        begin = time.monotonic()
+        while running and len(one.ids()) < PROCESSES[name] and time.monotonic() - begin < START_S:
+            time.sleep(LOOK_S / 2)
+        row["processes"] = len(one.ids())
         until = time.monotonic() + wait_s
         while time.monotonic() < until and one.process.poll() is None:
             one.look()
@@ -254,6 +272,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no attack after these")
     parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--running", action="store_true", help="once all processes are there")
     parser.add_argument("--again", action="store_true", help="those that went wrong")
     parser.add_argument("--no-record", action="store_true")
     asked = parser.parse_args()
@@ -261,6 +280,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     command = f"python benchmarks/experiments/attacked.py --attacks {asked.attacks} "
     command += f"--seed {asked.seed}" + f" --only {asked.only}" * bool(asked.only)
+    command += " --running" * asked.running
     kept = Unfinished("attacked", command, resume=asked.resume, libraries=("torch", "jax", "ray"))
     there = {key(row): row for row in latest([*(recorded_rows() * asked.again), *kept.rows()])}
     names = asked.only.split(",") if asked.only else list(commands(Path(), Path()))
@@ -289,7 +309,8 @@ def attack_all(todo: list[tuple[int, str, Row | None]], asked: Any, kept: Unfini
             folder = Path(name) / label
             folder.mkdir()
             rng = random.Random(f"{asked.seed} {number} {each}")
-            row = attack(each, commands(folder, schedule)[each], folder, rng, label, like)
+            command = commands(folder, schedule)[each]
+            row = attack(each, command, folder, rng, label, like, asked.running)
             with lock:
                 print(row, flush=True)
                 kept.add({"seed": asked.seed, "number": number} | row)
@@ -328,7 +349,7 @@ def wrong(row: Row) -> bool:
     """Whether an attack shows what is to be mended, or came to nothing."""
     ended = row["attack"] in ("SIGKILL", "SIGTERM", "SIGINT")
     late = row.get("seconds", 0) > LATE_S and ended and "ended" not in row
-    stuck = row.get("ended") == "did not end" or row.get("moved_s_ago", 0) > LATE_S
+    stuck = row.get("ended") == "did not end" or (row.get("moved_s_ago") or 0) > LATE_S
     lost = row.get("named") is False or row.get("survived") is False
     return "failed" in row or bool(row.get("left")) or late or stuck or lost
 
@@ -344,7 +365,8 @@ def latest(rows: list[Row]) -> list[Row]:
 
 
 def recorded_rows() -> list[Row]:
-    return recorded("attacked", ("rows",))[0].get("rows", [])
+    rows = recorded("attacked", ("rows",))[0].get("rows", [])
+    return [row for row in rows if "number" in row]
 
 
 def keep(kept: Unfinished, command: str) -> None:
