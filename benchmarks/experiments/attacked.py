@@ -62,7 +62,8 @@ QUORUM_S = 20.0
 CLEARED_S = collections.defaultdict(lambda: 40.0, quorum=100.0)
 """By command: workers that find each other when one is lost wait for it several times 20 s, in
 PyTorch's file store."""
-START_S = 100.0
+START_S = 150.0
+"""How long it may take until those are there that an attack waits for."""
 LATE_S = 20.0
 """After an attack that ends a process. A command itself says what it promises otherwise."""
 STARVED_S = 4.0
@@ -174,8 +175,14 @@ def attack(
     row: Row = {"command": name, "attack": kind, "after_s": round(wait_s, 2)}
     one = Attacked(command, folder, label, variables)
     try:
-        begin = time.monotonic()
-        while running and len(one.ids()) < PROCESSES[name] and time.monotonic() - begin < START_S:
+        until = time.monotonic() + START_S
+        while time.monotonic() < until and one.process.poll() is None:
+            ids = one.ids()
+            missing = running and len(ids) < PROCESSES[name]
+            if like is not None:
+                missing = like.get("victim") not in map(one.role, ids)
+            if not missing:
+                break
             time.sleep(LOOK_S / 2)
         row["processes"] = len(one.ids())
         until = time.monotonic() + wait_s

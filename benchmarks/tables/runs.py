@@ -138,10 +138,12 @@ def train_pipeline() -> str:
 def attacked() -> str:
     """Live commands killed, stopped and starved; of attacks that were repeated, the last."""
     result = load("attacked")
-    every = sorted(grouped(result["rows"], ["command"]), key=lambda rows: rows[0]["command"])
+    running = {n for n, one in enumerate(result["sources"]) if "--running" in one["command"]}
+    rows = [row | {"ran": row["source"] in running} for row in result["rows"]]
+    every = sorted(grouped(rows, ["command"]), key=lambda rows: rows[0]["command"])
     lines = [_attacked(f"`{rows[0]['command']}`", rows) for rows in every]
-    lines.append(_attacked("**all**", result["rows"]))
-    head = "command | attacks | lost server named | median until it ended | longest"
+    lines.append(_attacked("**all**", rows))
+    head = "command | attacks | once all ran | lost server named | median until it ended | longest"
     head += " | did not end | something left | listened to others | wrong at first, then mended"
     return sourced_table(result, head, lines)
 
@@ -153,7 +155,8 @@ def _attacked(name: str, rows: list[dict[str, Any]]) -> str:
         sum(row.get("ended") == "did not end" for row in rows),
         *(sum(bool(row.get(key)) for row in rows) for key in ("left", "open", "earlier")),
     ]
-    cells = [name, len(rows), f"{sum(row['named'] for row in lost)} of {len(lost)}" * bool(lost)]
+    cells: list[Any] = [name, len(rows), sum(row["ran"] for row in rows)]
+    cells += [f"{sum(row['named'] for row in lost)} of {len(lost)}" * bool(lost)]
     cells += [f"{of(seconds):.1f} s" if seconds else "" for of in (statistics.median, max)]
     return " | ".join(map(str, [*cells, *counts]))
 
