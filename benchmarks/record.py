@@ -10,6 +10,7 @@ read by `recorded` keep the source that they had.
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+EXPERIMENTS = Path(__file__).parent / "experiments"
 PACKAGES = ("gradweave", "numpy", "numba", "ortools", "networkx", "msgspec")
 ABOUT = ("command", "source", "kept", "sources")
 """Keys of a result that are not what was measured."""
@@ -41,7 +43,7 @@ def record(
     Args:
         name: of the result.
         command: the exact command, from the repository's root, that measures it again; if not
-            given, that of experiments/NAME.py without arguments.
+            given, the one that experiments/NAME.py begins with, without arguments.
         libraries: packages whose versions matter besides the usual ones.
         other_versions: by name, of what another interpreter imported.
         kept: sources of parts that were not measured now, as `recorded` returns them.
@@ -49,12 +51,20 @@ def record(
     """
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    command = command or f"python benchmarks/experiments/{name}.py"
+    command = command or command_of(name)
     now = source_now(command, libraries)
     now["versions"] |= other_versions or {}
     path.write_text(as_text(command, now, content, kept or {}))
     print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
     return path
+
+
+def command_of(name: str) -> str:
+    """The command that an experiment names first, on how many cores included."""
+    plain, script = f"python benchmarks/experiments/{name}.py", EXPERIMENTS / f"{name}.py"
+    text = script.read_text() if script.exists() else ""
+    found = re.search(rf"^ *((taskset -c 0 )?{re.escape(plain)})", text, re.MULTILINE)
+    return found[1] if found else plain
 
 
 def as_text(

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from record import RESULTS, source_now
+from record import RESULTS, command_of, source_now
 
 
 class Unfinished:
@@ -20,7 +20,7 @@ class Unfinished:
         self, name: str, command: str | None = None, *, resume: bool, libraries: Iterable[str] = ()
     ) -> None:
         self.path = RESULTS / f"{name}.partial.jsonl"
-        self.command = command or f"python benchmarks/experiments/{name}.py"
+        self.command = command or command_of(name)
         self.libraries = tuple(libraries)
         if self.path.exists() and not resume:
             aside = RESULTS / f"{name}.aside.partial.jsonl"

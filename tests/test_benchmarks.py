@@ -62,6 +62,18 @@ def test_rows_of_another_file_are_not_taken_for_new(results: Path):
         record.record("case", rows=record.load("case")["rows"])
 
 
+def test_the_command_is_the_one_that_the_experiment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(record, "EXPERIMENTS", tmp_path)
+    plain = "python benchmarks/experiments/case.py"
+    assert record.command_of("case") == plain  # there is no such file
+    (tmp_path / "case.py").write_text(f'"""A case.\n\n    taskset -c 0 {plain} [--only PART]\n"""')
+    assert record.command_of("case") == f"taskset -c 0 {plain}"
+    (tmp_path / "case.py").write_text('"""As other_case.py does it."""')
+    assert record.command_of("case") == plain
+
+
 def test_an_unfinished_run_goes_on_only_if_asked_to(results: Path):
     unfinished.Unfinished("case", resume=False).add({"seed": 0})
     again = unfinished.Unfinished("case", resume=True)

@@ -90,7 +90,6 @@ def main() -> None:
         show(summaries[-1])
     record(
         "all_gathers",
-        "taskset -c 0 python benchmarks/experiments/all_gathers.py",
         seeds=[SEED],
         tacos="measured with TACOS itself on another two-core machine",
         named=named,

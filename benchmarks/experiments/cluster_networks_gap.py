@@ -59,7 +59,6 @@ def main() -> None:
     if not asked.dry:
         record(
             "cluster_networks_gap",
-            command="taskset -c 0 python benchmarks/experiments/cluster_networks_gap.py",
             seeds=[SEED],
             named=named,
             summaries=summaries,

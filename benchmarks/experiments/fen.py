@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from command_line import parser_of
 from pictures import Picture, figure_with
-from record import record, recorded, show, source_now
+from record import command_of, record, recorded, show, source_now
 
 from gradweave.processes.jax_start import start_jax
 
@@ -151,7 +151,7 @@ def variant(name: str, where: str, seeds: int | None, resume: bool) -> None:
     by_seed = have[0]["by_seed"] if have and resume else []
     trainer = Trainer(part.world, settings, part.steps)
     for seed in range(len(by_seed), wished):
-        source = source_now("python benchmarks/experiments/fen.py", LIBRARIES)
+        source = source_now(command_of("fen"), LIBRARIES)
         by_seed = [*by_seed, measured(trainer, seed) | {"source": source}]
         row = about | {"by_seed": by_seed} | _means(by_seed)
         others = [one for one in _done().get(where, []) if one["variant"] != name]

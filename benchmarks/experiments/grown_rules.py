@@ -60,8 +60,7 @@ def main() -> None:
                 }
             )
             print(rows[-1])
-    command = "python benchmarks/experiments/grown_rules.py"
-    record("grown_rules", command, seeds=SEEDS, rows=rows)
+    record("grown_rules", seeds=SEEDS, rows=rows)
 
 
 if __name__ == "__main__":

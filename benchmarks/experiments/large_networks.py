@@ -94,7 +94,6 @@ def main() -> None:
         return
     record(
         "large_networks",
-        "python benchmarks/experiments/large_networks.py",
         seeds=[SEED],
         collective="all_reduce",
         rows=rows,

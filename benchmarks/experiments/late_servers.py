@@ -97,7 +97,6 @@ def main() -> None:
     known = {}
     record(
         "late_servers",
-        command="taskset -c 0 python benchmarks/experiments/late_servers.py",
         seeds=[0],
         gradient_bytes=SIZE,
         rows=printed(measure(*case, known) for case in CASES),

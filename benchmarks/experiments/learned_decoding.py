@@ -171,8 +171,7 @@ def rows_of(weights: PolicyWeights) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser_of(__doc__).parse_args()
-    command = "taskset -c 0 python benchmarks/experiments/learned_decoding.py"
-    record("learned_decoding", command, rows=rows_of(read_weights(None)))
+    record("learned_decoding", rows=rows_of(read_weights(None)))
 
 
 if __name__ == "__main__":

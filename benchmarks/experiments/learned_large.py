@@ -85,9 +85,8 @@ def main() -> None:
             print(failed, file=sys.stderr, flush=True)
             continue
         show(rows[spec])
-        command = "taskset -c 0 python benchmarks/experiments/learned_large.py"
         known = [rows[spec] for spec in dict.fromkeys([*NETWORKS, *rows]) if spec in rows]
-        record("learned_large", command, seeds=[0], limit_s=LIMIT_S, rows=known)
+        record("learned_large", seeds=[0], limit_s=LIMIT_S, rows=known)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,6 @@ def main() -> None:
     rows = printed(measure(seed, name) for seed in range(NETWORKS) for name in VARIANTS)
     record(
         "learned_warm_start",
-        "taskset -c 0 python benchmarks/experiments/learned_warm_start.py",
         limit_s=LIMIT_S,
         rows=rows,
     )

@@ -38,7 +38,6 @@ def main() -> None:
     rows = printed(measure(case, seed) for case in TABLE_2 for seed in SEEDS)
     record(
         "optimum",
-        "taskset -c 0 python benchmarks/experiments/optimum.py",
         seeds=list(SEEDS),
         rows=rows,
     )

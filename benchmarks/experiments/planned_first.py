@@ -56,7 +56,6 @@ def main() -> None:
         show(row)
     record(
         "planned_first",
-        command="python benchmarks/experiments/planned_first.py",
         seeds=[2032],
         limits_s=LIMITS_S,
         rows=rows,

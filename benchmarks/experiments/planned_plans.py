@@ -130,8 +130,7 @@ def main() -> None:
     parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--finish", action="store_true", help="record what an ended run kept")
     asked = parser.parse_args()
-    command = "taskset -c 0 python benchmarks/experiments/planned_plans.py"
-    kept = Unfinished("planned_plans", command, resume=asked.resume or asked.finish)
+    kept = Unfinished("planned_plans", resume=asked.resume or asked.finish)
     done = {(row["kind"], row["number"], row["gradient_bytes"]) for row in kept.rows()}
     if not asked.finish:
         for warm in (gw.topology.star(5), gw.topology.mesh((2, 3))):
@@ -146,7 +145,6 @@ def main() -> None:
     lines = printed(summary(name, group) for name, group in [*by_kind(rows), ("all", rows)])
     record(
         "planned_plans",
-        command=command,
         seeds=[2032],
         cases=2 * EACH * len(KINDS),
         summaries=lines,

@@ -51,7 +51,6 @@ def main() -> None:
     record(
         "planned_training",
         libraries=("jax", "optax"),
-        command="taskset -c 0 python benchmarks/experiments/planned_training.py",
         seeds=[config.seed],
         updates=config.updates,
         decoded=config.updates * config.networks * (2 * config.pairs + 1),

@@ -152,7 +152,6 @@ def main() -> None:
         summaries += printed({"networks_of": kind, **summary(name, rows[kind])} for name in NAMES)
     record(
         "random_networks_gap",
-        "taskset -c 0 python benchmarks/experiments/random_networks_gap.py",
         seeds=[SEED],
         networks=f"seeds 0 to {COUNT - 1} of each set",
         strategies=summaries,

@@ -148,7 +148,6 @@ def main() -> None:
     under_way = printed(replanned_under_way(*case) for case in SLOWED)
     record(
         "replan",
-        "taskset -c 0 python benchmarks/experiments/replan.py",
         seeds=[0],
         rows=rows,
         gradient_bytes=SIZE,

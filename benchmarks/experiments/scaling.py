@@ -1,9 +1,8 @@
 """Time to schedule, simulate and verify against the number of servers: BCube(n, 1), merged trees.
 
-    python benchmarks/experiments/scaling.py
+    taskset -c 0 python benchmarks/experiments/scaling.py
 
-For comparable figures, run it on one core, for example with ``taskset -c 0``. After compilation;
-the median of several runs counts where they are short.
+After compilation; the median of several runs counts where they are short.
 """
 
 import resource
@@ -81,7 +80,6 @@ def main() -> None:
     rows = printed(map(row, SIZES))
     record(
         "scaling",
-        "taskset -c 0 python benchmarks/experiments/scaling.py",
         seeds=[SEED],
         scheduler=gw.schedulers.to_spec(STRATEGY),
         rows=rows,

@@ -151,7 +151,6 @@ def main() -> None:
     growths = growth(rows)
     record(
         "strategies_scaling",
-        "taskset -c 0 python benchmarks/experiments/strategies_scaling.py",
         seeds=[SEED],
         strategies={name: to_spec(strategy) for name, strategy in STRATEGIES.items()},
         growth=growths,

@@ -37,7 +37,6 @@ import gradweave as gw
 from gradweave.placement import Placement, Stage, Transformer, Workload, place
 from gradweave.placement.training.running import Settings, Trainers, on_this_machine
 
-COMMAND = "python benchmarks/experiments/train_pipeline.py"
 SETTINGS = Settings(steps=3, time_limit=10.0)
 GPT = Transformer(layers=24, width=2048, sequence=2048, batch=960, microbatches=8)
 """GPT-3 XL with two million tokens a step, values of two bytes, at 100 Tflop/s a device."""
@@ -227,7 +226,7 @@ def main() -> None:
     parser.add_argument("--finish", action="store_true", help="record what an ended run kept")
     asked = parser.parse_args()
     goes_on = asked.resume or asked.finish or asked.one is not None
-    kept = Unfinished("train_pipeline", COMMAND, resume=goes_on, libraries=("torch",))
+    kept = Unfinished("train_pipeline", resume=goes_on, libraries=("torch",))
     if asked.one == LOSSES:
         keep(losses(), kept)
     elif asked.one is not None:

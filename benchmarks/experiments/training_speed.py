@@ -118,7 +118,6 @@ def main() -> None:
     record(
         "training_speed",
         libraries=("jax", "optax"),
-        command="taskset -c 0 python benchmarks/experiments/training_speed.py",
         before=asked.before,
         samples_per_second={
             "before": per_second(before),

@@ -112,7 +112,6 @@ def main() -> None:
     }
     record(
         "unequal_links",
-        command="taskset -c 0 python benchmarks/experiments/unequal_links.py",
         seeds=[SEED],
         mean_gap={kind: statistics.mean(of_kind) for kind, of_kind in gaps.items()},
         worst_gap={kind: max(of_kind) for kind, of_kind in gaps.items()},

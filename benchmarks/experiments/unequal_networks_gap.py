@@ -111,8 +111,7 @@ def main() -> None:
         print(json.dumps(measure_both(asked.one, asked.limit)))
         return
     seeds = list(range(COUNT)) if asked.seeds is None else asked.seeds
-    command = "taskset -c 0 python benchmarks/experiments/unequal_networks_gap.py"
-    kept = Unfinished("unequal_networks_gap", command, resume=asked.resume)
+    kept = Unfinished("unequal_networks_gap", resume=asked.resume)
     rows = run(seeds, asked.limit, kept)
     lines = printed(summary(name, group) for name, group in by_kind(rows))
     missing = sorted(set(range(COUNT)) - {row["seed"] for row in rows})
@@ -121,7 +120,6 @@ def main() -> None:
         return
     record(
         "unequal_networks_gap",
-        command=command,
         seeds=[SEED],
         limit_s=asked.limit,
         missing=missing,

@@ -93,7 +93,6 @@ def main() -> None:
     rows = printed({"kind": kind} | measure(network, size) for kind, network, size in cases())
     record(
         "unequal_shares",
-        command="taskset -c 0 python benchmarks/experiments/unequal_shares.py",
         seeds=[SEED],
         mean_gap=statistics.mean(row["gap"] for row in rows),
         mean_gap_before=statistics.mean(row["gap_before"] for row in rows),
