@@ -1,6 +1,5 @@
 """The clock for time limits stands still while the first run prepares itself."""
 
-import time
 import types
 
 import pytest
@@ -75,22 +74,3 @@ def test_what_compiles_takes_none_of_a_time_limit(tick):
         for first in (Compiling, Slow)
     }
     assert tried == {Compiling: 2, Slow: 1}
-
-
-def test_an_alarm_is_set_once_the_deadline_has_passed():
-    with clock.alarm(clock.now() + 0.05) as late:
-        assert not late[0]
-        time.sleep(0.5)
-        assert late[0]
-
-
-def test_an_alarm_waits_while_the_clock_stands_still():
-    with clock.alarm(clock.now() + 0.05) as late, clock.stopped():
-        time.sleep(0.2)
-        assert not late[0]
-
-
-def test_an_alarm_without_a_deadline_is_set_at_the_end_alone():
-    with clock.alarm(None) as late:
-        assert not late[0]
-    assert late[0]

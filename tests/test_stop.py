@@ -71,7 +71,7 @@ def set_soon(flag) -> bool:
 def test_a_watched_flag_is_set_when_time_is_up():
     with Stop.after(0.05).watched() as stop:
         assert set_soon(stop.flag) and stop.reached() == "flag"
-    with Stop.after(0.02).watched() as stop, clock.stopped():
+    with clock.stopped(), Stop.after(0.02).watched() as stop:
         threading.Event().wait(0.1)
         assert not stop.flag[0]
 

@@ -8,9 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 
-import numpy as np
-from numpy.typing import NDArray
-
 
 def now() -> float:
     """Seconds since an arbitrary time, without those in which the clock was `stopped`."""
@@ -39,40 +36,6 @@ def stop(doing: str = "") -> None:
 def go() -> None:
     """Ends one `stop`. The clock runs again once every stop has ended."""
     _clock.go()
-
-
-@contextlib.contextmanager
-def alarm(deadline: float | None) -> Iterator[NDArray[np.bool_]]:
-    """A flag that is set once the clock has passed a deadline, and at the end of the block.
-
-    A compiled loop cannot ask for the time, but look at a flag, which costs it next to nothing.
-
-    Args:
-        deadline: of `now`, in seconds; None for none.
-
-    Yields:
-        [1] the flag.
-    """
-    late = np.zeros(1, np.bool_)
-    ended = threading.Event()
-
-    def watch(deadline: float) -> None:
-        while now() < deadline:  # again, where the clock stood still meanwhile
-            if ended.wait(max(deadline - now(), 1e-3)):
-                return
-        late[0] = True
-
-    thread = None
-    if deadline is not None:
-        thread = threading.Thread(target=watch, args=(deadline,), daemon=True)
-        thread.start()
-    try:
-        yield late
-    finally:
-        late[0] = True
-        ended.set()
-        if thread is not None:
-            thread.join()
 
 
 def waiting_for() -> str:

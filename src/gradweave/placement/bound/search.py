@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.placement.bound.levels import classings, levels_of
 from gradweave.placement.bound.prices import NS, Columns, GroupPrices, Window, step_ns
 from gradweave.placement.problem import Problem
+from gradweave.stop import Stop
 
 MAX_COMPOSITIONS = 20_000
 """Of a group, over the classes that are told apart."""
@@ -56,15 +56,15 @@ def placement_bound(
         cost_s: of a placement that was found: a bound that meets it ends the search.
         time_limit: seconds after which the best so far is returned.
     """
-    deadline = np.inf if time_limit is None else clock.now() + time_limit
+    stop = Stop.after(time_limit)
     enough = None if cost_s is None else int(cost_s * NS)
     best: PlacementBound | None = None
     levels = levels_of(step_ns(problem))
     ways = classings(levels, problem.devices, problem.data, MAX_COMPOSITIONS)
     for tried, classes in enumerate(ways):
-        if best is not None and (tried >= MAX_CLASSINGS or clock.now() >= deadline):
+        if best is not None and (tried >= MAX_CLASSINGS or stop.reached()):
             break
-        prices = _Search(Columns(problem, classes), enough, deadline).prices(classes)
+        prices = _Search(Columns(problem, classes), enough, stop).prices(classes)
         proved, weakest = prices.nanoseconds(problem)
         if best is None or proved / NS > best.seconds:
             since = prices.windows[weakest].since_ns / NS
@@ -78,8 +78,8 @@ def placement_bound(
 class _Search:
     """Windows of DataP, each with its prices; the weakest is cut in two until it cannot be."""
 
-    def __init__(self, columns: Columns, enough: int | None, deadline: float) -> None:
-        self.columns, self.enough, self.deadline = columns, enough, deadline
+    def __init__(self, columns: Columns, enough: int | None, stop: Stop) -> None:
+        self.columns, self.enough, self.stop = columns, enough, stop
         self.times = np.unique(columns.data_ns)
         self.found: dict[int, tuple[int, NDArray[np.int64]]] = {}
         self.kept: list[int] = []
@@ -93,7 +93,7 @@ class _Search:
             proved, first, end = heap[0]
             single = end - first == 1
             met = self.enough is not None and proved >= self.enough
-            late = len(self.found) >= MAX_PROGRAMMES or clock.now() >= self.deadline
+            late = len(self.found) >= MAX_PROGRAMMES or self.stop.reached()
             if single or met or late:
                 break
             heapq.heappop(heap)

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.problem import Problem
 from gradweave.placement.strategies.strategy import Placer, check_range
+from gradweave.stop import Stop
 
 NEAREST = 16
 """Devices that count as near to each: more than a machine's, fewer than a region's."""
@@ -48,33 +48,33 @@ class Annealing(Placer):
         check_range(self, "restarts", 1, 1_000_000)
         check_range(self, "moves", 1, 10**12)
 
-    def _place(self, problem: Problem, seed: int, time_limit: float | None) -> NDArray[np.int64]:
+    def _place(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
         from gradweave.placement.strategies.annealing_kernel import anneal, polish, shaken
 
         rng = np.random.default_rng(seed)
-        deadline = None if time_limit is None else clock.now() + time_limit
         near = _nearest(problem)
         moves, scale, found = self.moves * problem.devices, _mean_cost(problem), []
-        with clock.alarm(deadline) as late:
+        with stop.watched() as stop:
             for restart in range(self.restarts):
-                if found and late[0]:
+                if found and stop.reached():
                     break
                 table = table_of(problem, problem.first_fit(rng.permutation(problem.devices)))
                 anneal(
                     table, problem.alike, near, moves, HOT * scale, COLD * scale,
-                    SHARPEST[restart % len(SHARPEST)], int(rng.integers(1 << 31)), late,
+                    SHARPEST[restart % len(SHARPEST)], int(rng.integers(1 << 31)), stop.flag,
                 )  # fmt: skip
                 groups = table.at[: problem.stages * problem.data].reshape(problem.stages, -1)
                 found.append((exchange_cost(problem, groups).seconds, restart, table))
             found = sorted(found)[:POLISHED]
             polished = [
-                (polish(table, problem.alike, _tries(problem), late), restart, table)
+                (polish(table, problem.alike, _tries(problem), stop.flag), restart, table)
                 for _, restart, table in found
             ]
             cost, _, table = min(polished)
             if problem.devices <= SMALL:
                 shakes = min(SHAKES, _tries(problem) // problem.devices**2)
-                table = shaken(table, problem.alike, shakes, cost, int(rng.integers(1 << 31)), late)
+                shaking = int(rng.integers(1 << 31))
+                table = shaken(table, problem.alike, shakes, cost, shaking, stop.flag)
         best = table.at[: problem.stages * problem.data]
         return exchange_cost(problem, best.reshape(problem.stages, -1)).devices
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from gradweave.placement.problem import Problem
 from gradweave.placement.strategies.strategy import Placer
+from gradweave.stop import Stop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,7 @@ class RankOrder(Placer):
     first: Literal["pipeline", "data"] = "pipeline"
     """Whether neighbours in rank are a pipeline or a data-parallel group."""
 
-    def _place(self, problem: Problem, seed: int, time_limit: float | None) -> NDArray[np.int64]:
+    def _place(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
         used = problem.stages * problem.data
         table = np.arange(used).reshape(problem.data, problem.stages).T
         order = table.ravel() if self.first == "pipeline" else np.arange(used)
@@ -35,6 +36,6 @@ class RandomOrder(Placer):
     name: ClassVar[str] = "random"
     as_placed: ClassVar[bool] = True
 
-    def _place(self, problem: Problem, seed: int, time_limit: float | None) -> NDArray[np.int64]:
+    def _place(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
         order = np.random.default_rng(seed).permutation(problem.devices)
         return problem.first_fit(order)[: problem.stages * problem.data]

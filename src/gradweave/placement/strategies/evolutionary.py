@@ -6,11 +6,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.problem import Problem
 from gradweave.placement.strategies.annealing import table_of
 from gradweave.placement.strategies.strategy import Placer, check_range
+from gradweave.stop import Stop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,20 +35,19 @@ class Evolutionary(Placer):
         check_range(self, "trials", 0, 10**9)
         check_range(self, "points", 1, 1_000_000)
 
-    def _place(self, problem: Problem, seed: int, time_limit: float | None) -> NDArray[np.int64]:
+    def _place(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
         from gradweave.placement.strategies.evolutionary_kernel import evolve, groups_of
 
         rng = np.random.default_rng(seed)
-        deadline = None if time_limit is None else clock.now() + time_limit
         label = np.minimum(np.arange(problem.devices) // problem.data, problem.stages)
         population = np.empty((self.population, problem.devices), np.int64)
         for labels in population:
             labels[problem.first_fit(rng.permutation(problem.devices))] = label
         table = table_of(problem, np.arange(problem.devices))
-        with clock.alarm(deadline) as late:
+        with stop.watched() as stop:
             best = evolve(
                 table, problem.alike, population, self.trials, self.points,
-                int(rng.integers(1 << 31)), late,
+                int(rng.integers(1 << 31)), stop.flag,
             )  # fmt: skip
         groups = groups_of(best, problem.stages, problem.data)
         return exchange_cost(problem, groups).devices

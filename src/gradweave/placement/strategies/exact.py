@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.placement.problem import Problem
 from gradweave.placement.strategies.strategy import Placer, check_range
+from gradweave.stop import Stop
 
 MAX_DEVICES = 16
 """Devices up to which it is tried: the model has S·N² pairs, and proofs get hard soon after."""
@@ -35,7 +37,7 @@ class Exact(Placer):
     def __post_init__(self) -> None:
         check_range(self, "workers", 1, 1024)
 
-    def _place(self, problem: Problem, seed: int, time_limit: float | None) -> NDArray[np.int64]:
+    def _place(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
         from ortools.sat.python import cp_model
 
         if problem.devices > MAX_DEVICES:
@@ -47,13 +49,13 @@ class Exact(Placer):
         solver = cp_model.CpSolver()
         solver.parameters.random_seed = seed
         solver.parameters.num_workers = self.workers
-        if time_limit is not None:
-            solver.parameters.max_time_in_seconds = time_limit
+        limit_s = stop.seconds_left
+        solver.parameters.max_time_in_seconds = limit_s
         status = solver.solve(model)
         if status != cp_model.OPTIMAL:
             raise NoScheduleError(
-                f"exact: no proof within {time_limit:g} s; give more time, or take annealing"
-                if time_limit is not None
+                f"exact: no proof within {round(limit_s, 1):g} s; give more time, or take annealing"
+                if math.isfinite(limit_s)
                 else "exact: the solver found no placement"
             )
         return np.array([np.argmax([solver.value(one) for one in row]) for row in at])

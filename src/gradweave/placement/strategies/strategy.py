@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
 from gradweave.placement.problem import Problem
+from gradweave.stop import Stop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +42,15 @@ class Placer(abc.ABC):
             NoScheduleError: where an exact search finds none in its time.
             OptionError: where the problem is too large for the strategy.
         """
-        return self._place(problem, seed, time_limit).reshape(problem.stages, problem.data)
+        devices = self._place(problem, seed, Stop.after(time_limit))
+        return devices.reshape(problem.stages, problem.data)
 
     def options(self) -> dict[str, Any]:
         """The strategy's fields, as they are written to a placement's file."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @abc.abstractmethod
-    def _place(self, problem: Problem, seed: int, time_limit: float | None) -> NDArray[np.int64]:
+    def _place(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
         """[S·D] devices, stage after stage."""
 
 
