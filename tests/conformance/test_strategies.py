@@ -19,6 +19,8 @@ PAIRS = [(name, strategy) for strategy in STRATEGIES for name in NETWORKS]
 FOUND = [(name, strategy) for name, strategy in PAIRS if name not in STRATEGIES[strategy].none_on]
 LARGE = [pair for pair in FOUND if network(pair[0]).num_servers > STRATEGIES[pair[1]].up_to]
 NONE = [pair for pair in PAIRS if pair not in FOUND]
+QUICK = ("complete:4", "irregular")
+"""On which every strategy is tried by `make test`, too."""
 
 
 def fresh(topology: Topology, strategy: str, collective: str, seed: int = 0) -> Schedule:
@@ -43,7 +45,14 @@ def test_every_strategy_has_a_row():
     assert shown | {"exact"} == set(NAMED)
 
 
-@pytest.mark.parametrize(("name", "strategy"), [pair for pair in FOUND if pair not in LARGE])
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        pytest.param(*pair, marks=[pytest.mark.quick] if pair[0] in QUICK else [])
+        for pair in FOUND
+        if pair not in LARGE
+    ],
+)
 def test_every_promise(name, strategy):
     """Every collective's schedule is made once, and one of them anew: making is most of the time.
 
