@@ -180,7 +180,7 @@ def attack(
             ids = one.ids()
             missing = running and len(ids) < PROCESSES[name]
             if like is not None:
-                missing = like.get("victim") not in map(one.role, ids)
+                missing = str(like.get("victim")) not in map(one.role, ids)
             if not missing:
                 break
             time.sleep(LOOK_S / 2)
