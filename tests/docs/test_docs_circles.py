@@ -6,7 +6,6 @@ import networkx as nx
 PAIRS = [
     {"schedule.schedule", "schedule.file"},
     {"topology.topology", "topology.links_kernel"},
-    {"marl.games.environments", "marl.games.worlds"},
     {"marl.learners.algorithms", "marl.learners.q_learning"},
 ]
 

@@ -24,7 +24,8 @@ from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 from gradweave.errors import OptionError, SpecError
 from gradweave.marl.evaluation import play, random_action
 from gradweave.marl.games.environment import Environment
-from gradweave.marl.games.environments import FAMILIES, MABRAX, family_of, ids, make, parse
+from gradweave.marl.games.environments import FAMILIES, family_of, ids, make, parse
+from gradweave.marl.games.families.mabrax import MABRAX
 
 STEPS = 30
 GAMES = {

@@ -13,9 +13,11 @@ from gradweave.automata.files import dump, load
 from gradweave.checks import did_you_mean, expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.config import Config
-from gradweave.marl.games.environments import FAMILIES, OWN_MACHINE, WORLDS, family_of
+from gradweave.marl.games.environments import FAMILIES, family_of
 from gradweave.marl.games.environments import parse as parse_game
+from gradweave.marl.games.families.grid_worlds import WORLDS
 from gradweave.marl.learners import algorithms
+from gradweave.marl.worlds.catalogue import OWN_MACHINE
 from gradweave.training.config import read_toml
 
 _KINDS = {

@@ -12,11 +12,10 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from gradweave.automata.files import Task, read_text
 from gradweave.checks import check_at_least_one
 from gradweave.errors import OptionError
-from gradweave.marl.games.environments import OWN_MACHINE
 from gradweave.marl.games.guide import Guide
 from gradweave.marl.tabular.tables import moves_of, of_agents, tables
 from gradweave.marl.tabular.transitions import advanced, astray, happened
-from gradweave.marl.worlds.catalogue import world
+from gradweave.marl.worlds.catalogue import OWN_MACHINE, world
 from gradweave.marl.worlds.grid import ACTIONS
 from gradweave.marl.worlds.job_scheduling import JobScheduling
 from gradweave.marl.worlds.manufacturing_plant import ManufacturingPlant

@@ -11,7 +11,7 @@ from gradweave.checks import expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.config import PPO, PPO_DEFAULTS, Config, Settings, from_flat, settings_of
 from gradweave.marl.fairness.settings import FEN, FEN_DEFAULTS, mixing_of
-from gradweave.marl.games.environments import RESOURCES
+from gradweave.marl.games.families.resource_worlds import RESOURCES
 from gradweave.marl.learners.q_settings import Q_DEFAULTS, QLearning
 
 if TYPE_CHECKING:

@@ -60,6 +60,8 @@ _STARTS = (0, 3, 20, 8, 90, 40, 70, 49, 96, 69)
 _GOALS = (97, 79, 29, 99, 9, 70, 40, 50, 69, 80)
 _MEETING = 34
 MOST_AGENTS = len(_STARTS)
+OWN_MACHINE = "own"
+"""The value of a game's option ``machine`` that means its world's own."""
 
 
 def generator() -> World:

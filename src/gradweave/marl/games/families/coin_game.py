@@ -1,0 +1,26 @@
+"""Two agents who collect coins, one of whom loses by it.
+
+``coin_game``: 2 agents, +1 for a coin, −2 where the other takes one's own, so that at random both
+get 0 or less; with ``shared_rewards`` each gets the sum of both.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradweave.marl.games.family import MEAN, PLAIN, Family, one_team, team_per_agent
+
+
+def _teams_by_reward(game: Any, options: Mapping[str, Any]) -> list[int]:
+    return (one_team if options.get("shared_rewards") else team_per_agent)(game, options)
+
+
+FAMILIES = {
+    "coin_game": Family(
+        ("coin_game",),
+        PLAIN,
+        f"{MEAN}; with shared_rewards each gets the sum of both",
+        ("num_inner_steps", "num_outer_steps", "egocentric", "shared_rewards"),
+        teams=_teams_by_reward,
+        opposed=lambda id, options: not options.get("shared_rewards"),
+    ),
+}

@@ -1,0 +1,30 @@
+"""Gradweave's worlds on grids, whose events reward machines hear.
+
+``generator``, ``laboratory``, ``buttons``, ``rendezvous``: agents on a grid, who all get 1 once the
+team's task is done; with a reward machine (``machine``), each gets 1 once its own part is.
+"""
+
+from typing import Any
+
+from gradweave.marl.games.family import TEAM, Family, each
+from gradweave.marl.games.reading import Game, Reading
+
+WORLDS = "worlds"
+"""The family of games whose events reward machines hear."""
+
+
+def _make(id: str, options: dict[str, Any]) -> Game:
+    from gradweave.marl.games.worlds import make
+
+    return make(id, options)
+
+
+FAMILIES = {
+    WORLDS: Family(
+        ("generator", "laboratory", "buttons", "rendezvous"),
+        Reading(each, each, lambda game, state, info, done: info["truncated"]),
+        f"{TEAM}: 1 once the task is done; with a machine, 1 to each agent whose part is done",
+        ("agents", "max_steps", "machine"),
+        make=_make,
+    ),
+}

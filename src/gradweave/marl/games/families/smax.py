@@ -1,0 +1,39 @@
+"""SMAX: units of two sides, after StarCraft.
+
+``SMAX``: both teams learn, 5 against 5: damage dealt, and 1 for a victory.
+``HeuristicEnemySMAX``: one team learns, the other follows rules; 2 is the most.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradweave.marl.games.family import MEAN, Family, each, looked_up
+from gradweave.marl.games.reading import Reading
+
+
+def _both_sides_alive(game: Any, state: Any, info: Any, done: Any) -> Any:
+    alive = getattr(state, "state", state).unit_alive
+    return alive[: game.num_allies].any() & alive[game.num_allies :].any()
+
+
+def _teams_by_side(game: Any, options: Mapping[str, Any]) -> list[int]:
+    return [int(agent.startswith("enemy")) for agent in game.agents]
+
+
+FAMILIES = {
+    "smax": Family(
+        ("SMAX", "HeuristicEnemySMAX"),
+        Reading(
+            each,
+            each,
+            _both_sides_alive,
+            available=lambda game, state: each(game, game.get_avail_actions(state)),
+            world=lambda game, seen: seen["world_state"],
+        ),
+        f"{MEAN}: damage dealt and victories",
+        ("scenario", "num_allies", "num_enemies", "max_steps", "see_enemy_actions"),
+        looked_up("scenario", "smax.smax_env", "MAP_NAME_TO_SCENARIO"),
+        _teams_by_side,
+        opposed=lambda id, options: id == "SMAX",
+    ),
+}

@@ -1,0 +1,31 @@
+"""Spatial-temporal representations of matrix games (STORM).
+
+``storm``: 2 agents, each one's payoffs of the matrix game.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradweave.marl.games.family import MEAN, Family, always, at_time_limit, team_per_agent
+from gradweave.marl.games.reading import Reading
+
+
+def _storm_observations(game: Any, seen: Mapping) -> list[Any]:
+    """JaxMARL gives the view as [A, …] and the inventory as [5, A]."""
+    import jax.numpy as jnp
+
+    view, inventory = seen["observations"], seen["inventory"]
+    agents = range(len(game.agents))
+    return [jnp.concatenate([view[i].reshape(-1), inventory[:, i]]) for i in agents]
+
+
+FAMILIES = {
+    "storm": Family(
+        ("storm",),
+        Reading(_storm_observations, lambda game, rewards: list(rewards), at_time_limit),
+        MEAN,
+        ("num_inner_steps", "num_outer_steps", "fixed_coin_location", "freeze_penalty"),
+        teams=team_per_agent,
+        opposed=always,
+    ),
+}
