@@ -86,7 +86,7 @@ def contenders(topology: gw.Topology) -> Iterator[tuple[str, gw.Schedule | None,
     alone = load("message_cost")["own"]["gloo"]["overhead_s"]
     cost = alone * max(topology.num_servers / (os.cpu_count() or 1), 1)
     dear = dataclasses.replace(topology, overhead_s=topology.overhead_s * 0 + cost)
-    alike = [one for one in FOR_SECONDS if not one.own_pieces]
+    alike = [one for one in FOR_SECONDS if not one.traits.own_pieces]
     for name, schedulers in (("with shares", None), ("equal pieces", alike)):
         solution = gw.solve(
             dear, objective="seconds", gradient_bytes=SIZE, schedulers=schedulers, time_limit=60

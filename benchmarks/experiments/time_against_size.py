@@ -65,7 +65,7 @@ def coarser_cuts(
     counts = np.unique(np.linspace(1, parts - 1, min(parts - 1, MOST_CUTS)).astype(int))
     whole = base(strategy) if len(counts) else None
     cuts = [split(whole, count) for count in counts.tolist()]
-    pieces = getattr(strategy, "pieces_per_server", 1)
+    pieces = strategy.traits.pieces_per_server if strategy.traits.takes_pieces else 1
     cuts += [
         base(dataclasses.replace(strategy, pieces_per_server=fewer))
         for fewer in range(1, pieces)

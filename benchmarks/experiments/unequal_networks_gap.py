@@ -44,7 +44,7 @@ def measure(topology: gw.Topology, size: float, limit_s: float) -> dict[str, Any
     equal_s = min(
         one.seconds
         for one in solution.attempts
-        if one.seconds is not None and not one.scheduler.own_pieces
+        if one.seconds is not None and not one.scheduler.traits.own_pieces
     )
     return {
         **figures(solution, "network", "servers", "links", "ms", "least_ms", "gap", "winner"),

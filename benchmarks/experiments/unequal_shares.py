@@ -72,7 +72,7 @@ def found(network: Topology, size: float, **options: Any) -> dict[str, Any]:
 
 def measure(network: Topology, size: float) -> dict[str, Any]:
     least = gw.bounds.least_seconds(network, size)
-    alike = [one for one in FOR_SECONDS if not one.own_pieces]
+    alike = [one for one in FOR_SECONDS if not one.traits.own_pieces]
     best, before = found(network, size), found(network, size, schedulers=alike)
     return {
         "network": network.name,

@@ -48,6 +48,7 @@ def test_schedule_answers_in_json(gradweave, here, collective):
         "optimal_in": list,
         "verified": bool,
         "wall_s": float,
+        "stopped": str,
         "output": str,
         "busiest_links": list,
     }

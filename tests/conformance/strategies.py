@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import ClassVar
 
 from gradweave.schedulers import (
     Binomial,
@@ -13,12 +14,12 @@ from gradweave.schedulers import (
     Packed,
     ParameterServer,
     Planned,
-    Portfolio,
     RecursiveDoubling,
     Ring,
     Scheduler,
     Symmetric,
     Timed,
+    solve,
 )
 from gradweave.topology import Topology
 
@@ -60,8 +61,19 @@ NO_FREE_GROUP = frozenset(
 )
 """No automorphism of these, or powers of one, moves all servers."""
 
+
+@dataclasses.dataclass(frozen=True)
+class Solved(Scheduler):
+    """What `solve` finds where no strategy is named, as one more of them."""
+
+    name: ClassVar[str] = "solved"
+
+    def _make(self, topology, collective, seed, stop):
+        return solve(topology, collective=collective, seed=seed).schedule
+
+
 STRATEGIES: dict[str, Strategy] = {
-    "portfolio": Strategy(lambda _: Portfolio()),
+    "portfolio": Strategy(lambda _: Solved()),
     "symmetric": Strategy(lambda _: Symmetric(restarts=10), none_on=NO_FREE_GROUP),
     "learned": Strategy(lambda _: Learned(samples=2)),
     "learned, fixed trees": Strategy(lambda _: Learned(samples=2, trees="fixed")),

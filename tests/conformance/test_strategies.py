@@ -33,7 +33,7 @@ def strictly(schedule: Schedule, strategy: str) -> Verdict:
     scheduler = STRATEGIES[strategy].make(schedule.topology)
     return verify(
         schedule,
-        forwarding_servers=scheduler.forwards_through_servers,
+        forwarding_servers=scheduler.traits.forwards,
         aggregating_switches=getattr(scheduler, "aggregating_switches", False),
     )
 

@@ -61,7 +61,7 @@ def measured():
     """Three schedules and the backend's own all-reduce."""
     topology = slow_links("jellyfish:switches=5,degree=3,servers_per_switch=1,seed=1")
     contenders = [
-        (name, from_spec(name).schedule(topology))
+        (name, gw.solve(topology, schedulers=name).schedule)
         for name in ("portfolio", "ring", "central_parameter_server")
     ]
     return lab.measure(

@@ -36,7 +36,7 @@ def walk(tables: dict[int, list[Hop]], channel: int, source: int, target: int) -
 @pytest.mark.parametrize("strategy", ["portfolio", "ring", "parameter_server", "grown:restarts=2"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_transfer_takes_exactly_its_route(name, strategy):
-    schedule = gw.schedulers.from_spec(strategy).schedule(network(name))
+    schedule = gw.solve(network(name), schedulers=strategy).schedule
     paths = schedule_paths(schedule)
     tables = paths.tables()
     for transfer in range(schedule.num_transfers):

@@ -1,5 +1,6 @@
 """The portfolio: the nine networks proved optimal, on the command line too."""
 
+import dataclasses
 import json
 import time
 
@@ -8,9 +9,12 @@ import pytest
 import gradweave as gw
 from gradweave.bounds import free_trees
 from gradweave.cli.main import main
+from gradweave.errors import SpecError
 from gradweave.report import TABLE_2
+from gradweave.report.page import page
 from gradweave.schedule import COLLECTIVES
-from gradweave.schedulers import DEFAULT, Portfolio, from_spec, solve
+from gradweave.schedulers import DEFAULT, Merged, from_spec, solve
+from gradweave.schedulers.spec import as_schedulers
 from gradweave.verify import verify
 from tests.schedule.same import same_columns
 
@@ -26,8 +30,7 @@ def test_the_papers_networks_are_optimal(case, seed):
     solution = solve(network, collective=case.stages, seed=seed)
     assert solution.optimal and solution.gap == 0
     assert solution.rounds == solution.bound.rounds == OPTIMUM[case.label]
-    made = Portfolio().schedule(network, collective=case.stages, seed=seed)
-    assert made.rounds == OPTIMUM[case.label] and verify(made, forwarding_servers=False).valid
+    assert verify(solution.schedule, forwarding_servers=False).valid
 
 
 @pytest.mark.parametrize("case", TABLE_2, ids=lambda case: case.label)
@@ -56,18 +59,33 @@ def test_an_all_gather_on_a_grid_is_at_the_bound(family, sizes):
 @pytest.mark.parametrize("spec", ["dcell:n=5,k=1", "mesh:3x3", "jellyfish:reference=J15"])
 def test_the_seed_decides(spec, collective):
     network = gw.topology.from_spec(spec)
-    one, again = (Portfolio().schedule(network, collective=collective, seed=5) for _ in range(2))
+    one, again = (solve(network, collective=collective, seed=5).schedule for _ in range(2))
     assert same_columns(one, again)
     assert one.rounds >= free_trees(network, collective).rounds
 
 
-def test_it_is_what_solve_does_by_default():
+def test_the_word_stands_for_what_solve_tries_by_default():
     network = gw.topology.from_spec("jellyfish:reference=J10")
-    made = Portfolio().schedule(network)
-    assert same_columns(made, solve(network).schedule)
+    made = solve(network).schedule
+    assert same_columns(made, solve(network, schedulers="portfolio").schedule)
     assert same_columns(made, solve(network, schedulers=DEFAULT).schedule)
-    assert made.scheduler.name == "portfolio"
-    assert from_spec("portfolio") == Portfolio()
+    assert as_schedulers("portfolio") == as_schedulers(["Portfolio"]) == DEFAULT
+    assert as_schedulers("merged:tries=1,portfolio") == (Merged(tries=1), *DEFAULT)
+
+
+def test_where_one_strategy_is_wanted_the_word_is_refused_in_one_line():
+    with pytest.raises(SpecError, match=r"^portfolio: expected one scheduler, .* or name one$"):
+        from_spec("portfolio")
+
+
+def test_a_schedule_file_that_names_it_is_read(tmp_path):
+    """As the strategy of that name wrote it."""
+    made = solve("ring:4").schedule
+    old = made.replace(scheduler=dataclasses.replace(made.scheduler, name="portfolio", options={}))
+    old.save(tmp_path / "old.json")
+    read = gw.schedule.load(tmp_path / "old.json")
+    assert read.scheduler.name == "portfolio" and same_columns(read, made)
+    assert "portfolio" in page(read)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +94,11 @@ def test_it_is_what_solve_does_by_default():
 )
 def test_a_time_limit_is_kept(spec):
     network = gw.topology.from_spec(spec)
-    Portfolio().schedule(gw.topology.from_spec("mesh:2x3"))  # compiles
+    solve("mesh:2x3")  # compiles
     began = time.process_time()
-    made = Portfolio().schedule(network, time_limit=0.01)
-    assert verify(made).valid
+    solution = solve(network, time_limit=0.01)
+    assert verify(solution.schedule).valid
+    assert solution.stopped == ("bound" if solution.optimal else "time")
     assert time.process_time() - began < 10
 
 

@@ -4,7 +4,10 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedulers import DEFAULT, Merged, ParameterServer, Ring, Scheduler, solve
+from gradweave.schedule.schedule import StatedBound
+from gradweave.schedulers import DEFAULT, Exact, Merged, ParameterServer, Ring, Scheduler, solve
+from gradweave.schedulers.solve.rounds import Rounds
+from gradweave.schedulers.solve.search import Candidate
 from gradweave.topology import from_spec
 from gradweave.verify import verify
 
@@ -73,6 +76,32 @@ def test_out_of_time_no_further_strategy_is_begun():
     solution = solve(from_spec("dcell:n=4,k=1"), time_limit=1e-9)
     assert len(solution.attempts) == 1
     assert verify(solution.schedule).valid
+
+
+def test_it_says_why_it_stopped():
+    few = {"collective": "all_gather", "schedulers": [Ring(), Merged()]}
+    assert solve("ring:8", **few).stopped == "bound"
+    assert solve("mesh:3x3", schedulers=[Ring()]).stopped == "tried"
+    assert solve("mesh:3x3", schedulers=[Ring(), Merged()], time_limit=1e-9).stopped == "time"
+    size = {"objective": "seconds", "gradient_bytes": 1e6, "schedulers": [Ring(), Merged()]}
+    assert solve("mesh:3x3", **size).stopped == "tried"
+    assert solve("torus:4x4", **size, time_limit=1e-9).stopped == "time"
+
+
+def test_one_proof_raises_the_bound_of_the_search_only_where_all_are_bound_by_it():
+    """No strategy that may forward or overlap is bound by what the exact model has proved."""
+    network = from_spec("mesh:2x3")
+    rounds = Rounds(network, "all_gather", [Exact(), Merged()])
+    rounds.find_bound()
+    made = Ring().schedule(network, collective="all_gather")
+    proved = made.replace(bound=StatedBound(rounds.bound.rounds + 1, "exact", True))
+    before, found = rounds.target, Candidate(proved, Exact(), proved.rounds, proved)
+    rounds.learn(found)
+    assert (rounds.target, rounds.bound.kind) == (before + 1, "exact")
+    freer = Rounds(network, "all_gather", [Exact(), Merged(overlap=True)])
+    freer.find_bound()
+    freer.learn(found)
+    assert freer.bound.kind != "exact" and freer.target <= before
 
 
 def test_out_of_time_without_a_schedule_the_next_is_tried():

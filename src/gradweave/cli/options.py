@@ -8,8 +8,6 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 import click
 
 from gradweave.errors import FileError, SpecError
-from gradweave.schedulers import Scheduler
-from gradweave.schedulers.spec import from_spec, split_specs
 from gradweave.topology import Faults, Topology
 from gradweave.topology import from_spec as network_from_spec
 from gradweave.topology.units import parse_size, parse_sizes
@@ -129,11 +127,6 @@ def faults(given: FaultOptions) -> Faults:
 def network_of(spec: str, given: FaultOptions) -> Topology:
     """The network of a specification or file, with its faults applied."""
     return faults(given).apply_to(network_from_spec(spec))
-
-
-def schedulers_of(text: str) -> tuple[Scheduler, ...]:
-    """The strategies in a comma-separated list."""
-    return tuple(from_spec(spec) for spec in split_specs(text))
 
 
 def writable(path: Path | None, *suffixes: str) -> None:

@@ -12,7 +12,6 @@ from gradweave.cli.options import (
     SizeType,
     fault_options,
     network_of,
-    schedulers_of,
     seed_option,
     time_limit_option,
     with_options,
@@ -118,12 +117,12 @@ def search(
     network: str, gradient_bytes: float, progress: Callable[[str], None], given: SearchOptions
 ) -> Solution:
     """Searches for a schedule with the options of `solving_options`."""
-    scheduler, start_from = given["scheduler"], given["start_from"]
+    start_from = given["start_from"]
     topology = network_of(network, given)
     return solve(
         topology,
         collective=given["collective"],
-        schedulers=schedulers_of(scheduler) if scheduler is not None else None,
+        schedulers=given["scheduler"],
         objective=given["objective"],
         gradient_bytes=gradient_bytes,
         ready_at_s=ready_times_of(topology, given["ready_at"]),

@@ -8,9 +8,11 @@ from typing import Any
 from gradweave.errors import NoScheduleError
 from gradweave.report.paper import PAPER
 from gradweave.schedule.schedule import Collective
-from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.scheduler import Scheduler, to_spec
-from gradweave.schedulers.solve.solution import bound_for, rounds_compare
+from gradweave.schedulers.solve.order import DEFAULT
+from gradweave.schedulers.solve.solution import bound_for
+from gradweave.schedulers.solve.solve import solve
+from gradweave.schedulers.spec import PORTFOLIO
 from gradweave.topology.named_faults import Faults
 from gradweave.topology.spec import from_spec
 from gradweave.topology.topology import Topology
@@ -91,7 +93,7 @@ class Row:
 
 def compare(
     cases: Sequence[Case],
-    schedulers: Sequence[Scheduler],
+    schedulers: Sequence[Scheduler | None],
     *,
     seeds: int = 20,
     time_limit: float | None = None,
@@ -101,7 +103,7 @@ def compare(
 
     Args:
         cases: what to run on.
-        schedulers: what to run.
+        schedulers: what to run; None for all that `gradweave.solve` tries, in one row.
         seeds: runs of each scheduler on each case; at least 100 of a learned scheduler that samples
             one episode, whose mean is reported.
         time_limit: seconds for each run.
@@ -113,9 +115,10 @@ def compare(
     rows = []
     for case in cases:
         for scheduler in schedulers:
-            number = max(seeds, MIN_SAMPLED) if _is_sampled(scheduler) else seeds
+            one_draw = scheduler is not None and scheduler.traits.one_draw
+            number = max(seeds, MIN_SAMPLED) if one_draw else seeds
             runs = [case.network(seed) for seed in range(number)]
-            progress(f"{case.label}: {to_spec(scheduler)}")
+            progress(f"{case.label}: {label_of(scheduler)}")
             rows.append(_row(case, scheduler, runs, _mean_bound(case, scheduler, runs), time_limit))
     return rows
 
@@ -127,16 +130,18 @@ MIN_SAMPLED = 100
 """Fewest sampled episodes that a mean is taken over."""
 
 
-def _is_sampled(scheduler: Scheduler) -> bool:
-    return isinstance(scheduler, Learned) and scheduler.samples == 1 and not scheduler.greedy
+def label_of(scheduler: Scheduler | None) -> str:
+    """What a row is called: by its strategy's specification, or ``portfolio`` for all of them."""
+    return PORTFOLIO if scheduler is None else to_spec(scheduler)
 
 
-def _mean_bound(case: Case, scheduler: Scheduler, runs: Sequence[Topology]) -> float | None:
+def _mean_bound(case: Case, scheduler: Scheduler | None, runs: Sequence[Topology]) -> float | None:
     """The mean of the bounds that hold for a scheduler; None where its rounds do not compare."""
-    if not rounds_compare(scheduler):
+    strategies = DEFAULT if scheduler is None else [scheduler]
+    if not all(one.traits.rounds_compare for one in strategies):
         return None
     bounds = {
-        network: bound_for(network, case.stages, [scheduler]).rounds
+        network: bound_for(network, case.stages, strategies).rounds
         for network in dict.fromkeys(runs)
     }
     mean = sum(bounds[network] for network in runs) / len(runs)
@@ -145,7 +150,7 @@ def _mean_bound(case: Case, scheduler: Scheduler, runs: Sequence[Topology]) -> f
 
 def _row(
     case: Case,
-    scheduler: Scheduler,
+    scheduler: Scheduler | None,
     runs: Sequence[Topology],
     bound: float | None,
     time_limit: float | None,
@@ -154,13 +159,10 @@ def _row(
     reason = ""
     try:
         for seed, network in enumerate(runs):
-            schedule = scheduler.schedule(
-                network, collective=case.stages, seed=seed, time_limit=time_limit
-            )
-            rounds.append(schedule.rounds)
+            rounds.append(_rounds(scheduler, network, case.stages, seed, time_limit))
     except NoScheduleError as error:
         reason = str(error)
-    name = to_spec(scheduler)
+    name = label_of(scheduler)
     return Row(
         label=case.label,
         topology=case.topology,
@@ -173,3 +175,16 @@ def _row(
         paper=PAPER.get(name, {}).get(case.label) if case in TABLE_2 else None,
         reason=reason,
     )
+
+
+def _rounds(
+    scheduler: Scheduler | None,
+    network: Topology,
+    stages: Collective,
+    seed: int,
+    time_limit: float | None,
+) -> int:
+    if scheduler is None:
+        return solve(network, collective=stages, seed=seed, time_limit=time_limit).rounds
+    made = scheduler.schedule(network, collective=stages, seed=seed, time_limit=time_limit)
+    return made.rounds

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradweave.errors import NoScheduleError
-from gradweave.report.comparison import Case
+from gradweave.report.comparison import Case, label_of
 from gradweave.schedule.schedule import Collective
-from gradweave.schedulers.scheduler import Scheduler, to_spec
-from gradweave.schedulers.solve.portfolio import Portfolio
+from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.seconds_bound import Timing
 from gradweave.schedulers.solve.solve import solve
 
@@ -45,7 +44,7 @@ class TimedRow:
 
 def compare_seconds(
     cases: Sequence[Case],
-    schedulers: Sequence[Scheduler],
+    schedulers: Sequence[Scheduler | None],
     gradient_bytes: float,
     *,
     seeds: int = 1,
@@ -54,12 +53,11 @@ def compare_seconds(
 ) -> list[TimedRow]:
     """Runs every scheduler on every case for the least seconds, with seeds 0 … seeds−1.
 
-    Each may choose pieces and overlap, as in `gradweave.solve` with ``objective="seconds"``;
-    ``portfolio`` stands for all that are tried there.
+    Each may choose pieces and overlap, as in `gradweave.solve` with ``objective="seconds"``.
 
     Args:
         cases: what to run on.
-        schedulers: what to run.
+        schedulers: what to run; None for all that are tried there, in one row.
         gradient_bytes: size of the whole gradient.
         seeds: runs of each scheduler on each case.
         time_limit: seconds for each run.
@@ -74,14 +72,14 @@ def compare_seconds(
     rows = []
     for case in cases:
         for scheduler in schedulers:
-            progress(f"{case.label}: {to_spec(scheduler)}")
+            progress(f"{case.label}: {label_of(scheduler)}")
             timings, reason = _timings(case, scheduler, gradient_bytes, seeds, time_limit)
             seconds = [timing.seconds for timing in timings]
             rows.append(
                 TimedRow(
                     label=case.label,
                     topology=case.topology,
-                    scheduler=to_spec(scheduler),
+                    scheduler=label_of(scheduler),
                     stages=case.stages,
                     gradient_bytes=gradient_bytes,
                     seconds_mean=None if reason else statistics.fmean(seconds),
@@ -97,7 +95,11 @@ def compare_seconds(
 
 
 def _timings(
-    case: Case, scheduler: Scheduler, gradient_bytes: float, seeds: int, time_limit: float | None
+    case: Case,
+    scheduler: Scheduler | None,
+    gradient_bytes: float,
+    seeds: int,
+    time_limit: float | None,
 ) -> tuple[list[Timing], str]:
     """Of each run; and why there are not as many as seeds, where that is so."""
     timings: list[Timing] = []
@@ -108,7 +110,7 @@ def _timings(
                 collective=case.stages,
                 objective="seconds",
                 gradient_bytes=gradient_bytes,
-                schedulers=None if isinstance(scheduler, Portfolio) else [scheduler],
+                schedulers=None if scheduler is None else [scheduler],
                 seed=seed,
                 time_limit=time_limit,
             )

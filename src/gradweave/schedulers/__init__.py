@@ -7,7 +7,6 @@ from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import Scheduler, to_spec
 from gradweave.schedulers.solve.order import DEFAULT
-from gradweave.schedulers.solve.portfolio import Portfolio
 from gradweave.schedulers.solve.repair import Repair
 from gradweave.schedulers.solve.seconds_bound import SecondsBound, Timing
 from gradweave.schedulers.solve.solution import Attempt, Solution
@@ -40,7 +39,6 @@ __all__ = [
     "Packed",
     "ParameterServer",
     "Planned",
-    "Portfolio",
     "Proof",
     "RecursiveDoubling",
     "Repair",

@@ -17,19 +17,81 @@ from gradweave.verify import verify
 
 
 @dataclasses.dataclass(frozen=True)
+class Traits:
+    """What a strategy with its options is like: all that those who choose between strategies ask.
+
+    A strategy states them in its property `traits`; nobody asks for its class or its name.
+    """
+
+    forwards: bool = False
+    """Whether routes may pass through servers that neither add nor keep what passes."""
+    aggregates: bool = False
+    """Whether switches add what they receive."""
+    overlaps: bool = False
+    """Whether a piece's all-gather may begin before all of the reduce-scatter has ended."""
+    one_root: bool = False
+    """Whether the gradient moves in one piece, with one root."""
+    own_pieces: bool = False
+    """Whether it decides by itself how many pieces there are and which server roots them."""
+    pieces_per_server: int = 1
+    """Pieces that each server is the root of, where there is one piece or more for each."""
+    takes_pieces: bool = False
+    """Whether it has an option of that name."""
+    takes_steps: bool = False
+    """Whether its options `steps`, which is not given, and `restarts` make for fewer transfers in a
+    row."""
+    takes_size: bool = False
+    """Whether its option `gradient_bytes` makes it fast for a size, which is not given."""
+    takes_ready_times: bool = False
+    """Whether it has an option `ready_at_s`, which is not given."""
+    repairs: bool = False
+    """Whether it goes on from an earlier schedule: then it is tried first."""
+    by_symmetry: bool = False
+    """Whether it costs as much as one tree where a symmetry is known, however many servers."""
+    proves: bool = False
+    """Whether it proves that there is no better schedule, which on few servers takes little."""
+    after_proofs: bool = False
+    """Whether it waits for such a proof where that takes no longer."""
+    one_draw: bool = False
+    """Whether a schedule of it is one draw, so that the mean of many tells more than the best."""
+
+    @property
+    def rounds_compare(self) -> bool:
+        """Whether its rounds say something beside those of others, and beside a bound.
+
+        They do not where it moves the gradient in one piece, or in pieces of its own choice.
+        """
+        return not (self.one_root or self.own_pieces)
+
+    @property
+    def freer_than_exact(self) -> bool:
+        """Whether it may do what the exact model leaves out."""
+        return self.forwards or self.overlaps or self.aggregates
+
+
+@dataclasses.dataclass(frozen=True)
 class Scheduler(abc.ABC):
     """One strategy. Its options are its fields, checked at construction.
 
-    A subclass gives `name` and `_make`; nothing else is overridden.
+    A subclass gives `name` and `_make`, and `traits` where it has any; it may give
+    `steps_fit_rounds` and `_improved`. Nothing else is overridden.
     """
 
     name: ClassVar[str]
     """The strategy's name on the command line and in files."""
-    forwards_through_servers: ClassVar[bool] = False
-    """Whether routes may pass through servers that neither add nor keep what passes."""
-    own_pieces: ClassVar[bool] = False
-    """Whether it decides by itself how many pieces there are and which server roots them; then its
-    rounds do not compare with others'."""
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits()
+
+    def steps_fit_rounds(self, topology: Topology) -> bool:
+        """Whether it goes in steps each of which takes one round there.
+
+        Args:
+            topology: the network.
+        """
+        return False
 
     def schedule(
         self,
@@ -66,6 +128,7 @@ class Scheduler(abc.ABC):
         collective: Collective = "all_reduce",
         *,
         seed: int = 0,
+        known: Schedule | None = None,
     ) -> Schedule:
         """As `schedule`, in whatever time a caller's search has left.
 
@@ -74,18 +137,20 @@ class Scheduler(abc.ABC):
             stop: when to return the best found so far.
             collective: a stage, or both.
             seed: every random choice depends on it alone.
+            known: a schedule that there is already, for strategies that can go on from one.
         """
         if collective not in COLLECTIVES:
             raise OptionError(
                 f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
             )
-        schedule = self._make(topology, collective, seed, stop).replace(
-            scheduler=Provenance(self.name, self.options(), seed)
-        )
+        given = topology, collective, seed, stop
+        made = self._make(*given) if known is None else self._improved(known, *given)
+        schedule = made.replace(scheduler=Provenance(self.name, self.options(), seed))
+        traits = self.traits
         verify(
             schedule,
-            forwarding_servers=may_forward(self),
-            aggregating_switches=self._aggregating_switches(),
+            forwarding_servers=traits.forwards,
+            aggregating_switches=traits.aggregates,
         ).raise_if_invalid()
         return schedule
 
@@ -101,8 +166,11 @@ class Scheduler(abc.ABC):
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it and adds its provenance."""
 
-    def _aggregating_switches(self) -> bool:
-        return bool(getattr(self, "aggregating_switches", False))
+    def _improved(
+        self, known: Schedule, topology: Topology, collective: Collective, seed: int, stop: Stop
+    ) -> Schedule:
+        """As `_make`, where there is a schedule already, which most strategies do not look at."""
+        return self._make(topology, collective, seed, stop)
 
 
 def to_spec(scheduler: Scheduler) -> str:
@@ -147,15 +215,6 @@ def check_counts(
             raise OptionError(
                 f"{scheduler.name}: {option}: expected {least:,} to {most:,}, got {value}"
             )
-
-
-def may_forward(scheduler: Scheduler) -> bool:
-    """Whether a strategy, with its options, may send through servers that do not use what passes.
-
-    Args:
-        scheduler: the strategy; an option ``forwarding`` of it may forbid what its class allows.
-    """
-    return scheduler.forwards_through_servers and getattr(scheduler, "forwarding", True)
 
 
 def from_stage(

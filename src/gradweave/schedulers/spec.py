@@ -1,5 +1,6 @@
 """Strategies in words: ``merged:rule=deepest,tries=4``."""
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,7 +10,7 @@ from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solve.portfolio import Portfolio
+from gradweave.schedulers.solve.order import DEFAULT
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
 from gradweave.schedulers.textbook.parameter_server import CentralParameterServer, ParameterServer
@@ -24,7 +25,6 @@ from gradweave.specification import field_kinds, parse_spec, read_options
 STRATEGIES: dict[str, type[Scheduler]] = {
     strategy.name: strategy
     for strategy in (
-        Portfolio,
         Symmetric,
         Learned,
         Grown,
@@ -44,6 +44,10 @@ STRATEGIES: dict[str, type[Scheduler]] = {
 """Every strategy by its name. A new strategy is one more entry."""
 
 
+PORTFOLIO = "portfolio"
+"""The word for all strategies that `solve` tries where none is named."""
+
+
 def from_spec(text: str) -> Scheduler:
     """Makes the strategy that a specification describes.
 
@@ -60,6 +64,11 @@ def from_spec(text: str) -> Scheduler:
     Merged(rule='deepest', tries=4, swap_passes=8, overlap=False, aggregating_switches=False)
     """
     name, values = parse_spec(text)
+    if is_portfolio(text):
+        raise SpecError(
+            f"{PORTFOLIO}: expected one scheduler, and this stands for all that gradweave.solve "
+            "tries; call that, or name one"
+        )
     strategy = STRATEGIES.get(name.lower().replace("-", "_"))
     if strategy is None:
         hint = did_you_mean(name, STRATEGIES)
@@ -72,8 +81,15 @@ def from_spec(text: str) -> Scheduler:
         raise OptionError(f"{name}: {error}") from error
 
 
+def is_portfolio(text: object) -> bool:
+    """Whether a specification is `PORTFOLIO`."""
+    return isinstance(text, str) and text.strip().lower() == PORTFOLIO
+
+
 def as_schedulers(strategies: Iterable[Scheduler | str] | str) -> tuple[Scheduler, ...]:
     """Strategies, each given as itself or as a specification; or all as one text with commas.
+
+    ``portfolio`` among them stands for `DEFAULT`.
 
     Raises:
         OptionError: for anything else; what `from_spec` raises for text.
@@ -82,7 +98,7 @@ def as_schedulers(strategies: Iterable[Scheduler | str] | str) -> tuple[Schedule
     ['ring', 'merged']
     """
     if isinstance(strategies, str):
-        return tuple(map(from_spec, split_specs(strategies)))
+        strategies = split_specs(strategies)
     alone = not isinstance(strategies, Iterable)
     given: list[Any] = [strategies] if alone else list(strategies)
     for one in given:
@@ -93,7 +109,9 @@ def as_schedulers(strategies: Iterable[Scheduler | str] | str) -> tuple[Schedule
                 "expected strategies: a list of schedulers or of specifications such as "
                 f"'merged:tries=4'; got {hint}"
             )
-    return tuple(from_spec(one) if isinstance(one, str) else one for one in given)
+    each = (DEFAULT if is_portfolio(one) else (one,) for one in given)
+    known = itertools.chain.from_iterable(each)
+    return tuple(from_spec(one) if isinstance(one, str) else one for one in known)
 
 
 def split_specs(text: str) -> list[str]:

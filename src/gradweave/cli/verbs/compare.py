@@ -18,7 +18,6 @@ from gradweave.cli.options import (
     fault_options,
     faults,
     json_option,
-    schedulers_of,
     time_limit_option,
 )
 from gradweave.cli.solving import gradient_option, objective_option
@@ -29,7 +28,7 @@ from gradweave.report import compare as compare_rounds
 from gradweave.report.comparison import LEARNED
 from gradweave.report.paper import NOT_REPRODUCED, PAPER_LEARNED
 from gradweave.schedulers import Objective, Scheduler
-from gradweave.schedulers.spec import split_specs
+from gradweave.schedulers.spec import from_spec, is_portfolio, split_specs
 from gradweave.topology import Faults
 from gradweave.topology.units import format_seconds, format_size
 
@@ -134,11 +133,11 @@ def _case(spec: str, lost: Faults) -> Case:
     return dataclasses.replace(case, label=case.topology)
 
 
-def strategies_of(text: str) -> tuple[Scheduler, ...]:
-    """The strategies to compare; ``learned`` stands for its three figures."""
-    specs = split_specs(text)
-    each = (LEARNED if spec == "learned" else (spec,) for spec in specs)
-    return schedulers_of(",".join(itertools.chain.from_iterable(each)))
+def strategies_of(text: str) -> list[Scheduler | None]:
+    """The strategies to compare; ``learned`` stands for its three figures, None for all of them."""
+    each = (LEARNED if spec == "learned" else (spec,) for spec in split_specs(text))
+    specs = itertools.chain.from_iterable(each)
+    return [None if is_portfolio(spec) else from_spec(spec) for spec in specs]
 
 
 def _prepare(output: Path) -> None:

@@ -25,8 +25,8 @@ from gradweave.errors import OptionError, ScheduleError
 from gradweave.lazy import require
 from gradweave.schedule import Schedule, load
 from gradweave.schedulers import solve
+from gradweave.schedulers.spec import PORTFOLIO, is_portfolio, split_specs
 from gradweave.schedulers.spec import from_spec as scheduler_from_spec
-from gradweave.schedulers.spec import split_specs
 from gradweave.topology import Topology
 from gradweave.topology.units import (
     ambiguous_bandwidth,
@@ -49,7 +49,7 @@ BACKEND = "gloo"
 @click.argument("network")
 @click.option(
     "--schedulers",
-    default=f"portfolio,ring,parameter_server,{BACKEND}",
+    default=f"{PORTFOLIO},ring,parameter_server,{BACKEND}",
     show_default=True,
     help=f"Comma-separated strategies; {BACKEND} is the backend's native all-reduce.",
 )
@@ -159,7 +159,7 @@ def require_lab() -> None:
 
 
 def _schedule(name: str, topology: Topology, seed: int) -> Schedule:
-    if name == "portfolio":
+    if is_portfolio(name):
         return solve(topology, seed=seed).schedule
     return scheduler_from_spec(name).schedule(topology, seed=seed)
 

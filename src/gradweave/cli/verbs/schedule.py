@@ -22,7 +22,6 @@ from gradweave.report.rounds_bound import rounds_verdict
 from gradweave.schedule import load
 from gradweave.schedulers import Attempt, Objective, Solution, Timing, replan, to_spec
 from gradweave.schedulers.solve.seconds_bound import has_equal_links
-from gradweave.schedulers.solve.solution import rounds_compare
 from gradweave.topology.units import format_seconds, format_size, parse_seconds
 from gradweave.wording import counted
 
@@ -147,6 +146,7 @@ def _summary(solution: Solution, output: Path | None, objective: Objective) -> d
         "optimal_in": list(solution.optimal_in),
         "verified": True,  # Every scheduler verifies before it returns.
         "wall_s": round(solution.wall_s, 4),
+        "stopped": solution.stopped,
         "output": None if output is None else str(output),
     }
     if solution.kept is not None:
@@ -160,7 +160,7 @@ def _summary(solution: Solution, output: Path | None, objective: Objective) -> d
 
 def _bound(solution: Solution) -> dict[str, Any] | None:
     """The bound on rounds; None where they do not compare with any."""
-    if not rounds_compare(solution.scheduler):
+    if not solution.scheduler.traits.rounds_compare:
         return None
     bound = solution.bound
     return {"rounds": bound.rounds, "kind": bound.kind, "source": "computed"}
@@ -220,7 +220,8 @@ def _lines(
         *use_lines(best, gradient_bytes, ready),
         *_kept_line(solution, given["start_from"]),
         *_hint(solution, gradient_bytes, given["objective"]),
-        f"found by {to_spec(solution.scheduler)} in {solution.wall_s:.2f} s",
+        f"found by {to_spec(solution.scheduler)} in {solution.wall_s:.2f} s"
+        + ", when time was up" * (solution.stopped == "time"),
         *_tried_line(solution),
         *([] if output is None else [f"written to {output}"]),
     ]
@@ -230,7 +231,7 @@ def _verdicts(solution: Solution, objective: Objective) -> list[str]:
     """How far from the least possible rounds and seconds are, as far as that was asked for."""
     lines, timing = [], solution.timing
     name = solution.schedule.topology.id_name
-    if not rounds_compare(solution.scheduler):
+    if not solution.scheduler.traits.rounds_compare:
         own = "one piece" if solution.schedule.pieces == 1 else "pieces of its own choice"
         lines.append(f"its rounds are of {own} and do not compare with a bound")
     elif solution.optimal:
@@ -255,7 +256,7 @@ def _kept_line(solution: Solution, start_from: Path | None) -> list[str]:
 def _hint(solution: Solution, gradient_bytes: float, objective: Objective) -> list[str]:
     """Where rounds were asked for and do not tell the time: what to ask for instead."""
     timing, schedule = solution.timing, solution.schedule
-    tells = has_equal_links(schedule.topology) and rounds_compare(solution.scheduler)
+    tells = has_equal_links(schedule.topology) and solution.scheduler.traits.rounds_compare
     near = timing is not None and timing.gap < _NEAR
     if objective == "seconds" or tells or near or schedule.collective != "all_reduce":
         return []

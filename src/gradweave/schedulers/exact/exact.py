@@ -17,7 +17,7 @@ from gradweave.schedulers.exact.proof import Proof, Stage
 from gradweave.schedulers.exact.search import Search
 from gradweave.schedulers.exact.start import fits, gathers, quick
 from gradweave.schedulers.exact.trees import TREES, Choice, Trees
-from gradweave.schedulers.scheduler import Scheduler, check_counts
+from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
@@ -72,6 +72,11 @@ class Exact(Scheduler):
             check_counts(self, option, most=most)
         if not 0 < self.effort <= 1e9:
             raise OptionError(f"exact: effort: expected more than 0 units, got {self.effort:g}")
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(pieces_per_server=self.pieces_per_server, takes_pieces=True, proves=True)
 
     def prove(
         self,
@@ -156,7 +161,23 @@ class Exact(Scheduler):
         return Proof(collective, self.trees, made, below, because, rounds, wall_s)
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
-        proof = self.prove_until(topology, stop, collective, seed=seed)
+        return self._found(topology, collective, seed, stop)
+
+    def _improved(
+        self, known: Schedule, topology: Topology, collective: Collective, seed: int, stop: Stop
+    ) -> Schedule:
+        """The search begins at the schedule that there is."""
+        return self._found(topology, collective, seed, stop, (known,))
+
+    def _found(
+        self,
+        topology: Topology,
+        collective: Collective,
+        seed: int,
+        stop: Stop,
+        start_from: Sequence[Schedule] = (),
+    ) -> Schedule:
+        proof = self.prove_until(topology, stop, collective, start_from=start_from, seed=seed)
         if proof.schedule is None:
             raise NoScheduleError(f"exact: {proof}")
         return proof.schedule

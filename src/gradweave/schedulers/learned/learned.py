@@ -27,7 +27,7 @@ from gradweave.schedulers.learned.policy import (
     play,
 )
 from gradweave.schedulers.learned.repair import can_repair
-from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
+from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
@@ -98,6 +98,11 @@ class Learned(Scheduler):
             )
         if self.trees not in ("grown", "fixed"):
             raise OptionError(f"learned: trees: expected grown or fixed, got {self.trees!r}")
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(after_proofs=True, one_draw=self.samples == 1 and not self.greedy)
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         weights = read_weights(self.weights)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.planned.decoding import Decoded, Proposal, Wiring, even, grow_trees, play
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.scheduler import Scheduler, Traits
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
@@ -42,7 +42,6 @@ class Planned(Scheduler):
     """
 
     name: ClassVar[str] = "planned"
-    own_pieces: ClassVar[bool] = True
 
     gradient_bytes: float = math.inf
     """Size of the gradient for which it is fast; for one beyond all measure, latencies do not
@@ -60,6 +59,11 @@ class Planned(Scheduler):
             )
         if self.plan not in ("learned", "even"):
             raise OptionError(f"planned: plan: expected learned or even, got {self.plan!r}")
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(own_pieces=True, takes_size=math.isinf(self.gradient_bytes))
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         if topology.num_servers > MAX_SERVERS:

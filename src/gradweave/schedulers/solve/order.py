@@ -7,7 +7,6 @@ from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solve.repair import Repair
 from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
@@ -58,17 +57,17 @@ def in_order(
     """
     stages = 2 if collective == "all_reduce" else 1
     ring_may_do = bound.rounds >= stages * (topology.num_servers - 1)
-    exact = any(isinstance(one, Exact) for one in schedulers)
-    exact_first = exact and topology.num_servers <= FEW_SERVERS
+    proving = any(one.traits.proves for one in schedulers)
+    proofs_first = proving and topology.num_servers <= FEW_SERVERS
     symmetric_first = topology.num_servers > QUICKLY_GROWN or has_family_symmetry(topology)
 
     def place(one: Scheduler) -> int:
-        if isinstance(one, Repair):
+        if one.traits.repairs:
             return 0
-        if isinstance(one, Ring) and ring_may_do and one.steps_fit_rounds(topology):
+        if ring_may_do and one.steps_fit_rounds(topology):
             return 1
-        if symmetric_first and isinstance(one, Symmetric):
+        if symmetric_first and one.traits.by_symmetry:
             return 2
-        return 4 if exact_first and isinstance(one, Learned | Merged) else 3
+        return 4 if proofs_first and one.traits.after_proofs else 3
 
     return sorted(schedulers, key=place)

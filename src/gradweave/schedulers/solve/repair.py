@@ -12,7 +12,7 @@ from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import reverse
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
-from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
+from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
 from gradweave.schedulers.trees.growing import Search, search
 from gradweave.schedulers.trees.grown import GrowthLanes, hops_for, schedule_from_lanes
 from gradweave.stop import Stop
@@ -40,6 +40,11 @@ class Repair(Scheduler):
         if self.start_from is None:
             raise OptionError("repair: start_from: expected the schedule before the fault")
         check_counts(self, "restarts")
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(repairs=True)
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         assert self.start_from is not None

@@ -1,23 +1,15 @@
 """The schedule of the fewest rounds that the strategies at hand find."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from typing import Any
 
-from gradweave import clock
 from gradweave.bounds import Bound, Exhausted
-from gradweave.errors import NoScheduleError, OptionError
+from gradweave.errors import OptionError
 from gradweave.schedule.schedule import Collective, Schedule, StatedBound
-from gradweave.schedulers.exact.exact import Exact
-from gradweave.schedulers.scheduler import Scheduler, may_forward, to_spec
+from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.order import in_order
-from gradweave.schedulers.solve.solution import (
-    Attempt,
-    Solution,
-    bound_for,
-    in_one_piece,
-    rounds_compare,
-)
+from gradweave.schedulers.solve.search import Candidate, Objective, Search
+from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
@@ -28,11 +20,12 @@ hops, and one schedule whatever the time. None is begun later, once there is a s
 
 def solve_for_rounds(
     topology: Topology,
+    *,
     collective: Collective,
     schedulers: Sequence[Scheduler],
     seed: int,
     stop: Stop,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None],
     executor: Executor | None = None,
 ) -> Solution:
     """Does what `gradweave.solve` says for ``objective="rounds"``.
@@ -46,86 +39,82 @@ def solve_for_rounds(
             "solve: the strategies cut the gradient into different numbers of pieces, so that "
             "their rounds do not compare; use objective=seconds"
         )
-    started = clock.now()
     begin = stop.sooner(min(A_START_S, stop.seconds_left / 2))
+    objective = Rounds(topology, collective, schedulers)
+    search = Search(objective, seed, stop, progress)
     progress("finding the lower bound")
-    bound = bound_for(topology, collective, schedulers)
-    schedulers = in_order(schedulers, topology, collective, bound)
-    best: Schedule | None = None
-    winner = schedulers[0]
-    attempts: list[Attempt] = []
-    given = (topology, collective, seed)
-    running = (
-        [executor.submit(_elsewhere, one, *given, stop.seconds_left) for one in schedulers]
-        if executor
-        else []
-    )
-    for place, scheduler in enumerate(schedulers):
-        if best is not None and not executor and begin.reached():
-            break
-        so_far = f"; {best.rounds} rounds so far, bound {bound.rounds}" if best else ""
-        progress(f"trying {to_spec(scheduler)}{so_far}")
-        attempt, schedule, below = (
-            running[place].result() if executor else _attempt(scheduler, *given, stop, best)
+    objective.find_bound()
+    ordered = in_order(schedulers, topology, collective, objective.bound)
+    search.try_each(ordered, begin, executor)
+    return search.solution()
+
+
+class Rounds(Objective):
+    """Few rounds: a strategy's one schedule as it is, up to the bound of all that are tried.
+
+    Args:
+        topology: the network.
+        collective: a stage, or both.
+        schedulers: all that are tried.
+    """
+
+    bound: Bound
+
+    def __init__(
+        self, topology: Topology, collective: Collective, schedulers: Sequence[Scheduler]
+    ) -> None:
+        self.topology, self.collective, self._schedulers = topology, collective, schedulers
+
+    def find_bound(self) -> None:
+        """Finds the bound that holds for all of the strategies."""
+        self.bound = bound_for(self.topology, self.collective, self._schedulers)
+
+    @property
+    def target(self) -> float:
+        """The bound's rounds."""
+        return self.bound.rounds
+
+    def schedules(
+        self, scheduler: Scheduler, seed: int, stop: Stop, known: Schedule | None
+    ) -> Iterator[tuple[Schedule, Scheduler]]:
+        """The strategy's one."""
+        made = scheduler.schedule_until(
+            self.topology, stop, self.collective, seed=seed, known=known
         )
-        attempts.append(attempt)
-        if below > bound.rounds and not _freer_than_exact(schedulers):
-            bound = Bound(below, "exact", (Exhausted("CP-SAT", collective, below),))
-        if schedule is not None and (best is None or schedule.rounds < best.rounds):
-            best, winner = schedule, scheduler
-            if best.rounds <= bound.rounds:
-                break
-    for attempt_running in running:
-        attempt_running.cancel()
-    if best is None:
-        reasons = "; ".join(f"{attempt.scheduler.name}: {attempt.reason}" for attempt in attempts)
-        raise NoScheduleError(f"no schedule for {topology.name!r}: {reasons}")
-    stated = StatedBound(bound.rounds, bound.kind, True) if rounds_compare(winner) else None
-    best = best.replace(bound=stated)
-    return Solution(best, bound, winner, tuple(attempts), clock.now() - started)
+        yield made, scheduler
+
+    def variants(self, schedule: Schedule, scheduler: Scheduler, stop: Stop) -> Iterator[Candidate]:
+        """The schedule alone."""
+        yield Candidate(schedule, scheduler, schedule.rounds, schedule)
+
+    def attempt(self, found: Candidate, wall_s: float) -> Attempt:
+        """The outcome of a strategy, of which this is the schedule."""
+        return Attempt(found.scheduler, found.schedule.rounds, wall_s)
+
+    def so_far(self, best: Candidate | None) -> str:
+        """The best and the bound, for whoever waits."""
+        if best is None:
+            return ""
+        return f"; {best.schedule.rounds} rounds so far, bound {self.bound.rounds}"
+
+    def learn(self, found: Candidate) -> None:
+        """Takes the bound of an exhaustive search, where all strategies are bound by it."""
+        proved = found.schedule.bound
+        if proved is None or proved.kind != "exact" or proved.rounds <= self.bound.rounds:
+            return
+        if not any(one.traits.freer_than_exact for one in self._schedulers):
+            certificate = Exhausted("CP-SAT", self.collective, proved.rounds)
+            self.bound = Bound(proved.rounds, "exact", (certificate,))
+
+    def finished(self, best: Candidate, seed: int) -> tuple[Schedule, Bound, None]:
+        """The best schedule, which states the bound where its rounds compare with it."""
+        compare = best.scheduler.traits.rounds_compare
+        stated = StatedBound(self.bound.rounds, self.bound.kind, True) if compare else None
+        return best.schedule.replace(bound=stated), self.bound, None
 
 
 def _pieces_in_all(scheduler: Scheduler, topology: Topology) -> int:
-    each = getattr(scheduler, "pieces_per_server", 1)
-    if scheduler.own_pieces:
+    traits = scheduler.traits
+    if traits.own_pieces:
         return 0
-    return 1 if in_one_piece(scheduler) else each * topology.num_servers
-
-
-def _freer_than_exact(schedulers: Sequence[Scheduler]) -> bool:
-    """Whether some strategy may do what the exact model leaves out."""
-    options = ("overlap", "aggregating_switches")
-    freer = any(getattr(one, option, False) for one in schedulers for option in options)
-    return freer or any(may_forward(one) for one in schedulers)
-
-
-def _elsewhere(*given: Any) -> tuple[Attempt, Schedule | None, int]:
-    """As `_attempt`, in another process, whose clock is another: after the seconds given last."""
-    return _attempt(*given[:-1], Stop.after(given[-1]))
-
-
-def _attempt(
-    scheduler: Scheduler,
-    topology: Topology,
-    collective: Collective,
-    seed: int,
-    stop: Stop,
-    best_so_far: Schedule | None = None,
-) -> tuple[Attempt, Schedule | None, int]:
-    """One strategy: the attempt, its schedule, and rounds below which it proved there is none."""
-    started = clock.now()
-    below = 0
-    try:
-        if isinstance(scheduler, Exact):
-            start = () if best_so_far is None else (best_so_far,)
-            proof = scheduler.prove_until(topology, stop, collective, start_from=start, seed=seed)
-            schedule = proof.schedule
-            below = proof.impossible_below if scheduler.trees == "free" else 0
-            if schedule is None:
-                raise NoScheduleError(str(proof))
-        else:
-            schedule = scheduler.schedule_until(topology, stop, collective, seed=seed)
-    except NoScheduleError as error:
-        reason = str(error).removeprefix(f"{scheduler.name}: ")
-        return Attempt(scheduler, None, clock.now() - started, reason), None, below
-    return Attempt(scheduler, schedule.rounds, clock.now() - started), schedule, below
+    return 1 if traits.one_root else traits.pieces_per_server * topology.num_servers

@@ -2,13 +2,17 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Literal
 
 from gradweave.bounds import Bound, Distance, free_trees
 from gradweave.schedule.schedule import Collective, Schedule
-from gradweave.schedulers.scheduler import Scheduler, may_forward
+from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.seconds_bound import Timing
 from gradweave.topology.routes import hop_distances
 from gradweave.topology.topology import Topology
+
+Stopped = Literal["bound", "time", "tried"]
+"""Why a search ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +53,10 @@ class Solution:
     kept: tuple[int, int] | None = None
     """Where the search started from a schedule: how many of its transfers this one has, too, as
     `gradweave.schedulers.solve.repair.kept_transfers` counts them, and how many it had."""
+    stopped: Stopped = "tried"
+    """Why the search ended: the ``bound`` is met (in seconds, nearly), the ``time`` limit is used
+    up, or all strategies have been ``tried``, each for as long as it took or its share of that
+    limit."""
 
     @property
     def rounds(self) -> int:
@@ -75,19 +83,6 @@ class Solution:
         return ("rounds",) * self.optimal + ("seconds",) * timed
 
 
-def in_one_piece(scheduler: Scheduler) -> bool:
-    """Whether a strategy moves the gradient in one piece, with one root."""
-    return getattr(scheduler, "one_piece", False)
-
-
-def rounds_compare(scheduler: Scheduler) -> bool:
-    """Whether a strategy's rounds say something beside those of others, and beside a bound.
-
-    They do not where it moves the gradient in one piece, or in pieces of its own choice.
-    """
-    return not (in_one_piece(scheduler) or scheduler.own_pieces)
-
-
 def bound_for(
     topology: Topology,
     collective: Collective,
@@ -106,20 +101,17 @@ def bound_for(
         parts: how many each piece is cut into afterwards.
         overlap: whether the stages are made to overlap afterwards.
     """
-    forwarding = any(may_forward(scheduler) for scheduler in schedulers)
-    if not all(map(rounds_compare, schedulers)):
+    all_traits = [scheduler.traits for scheduler in schedulers]
+    forwarding = any(one.forwards for one in all_traits)
+    if not all(one.rounds_compare for one in all_traits):
         return _distance(topology, forwarding)
-    overlaps, aggregating_switches = (
-        any(getattr(scheduler, option, False) for scheduler in schedulers)
-        for option in ("overlap", "aggregating_switches")
-    )
     return free_trees(
         topology,
         collective,
-        overlap=overlap or overlaps,
-        aggregating_switches=aggregating_switches,
+        overlap=overlap or any(one.overlaps for one in all_traits),
+        aggregating_switches=any(one.aggregates for one in all_traits),
         forwarding_servers=forwarding,
-        pieces_per_server=parts * min(getattr(one, "pieces_per_server", 1) for one in schedulers),
+        pieces_per_server=parts * min(one.pieces_per_server for one in all_traits),
     )
 
 

@@ -14,8 +14,8 @@ from gradweave.schedulers.solve.repair import Repair, kept_transfers
 from gradweave.schedulers.solve.rounds import solve_for_rounds
 from gradweave.schedulers.solve.seconds import solve_for_seconds
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
-from gradweave.schedulers.solve.solution import Solution, rounds_compare
-from gradweave.schedulers.spec import as_schedulers
+from gradweave.schedulers.solve.solution import Solution
+from gradweave.schedulers.spec import as_schedulers, is_portfolio
 from gradweave.stop import Stop
 from gradweave.topology.spec import as_topology
 from gradweave.topology.topology import Topology
@@ -87,7 +87,8 @@ def solve(
             f"solve: objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}"
         )
     topology = as_topology(topology)
-    strategies = None if schedulers is None else as_schedulers(schedulers)
+    named = None if is_portfolio(schedulers) else schedulers
+    strategies = None if named is None else as_schedulers(named)
     if strategies is not None and not strategies:
         raise OptionError("solve: expected at least one scheduler, got none")
     if time_limit is not None and not time_limit > 0:
@@ -115,14 +116,14 @@ def solve(
         raise OptionError("solve: ready_at_s: only objective=seconds knows when servers are ready")
     solution = solve_for_rounds(
         topology,
-        collective,
-        (*first, *(DEFAULT if strategies is None else strategies)),
-        seed,
-        stop,
-        progress,
-        executor,
+        collective=collective,
+        schedulers=(*first, *(DEFAULT if strategies is None else strategies)),
+        seed=seed,
+        stop=stop,
+        progress=progress,
+        executor=executor,
     )
-    rounds_tell = has_equal_links(topology) and rounds_compare(solution.scheduler)
+    rounds_tell = has_equal_links(topology) and solution.scheduler.traits.rounds_compare
     if gradient_bytes is None or rounds_tell or topology.num_nodes > MAX_TIMED:
         return _with_kept(solution, start_from)
     progress("finding the least time possible")

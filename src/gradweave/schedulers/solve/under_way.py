@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import Schedule, take_rows
 from gradweave.schedule.shares import MAX_DENOMINATOR, apportion
-from gradweave.schedulers.scheduler import may_forward
 from gradweave.schedulers.solve.repair import check_start
 from gradweave.schedulers.solve.solve import solve
 from gradweave.schedulers.solve.variants import one_a_link
@@ -93,7 +92,9 @@ def replan(
         times = changed_seconds(joined, gradient_bytes, now, at_s, planned_then=planned_then)
         if _end(times) < best.seconds:
             best = Replanned(joined.replace(topology=now), _end(times), as_before_s, share)
-    forwards = may_forward(anew.scheduler) or not verify(schedule, forwarding_servers=False).valid
+    forwards = (
+        anew.scheduler.traits.forwards or not verify(schedule, forwarding_servers=False).valid
+    )
     verify(best.schedule, forwarding_servers=forwards).raise_if_invalid()
     return best
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.scheduler import Scheduler, Traits
 from gradweave.schedulers.textbook.places import Order, Places, check_order
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
 from gradweave.stop import Stop
@@ -25,8 +25,6 @@ class Binomial(Scheduler):
     """
 
     name: ClassVar[str] = "binomial"
-    forwards_through_servers: ClassVar[bool] = True
-    one_piece: ClassVar[bool] = True
 
     order: Order = "id"
     """Who stands at which place: ascending ids; near servers as partners (greedy); or the node ids
@@ -34,6 +32,11 @@ class Binomial(Scheduler):
 
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(forwards=True, one_root=True)
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         places = Places.of(topology, self.order, self.name)

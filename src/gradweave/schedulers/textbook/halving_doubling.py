@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.scheduler import Scheduler, Traits
 from gradweave.schedulers.textbook.binomial import binomial_steps
 from gradweave.schedulers.textbook.places import Order, Places, check_order
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
@@ -33,7 +33,6 @@ class HalvingDoubling(Scheduler):
     """
 
     name: ClassVar[str] = "halving_doubling"
-    forwards_through_servers: ClassVar[bool] = True
 
     order: Order = "id"
     """Who stands at which place: ascending ids; near servers as partners, nearest in the largest
@@ -41,6 +40,11 @@ class HalvingDoubling(Scheduler):
 
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(forwards=True)
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         places = Places.of(topology, self.order, self.name)
@@ -82,14 +86,17 @@ class RecursiveDoubling(Scheduler):
     """
 
     name: ClassVar[str] = "recursive_doubling"
-    forwards_through_servers: ClassVar[bool] = True
-    one_piece: ClassVar[bool] = True
 
     order: Order = "id"
     """As in `HalvingDoubling`."""
 
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(forwards=True, one_root=True)
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         places = Places.of(topology, self.order, self.name)

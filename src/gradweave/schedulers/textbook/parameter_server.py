@@ -9,7 +9,7 @@ from gradweave.errors import OptionError
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
 from gradweave.schedule.schedule import Collective, Provenance, Schedule
 from gradweave.schedulers.list_scheduling import Rule, list_schedule
-from gradweave.schedulers.scheduler import Scheduler, from_stage
+from gradweave.schedulers.scheduler import Scheduler, Traits, from_stage
 from gradweave.simulate.rounds import schedule_from_rounds
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
@@ -27,7 +27,11 @@ class ParameterServer(Scheduler):
     """
 
     name: ClassVar[str] = "parameter_server"
-    forwards_through_servers: ClassVar[bool] = True
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(forwards=True)
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         return from_stage(
@@ -49,10 +53,14 @@ class CentralParameterServer(Scheduler):
     """
 
     name: ClassVar[str] = "central_parameter_server"
-    forwards_through_servers: ClassVar[bool] = True
 
     server: int | None = None
     """Node id of the parameter server; the first server if not given."""
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(forwards=True)
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         server = int(topology.servers[0]) if self.server is None else self.server

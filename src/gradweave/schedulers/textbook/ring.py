@@ -18,7 +18,7 @@ from gradweave.schedule.schedule import (
     take_rows,
 )
 from gradweave.schedulers.list_scheduling import first_fit
-from gradweave.schedulers.scheduler import SEARCHING, Scheduler, check_counts
+from gradweave.schedulers.scheduler import SEARCHING, Scheduler, Traits, check_counts
 from gradweave.schedulers.textbook.hamiltonian import hamiltonian_orders
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.routes import follow, shortest_path_trees, switch_only_trees
@@ -42,7 +42,6 @@ class Ring(Scheduler):
     """
 
     name: ClassVar[str] = "ring"
-    forwards_through_servers: ClassVar[bool] = True
 
     order: Literal["id", "hamiltonian"] | tuple[int, ...] = "id"
     """Order of the servers round the ring: ascending ids, a cycle of neighbours that share no link
@@ -75,9 +74,9 @@ class Ring(Scheduler):
             raise OptionError("ring: cycles: several are found, not given; use order=hamiltonian")
 
     @property
-    def pieces_per_server(self) -> int:
-        """Pieces that each server is the root of: one for each cycle."""
-        return self.cycles
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(forwards=self.forwarding, pieces_per_server=self.cycles)
 
     def steps_fit_rounds(self, topology: Topology) -> bool:
         """Whether, with the servers in an order that is given, each step takes one round.

@@ -11,7 +11,7 @@ from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
-from gradweave.schedulers.scheduler import Scheduler, check_counts, from_all_gather
+from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_all_gather
 from gradweave.schedulers.trees.growing import Search, growth_of, search
 from gradweave.schedulers.trees.steps import steps_allowed
 from gradweave.stop import Stop
@@ -58,6 +58,15 @@ class Grown(Scheduler):
 
     def __post_init__(self) -> None:
         check_counts(self, "restarts", "routes", "workers", "pieces_per_server", "steps")
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(
+            pieces_per_server=self.pieces_per_server,
+            takes_pieces=True,
+            takes_steps=self.steps is None,
+        )
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         return from_all_gather(self._all_gather, topology, collective, seed, stop)

@@ -8,7 +8,7 @@ from gradweave.errors import OptionError
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
 from gradweave.schedule.schedule import Collective, Provenance, Schedule
 from gradweave.schedulers.list_scheduling import Rule, list_schedule
-from gradweave.schedulers.scheduler import Scheduler, check_counts, from_stage
+from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
 from gradweave.simulate.rounds import schedule_from_rounds
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
@@ -44,6 +44,13 @@ class Merged(Scheduler):
             raise OptionError(f"merged: rule: expected one of {rules}, got {self.rule!r}")
         check_counts(self, "tries")
         check_counts(self, "swap_passes", least=0)
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(
+            overlaps=self.overlap, aggregates=self.aggregating_switches, after_proofs=True
+        )
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         if self.overlap and collective == "all_reduce":

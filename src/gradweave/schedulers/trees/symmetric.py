@@ -11,7 +11,7 @@ from gradweave.errors import NoScheduleError
 from gradweave.schedule.columns import constant, frozen, narrowest
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
-from gradweave.schedulers.scheduler import Scheduler, check_counts, from_all_gather
+from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_all_gather
 from gradweave.stop import Stop
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Topology
@@ -43,6 +43,11 @@ class Symmetric(Scheduler):
 
     def __post_init__(self) -> None:
         check_counts(self, "restarts")
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(by_symmetry=True)
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         return from_all_gather(self._all_gather, topology, collective, seed, stop)

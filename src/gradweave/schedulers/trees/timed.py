@@ -11,7 +11,7 @@ from gradweave.bounds import throughput
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
-from gradweave.schedulers.scheduler import Scheduler, check_counts, from_all_gather
+from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_all_gather
 from gradweave.schedulers.trees.grown import intake_of
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
@@ -63,6 +63,15 @@ class Timed(Scheduler):
                 f"timed: gradient_bytes: expected more than 0, got {self.gradient_bytes:g}"
             )
         check_counts(self, "restarts", "routes", "pieces_per_server")
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(
+            pieces_per_server=self.pieces_per_server,
+            takes_pieces=True,
+            takes_size=math.isinf(self.gradient_bytes),
+        )
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         return from_all_gather(self._all_gather, topology, collective, seed, stop)

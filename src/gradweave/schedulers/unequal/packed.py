@@ -12,7 +12,7 @@ from gradweave import clock
 from gradweave.errors import OptionError
 from gradweave.schedule.ready import ready_times
 from gradweave.schedule.schedule import Collective, Schedule
-from gradweave.schedulers.scheduler import Scheduler, check_counts
+from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedulers.unequal.cuts import Cut, cuts_of, periodic_cut, schedule_of
 from gradweave.schedulers.unequal.parts import Lateness, Parts, parts_of
 from gradweave.schedulers.unequal.turns import turns
@@ -65,7 +65,6 @@ class Packed(Scheduler):
     """
 
     name: ClassVar[str] = "packed"
-    own_pieces: ClassVar[bool] = True
 
     gradient_bytes: float = math.inf
     """Size of the gradient for which it is fast; for one beyond all measure, latencies do not
@@ -84,6 +83,15 @@ class Packed(Scheduler):
         check_counts(self, "pieces")
         if self.ready_at_s and math.isinf(self.gradient_bytes):
             raise OptionError("packed: ready_at_s: expected gradient_bytes, too")
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(
+            own_pieces=True,
+            takes_size=math.isinf(self.gradient_bytes),
+            takes_ready_times=not self.ready_at_s,
+        )
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         search = _Search(
