@@ -15,8 +15,8 @@ import click
 from gradweave import clock
 from gradweave.errors import FileError, InputWarning
 from gradweave.printable import in_one_line, printable
-from gradweave.topology import Topology
 from gradweave.topology.names import name_of
+from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
     from rich.table import Table

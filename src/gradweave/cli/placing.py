@@ -5,7 +5,7 @@ from collections.abc import Callable
 import click
 
 from gradweave.cli.options import FaultOptions, Parameters, Result, with_options
-from gradweave.placement import COSTS, Cost
+from gradweave.placement.placing import COSTS, Cost
 
 _PLACEMENT_OPTIONS = (
     click.option(

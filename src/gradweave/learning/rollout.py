@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from gradweave.environment import rounds as rounds_of
 from gradweave.environment import workload_scheduling
+from gradweave.environment.environment import rounds as rounds_of
 from gradweave.environment.flow_tree_selection import select
 from gradweave.environment.problem import Problem
 from gradweave.environment.rewards import Rewards

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradweave.errors import OptionError
 from gradweave.report.figures import INK, literal, new_figure, save_png
-from gradweave.schedulers import Objective
+from gradweave.schedulers.solve.solve import Objective
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

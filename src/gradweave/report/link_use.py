@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gradweave.schedule.ready import ReadyAt
 from gradweave.schedule.schedule import Schedule
-from gradweave.simulate import LinkUse, busiest_links
+from gradweave.simulate.link_use import LinkUse, busiest_links
 from gradweave.topology.names import name_of
 from gradweave.topology.units import format_seconds
 from gradweave.wording import counted, listed, noun_of

@@ -19,7 +19,9 @@ from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
 from gradweave.schedulers.solve.solve import Objective
 from gradweave.schedulers.spec import STRATEGIES
-from gradweave.simulate import busiest_links, event_seconds, round_seconds, seconds, traffic
+from gradweave.simulate.link_use import busiest_links
+from gradweave.simulate.seconds import event_seconds, round_seconds, seconds
+from gradweave.simulate.traffic import traffic
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
 

@@ -8,7 +8,11 @@ import numpy as np
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
-from gradweave.placement import GroupSchedule, Placement, StepTime, exchange_cost, problem_for
+from gradweave.placement.exchange import exchange_cost
+from gradweave.placement.placement import Placement
+from gradweave.placement.placing import problem_for
+from gradweave.placement.timeline.groups import GroupSchedule
+from gradweave.placement.timeline.step import StepTime
 from gradweave.report.document import static_page, template
 from gradweave.report.page import write_page
 from gradweave.report.placement_drawing import map_of, stage_colour, timeline_of

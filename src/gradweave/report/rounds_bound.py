@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any, Literal
 
-from gradweave.bounds import Bound, of_schedule
+from gradweave.bounds.bound import Bound
+from gradweave.bounds.of_schedule import of_schedule
 from gradweave.schedule.schedule import Schedule, StatedBound
 from gradweave.wording import counted
 

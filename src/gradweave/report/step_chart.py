@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradweave.placement import StepTime
+from gradweave.placement.timeline.step import StepTime
 from gradweave.report.figures import INK, literal, new_figure, save_png
 
 if TYPE_CHECKING:

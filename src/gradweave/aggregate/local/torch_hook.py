@@ -18,7 +18,7 @@ import torch.distributed as dist
 from gradweave.aggregate.local.flat import FlatParameters, copy_of
 from gradweave.aggregate.local.methods import DiLoCo
 from gradweave.errors import OptionError
-from gradweave.execute.torch_distributed import Collective
+from gradweave.execute.torch_distributed.backend import Collective
 from gradweave.schedule.schedule import Schedule
 
 

@@ -9,16 +9,13 @@ from gradweave.cli.console import Progress, print_json, print_lines, rank_lines,
 from gradweave.cli.options import SizeType, json_option, writable
 from gradweave.cli.schedule_files import check_schedule_file
 from gradweave.errors import OptionError
-from gradweave.export import (
-    FORMATS,
-    save_chakra_et,
-    save_msccl_xml,
-    save_mscclpp_json,
-    save_rankfile,
-)
-from gradweave.export.msccl import DIALECTS
-from gradweave.export.rankfile import parse_hosts
-from gradweave.schedule import Schedule, load
+from gradweave.export import FORMATS
+from gradweave.export.chakra import save_chakra_et
+from gradweave.export.msccl import DIALECTS, save_msccl_xml
+from gradweave.export.mscclpp import save_mscclpp_json
+from gradweave.export.rankfile import parse_hosts, save_rankfile
+from gradweave.schedule.file import load
+from gradweave.schedule.schedule import Schedule
 from gradweave.wording import counted
 
 _PLANS = ("name", "instances", "in_place", "min_bytes", "max_bytes")

@@ -5,19 +5,10 @@ from typing import Any
 
 import click
 
-from gradweave.automata import (
-    NO_MOVE,
-    Least,
-    Machine,
-    Task,
-    Verdict,
-    check,
-    dead,
-    least,
-    load,
-    projection,
-)
-from gradweave.automata.operations import product, values
+from gradweave.automata.decomposition import Least, Verdict, check, least
+from gradweave.automata.files import Task, load
+from gradweave.automata.machine import NO_MOVE, Machine
+from gradweave.automata.operations import dead, product, projection, values
 from gradweave.cli.console import print_json, print_lines
 from gradweave.cli.options import json_option, writable
 from gradweave.errors import ANSWER_IS_NO, OptionError

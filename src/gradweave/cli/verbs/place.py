@@ -18,17 +18,11 @@ from gradweave.cli.options import (
 )
 from gradweave.cli.placing import PlacementOptions, placement_options
 from gradweave.errors import OptionError
-from gradweave.placement import (
-    ORDERS,
-    Order,
-    Placement,
-    StepTime,
-    Transformer,
-    Workload,
-    load_workload,
-    place,
-    step_time,
-)
+from gradweave.placement.placement import Placement, load_workload
+from gradweave.placement.placing import place
+from gradweave.placement.timeline.orders import ORDERS, Order
+from gradweave.placement.timeline.step import StepTime, step_time
+from gradweave.placement.workload import Transformer, Workload
 from gradweave.specification import field_kinds, parse_spec, read_options
 from gradweave.topology.units import format_seconds, format_size
 from gradweave.wording import counted

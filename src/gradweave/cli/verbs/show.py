@@ -13,10 +13,11 @@ from gradweave.cli.options import json_option, writable
 from gradweave.cli.schedule_files import is_schedule_file
 from gradweave.cli.solving import SearchOptions, gradient_option, search, solving_options
 from gradweave.errors import OptionError
-from gradweave.report import write_page
+from gradweave.report.page import write_page
 from gradweave.report.rounds_bound import rounds_bound
-from gradweave.schedule import Schedule, load
-from gradweave.verify import verify
+from gradweave.schedule.file import load
+from gradweave.schedule.schedule import Schedule
+from gradweave.verify.verify import verify
 from gradweave.wording import counted
 
 

@@ -10,11 +10,12 @@ from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option
 from gradweave.cli.schedule_files import check_schedule_file
 from gradweave.report.rounds_bound import RoundsBound, bound_lines, rounds_bound
-from gradweave.schedule import Schedule, load
-from gradweave.topology import Topology
+from gradweave.schedule.file import load
+from gradweave.schedule.schedule import Schedule
 from gradweave.topology.names import name_of
-from gradweave.verify import Violation
-from gradweave.verify import verify as check
+from gradweave.topology.topology import Topology
+from gradweave.verify.verdict import Violation
+from gradweave.verify.verify import verify as check
 from gradweave.wording import counted
 
 

@@ -17,7 +17,8 @@ import numpy as np
 import optax
 
 from gradweave.aggregate import asynchronous
-from gradweave.aggregate.asynchronous import Task, UpdateReport
+from gradweave.aggregate.asynchronous.history import UpdateReport
+from gradweave.aggregate.asynchronous.task import Task
 from gradweave.aggregate.spec import AsynchronousSpec, parse
 from gradweave.atomic import make_folder
 from gradweave.marl import checkpoint, rows

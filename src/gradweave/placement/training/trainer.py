@@ -10,7 +10,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.nn.parallel import DistributedDataParallel
 
-from gradweave.execute.torch_distributed import Collective
+from gradweave.execute.torch_distributed.backend import Collective
 from gradweave.placement.training.gpt import loss_of, stage_of
 from gradweave.placement.training.passes import PYTORCH, OrderedPasses, TimedStage
 from gradweave.placement.training.plan import Plan
