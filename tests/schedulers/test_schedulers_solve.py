@@ -7,7 +7,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import StatedBound
 from gradweave.schedulers import DEFAULT, Exact, Merged, ParameterServer, Ring, Scheduler, solve
 from gradweave.schedulers.solve.rounds import Rounds
-from gradweave.schedulers.solve.search import Candidate
+from gradweave.schedulers.solve.strategy_search import Candidate
 from gradweave.topology import from_spec
 from gradweave.verify import verify
 

@@ -8,8 +8,8 @@ from gradweave.errors import OptionError
 from gradweave.schedule.schedule import Collective, Schedule, StatedBound
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.order import in_order
-from gradweave.schedulers.solve.search import Candidate, Objective, Search
 from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for
+from gradweave.schedulers.solve.strategy_search import Candidate, Objective, Search
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 

@@ -17,7 +17,6 @@ from gradweave.schedule.schedule import COPY, REDUCE, Collective, Provenance, Sc
 from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.pieces import piece_counts
-from gradweave.schedulers.solve.search import Candidate, Objective, Search
 from gradweave.schedulers.solve.seconds_bound import (
     MAX_TIMED,
     Timing,
@@ -27,6 +26,7 @@ from gradweave.schedulers.solve.seconds_bound import (
     timing_of,
 )
 from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for
+from gradweave.schedulers.solve.strategy_search import Candidate, Objective, Search
 from gradweave.schedulers.solve.variants import rated, refitted, split
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
