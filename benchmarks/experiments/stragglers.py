@@ -150,17 +150,13 @@ def row(scenario: str, rule: str, seed: int) -> dict[str, Any]:
         "rule": rule,
         "seed": seed,
         "gradients_per_s": later_rate(run),
-        "updates_per_s": later_rate(run) * history.updates / history.gradients,
         "simulated_gradients_per_s": later_rate(virtual),
         "seconds": float(history.seconds[-1]),
         "staleness_mean": float(history.staleness.mean()),
         "staleness_most": int(history.staleness.max()),
         "staleness_bound": staleness_bound(from_spec(RULES[rule]["consistency"]), WORKERS),
         "gradients_of_each_worker": np.bincount(history.worker, minlength=WORKERS).tolist(),
-        "pulled_bytes": int(run.traffic.pulled_bytes.sum()),
-        "pushed_bytes": int(run.traffic.pushed_bytes.sum()),
         "curve": curve(run, loss),
-        "simulated_curve": curve(virtual, loss),
     }
     scalars = {k: v for k, v in result.items() if "curve" not in k}
     print(json.dumps(scalars | {"loss": result["curve"]["loss"][-1]}), flush=True)
@@ -168,7 +164,7 @@ def row(scenario: str, rule: str, seed: int) -> dict[str, Any]:
 
 
 def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each rule beside sync: ratios of rates and of losses at equal gradients, within a seed."""
+    """Each rule beside sync: ratios of rates, within a seed."""
     comparisons = []
     at = {(row["scenario"], row["rule"], row["seed"]): row for row in rows}
     for scenario in SCENARIOS:
@@ -178,19 +174,12 @@ def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             def ratios(key: str, pairs: list = pairs) -> list[float]:
                 return [one[key] / sync[key] for one, sync in pairs]
 
-            def losses(place: int, pairs: list = pairs) -> list[float]:
-                each = ([row["curve"]["loss"][place] for row in pair] for pair in pairs)
-                return [one / sync for one, sync in each]
-
-            half = len(pairs[0][0]["curve"]["loss"]) // 2 - 1
             comparisons.append(
                 {
                     "scenario": scenario,
                     "rule": rule,
                     "times_sync": ratios("gradients_per_s"),
                     "simulated_times_sync": ratios("simulated_gradients_per_s"),
-                    "loss_times_sync_halfway": losses(half),
-                    "loss_times_sync_at_end": losses(-1),
                 }
             )
     return comparisons
