@@ -191,3 +191,22 @@ def test_a_file_has_at_most_so_many_formulas():
     assert known is not None and known.run(("b", "a"))[0] != known.run(("b", "b"))[0]
     with pytest.raises(FileError, match="51 formulas; expected at most 50"):
         files._causal([*most, "G !a"], ("a", "b"))
+
+
+def test_a_view_may_take_as_many_moves_as_the_limit_says(monkeypatch):
+    """Two states, one event hidden: each of two sets takes a look at two states and their moves."""
+    hidden = {"0": {"h": ("1", 0.0)}, "1": {}, "never": {}}
+    knows = Machine.of(hidden, start="0", forbidden=["never"], events="ah")
+    monkeypatch.setattr(operations, "MOST_LOOKED_AT", 2 * (1 + 1) * 2)
+    assert view(knows, ["a"]).states == ("0/1",)
+    monkeypatch.setattr(operations, "MOST_LOOKED_AT", 2 * (1 + 1) * 2 - 1)
+    with pytest.raises(OptionError, match="is more than 7 moves"):
+        view(knows, ["a"])
+
+
+def test_a_file_has_at_most_so_many_states(monkeypatch):
+    monkeypatch.setattr(files, "MOST_STATES", 3)
+    few = {"start": "0", "moves": {"0": {}, "1": {}}}
+    assert len(files._machine(few | {"final": ["2"]}, "m").states) == 3
+    with pytest.raises(FileError, match="4 states; a machine has at most 3"):
+        files._machine(few | {"final": ["2", "3"]}, "m")

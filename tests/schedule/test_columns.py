@@ -58,6 +58,18 @@ def test_routes_of_one_length_keep_that_alone_and_ends_are_views(network):
     assert other.bound.rounds == 1
 
 
+def test_routes_of_one_length_are_sorted_with_their_rounds(monkeypatch):
+    made = Symmetric().schedule("bcube:n=3,k=1")
+    backwards = {name: getattr(made, name)[::-1] for name in COLUMNS[1:6]}
+    backwards["route_nodes"] = made.route_nodes.reshape(-1, 3)[::-1].ravel()
+    wide = made.replace(**backwards)
+    assert not np.array_equal(wide.route_nodes, backwards["route_nodes"])
+    monkeypatch.setattr(columns, "MANY", 0)
+    narrow = made.replace(**backwards)
+    assert narrow.route_length == 3
+    assert same_columns(narrow, wide)
+
+
 @pytest.mark.usefixtures("few_are_many")
 def test_wrong_ends_are_kept_for_the_verifier():
     made = Ring().schedule(gw.topology.ring(4))

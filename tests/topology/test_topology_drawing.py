@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gradweave.topology as gt
+from gradweave.topology.drawing import MAX_DRAWN
 
 CLEAR = [
     *(f"bcube:n={n},k=1" for n in range(2, 9)),
@@ -65,6 +66,18 @@ def test_links_pass_over_no_other_node(spec):
         distance = np.linalg.norm(point - nearest, axis=1)
         others = (net.source != node) & (net.target != node)
         assert not others.any() or distance[others].min() > 0.03
+
+
+def test_the_third_dimension_of_a_grid_is_straight():
+    """Layers are alike, each one up and to the right of the one before."""
+    layers = gt.from_spec("torus:4x3x3").positions.reshape(4, 9, 2)
+    for layer in range(4):
+        np.testing.assert_allclose(layers[layer] - layers[0], [[0.43 * layer, 0.31 * layer]] * 9)
+
+
+def test_the_largest_that_are_drawn():
+    assert gt.ring(MAX_DRAWN).positions.shape == (MAX_DRAWN, 2)
+    assert gt.ring(MAX_DRAWN + 1).positions is None
 
 
 def test_very_large_networks_have_no_drawing():

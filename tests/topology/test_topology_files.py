@@ -327,6 +327,16 @@ def test_a_node_with_a_switchs_name_and_no_kind_is_told_of(tmp_path, suffix, tex
     assert says in str(caught[0].message)
 
 
+@pytest.mark.parametrize(("links", "told"), [(1, False), (2, True)])
+def test_links_whose_bandwidth_may_not_be_meant_are_counted_where_there_are_several(links, told):
+    graph = nx.path_graph(links + 1)
+    nx.set_edge_attributes(graph, 12.5, "bandwidth")
+    with pytest.warns(InputWarning) as caught:
+        gt.from_networkx(graph, name="cluster.json")
+    (warning,) = caught
+    assert str(warning.message).endswith(" (2 such links)") == told
+
+
 def test_a_kind_and_the_name_of_a_server_are_believed():
     graph = nx.Graph([("tor", "a"), ("a", "switchboard"), ("a", "hubert"), ("a", "sw1")])
     graph.nodes["tor"]["kind"], graph.nodes["sw1"]["kind"] = "server", "switch"

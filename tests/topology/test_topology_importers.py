@@ -374,6 +374,16 @@ def test_broken_msccl_is_named_in_one_line(tmp_path, text, culprit):
     assert message.isprintable() and len(message) < 400
 
 
+@pytest.mark.parametrize(
+    ("nodes", "listed"), [(8, "0, 1, 2, 3, 4, 5, 6, 7"), (9, "0, 1, 2, 3, 4, 5, 6, 7, …")]
+)
+def test_a_large_hub_that_cannot_be_is_named_by_its_first_nodes(tmp_path, nodes, listed):
+    spokes = [[int((a == 0) != (b == 0)) for a in range(nodes)] for b in range(nodes)]
+    text = msccl(spokes, [[[0], list(range(1, nodes)), 1, "to_points"]])
+    with pytest.raises(FileError, match=f"make nodes {listed} a hub"):
+        load_text(tmp_path, text, "net.json")
+
+
 def test_msccl_by_format(tmp_path):
     plain = '{"name": "line", "links": [[0, 1], [1, 0]]}'
     assert load_text(tmp_path, plain, "net.json", "msccl_json").num_links == 1

@@ -138,6 +138,12 @@ def test_refused_lists_of_sizes(text):
     assert str(caught.value).startswith(("size ", "sizes ")) and len(str(caught.value)) < 300
 
 
+def test_a_number_has_64_characters_at_most():
+    assert parse_bandwidth("1" + "0" * 60 + "B/s") == 1e60
+    with pytest.raises(SpecError, match="expected a number with a unit"):
+        parse_bandwidth("1" + "0" * 61 + "B/s")
+
+
 def test_sizes_for_people():
     written = [format_size(size) for size in (1, 12, 1500, 2**20, 5e9, 10**15)]
     assert written == ["1 byte", "12 bytes", "1.5 kB", "1.049 MB", "5 GB", "1000 TB"]
