@@ -8,8 +8,9 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 import click
 
 from gradweave.errors import FileError, SpecError
-from gradweave.topology import Faults, Topology
-from gradweave.topology import from_spec as network_from_spec
+from gradweave.topology.named_faults import Faults
+from gradweave.topology.spec import from_spec as network_from_spec
+from gradweave.topology.topology import Topology
 from gradweave.topology.units import parse_size, parse_sizes
 
 Parameters = ParamSpec("Parameters")

@@ -17,9 +17,10 @@ from gradweave.cli.options import (
     with_options,
 )
 from gradweave.errors import SpecError
-from gradweave.schedule import load
+from gradweave.schedule.file import load
 from gradweave.schedule.schedule import COLLECTIVES, Collective
-from gradweave.schedulers import OBJECTIVES, Objective, Solution, solve
+from gradweave.schedulers.solve.solution import Solution
+from gradweave.schedulers.solve.solve import OBJECTIVES, Objective, solve
 from gradweave.topology.names import find_node
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import parse_seconds

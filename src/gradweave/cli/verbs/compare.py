@@ -23,13 +23,15 @@ from gradweave.cli.options import (
 from gradweave.cli.solving import gradient_option, objective_option
 from gradweave.errors import FileError, MissingExtraError, OptionError
 from gradweave.printable import printable
-from gradweave.report import TABLE_2, Case, Row, TimedRow, compare_seconds, comparison_chart
-from gradweave.report import compare as compare_rounds
-from gradweave.report.comparison import LEARNED
+from gradweave.report.chart import comparison_chart
+from gradweave.report.comparison import LEARNED, TABLE_2, Case, Row
+from gradweave.report.comparison import compare as compare_rounds
 from gradweave.report.paper import NOT_REPRODUCED, PAPER_LEARNED
-from gradweave.schedulers import Objective, Scheduler
+from gradweave.report.timed import TimedRow, compare_seconds
+from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.solve.solve import Objective
 from gradweave.schedulers.spec import from_spec, is_portfolio, split_specs
-from gradweave.topology import Faults
+from gradweave.topology.named_faults import Faults
 from gradweave.topology.units import format_seconds, format_size
 
 if TYPE_CHECKING:

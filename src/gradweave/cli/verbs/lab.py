@@ -23,11 +23,12 @@ from gradweave.cli.options import (
 )
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.lazy import require
-from gradweave.schedule import Schedule, load
-from gradweave.schedulers import solve
+from gradweave.schedule.file import load
+from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.solve.solve import solve
 from gradweave.schedulers.spec import PORTFOLIO, is_portfolio, split_specs
 from gradweave.schedulers.spec import from_spec as scheduler_from_spec
-from gradweave.topology import Topology
+from gradweave.topology.topology import Topology
 from gradweave.topology.units import (
     ambiguous_bandwidth,
     format_bandwidth,

@@ -19,9 +19,12 @@ from gradweave.cli.solving import (
 from gradweave.errors import OptionError
 from gradweave.report.link_use import use_fields, use_lines
 from gradweave.report.rounds_bound import rounds_verdict
-from gradweave.schedule import load
-from gradweave.schedulers import Attempt, Objective, Solution, Timing, replan, to_spec
-from gradweave.schedulers.solve.seconds_bound import has_equal_links
+from gradweave.schedule.file import load
+from gradweave.schedulers.scheduler import to_spec
+from gradweave.schedulers.solve.seconds_bound import Timing, has_equal_links
+from gradweave.schedulers.solve.solution import Attempt, Solution
+from gradweave.schedulers.solve.solve import Objective
+from gradweave.schedulers.solve.under_way import replan
 from gradweave.topology.units import format_seconds, format_size, parse_seconds
 from gradweave.wording import counted
 
