@@ -89,16 +89,27 @@ MANY_PROCESSES = (
 """Files of tests that start a process per server. They come first, so that work stealing leaves
 them to one worker, and one at a time: ten processes are enough for two cores."""
 
+SEVERAL_PROCESSES = (
+    "lab/test_lab_training.py",
+    "placement/test_placement_launched.py",
+    "placement/test_placement_training.py",
+)
+"""Others that start more than two; of neither is anything quick, unless a test is marked so."""
+
 TESTS = Path(__file__).parent
 
 
-def starts_many_processes(path: Path) -> bool:
-    return str(path).startswith(tuple(str(TESTS / start) for start in MANY_PROCESSES))
+def starts_many_processes(path: Path, files: tuple[str, ...] = MANY_PROCESSES) -> bool:
+    return str(path).startswith(tuple(str(TESTS / start) for start in files))
+
+
+def never_quick(path: Path) -> bool:
+    return starts_many_processes(path, MANY_PROCESSES + SEVERAL_PROCESSES)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    costs.mark_quick(items, never=starts_many_processes)  # before -m chooses by it
+    costs.mark_quick(items, never=never_quick)  # before -m chooses by it
     items.sort(key=lambda item: not starts_many_processes(item.path))  # stable
 
 
