@@ -166,6 +166,15 @@ def test_widest_trees_by_hand():
     assert scale.widest_trees(network, "reduce_scatter").tolist() == [4, 4, 5]
 
 
+def test_bandwidths_in_units_are_neither_tiny_nor_huge():
+    """Of four servers: 400 units at most, and nothing below 1e-9 of the smaller unit."""
+    network = three_links(1e15, 1e13, 1e2)
+    in_units = scale.in_units(network, (1e12, 1e14))
+    first = [400, 400, 10, 10, 0, 0]
+    assert sorted(in_units[0], reverse=True) == first
+    assert sorted(in_units[1], reverse=True) == [10, 10, 0.1, 0.1, 0, 0]
+
+
 @settings(max_examples=15, deadline=None)
 @given(network=wide_networks(max_switches=0), size=st.sampled_from([1.0, 1e6, 1e12]))
 def test_trees_are_packed_into_the_least_time(network, size):

@@ -32,6 +32,17 @@ def two_tori() -> Topology:
     return Topology.from_links("two tori", servers=32, switches=0, links=[*links, (0, 16)])
 
 
+def behind_a_thin_link() -> Topology:
+    """Twelve servers on a switch, a link for one piece, server 12, a link for two, server 13, and
+    eight on its switch, which it sends two pieces a round."""
+    links = [*((server, 22) for server in range(12)), (11, 12), (12, 13), (13, 23)]
+    links += [(leaf, 23) for leaf in range(14, 22)]
+    network = Topology.from_links("thin", servers=22, switches=2, links=links)
+    thin = {(11, 12): 1, (12, 13): 2, (13, 23): 2}
+    ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
+    return with_capacity(network, np.array([thin.get((min(e), max(e)), 8) for e in ends]))
+
+
 def random_network(seed: int) -> Topology:
     """A connected network of 4 to 6 servers whose links may differ in their directions."""
     rng = np.random.default_rng(seed)
@@ -173,6 +184,19 @@ def test_routes_through_servers_and_switches_that_copy_have_no_late_entry():
     for freedom in ("forwarding_servers", "aggregating_switches"):
         bound = free_trees(network, "all_gather", **{freedom: True})
         assert (bound.rounds, bound.kind) == (8, "cut")
+
+
+def test_a_set_within_the_set_may_say_what_enters_late():
+    """A piece that enters at server 12 in the last three rounds must reach servers 13 to 21 in the
+    last two. At most 2 deliveries are made there in the first, and 2 + 4 in the second, what can
+    come from 12 and what 13 can send; it takes nine."""
+    network = behind_a_thin_link()
+    bound = free_trees(network, "all_gather")
+    (certificate,) = bound.certificates
+    assert isinstance(certificate, LateEntry)
+    assert recounted(network, certificate) == bound.rounds == 12 + 3
+    assert certificate.servers == tuple(range(12, 22))
+    assert (certificate.reach, certificate.transfers) == (tuple(range(13, 22)), 2)
 
 
 def test_more_pieces_than_one_enter_late_too():

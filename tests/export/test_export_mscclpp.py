@@ -194,6 +194,7 @@ def test_attributes():
     ("options", "reason"),
     [
         ({"instances": 0}, "instances: expected 1 to 108, got 0"),
+        ({"max_bytes": 1 << 64}, f"< 2^64, got 0 and {1 << 64}"),
         ({"min_bytes": -1}, "expected 0 ≤ min_bytes ≤ max_bytes < 2^64, got -1"),
     ],
 )

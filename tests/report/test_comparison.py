@@ -1,11 +1,14 @@
 """The comparison behind ``gradweave compare``: runs, means, bounds, and the paper's figures."""
 
+import dataclasses
+
 import pytest
 
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError
 from gradweave.report.comparison import LEARNED, TABLE_2, Case, compare
 from gradweave.report.paper import NOT_REPRODUCED, PAPER, PAPER_LEARNED
+from gradweave.report.timed import TimedRow
 from gradweave.schedulers import Merged, ParameterServer, Ring
 from gradweave.schedulers.scheduler import to_spec
 from gradweave.schedulers.spec import from_spec as scheduler_from_spec
@@ -130,3 +133,11 @@ def test_the_mean_of_drawn_episodes_is_taken_of_a_hundred():
         for seed in range(100)
     ]
     assert rows[0].rounds_mean == sum(rounds) / 100
+
+
+def test_a_row_of_seconds_tells_its_gap_and_a_reason_where_there_is_one():
+    row = TimedRow("a", "ring:3", "ring", "all_reduce", 1e6, 3.0, 2.5, 2, 2.0)
+    told = row.as_object()
+    assert told["seconds_gap"] == 0.5 and told["seconds_min"] == 2.5 and "reason" not in told
+    none = dataclasses.replace(row, seconds_mean=None, seconds_min=None, reason="no cycle")
+    assert none.as_object()["seconds_gap"] is None and none.as_object()["reason"] == "no cycle"

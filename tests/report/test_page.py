@@ -12,6 +12,7 @@ import pytest
 
 from gradweave.errors import FileError, OptionError
 from gradweave.report import page, write_page
+from gradweave.report.machine_page import _line
 from gradweave.report.page import LIMITS, page_data
 from gradweave.schedule.schedule import COPY, Schedule, StatedBound
 from gradweave.schedulers import Ring, Symmetric
@@ -164,3 +165,10 @@ def test_shares_and_use_are_the_schedules() -> None:
     levels = unpacked(data["use"]["levels"]).reshape(len(uses), 2, -1)
     for use, drawn in zip(uses, levels, strict=True):
         assert drawn.sum() / 255 / drawn.shape[1] == pytest.approx(use.used, abs=2e-3)
+
+
+def test_heads_of_a_machines_arrows_by_hand() -> None:
+    """Nine back from the tip, and four to either side."""
+    down, right = (_line("M0 0", (10.0, 20.0), way) for way in ((0.0, 1.0), (1.0, 0.0)))
+    assert 'class="arrow" d="M10.0 20.0L6.0 11.0L14.0 11.0Z"' in down
+    assert 'class="arrow" d="M10.0 20.0L1.0 24.0L1.0 16.0Z"' in right

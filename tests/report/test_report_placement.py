@@ -2,9 +2,14 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from gradweave.placement import even_stages, place, step_time
+from gradweave.placement.bound.levels import Level, Levels
+from gradweave.placement.bound.prices import step_ns
+from gradweave.placement.placing import problem_for
+from gradweave.report import placement_drawing
 from gradweave.report.placement import placement_page, write_placement_pages
 
 
@@ -41,6 +46,24 @@ def test_pages_are_written_together(placed, tmp_path):
     assert written[0].name == "p.html" and len(written) > 1
     for page in written[1:]:
         assert page.name in written[0].read_text() and page.stat().st_size > 10_000
+
+
+def test_sites_without_positions_are_drawn_as_far_apart_as_they_are(placed):
+    """Distances of the drawing are as roots of steps, which three places in a plane can keep."""
+    one, _ = placed
+    bare = dataclasses.replace(one, topology=dataclasses.replace(one.topology, positions=None))
+    centres = placement_drawing._centres(bare, np.arange(9) // 3)
+    steps = step_ns(problem_for(bare))[::3, ::3]
+    squared = ((centres[:, None] - centres) ** 2).sum(axis=2)
+    ratio = squared[np.triu_indices(3, 1)] / steps[np.triu_indices(3, 1)]
+    assert centres.shape == (3, 2) and np.ptp(ratio) < 1e-6 * ratio.max()
+
+
+def test_of_two_partings_as_wide_the_nearer_sites_are_drawn(placed, monkeypatch):
+    pairs, halves = np.arange(9) // 2, np.arange(9) // 5
+    levels = Levels(1, (Level(9, pairs), Level(90, halves)))  # 10 times as far, and 10 times again
+    monkeypatch.setattr(placement_drawing, "levels_of", lambda _: levels)
+    assert placement_drawing.sites_of(placed[0]).tolist() == pairs.tolist()
 
 
 def test_labels_are_text(placed):
