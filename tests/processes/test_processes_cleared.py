@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gradweave.processes import cleared
 from gradweave.processes.cleared import cleared_folder
 from tests.patience import PATIENCE_S
 
@@ -69,3 +70,19 @@ def test_a_block_that_ends_leaves_what_it_did_not_make(tmp_path):
     with cleared_folder("gradweave-test-", mounts=str(name)) as folder:
         assert folder.is_dir()
     assert not folder.exists() and name.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("child", ["writes", "is told"])
+def test_a_folder_is_in_use_while_one_other_process_is_there(tmp_path, child):
+    assert not cleared._in_use(str(tmp_path))
+    with (tmp_path / "log").open("w") as log:
+        command = ["sleep", "600"] if child == "writes" else ["tail", "-f", log.name]
+        errors = log if child == "writes" else subprocess.DEVNULL
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+    try:
+        assert cleared._in_use(str(tmp_path))
+    finally:
+        process.kill()
+        process.wait()
+    assert not cleared._in_use(str(tmp_path))

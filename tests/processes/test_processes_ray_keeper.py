@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,3 +109,18 @@ def test_an_address_that_does_not_answer(monkeypatch):
     assert watching._ended() == "", "it may come back"
     monkeypatch.setattr(keeper, "PATIENCE_S", -1.0)
     assert watching._ended() == f"Ray's GCS at {address} has not answered for 0 s"
+
+
+def test_only_a_cluster_elsewhere_is_asked_whether_it_is_there_and_now_and_then(monkeypatch):
+    now, asked = [100.0], []
+
+    def connected(place: tuple[str, int], _timeout: float) -> Any:
+        asked.append((now[0], *place))
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(keeper, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(keeper.socket, "create_connection", connected)
+    here, elsewhere = (keeper.Keeper(keeper.Watched("", address=a)) for a in (None, "[::1]:6379"))
+    for now[0] in (101.0, 105.0, 106.0, 109.9, 110.0):
+        assert here._unanswered() == elsewhere._unanswered() == ""
+    assert asked == [(105.0, "::1", 6379), (110.0, "::1", 6379)]

@@ -95,7 +95,7 @@ def doubts(of: saddle.Validity, method: saddle.Method) -> list[str]:
 
 
 def test_where_doubts_begin(sound: saddle.Validity):
-    assert doubts(sound, saddle.ExtraGradient(1.049 / 8)) == []
+    assert doubts(sound, saddle.ExtraGradient(1.05 / 8)) == []
     (said,) = doubts(sound, saddle.ExtraGradient(1.051 / 8))
     assert "exceeds 1/(4L) = 0.125" in said and "beyond 1/L = 0.5 " in said
     for adaptive in (saddle.ExtraAdam, saddle.TrackedAdam):

@@ -1,7 +1,10 @@
 """Grown trees: valid on any network, never better than possible, and at the bound where SPEC is."""
 
 import time
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +15,12 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.report import TABLE_2
 from gradweave.schedule import COLLECTIVES
 from gradweave.schedulers import Grown, from_spec
+from gradweave.schedulers.trees import growing_kernel
 from gradweave.schedulers.trees.steps import fewest_steps
 from gradweave.simulate import steps
 from gradweave.verify import verify
 from tests.conformance.networks import irregular, lopsided, relabelled
+from tests.interpreted import interpreted
 from tests.schedule.same import same_columns
 from tests.simulate.random_networks import networks
 
@@ -183,3 +188,17 @@ def test_on_a_dgx_1_it_has_sccls_schedule():
 def test_too_few_steps_are_refused():
     with pytest.raises(NoScheduleError, match="a piece reaches all servers in 4 transfers"):
         Grown(steps=3).schedule("torus:4x4")
+
+
+def test_receivers_of_least_slack_choose_first_and_then_over_shorter_hops():
+    """Each of three servers can take one piece a round, and wants 1, 3 or 2 in the last three."""
+    growth: Any = SimpleNamespace(
+        source=np.zeros(6, np.int64),
+        target=np.repeat([0, 1, 2], 2),
+        first=np.cumsum([0, 1, 2, 1, 2, 1, 2]),
+        intake=np.ones(3, np.int64),
+    )
+    state: Any = SimpleNamespace(missing=np.array([1, 3, 2]), carries=np.full(6, -1))
+    rule = growing_kernel.Rule(near=0, everywhere=0, noise=1, passes=0, short=1)
+    with interpreted(growing_kernel):
+        assert growing_kernel._by_slack(growth, state, rule, 3).tolist() == [2, 3, 4, 5, 0, 1]

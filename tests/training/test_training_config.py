@@ -9,7 +9,14 @@ from gradweave.errors import OptionError
 from gradweave.learning.settings import PPO as LearningPPO
 from gradweave.marl.config import PPO, Config, current, settings_of
 from gradweave.marl.learners.q_settings import QLearning
-from gradweave.training.config import OLD_NAMES, convert, first_names, new_names
+from gradweave.training.config import (
+    MOST_PARTS,
+    OLD_NAMES,
+    convert,
+    first_names,
+    new_names,
+    parse_toml,
+)
 
 
 def test_every_old_name_is_of_a_field_and_is_itself_no_longer_one():
@@ -64,3 +71,13 @@ def test_what_a_checkpoint_said_by_old_names_is_the_same_training():
     }
     assert len(before) == 9
     assert current(kept | before) == flat
+
+
+def test_a_key_has_at_most_so_many_parts():
+    parts = [b"a"] * MOST_PARTS
+    table = parse_toml(b".".join(parts) + b" = 1", "file")
+    for _ in parts[1:]:
+        table = table["a"]
+    assert table == {"a": 1}
+    with pytest.raises(OptionError, match="file: line 2: a key of more than 50 parts"):
+        parse_toml(b"\n" + b".".join([*parts, b"a"]) + b" = 1", "file")
