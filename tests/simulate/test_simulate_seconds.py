@@ -13,7 +13,7 @@ import gradweave as gw
 from gradweave.errors import OptionError
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
 from gradweave.schedule.schedule import COLLECTIVES, COPY, REDUCE, Schedule
-from gradweave.simulate import event_seconds, play, round_seconds, seconds
+from gradweave.simulate import changed_seconds, event_seconds, play, round_seconds, seconds
 from gradweave.simulate.seconds import overheads
 from gradweave.topology import Link, Topology, from_spec
 from tests.simulate.random_networks import networks
@@ -336,3 +336,9 @@ def test_pieces_of_unequal_size_take_what_their_bytes_take():
     moved = gw.simulate.traffic(unequal, 4e9)
     assert moved.sent_bytes.sum() == 2 * 3 * 4e9
     assert moved.received_bytes.sum() == moved.sent_bytes.sum() == moved.link_bytes.sum()
+
+
+def test_without_transfers_a_change_of_bandwidths_takes_no_time():
+    network = pair((1.0, 1.0))
+    start, end = changed_seconds(Schedule.from_rows(network, []), 1.0, network, 0.5)
+    assert (start.tolist(), end.tolist()) == ([], [])

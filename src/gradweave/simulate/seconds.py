@@ -143,8 +143,6 @@ def changed_seconds(
     Returns:
         [T] start and [T] end in seconds.
     """
-    if not schedule.num_transfers:
-        return np.zeros(0), np.zeros(0)
     moved = piece_bytes(schedule, gradient_bytes)[schedule.piece]
     rate_before, overhead_s = rates(schedule), overheads(schedule)
     hold_before = overhead_s + moved / rate_before
