@@ -102,7 +102,8 @@ def fuzz_one(name: str, runs: int, seed: int, corpus: Path, report: Path) -> Non
 
     kernels = {
         "gradweave." + ".".join(path.relative_to(ROOT / "src/gradweave").with_suffix("").parts)
-        for path in (ROOT / "src/gradweave").rglob("*_kernel.py")
+        for pattern in ("*_kernel.py", "kernels/*.py")
+        for path in (ROOT / "src/gradweave").rglob(pattern)
     }  # numba compiles these from their bytecode
     with atheris.instrument_imports(
         include=["gradweave", "tomllib"], exclude=[*kernels, "gradweave.compiled"]

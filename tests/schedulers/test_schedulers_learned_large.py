@@ -42,8 +42,8 @@ def test_spread_hops_lead_near_and_far_by_shortest_routes(spec):
 
 @pytest.mark.parametrize("members", [1, 63, 64, 65, 130])
 def test_means_over_a_part_and_over_the_rest(members):
+    from gradweave.schedulers.kernels.bitset import pack
     from gradweave.schedulers.learned.messages_kernel import means_of_parts
-    from gradweave.schedulers.words_kernel import pack
 
     rng = np.random.default_rng(members)
     whole, x = rng.random(members) < 0.8, rng.normal(size=(members, 4)).astype(np.float32)

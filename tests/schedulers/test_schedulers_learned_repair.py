@@ -35,13 +35,13 @@ def test_what_the_episode_counts_is_what_its_transfers_say(name):
         for got, wanted in zip((episode.near, episode.lack, episode.held), counted, strict=True):
             assert np.array_equal(got, wanted)
         state = episode.repair.state
-        assert np.array_equal(state.wanted, episode.pending)
-        assert np.array_equal(state.holds, ~episode.pending)
-        assert np.array_equal(state.missing, episode.pending.sum(1))
+        assert np.array_equal(state.holdings.wanted, episode.pending)
+        assert np.array_equal(state.holdings.holds, ~episode.pending)
+        assert np.array_equal(state.holdings.missing, episode.pending.sum(1))
         lanes = problem.lanes.growth
-        near = np.zeros_like(state.near)
-        np.add.at(near, lanes.target, ~episode.pending[lanes.source])
-        assert np.array_equal(state.near, near)
+        near = np.zeros_like(state.holdings.near)
+        np.add.at(near, lanes.hops.target, ~episode.pending[lanes.hops.source])
+        assert np.array_equal(state.holdings.near, near)
     assert back == 2
     assert verify(problem.instance.schedule(episode.sent_round, episode.sent_hop)).valid
 

@@ -119,7 +119,7 @@ def test_orbit_capacities_are_shared_by_the_stabiliser():
     (group, *_) = free_groups(pair)
     hops = BaseHops.of(pair, group)
     assert group.order == 2
-    assert hops.capacity.tolist() == [1, 1]  # to the switch, from the switch
+    assert hops.orbits.capacity.tolist() == [1, 1]  # to the switch, from the switch
     trunk = crossing(4)
     for group in free_groups(trunk):
         hops = BaseHops.of(trunk, group)
@@ -130,8 +130,9 @@ def test_orbit_capacities_are_shared_by_the_stabiliser():
             if over_trunk <= route:
                 # Two directions in one orbit, 4 transfers each, over the elements of the group.
                 used = [i for i in range(len(hops.route)) if hops.route[i] == hop]
-                orbit = hops.resources[hops.first[used[0]] + 1]
-                assert hops.capacity[orbit] == 4 * 2 // group.order
+                table = hops.orbits.hops
+                orbit = table.links[table.first_link[used[0]] + 1]
+                assert hops.orbits.capacity[orbit] == 4 * 2 // group.order
 
 
 @pytest.mark.skipif(

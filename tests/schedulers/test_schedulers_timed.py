@@ -79,13 +79,14 @@ def test_links_of_any_bandwidth_and_latency(seed):
 def test_the_schedule_takes_the_time_for_which_it_was_made(overhead):
     """In the event model, which plays rounds, what the search played without any."""
     from gradweave.schedulers.hops import Hops
-    from gradweave.schedulers.trees.timed_kernel import Choice, grow_in_time
+    from gradweave.schedulers.kernels.rarest_piece import Rarity
+    from gradweave.schedulers.trees.timed_kernel import grow_in_time
 
     network, size = mesh(3, 4, 1e9, 3e9, overhead=overhead), 24e6
     strategy = Timed(gradient_bytes=size, pieces_per_server=2)
     hops, root = Hops.of(network, variants=4), np.repeat(np.arange(12), 2)
     clocked = strategy._clocked(network, hops, root)
-    sent, start, took = grow_in_time(clocked, Choice(1024, 0, 512), math.inf, math.inf, 7)
+    sent, start, took = grow_in_time(clocked, Rarity(1024, 0, 512), math.inf, math.inf, 7)
     from gradweave.schedulers.trees.timed import _schedule
 
     made = _schedule(network, hops, clocked, sent)

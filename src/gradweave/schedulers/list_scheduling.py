@@ -1,12 +1,17 @@
 """List scheduling: each round, try the ready workloads by priority and send what fits."""
 
 import enum
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedule.flow_tree import Workloads
 from gradweave.schedule.schedule import COPY, take_rows
+from gradweave.schedulers.problem import grouped, integers
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.list_scheduling_kernel import How
 
 
 class Rule(enum.IntEnum):
@@ -50,27 +55,21 @@ def list_schedule(
     Returns:
         [W] rounds; None where it gave up.
     """
+    from gradweave.schedulers.list_scheduling_kernel import How
+
     count = len(workloads)
-    waiting_for = np.diff(workloads.prefix_offsets)
-    waiter = np.repeat(np.arange(count), waiting_for)
-    by_prefix = np.argsort(workloads.prefix, kind="stable")
-    rounds = _run(
-        *workloads.links(),
-        workloads.topology.capacity,
-        order=np.random.default_rng(seed).permutation(count),
-        rule=rule,
-        heights=workloads.heights() if rule != Rule.RANDOM else None,
-        waiters=waiter[by_prefix],
-        first_waiter=np.searchsorted(workloads.prefix[by_prefix], np.arange(count + 1)),
-        is_copy=workloads.op == COPY,
-        waiting_for=waiting_for,
+    order = np.random.default_rng(seed).permutation(count)
+    how = How(
+        rule=int(rule),
         barrier=barrier and workloads.collective == "all_reduce",
         max_rounds=_NEVER if max_rounds is None else max_rounds,
         target=target,
         passes=swap_passes,
         seed=seed,
-        late=late,
     )
+    late = np.zeros(1, np.bool_) if late is None else late
+    chains = _Chains.of(workloads, rule)
+    rounds = _run(workloads.links(), workloads.topology.capacity, order, chains, how, late)
     return rounds if len(rounds) == count else None
 
 
@@ -88,61 +87,80 @@ def first_fit(
     Returns:
         [T] rounds.
     """
-    return _run(links, first_link, capacity, order=order)
+    from gradweave.schedulers.list_scheduling_kernel import How
+
+    how = How(int(Rule.RANDOM), barrier=False, max_rounds=_NEVER, target=0, passes=0, seed=0)
+    chains, in_time = _Chains.none(len(order)), np.zeros(1, np.bool_)
+    return _run((links, first_link), capacity, order, chains, how, in_time)
+
+
+class _Chains(NamedTuple):
+    """Which workloads wait for which."""
+
+    heights: NDArray[np.int64]
+    """This and the last three as in `list_scheduling_kernel.Problem`."""
+    waiting_for: NDArray[np.int64]
+    """[W] how many each waits for."""
+    waiters: NDArray[np.int64]
+    first_waiter: NDArray[np.int64]
+    is_copy: NDArray[np.bool_]
+
+    @staticmethod
+    def of(workloads: Workloads, rule: Rule) -> "_Chains":
+        """Those of workloads; heights as the rule needs them."""
+        none = _Chains.none(len(workloads))
+        waiting_for = np.diff(workloads.prefix_offsets)
+        by_prefix, first = grouped(workloads.prefix, len(workloads))
+        return _Chains(
+            none.heights if rule == Rule.RANDOM else integers(workloads.heights()),
+            integers(waiting_for),
+            integers(np.repeat(np.arange(len(workloads)), waiting_for)[by_prefix]),
+            first,
+            workloads.op == COPY,
+        )
+
+    @staticmethod
+    def none(count: int) -> "_Chains":
+        """Workloads that wait for nothing."""
+        nothing = np.zeros(count, np.int64)
+        none = np.zeros(0, np.int64)
+        return _Chains(nothing, nothing, none, np.zeros(count + 1, np.int64), nothing.astype(bool))
 
 
 def _run(
-    links: NDArray,
-    first_link: NDArray,
+    routes: tuple[NDArray, NDArray],
     capacity: NDArray,
-    *,
     order: NDArray,
-    rule: Rule = Rule.RANDOM,
-    heights: NDArray | None = None,
-    waiters: NDArray | None = None,
-    first_waiter: NDArray | None = None,
-    is_copy: NDArray | None = None,
-    waiting_for: NDArray | None = None,
-    barrier: bool = False,
-    max_rounds: int = _NEVER,
-    target: int = 0,
-    passes: int = 0,
-    seed: int = 0,
-    late: NDArray[np.bool_] | None = None,
+    chains: _Chains,
+    how: "How",
+    stop: NDArray[np.bool_],
 ) -> NDArray[np.int32]:
+    """[W] rounds of workloads with such routes; see `list_schedule`, and `first_fit`."""
     from gradweave.schedulers.list_scheduling_kernel import Problem, run
 
     count = len(order)
-
-    def integers(array: NDArray | None, length: int) -> NDArray[np.int64]:
-        return np.zeros(length, np.int64) if array is None else np.array(array, np.int64)
-
-    heights = integers(heights, count)
     capacity = np.minimum(capacity, max(count, 1))  # no link takes more, and each unit has a slot
     tie = np.empty(count, np.int64)
     tie[order] = np.arange(count)
-    lane, items, first_item = _lanes(links, first_link, capacity, heights, tie)
-    lane_links, lane_first_link = take_rows(links, first_link, items[first_item[:-1]])
+    lane, items, first_item = _lanes(*routes, capacity, chains.heights, tie)
+    lane_links, lane_first_link = take_rows(*routes, items[first_item[:-1]])
     place = np.empty(count, np.int64)
     place[items] = np.arange(count)
     problem = Problem(
-        links=integers(lane_links, 0),
-        first_link=integers(lane_first_link, 0),
-        capacity=integers(capacity, 0),
-        first_slot=np.concatenate([[0], np.cumsum(capacity, dtype=np.int64)]),
-        items=integers(items, 0),
-        first_item=integers(first_item, 0),
+        links=integers(lane_links),
+        first_link=integers(lane_first_link),
+        capacity=integers(capacity),
+        items=integers(items),
+        first_item=integers(first_item),
         lane=lane,
         place=place,
         tie=tie,
-        heights=heights,
-        waiters=integers(waiters, 0),
-        first_waiter=integers(first_waiter, count + 1),
-        is_copy=np.zeros(count, np.bool_) if is_copy is None else is_copy,
+        heights=chains.heights,
+        waiters=chains.waiters,
+        first_waiter=chains.first_waiter,
+        is_copy=chains.is_copy,
     )
-    waiting = integers(waiting_for, count)
-    late = np.zeros(1, np.bool_) if late is None else late
-    return run(problem, int(rule), waiting, barrier, max_rounds, target, passes, seed, late)
+    return run(problem, how, chains.waiting_for.copy(), stop)  # which the loop counts down
 
 
 def _lanes(

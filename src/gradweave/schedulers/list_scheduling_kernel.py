@@ -14,6 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
+from gradweave.schedulers.kernels.slots import (
+    Slots,
+    any_holder,
+    claim,
+    holds_slot,
+    is_full,
+    no_slots_taken,
+    release,
+)
 
 RANDOM, DEEPEST, MOST_LOADED = 0, 1, 2
 """The rules; `gradweave.schedulers.list_scheduling.Rule` gives them their meaning."""
@@ -32,9 +41,6 @@ class Problem(NamedTuple):
     """[G+1] where each lane's links start."""
     capacity: NDArray[np.int64]
     """[L] transfers per round."""
-    first_slot: NDArray[np.int64]
-    """[L+1] where each link direction's slots start: one slot per transfer that it carries in a
-    round."""
     items: NDArray[np.int64]
     """[W] workloads, one lane after the other, best first."""
     first_item: NDArray[np.int64]
@@ -55,6 +61,23 @@ class Problem(NamedTuple):
     """[W]"""
 
 
+class How(NamedTuple):
+    """By what rule, and how long, rounds are filled."""
+
+    rule: int
+    """`RANDOM`, `DEEPEST` or `MOST_LOADED`."""
+    barrier: bool
+    """Whether copies wait for all reduces."""
+    max_rounds: int
+    """After which to give up."""
+    target: int
+    """Rounds hoped for, from which the slack of links is counted."""
+    passes: int
+    """How often the swaps go through all lanes, each round."""
+    seed: int
+    """Of the swaps' order."""
+
+
 class State(NamedTuple):
     """What is ready, and the round that is being filled."""
 
@@ -64,10 +87,8 @@ class State(NamedTuple):
     """[G] number of ready workloads per lane."""
     load: NDArray[np.int64]
     """[L] transfers that each link direction has yet to carry."""
-    used: NDArray[np.int64]
-    """[L] slots taken on each link direction in this round."""
-    holder: NDArray[np.int64]
-    """[sum of capacities] lane in each taken slot; a link's taken slots come first."""
+    slots: Slots
+    """Which lanes send in this round, by link direction."""
     sending: NDArray[np.bool_]
     """[G] whether a lane sends its best workload in this round."""
     weight: NDArray[np.int64]
@@ -78,30 +99,18 @@ class State(NamedTuple):
 
 @kernel
 def run(
-    problem: Problem,
-    rule: int,
-    waiting_for: NDArray[np.int64],
-    barrier: bool,
-    max_rounds: int,
-    target: int,
-    passes: int,
-    seed: int,
-    late: NDArray[np.bool_],
+    problem: Problem, how: How, waiting_for: NDArray[np.int64], stop: NDArray[np.bool_]
 ) -> NDArray[np.int32]:
     """[W] round of each workload; an empty array where `max_rounds` were not enough.
 
     Args:
         problem: what must move.
-        rule: `RANDOM`, `DEEPEST` or `MOST_LOADED`.
+        how: the rule, and when to give up.
         waiting_for: [W] number of prefixes; consumed.
-        barrier: whether copies wait for all reduces.
-        max_rounds: after which to give up.
-        target: rounds hoped for, from which the slack of links is counted.
-        passes: how often the swaps go through all lanes, each round.
-        seed: of the swaps' order.
-        late: [1] set by another thread once time is up: nothing is swapped from then on.
+        stop: [1] set by another thread once time is up: nothing is swapped from then on.
     """
-    np.random.seed(seed)
+    np.random.seed(how.seed)
+    rule, barrier = how.rule, how.barrier
     count, at = len(problem.items), 0
     rounds = np.full(count, -1, np.int32)
     state = _start(problem)
@@ -112,15 +121,15 @@ def run(
     lanes = np.empty(0, np.int64)
     left = count
     while left:
-        if at >= max_rounds:
+        if at >= how.max_rounds:
             return np.empty(0, np.int32)
         lanes = _sorted_lanes(problem, state, lanes)
         candidates = _fill(problem, state, lanes, rule)
-        if passes and not late[0]:
+        if how.passes and not stop[0]:
             for lane in candidates:
-                state.weight[lane] = _weight(problem, state, rule, lane, target - at)
-        for _ in range(passes):
-            if late[0] or not _swap(
+                state.weight[lane] = _weight(problem, state, rule, lane, how.target - at)
+        for _ in range(how.passes):
+            if stop[0] or not _swap(
                 problem, state, candidates[np.random.permutation(len(candidates))]
             ):
                 break
@@ -155,8 +164,7 @@ def _start(problem: Problem) -> State:
         heap=np.empty(len(problem.items), np.int64),
         ready=np.zeros(lanes, np.int64),
         load=load,
-        used=np.zeros(links, np.int64),
-        holder=np.empty(problem.first_slot[-1], np.int64),
+        slots=no_slots_taken(problem.capacity),
         sending=np.zeros(lanes, np.bool_),
         weight=np.zeros(lanes, np.int64),
         touched=np.zeros(lanes, np.bool_),
@@ -252,10 +260,9 @@ def _fill(problem: Problem, state: State, lanes: NDArray[np.int64], rule: int) -
         for i in range(len(lanes)):
             key[i] = _key(problem, state, rule, lanes[i])
         lanes = _by_key(lanes, key)
-    state.used[:] = 0
+    state.slots.used[:] = 0
     for lane in lanes:
-        if _fits(problem, state, lane):
-            _put(problem, state, lane)
+        state.sending[lane] = _claim(problem, state, lane)
     return lanes
 
 
@@ -306,37 +313,11 @@ def _by_key(lanes: NDArray[np.int64], key: NDArray[np.int64]) -> NDArray[np.int6
     return result
 
 
-@kernel(inner=True)
-def _fits(problem: Problem, state: State, lane: int) -> bool:
-    for i in range(problem.first_link[lane], problem.first_link[lane + 1]):
-        link = problem.links[i]
-        if state.used[link] >= problem.capacity[link]:
-            return False
-    return True
-
-
-@kernel(inner=True)
-def _put(problem: Problem, state: State, lane: int) -> None:
-    """Adds a lane to the round; it must fit."""
-    for i in range(problem.first_link[lane], problem.first_link[lane + 1]):
-        link = problem.links[i]
-        state.holder[problem.first_slot[link] + state.used[link]] = lane
-        state.used[link] += 1
-    state.sending[lane] = True
-
-
-@kernel(inner=True)
-def _remove(problem: Problem, state: State, lane: int) -> None:
-    """Takes a lane out of the round; the last slot moves up, so that taken slots stay first."""
-    for i in range(problem.first_link[lane], problem.first_link[lane + 1]):
-        link = problem.links[i]
-        last = problem.first_slot[link] + state.used[link] - 1
-        for slot in range(problem.first_slot[link], last):
-            if state.holder[slot] == lane:
-                state.holder[slot] = state.holder[last]
-                break
-        state.used[link] -= 1
-    state.sending[lane] = False
+@kernel(inlined=True)
+def _claim(problem: Problem, state: State, lane: int) -> bool:
+    """Adds a lane to the round, if it fits."""
+    first = problem.first_link
+    return claim(state.slots, problem.links, first[lane], first[lane + 1], lane)
 
 
 @kernel(inner=True)
@@ -353,9 +334,11 @@ def _swap(problem: Problem, state: State, candidates: NDArray[np.int64]) -> bool
         # Of the swaps that change no weight some are left out, so that a pass does not undo itself.
         if lost > state.weight[lane] or (lost == state.weight[lane] and np.random.random() < 0.3):
             continue
+        first = problem.first_link
         for other in in_the_way:
-            _remove(problem, state, other)
-        _put(problem, state, lane)
+            release(state.slots, problem.links, first[other], first[other + 1], other)
+            state.sending[other] = False
+        state.sending[lane] = _claim(problem, state, lane)
         changed = True
     return changed
 
@@ -364,8 +347,7 @@ def _swap(problem: Problem, state: State, candidates: NDArray[np.int64]) -> bool
 def _has_room_somewhere(problem: Problem, state: State, lane: int) -> bool:
     """Whether sending would use a link direction that would idle otherwise."""
     for i in range(problem.first_link[lane], problem.first_link[lane + 1]):
-        link = problem.links[i]
-        if state.used[link] < problem.capacity[link]:
+        if not is_full(state.slots, problem.links[i]):
             return True
     return False
 
@@ -381,15 +363,13 @@ def _in_the_way(problem: Problem, state: State, lane: int) -> NDArray[np.int64]:
     count = 0
     for i in range(first, last):
         link = problem.links[i]
-        if state.used[link] < problem.capacity[link]:
+        if not is_full(state.slots, link):
             continue
-        begin = problem.first_slot[link]
         going = False
-        for slot in range(begin, begin + state.used[link]):
-            for j in range(count):
-                going |= removed[j] == state.holder[slot]
+        for j in range(count):
+            going |= holds_slot(state.slots, link, removed[j])
         if not going:
-            removed[count] = state.holder[begin + np.random.randint(state.used[link])]
+            removed[count] = any_holder(state.slots, link)
             count += 1
     return removed[:count]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.schedulers.planned import growing_kernel
+from gradweave.schedulers.kernels import arborescence, paths
+from gradweave.schedulers.planned import priced_trees_kernel as growing
 from gradweave.schedulers.planned.decoding import Wiring
-from gradweave.schedulers.planned.growing_kernel import FROM, TOWARDS, Plan, Rates
-from gradweave.schedulers.unequal import cheapest_trees_kernel
+from gradweave.schedulers.planned.priced_trees_kernel import FROM, TOWARDS, Plan, Rates
 from tests.interpreted import interpreted
 
 
@@ -44,8 +44,8 @@ def by_ends(topology: gw.Topology, values) -> dict[tuple[int, int], float]:
 
 def factors(topology: gw.Topology, *rates: float) -> list[dict[tuple[int, int], float]]:
     links = Wiring(topology, "all_reduce", math.inf).links
-    with interpreted(growing_kernel):
-        made = growing_kernel.rates_of(links, np.array(rates))
+    with interpreted(growing, paths):
+        made = growing.rates_of(links, np.array(rates))
     assert made.rate.tolist() == list(rates)
     return [by_ends(topology, row) for row in made.factor]
 
@@ -76,11 +76,11 @@ def test_only_ways_over_switches_tell_what_is_slow():
     assert slow[0, 3] == pytest.approx(4) and slow[1, 4] == pytest.approx(1)
 
 
-def links_of(topology: gw.Topology) -> growing_kernel.Links:
+def links_of(topology: gw.Topology) -> growing.Links:
     return Wiring(topology, "all_reduce", math.inf).links
 
 
-def plan_of(links: growing_kernel.Links, **how) -> Plan:
+def plan_of(links: growing.Links, **how) -> Plan:
     plain = {
         "root": np.zeros(1, np.int64),
         "bias": np.zeros(len(links.bandwidth)),
@@ -101,7 +101,7 @@ def test_prices_by_hand():
     bias = np.array([0.0, 0.5, 0.0, 0.0])
     load, price = np.array([0.2, 0.1, 0.0, 0.2]), np.empty(4)
     weights = np.array([1, math.exp(2 * (0.5 - 1) + 0.5), math.exp(-2), 1])
-    set_prices = growing_kernel._set_prices.py_func
+    set_prices = growing._set_prices.py_func
     set_prices(links, plan_of(links, bias=bias), load, price)
     assert price == pytest.approx(weights / [1, 0.5, 1, 0.5])
     delay = np.array([3.0, 4.0, 5.0, 6.0])
@@ -111,7 +111,7 @@ def test_prices_by_hand():
     assert price == pytest.approx(np.exp(bias - 2) / [1, 0.5, 1, 0.5])
 
 
-def random_links(seed: int) -> tuple[gw.Topology, growing_kernel.Links]:
+def random_links(seed: int) -> tuple[gw.Topology, growing.Links]:
     """Four servers and five switches, each direction as it falls."""
     rng = np.random.default_rng(seed)
     graph = nx.gnp_random_graph(9, 0.45, seed=seed)
@@ -128,11 +128,11 @@ def test_ways_are_the_cheapest_over_switches_at_the_best_rate(seed: int):
     count = len(links.bandwidth)
     price, factor = rng.uniform(1, 5, count), rng.uniform(1, 3, (2, count))
     factor[1, rng.permutation(count)[: count // 4]] = np.inf
-    with interpreted(growing_kernel):
-        ways = growing_kernel._no_ways(links, 2)
-        growing_kernel._find_ways(links, price, factor, ways)
+    with interpreted(growing, paths):
+        ways = growing._no_ways(links, 2)
+        growing._find_ways(links, price, factor, ways)
         delay = rng.uniform(0, 1, count)
-        growing_kernel._find_delays(links, plan_of(links, delay=delay, near=3.0), ways)
+        growing._find_delays(links, plan_of(links, delay=delay, near=3.0), ways)
         routes = np.full((2, 4, 6), -1, np.int32)
         trees = np.array([[-1, 0, 1, 0], [1, -1, 1, 2]])
         for server, up in itertools.product(range(4), range(4)):
@@ -140,7 +140,7 @@ def test_ways_are_the_cheapest_over_switches_at_the_best_rate(seed: int):
                 if tree[server] == up and not np.isfinite(ways.cost[arc]):
                     tree[server] = -1
         for i, stage in enumerate((FROM, TOWARDS)):
-            growing_kernel._set_routes(links, ways, stage, trees[i], routes[i])
+            growing._set_routes(links, ways, stage, trees[i], routes[i])
     least = np.full((2, 4, 4), np.inf)
     for k, (s, to) in itertools.product(range(2), itertools.permutations(range(4), 2)):
         inside = [s, to, *range(4, 9)]
@@ -172,9 +172,9 @@ def test_ways_are_the_cheapest_over_switches_at_the_best_rate(seed: int):
     assert np.isinf(ways.delay[unreached]).all()
 
 
-def test_servers_hang_nearer_where_their_arc_and_its_sources_delay_are_less():
-    """A row of 0, 1 and 2 with delays of 1: 2 hangs at 0 if that costs less than 1 + 1."""
-    hang = growing_kernel._hang_nearer.py_func
+def test_servers_get_a_nearer_parent_where_their_arc_and_its_sources_delay_are_less():
+    """A row of 0, 1 and 2 with delays of 1: 2 gets 0 for a parent if that costs less than 1 + 1."""
+    reparent = arborescence.reparent.py_func
     for direct_cost, direct_delay, parent in [
         (1.8, 1.5, 0),
         (2.0, 1.5, 1),  # as much
@@ -185,14 +185,14 @@ def test_servers_hang_nearer_where_their_arc_and_its_sources_delay_are_less():
         delay = np.array([[0, 1, direct_delay], [9, 0, 1], [9, 9, 0]], float)
         tree = np.array([-1, 0, 1])
         np.fill_diagonal(cost, np.inf)
-        hang(cost, delay, 0, tree)
+        reparent(cost, delay, 0, tree)
         assert tree.tolist() == [-1, 0, parent]
     # What comes nearer takes along what is below it, and others may then hang there.
     cost = np.array([[0, 1, 1, 9], [9, 0, 1, 1.5], [9, 9, 0, 0.75], [9, 9, 9, 0]], float)
     delay = np.array([[0, 1, 0.5, 9], [9, 0, 1, 1], [9, 9, 0, 0.5], [9, 9, 9, 0]], float)
     tree = np.array([-1, 0, 1, 1])
     np.fill_diagonal(cost, np.inf)
-    hang(cost, delay, 0, tree)
+    reparent(cost, delay, 0, tree)
     assert tree.tolist() == [-1, 0, 0, 2]
 
 
@@ -207,7 +207,7 @@ def test_what_a_parts_trees_carry_at_the_rate_of_their_slowest_link():
     route = np.full((1, 2, 3), -1, np.int32)
     route[0, 0, :2] = place[0, 4], place[4, 1]
     route[0, 1, :2] = place[0, 4], place[4, 0]
-    growing_kernel._carry.py_func(links, rates, route, 0.5, load)
+    growing._carry.py_func(links, rates, route, 0.5, load)
     assert by_ends(star(10, 4, 4, 4), load) == pytest.approx({
         (0, 4): 0.5 * 1.25 + 0.5, (4, 1): 0.5 / 0.4, (4, 0): 0.5,
         **dict.fromkeys([(1, 4), (2, 4), (3, 4), (4, 2), (4, 3)], 0.0),
@@ -226,9 +226,9 @@ def test_the_load_is_what_all_trees_take(passes: int, near: float):
     plan = plan_of(links, root=root, passes=passes, near=near, stranded=1.5, flatter=1e-3)
     rates = np.array([0.25, 0.5, 1.0])
     stages = np.array([TOWARDS, FROM])
-    with interpreted(growing_kernel, cheapest_trees_kernel):
-        made = growing_kernel.rates_of(links, rates)
-        grown = growing_kernel.grow(links, plan, made, stages)
+    with interpreted(growing, arborescence, paths):
+        made = growing.rates_of(links, rates)
+        grown = growing.grow(links, plan, made, stages)
     load = np.zeros(len(links.bandwidth))
     for p, i, server in itertools.product(range(5), range(2), range(4)):
         route = grown.route[p, i, server][grown.route[p, i, server] >= 0]
@@ -238,7 +238,7 @@ def test_the_load_is_what_all_trees_take(passes: int, near: float):
             continue
         ends = (server, up) if stages[i] == TOWARDS else (up, server)
         assert (links.source[route[0]], links.target[route[-1]]) == ends
-        assert (links.rank[links.target[route[:-1]]] < 0).all()
+        assert not links.is_server[links.target[route[:-1]]].any()
         slowest = links.bandwidth[route].min() * (1 + 1e-9)
         k = int((rates <= slowest).sum()) - 1
         load[route] += made.factor[max(k, 0), route] / links.bandwidth[route] / 5

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from gradweave.schedulers import words_kernel
+from gradweave.schedulers.kernels import bitset, events, worklist
 from gradweave.schedulers.planned import laying_kernel, ordering_kernel
-from gradweave.schedulers.planned.growing_kernel import FROM, TOWARDS, Grown
 from gradweave.schedulers.planned.ordering_kernel import ARRIVED, BOTH, FREED
-from gradweave.schedulers.trees import timed_kernel
+from gradweave.schedulers.planned.priced_trees_kernel import FROM, TOWARDS, Grown
 from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
 from tests.interpreted import interpreted
 
-KERNELS = laying_kernel, ordering_kernel, timed_kernel, words_kernel
+KERNELS = laying_kernel, ordering_kernel, bitset, events, worklist
 
 
 def rows_laid() -> tuple[Trees, Wires]:

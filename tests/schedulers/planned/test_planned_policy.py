@@ -154,11 +154,11 @@ def test_servers_take_turns_by_their_shares():
 
 def calls(monkeypatch, made: Wiring, count: int = 5) -> tuple:
     """What growing is asked for, without growing."""
-    from gradweave.schedulers.planned import growing_kernel, laying_kernel
+    from gradweave.schedulers.planned import laying_kernel, priced_trees_kernel
 
     asked = []
-    monkeypatch.setattr(growing_kernel, "rates_of", lambda links, rates: rates)
-    monkeypatch.setattr(growing_kernel, "grow", lambda *given: asked.append(given))
+    monkeypatch.setattr(priced_trees_kernel, "rates_of", lambda links, rates: rates)
+    monkeypatch.setattr(priced_trees_kernel, "grow", lambda *given: asked.append(given))
     monkeypatch.setattr(laying_kernel, "lay", lambda *given: (asked.append(given), None))
     proposal = Proposal(np.array([0.25, 0.75]), np.arange(6.0), np.zeros(6, np.float32), 3, 4, 5, 6)
     grove = decoding.grow_trees(made, proposal, count, 7)

@@ -34,7 +34,7 @@ def test_a_stage_alone_is_rooted_alike(collective):
 
 
 def test_links_carry_what_the_trees_say_and_little_more_than_they_must():
-    from gradweave.schedulers.planned.growing_kernel import Plan, grow
+    from gradweave.schedulers.planned.priced_trees_kernel import Plan, grow
 
     topology = NETWORKS["torus"]
     wiring, proposal = Wiring(topology, "all_reduce", np.inf), even(topology)

@@ -9,7 +9,8 @@ import pytest
 
 import gradweave as gw
 from gradweave.bounds import least_seconds
-from gradweave.schedulers.unequal.cheapest_trees_kernel import cheapest_trees, cheapest_ways
+from gradweave.schedulers.kernels.arborescence import minimum_arborescences
+from gradweave.schedulers.kernels.paths import cheapest_paths
 from gradweave.schedulers.unequal.packing import TOLERANCE, _Search, pack_trees
 from gradweave.schedulers.unequal.parts import parts_of
 from gradweave.schedulers.unequal.programme import SLACK, Tree
@@ -50,7 +51,7 @@ def test_the_cheapest_trees_are_those_of_networkx(seed: int):
     cost = rng.integers(0, 6, (servers, servers)).astype(float)
     cost[np.arange(servers), np.arange(servers) - 1] = 9.0  # a way round, so that trees exist
     np.fill_diagonal(cost, np.inf)
-    total, parents = cheapest_trees(cost, 1e-9)
+    total, parents = minimum_arborescences(cost, 1e-9)
     for root in range(servers):
         graph = nx.DiGraph(
             (u, v, {"weight": cost[u, v]})
@@ -69,7 +70,7 @@ def test_ways_pass_switches_and_no_servers():
     line = Topology.from_links("line", servers=3, switches=1, links=[(0, 3), (3, 1), (1, 2)])
     price = np.ones(len(line.source))
     first = np.searchsorted(line.source, np.arange(line.num_nodes + 1))
-    cost, last = cheapest_ways(first, line.target, price, line.servers, line.is_server)
+    cost, last = cheapest_paths(first, line.target, price, line.servers, line.is_server)
     assert cost[:, :3].tolist() == [[0, 2, np.inf], [2, 0, 1], [np.inf, 1, 0]]
     assert line.source[last[0, 1]] == 3 and last[0, 2] == -1
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gradweave.compiled import kernel
-from gradweave.schedulers.learned.state_kernel import Booleans, HopTable, Integers, Numbers
-from gradweave.schedulers.words_kernel import WORD, Words, count, lowest, without_lowest
+from gradweave.schedulers.kernels.bitset import WORD, Bitset, count, lowest, without_lowest
+from gradweave.schedulers.learned.state_kernel import Booleans, Numbers
+from gradweave.schedulers.problem import HopTable, Integers
 
 
 class Neighbours(NamedTuple):
@@ -38,7 +39,7 @@ def mean_of_neighbours(x: Numbers, neighbours: Neighbours) -> Numbers:
 
 @kernel(fastmath=True)
 def means_of_parts(
-    part: Words, whole: Words, rows: Booleans, x: Numbers
+    part: Bitset, whole: Bitset, rows: Booleans, x: Numbers
 ) -> tuple[Numbers, Numbers]:
     """The means over a part of a set, and over the rest of it; 0 where there is none.
 
@@ -98,14 +99,14 @@ def hop_weights(
         of_links: [L, 12] more by the route's links, on average.
     """
     links, first_link = hops.links, hops.first_link
-    out = np.zeros((len(hops.sender), len(own)), np.float32)
+    out = np.zeros((len(hops.source), len(own)), np.float32)
     for hop in range(len(out)):
         first, last = first_link[hop], first_link[hop + 1]
         for i in range(first, last):
             for j in range(len(own)):
                 out[hop, j] += of_links[links[i], j]
         share = np.float32(1) / np.float32(last - first)
-        sender, receiver = hops.sender[hop], hops.receiver[hop]
+        sender, receiver = hops.source[hop], hops.target[hop]
         for j in range(len(own)):
             out[hop, j] *= share
             out[hop, j] += own[j] + of_sender[sender, j] + of_receiver[receiver, j]

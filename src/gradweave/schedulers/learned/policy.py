@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from gradweave.schedulers.instance import NEVER, Instance
 from gradweave.schedulers.learned.feature_table import HIGHEST, HIGHEST_LOAD, LAYERS, LOWEST, UNIT
 from gradweave.schedulers.learned.repair import RoundRepair, can_repair, lanes_of
+from gradweave.schedulers.problem import HopTable, hop_table, hops_over, integers
 from gradweave.stop import UNLIMITED, Stop
 
 if TYPE_CHECKING:
+    from gradweave.schedulers.kernels.bitset import Bitset
     from gradweave.schedulers.learned.messages_kernel import Neighbours
     from gradweave.schedulers.learned.repair_kernel import Lanes
-    from gradweave.schedulers.learned.state_kernel import HopTable, WorkloadTable
-    from gradweave.schedulers.words_kernel import Words
+    from gradweave.schedulers.learned.state_kernel import WorkloadTable
 
 Numbers = NDArray[np.float32]
 
@@ -107,7 +108,7 @@ class CompiledInstance:
     """A scheduling problem as the compiled round takes it."""
 
     instance: Instance
-    hops: "HopTable"
+    hops: HopTable
     workloads: "WorkloadTable"
     waiting: NDArray[np.int64]
     pending: NDArray[np.bool_]
@@ -126,34 +127,40 @@ class CompiledInstance:
     @staticmethod
     def of(instance: Instance) -> "CompiledInstance":
         """Lays an instance out."""
+        from gradweave.schedulers.kernels.bitset import pack
         from gradweave.schedulers.learned.state_kernel import WorkloadTable
-        from gradweave.schedulers.words_kernel import pack
 
-        arrays, lengths = instance.arrays, np.diff(instance.hops.first_link)
-        hop_of_link = np.repeat(np.arange(len(lengths)), lengths)
+        arrays, routes = instance.arrays, instance.hops
+        links, first_link = routes.links, routes.first_link
+        lengths = np.diff(first_link)
         allowed, allowed_row = arrays["allowed"], np.arange(len(lengths))
         if arrays["grown"]:  # every hop of a stage carries all of its trees
             allowed, allowed_row = _distinct_rows(allowed)
+        servers = len(arrays["intake"])
+        hops = hop_table(arrays["sender"], arrays["receiver"], links, first_link, servers)
         workloads = WorkloadTable(
-            capacity=_integers(arrays["capacity"]),
-            intake=_integers(arrays["intake"]),
+            sender_link=integers(arrays["sender_link"]),
+            receiver_link=integers(arrays["receiver_link"]),
+            over=hops_over(links, first_link, len(arrays["capacity"])),
+            capacity=integers(arrays["capacity"]),
+            intake=integers(arrays["intake"]),
             allowed=pack(np.ascontiguousarray(allowed)),
-            allowed_row=_integers(allowed_row),
+            allowed_row=integers(allowed_row),
             by_sender=arrays["by_sender"],
-            height=_integers(arrays["height"]),
+            height=integers(arrays["height"]),
             grown=bool(arrays["grown"]),
         )
         return CompiledInstance(
             instance,
-            _hops(instance, hop_of_link),
+            hops,
             workloads,
             pending=np.ascontiguousarray(arrays["pending"]),
-            hop_of_link=hop_of_link,
+            hop_of_link=np.repeat(np.arange(len(lengths)), lengths),
             carries=_carries(arrays["allowed"], arrays["stage"]),
             total=arrays["pending"].sum(0),
             barrier=bool(arrays["barrier"]),
             **{
-                name: _integers(arrays[name])
+                name: integers(arrays[name])
                 for name in ("waiting", "root", "stage", "then", "bound")
             },
         )
@@ -175,40 +182,6 @@ def _carries(allowed: NDArray[np.bool_], stage: NDArray[np.int64]) -> NDArray[np
     return np.stack([allowed[:, stage == one].any(1) for one in range(stage.max() + 1)], 1)
 
 
-def _hops(instance: Instance, hop_of_link: NDArray[np.int64]) -> "HopTable":
-    from gradweave.schedulers.learned.state_kernel import HopTable
-
-    arrays, routes = instance.arrays, instance.hops
-    servers = len(arrays["intake"])
-    on, first_on = _rows(routes.links, len(arrays["capacity"]))
-    hops_from, first_from = _rows(arrays["sender"], servers)
-    hops_into, first_into = _rows(arrays["receiver"], servers)
-    return HopTable(
-        sender=_integers(arrays["sender"]),
-        receiver=_integers(arrays["receiver"]),
-        sender_link=_integers(arrays["sender_link"]),
-        receiver_link=_integers(arrays["receiver_link"]),
-        links=_integers(routes.links),
-        first_link=_integers(routes.first_link),
-        hops_on=_integers(hop_of_link[on]),
-        first_on=first_on,
-        hops_from=hops_from,
-        first_from=first_from,
-        hops_into=hops_into,
-        first_into=first_into,
-    )
-
-
-def _integers(array: NDArray) -> NDArray[np.int64]:
-    return np.ascontiguousarray(array, np.int64)
-
-
-def _rows(keys: NDArray, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places by key, and where each key's start."""
-    order = np.argsort(keys, kind="stable")
-    return order, np.searchsorted(keys[order], np.arange(number + 1))
-
-
 class _Listening(NamedTuple):
     """Who hears whom in the message passing of a stage."""
 
@@ -222,9 +195,9 @@ class _Listening(NamedTuple):
     sender_to_links: "Neighbours"
     """Links that hear the senders of hops over them."""
     receiver_to_links: "Neighbours"
-    trees: "Words"
+    trees: "Bitset"
     """[W] trees that servers hear, as bits."""
-    servers: "Words"
+    servers: "Bitset"
     """[W] servers that trees hear: all."""
 
     @staticmethod
@@ -238,13 +211,13 @@ class _Listening(NamedTuple):
             there: [H] which they are.
             trees: [Q] of the stage.
         """
-        from gradweave.schedulers.words_kernel import pack
+        from gradweave.schedulers.kernels.bitset import pack
 
         hops, servers, links = problem.hops, len(problem.waiting), len(problem.workloads.capacity)
-        sender, receiver = hops.sender[there], hops.receiver[there]
+        sender, receiver = hops.source[there], hops.target[there]
         entry = there[problem.hop_of_link]
         hop, link = problem.hop_of_link[entry], hops.links[entry]
-        by_sender, by_receiver = hops.sender[hop], hops.receiver[hop]
+        by_sender, by_receiver = hops.source[hop], hops.target[hop]
         return _Listening(
             _neighbours(receiver, sender, servers),
             _neighbours(sender, receiver, servers),
@@ -328,9 +301,9 @@ class OngoingEpisode:
         to_send = np.where(self.under_way, self.pending, False)
         holds, lacks = self.under_way & (wait == 0), self.under_way & (wait > 0)
         to_come = wait.sum(1).astype(np.float64)
-        into = np.bincount(hops.receiver[there], minlength=len(to_come))
+        into = np.bincount(hops.target[there], minlength=len(to_come))
         share = to_come / np.maximum(into, 1)
-        wanted = share[hops.receiver] * there if workloads.grown else left.astype(np.float64)
+        wanted = share[hops.target] * there if workloads.grown else left.astype(np.float64)
         link, link_slack = link_features(
             hops, workloads.capacity, there, wanted, ready, rounds_left
         )
@@ -403,8 +376,8 @@ class OngoingEpisode:
 
     def encode(self, weights: EncoderWeights, features: Features) -> Views:
         """Message passing over servers, links and trees."""
+        from gradweave.schedulers.kernels.bitset import pack
         from gradweave.schedulers.learned.messages_kernel import add_messages, times
-        from gradweave.schedulers.words_kernel import pack
 
         held = pack(features.holds), pack(np.ascontiguousarray(features.holds.T))
         is_server: NDArray[np.bool_] = np.greater(self.problem.workloads.intake, 0)
@@ -426,7 +399,7 @@ class OngoingEpisode:
         return Views(server, link, tree)
 
     def _messages_to_servers(
-        self, views: Views, holds: "Words", is_server: NDArray[np.bool_]
+        self, views: Views, holds: "Bitset", is_server: NDArray[np.bool_]
     ) -> Numbers:
         """[8, N, D]."""
         from gradweave.schedulers.learned.messages_kernel import mean_of_neighbours, means_of_parts
@@ -565,7 +538,7 @@ class OngoingEpisode:
 
 
 def _messages_to_trees(
-    views: Views, held_by: "Words", servers: "Words", is_tree: NDArray[np.bool_]
+    views: Views, held_by: "Bitset", servers: "Bitset", is_tree: NDArray[np.bool_]
 ) -> Numbers:
     """[4, Q, D]."""
     from gradweave.schedulers.learned.messages_kernel import means_of_parts

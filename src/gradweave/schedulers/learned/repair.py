@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.instance import NEVER, Instance
+from gradweave.schedulers.problem import HopTable
 from gradweave.schedulers.trees.growing import RULES
 from gradweave.schedulers.trees.grown import GrowthLanes
 
 if TYPE_CHECKING:
     from gradweave.schedulers.learned.repair_kernel import Lanes
-    from gradweave.schedulers.learned.state_kernel import EpisodeArrays, HopTable
+    from gradweave.schedulers.learned.state_kernel import EpisodeArrays
 
 TRIES = 4
 """Attempts at a round that comes short: every second one without draws, by the swaps alone."""
@@ -52,7 +53,7 @@ def lanes_of(instance: Instance, intake: NDArray[np.int64]) -> "Lanes":
 class RoundRepair:
     """The repair of an episode's rounds."""
 
-    def __init__(self, lanes: "Lanes", hops: "HopTable") -> None:
+    def __init__(self, lanes: "Lanes", hops: HopTable) -> None:
         """Before the first round.
 
         Args:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
-from gradweave.schedulers.learned.state_kernel import EpisodeArrays, HopTable
+from gradweave.schedulers.learned.state_kernel import EpisodeArrays
+from gradweave.schedulers.problem import HopTable
 from gradweave.schedulers.trees import growing_kernel as growing
 from gradweave.schedulers.trees.growing_kernel import Growth, Rule
 
@@ -76,10 +77,10 @@ def repair(
     """
     np.random.seed(seed)
     _enter(lanes, state, progress, at)
-    late = np.zeros(1, np.bool_)
+    stop = np.zeros(1, np.bool_)
     growing.find_open(lanes.growth, state)
     for _ in range(rule.passes):
-        if not growing.swap(lanes.growth, state, rule, rounds_left, late):
+        if not growing.swap(lanes.growth, state, rule, rounds_left, stop):
             break
     sent = _sent(lanes, state, at)
     growing.undo(lanes.growth, state)
@@ -143,7 +144,7 @@ def shortfall(to_come: NDArray[np.float64], intake: NDArray[np.int64], rounds: i
 def _enter(lanes: Lanes, state: Any, progress: EpisodeArrays, at: int) -> None:
     """Puts what was drawn on the lanes. What finds none stays out."""
     servers, trees = progress.sent_round.shape
-    state.used[:] = 0
+    state.slots.used[:] = 0
     state.taken[:] = 0
     for server in range(servers):
         for tree in range(trees):
@@ -152,7 +153,7 @@ def _enter(lanes: Lanes, state: Any, progress: EpisodeArrays, at: int) -> None:
             hop = progress.sent_hop[server, tree]
             for lane in range(lanes.first[hop], lanes.first[hop + 1]):
                 if state.carries[lane] < 0:
-                    if growing.claim(lanes.growth, state, lane):
+                    if growing.claim_route(lanes.growth, state, lane):
                         growing.assign(lanes.growth, state, lane, tree)
                     break
 
@@ -182,7 +183,7 @@ def _write(
     taken = np.full((servers, trees), NEVER)
     for i in range(len(sent)):
         hop = hop_of_lane[sent[i, 2]]
-        taken[hops.receiver[hop], sent[i, 1]] = hop
+        taken[hops.target[hop], sent[i, 1]] = hop
     for server in range(servers):
         for tree in range(trees):
             before, now = progress.sent_round[server, tree] == at, taken[server, tree]
@@ -204,7 +205,7 @@ def _count(hops: HopTable, progress: EpisodeArrays, server: int, tree: int, more
     progress.arriving[server, tree] += more
     progress.to_come[server] -= more
     progress.held[tree] += more
-    for hop in hops.hops_from[hops.first_from[server] : hops.first_from[server + 1]]:
-        progress.near[hops.receiver[hop], tree] += more
-    for hop in hops.hops_into[hops.first_into[server] : hops.first_into[server + 1]]:
-        progress.lack[hops.sender[hop], tree] -= more
+    for hop in hops.leaving[hops.first_leaving[server] : hops.first_leaving[server + 1]]:
+        progress.near[hops.target[hop], tree] += more
+    for hop in hops.entering[hops.first_entering[server] : hops.first_entering[server + 1]]:
+        progress.lack[hops.source[hop], tree] -= more

@@ -11,27 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
-from gradweave.schedulers.learned import feature_table as table
-from gradweave.schedulers.learned.state_kernel import (
-    Booleans,
-    EpisodeArrays,
-    HopTable,
-    Integers,
-    Scores,
-    WorkloadTable,
-    begin_sets,
-    key_server,
-    unsent_trees,
-)
-from gradweave.schedulers.words_kernel import (
+from gradweave.schedulers.kernels.bitset import (
     WORD,
-    Words,
+    Bitset,
     bit,
     count,
     has,
     lowest,
     without_lowest,
 )
+from gradweave.schedulers.kernels.worklist import add_once
+from gradweave.schedulers.learned import feature_table as table
+from gradweave.schedulers.learned.state_kernel import (
+    Booleans,
+    EpisodeArrays,
+    Scores,
+    WorkloadTable,
+    begin_sets,
+    key_server,
+    unsent_trees,
+)
+from gradweave.schedulers.problem import HopsOver, HopTable, Integers
 
 BLOCK = 64
 """Hops whose best score, or whose sum of weights, is kept up to date together."""
@@ -83,7 +83,7 @@ class _Round(NamedTuple):
     """Of the numbers up to the most trees or hops."""
     chance: NDArray[np.float64]
     """[Q] for the draw of a tree."""
-    words: Words
+    words: Bitset
     """[W] for the draw of a tree: those that are ready."""
     queue: Integers
     """[H] hops to score again, or hops that fit no more: one use at a time."""
@@ -132,7 +132,7 @@ def draw_round(
     state = _begin_round(
         hops, workloads, progress, scores, there, selected, rounds_left, temperature
     )
-    waits, sent = len(hops.sender), 0
+    waits, sent = len(hops.source), 0
     while True:
         _score_hops(hops, workloads, progress, scores, state, rounds_left, temperature, waits)
         hop = _draw_hop(state, temperature)
@@ -141,9 +141,9 @@ def draw_round(
         tree = _draw_tree(hops, workloads, progress, scores, state, hop, rounds_left, temperature)
         _send(hops, workloads, progress, state, hop, tree, at)
         gone = _without_workload(hops, workloads, progress, state, hop, tree)
-        changed, gone = _take_room(hops, state, hop, gone)
+        changed, gone = _take_room(hops, workloads.over, state, hop, gone)
         changed = _contend_no_more(hops, state, changed, gone)
-        waits = _queue_changed(hops, state, hop, changed)
+        waits = _queue_changed(hops, workloads.over, state, hop, changed)
         sent += 1
 
 
@@ -159,7 +159,7 @@ def _begin_round(
     temperature: float,
 ) -> Any:
     """A round in which nothing is drawn; all hops wait to be scored."""
-    links, number, servers = len(workloads.capacity), len(hops.sender), len(workloads.intake)
+    links, number, servers = len(workloads.capacity), len(hops.source), len(workloads.intake)
     trees, blocks = len(selected), (number + BLOCK - 1) // BLOCK
     empty = 0.0 if temperature == 1.0 else -np.inf
     state = _Round(
@@ -211,7 +211,7 @@ def _count_ready(hops: HopTable, workloads: WorkloadTable, state: Any) -> None:
     """Counts, at a round's start, each hop's ready workloads and each server's hops."""
     sets, there, ready, fits = state.sets, state.there, state.ready, state.fits
     holds, pending, selected, by_sender = sets.holds, sets.pending, sets.selected, sets.by_sender
-    senders, receivers, into, out = hops.sender, hops.receiver, state.into, state.out
+    senders, receivers, into, out = hops.source, hops.target, state.into, state.out
     allowed, row = workloads.allowed, workloads.allowed_row
     for hop in range(len(there)):
         if not there[hop]:
@@ -275,10 +275,10 @@ def _score_hops(
     ratio, log_ratio, logarithms = state.ratio, state.log_ratio, state.logarithms
     queue, queued, fits = state.queue, state.queued, state.fits
     links, first_link = hops.links, hops.first_link
-    receivers, intake = hops.receiver, workloads.intake
+    receivers, intake = hops.target, workloads.intake
     to_come, taken, ready = progress.to_come, state.taken, state.ready
     value, stale, fixed, of_hops = state.value, state.stale, state.fixed, scores.hop_weights
-    sender_link, receiver_link = hops.sender_link, hops.receiver_link
+    sender_link, receiver_link = workloads.sender_link, workloads.receiver_link
     for place in range(waits):
         hop = queue[place]
         queued[hop] = False
@@ -380,7 +380,7 @@ def _draw_tree(
 ) -> int:
     """A tree whose workload is ready on a hop that fits: there is one."""
     chosen, highest, total_chance = -1, -np.inf, 0.0
-    sender, receiver = hops.sender[hop], hops.receiver[hop]
+    sender, receiver = hops.source[hop], hops.target[hop]
     chance, logarithms = state.chance, state.logarithms
     weights, match, held = scores.piece_weights[receiver], scores.match[receiver], progress.held
     of_near = weights[table.NEAR] * table.SHARE / max(state.into[receiver], 1)
@@ -424,9 +424,9 @@ def _draw_tree(
 
 
 @kernel(inlined=True)
-def _ready_words(hops: HopTable, workloads: WorkloadTable, state: Any, hop: int) -> Words:
+def _ready_words(hops: HopTable, workloads: WorkloadTable, state: Any, hop: int) -> Bitset:
     """[W] the trees whose workload is ready on a hop."""
-    sets, sender, receiver = state.sets, hops.sender[hop], hops.receiver[hop]
+    sets, sender, receiver = state.sets, hops.source[hop], hops.target[hop]
     holds, pending, selected, by_sender = sets.holds, sets.pending, sets.selected, sets.by_sender
     allowed, row, words = workloads.allowed, workloads.allowed_row[hop], state.words
     for place in range(len(words)):
@@ -437,7 +437,7 @@ def _ready_words(hops: HopTable, workloads: WorkloadTable, state: Any, hop: int)
 
 
 @kernel(inlined=True)
-def _by_chance(words: Words, chance: Any, goal: float) -> int:
+def _by_chance(words: Bitset, chance: Any, goal: float) -> int:
     """The member of a set at which the sum of chances reaches a goal; else the last."""
     tree = -1
     for place in range(len(words)):
@@ -462,7 +462,7 @@ def _send(
     at: int,
 ) -> None:
     """Sends a tree's workload over a hop."""
-    key, receiver = key_server(hops, workloads, hop, tree), hops.receiver[hop]
+    key, receiver = key_server(hops, workloads, hop, tree), hops.target[hop]
     progress.pending[key, tree] = False
     state.sets.pending[key, tree // WORD] &= ~bit(tree)
     progress.arriving[receiver, tree] += 1
@@ -473,11 +473,11 @@ def _send(
     if not workloads.grown:
         return
     progress.held[tree] += 1
-    receivers, senders, near, lack = hops.receiver, hops.sender, progress.near, progress.lack
+    receivers, senders, near, lack = hops.target, hops.source, progress.near, progress.lack
     allowed, row = workloads.allowed, workloads.allowed_row
-    for other in hops.hops_from[hops.first_from[receiver] : hops.first_from[receiver + 1]]:
+    for other in hops.leaving[hops.first_leaving[receiver] : hops.first_leaving[receiver + 1]]:
         near[receivers[other], tree] += has(allowed, row[other], tree)
-    for other in hops.hops_into[hops.first_into[receiver] : hops.first_into[receiver + 1]]:
+    for other in hops.entering[hops.first_entering[receiver] : hops.first_entering[receiver + 1]]:
         lack[senders[other], tree] -= has(allowed, row[other], tree)
 
 
@@ -497,9 +497,9 @@ def _without_workload(
     """
     key, gone = key_server(hops, workloads, hop, tree), 0
     by_sender = workloads.by_sender[tree]
-    first = hops.first_from if by_sender else hops.first_into
-    rows = hops.hops_from if by_sender else hops.hops_into
-    allowed, row, senders = workloads.allowed, workloads.allowed_row, hops.sender
+    first = hops.first_leaving if by_sender else hops.first_entering
+    rows = hops.leaving if by_sender else hops.entering
+    allowed, row, senders = workloads.allowed, workloads.allowed_row, hops.source
     holds = state.sets.holds
     there, ready, fits, queue = state.there, state.ready, state.fits, state.queue
     for other in rows[first[key] : first[key + 1]]:
@@ -514,19 +514,19 @@ def _without_workload(
 
 
 @kernel(inlined=True)
-def _take_room(hops: HopTable, state: Any, hop: int, gone: int) -> tuple[int, int]:
+def _take_room(hops: HopTable, over: HopsOver, state: Any, hop: int, gone: int) -> tuple[int, int]:
     """A transfer over a hop leaves less room on its links, and on a full one no hop fits.
 
     Returns:
         How many links have changed; how many hops at the head of the queue fit no more.
     """
     room, fits, queue, changed_links = state.room, state.fits, state.queue, state.changed
-    links, first_on, hops_on, is_changed = hops.links, hops.first_on, hops.hops_on, state.is_changed
+    links, first_on, hops_on, is_changed = hops.links, over.first, over.hop, state.is_changed
     changed = 0
     for i in range(hops.first_link[hop], hops.first_link[hop + 1]):
         link = links[i]
         room[link] -= 1
-        changed = _note(changed_links, is_changed, link, changed)
+        changed = add_once(changed_links, is_changed, link, changed)
         if room[link] == 0:
             for j in range(first_on[link], first_on[link + 1]):
                 other = hops_on[j]
@@ -549,22 +549,12 @@ def _contend_no_more(hops: HopTable, state: Any, changed: int, gone: int) -> int
         stale[other // BLOCK] = True
         for i in range(first_link[other], first_link[other + 1]):
             contenders[links[i]] -= 1
-            changed = _note(changed_links, is_changed, links[i], changed)
+            changed = add_once(changed_links, is_changed, links[i], changed)
     return changed
 
 
 @kernel(inlined=True)
-def _note(links: Integers, is_changed: Booleans, link: int, changed: int) -> int:
-    """Counts a link among those that have changed, once."""
-    if not is_changed[link]:
-        is_changed[link] = True
-        links[changed] = link
-        changed += 1
-    return changed
-
-
-@kernel(inlined=True)
-def _queue_changed(hops: HopTable, state: Any, hop: int, changed: int) -> int:
+def _queue_changed(hops: HopTable, over: HopsOver, state: Any, hop: int, changed: int) -> int:
     """Queues what must be scored again: hops over changed links, and over either server.
 
     A hop's score depends on its links' room and contenders, on its own workloads, and on what its
@@ -577,7 +567,7 @@ def _queue_changed(hops: HopTable, state: Any, hop: int, changed: int) -> int:
     links, is_changed, contenders = state.changed, state.is_changed, state.contenders
     room, ratio, log_ratio = state.room, state.ratio, state.log_ratio
     scored_ratio = state.scored_ratio
-    hops_on, first_on = hops.hops_on, hops.first_on
+    hops_on, first_on = over.hop, over.first
     waits = 0
     for place in range(changed):
         link = links[place]
@@ -590,10 +580,10 @@ def _queue_changed(hops: HopTable, state: Any, hop: int, changed: int) -> int:
         scored_ratio[link] = ratio[link]
         rows = hops_on[first_on[link] : first_on[link + 1]]
         waits = _queue_up(rows, fits, queued, queue, waits)
-    sender, receiver = hops.sender[hop], hops.receiver[hop]
-    rows = hops.hops_into[hops.first_into[receiver] : hops.first_into[receiver + 1]]
+    sender, receiver = hops.source[hop], hops.target[hop]
+    rows = hops.entering[hops.first_entering[receiver] : hops.first_entering[receiver + 1]]
     waits = _queue_up(rows, fits, queued, queue, waits)
-    rows = hops.hops_from[hops.first_from[sender] : hops.first_from[sender + 1]]
+    rows = hops.leaving[hops.first_leaving[sender] : hops.first_leaving[sender + 1]]
     return _queue_up(rows, fits, queued, queue, waits)
 
 
@@ -601,10 +591,8 @@ def _queue_changed(hops: HopTable, state: Any, hop: int, changed: int) -> int:
 def _queue_up(rows: Integers, fits: Booleans, queued: Booleans, queue: Integers, waits: int) -> int:
     """Queues the hops that fit and do not wait already; how many wait then."""
     for hop in rows:
-        if fits[hop] and not queued[hop]:
-            queued[hop] = True
-            queue[waits] = hop
-            waits += 1
+        if fits[hop]:
+            waits = add_once(queue, queued, hop, waits)
     return waits
 
 

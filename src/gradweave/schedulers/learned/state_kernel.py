@@ -10,59 +10,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
-from gradweave.schedulers.learned import feature_table as table
-from gradweave.schedulers.words_kernel import (
+from gradweave.schedulers.kernels.bitset import (
     WORD,
-    Words,
+    Bitset,
     bit,
     count,
     lowest,
     pack,
     without_lowest,
 )
+from gradweave.schedulers.learned import feature_table as table
+from gradweave.schedulers.problem import HopsOver, HopTable, Integers
 
-Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 Numbers = NDArray[np.float32]
 
 
-class HopTable(NamedTuple):
-    """Who can send to whom, over which links. H hops, L link directions, N servers, Q trees."""
+class WorkloadTable(NamedTuple):
+    """Which transfers there can be, what they take, and how many fit into a round.
 
-    sender: Integers
-    """[H] server that each hop leaves."""
-    receiver: Integers
-    """[H] server that it enters."""
+    H hops, L link directions, N servers, Q trees.
+    """
+
     sender_link: Integers
-    """[H] link of its route at the sender's end."""
+    """[H] link of each hop's route at the sender's end."""
     receiver_link: Integers
     """[H] link at the receiver's end."""
-    links: Integers
-    """Of the hops' routes, one route after the other."""
-    first_link: Integers
-    """[H+1] where each hop's links start."""
-    hops_on: Integers
-    """Hops over each link, one link after the other."""
-    first_on: Integers
-    """[L+1] where each link's hops start."""
-    hops_from: Integers
-    """Hops out of each server."""
-    first_from: Integers
-    """[N+1] where each server's start."""
-    hops_into: Integers
-    """Hops into each server."""
-    first_into: Integers
-    """[N+1] where each server's start."""
-
-
-class WorkloadTable(NamedTuple):
-    """Which transfers there can be, and how many fit into a round."""
-
+    over: HopsOver
+    """Hops by link."""
     capacity: Integers
     """[L] transfers that a link direction carries in a round."""
     intake: Integers
     """[N] transfers that a server can take in a round."""
-    allowed: Words
+    allowed: Bitset
     """[A, W] sets of trees that hops may carry, as bits."""
     allowed_row: Integers
     """[H] which of them each hop may."""
@@ -115,7 +95,7 @@ class Scores(NamedTuple):
 @kernel(inlined=True)
 def key_server(hops: HopTable, workloads: WorkloadTable, hop: int, tree: int) -> int:
     """The server whose row of an [N, Q] array stands for a transfer: its sender or its receiver."""
-    return hops.sender[hop] if workloads.by_sender[tree] else hops.receiver[hop]
+    return hops.source[hop] if workloads.by_sender[tree] else hops.target[hop]
 
 
 @kernel
@@ -145,7 +125,7 @@ def enter_stage(
     held[:] = servers
     for hop in range(len(there)):
         if there[hop]:
-            sender, receiver = hops.sender[hop], hops.receiver[hop]
+            sender, receiver = hops.source[hop], hops.target[hop]
             for tree in range(trees):
                 near[receiver, tree] += not (under_way[tree] and pending[sender, tree])
                 lack[sender, tree] += under_way[tree] and pending[receiver, tree]
@@ -177,7 +157,7 @@ def hop_counts(
     sets, height = begin_sets(workloads, waiting, pending, under_way), workloads.height
     holds, to_send, selected, by_sender = sets.holds, sets.pending, sets.selected, sets.by_sender
     allowed, row, grown = workloads.allowed, workloads.allowed_row, workloads.grown
-    senders, receivers = hops.sender, hops.receiver
+    senders, receivers = hops.source, hops.target
     now = np.zeros_like(holds)
     for hop in range(number):
         if not there[hop]:
@@ -209,13 +189,13 @@ def hop_counts(
 class Sets(NamedTuple):
     """Sets of trees, as bits."""
 
-    holds: Words
+    holds: Bitset
     """[N, W] those for which a server waits no more."""
-    pending: Words
+    pending: Bitset
     """[N, W] transfers not sent."""
-    selected: Words
+    selected: Bitset
     """[W] those that may be sent."""
-    by_sender: Words
+    by_sender: Bitset
     """[W] as in `Instance.arrays`."""
 
 
@@ -296,7 +276,7 @@ def wanted_beside(
     want = np.zeros_like(held)
     for hop in range(len(there)):
         if there[hop]:
-            sender, receiver = hops.sender[hop], hops.receiver[hop]
+            sender, receiver = hops.source[hop], hops.target[hop]
             for place in range(held.shape[1]):
                 want[sender, place] |= lacked[receiver, place]
     numbers = np.zeros((3, servers), np.int64)

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.unequal.cuts import Cut, schedule_of
-from gradweave.schedulers.unequal.parts import Parts
+from gradweave.schedulers.unequal.parts import Parts, ends_and_routes
 from gradweave.schedulers.unequal.ways import some_rates
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.planned.growing_kernel import Links, Rates
+    from gradweave.schedulers.planned.priced_trees_kernel import Links, Rates
     from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
 
 MAX_RATES = 6
@@ -37,7 +37,7 @@ class Proposal(NamedTuple):
     stranded: float = 1.0
     flatter: float = 1e-3
     near: float = 1e-3
-    """These four as in `growing_kernel.Plan`."""
+    """These four as in `priced_trees_kernel.Plan`."""
 
 
 def even(topology: Topology) -> Proposal:
@@ -63,7 +63,7 @@ class Wiring:
     @functools.cached_property
     def links(self) -> "Links":
         """The network's link directions."""
-        from gradweave.schedulers.planned.growing_kernel import Links
+        from gradweave.schedulers.planned.priced_trees_kernel import Links
 
         topology = self.topology
         bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
@@ -72,14 +72,14 @@ class Wiring:
             source=topology.source.astype(np.int64),
             target=topology.target.astype(np.int64),
             bandwidth=bandwidth / bandwidth.max(),
-            rank=np.where(topology.is_server, topology.rank, -1).astype(np.int64),
+            is_server=topology.is_server,
             servers=topology.servers.astype(np.int64),
         )
 
     @functools.cached_property
     def rates(self) -> "Rates":
         """How fast transfers may be."""
-        from gradweave.schedulers.planned.growing_kernel import rates_of
+        from gradweave.schedulers.planned.priced_trees_kernel import rates_of
 
         rates = np.unique(self.links.bandwidth)
         if not len(self.topology.switches):
@@ -88,7 +88,7 @@ class Wiring:
 
     @property
     def stages(self) -> NDArray[np.int64]:
-        """Stages to grow, as `growing_kernel` numbers them."""
+        """Stages to grow, as `priced_trees_kernel` numbers them."""
         of = {"reduce_scatter": [0], "all_gather": [1], "all_reduce": [0, 1]}
         return np.array(of[self.collective], np.int64)
 
@@ -160,8 +160,8 @@ def grow_trees(wiring: Wiring, proposal: Proposal, count: int, passes: int) -> G
         count: how many; of a stage alone, as many for each server.
         passes: how often each is grown.
     """
-    from gradweave.schedulers.planned.growing_kernel import Plan, grow
     from gradweave.schedulers.planned.laying_kernel import lay
+    from gradweave.schedulers.planned.priced_trees_kernel import Plan, grow
 
     servers, shares = wiring.topology.num_servers, proposal.shares
     if wiring.collective != "all_reduce":
@@ -230,7 +230,7 @@ def play(
 
 
 def _delay(wiring: Wiring, pieces: int) -> NDArray[np.float64]:
-    """[L] as `growing_kernel.Plan`."""
+    """[L] as `priced_trees_kernel.Plan`."""
     bandwidth, latency, overhead, size = wiring.costs
     return 1 / wiring.links.bandwidth + (latency + overhead) * bandwidth.max() * pieces / size
 
@@ -248,12 +248,6 @@ def _roots(shares: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 def _parts(grove: Grove) -> Parts:
     """The trees as `unequal` writes schedules of them."""
     topology, wires = grove.wiring.topology, grove.wires
-    offsets = wires.first + np.arange(len(wires.first))
-    nodes = np.empty(offsets[-1], np.int64)
-    nodes[offsets[:-1]] = topology.source[wires.links[wires.first[:-1]]]
-    inside = np.ones(len(nodes), bool)
-    inside[offsets[:-1]] = False
-    nodes[inside] = topology.target[wires.links]
     servers, collective = topology.num_servers, grove.wiring.collective
     return Parts(
         topology=topology,
@@ -263,8 +257,5 @@ def _parts(grove: Grove) -> Parts:
         reduces=0 if collective == "all_gather" else servers - 1,
         trees=grove.trees,
         wires=wires,
-        source=topology.rank[nodes[offsets[:-1]]].astype(np.int64),
-        target=topology.rank[nodes[offsets[1:] - 1]].astype(np.int64),
-        route_nodes=nodes,
-        route_offsets=offsets,
+        **ends_and_routes(topology, wires.links, wires.first),
     )

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
-from gradweave.schedulers.planned.growing_kernel import FROM, TOWARDS, Grown
+from gradweave.schedulers.planned.priced_trees_kernel import FROM, TOWARDS, Grown
 from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
 from gradweave.topology.topology import Floats, Integers
 
@@ -60,7 +60,7 @@ def _wires(
     parts, stages, servers, longest = grown.route.shape
     hops = parts * stages * (servers - 1)
     links, first = np.empty(hops * longest, np.int64), np.zeros(hops + 1, np.int64)
-    rate, held, late = np.full(hops, np.inf), np.zeros(hops), np.zeros(hops)
+    rate, held, delay = np.full(hops, np.inf), np.zeros(hops), np.zeros(hops)
     hop = count = 0
     for p in range(parts):
         for i in range(stages):
@@ -73,11 +73,11 @@ def _wires(
                     links[count] = link
                     rate[hop] = min(rate[hop], bandwidth[link])
                     held[hop] = max(held[hop], overhead[link])
-                    late[hop] += latency[link]
+                    delay[hop] += latency[link]
                     count += 1
                 hop += 1
                 first[hop] = count
-    return Wires(links[:count], first, rate, held, late, bandwidth)
+    return Wires(links[:count], first, rate, held, delay, bandwidth)
 
 
 @kernel(inner=True)

@@ -10,10 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
+from gradweave.schedulers.kernels.bitset import WORD, Bitset, bit, lowest
+from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
+from gradweave.schedulers.kernels.worklist import (
+    Worklist,
+    empty_worklist,
+    list_member,
+    unlist_at,
+)
 from gradweave.schedulers.planned.laying_kernel import waiting_order
-from gradweave.schedulers.trees.timed_kernel import pop_event, push_event
 from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
-from gradweave.schedulers.words_kernel import WORD, Words, bit, lowest
 from gradweave.topology.topology import Floats, Integers
 
 ROUNDING = 1e-9
@@ -26,15 +32,6 @@ FEATURES = ("order", "tail", "head", "load", "second stage", "leaf")
 piece's end, itself included; the longest one from the piece's beginning; what its route's busiest
 link carries in all; whether it is of the second stage; whether none waits for it. Paths and loads
 are seconds over those of the busiest link of all."""
-
-
-class _Events(NamedTuple):
-    """What is to come, as a heap."""
-
-    when: NDArray[np.float64]
-    """[2·P·M] seconds."""
-    what: NDArray[np.int64]
-    """[2·P·M] transfer of each event, times three, plus its kind."""
 
 
 class _State(NamedTuple):
@@ -62,7 +59,7 @@ class _State(NamedTuple):
     """[U] the bit that says whether its transfer waits there."""
     user: NDArray[np.int64]
     """[64·W] transfer of each bit."""
-    words: Words
+    words: Bitset
     """[W] bits, link by link."""
     first_word: NDArray[np.int64]
     """[L+1] where each link's bits start."""
@@ -76,13 +73,12 @@ class _State(NamedTuple):
     """[L] least rate of a transfer over the link."""
     load_s: NDArray[np.float64]
     """[L] seconds for which the link carries in all."""
-    to_look: NDArray[np.int64]
-    """[L+1] links to look at, and at the end how many they are."""
-    looked: NDArray[np.bool_]
-    """[L] whether the link is among those."""
-    events: _Events
-    pending: NDArray[np.int64]
-    """[2] events in the heap, and how often a transfer was tried."""
+    to_look: Worklist
+    """Links to look at."""
+    events: Events
+    """Transfers, times three, plus the kind of event."""
+    tried: NDArray[np.int64]
+    """[1] how often a transfer was tried."""
 
 
 @kernel
@@ -164,16 +160,15 @@ def dispatch(
             _wait(state, state.first[r], r)
     while True:
         _start_all(state, order, now, start)
-        if not state.pending[0]:
-            return start, last, state.pending[1]
+        if not state.events.length[0]:
+            return start, last, state.tried[0]
         now = state.events.when[0]
-        while state.pending[0] and state.events.when[0] <= now * (1 + ROUNDING):
-            r, kind = state.events.what[0] // 3, state.events.what[0] % 3
-            state.pending[0] = pop_event(state.events, state.pending[0])
+        while state.events.length[0] and state.events.when[0] <= now * (1 + ROUNDING):
+            r, kind = divmod(pop_event(state.events, False), 3)
             if kind != ARRIVED:
                 for link in state.link[state.first[r] : state.first[r + 1]]:
                     state.left[link] += state.rate[r]
-                    _look_at(state, link)
+                    list_member(state.to_look, link)
             if kind == FREED:
                 continue
             last = now
@@ -232,19 +227,10 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats, order: Inte
         wires.bandwidth.copy(),
         slowest,
         load_s,
-        np.zeros(links + 1, np.int64),
-        np.zeros(links, np.bool_),
-        _Events(np.empty(2 * count), np.empty(2 * count, np.int64)),
-        np.zeros(2, np.int64),
+        empty_worklist(links),
+        no_events(2 * count),
+        np.zeros(1, np.int64),
     )
-
-
-@kernel(inlined=True)
-def _look_at(state: Any, link: int) -> None:
-    if not state.looked[link]:
-        state.looked[link] = True
-        state.to_look[state.to_look[-1]] = link
-        state.to_look[-1] += 1
 
 
 @kernel(inlined=True)
@@ -254,7 +240,7 @@ def _wait(state: Any, use: int, r: int) -> None:
     state.words[word] |= bit(state.bit[use])
     state.low[link] = min(state.low[link], word)
     state.top[link] = min(state.top[link], r)
-    _look_at(state, link)
+    list_member(state.to_look, link)
 
 
 @kernel(inlined=True)
@@ -263,7 +249,7 @@ def _take(state: Any, place: int) -> None:
 
 
 @kernel(inlined=True)
-def _next(words: Words, place: int, end: int) -> int:
+def _next(words: Bitset, place: int, end: int) -> int:
     """The first bit set from one on, or `end`."""
     if place >= end:
         return end
@@ -280,38 +266,31 @@ def _next(words: Words, place: int, end: int) -> int:
 @kernel(inlined=True)
 def _start_all(state: Any, order: Integers, now: float, start: Floats) -> None:
     """Starts what the links to look at have room for, the first in order first."""
-    none = len(order)
+    none, to_look = len(order), state.to_look
     while True:
-        best, i = -1, 0
-        while i < state.to_look[-1]:
-            link = state.to_look[i]
+        best, at, i = -1, -1, 0
+        while i < to_look.length[0]:
+            link = to_look.members[i]
             if state.top[link] < none and state.left[link] >= state.slowest[link] * (1 - ROUNDING):
                 if best < 0 or state.top[link] < state.top[best]:
-                    best = link
+                    best, at = link, i
                 i += 1
             else:  # it has nothing, or no room
-                state.looked[link] = False
-                state.to_look[-1] -= 1
-                state.to_look[i] = state.to_look[state.to_look[-1]]
+                unlist_at(to_look, i)
         if best < 0:
             return
         r = _first_that_fits(state, best, none)
         if r < 0:
-            state.looked[best] = False
-            for j in range(state.to_look[-1]):
-                if state.to_look[j] == best:
-                    state.to_look[-1] -= 1
-                    state.to_look[j] = state.to_look[state.to_look[-1]]
-                    break
+            unlist_at(to_look, at)
             continue
         for link in state.link[state.first[r] : state.first[r + 1]]:
             state.left[link] -= state.rate[r]
         start[order[r]] = now
         free = now + state.hold_s[r]
         if state.latency_s[r]:
-            state.pending[0] = push_event(state.events, state.pending[0], free, 3 * r + FREED)
+            push_event(state.events, free, 3 * r + FREED, False)
         arrival, kind = free + state.latency_s[r], ARRIVED if state.latency_s[r] else BOTH
-        state.pending[0] = push_event(state.events, state.pending[0], arrival, 3 * r + kind)
+        push_event(state.events, arrival, 3 * r + kind, False)
 
 
 @kernel(inlined=True)
@@ -323,7 +302,7 @@ def _first_that_fits(state: Any, link: int, none: int) -> int:
     found, looked, end = -1, 0, WORD * state.first_word[link + 1]
     place = _next(state.words, WORD * state.low[link], end)
     while place < end and found < 0 and looked < MOST_LOOKED:
-        state.pending[1] += 1
+        state.tried[0] += 1
         r = state.user[place]
         held = _held_by(state, r, link)
         if held < 0:

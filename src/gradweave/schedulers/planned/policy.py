@@ -33,7 +33,7 @@ WHOLE = (
 """What is decided for the whole network: the lower agent's weights, as `ordering_kernel.FEATURES`,
 then how trees grow."""
 FLATTER = 0.02
-"""At the decision 0; `growing_kernel.Plan` says of what."""
+"""At the decision 0; `priced_trees_kernel.Plan` says of what."""
 FARTHEST = 10.0
 """By which seconds to the farthest server are multiplied, relative to those of the gradient."""
 REACH = 2.0

@@ -73,14 +73,14 @@ def one_a_link(schedule: Schedule, first: int = 0) -> NDArray[np.int64]:
         schedule: its transfers in the order to keep; its rounds are not looked at.
         first: transfers before that one are taken to have ended.
     """
-    from gradweave.schedulers.trees.timed_kernel import rounds_of
+    from gradweave.schedulers.kernels.earliest_rounds import rounds_in_order
 
     topology, places = schedule.topology, np.arange(schedule.num_transfers + 1)
     reads, writes = (
         topology.rank[end[first:]].astype(np.int64) * schedule.pieces + schedule.piece[first:]
         for end in (schedule.source, schedule.target)
     )
-    return rounds_of(
+    return rounds_in_order(
         schedule.route_links[0],
         schedule.route_offsets - places,
         places[first:-1],

@@ -41,34 +41,6 @@ class Search:
     """Number of the first restart; those before it count as made."""
 
 
-def growth_of(
-    root: NDArray,
-    source: NDArray,
-    target: NDArray,
-    resources: NDArray,
-    first: NDArray,
-    capacity: NDArray,
-    intake: NDArray,
-    most_steps: NDArray | None = None,
-) -> "Growth":
-    """The problem in the form that the compiled search takes; see its fields."""
-    from gradweave.schedulers.trees.growing_kernel import Growth
-
-    # No link takes more transfers, and each unit has a slot.
-    capacity = np.minimum(capacity, len(root) * len(intake))
-    return Growth(
-        root=np.ascontiguousarray(root, np.int64),
-        source=np.ascontiguousarray(source, np.int64),
-        target=np.ascontiguousarray(target, np.int64),
-        resources=np.ascontiguousarray(resources, np.int64),
-        first=np.ascontiguousarray(first, np.int64),
-        capacity=np.ascontiguousarray(capacity, np.int64),
-        first_slot=np.concatenate([[0], np.cumsum(capacity, dtype=np.int64)]),
-        intake=np.ascontiguousarray(intake, np.int64),
-        most_steps=np.zeros((0, 0), np.int16) if most_steps is None else most_steps,
-    )
-
-
 def search(
     growth: "Growth", how: Search, hints: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64] | None:

@@ -12,6 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
+from gradweave.schedulers.kernels.rarest_piece import (
+    Holdings,
+    held_by_roots,
+    may_send,
+    promise,
+    rarest_piece,
+)
+from gradweave.schedulers.kernels.slots import (
+    Slots,
+    any_holder,
+    claim,
+    holds_slot,
+    is_full,
+    no_slots_taken,
+    release,
+)
+from gradweave.schedulers.problem import HopTable, Integers
 
 KEEP = 0.3
 """Share of the swaps between equals that are left out, so that a pass does not undo itself."""
@@ -26,23 +43,15 @@ DENSE = 8
 
 
 class Growth(NamedTuple):
-    """Who can send to whom over what. Servers are ranks, resources link directions."""
+    """Who can send to whom over what, and what is to be sent."""
 
-    root: NDArray[np.int64]
+    hops: HopTable
+    """Of the network; a route that carries several transfers in a round has a hop for each."""
+    root: Integers
     """[P] server at which each piece starts."""
-    source: NDArray[np.int64]
-    """[H] server that a hop leaves."""
-    target: NDArray[np.int64]
-    """[H] server that it enters."""
-    resources: NDArray[np.int64]
-    """What the hops use, one hop after the other, in the order of the route."""
-    first: NDArray[np.int64]
-    """[H+1] where each hop's resources start."""
-    capacity: NDArray[np.int64]
-    """[R] hops that each resource carries in a round."""
-    first_slot: NDArray[np.int64]
-    """[R+1] where each resource's slots start."""
-    intake: NDArray[np.int64]
+    capacity: Integers
+    """[L] hops that each link direction carries in a round."""
+    intake: Integers
     """[N] pieces that a server can take in one round, at most."""
     most_steps: NDArray[np.int16]
     """[N, P] transfers in a row by which a piece may reach a server, at most; [0, 0] for no limit.
@@ -53,12 +62,9 @@ class Rule(NamedTuple):
     """How pieces are chosen, and how long rounds are improved."""
 
     near: int
-    """Weight of the number of hops by which the receiver could get the piece, from servers that
-    hold it or are about to: so that its neighbours are not all sent the same piece at once."""
+    """This and the next two as in `Rarity`."""
     everywhere: int
-    """Weight of the number of servers that hold it at all."""
     noise: int
-    """Random part: up to this, less one; a power of two."""
     passes: int
     """How often the swaps go through as many hops as there are."""
     short: int
@@ -68,39 +74,19 @@ class Rule(NamedTuple):
 class _State(NamedTuple):
     """A round half filled. `assign` and `_unassign` keep the counts equal to what they count."""
 
-    holds: NDArray[np.bool_]
-    """[N, P] held since an earlier round."""
-    wanted: NDArray[np.bool_]
-    """[N, P] neither held nor on the way."""
-    near: NDArray[np.int64]
-    """[N, P] hops into the server from one that holds the piece or is about to."""
-    steps: NDArray[np.int16]
-    """[N, P] where they are limited, transfers in a row by which a piece reached a server."""
-    held_by: NDArray[np.int64]
-    """[P] servers that hold the piece."""
-    missing: NDArray[np.int64]
-    """[N] pieces that a server wants."""
-    taken: NDArray[np.int64]
+    holdings: Holdings
+    """Who holds, gets and lacks what; what is on the way is not wanted."""
+    slots: Slots
+    """Which hops send in this round, by link."""
+    taken: Integers
     """[N] pieces on the way to a server in this round."""
-    used: NDArray[np.int64]
-    """[R] slots taken in this round."""
-    holder: NDArray[np.int64]
-    """[sum of capacities] hop in each taken slot; a resource's taken slots come first."""
-    carries: NDArray[np.int64]
+    carries: Integers
     """[H] piece on each hop in this round; −1 for none."""
-    leaving: NDArray[np.int64]
-    """[H] hops by the server that they leave."""
-    first_leaving: NDArray[np.int64]
-    """[N+1] where each server's start."""
-    entering: NDArray[np.int64]
-    """[H] hops by the server that they enter."""
-    first_entering: NDArray[np.int64]
-    """[N+1] where each server's start."""
-    open: NDArray[np.int64]
+    open: Integers
     """[N] while swaps are tried: first, in any order, the servers that `_open` is true of."""
-    place: NDArray[np.int64]
+    place: Integers
     """[N] where in `open` a server stands; −1 where it does not."""
-    opened: NDArray[np.int64]
+    opened: Integers
     """[2] how many servers stand in `open`, and how many hops enter them."""
 
 
@@ -108,13 +94,13 @@ class _State(NamedTuple):
 def grow(
     growth: Growth,
     rule: Rule,
-    hints: NDArray[np.int64],
+    hints: Integers,
     max_rounds: int,
     target: int,
     seed: int,
-    late: NDArray[np.bool_],
+    stop: NDArray[np.bool_],
     finish: bool,
-) -> NDArray[np.int64]:
+) -> Integers:
     """[transfers, 3] round, piece and hop of each; no rows where `max_rounds` are too few.
 
     Args:
@@ -124,31 +110,31 @@ def grow(
         max_rounds: after which to give up.
         target: rounds hoped for, from which receivers' slack is counted.
         seed: of every random choice.
-        late: [1] set by another thread once time is up.
+        stop: [1] set by another thread once time is up.
         finish: whether the run is finished then, without swaps and in a small part of the time, or
             given up.
     """
     np.random.seed(seed)
     state = start(growth)
-    left = state.missing.sum()
+    left = state.holdings.missing.sum()
     sent = np.empty((left, 3), np.int64)  # as many as are missing: each is sent once
     count, at, hint, again = 0, 0, 0, 0
     while left:
-        given_up = late[0] and not finish
-        if given_up or at >= max_rounds or _too_late(growth, state, max_rounds - at):
+        given_up = stop[0] and not finish
+        if given_up or at >= max_rounds or _cannot_finish(growth, state, max_rounds - at):
             return np.empty((0, 3), np.int64)
-        state.used[:] = 0
+        state.slots.used[:] = 0
         state.taken[:] = 0
         while hint < len(hints) and hints[hint, 0] <= at:
             _take(growth, state, hints[hint, 2], hints[hint, 1])
             hint += 1
-        _fill(growth, state, rule, max(target, at + 1) - at, late)
-        while again < at // PER_REPEAT and _too_late(growth, state, max_rounds - at - 1):
+        _fill(growth, state, rule, max(target, at + 1) - at, stop)
+        while again < at // PER_REPEAT and _cannot_finish(growth, state, max_rounds - at - 1):
             undo(growth, state)
-            _fill(growth, state, rule, max(target, at + 1) - at, late)
+            _fill(growth, state, rule, max(target, at + 1) - at, stop)
             again += 1
         before = count
-        for hop in range(len(growth.source)):
+        for hop in range(len(growth.hops.source)):
             piece = state.carries[hop]
             if piece >= 0:
                 sent[count, 0], sent[count, 1], sent[count, 2] = at, piece, hop
@@ -163,23 +149,22 @@ def grow(
 
 @kernel(inner=True)
 def _fill(
-    growth: Growth, state: Any, rule: Rule, rounds_left: int, late: NDArray[np.bool_]
+    growth: Growth, state: Any, rule: Rule, rounds_left: int, stop: NDArray[np.bool_]
 ) -> None:
     """What a round's hints leave: receivers choose, then swap."""
     salt = np.random.randint(1 << 30)
-    if not late[0]:
+    if not stop[0]:
         for hop in _by_slack(growth, state, rule, rounds_left):
-            last = growth.resources[growth.first[hop + 1] - 1]
-            if state.used[last] < growth.capacity[last]:  # most are full: saves the call
+            if not _last_link_is_full(growth, state, hop):
                 _try(growth, state, rule, hop, salt)
-            if late[0]:
+            if stop[0]:
                 break
-    if late[0]:
+    if stop[0]:
         _fill_quickly(growth, state, rule, rounds_left, salt)
         return
     find_open(growth, state)
     for _ in range(rule.passes):
-        if not swap(growth, state, rule, rounds_left, late):
+        if not swap(growth, state, rule, rounds_left, stop):
             break
 
 
@@ -191,64 +176,39 @@ def _fill_quickly(growth: Growth, state: Any, rule: Rule, rounds_left: int, salt
     for server in range(servers):
         slack[server] = _slack(growth, state, server, rounds_left)
     for server in np.argsort(slack):
-        begin = state.first_entering[server]
-        count = state.first_entering[server + 1] - begin
+        begin = growth.hops.first_entering[server]
+        count = growth.hops.first_entering[server + 1] - begin
         offset = np.random.randint(count) if count else 0
         for i in range(count):
             if not _open(growth, state, server):
                 break
-            hop = state.entering[begin + (offset + i) % count]
-            first = growth.resources[growth.first[hop]]
-            if state.carries[hop] < 0 and state.used[first] < growth.capacity[first]:
+            hop = growth.hops.entering[begin + (offset + i) % count]
+            first = growth.hops.links[growth.hops.first_link[hop]]
+            if state.carries[hop] < 0 and not is_full(state.slots, first):
                 _try(growth, state, rule, hop, salt)
 
 
 @kernel(inner=True)
 def undo(growth: Growth, state: Any) -> None:
     """Takes all of a round's transfers back."""
-    state.used[:] = 0
-    for hop in range(len(growth.source)):
+    state.slots.used[:] = 0
+    for hop in range(len(growth.hops.source)):
         if state.carries[hop] >= 0:
             _unassign(growth, state, hop)
 
 
 @kernel(inner=True)
 def start(growth: Growth) -> Any:
-    """The state before the first round. In plain loops: NumPy's functions take long to compile."""
-    servers, pieces, hops = len(growth.intake), len(growth.root), len(growth.source)
-    holds, wanted = np.zeros((servers, pieces), np.bool_), np.ones((servers, pieces), np.bool_)
-    near = np.zeros((servers, pieces), np.int64)
-    held_by, missing = np.empty(pieces, np.int64), np.empty(servers, np.int64)
-    for server in range(servers):
-        missing[server] = pieces
-    for piece in range(pieces):
-        holds[growth.root[piece], piece], wanted[growth.root[piece], piece] = True, False
-        held_by[piece] = 1
-        missing[growth.root[piece]] -= 1
+    """The state before the first round."""
+    hops, servers = len(growth.hops.source), len(growth.intake)
     carries = np.empty(hops, np.int64)
     for hop in range(hops):
         carries[hop] = -1
-    leaving, first_leaving = _grouped(growth.source, servers)
-    entering, first_entering = _grouped(growth.target, servers)
-    for piece in range(pieces):
-        root = growth.root[piece]
-        for i in range(first_leaving[root], first_leaving[root + 1]):
-            near[growth.target[leaving[i]], piece] += 1
     return _State(
-        holds,
-        wanted,
-        near,
-        np.zeros(growth.most_steps.shape, np.int16),
-        held_by,
-        missing,
+        held_by_roots(growth.hops, growth.root, growth.most_steps),
+        no_slots_taken(growth.capacity),
         np.zeros(servers, np.int64),
-        np.zeros(len(growth.capacity), np.int64),
-        np.empty(growth.first_slot[-1], np.int64),
         carries,
-        leaving,
-        first_leaving,
-        entering,
-        first_entering,
         np.empty(servers, np.int64),
         np.empty(servers, np.int64),
         np.zeros(2, np.int64),
@@ -256,48 +216,33 @@ def start(growth: Growth) -> Any:
 
 
 @kernel(inner=True)
-def _grouped(server: NDArray[np.int64], servers: int) -> Any:
-    """[H] hops by one of their servers, ascending, and [N+1] where each server's start."""
-    grouped, first = np.empty(len(server), np.int64), np.zeros(servers + 1, np.int64)
-    for hop in range(len(server)):
-        first[server[hop] + 1] += 1
-    for each in range(servers):
-        first[each + 1] += first[each]
-    place = first.copy()
-    for hop in range(len(server)):
-        grouped[place[server[hop]]] = hop
-        place[server[hop]] += 1
-    return grouped, first
-
-
-@kernel(inner=True)
-def _too_late(growth: Growth, state: Any, rounds_left: int) -> bool:
+def _cannot_finish(growth: Growth, state: Any, rounds_left: int) -> bool:
     """Whether some server wants more than it can take in the rounds left."""
     for server in range(len(growth.intake)):
-        if state.missing[server] > rounds_left * growth.intake[server]:
+        if state.holdings.missing[server] > rounds_left * growth.intake[server]:
             return True
     return False
 
 
 @kernel(inlined=True)
 def _slack(growth: Growth, state: Any, server: Any, rounds_left: int) -> Any:
-    return rounds_left * growth.intake[server] - state.missing[server]
+    return rounds_left * growth.intake[server] - state.holdings.missing[server]
 
 
 @kernel(inner=True)
-def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> NDArray[np.int64]:
+def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> Integers:
     """Hops into servers that want something, least slack first, at random among equals.
 
     A counting sort, since there are many hops and few values of the slack.
     """
     rank = _slack_ranks(growth, state, rounds_left)
     begins = np.zeros(len(rank) * LENGTHS + 1, np.int64)
-    place = np.empty(len(growth.source), np.int64)
+    place = np.empty(len(growth.hops.source), np.int64)
     for hop in range(len(place)):
-        server = growth.target[hop]
+        server = growth.hops.target[hop]
         place[hop] = -1
-        if state.missing[server] and state.carries[hop] < 0:
-            length = growth.first[hop + 1] - growth.first[hop]
+        if state.holdings.missing[server] and state.carries[hop] < 0:
+            length = growth.hops.first_link[hop + 1] - growth.hops.first_link[hop]
             place[hop] = rank[server] * LENGTHS + rule.short * min(length, LENGTHS - 1)
             begins[place[hop] + 1] += 1
     for i in range(1, len(begins)):
@@ -311,7 +256,7 @@ def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> NDArr
 
 
 @kernel(inner=True)
-def _slack_ranks(growth: Growth, state: Any, rounds_left: int) -> NDArray[np.int64]:
+def _slack_ranks(growth: Growth, state: Any, rounds_left: int) -> Integers:
     """[N] how many different values of the slack are below a server's."""
     slack = np.empty(len(growth.intake), np.int64)
     for server in range(len(slack)):
@@ -325,40 +270,14 @@ def _slack_ranks(growth: Growth, state: Any, rounds_left: int) -> NDArray[np.int
 
 
 @kernel(inner=True)
-def _choose(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> Any:
-    """The rarest piece to send over a hop, ties by a hash; −1 where there is none.
-
-    Takes most of the search's time: one pass over the pieces for each hop that is tried. A hash of
-    piece, hop and round breaks ties, which costs less than a random number for each piece.
-    """
-    source, target = growth.source[hop], growth.target[hop]
-    best, lowest = -1, np.int64(1) << 62
-    mix = salt + hop * 40503
-    held, wanted, near = state.holds[source], state.wanted[target], state.near[target]
-    limited = len(growth.most_steps) > 0
-    for piece in range(len(growth.root)):
-        if held[piece] and wanted[piece]:
-            if limited and state.steps[source, piece] >= growth.most_steps[target, piece]:
-                continue
-            mixed = ((piece + 1) * 2654435761 + mix * 2246822519) & 0xFFFFFFFF
-            key = (
-                rule.near * near[piece]
-                + rule.everywhere * state.held_by[piece]
-                + (((mixed ^ (mixed >> 15)) * 2654435761 & 0xFFFFFFFF) >> 12) % rule.noise
-            )
-            if key < lowest:
-                best, lowest = piece, key
-    return best
-
-
-@kernel(inner=True)
 def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
     """Sends something over a hop if there is room and anything to send."""
-    if not claim(growth, state, hop):
+    if not claim_route(growth, state, hop):
         return False
-    piece = _choose(growth, state, rule, hop, salt)
+    source, target = growth.hops.source[hop], growth.hops.target[hop]
+    piece = rarest_piece(rule, state.holdings, source, target, hop, salt)
     if piece < 0:
-        _release(growth, state, hop)
+        _release_route(growth, state, hop)
         return False
     assign(growth, state, hop, piece)
     return True
@@ -366,84 +285,62 @@ def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
 
 @kernel(inner=True)
 def assign(growth: Growth, state: Any, hop: int, piece: Any) -> None:
-    """Puts a piece on a hop whose resources are claimed. Takes time in the receiver's hops."""
-    server = growth.target[hop]
+    """Puts a piece on a hop whose slots are claimed. Takes time in the receiver's hops."""
+    server = growth.hops.target[hop]
     if len(growth.most_steps):
-        state.steps[server, piece] = state.steps[growth.source[hop], piece] + 1
+        steps = state.holdings.steps
+        steps[server, piece] = steps[growth.hops.source[hop], piece] + 1
     state.carries[hop] = piece
-    state.wanted[server, piece] = False
-    state.missing[server] -= 1
+    state.holdings.wanted[server, piece] = False
+    state.holdings.missing[server] -= 1
     state.taken[server] += 1
-    _promise(growth, state, server, piece, 1)
+    promise(growth.hops, state.holdings.near, server, piece, 1)
 
 
 @kernel(inner=True)
 def _unassign(growth: Growth, state: Any, hop: int) -> Any:
-    """Takes a hop's piece off it, and returns the piece; its resources stay claimed."""
-    piece, server = state.carries[hop], growth.target[hop]
+    """Takes a hop's piece off it, and returns the piece; its slots stay claimed."""
+    piece, server = state.carries[hop], growth.hops.target[hop]
     state.carries[hop] = -1
-    state.wanted[server, piece] = True
-    state.missing[server] += 1
+    state.holdings.wanted[server, piece] = True
+    state.holdings.missing[server] += 1
     state.taken[server] -= 1
-    _promise(growth, state, server, piece, -1)
+    promise(growth.hops, state.holdings.near, server, piece, -1)
     return piece
-
-
-@kernel(inner=True)
-def _promise(growth: Growth, state: Any, server: Any, piece: Any, more: int) -> None:
-    """Counts a server among those that can send a piece, or no longer."""
-    for i in range(state.first_leaving[server], state.first_leaving[server + 1]):
-        state.near[growth.target[state.leaving[i]], piece] += more
 
 
 @kernel(inner=True)
 def _take(growth: Growth, state: Any, hop: int, piece: int) -> None:
     """Sends a given piece over a hop, if it fits, is there to be sent and is wanted."""
-    source, target = growth.source[hop], growth.target[hop]
-    if not (state.holds[source, piece] and state.wanted[target, piece]) or state.carries[hop] >= 0:
-        return
-    limited = len(growth.most_steps) > 0
-    if limited and state.steps[source, piece] >= growth.most_steps[target, piece]:
-        return
-    if claim(growth, state, hop):
-        assign(growth, state, hop, piece)
-
-
-@kernel(inner=True)
-def claim(growth: Growth, state: Any, hop: int) -> bool:
-    """Takes a slot of each resource of a hop, or none. A route may use a resource twice."""
-    for i in range(growth.first[hop], growth.first[hop + 1]):
-        resource = growth.resources[i]
-        if state.used[resource] >= growth.capacity[resource]:
-            for j in range(growth.first[hop], i):
-                _free(growth, state, growth.resources[j], hop)
-            return False
-        state.holder[growth.first_slot[resource] + state.used[resource]] = hop
-        state.used[resource] += 1
-    return True
+    source, target = growth.hops.source[hop], growth.hops.target[hop]
+    if state.carries[hop] < 0 and may_send(state.holdings, source, target, piece):
+        if claim_route(growth, state, hop):
+            assign(growth, state, hop, piece)
 
 
 @kernel(inlined=True)
-def _free(growth: Growth, state: Any, resource: int, hop: int) -> None:
-    """Gives one of a hop's slots back; the last slot moves there, so that taken ones stay first."""
-    last = growth.first_slot[resource] + state.used[resource] - 1
-    for slot in range(growth.first_slot[resource], last):
-        if state.holder[slot] == hop:
-            state.holder[slot] = state.holder[last]
-            break
-    state.used[resource] -= 1
+def claim_route(growth: Growth, state: Any, hop: int) -> bool:
+    """Takes a slot of each link of a hop, or none."""
+    first = growth.hops.first_link
+    return claim(state.slots, growth.hops.links, first[hop], first[hop + 1], hop)
 
 
-@kernel(inner=True)
-def _release(growth: Growth, state: Any, hop: int) -> None:
-    for i in range(growth.first[hop], growth.first[hop + 1]):
-        _free(growth, state, growth.resources[i], hop)
+@kernel(inlined=True)
+def _release_route(growth: Growth, state: Any, hop: int) -> None:
+    first = growth.hops.first_link
+    release(state.slots, growth.hops.links, first[hop], first[hop + 1], hop)
+
+
+@kernel(inlined=True)
+def _last_link_is_full(growth: Growth, state: Any, hop: int) -> bool:
+    """Whether a hop's receiver is: saves a call, for most are."""
+    return is_full(state.slots, growth.hops.links[growth.hops.first_link[hop + 1] - 1])
 
 
 @kernel(inlined=True)
 def _open(growth: Growth, state: Any, server: Any) -> bool:
     """Whether a server wants more than is on its way, and has room for it."""
-    return state.missing[server] > 0 and state.taken[server] < growth.intake[server]
+    return state.holdings.missing[server] > 0 and state.taken[server] < growth.intake[server]
 
 
 @kernel(inner=True)
@@ -461,7 +358,7 @@ def _note(growth: Growth, state: Any, server: Any) -> None:
     place = state.place[server]
     if (place >= 0) == _open(growth, state, server):
         return
-    hops = state.first_entering[server + 1] - state.first_entering[server]
+    hops = growth.hops.first_entering[server + 1] - growth.hops.first_entering[server]
     if place < 0:
         state.place[server] = state.opened[0]
         state.open[state.opened[0]] = server
@@ -478,23 +375,23 @@ def _note(growth: Growth, state: Any, server: Any) -> None:
 @kernel(inlined=True)
 def _draw(growth: Growth, state: Any) -> Any:
     """A hop into an open server, each as likely: at random among all, or among theirs if few."""
-    if DENSE * state.opened[1] > len(growth.source):
+    if DENSE * state.opened[1] > len(growth.hops.source):
         while True:
-            hop = np.random.randint(len(growth.source))
-            if state.place[growth.target[hop]] >= 0:
+            hop = np.random.randint(len(growth.hops.source))
+            if state.place[growth.hops.target[hop]] >= 0:
                 return hop
     at = np.random.randint(state.opened[1])
     for i in range(state.opened[0]):
         server = state.open[i]
-        count = state.first_entering[server + 1] - state.first_entering[server]
+        count = growth.hops.first_entering[server + 1] - growth.hops.first_entering[server]
         if at < count:
-            return state.entering[state.first_entering[server] + at]
+            return growth.hops.entering[growth.hops.first_entering[server] + at]
         at -= count
     return -1  # not reached: the counts add up
 
 
 @kernel(inner=True)
-def swap(growth: Growth, state: Any, rule: Rule, rounds_left: int, late: NDArray[np.bool_]) -> bool:
+def swap(growth: Growth, state: Any, rule: Rule, rounds_left: int, stop: NDArray[np.bool_]) -> bool:
     """Random attempts at hops into open servers. Returns whether anything changed.
 
     As many as there would be if as many hops as there are were drawn from all: the others would be
@@ -502,23 +399,22 @@ def swap(growth: Growth, state: Any, rule: Rule, rounds_left: int, late: NDArray
     """
     changed = False
     drawn = 0.0
-    while drawn < len(growth.source) and state.opened[1] > 0 and not late[0]:
-        drawn += len(growth.source) / state.opened[1]
+    while drawn < len(growth.hops.source) and state.opened[1] > 0 and not stop[0]:
+        drawn += len(growth.hops.source) / state.opened[1]
         hop = _draw(growth, state)
-        last = growth.resources[growth.first[hop + 1] - 1]
-        if state.carries[hop] >= 0 or state.used[last] >= growth.capacity[last]:
+        if state.carries[hop] >= 0 or _last_link_is_full(growth, state, hop):
             continue
         other = _only_obstacle(growth, state, hop)
         if other == -2:
             continue
-        target = growth.target[hop]
+        target = growth.hops.target[hop]
         salt = np.random.randint(1 << 30)
         if other == -1:
             if _try(growth, state, rule, hop, salt):
                 changed = True
                 _note(growth, state, target)
             continue
-        loser = growth.target[other]
+        loser = growth.hops.target[other]
         gain = _slack(growth, state, loser, rounds_left) - _slack(
             growth, state, target, rounds_left
         )
@@ -538,42 +434,36 @@ def _only_obstacle(growth: Growth, state: Any, hop: int) -> Any:
     A receiver's own last link is never an obstacle: taking one piece for another there gains
     nothing.
     """
-    obstacle = -1
-    for i in range(growth.first[hop], growth.first[hop + 1]):
-        resource = growth.resources[i]
-        if state.used[resource] < growth.capacity[resource]:
+    links, obstacle, last = growth.hops.links, -1, growth.hops.first_link[hop + 1] - 1
+    for i in range(growth.hops.first_link[hop], last + 1):
+        if not is_full(state.slots, links[i]):
             continue
-        if i == growth.first[hop + 1] - 1:
+        if i == last:
             return -2
-        begin = growth.first_slot[resource]
-        if obstacle >= 0:
-            found = False
-            for slot in range(begin, begin + state.used[resource]):
-                found |= state.holder[slot] == obstacle
-            if not found:
-                return -2
-        else:
-            obstacle = state.holder[begin + np.random.randint(state.used[resource])]
+        if obstacle < 0:
+            obstacle = any_holder(state.slots, links[i])
+        elif not holds_slot(state.slots, links[i], obstacle):
+            return -2
     return obstacle
 
 
 @kernel(inner=True)
 def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt: int) -> bool:
     """Sends over a hop in place of another; puts the other back where there is nothing to send."""
-    _release(growth, state, other)
+    _release_route(growth, state, other)
     piece = _unassign(growth, state, other)
     if _try(growth, state, rule, hop, salt):
         return True
-    claim(growth, state, other)  # its slots were free a moment ago
+    claim_route(growth, state, other)  # its slots were free a moment ago
     assign(growth, state, other, piece)
     return False
 
 
 @kernel(inner=True)
-def arrive(growth: Growth, state: Any, sent: NDArray[np.int64]) -> None:
+def arrive(growth: Growth, state: Any, sent: Integers) -> None:
     """The round's end: what was on the way is held."""
     for i in range(len(sent)):
         piece, hop = sent[i, 1], sent[i, 2]
-        state.holds[growth.target[hop], piece] = True
-        state.held_by[piece] += 1
+        state.holdings.holds[growth.hops.target[hop], piece] = True
+        state.holdings.held_by[piece] += 1
         state.carries[hop] = -1

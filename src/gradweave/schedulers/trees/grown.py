@@ -11,8 +11,9 @@ from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
+from gradweave.schedulers.problem import hop_table, integers
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_all_gather
-from gradweave.schedulers.trees.growing import Search, growth_of, search
+from gradweave.schedulers.trees.growing import Search, search
 from gradweave.schedulers.trees.steps import steps_allowed
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
@@ -133,21 +134,21 @@ class GrowthLanes:
                 given.
             most_steps: see `Growth`; None for no limit.
         """
+        from gradweave.schedulers.trees.growing_kernel import Growth
+
         hop = hops.lanes(topology.capacity, min(most, len(root)), spare)
         links, first = take_rows(hops.links, hops.first_link, hop)
-        # A link holds no more than all lanes over it, however large its capacity.
+        # A link holds no more than all lanes over it, however large its capacity: each unit of it
+        # has a slot.
         capacity = np.minimum(topology.capacity, np.bincount(links, minlength=len(topology.source)))
         if intake is None:
             intake = intake_of(hops, capacity, topology.num_servers)
-        growth = growth_of(
-            root,
-            hops.source[hop],
-            hops.target[hop],
-            links,
-            first,
-            capacity,
-            intake,
-            most_steps,
+        growth = Growth(
+            hop_table(hops.source[hop], hops.target[hop], links, first, topology.num_servers),
+            integers(root),
+            integers(capacity),
+            integers(intake),
+            np.zeros((0, 0), np.int16) if most_steps is None else most_steps,
         )
         return GrowthLanes(hops, hop, growth)
 

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
+from gradweave.schedulers.kernels.slots import fits
+from gradweave.schedulers.problem import HopTable, Integers
 
 DRAWS = 6
 """Ready hops drawn for each choice."""
@@ -19,34 +21,27 @@ DRAWS = 6
 class Orbits(NamedTuple):
     """Hops of the whole network, and what they cost in orbits of links."""
 
-    root: NDArray[np.int64]
+    hops: HopTable
+    """Its links are orbits."""
+    root: Integers
     """[B] rank of each base tree's root."""
-    first_hop: NDArray[np.int64]
-    """[N+1] hops that leave server v are ``first_hop[v]`` to ``first_hop[v+1]−1``."""
-    target: NDArray[np.int64]
-    """[H] rank of the server that a hop enters."""
-    resources: NDArray[np.int64]
-    """Orbits that the hops use, one hop after the other."""
-    first: NDArray[np.int64]
-    """[H+1] where each hop's orbits start."""
-    capacity: NDArray[np.int64]
+    capacity: Integers
     """[R] hops that each orbit takes in a round."""
 
 
 @kernel
-def grow_base_trees(
-    orbits: Orbits, most: int, seed: int, give_up: NDArray[np.bool_]
-) -> NDArray[np.int64]:
+def grow_base_trees(orbits: Orbits, most: int, seed: int, stop: NDArray[np.bool_]) -> Integers:
     """[B·(N−1), 3] round, base tree and hop; no rows where `most` rounds are too few.
 
     Args:
         orbits: the problem.
         most: rounds after which to give up.
         seed: of every random choice.
-        give_up: [1] set by another thread once time is up.
+        stop: [1] set by another thread once time is up.
     """
     np.random.seed(seed)
-    bases, servers, hops = len(orbits.root), len(orbits.first_hop) - 1, len(orbits.target)
+    target, links, first_link = orbits.hops.target, orbits.hops.links, orbits.hops.first_link
+    bases, servers, hops = len(orbits.root), len(orbits.hops.first_leaving) - 1, len(target)
     holds = np.zeros((bases, servers), np.bool_)
     near = np.zeros((bases, servers), np.int32)
     ready = np.empty(bases * hops, np.int64)
@@ -64,23 +59,23 @@ def grow_base_trees(
             return np.empty((0, 3), np.int64)
         used[:] = 0
         before = done
-        while count and not give_up[0]:
+        while count and not stop[0]:
             place, count = _draw(orbits, holds, near, ready, count, used)
             if place < 0:
                 break
             base, hop = divmod(ready[place], hops)
-            for i in range(orbits.first[hop], orbits.first[hop + 1]):
-                used[orbits.resources[i]] += 1
-            holds[base, orbits.target[hop]] = True
+            for i in range(first_link[hop], first_link[hop + 1]):
+                used[links[i]] += 1
+            holds[base, target[hop]] = True
             transfers[done, 0], transfers[done, 1], transfers[done, 2] = at, base, hop
             done += 1
             count -= 1
             ready[place] = ready[count]
-        if done == before or give_up[0]:
+        if done == before or stop[0]:
             return np.empty((0, 3), np.int64)
         for i in range(before, done):
             base, hop = transfers[i, 1], transfers[i, 2]
-            count = _open(orbits, holds, near, ready, count, base, orbits.target[hop])
+            count = _open(orbits, holds, near, ready, count, base, target[hop])
         at += 1
     return transfers
 
@@ -90,16 +85,18 @@ def _open(
     orbits: Orbits,
     holds: NDArray[np.bool_],
     near: NDArray[np.int32],
-    ready: NDArray[np.int64],
+    ready: Integers,
     count: Any,
     base: int,
     server: Any,
 ) -> Any:
     """Adds the hops by which a server can pass a piece on. Returns how many are ready now."""
-    hops = len(orbits.target)
-    for hop in range(orbits.first_hop[server], orbits.first_hop[server + 1]):
-        near[base, orbits.target[hop]] += 1
-        if not holds[base, orbits.target[hop]]:
+    target, leaving, first = orbits.hops.target, orbits.hops.leaving, orbits.hops.first_leaving
+    hops = len(target)
+    for i in range(first[server], first[server + 1]):
+        hop = leaving[i]
+        near[base, target[hop]] += 1
+        if not holds[base, target[hop]]:
             ready[count] = base * hops + hop
             count += 1
     return count
@@ -110,28 +107,29 @@ def _draw(
     orbits: Orbits,
     holds: NDArray[np.bool_],
     near: NDArray[np.int32],
-    ready: NDArray[np.int64],
+    ready: Integers,
     count: Any,
-    used: NDArray[np.int64],
+    used: Integers,
 ) -> tuple[Any, Any]:
     """The place of the hop to take, −1 where none fits, and how many are ready still.
 
     Hops whose receiver was reached meanwhile are dropped on the way.
     """
-    hops = len(orbits.target)
+    target = orbits.hops.target
+    hops = len(target)
     best, fewest = -1, 1 << 30
     drawn = 0
     while drawn < DRAWS and count:
         place = np.random.randint(count)
         base, hop = divmod(ready[place], hops)
-        if holds[base, orbits.target[hop]]:
+        if holds[base, target[hop]]:
             count -= 1
             ready[place] = ready[count]
             best, fewest = -1, 1 << 30  # what was found may have moved
             continue
         drawn += 1
-        if _room(orbits, used, hop) and near[base, orbits.target[hop]] < fewest:
-            best, fewest = place, near[base, orbits.target[hop]]
+        if _room(orbits, used, hop) and near[base, target[hop]] < fewest:
+            best, fewest = place, near[base, target[hop]]
     if best >= 0 or not _any_room(orbits, used):
         return best, count
     offset = np.random.randint(count) if count else 0
@@ -139,7 +137,7 @@ def _draw(
     while place < count:
         at = (place + offset) % count
         base, hop = divmod(ready[at], hops)
-        if holds[base, orbits.target[hop]]:
+        if holds[base, target[hop]]:
             count -= 1
             ready[at] = ready[count]
             continue
@@ -149,20 +147,14 @@ def _draw(
     return -1, count
 
 
-@kernel(inner=True)
-def _room(orbits: Orbits, used: NDArray[np.int64], hop: Any) -> bool:
-    for i in range(orbits.first[hop], orbits.first[hop + 1]):
-        resource = orbits.resources[i]
-        needed = 1
-        for j in range(orbits.first[hop], i):
-            needed += orbits.resources[j] == resource
-        if used[resource] + needed > orbits.capacity[resource]:
-            return False
-    return True
+@kernel(inlined=True)
+def _room(orbits: Orbits, used: Integers, hop: Any) -> bool:
+    links, first = orbits.hops.links, orbits.hops.first_link
+    return fits(orbits.capacity, used, links, first[hop], first[hop + 1])
 
 
 @kernel(inner=True)
-def _any_room(orbits: Orbits, used: NDArray[np.int64]) -> bool:
+def _any_room(orbits: Orbits, used: Integers) -> bool:
     for resource in range(len(used)):
         if used[resource] < orbits.capacity[resource]:
             return True

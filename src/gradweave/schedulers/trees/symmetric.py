@@ -1,7 +1,7 @@
 """Trees mapped by automorphisms: one base tree per orbit of servers gives the whole schedule."""
 
 import dataclasses
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,14 @@ from gradweave.errors import NoScheduleError
 from gradweave.schedule.columns import constant, frozen, narrowest
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
+from gradweave.schedulers.problem import hop_table, integers
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_all_gather
 from gradweave.stop import Stop
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.trees.orbit_kernel import Orbits
 
 WORK = 10_000_000
 """Base hops that the restarts look at where their number is not given."""
@@ -61,7 +65,7 @@ class Symmetric(Scheduler):
             for group in free_groups(topology, stop=stop):
                 hops = BaseHops.of(topology, group)
                 bases = len(hops.roots)
-                looks = LOOKS + SEARCHED * bases * len(hops.target)
+                looks = LOOKS + SEARCHED * bases * len(hops.element)
                 work = int(bases * topology.num_servers * looks)
                 for restart in range(self.restarts or int(np.clip(WORK // work, 4, 20_000))):
                     transfers = hops.grow(fewest - 1, seed, restart, give_up)
@@ -93,18 +97,15 @@ class BaseHops:
     """[H] element of the group that brings a root's hop to each hop."""
     route: NDArray[np.int64]
     """[H] the root's hop that it is the image of."""
-    target: NDArray[np.int64]
-    """[H] rank of the server that each hop enters; hops are sorted by the server that they
-    leave."""
-    first_hop: NDArray[np.int64]
-    """[N+1] where each server's hops start."""
-    resources: NDArray[np.int64]
-    first: NDArray[np.int64]
-    capacity: NDArray[np.int64]
+    orbits: "Orbits"
+    """The hops, sorted by the server that they leave, in the form that the compiled search takes:
+    their links are orbits of links."""
 
     @staticmethod
     def of(topology: Topology, group: FreeGroup) -> "BaseHops":
         """Moves the roots' hops about, and finds the orbits of the links that they use."""
+        from gradweave.schedulers.trees.orbit_kernel import Orbits
+
         servers, moves = topology.servers, group.permutations
         roots = np.unique(topology.rank[moves.min(axis=0)[servers]])
         routes = Hops.of(topology, senders=roots)
@@ -115,17 +116,14 @@ class BaseHops:
         order = np.argsort(source, kind="stable")
         orbit, capacity = _link_orbits(topology, group)
         resources, first = take_rows(orbit[routes.links], routes.first_link, route[order])
+        hops = hop_table(source[order], target[order], resources, first, topology.num_servers)
         return BaseHops(
             topology,
             roots.astype(np.int64),
             routes,
             element[order],
             route[order],
-            target[order].astype(np.int64),
-            np.searchsorted(source[order], np.arange(topology.num_servers + 1)),
-            resources,
-            first,
-            capacity,
+            Orbits(hops, integers(roots), integers(capacity)),
         )
 
     def grow(
@@ -135,13 +133,10 @@ class BaseHops:
 
         Nor where `give_up`, [1], is set meanwhile.
         """
-        from gradweave.schedulers.trees.orbit_kernel import Orbits, grow_base_trees
+        from gradweave.schedulers.trees.orbit_kernel import grow_base_trees
 
-        orbits = Orbits(
-            self.roots, self.first_hop, self.target, self.resources, self.first, self.capacity
-        )
         mixed = np.random.SeedSequence([seed, restart]).generate_state(1)[0]
-        return grow_base_trees(orbits, most, int(mixed), give_up)
+        return grow_base_trees(self.orbits, most, int(mixed), give_up)
 
 
 def _link_orbits(topology: Topology, group: FreeGroup) -> tuple[NDArray, NDArray[np.int64]]:

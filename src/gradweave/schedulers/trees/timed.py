@@ -11,6 +11,7 @@ from gradweave.bounds import throughput
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
+from gradweave.schedulers.problem import hop_table, hops_over, integers
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_all_gather
 from gradweave.schedulers.trees.grown import intake_of
 from gradweave.stop import Stop
@@ -77,7 +78,8 @@ class Timed(Scheduler):
         return from_all_gather(self._all_gather, topology, collective, seed, stop)
 
     def _all_gather(self, topology: Topology, seed: int, stop: Stop) -> Schedule:
-        from gradweave.schedulers.trees.timed_kernel import Choice, grow_in_time
+        from gradweave.schedulers.kernels.rarest_piece import Rarity
+        from gradweave.schedulers.trees.timed_kernel import grow_in_time
 
         root = np.repeat(np.arange(topology.num_servers), self.pieces_per_server)
         hops = Hops.of(topology, variants=self.routes)
@@ -88,12 +90,12 @@ class Timed(Scheduler):
         restarts = self.restarts or int(np.clip(WORK // work, 6, 60))
         best, fastest = None, math.inf
         for restart in range(restarts):
-            choice = Choice(*CHOICES[restart % len(CHOICES)])
+            rarity = Rarity(*CHOICES[restart % len(CHOICES)])
             mixed = int(np.random.SeedSequence([seed, restart]).generate_state(1)[0])
             hoped = least
             if best is not None:
                 hoped += HOPED[restart % len(HOPED)] * (fastest - least)
-            sent, start, seconds = grow_in_time(clocked, choice, hoped, fastest, mixed)
+            sent, start, seconds = grow_in_time(clocked, rarity, hoped, fastest, mixed)
             if len(sent) and seconds < fastest:
                 best, fastest = (sent, start), seconds
             if stop.reached(fastest):
@@ -130,26 +132,16 @@ class Timed(Scheduler):
         hold = held + 1 / rate
         work = np.full(len(topology.source), np.inf)  # least bandwidth times time a piece takes
         np.minimum.at(work, hops.links[hops.first_link[1:] - 1], rate * hold)
-        lengths = np.diff(hops.first_link)
-        by_link = np.argsort(hops.links, kind="stable")
-        links = np.arange(len(topology.source) + 1)
-        servers = np.arange(topology.num_servers + 1)
-        by_source = np.argsort(hops.source, kind="stable")
+        servers = topology.num_servers
         return Clocked(
-            root=root.astype(np.int64),
-            source=hops.source,
-            target=hops.target,
-            links=hops.links,
-            first=hops.first_link,
-            over=np.repeat(np.arange(len(hops.source)), lengths)[by_link],
-            first_over=np.searchsorted(hops.links[by_link], links).astype(np.int64),
-            leaving=by_source,
-            first_leaving=np.searchsorted(hops.source[by_source], servers).astype(np.int64),
+            hops=hop_table(hops.source, hops.target, hops.links, hops.first_link, servers),
+            over=hops_over(hops.links, hops.first_link, len(topology.source)),
+            root=integers(root),
             bandwidth=bandwidth,
             rate=rate,
             latency=np.add.reduceat(latency[hops.links], hops.first_link[:-1]),
             hold=hold,
-            intake=intake_of(hops, bandwidth / work, topology.num_servers),
+            intake=intake_of(hops, bandwidth / work, servers),
         )
 
 
@@ -157,13 +149,13 @@ def _schedule(
     topology: Topology, hops: Hops, clocked: "Clocked", sent: NDArray[np.int64]
 ) -> Schedule:
     """The all-gather of transfers in the order in which they start: [T, 2] piece and hop."""
-    from gradweave.schedulers.trees.timed_kernel import rounds_of
+    from gradweave.schedulers.kernels.earliest_rounds import rounds_in_order
 
     piece, hop = sent.T
     pieces = len(clocked.root)
-    rounds = rounds_of(
-        clocked.links,
-        clocked.first,
+    rounds = rounds_in_order(
+        clocked.hops.links,
+        clocked.hops.first_link,
         hop,
         hops.source[hop] * pieces + piece,
         hops.target[hop] * pieces + piece,

@@ -13,34 +13,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
+from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
+from gradweave.schedulers.kernels.rarest_piece import (
+    Holdings,
+    Rarity,
+    held_by_roots,
+    promise,
+    rarest_piece,
+)
+from gradweave.schedulers.kernels.worklist import Worklist, empty_worklist, list_member
+from gradweave.schedulers.problem import HopsOver, HopTable, Integers
 
 ROUNDING = 1e-9
 """Relative error of sums of rates and times."""
 LATER = 1.01
 """How much later than the soonest arrival pieces may arrive where none can arrive in time."""
+SALTS = 1 << 30
+"""Random numbers that tell one moment's ties from another's."""
 
 
 class Clocked(NamedTuple):
-    """Who can send to whom, over what, and how fast. Servers are ranks."""
+    """Who can send to whom, over what, and how fast."""
 
-    root: NDArray[np.int64]
+    hops: HopTable
+    over: HopsOver
+    root: Integers
     """[P] server at which each piece starts."""
-    source: NDArray[np.int64]
-    """[H] server that a hop leaves."""
-    target: NDArray[np.int64]
-    """[H] server that it enters."""
-    links: NDArray[np.int64]
-    """Link directions of the hops, one hop after the other."""
-    first: NDArray[np.int64]
-    """[H+1] where each hop's links start."""
-    over: NDArray[np.int64]
-    """Hops by the link direction that they use."""
-    first_over: NDArray[np.int64]
-    """[L+1] where each link direction's hops start."""
-    leaving: NDArray[np.int64]
-    """Hops by the server that they leave."""
-    first_leaving: NDArray[np.int64]
-    """[N+1] where each server's start."""
     bandwidth: NDArray[np.float64]
     """[L] pieces per second."""
     rate: NDArray[np.float64]
@@ -53,84 +51,57 @@ class Clocked(NamedTuple):
     """[N] pieces per second that a server can take."""
 
 
-class Choice(NamedTuple):
-    """How pieces are chosen."""
-
-    near: int
-    """Weight of the number of hops by which the receiver could get the piece."""
-    everywhere: int
-    """Weight of the number of servers that hold it or are about to."""
-    noise: int
-    """Random part: up to this, less one."""
-
-
 class _Clock(NamedTuple):
-    """What is under way. Events are a binary heap by time."""
+    """What is under way."""
 
-    holds: NDArray[np.bool_]
-    """[N, P] arrived."""
-    wanted: NDArray[np.bool_]
-    """[N, P] neither arrived nor on the way."""
-    near: NDArray[np.int64]
-    """[N, P] hops into the server from one that holds the piece or is about to."""
-    held_by: NDArray[np.int64]
-    """[P] servers that hold it or are about to."""
-    missing: NDArray[np.int64]
-    """[N] pieces that a server wants."""
+    holdings: Holdings
     free: NDArray[np.float64]
     """[L] bandwidth not taken."""
-    sent: NDArray[np.int64]
+    sent: Integers
     """[T, 2] piece and hop of each transfer, in the order in which they start."""
     start: NDArray[np.float64]
     """[T] seconds."""
-    when: NDArray[np.float64]
-    """[2T] times of events, as a heap."""
-    what: NDArray[np.int64]
-    """[2T] transfer of each event, times two, plus one where it is its arrival."""
-    queue: NDArray[np.int64]
-    """[H] hops to look at."""
-    queued: NDArray[np.bool_]
-    """[H] whether a hop is among them."""
+    events: Events
+    """Transfers, times two, plus one where one arrives; else its links get free."""
+    waiting: Worklist
+    """Hops to look at."""
 
 
 @kernel
 def grow_in_time(
-    clocked: Clocked, choice: Choice, hoped: float, most: float, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
+    clocked: Clocked, rarity: Rarity, hoped: float, most: float, seed: int
+) -> tuple[Integers, NDArray[np.float64], float]:
     """An all-gather: piece and hop of each transfer, its start, and the time that all take.
 
     Args:
         clocked: the problem.
-        choice: how to choose.
+        rarity: how pieces are chosen.
         hoped: seconds by which pieces should arrive.
         most: seconds after which to give up; the arrays are then empty.
         seed: of every random choice.
     """
     np.random.seed(seed)
     state = _start(clocked)
-    left, count, events, now, last = state.missing.sum(), 0, 0, 0.0, 0.0
-    waiting = _queue_all(state)
+    left, count, now, last = state.holdings.missing.sum(), 0, 0.0, 0.0
+    events, waiting = state.events, state.waiting
+    _list_all(waiting)
     nothing = (np.empty((0, 2), np.int64), np.empty(0), np.inf)
     while left:
         began = count
-        count, events, last, late = _send(
-            clocked, state, choice, waiting, count, events, now, hoped, last
-        )
+        count, last, soonest = _send(clocked, state, rarity, count, now, hoped, last)
         left -= count - began
         if last > most * (1 + ROUNDING) or _hopeless(clocked, state, now, most):
             return nothing
-        if events:
-            now = state.when[0]
-            waiting = 0
-            while events and state.when[0] <= now * (1 + ROUNDING):
-                event = state.what[0]
-                events = pop_event(state, events)
-                waiting = _happen(clocked, state, event, waiting)
-        elif late < np.inf:  # all that is left would arrive too late: the soonest of it may
-            hoped = late * LATER
-            waiting = _queue_all(state)
-        elif waiting < len(state.queue):
-            waiting = _queue_all(state)
+        if events.length[0]:
+            now = events.when[0]
+            waiting.length[0] = 0
+            while events.length[0] and events.when[0] <= now * (1 + ROUNDING):
+                _happen(clocked, state, pop_event(events, False))
+        elif soonest < np.inf:  # all that is left would arrive too late: the soonest of it may
+            hoped = soonest * LATER
+            _list_all(waiting)
+        elif waiting.length[0] < len(waiting.members):
+            _list_all(waiting)
         else:
             return nothing
     return state.sent[:count], state.start[:count], last
@@ -138,47 +109,33 @@ def grow_in_time(
 
 @kernel(inner=True)
 def _start(clocked: Clocked) -> Any:
-    servers, pieces, hops = len(clocked.intake), len(clocked.root), len(clocked.source)
-    holds, wanted = np.zeros((servers, pieces), np.bool_), np.ones((servers, pieces), np.bool_)
-    near = np.zeros((servers, pieces), np.int64)
-    missing = np.full(servers, pieces, np.int64)
-    for piece in range(pieces):
-        root = clocked.root[piece]
-        holds[root, piece], wanted[root, piece] = True, False
-        missing[root] -= 1
-        for i in range(clocked.first_leaving[root], clocked.first_leaving[root + 1]):
-            near[clocked.target[clocked.leaving[i]], piece] += 1
-    transfers = missing.sum()
+    holdings = held_by_roots(clocked.hops, clocked.root, np.zeros((0, 0), np.int16))
+    transfers = holdings.missing.sum()
     return _Clock(
-        holds,
-        wanted,
-        near,
-        np.ones(pieces, np.int64),
-        missing,
+        holdings,
         clocked.bandwidth.copy(),
         np.empty((transfers, 2), np.int64),
         np.empty(transfers),
-        np.empty(2 * transfers),
-        np.empty(2 * transfers, np.int64),
-        np.empty(hops, np.int64),
-        np.zeros(hops, np.bool_),
+        no_events(2 * transfers),
+        empty_worklist(len(clocked.hops.source)),
     )
 
 
 @kernel(inner=True)
-def _queue_all(state: Any) -> int:
-    for hop in range(len(state.queue)):
-        state.queue[hop] = hop
-        state.queued[hop] = True
-    return len(state.queue)
+def _list_all(waiting: Worklist) -> None:
+    for hop in range(len(waiting.members)):
+        waiting.members[hop] = hop
+        waiting.listed[hop] = True
+    waiting.length[0] = len(waiting.members)
 
 
 @kernel(inner=True)
 def _hopeless(clocked: Clocked, state: Any, now: float, most: float) -> bool:
     """Whether some server wants more than it can take in the time left."""
+    missing = state.holdings.missing
     for server in range(len(clocked.intake)):
         # What is on the way still takes intake, so this is no more than a server can take.
-        if state.missing[server] > (most - now) * clocked.intake[server] * (1 + ROUNDING):
+        if missing[server] > (most - now) * clocked.intake[server] * (1 + ROUNDING):
             return True
     return False
 
@@ -187,183 +144,95 @@ def _hopeless(clocked: Clocked, state: Any, now: float, most: float) -> bool:
 def _send(
     clocked: Clocked,
     state: Any,
-    choice: Choice,
-    waiting: int,
+    rarity: Rarity,
     count: int,
-    events: int,
     now: float,
     hoped: float,
     last: Any,
-) -> tuple[int, int, Any, Any]:
+) -> tuple[int, Any, Any]:
     """Starts what can start now, least slack first, at random among equals.
 
     Returns:
-        Transfers so far, events, the last arrival, and the soonest arrival beyond what is hoped.
+        Transfers so far, the last arrival, and the soonest arrival beyond what is hoped.
     """
-    urgency = np.empty(waiting)
-    kept, late = 0, np.inf
-    for i in range(waiting):
-        hop = state.queue[i]
-        state.queued[hop] = False
-        server = clocked.target[hop]
-        if state.missing[server] == 0 or not _room(clocked, state, hop):
-            continue
-        state.queue[kept] = hop
-        slack = -state.missing[server] / clocked.intake[server]
-        urgency[kept] = slack * (1 + 1e-6 * np.random.random())
-        kept += 1
-    salt = np.random.randint(1 << 30)
-    for i in np.argsort(urgency[:kept], kind="mergesort"):
-        hop = state.queue[i]
+    urgency = _by_urgency(clocked, state)
+    soonest, hops = np.inf, clocked.hops
+    salt = np.random.randint(SALTS)
+    for i in np.argsort(urgency, kind="mergesort"):
+        hop = state.waiting.members[i]
         free = now + clocked.hold[hop]
         arrives = free + clocked.latency[hop]
-        if arrives >= late or not _room(clocked, state, hop):
+        if arrives >= soonest or not _room(clocked, state, hop):
             continue
-        piece = _choose(clocked, state, choice, hop, salt)
+        source, target = hops.source[hop], hops.target[hop]
+        piece = rarest_piece(rarity, state.holdings, source, target, hop, salt)
         if piece >= 0 and arrives > hoped * (1 + ROUNDING):
-            late = arrives
+            soonest = arrives
         elif piece >= 0:
             _begin(clocked, state, hop, piece, count, now)
-            events = push_event(state, events, free, 2 * count)
-            events = push_event(state, events, arrives, 2 * count + 1)
+            push_event(state.events, free, 2 * count, False)
+            push_event(state.events, arrives, 2 * count + 1, False)
             last = max(last, arrives)
             count += 1
-    return count, events, last, late
+    return count, last, soonest
+
+
+@kernel(inner=True)
+def _by_urgency(clocked: Clocked, state: Any) -> NDArray[np.float64]:
+    """Slack of the receivers of waiting hops with room; those hops move to the list's head."""
+    waiting, missing = state.waiting, state.holdings.missing
+    urgency, kept = np.empty(waiting.length[0]), 0
+    for i in range(waiting.length[0]):
+        hop = waiting.members[i]
+        waiting.listed[hop] = False
+        server = clocked.hops.target[hop]
+        if missing[server] == 0 or not _room(clocked, state, hop):
+            continue
+        waiting.members[kept] = hop
+        slack = -missing[server] / clocked.intake[server]
+        urgency[kept] = slack * (1 + 1e-6 * np.random.random())
+        kept += 1
+    return urgency[:kept]
 
 
 @kernel(inner=True)
 def _room(clocked: Clocked, state: Any, hop: int) -> bool:
-    for i in range(clocked.first[hop], clocked.first[hop + 1]):
-        if state.free[clocked.links[i]] < clocked.rate[hop] * (1 - ROUNDING):
+    hops = clocked.hops
+    for i in range(hops.first_link[hop], hops.first_link[hop + 1]):
+        if state.free[hops.links[i]] < clocked.rate[hop] * (1 - ROUNDING):
             return False
     return True
 
 
 @kernel(inner=True)
-def _choose(clocked: Clocked, state: Any, choice: Choice, hop: int, salt: int) -> int:
-    """The rarest piece to send over a hop, ties by a hash; −1 where there is none."""
-    best, lowest = -1, np.int64(1) << 62
-    mix = salt + hop * 40503
-    held, wanted = state.holds[clocked.source[hop]], state.wanted[clocked.target[hop]]
-    near = state.near[clocked.target[hop]]
-    for piece in range(len(clocked.root)):
-        if held[piece] and wanted[piece]:
-            mixed = ((piece + 1) * 2654435761 + mix * 2246822519) & 0xFFFFFFFF
-            key = (
-                choice.near * near[piece]
-                + choice.everywhere * state.held_by[piece]
-                + (((mixed ^ (mixed >> 15)) * 2654435761 & 0xFFFFFFFF) >> 12) % choice.noise
-            )
-            if key < lowest:
-                best, lowest = piece, key
-    return best
-
-
-@kernel(inner=True)
 def _begin(clocked: Clocked, state: Any, hop: int, piece: int, number: int, now: float) -> None:
     """Takes bandwidth for a transfer, and promises the piece to its receiver."""
-    for i in range(clocked.first[hop], clocked.first[hop + 1]):
-        state.free[clocked.links[i]] -= clocked.rate[hop]
-    server = clocked.target[hop]
+    hops, holdings = clocked.hops, state.holdings
+    for i in range(hops.first_link[hop], hops.first_link[hop + 1]):
+        state.free[hops.links[i]] -= clocked.rate[hop]
+    server = hops.target[hop]
     state.start[number] = now
     state.sent[number, 0], state.sent[number, 1] = piece, hop
-    state.wanted[server, piece] = False
-    state.missing[server] -= 1
-    state.held_by[piece] += 1
-    for i in range(clocked.first_leaving[server], clocked.first_leaving[server + 1]):
-        state.near[clocked.target[clocked.leaving[i]], piece] += 1
+    holdings.wanted[server, piece] = False
+    holdings.missing[server] -= 1
+    holdings.held_by[piece] += 1
+    promise(hops, holdings.near, server, piece, 1)
 
 
 @kernel(inner=True)
-def _happen(clocked: Clocked, state: Any, event: int, waiting: int) -> int:
-    """A transfer's links get free, or its piece arrives; queues the hops concerned."""
+def _happen(clocked: Clocked, state: Any, event: int) -> None:
+    """A transfer's links get free, or its piece arrives; lists the hops concerned."""
     number, arrival = event // 2, event % 2
     piece, hop = state.sent[number, 0], state.sent[number, 1]
+    hops, over = clocked.hops, clocked.over
     if arrival:
-        server = clocked.target[hop]
-        state.holds[server, piece] = True
-        for i in range(clocked.first_leaving[server], clocked.first_leaving[server + 1]):
-            waiting = _queue(state, clocked.leaving[i], waiting)
-        return waiting
-    for i in range(clocked.first[hop], clocked.first[hop + 1]):
-        link = clocked.links[i]
+        server = hops.target[hop]
+        state.holdings.holds[server, piece] = True
+        for i in range(hops.first_leaving[server], hops.first_leaving[server + 1]):
+            list_member(state.waiting, hops.leaving[i])
+        return
+    for i in range(hops.first_link[hop], hops.first_link[hop + 1]):
+        link = hops.links[i]
         state.free[link] = min(state.free[link] + clocked.rate[hop], clocked.bandwidth[link])
-        for j in range(clocked.first_over[link], clocked.first_over[link + 1]):
-            waiting = _queue(state, clocked.over[j], waiting)
-    return waiting
-
-
-@kernel(inner=True)
-def _queue(state: Any, hop: int, waiting: int) -> int:
-    if not state.queued[hop]:
-        state.queued[hop] = True
-        state.queue[waiting] = hop
-        waiting += 1
-    return waiting
-
-
-@kernel(inner=True)
-def push_event(state: Any, events: int, when: float, what: int) -> int:
-    """Adds an event to the heap."""
-    at = events
-    while at > 0 and state.when[(at - 1) // 2] > when:
-        state.when[at], state.what[at] = state.when[(at - 1) // 2], state.what[(at - 1) // 2]
-        at = (at - 1) // 2
-    state.when[at], state.what[at] = when, what
-    return events + 1
-
-
-@kernel(inner=True)
-def pop_event(state: Any, events: int) -> int:
-    """Takes the earliest event off the heap."""
-    events -= 1
-    when, what, at = state.when[events], state.what[events], 0
-    while True:
-        child = 2 * at + 1
-        if child >= events:
-            break
-        if child + 1 < events and state.when[child + 1] < state.when[child]:
-            child += 1
-        if state.when[child] >= when:
-            break
-        state.when[at], state.what[at] = state.when[child], state.what[child]
-        at = child
-    state.when[at], state.what[at] = when, what
-    return events
-
-
-@kernel
-def rounds_of(
-    links: NDArray[np.int64],
-    first: NDArray[np.int64],
-    hop: NDArray[np.int64],
-    cell_from: NDArray[np.int64],
-    cell_to: NDArray[np.int64],
-    cells: int,
-    count: int,
-) -> NDArray[np.int64]:
-    """[T] the earliest round of each transfer in which all before it on its links stay before it.
-
-    One transfer a link and round, so that the event model gives each the whole rate of its route;
-    and it serves a link's transfers in the order of the schedule. So it keeps the times.
-
-    Args:
-        links: link directions of the hops.
-        first: [H+1] where each hop's links start.
-        hop: [T] hop of each transfer, in the order in which they start.
-        cell_from: [T] server and piece that it reads, as one number.
-        cell_to: [T] those that it writes.
-        cells: servers times pieces.
-        count: L.
-    """
-    ready, free = np.zeros(cells, np.int64), np.zeros(count, np.int64)
-    rounds = np.empty(len(hop), np.int64)
-    for t in range(len(hop)):
-        at = ready[cell_from[t]]
-        for i in range(first[hop[t]], first[hop[t] + 1]):
-            at = max(at, free[links[i]])
-        for i in range(first[hop[t]], first[hop[t] + 1]):
-            free[links[i]] = at + 1
-        rounds[t] = at
-        ready[cell_to[t]] = max(ready[cell_to[t]], at + 1)  # sums come from several
-    return rounds
+        for j in range(over.first[link], over.first[link + 1]):
+            list_member(state.waiting, over.hop[j])

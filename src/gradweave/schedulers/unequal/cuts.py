@@ -108,7 +108,7 @@ def schedule_of(
     topology: Topology, collective: Collective, parts: Parts, cut: Cut, start: NDArray
 ) -> Schedule:
     """Transfers in the order in which they start, in rounds that keep it."""
-    from gradweave.schedulers.trees.timed_kernel import rounds_of
+    from gradweave.schedulers.kernels.earliest_rounds import rounds_in_order
 
     wires: Wires = parts.wires
     pieces, per_piece = len(cut.part), parts.trees.hop.shape[1]
@@ -117,7 +117,7 @@ def schedule_of(
     part = cut.part[piece]
     hop = parts.trees.hop[part, transfer]
     source, target = parts.source[hop], parts.target[hop]
-    rounds = rounds_of(
+    rounds = rounds_in_order(
         wires.links,
         wires.first,
         hop,

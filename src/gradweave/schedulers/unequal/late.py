@@ -141,9 +141,9 @@ class _Ways:
 
     def from_root(self, root: int) -> tuple[float, NDArray[np.int64], NDArray[np.int64]]:
         """The cheapest tree in the last window: its cost, parents, and the windows of the hops."""
-        from gradweave.schedulers.unequal.cheapest_trees_kernel import cheapest_tree
+        from gradweave.schedulers.kernels.arborescence import minimum_arborescence
 
-        cost, parent = cheapest_tree(self._cost[-1], self._tolerance, root)
+        cost, parent = minimum_arborescence(self._cost[-1], self._tolerance, root)
         return cost, parent, np.full(len(parent), len(self._cost) - 1)
 
     def to_root(
@@ -155,7 +155,7 @@ class _Ways:
             root: rank.
             level: [N] windows that each server misses.
         """
-        from gradweave.schedulers.unequal.cheapest_trees_kernel import cheapest_tree
+        from gradweave.schedulers.kernels.arborescence import minimum_arborescence
 
         parent, since = np.full(len(level), -1), np.zeros(len(level), np.int64)
         inside = np.arange(len(level)) == root
@@ -168,7 +168,7 @@ class _Ways:
         for server in np.flatnonzero(parent >= 0).tolist():
             arcs[:, server] = np.inf
             arcs[parent[server], server] = 0.0
-        _, parent = cheapest_tree(arcs, self._tolerance, root)
+        _, parent = minimum_arborescence(arcs, self._tolerance, root)
         others = np.flatnonzero(parent >= 0)
         cost = float(self._cost[since[others], others, parent[others]].sum())
         window = np.zeros(len(level), np.int64)

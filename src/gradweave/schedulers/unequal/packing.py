@@ -166,7 +166,7 @@ class _Search(Programme):
             costlier: how much more a server may cost that hangs nearer to the root, relative to
                 the mean price.
         """
-        from gradweave.schedulers.unequal.cheapest_trees_kernel import cheapest_trees
+        from gradweave.schedulers.kernels.arborescence import minimum_arborescences
 
         ways = self._ways.cheapest(prices[0])
         cost, parents, total = ways.cost, {}, np.zeros(len(ways.cost))
@@ -174,7 +174,7 @@ class _Search(Programme):
         for stage in self._stages:
             # A tree to a root is one from it over the opposite arcs.
             arcs = np.ascontiguousarray(cost.T if stage == "reduce_scatter" else cost)
-            costs, parents[stage] = cheapest_trees(arcs, nearer)
+            costs, parents[stage] = minimum_arborescences(arcs, nearer)
             total += costs
         if self._ways.strands and not costlier:
             self._take_bound(prices, total)

@@ -182,6 +182,28 @@ def _paired(trees: tuple[Tree, ...]) -> list[tuple[tuple[Tree, ...], float]]:
     return paired
 
 
+def ends_and_routes(topology: Topology, links: NDArray, first: NDArray) -> dict[str, NDArray]:
+    """The fields of `Parts` that say where hops begin, pass and end.
+
+    Args:
+        topology: the network.
+        links: of the hops, one hop after the other.
+        first: [H+1] where each hop's links start.
+    """
+    offsets = first + np.arange(len(first))
+    nodes = np.empty(offsets[-1], np.int64)
+    nodes[offsets[:-1]] = topology.source[links[first[:-1]]]
+    inside = np.ones(len(nodes), bool)
+    inside[offsets[:-1]] = False
+    nodes[inside] = topology.target[links]
+    return {
+        "source": topology.rank[nodes[offsets[:-1]]].astype(np.int64),
+        "target": topology.rank[nodes[offsets[1:] - 1]].astype(np.int64),
+        "route_nodes": nodes,
+        "route_offsets": offsets,
+    }
+
+
 class _Hops:
     """Distinct routes, by number."""
 
@@ -201,12 +223,6 @@ class _Hops:
         lengths = np.array([len(route) for route in routes], np.int64)
         links = np.array([link for route in routes for link in route], np.int64)
         first = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        offsets = first + np.arange(len(first))
-        nodes = np.empty(offsets[-1], np.int64)
-        nodes[offsets[:-1]] = topology.source[links[first[:-1]]]
-        inside = np.ones(len(nodes), bool)
-        inside[offsets[:-1]] = False
-        nodes[inside] = topology.target[links]
         bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
         wires = Wires(
             links=links,
@@ -216,13 +232,7 @@ class _Hops:
             latency=np.add.reduceat(topology.latency_s[links], first[:-1]),
             bandwidth=bandwidth,
         )
-        return {
-            "wires": wires,
-            "source": topology.rank[nodes[offsets[:-1]]].astype(np.int64),
-            "target": topology.rank[nodes[offsets[1:] - 1]].astype(np.int64),
-            "route_nodes": nodes,
-            "route_offsets": offsets,
-        }
+        return {"wires": wires, **ends_and_routes(topology, links, first)}
 
 
 def _transfers(

@@ -1,12 +1,13 @@
 """Given trees on a continuous clock: each link takes the most urgent transfer that is ready."""
 
-import heapq
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
+from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
+from gradweave.schedulers.kernels.worklist import Worklist, empty_worklist, list_member
 from gradweave.topology.topology import Floats, Integers
 
 ROUNDING = 1e-9
@@ -70,16 +71,16 @@ class _State(NamedTuple):
     """[L] first of the transfers that wait for the link, or −1."""
     after: NDArray[np.int64]
     """[P·M] the next one that waits for the same link, or −1."""
-    looked: NDArray[np.bool_]
-    """[L] whether the link is among those to look at."""
-    to_look: NDArray[np.int64]
-    """[L+1] those links, and at the end how many they are."""
+    to_look: Worklist
+    """Links to look at."""
     slowest: NDArray[np.float64]
     """[L] least rate of a transfer over the link: with less left, it can take none."""
     best: NDArray[np.int64]
     """[L] the most urgent transfer of each link to look at, in their order, or −1."""
     urgency: NDArray[np.float64]
     """[L] and how urgent it was when last looked for; by now it may be less so."""
+    events: Events
+    """Transfers, times three, plus the kind of event; one at one time by their numbers."""
 
 
 @kernel
@@ -117,26 +118,26 @@ def play(
     per_piece, pieces = trees.hop.shape[1], len(part)
     start = np.full(pieces * per_piece, np.inf)
     state = _begun(trees, wires, part, size)
-    late = order * state.load.max() / pieces  # what a piece less far on in the order is worth
+    penalty = order * state.load.max() / pieces  # of a piece less far on in the order
     unfinished, oldest, admitted = np.full(pieces, per_piece), 0, 0
     now, last = 0.0, 0.0
-    events = _late(trees, part)
+    events = state.events
+    _add_ready(trees, part, events)
     while True:
         while admitted < min(pieces, oldest + window):
             for m in range(per_piece):
                 if not state.waits[admitted * per_piece + m]:
                     _make_ready(trees, wires, state, part, admitted * per_piece + m)
             admitted += 1
-        last = max(last, _start_all(trees, wires, state, part, size, late, now, start, events))
-        if not len(events) or events[0][0] > until:
-            return start, last if not len(events) else np.inf
-        now = events[0][0]
-        while len(events) and events[0][0] <= now * (1 + ROUNDING):
-            event = heapq.heappop(events)[1]
-            t = event // 3
-            if event % 3 == FREED:
+        last = max(last, _start_all(trees, wires, state, part, size, penalty, now, start))
+        if not events.length[0] or events.when[0] > until:
+            return start, np.inf if events.length[0] else last
+        now = events.when[0]
+        while events.length[0] and events.when[0] <= now * (1 + ROUNDING):
+            t, kind = divmod(pop_event(events, True), 3)
+            if kind == FREED:
                 _free(trees, wires, state, part, t)
-            elif event % 3 == ARRIVED:
+            elif kind == ARRIVED:
                 unfinished[t // per_piece] -= 1
                 _arrive(trees, wires, state, part, t)
             else:
@@ -151,17 +152,14 @@ def play(
 
 
 @kernel(inner=True)
-def _late(trees: Trees, part: Integers) -> list[tuple[float, int]]:
+def _add_ready(trees: Trees, part: Integers, events: Events) -> None:
     """When sources get ready that are not so from the start, as events."""
     per_piece = trees.hop.shape[1]
-    events = [(0.0, -1)]
-    heapq.heappop(events)
     for p in range(len(part)):
         for m in range(per_piece):
-            if trees.ready[part[p], m] > 0.0:
-                event = (float(trees.ready[part[p], m]), 3 * (p * per_piece + m) + READY)
-                heapq.heappush(events, event)
-    return events
+            ready_s = trees.ready[part[p], m]
+            if ready_s > 0.0:
+                push_event(events, ready_s, 3 * (p * per_piece + m) + READY, True)
 
 
 @kernel(inner=True)
@@ -186,11 +184,11 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats) -> _State:
         load,
         np.full(links, -1),
         np.full(len(waits), -1),
-        np.zeros(links, np.bool_),
-        np.zeros(links + 1, np.int64),
+        empty_worklist(links),
         slowest,
         np.full(links, -1),
         np.zeros(links),
+        no_events(2 * len(waits)),  # of a transfer, its source's or at most both others
     )
 
 
@@ -202,19 +200,11 @@ def _hop(trees: Trees, part: Integers, t: int) -> int:
 
 
 @kernel(inner=True)
-def _look_at(state: _State, link: int) -> None:
-    if not state.looked[link]:
-        state.looked[link] = True
-        state.to_look[state.to_look[-1]] = link
-        state.to_look[-1] += 1
-
-
-@kernel(inner=True)
 def _make_ready(trees: Trees, wires: Wires, state: _State, part: Integers, t: int) -> None:
     """Lets a transfer wait for its first link, which is to be looked at."""
     link = wires.links[wires.first[_hop(trees, part, t)]]
     state.after[t], state.head[link] = state.head[link], t
-    _look_at(state, link)
+    list_member(state.to_look, link)
 
 
 @kernel(inner=True)
@@ -223,7 +213,7 @@ def _free(trees: Trees, wires: Wires, state: _State, part: Integers, t: int) -> 
     hop = _hop(trees, part, t)
     for i in range(wires.first[hop], wires.first[hop + 1]):
         state.left[wires.links[i]] += wires.rate[hop]
-        _look_at(state, wires.links[i])
+        list_member(state.to_look, wires.links[i])
 
 
 @kernel(inner=True)
@@ -246,10 +236,9 @@ def _start_all(
     state: _State,
     part: Integers,
     size: Floats,
-    late: float,
+    penalty: float,
     now: float,
     start: Floats,
-    events: list[tuple[float, int]],
 ) -> float:
     """Starts what the links to look at have room for; when the last of it arrives.
 
@@ -257,37 +246,39 @@ def _start_all(
     server at its other end from what is more urgent there. What starts makes others only less
     urgent, so that after it a link's chain is gone through again only when it seems to come first.
     """
-    last, looks = 0.0, state.to_look[-1]
+    last, looks, to_look = 0.0, state.to_look.length[0], state.to_look
     for k in range(looks):
-        _look(trees, wires, state, part, size, late, k)
+        _look(trees, wires, state, part, size, penalty, k)
     while True:
-        k = _first_of_all(trees, wires, state, part, size, late)
+        k = _first_of_all(trees, wires, state, part, size, penalty)
         if k < 0:
             break
-        last = max(last, _start(trees, wires, state, part, size, now, k, start, events))
+        last = max(last, _start(trees, wires, state, part, size, now, k, start))
     for k in range(looks):
-        state.looked[state.to_look[k]] = False
-    state.to_look[-1] = 0
+        to_look.listed[to_look.members[k]] = False
+    to_look.length[0] = 0
     return last
 
 
 @kernel(inner=True)
 def _look(
-    trees: Trees, wires: Wires, state: _State, part: Integers, size: Floats, late: float, k: int
+    trees: Trees, wires: Wires, state: _State, part: Integers, size: Floats, penalty: float, k: int
 ) -> None:
     """Finds what is most urgent at the k-th link to look at."""
-    link = state.to_look[k]
+    link = state.to_look.members[k]
     state.best[k] = -1
     if state.slowest[link] <= state.left[link] * (1 + ROUNDING):
-        state.best[k], state.urgency[k] = _most_urgent(trees, wires, state, part, size, late, link)
+        state.best[k], state.urgency[k] = _most_urgent(
+            trees, wires, state, part, size, penalty, link
+        )
 
 
 @kernel(inner=True)
 def _first_of_all(
-    trees: Trees, wires: Wires, state: _State, part: Integers, size: Floats, late: float
+    trees: Trees, wires: Wires, state: _State, part: Integers, size: Floats, penalty: float
 ) -> int:
     """Which link to look at has the most urgent transfer of all, as things are now, or −1."""
-    looks, seen = state.to_look[-1], -1
+    looks, seen = state.to_look.length[0], -1
     while True:
         first = -1
         for k in range(looks):
@@ -295,7 +286,7 @@ def _first_of_all(
                 first = k
         if first < 0 or first == seen:
             return first
-        _look(trees, wires, state, part, size, late, first)
+        _look(trees, wires, state, part, size, penalty, first)
         seen = first
 
 
@@ -309,11 +300,10 @@ def _start(
     now: float,
     k: int,
     start: Floats,
-    events: list[tuple[float, int]],
 ) -> float:
     """Starts the most urgent transfer of the k-th link to look at; when it arrives."""
     chosen = state.best[k]
-    _take(state, state.to_look[k], chosen)
+    _take(state, state.to_look.members[k], chosen)
     p, hop = chosen // trees.hop.shape[1], _hop(trees, part, chosen)
     for i in range(wires.first[hop], wires.first[hop + 1]):
         used = wires.links[i]
@@ -322,8 +312,8 @@ def _start(
     start[chosen] = now
     free = float(now + wires.overhead[hop] + size[p] / wires.rate[hop])
     arrival = float(free + wires.latency[hop])
-    heapq.heappush(events, (free, 3 * chosen + FREED))
-    heapq.heappush(events, (arrival, 3 * chosen + ARRIVED))
+    push_event(state.events, free, 3 * chosen + FREED, True)
+    push_event(state.events, arrival, 3 * chosen + ARRIVED, True)
     return arrival
 
 
@@ -334,7 +324,7 @@ def _most_urgent(
     state: _State,
     part: Integers,
     size: Floats,
-    late: float,
+    penalty: float,
     link: int,
 ) -> tuple[int, float]:
     """The most urgent transfer that waits for a link, and can start, or −1; and how urgent.
@@ -357,7 +347,7 @@ def _most_urgent(
             piece, transfer = divmod(t, per_piece)
             tail = trees.tail_s[part[piece], transfer]
             tail += size[piece] * trees.tail_s_per_byte[part[piece], transfer]
-            urgency += TAIL * tail - late * piece
+            urgency += TAIL * tail - penalty * piece
             if held < 0 and (best < 0 or urgency > highest):
                 best, highest = t, urgency
             before = t

@@ -108,12 +108,12 @@ class Ways:
 
     def _at_rate(self, prices: NDArray, k: int) -> tuple[NDArray, NDArray]:
         """The cheapest ways whose links all have the rate, and the costs of a byte at it."""
-        from gradweave.schedulers.unequal.cheapest_trees_kernel import cheapest_ways
+        from gradweave.schedulers.kernels.paths import cheapest_paths
 
         topology = self._topology
         if self.strands:
             prices = prices * self._factors[k]
-        cost, last = cheapest_ways(
+        cost, last = cheapest_paths(
             topology.first_link, topology.target, prices, topology.servers, topology.is_server
         )
         cost = np.ascontiguousarray(cost[:, topology.servers])

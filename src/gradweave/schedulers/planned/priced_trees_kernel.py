@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
-from gradweave.schedulers.unequal.cheapest_trees_kernel import grow_cheapest_tree
+from gradweave.schedulers.kernels.arborescence import reparent, write_arborescence
+from gradweave.schedulers.kernels.paths import cheapest_from
 from gradweave.topology.topology import Floats, Integers
 
 ROUNDING = 1e-9
@@ -23,8 +24,8 @@ class Links(NamedTuple):
     target: NDArray[np.int64]
     bandwidth: NDArray[np.float64]
     """[L] relative to the largest."""
-    rank: NDArray[np.int64]
-    """[V] of servers; −1 of switches."""
+    is_server: NDArray[np.bool_]
+    """[V]"""
     servers: NDArray[np.int64]
     """[N] nodes."""
 
@@ -50,7 +51,7 @@ class Plan(NamedTuple):
     stranded: float
     """Weight of the bandwidth that a transfer strands, see `unequal.ways`."""
     flatter: float
-    """How much more an arc may cost that hangs a server nearer to the root, relative to the mean
+    """How much more an arc may cost that brings a server nearer to the root, relative to the mean
     of the tree's arcs."""
     delay: NDArray[np.float64]
     """[L] what a piece takes over each link from its first byte to its arrival, relative to what it
@@ -109,14 +110,16 @@ def rates_of(links: Links, rates: NDArray[np.float64]) -> Rates:
     ways = _no_ways(links, 1)
     _find_ways(links, 1.0 / links.bandwidth, np.ones((1, count)), ways)
     slow = np.zeros((count, count), np.bool_)  # whether one is the bottleneck of ways over another
-    for source in links.servers:
-        for target in links.servers:
-            if not np.isfinite(ways.cost[links.rank[source], links.rank[target]]):
+    servers = len(links.servers)
+    for s in range(servers):
+        for to in range(servers):
+            if not np.isfinite(ways.cost[s, to]):
                 continue  # over other servers alone
-            scarcest = _scarcest(links, ways.last[0, links.rank[source]], source, target)
+            source, target = links.servers[s], links.servers[to]
+            scarcest = _scarcest(links, ways.last[0, s], source, target)
             node = target
             while node != source:
-                link = ways.last[0, links.rank[source], node]
+                link = ways.last[0, s, node]
                 slow[link, scarcest] = True
                 node = links.source[link]
     for link in range(count):
@@ -160,7 +163,7 @@ def grow(links: Links, plan: Plan, rates: Rates, stages: Integers) -> Grown:
     """
     parts, servers = len(plan.root), len(links.servers)
     parent = np.empty((parts, len(stages), servers), np.int64)
-    longest = len(links.rank) - servers + 1
+    longest = len(links.is_server) - servers + 1
     route = np.full((parts, len(stages), servers, longest), -1, np.int32)
     load, price = np.zeros(len(plan.bias)), np.empty(len(plan.bias))
     ways = _no_ways(links, len(rates.rate))
@@ -179,10 +182,10 @@ def grow(links: Links, plan: Plan, rates: Rates, stages: Integers) -> Grown:
                 _find_delays(links, plan, ways)
             for i in range(len(stages)):
                 cost = ways.cost if stages[i] == FROM else np.ascontiguousarray(ways.cost.T)
-                grow_cheapest_tree(cost, plan.flatter, plan.root[p], parent[p, i])
+                write_arborescence(cost, plan.flatter, plan.root[p], parent[p, i])
                 if plan.near:
                     delay = ways.delay if stages[i] == FROM else np.ascontiguousarray(ways.delay.T)
-                    _hang_nearer(cost, delay, plan.root[p], parent[p, i])
+                    reparent(cost, delay, plan.root[p], parent[p, i])
                 _set_routes(links, ways, stages[i], parent[p, i], route[p, i])
             _carry(links, rates, route[p], 1.0 / parts, load)
     return Grown(parent, route, load)
@@ -190,7 +193,7 @@ def grow(links: Links, plan: Plan, rates: Rates, stages: Integers) -> Grown:
 
 @kernel(inner=True)
 def _no_ways(links: Links, rates: int) -> _Ways:
-    servers, nodes = len(links.servers), len(links.rank)
+    servers, nodes = len(links.servers), len(links.is_server)
     return _Ways(
         np.empty((servers, servers)),
         np.zeros((servers, servers), np.int64),
@@ -217,10 +220,11 @@ def _set_prices(links: Links, plan: Plan, load: Floats, price: Floats) -> None:
 @kernel(inner=True)
 def _find_delays(links: Links, plan: Plan, ways: _Ways) -> None:
     """What a piece takes over the cheapest ways."""
-    for source in links.servers:
-        for target in links.servers:
-            s, to = links.rank[source], links.rank[target]
-            node, ways.delay[s, to] = target, 0.0
+    servers = len(links.servers)
+    for s in range(servers):
+        for to in range(servers):
+            source, node = links.servers[s], links.servers[to]
+            ways.delay[s, to] = 0.0
             if not np.isfinite(ways.cost[s, to]):
                 ways.delay[s, to] = np.inf
                 continue
@@ -231,73 +235,29 @@ def _find_delays(links: Links, plan: Plan, ways: _Ways) -> None:
 
 
 @kernel(inner=True)
-def _hang_nearer(cost: Floats, delay: Floats, root: int, parent: Integers) -> None:
-    """Hangs servers of a tree where their arc and the delay of its source are less together."""
-    servers = len(parent)
-    late = np.zeros(servers)
-    for _ in range(servers):
-        for v in range(servers):
-            late[v], u = 0.0, v
-            while u != root:
-                late[v] += delay[parent[u], u]
-                u = parent[u]
-        changed = False
-        for v in range(servers):
-            if v == root:
-                continue
-            up = parent[v]
-            least = (late[up] + cost[up, v]) * (1 - ROUNDING)
-            for u in range(servers):
-                # Nothing gets later, so that what is not later than v is not below it.
-                sooner = late[u] + delay[u, v] <= late[v]
-                if sooner and late[u] + cost[u, v] < least:
-                    least, up = late[u] + cost[u, v], u
-            if up != parent[v]:
-                parent[v], changed = up, True
-                late[v] = late[up] + delay[up, v]
-        if not changed:
-            return
-
-
-@kernel(inner=True)
 def _find_ways(links: Links, price: Floats, factors: Floats, ways: _Ways) -> None:
     """The cheapest ways from each server, at the best rate."""
-    servers = len(links.servers)
+    servers, at_rate = len(links.servers), np.empty(len(price))
     ways.cost[:] = np.inf
     for k in range(len(factors)):
+        for link in range(len(price)):
+            at_rate[link] = price[link] * factors[k, link]
         for s in range(servers):
-            _find_ways_from(links, price, factors[k], s, ways.last[k, s], ways)
+            cheapest_from(
+                links.first,
+                links.target,
+                links.is_server,
+                at_rate,
+                links.servers[s],
+                False,
+                ways.reached,
+                ways.last[k, s],
+                ways.waiting,
+            )
             for to in range(servers):
                 if to != s and ways.reached[links.servers[to]] < ways.cost[s, to]:
                     ways.cost[s, to] = ways.reached[links.servers[to]]
                     ways.rate[s, to] = k
-
-
-@kernel(inner=True)
-def _find_ways_from(
-    links: Links, price: Floats, factor: Floats, s: int, last: Integers, ways: _Ways
-) -> None:
-    """Dijkstra's algorithm over switches."""
-    ways.reached[:] = np.inf
-    node, least, count = links.servers[s], 0.0, 0
-    while True:
-        for link in range(links.first[node], links.first[node + 1]):
-            there, to = least + price[link] * factor[link], links.target[link]
-            if there < ways.reached[to]:
-                if links.rank[to] < 0 and ways.reached[to] == np.inf:
-                    ways.waiting[count] = to
-                    count += 1
-                ways.reached[to], last[to] = there, link
-        best = -1
-        for i in range(count):
-            if best < 0 or ways.reached[ways.waiting[i]] < ways.reached[ways.waiting[best]]:
-                best = i
-        if best < 0:
-            break
-        node = ways.waiting[best]
-        least = ways.reached[node]
-        count -= 1
-        ways.waiting[best] = ways.waiting[count]
 
 
 @kernel(inner=True)

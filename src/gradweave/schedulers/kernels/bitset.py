@@ -1,4 +1,4 @@
-"""Sets as bits of words, for compiled loops: 64 members are looked at at once."""
+"""Sets as bits of words: 64 members are looked at at once."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 
-Words = NDArray[np.uint64]
+Bitset = NDArray[np.uint64]
 
 WORD = 64
 """Bits in a word."""
@@ -44,13 +44,13 @@ def bit(member: int) -> Any:
 
 
 @kernel(inlined=True)
-def has(words: Words, row: int, member: int) -> bool:
+def has(words: Bitset, row: int, member: int) -> bool:
     """Whether a set, a row of [A, W], has a member."""
     return (words[row, member // WORD] & bit(member)) != 0
 
 
 @kernel
-def pack(table: NDArray[np.bool_]) -> Words:
+def pack(table: NDArray[np.bool_]) -> Bitset:
     """[A, W] sets as bits.
 
     Args:

@@ -1,4 +1,4 @@
-"""Cheapest ways between servers, and cheapest trees that span them, compiled."""
+"""Arborescences of minimum cost that span all servers, and flatter ones that cost little more."""
 
 from typing import NamedTuple
 
@@ -9,57 +9,14 @@ from gradweave.compiled import kernel
 from gradweave.topology.topology import Floats, Integers
 
 NEW, ON_PATH, REACHED = 0, 1, 2
+ROUNDING = 1e-9
 
 
 @kernel
-def cheapest_ways(
-    first_link: Integers,
-    target: Integers,
-    price: Floats,
-    servers: Integers,
-    is_server: NDArray[np.bool_],
+def minimum_arborescences(
+    cost: Floats, tolerance: float
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The cheapest way from each server to each node, over switches alone.
-
-    Dijkstra's algorithm without a heap: O(N·V²), which dense networks need anyway.
-
-    Args:
-        first_link: [V+1] where the links that leave each node start.
-        target: [L] node that each link enters.
-        price: [L] at least 0.
-        servers: [N] nodes.
-        is_server: [V] servers end a way, switches pass it on.
-
-    Returns:
-        [N, V] cost, infinite where there is no way; [N, V] the last link of the way, or −1.
-    """
-    nodes = len(is_server)
-    cost = np.full((len(servers), nodes), np.inf)
-    last = np.full((len(servers), nodes), -1, np.int64)
-    done = np.empty(nodes, np.bool_)
-    for s in range(len(servers)):
-        done[:] = False
-        cost[s, servers[s]] = 0.0
-        while True:
-            node, least = -1, np.inf
-            for v in range(nodes):
-                if not done[v] and cost[s, v] < least:
-                    node, least = v, cost[s, v]
-            if node < 0:
-                break
-            done[node] = True
-            if is_server[node] and node != servers[s]:
-                continue
-            for link in range(first_link[node], first_link[node + 1]):
-                there = least + price[link]
-                if there < cost[s, target[link]]:
-                    cost[s, target[link]], last[s, target[link]] = there, link
-    return cost, last
-
-
-@kernel
-def cheapest_trees(cost: Floats, tolerance: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """For each root the cheapest tree that leads from it to all servers; of equal ones a flat one.
+    """For each root the arborescence of minimum cost; of equal ones a flat one.
 
     Edmonds' algorithm in the form of Tarjan for dense graphs: a path grows backwards along the
     cheapest arcs; a cycle becomes one node. O(N²) for each root.
@@ -74,43 +31,50 @@ def cheapest_trees(cost: Floats, tolerance: float) -> tuple[NDArray[np.float64],
     servers = len(cost)
     total, parents = np.zeros(servers), np.empty((servers, servers), np.int64)
     for root in range(servers):
-        _cheapest_tree(cost, root, parents[root])
-        _flatten(cost, tolerance, root, parents[root])
-        for v in range(servers):
-            if v != root:
-                total[root] += cost[parents[root, v], v]
+        total[root] = _flat_tree(cost, tolerance, root, parents[root])
     return total, parents
 
 
 @kernel
-def cheapest_tree(cost: Floats, tolerance: float, root: int) -> tuple[float, NDArray[np.int64]]:
-    """The tree of one root, and its cost; see `cheapest_trees`."""
-    parent, total = np.empty(len(cost), np.int64), 0.0
-    _cheapest_tree(cost, root, parent)
-    _flatten(cost, tolerance, root, parent)
-    for v in range(len(cost)):
-        if v != root:
-            total += cost[parent[v], v]
-    return total, parent
+def minimum_arborescence(
+    cost: Floats, tolerance: float, root: int
+) -> tuple[float, NDArray[np.int64]]:
+    """The tree of one root, and its cost; see `minimum_arborescences`."""
+    parent = np.empty(len(cost), np.int64)
+    return _flat_tree(cost, tolerance, root, parent), parent
 
 
 @kernel(inner=True)
-def grow_cheapest_tree(cost: Floats, flatter: float, root: int, parent: Integers) -> None:
+def write_arborescence(cost: Floats, flatter: float, root: int, parent: Integers) -> None:
     """Writes the tree of one root within another kernel.
 
     Args:
-        cost: [N, N] as `cheapest_trees` takes it.
+        cost: [N, N] as `minimum_arborescences` takes it.
         flatter: how much more an arc may cost that brings a server nearer to the root, relative to
             the mean cost of the tree's arcs.
         root: rank.
         parent: [N] is written.
     """
-    _cheapest_tree(cost, root, parent)
+    _edmonds(cost, root, parent)
+    total = _cost_of(cost, root, parent)
+    _flatten(cost, (flatter + 1e-9) * total / max(len(parent) - 1, 1), root, parent)
+
+
+@kernel(inner=True)
+def _flat_tree(cost: Floats, tolerance: float, root: int, parent: Integers) -> float:
+    """Writes a tree of minimum cost, made flat, and returns its cost."""
+    _edmonds(cost, root, parent)
+    _flatten(cost, tolerance, root, parent)
+    return _cost_of(cost, root, parent)
+
+
+@kernel(inner=True)
+def _cost_of(cost: Floats, root: int, parent: Integers) -> float:
     total = 0.0
     for v in range(len(parent)):
         if v != root:
             total += cost[parent[v], v]
-    _flatten(cost, (flatter + 1e-9) * total / max(len(parent) - 1, 1), root, parent)
+    return total
 
 
 class _Growing(NamedTuple):
@@ -135,8 +99,8 @@ class _Growing(NamedTuple):
 
 
 @kernel(inner=True)
-def _cheapest_tree(cost: Floats, root: int, parent: Integers) -> None:
-    """Writes the cheapest tree from a root."""
+def _edmonds(cost: Floats, root: int, parent: Integers) -> None:
+    """Writes the arborescence of minimum cost from a root."""
     servers = len(cost)
     growing, nodes = _nothing_grown(cost, root), servers
     for start in range(servers):
@@ -236,7 +200,7 @@ def _make_cycle(growing: _Growing, length: int, first: int, node: int) -> int:
 
 @kernel(inner=True)
 def _flatten(cost: Floats, tolerance: float, root: int, parent: Integers) -> None:
-    """Hangs servers nearer to the root where that costs no more: fewer hops one after the other."""
+    """Moves servers nearer to the root where that costs no more: fewer hops one after the other."""
     servers = len(parent)
     depth = np.zeros(servers, np.int64)
     for _ in range(servers):
@@ -257,5 +221,34 @@ def _flatten(cost: Floats, tolerance: float, root: int, parent: Integers) -> Non
             if near != parent[v]:
                 parent[v] = near
                 changed = True
+        if not changed:
+            return
+
+
+@kernel(inner=True)
+def reparent(cost: Floats, delay: Floats, root: int, parent: Integers) -> None:
+    """Gives servers of a tree the parent whose delay and the arc from it are less together."""
+    servers = len(parent)
+    reached = np.zeros(servers)
+    for _ in range(servers):
+        for v in range(servers):
+            reached[v], u = 0.0, v
+            while u != root:
+                reached[v] += delay[parent[u], u]
+                u = parent[u]
+        changed = False
+        for v in range(servers):
+            if v == root:
+                continue
+            up = parent[v]
+            least = (reached[up] + cost[up, v]) * (1 - ROUNDING)
+            for u in range(servers):
+                # Nothing gets later, so that what is not reached after v is not below it.
+                sooner = reached[u] + delay[u, v] <= reached[v]
+                if sooner and reached[u] + cost[u, v] < least:
+                    least, up = reached[u] + cost[u, v], u
+            if up != parent[v]:
+                parent[v], changed = up, True
+                reached[v] = reached[up] + delay[up, v]
         if not changed:
             return

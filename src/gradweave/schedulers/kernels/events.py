@@ -1,0 +1,88 @@
+"""What is to happen when: a binary heap by time."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+from gradweave.schedulers.problem import Integers
+
+
+class Events(NamedTuple):
+    """Events to come; the first one is the earliest."""
+
+    when: NDArray[np.float64]
+    """[most] seconds."""
+    what: Integers
+    """[most] numbers, which say what happens."""
+    length: Integers
+    """[1] how many they are."""
+
+
+@kernel(inner=True)
+def no_events(most: int) -> Events:
+    """Room for so many events at one time."""
+    return Events(np.empty(most), np.empty(most, np.int64), np.zeros(1, np.int64))
+
+
+@kernel(inner=True)
+def push_event(events: Events, when: float, what: int, numbered: bool) -> None:
+    """Adds an event.
+
+    Args:
+        events: changed.
+        when: seconds.
+        what: its number.
+        numbered: whether of events at one time the least number comes first; else in no order that
+            can be relied on, but always the same one.
+    """
+    at = events.length[0]
+    events.length[0] += 1
+    while at > 0:
+        above = (at - 1) // 2
+        if not _sooner(when, what, events.when[above], events.what[above], numbered):
+            break
+        events.when[at], events.what[at] = events.when[above], events.what[above]
+        at = above
+    events.when[at], events.what[at] = when, what
+
+
+@kernel(inner=True)
+def pop_event(events: Events, numbered: bool) -> Any:
+    """Takes the earliest event out, of which there must be one, and returns what it is.
+
+    Args:
+        events: changed.
+        numbered: as in `push_event`, of which all calls have the same.
+    """
+    first = events.what[0]
+    events.length[0] -= 1
+    count = events.length[0]
+    when, what, at = events.when[count], events.what[count], 0
+    while True:
+        child = 2 * at + 1
+        if child >= count:
+            break
+        if child + 1 < count and _sooner(
+            events.when[child + 1],
+            events.what[child + 1],
+            events.when[child],
+            events.what[child],
+            numbered,
+        ):
+            child += 1
+        if not _sooner(events.when[child], events.what[child], when, what, numbered):
+            break
+        events.when[at], events.what[at] = events.when[child], events.what[child]
+        at = child
+    events.when[at], events.what[at] = when, what
+    return first
+
+
+@kernel(inlined=True)
+def _sooner(when: float, what: int, other_when: float, other_what: int, numbered: bool) -> bool:
+    """Whether an event comes before another one."""
+    if when != other_when:
+        return when < other_when
+    return numbered and what < other_what

@@ -1,0 +1,93 @@
+"""Paths of minimum cost between servers, over switches alone."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+from gradweave.topology.topology import Floats, Integers
+
+
+@kernel
+def cheapest_paths(
+    first_link: Integers,
+    target: Integers,
+    price: Floats,
+    servers: Integers,
+    is_server: NDArray[np.bool_],
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The cheapest path from each server to each node.
+
+    Args:
+        first_link: [V+1] where the links that leave each node start.
+        target: [L] node that each link enters.
+        price: [L] at least 0.
+        servers: [N] nodes.
+        is_server: [V] servers end a path, switches pass it on.
+
+    Returns:
+        [N, V] cost, infinite where there is no path; [N, V] the path's last link, or −1.
+    """
+    nodes = len(is_server)
+    cost = np.empty((len(servers), nodes))
+    last = np.full((len(servers), nodes), -1, np.int64)
+    waiting = np.empty(nodes, np.int64)
+    for s in range(len(servers)):
+        cheapest_from(
+            first_link, target, is_server, price, servers[s], True, cost[s], last[s], waiting
+        )
+        cost[s, servers[s]], last[s, servers[s]] = 0.0, -1
+    return cost, last
+
+
+@kernel(inner=True)
+def cheapest_from(
+    first_link: Integers,
+    target: Integers,
+    is_server: NDArray[np.bool_],
+    price: Floats,
+    start: int,
+    numbered: bool,
+    cost: Floats,
+    last: NDArray[np.int64],
+    waiting: NDArray[np.int64],
+) -> None:
+    """Dijkstra's algorithm from one server, with a list of switches in place of a heap.
+
+    That is O(V²), which dense networks need anyway.
+
+    Args:
+        first_link: [V+1] where the links that leave each node start.
+        target: [L] node that each link enters.
+        is_server: [V] servers end a path.
+        price: [L] at least 0; infinite where a link may not be used.
+        start: the server.
+        numbered: whether of switches that are as near the one of the least number is gone on from
+            first: else the one that stands first in the list. Which of equal paths is found
+            depends on it.
+        cost: [V] is set, infinite where there is no path. That of `start` is not to be read.
+        last: [V] is set to the last link of the path to each node that has one.
+        waiting: [V] for switches that are reached, and not gone on from.
+    """
+    cost[:] = np.inf
+    node, least, count = start, 0.0, 0
+    while True:
+        for link in range(first_link[node], first_link[node + 1]):
+            there, to = least + price[link], target[link]
+            if there < cost[to]:
+                if not is_server[to] and cost[to] == np.inf:
+                    waiting[count] = to
+                    count += 1
+                cost[to], last[to] = there, link
+        best = -1
+        for i in range(count):
+            if best < 0 or cost[waiting[i]] < cost[waiting[best]]:
+                best = i
+            elif numbered and cost[waiting[i]] == cost[waiting[best]]:
+                if waiting[i] < waiting[best]:
+                    best = i
+        if best < 0:
+            return
+        node = waiting[best]
+        least = cost[node]
+        count -= 1
+        waiting[best] = waiting[count]

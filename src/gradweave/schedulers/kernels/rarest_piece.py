@@ -1,0 +1,124 @@
+"""Which piece to send over a hop: the rarest one around the receiver, of those that may be sent."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+from gradweave.schedulers.problem import HopTable, Integers
+
+
+class Rarity(NamedTuple):
+    """What counts as rare. Other tuples with these fields do as well."""
+
+    near: int
+    """Weight of the number of hops by which the receiver could get the piece, from servers that
+    hold it or are about to: so that its neighbours are not all sent the same piece at once."""
+    everywhere: int
+    """Weight of the number of servers that hold it at all."""
+    noise: int
+    """Random part: up to this, less one; a power of two."""
+
+
+class Holdings(NamedTuple):
+    """Which server holds, gets and lacks which piece, while trees grow."""
+
+    holds: NDArray[np.bool_]
+    """[N, P] arrived."""
+    wanted: NDArray[np.bool_]
+    """[N, P] neither arrived nor on the way."""
+    near: Integers
+    """[N, P] hops into the server from one that holds the piece or is about to."""
+    held_by: Integers
+    """[P] servers that hold the piece; on a continuous clock also those that are about to."""
+    missing: Integers
+    """[N] pieces that a server wants."""
+    steps: NDArray[np.int16]
+    """[N, P] where they are limited, transfers in a row by which a piece reached a server."""
+    most_steps: NDArray[np.int16]
+    """[N, P] how many that may be at most; [0, 0], as `steps`, for no limit."""
+
+
+@kernel(inner=True)
+def held_by_roots(hops: HopTable, root: Integers, most_steps: NDArray[np.int16]) -> Holdings:
+    """Before the first transfer. In plain loops: NumPy's functions take long to compile.
+
+    Args:
+        hops: of the network.
+        root: [P] server at which each piece starts.
+        most_steps: as in `Holdings`.
+    """
+    servers, pieces = len(hops.first_leaving) - 1, len(root)
+    holds, wanted = np.zeros((servers, pieces), np.bool_), np.ones((servers, pieces), np.bool_)
+    held_by, missing = np.empty(pieces, np.int64), np.empty(servers, np.int64)
+    for server in range(servers):
+        missing[server] = pieces
+    for piece in range(pieces):
+        holds[root[piece], piece], wanted[root[piece], piece] = True, False
+        held_by[piece] = 1
+        missing[root[piece]] -= 1
+    near, steps = np.zeros((servers, pieces), np.int64), np.zeros(most_steps.shape, np.int16)
+    for piece in range(pieces):
+        promise(hops, near, root[piece], piece, 1)
+    return Holdings(holds, wanted, near, held_by, missing, steps, most_steps)
+
+
+@kernel(inlined=True)
+def promise(hops: HopTable, near: Integers, server: Any, piece: Any, more: int) -> None:
+    """Counts a server, with each hop that leaves it, among those that can send a piece.
+
+    Args:
+        hops: of the network.
+        near: [N, P] as in `Holdings`; changed.
+        server: rank.
+        piece: number.
+        more: 1, or −1 for no longer.
+    """
+    for i in range(hops.first_leaving[server], hops.first_leaving[server + 1]):
+        near[hops.target[hops.leaving[i]], piece] += more
+
+
+@kernel(inlined=True)
+def may_send(holdings: Holdings, source: int, target: int, piece: int) -> bool:
+    """Whether a piece is there to be sent, is wanted, and has not come too many steps."""
+    if not (holdings.holds[source, piece] and holdings.wanted[target, piece]):
+        return False
+    limited = len(holdings.most_steps) > 0
+    return not limited or holdings.steps[source, piece] < holdings.most_steps[target, piece]
+
+
+@kernel(inner=True)
+def rarest_piece(
+    rarity: Any, holdings: Holdings, source: Any, target: Any, hop: Any, salt: int
+) -> Any:
+    """The rarest piece to send over a hop, ties by a hash; −1 where there is none.
+
+    Takes most of a search's time: one pass over the pieces for each hop that is tried. A hash of
+    piece, hop and round breaks ties, which costs less than a random number for each piece.
+
+    Args:
+        rarity: its weights.
+        holdings: who has what.
+        source: server that the hop leaves.
+        target: server that it enters.
+        hop: its number.
+        salt: a random number, for all hops of one round or moment.
+    """
+    best, lowest = -1, np.int64(1) << 62
+    mix = salt + hop * 40503
+    held, wanted, near = holdings.holds[source], holdings.wanted[target], holdings.near[target]
+    limited = len(holdings.most_steps) > 0
+    for piece in range(len(held)):
+        if held[piece] and wanted[piece]:
+            if limited and holdings.steps[source, piece] >= holdings.most_steps[target, piece]:
+                continue
+            mixed = ((piece + 1) * 2654435761 + mix * 2246822519) & 0xFFFFFFFF
+            key = (
+                rarity.near * near[piece]
+                + rarity.everywhere * holdings.held_by[piece]
+                + (((mixed ^ (mixed >> 15)) * 2654435761 & 0xFFFFFFFF) >> 12) % rarity.noise
+            )
+            if key < lowest:
+                best, lowest = piece, key
+    return best

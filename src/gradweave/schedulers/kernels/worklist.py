@@ -1,0 +1,52 @@
+"""What is to be looked at again, each member once."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+from gradweave.schedulers.problem import Integers
+
+
+class Worklist(NamedTuple):
+    """Members in the order in which they were added."""
+
+    members: Integers
+    """[M] those on the list come first."""
+    listed: NDArray[np.bool_]
+    """[M] whether each member is on it."""
+    length: Integers
+    """[1] how many are."""
+
+
+@kernel(inner=True)
+def empty_worklist(most: int) -> Worklist:
+    """Nothing is to be looked at."""
+    return Worklist(np.empty(most, np.int64), np.zeros(most, np.bool_), np.zeros(1, np.int64))
+
+
+@kernel(inlined=True)
+def list_member(worklist: Worklist, member: int) -> None:
+    """Adds a member that is not on the list already."""
+    count = worklist.length[0]
+    worklist.length[0] = add_once(worklist.members, worklist.listed, member, count)
+
+
+@kernel(inlined=True)
+def unlist_at(worklist: Worklist, place: int) -> None:
+    """Takes the member at a place off the list; the last one moves there."""
+    members = worklist.members
+    worklist.listed[members[place]] = False
+    worklist.length[0] -= 1
+    members[place] = members[worklist.length[0]]
+
+
+@kernel(inlined=True)
+def add_once(members: Integers, listed: NDArray[np.bool_], member: int, count: int) -> int:
+    """Adds a member to a list kept as bare arrays; how many are on it then."""
+    if not listed[member]:
+        listed[member] = True
+        members[count] = member
+        count += 1
+    return count

@@ -1,0 +1,146 @@
+"""What strategies' loops share, by hand and against plain Python, interpreted."""
+
+import heapq
+
+import numpy as np
+import pytest
+
+from gradweave.schedulers.kernels import (
+    earliest_rounds,
+    events,
+    paths,
+    rarest_piece,
+    slots,
+    worklist,
+)
+from gradweave.schedulers.problem import grouped, hop_table, hops_over
+from tests.interpreted import interpreted
+
+KERNELS = earliest_rounds, events, paths, rarest_piece, slots, worklist
+
+
+@pytest.fixture(autouse=True)
+def _interpreted():
+    with interpreted(*KERNELS):
+        yield
+
+
+def test_hops_by_server_and_by_link():
+    """Three hops over links 0 and 1; the second one uses link 1 twice."""
+    hops = hop_table(
+        np.array([1, 0, 1]), np.array([2, 2, 0]), np.array([0, 1, 1, 0]), np.array([0, 1, 3, 4]), 3
+    )
+    assert [column.tolist() for column in hops] == [
+        [1, 0, 1], [2, 2, 0], [0, 1, 1, 0], [0, 1, 3, 4],
+        [1, 0, 2], [0, 1, 3, 3], [2, 0, 1], [0, 1, 1, 3],
+    ]  # fmt: skip
+    over = hops_over(hops.links, hops.first_link, 3)
+    assert (over.hop.tolist(), over.first.tolist()) == ([0, 2, 1, 1], [0, 2, 4, 4])
+    places, first = grouped(np.array([1, 0, 1]), 2)
+    assert (places.tolist(), first.tolist()) == ([1, 0, 2], [0, 1, 3])
+
+
+def test_a_hop_takes_a_slot_of_each_link_or_none():
+    """Links of 2, 1 and 3 slots."""
+    links = np.array([0, 1, 0, 2, 2, 0])
+    made = slots.no_slots_taken(np.array([2, 1, 3]))
+    assert made.first.tolist() == [0, 2, 3, 6]
+    assert slots.claim(made, links, 0, 2, 7)  # links 0 and 1
+    assert made.used.tolist() == [1, 1, 0] and slots.is_full(made, 1)
+    assert not slots.claim(made, links, 2, 2 + 4, 8)  # link 0 twice, of which one slot is left
+    assert made.used.tolist() == [1, 1, 0]
+    assert slots.claim(made, links, 2, 5, 9)  # link 0, and link 2 twice
+    assert made.used.tolist() == [2, 1, 2] and slots.is_full(made, 0)
+    assert not slots.claim(made, links, 0, 1, 10)
+    assert slots.holds_slot(made, 0, 7) and slots.holds_slot(made, 2, 9)
+    assert not slots.holds_slot(made, 2, 7)
+    assert {slots.any_holder(made, 0) for _ in range(50)} == {7, 9}
+    slots.release(made, links, 0, 2, 7)
+    assert made.used.tolist() == [1, 0, 2] and made.holder[0] == 9
+    assert slots.any_holder(made, 0) == 9
+
+
+def test_a_route_that_uses_a_link_twice_needs_two_slots():
+    links, capacity = np.array([0, 1, 0]), np.array([2, 1])
+    for used, fits in [([0, 0], True), ([1, 0], False), ([0, 1], False)]:
+        assert slots.fits(capacity, np.array(used), links, 0, 3) is fits
+    assert slots.fits(capacity, np.array([1, 0]), links, 0, 2)
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+def test_events_come_by_time_and_where_asked_by_number(numbered: bool):
+    rng = np.random.default_rng(0)
+    made, expected, got = events.no_events(200), [], []
+    for what in rng.permutation(200).tolist():
+        when = float(rng.integers(8))  # many at one time
+        events.push_event(made, when, what, numbered)
+        heapq.heappush(expected, (when, what))
+        if rng.random() < 0.3:
+            assert made.when[0] == expected[0][0]
+            got.append((made.when[0], events.pop_event(made, numbered)))
+            if numbered:
+                assert got[-1] == heapq.heappop(expected)
+            else:
+                expected.remove(got[-1])
+                heapq.heapify(expected)
+    while made.length[0]:
+        assert made.when[0] == min(expected)[0]
+        event = (made.when[0], events.pop_event(made, numbered))
+        assert not numbered or event == min(expected)
+        expected.remove(event)
+    assert not expected
+
+
+def test_members_stand_on_a_worklist_once():
+    made = worklist.empty_worklist(4)
+    for member in (2, 0, 2, 3):
+        worklist.list_member(made, member)
+    assert made.members[: made.length[0]].tolist() == [2, 0, 3]
+    worklist.unlist_at(made, 0)
+    assert made.members[: made.length[0]].tolist() == [3, 0]
+    assert made.listed.tolist() == [True, False, False, True]
+    worklist.list_member(made, 2)
+    assert made.members[: made.length[0]].tolist() == [3, 0, 2]
+
+
+def test_the_rarest_piece_that_may_be_sent():
+    """A ring of three servers in one direction, a piece each; 2 has got 1's as well."""
+    ring = np.arange(3)
+    hops = hop_table(ring, (ring + 1) % 3, ring, np.arange(4), 3)
+    limits = np.array([[0, 9, 9], [9, 0, 9], [9, 9, 0]], np.int16)
+    made = rarest_piece.held_by_roots(hops, ring, limits)
+    assert made.near.tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0]]
+    assert made.missing.tolist() == [2, 2, 2] and made.held_by.tolist() == [1, 1, 1]
+    made.holds[2, 1], made.wanted[2, 1], made.held_by[1], made.steps[2, 1] = True, False, 2, 1
+    rarest_piece.promise(hops, made.near, 2, 1, 1)
+    assert made.near[0].tolist() == [0, 1, 1]
+    everywhere = rarest_piece.Rarity(near=0, everywhere=1024, noise=512)
+    choose = rarest_piece.rarest_piece
+    assert choose(everywhere, made, 2, 0, 2, 5) == 2  # its own, which it alone has
+    made.near[0, 1] = 0
+    assert choose(rarest_piece.Rarity(1024, 0, 512), made, 2, 0, 2, 5) == 1
+    assert [rarest_piece.may_send(made, 2, 0, piece) for piece in range(3)] == [False, True, True]
+    made.wanted[0, 2] = False
+    assert choose(everywhere, made, 2, 0, 2, 5) == 1
+    limits[0, 1] = 1  # the piece has come one step, and may make no other
+    assert choose(everywhere, made, 2, 0, 2, 5) == -1 and not rarest_piece.may_send(made, 2, 0, 1)
+
+
+def test_of_equal_paths_the_order_of_switches_decides():
+    """From server 0 to 1 over switch 2 or 3, of which the second one is reached first."""
+    source, target = np.array([0, 0, 2, 3]), np.array([3, 2, 1, 1])
+    first = np.searchsorted(source, np.arange(5))
+    is_server, price = np.array([True, True, False, False]), np.array([1.0, 1.0, 2.0, 2.0])
+    for numbered, last_link in [(True, 2), (False, 3)]:
+        cost, last, waiting = np.empty(4), np.full(4, -1), np.empty(4, np.int64)
+        paths.cheapest_from(first, target, is_server, price, 0, numbered, cost, last, waiting)
+        assert cost[1:].tolist() == [3, 1, 1] and last[1] == last_link
+
+
+def test_rounds_keep_the_order_on_each_link_and_wait_for_data():
+    """Hops over link 0, links 0 and 1, link 1; the fourth transfer reads what the second writes."""
+    links, first = np.array([0, 0, 1, 1]), np.array([0, 1, 3, 4])
+    made = earliest_rounds.rounds_in_order(
+        links, first, np.array([0, 1, 2, 0]), np.array([0, 0, 0, 2]), np.array([1, 2, 3, 4]), 5, 2
+    )
+    assert made.tolist() == [0, 1, 2, 2]
