@@ -21,6 +21,8 @@ from typing import Any
 
 POLL_S = 0.1
 """Time between two looks."""
+NOTE_EVERY_S = 1.0
+"""Time between two looks for processes that hide their mark."""
 KNOCK_EVERY_S = 5.0
 KNOCK_S = 2.0
 """Timeout of a connection to the address."""
@@ -58,13 +60,15 @@ class Keeper:
 
         self._psutil, self._watched = psutil, watched
         self._lost = ""
-        self._answered = self._knocked = time.monotonic()
+        self._answered = self._knocked = self._noted = time.monotonic()
         self._agents: set[Any] = set()
         self._heard = b""
 
     def keep(self) -> None:
         """Reports the first part of Ray that ends, and clears up in the end."""
         while self._listen():
+            if time.monotonic() - self._noted >= NOTE_EVERY_S:
+                self._note_agents()
             if not self._lost:
                 self._lost = self._ended()
                 if self._lost:
@@ -91,10 +95,15 @@ class Keeper:
         return bool(came)
 
     def _note_agents(self) -> None:
-        """Notes processes that overwrite their environment, and the mark in it, with a title."""
-        for process in self._watched.parts.values():
+        """Notes processes that overwrite their environment, and the mark in it, with a title.
+
+        They are children of Ray's parts; while these are not known, of all that have the mark.
+        """
+        parts = self._watched.parts.values() or [process.pid for process in self._with_mark()]
+        for process in parts:
             with contextlib.suppress(self._psutil.Error):
                 self._agents.update(self._psutil.Process(process).children())
+        self._noted = time.monotonic()
 
     def _ended(self, *, together: bool = False) -> str:
         """Which part of Ray has ended, in words; empty for none.
@@ -138,12 +147,16 @@ class Keeper:
             time.sleep(0.02)
 
     def _marked(self) -> list[Any]:
+        """All that are Ray's and run."""
         if self._watched.mark is None:
             return []
-        name, value = self._watched.mark
-        found = [
-            agent for agent in self._agents if agent.is_running() and not self._dead(agent.pid)
-        ]
+        agents = [one for one in self._agents if one.is_running() and not self._dead(one.pid)]
+        return agents + self._with_mark()
+
+    def _with_mark(self) -> list[Any]:
+        if self._watched.mark is None:
+            return []
+        (name, value), found = self._watched.mark, []
         for process in self._psutil.process_iter():
             with contextlib.suppress(self._psutil.Error, OSError):
                 if process.environ().get(name) == value:
