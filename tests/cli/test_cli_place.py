@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import gradweave as gw
+from gradweave.cli.verbs import place
 from gradweave.cli.verbs.place import placement_lines
 from gradweave.report.placement import placement_page
 
@@ -22,6 +25,26 @@ def test_it_prints_and_writes_the_placement(gradweave, here):
     said = gradweave(*arguments, "--no-step", "--json").json
     assert said["servers"] == json.loads((here / "p.json").read_text())["servers"]
     assert said["bound_s"] <= said["cost_s"] and said["step"] is None
+
+
+def test_of_a_steps_all_reduces_the_slowest_is_told():
+    stages = [SimpleNamespace(gradient_bytes=size) for size in (1e6, 2e6)]
+    placement: Any = SimpleNamespace(workload=SimpleNamespace(stages=stages))
+    groups = [SimpleNamespace(seconds=s, bound_s=s - 1) for s in (2.0, 4.0, 3.0)]
+    step: Any = SimpleNamespace(
+        order="1f1b",
+        seconds=9.0,
+        passes_s=7.0,
+        bubble=0.25,
+        utilisation=0.5,
+        groups=[None, *groups],
+    )
+    first, second = place._step_lines(placement, step)
+    assert (
+        first
+        == "a step by 1f1b: 9 s, passes 7 s of it; bubble 25%, devices compute 50% of the time"
+    )
+    assert second.endswith(", up to 2 MB: 4 s at most, at least 3 s")
 
 
 def test_servers_that_share_a_name_are_told_apart():

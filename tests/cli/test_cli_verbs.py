@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gradweave as gw
-from gradweave.cli.console import Progress, printable
+from gradweave.cli.console import Progress, print_table, printable, table
 from gradweave.report.comparison import LEARNED, TABLE_2
 from gradweave.report.paper import NOT_REPRODUCED, PAPER
 from gradweave.schedule.schedule import COLLECTIVES, Provenance
@@ -619,6 +619,12 @@ def test_progress_goes_to_standard_error_once_the_work_takes_long(capsys, monkey
     assert out == ""
     assert err.endswith("\n") and "\x1b" not in err
     assert err.splitlines()[0].strip() in {"0 s  first", "0 s  second\\x1b[2J"}
+
+
+def test_a_table_is_a_line_a_row_with_figures_to_the_right(capsys):
+    print_table(table(("name", "n"), [("a", "1"), ("bcd", "20")]), "a note")
+    lines = [line.rstrip() for line in capsys.readouterr().out.split("\n")]
+    assert lines == ["name   n", "a      1", "bcd   20", "a note", ""]
 
 
 def test_progress_of_a_comparison_names_what_is_running(gradweave, monkeypatch):
