@@ -15,6 +15,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.report import TABLE_2
 from gradweave.schedule import COLLECTIVES
 from gradweave.schedulers import Grown, from_spec
+from gradweave.schedulers.problem import hop_table
 from gradweave.schedulers.trees import growing_kernel
 from gradweave.schedulers.trees.steps import fewest_steps
 from gradweave.simulate import steps
@@ -192,13 +193,12 @@ def test_too_few_steps_are_refused():
 
 def test_receivers_of_least_slack_choose_first_and_then_over_shorter_hops():
     """Each of three servers can take one piece a round, and wants 1, 3 or 2 in the last three."""
-    growth: Any = SimpleNamespace(
-        source=np.zeros(6, np.int64),
-        target=np.repeat([0, 1, 2], 2),
-        first=np.cumsum([0, 1, 2, 1, 2, 1, 2]),
-        intake=np.ones(3, np.int64),
+    hops = hop_table(
+        np.zeros(6), np.repeat([0, 1, 2], 2), np.arange(9), np.cumsum([0, 1, 2, 1, 2, 1, 2]), 3
     )
-    state: Any = SimpleNamespace(missing=np.array([1, 3, 2]), carries=np.full(6, -1))
+    growth: Any = SimpleNamespace(hops=hops, intake=np.ones(3, np.int64))
+    missing = SimpleNamespace(missing=np.array([1, 3, 2]))
+    state: Any = SimpleNamespace(holdings=missing, carries=np.full(6, -1))
     rule = growing_kernel.Rule(near=0, everywhere=0, noise=1, passes=0, short=1)
     with interpreted(growing_kernel):
         assert growing_kernel._by_slack(growth, state, rule, 3).tolist() == [2, 3, 4, 5, 0, 1]

@@ -136,7 +136,7 @@ def test_the_best_actions_are_the_same_round_after_round(case, seed):
     play = OngoingEpisode(compiled)
     servers, trees = compiled.waiting.shape
     shapes = (
-        (len(compiled.hops.sender), HOP_FEATURES),
+        (len(compiled.hops.source), HOP_FEATURES),
         (servers, PIECE_FEATURES),
         (servers, trees),
     )
