@@ -20,7 +20,7 @@ from gradweave.aggregate.asynchronous import Stragglers, checkpoint, train
 from gradweave.aggregate.asynchronous.actor_pool import ServerLost
 from gradweave.aggregate.asynchronous.checkpoint import Snapshot
 from gradweave.aggregate.asynchronous.clocks import Gradient, Update
-from gradweave.aggregate.asynchronous.history import HistoryBuilder
+from gradweave.aggregate.asynchronous.history import COLUMNS, History, HistoryBuilder
 from gradweave.aggregate.asynchronous.layout import layout, ranges, to_host
 from gradweave.aggregate.asynchronous.shard import compiled_apply, initial_shard
 from gradweave.errors import FileError, OptionError, RunError
@@ -89,6 +89,14 @@ def test_slow_spells():
     assert spells.duration_s(0, 0, 4, begin) == pytest.approx(4.2)
     assert spells.duration_s(0, 0, 4, begin - 0.5) == pytest.approx(0.5 + 2.5)
     assert spells.duration_s(0, 0, 4, begin + 3.0) == pytest.approx(1.0 + 0.8)
+    assert Stragglers(step_s=0.1, spell_s=4.0).duration_s(0, 0, 4, 0.3) == 0.1, "not rounded"
+
+
+def test_gradients_a_second_are_those_after_the_beginning_and_until_the_end():
+    columns = {name: np.zeros(5, kind) for name, kind in COLUMNS.items()}
+    history = History(**columns | {"seconds": np.array([1.0, 2.0, 2.5, 4.0, 4.5])})
+    assert history.gradients_per_s(1.0, 4.0) == 1.0
+    assert history.gradients_per_s(0.0, 1.0) + history.gradients_per_s(1.0, 2.0) == 2.0
 
 
 @pytest.mark.parametrize(
