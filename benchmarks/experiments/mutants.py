@@ -25,7 +25,7 @@ sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
 from command_line import parser_of
 from mutant_edits import Edit, edits_of, sample
 from mutant_trials import Trials, trials
-from record import record
+from record import record, recorded
 from unfinished import Unfinished
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +58,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=60, help="seconds a run, at least")
     parser.add_argument("--record", action="store_true", help="also where rooms are named")
     parser.add_argument("--jobs", type=int, default=2, help="rooms side by side")
+    parser.add_argument(
+        "--as-far", action="store_true", help="record what an earlier run has, and try no more"
+    )
     return parser.parse_args()
 
 
@@ -165,22 +168,32 @@ def explained(row: Row) -> Row:
     return row | {"why": reasons.get(row["edit"], "not explained")}
 
 
-def recorded(asked: argparse.Namespace) -> None:
-    """A draw over all rooms, room by room."""
+def record_drawn(asked: argparse.Namespace) -> None:
+    """A draw over all rooms, beside the draws that are recorded already."""
     command = "python benchmarks/experiments/mutants.py"
     command += f" --count {asked.count} --seed {asked.seed}"
     command += "".join(f" --room {room}" for room in asked.room or []) + " --record" * asked.record
-    unfinished = Unfinished("mutants", command, resume=asked.resume)
+    unfinished = Unfinished("mutants", command, resume=asked.resume or asked.as_far)
     done = {row["edit"] for row in unfinished.rows()}
     rooms = asked.room or list(ROOMS)
     by_room = drawn(rooms, asked.count, asked.seed)
     order = {str(edit): place for edits in by_room.values() for place, edit in enumerate(edits)}
     left = {room: [e for e in edits if str(e) not in done] for room, edits in by_room.items()}
-    for _ in all_tried({room: edits for room, edits in left.items() if edits}, asked, unfinished):
-        pass
+    if not asked.as_far:
+        for _ in all_tried({room: ones for room, ones in left.items() if ones}, asked, unfinished):
+            pass
     rows = sorted(unfinished.rows(), key=lambda x: (rooms.index(x["room"]), order[x["edit"]]))
-    record("mutants", command, seeds=[asked.seed], rows=[explained(row) for row in rows])
-    unfinished.end()
+    before = recorded("mutants", ["rows", "seeds"])[0]
+    earlier = [
+        row
+        for row in before.get("rows", [])
+        if row["source"]["command"] != command and row["edit"] not in done
+    ]
+    rows = sorted(earlier + rows, key=lambda row: list(ROOMS).index(row["room"]))
+    seeds = sorted({*before.get("seeds", []), asked.seed})
+    record("mutants", command, seeds=seeds, rows=[explained(row) for row in rows])
+    if not asked.as_far or not any(left.values()):
+        unfinished.end()
     said(rows)
 
 
@@ -195,8 +208,8 @@ def main() -> None:
         by_room.setdefault(room_of(line), []).extend(edits_at(line))
     for text in asked.edit:
         by_room.setdefault(room_of(text.partition(":")[0]), []).append(edit_from(text))
-    if asked.record or not (by_room or asked.room or asked.tests):
-        recorded(asked)
+    if asked.record or asked.as_far or not (by_room or asked.room or asked.tests):
+        record_drawn(asked)
         return
     by_room = by_room or drawn(asked.room or list(ROOMS), asked.count, asked.seed)
     began = time.monotonic()
