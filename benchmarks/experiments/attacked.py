@@ -170,7 +170,7 @@ def attack(
     wait_s = rng.choice((rng.uniform(0, 12), rng.uniform(12, 30), rng.uniform(12, 30)))
     if like is not None:
         kind, wait_s = like["attack"], like["after_s"]
-    if running:
+    elif running:
         wait_s /= 2
     row: Row = {"command": name, "attack": kind, "after_s": round(wait_s, 2)}
     one = Attacked(command, folder, label, variables)
@@ -180,7 +180,7 @@ def attack(
             ids = one.ids()
             missing = running and len(ids) < PROCESSES[name]
             if like is not None:
-                missing = str(like.get("victim")) not in map(one.role, ids)
+                missing |= str(like.get("victim")) not in map(one.role, ids)
             if not missing:
                 break
             time.sleep(LOOK_S / 2)
