@@ -92,6 +92,7 @@ def test_it_trains_judges_and_answers_in_json(gradweave, config, here, quick):
     assert json.loads((here / "out" / "result.json").read_text())["return"] == held["return"]
     lines = again.stdout.splitlines()
     assert lines[0].startswith("mappo on switch_riddle: 90 steps, 0 of 9 updates now, in ")
+    assert " device" in lines[0] and " processes" not in lines[0], "there was one"
     assert lines[1].startswith("return: greedy ") and ", at random " in lines[1]
 
     more = gradweave(*command, "--steps", 100)
