@@ -178,11 +178,9 @@ class _Server:
 
     def _average(self) -> None:
         if self._changes and len(self._changes) >= self._quorum:
-            method = self._method
             change = torch.stack(list(self._changes.values())).mean(0)
-            self._momentum.mul_(method.outer_momentum).add_(change)
-            step = change + method.outer_momentum * self._momentum
-            self._shared += method.outer_rate * step
+            after = self._method.outer_step(self._shared, self._momentum, change)
+            self._shared, self._momentum = after
         self._counted = len(self._changes)
         self._changes = {}
         self._round += 1
