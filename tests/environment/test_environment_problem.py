@@ -96,3 +96,15 @@ def test_bounds_are_those_of_the_stages(trees: str):
     assert one.bound == alone.rounds
     assert both.bound == sum(both.bounds)
     assert both.bounds[1] == one.bound
+
+
+@pytest.mark.parametrize("setting", ["grown all_reduce", "fixed all_reduce"])
+def test_hops_are_alike_by_which_the_same_transfers_can_be_made(setting: str):
+    """With fixed trees none are, as each transfer has its hop."""
+    problem = Problem.of(instance("ring:5", setting))
+    receiver, allowed = np.asarray(problem.receiver), np.asarray(problem.allowed)
+    same = (receiver[:, None] == receiver) & (allowed[:, None] == allowed).all(axis=2)
+    if setting.startswith("fixed"):
+        same = np.eye(len(receiver), dtype=bool)
+    alike = np.asarray(problem.tables.alike)
+    assert np.array_equal(alike[:, None] == alike, same)
