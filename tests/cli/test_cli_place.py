@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import gradweave as gw
-from gradweave.cli.verbs import place
+from gradweave.cli.verbs import place, train_pipeline
 from gradweave.cli.verbs.place import placement_lines
 from gradweave.report.placement import placement_page
 
@@ -79,3 +80,19 @@ REFUSED = {
 def test_it_refuses(refused, here, arguments, reason):
     (here / "nan.edges").write_text("a b 1Gbit/s nan\n")
     assert reason in refused("place", *arguments)
+
+
+def test_servers_are_the_launchers_only_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(train_pipeline, "launcher", lambda: None)
+    network = gw.topology.ring(3)
+    with train_pipeline._launched(network) as (there, servers):
+        assert there is network and servers is None
+
+
+@pytest.mark.parametrize("output", [None, Path("trained.json")])
+def test_a_pipelines_training_is_written_where_it_is_asked(monkeypatch, capsys, output):
+    monkeypatch.setattr(train_pipeline, "_as_object", lambda *_: {"step_s": 1.0})
+    monkeypatch.setattr(train_pipeline, "_write", lambda *given: [str(given[-1])])
+    train_pipeline._report([cast(Any, None)], None, output, as_json=True)
+    written = ["trained.json"] if output else []
+    assert json.loads(capsys.readouterr().out) == {"step_s": 1.0, "output": written}
