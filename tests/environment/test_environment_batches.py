@@ -202,6 +202,14 @@ def test_an_automatic_reset_starts_the_next_episode():
         assert np.array_equal(one[end:again], one[: again - end])
 
 
+def test_of_many_episodes_those_that_go_on_keep_what_was_received():
+    problem = padded(instance("ring:5", "fixed all_reduce"))
+    two = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf], axis=-1), states.reset(problem))
+    under_way = dataclasses.replace(two, received=jnp.ones_like(two.received))
+    after = states.restarted(problem, under_way, jnp.array([False, True]))
+    assert after.received[..., 0].all() and not after.received[..., 1].any()
+
+
 def test_an_episode_is_cut_off_at_the_limit_on_rounds():
     """Nobody sends: each step is a round, the last one of which is truncated, not done well."""
     problem = dataclasses.replace(padded(instance("ring:5")), limit=jnp.int32(7))
