@@ -347,6 +347,14 @@ def test_a_schedule_for_another_network_is_refused(tmp_path):
     assert "ring" in said and "expected one for" in said
 
 
+def test_the_longest_latency_is_of_the_route_of_most_seconds():
+    """A line of four servers and three links of 1, 2 and 4 ms: 7 ms from end to end."""
+    line = gw.Topology.from_links("line", servers=4, switches=0, links=[(0, 1), (1, 2), (2, 3)])
+    ends = np.minimum(line.source, line.target)
+    line = dataclasses.replace(line, latency_s=np.array([1e-3, 2e-3, 4e-3])[ends])
+    assert lab._longest_latency_s(line) == pytest.approx(7e-3)
+
+
 def far_apart() -> gw.Topology:
     return lab.emulated(gw.topology.complete(2), bandwidth_bytes_per_s=12.5e6, latency_s=0.02)
 

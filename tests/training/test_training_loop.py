@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("jax")
 
 from gradweave.processes.agreement import Processes
-from gradweave.training.log import LOG, Log, read_log
+from gradweave.training.log import BOARD, LOG, Log, read_log
 from gradweave.training.loop import Progress, Training
 from gradweave.training.pace import Pace, duration
 
@@ -114,3 +114,20 @@ def test_a_log_continues_after_the_update_that_is_resumed_from(tmp_path):
 def test_durations_in_words():
     said = {89.4: "89 s", 90: "2 min", 5399: "90 min", 5400: "1.5 h"}
     assert {seconds: duration(seconds) for seconds in said} == said
+
+
+def test_a_resumed_log_keeps_the_event_of_its_last_update(tmp_path, monkeypatch):
+    """Events from `purge_step` on go: those of the updates that are made again."""
+    opened = {}
+
+    class Board:
+        def __init__(self, folder: str, purge_step: int) -> None:
+            opened[folder] = purge_step
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("gradweave.training.log.summary_writer", lambda: Board)
+    with Log(tmp_path, updates=3, step=30):
+        pass
+    assert opened == {str(tmp_path / BOARD): 31}
