@@ -93,7 +93,7 @@ def spread(indices: Sequence[Mapping[str, int]], count: int) -> list[int]:
 
     Args:
         indices: of each case, by parameter, which of its values it has.
-            count: of cases that are wanted.
+        count: of cases that are wanted.
     """
     if count >= len(indices):
         return list(range(len(indices)))
