@@ -42,7 +42,7 @@ def test_every_strategy_has_a_row():
     topology = network("ring:8")
     shown = {row.make(topology).name for row in STRATEGIES.values()}
     # The exact search takes minutes on some of these networks; its own tests do the same on less.
-    assert shown | {"exact"} == set(NAMED)
+    assert shown - {"solved"} | {"exact"} == set(NAMED)
 
 
 @pytest.mark.parametrize(

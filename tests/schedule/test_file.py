@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import gradweave as gw
 from gradweave.schedule import COPY, REDUCE, Provenance, Schedule, StatedBound, load, save
 from gradweave.schedulers import Ring
+from gradweave.stop import UNLIMITED
 from tests.conformance.strategies import STRATEGIES
 from tests.schedule.same import same
 from tests.verify.random_schedules import drafts, valid_schedules
@@ -108,7 +109,7 @@ def seconds_of(do: Callable[[], object]) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_many_transfers_are_read_in_two_thirds_of_json_load(tmp_path, suffix):
-    schedule = Ring()._make(gw.topology.bcube(23, 1), "reduce_scatter", 0, None)
+    schedule = Ring()._make(gw.topology.bcube(23, 1), "reduce_scatter", 0, UNLIMITED)
     assert schedule.num_transfers > 250_000
     path = tmp_path / f"many{suffix}"
     save(schedule, path)
