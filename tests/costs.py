@@ -31,9 +31,9 @@ KNOWN_S = 0.1
 """Tests that cost less, all cases together, are not recorded."""
 ALONE = 3
 """How many shares the only case of a test may cost."""
-BUDGET_S = 200.0
-"""What `make test` may cost by what is recorded: a hundred seconds of two cores."""
-LIMIT_S = 480.0
+BUDGET_S = 120.0
+"""What `make test` may cost by what is recorded: a minute of two cores."""
+LIMIT_S = 1200.0
 """What it may cost where nothing has been compiled."""
 
 
