@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gradweave.schedulers.kernels import (
-    earliest_rounds,
     events,
+    ordered_rounds,
     paths,
     rarest_piece,
     slots,
@@ -16,7 +16,7 @@ from gradweave.schedulers.kernels import (
 from gradweave.schedulers.problem import grouped, hop_table, hops_over
 from tests.interpreted import interpreted
 
-KERNELS = earliest_rounds, events, paths, rarest_piece, slots, worklist
+KERNELS = ordered_rounds, events, paths, rarest_piece, slots, worklist
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +140,7 @@ def test_of_equal_paths_the_order_of_switches_decides():
 def test_rounds_keep_the_order_on_each_link_and_wait_for_data():
     """Hops over link 0, links 0 and 1, link 1; the fourth transfer reads what the second writes."""
     links, first = np.array([0, 0, 1, 1]), np.array([0, 1, 3, 4])
-    made = earliest_rounds.rounds_in_order(
+    made = ordered_rounds.rounds_in_order(
         links, first, np.array([0, 1, 2, 0]), np.array([0, 0, 0, 2]), np.array([1, 2, 3, 4]), 5, 2
     )
     assert made.tolist() == [0, 1, 2, 2]

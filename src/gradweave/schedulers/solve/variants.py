@@ -73,7 +73,7 @@ def one_a_link(schedule: Schedule, first: int = 0) -> NDArray[np.int64]:
         schedule: its transfers in the order to keep; its rounds are not looked at.
         first: transfers before that one are taken to have ended.
     """
-    from gradweave.schedulers.kernels.earliest_rounds import rounds_in_order
+    from gradweave.schedulers.kernels.ordered_rounds import rounds_in_order
 
     topology, places = schedule.topology, np.arange(schedule.num_transfers + 1)
     reads, writes = (

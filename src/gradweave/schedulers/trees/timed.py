@@ -149,7 +149,7 @@ def _schedule(
     topology: Topology, hops: Hops, clocked: "Clocked", sent: NDArray[np.int64]
 ) -> Schedule:
     """The all-gather of transfers in the order in which they start: [T, 2] piece and hop."""
-    from gradweave.schedulers.kernels.earliest_rounds import rounds_in_order
+    from gradweave.schedulers.kernels.ordered_rounds import rounds_in_order
 
     piece, hop = sent.T
     pieces = len(clocked.root)

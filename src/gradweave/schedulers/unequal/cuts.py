@@ -108,7 +108,7 @@ def schedule_of(
     topology: Topology, collective: Collective, parts: Parts, cut: Cut, start: NDArray
 ) -> Schedule:
     """Transfers in the order in which they start, in rounds that keep it."""
-    from gradweave.schedulers.kernels.earliest_rounds import rounds_in_order
+    from gradweave.schedulers.kernels.ordered_rounds import rounds_in_order
 
     wires: Wires = parts.wires
     pieces, per_piece = len(cut.part), parts.trees.hop.shape[1]
