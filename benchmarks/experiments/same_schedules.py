@@ -122,9 +122,8 @@ def measure(place: int, strategy: str, network: gw.Topology) -> dict[str, Any]:
     return {"place": place, "strategy": strategy, "schedule": made, "seconds": seconds}
 
 
-def measured(strategies: Sequence[str], count: int) -> Iterator[dict[str, Any]]:
-    """Strategies by turns, each compiled by a network that does not count."""
-    chosen = list(networks())[:count]
+def measured(strategies: Sequence[str], chosen: Sequence[gw.Topology]) -> Iterator[dict[str, Any]]:
+    """One strategy after the other, each compiled on a network that does not count."""
     for strategy in strategies:
         most = MOST_SERVERS.get(strategy, 1 << 30)
         measure(-1, strategy, as_topology("ring:4"))
@@ -138,18 +137,17 @@ def measured(strategies: Sequence[str], count: int) -> Iterator[dict[str, Any]]:
         yield from rows
 
 
-def differences(strategies: Sequence[str], count: int) -> int:
+def differences(strategies: Sequence[str], chosen: Sequence[gw.Topology]) -> int:
     """Compares with what is recorded; says what differs, and seconds by strategy."""
     before = {(row["place"], row["strategy"]): row for row in load("same_schedules")["rows"]}
-    now = list(measured(strategies, count))
-    names = [network.name for network in networks()]
+    now = list(measured(strategies, chosen))
     different = 0
     for row in now:
         old = before.get((row["place"], row["strategy"]))
         if old is None or old["schedule"] != row["schedule"]:
             different += 1
             was = "not recorded" if old is None else old["schedule"]
-            where = f"{row['strategy']} on {names[row['place']]}"
+            where = f"{row['strategy']} on {chosen[row['place']].name}"
             print(f"DIFFERS: {where}: {row['schedule']}, was {was}")
     for strategy in strategies:
         rows = [row for row in now if row["strategy"] == strategy]
@@ -171,9 +169,10 @@ def main() -> None:
     asked = parser.parse_args()
     wanted = tuple(split_specs(asked.strategies))
     strategies = [one for one in STRATEGIES if one.startswith(wanted)]
+    chosen = list(networks())[: asked.networks]
     if asked.check:
-        sys.exit(differences(strategies, asked.networks) > 0)
-    record("same_schedules", seeds=[SEED], rows=list(measured(strategies, asked.networks)))
+        sys.exit(differences(strategies, chosen) > 0)
+    record("same_schedules", seeds=[SEED], rows=list(measured(strategies, chosen)))
 
 
 if __name__ == "__main__":

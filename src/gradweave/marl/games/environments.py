@@ -121,11 +121,11 @@ def family_of(spec: str) -> str:
     for name, family in FAMILIES.items():
         if id in family.ids:
             return name
-    mpe = [known for known in ids() if known.startswith("MPE_")]
+    particles = [known for known in ids() if known.startswith("MPE_")]
     robots = FAMILIES["mabrax"].ids
-    others = [known for known in ids() if known not in mpe and known not in robots]
+    others = [known for known in ids() if known not in particles and known not in robots]
     shown = (
-        f"{mpe[0]}, {len(mpe) - 1} more of MPE_",
+        f"{particles[0]}, {len(particles) - 1} more of MPE_",
         *others,
         f"{robots[0]}, {len(robots) - 1} more of MABrax",
     )

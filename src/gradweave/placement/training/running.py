@@ -179,12 +179,10 @@ class Trainers:
             OptionError: for what cannot be trained so.
             RunError: a process was lost, or failed.
         """
-        plan = plan_of(
-            self.topology, placement, settings, averages, model
-        )  # refuses before the search
-        step = predicted if averages == "schedule" else None
-        if step is None and averages == "schedule":
-            step = self.predict(placement, settings, progress=progress)
+        plan = plan_of(self.topology, placement, settings, averages, model)  # or refuses
+        step = None
+        if averages == "schedule":
+            step = predicted or self.predict(placement, settings, progress=progress)
         groups: Groups = step.groups if step is not None else ()
         schedules = (None if one is None else to_bytes(one.schedule).decode() for one in groups)
         plan = dataclasses.replace(plan, schedules=tuple(schedules))

@@ -216,9 +216,6 @@ class Seconds(Objective):
             overlapped=found.overlapped,
         )
 
-    def learn(self, found: Candidate) -> None:
-        """No strategy proves anything of seconds."""
-
     def schedules(
         self, scheduler: Scheduler, seed: int, stop: Stop, known: Schedule | None
     ) -> Iterator[tuple[Schedule, Scheduler]]:
