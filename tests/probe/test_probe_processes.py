@@ -19,10 +19,10 @@ from tests.probe.test_probe_session import Clock
 
 
 class Scripted:
-    """Processes that say what is written down."""
+    """Processes that say what is written down; then time passes only while one listens."""
 
     def __init__(self, messages: list, status: int = 1) -> None:
-        self.messages, self.ended, self.patience = messages, status, list[float]()
+        self.messages, self.ended, self.now = messages, status, 0.0
         self.processes = []
 
     def __call__(self, starts, log):
@@ -39,8 +39,13 @@ class Scripted:
         return len(self.starts)
 
     def receive(self, patience_s: float):
-        self.patience.append(patience_s)
-        return self.messages.pop(0) if self.messages else None
+        if self.messages:
+            return self.messages.pop(0)
+        self.now += max(patience_s, 0.0)
+        return None
+
+    def monotonic(self) -> float:
+        return self.now
 
     def status(self, number: int) -> int:
         return self.ended
@@ -61,7 +66,7 @@ class Scripted:
             None,
         ),
         ([(1, {"error": "no"})], 1, "^no$"),
-        ([], 1, "no process said anything for"),
+        ([], 1, "no process said anything for 3600 s"),
         ([(1, None), (0, {"error": "lost server 1 (h)"})], 1, r"lost server 1 \(h\)$"),
         ([(1, None), (1, {"error": "mine"}), (0, None)], -9, "lost server 1: .*SIGKILL$"),
         ([(1, None)], 3, "lost server 1: .*: last words"),
@@ -74,6 +79,7 @@ def test_processes_are_heard_until_all_are_done(
     (tmp_path / "log").write_text("first\nlast words\n")
     children = Scripted(list(messages), status)
     monkeypatch.setattr(launch, "Children", children)
+    monkeypatch.setattr(launch, "time", children)
     told: list[str] = []
     starts = [(["a"], {}), (["b"], {})]
 
