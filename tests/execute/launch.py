@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 RUN = [strategy for strategy in STRATEGIES if "aggregating" not in strategy]
 MANY, SOME, FEW = 1_000_000, 10_007, 1_009
 SEVERAL = ("grown", "ring", "merged", "recursive doubling")
-"""That reduce many elements: one on each small network, in their order."""
+"""That reduce many elements: every second one on each small network."""
 
 
 def kinds(dtypes: Iterable[str]) -> list[tuple[str, str]]:
@@ -52,13 +52,8 @@ def kinds(dtypes: Iterable[str]) -> list[tuple[str, str]]:
     ]
 
 
-SMALL_NETWORKS = (
-    "irregular",
-    "bcube:n=3,k=1",
-    "jellyfish:reference=J10",
-    "jellyfish:switches=5,degree=3,servers_per_switch=2,seed=1",
-)
-"""Of six to ten servers."""
+SMALL_NETWORKS = ("irregular", "bcube:n=3,k=1")
+"""Of six and nine servers."""
 LARGER_NETWORK = "bcube:n=4,k=1"
 """Of 16 servers: on this strategies are run with few elements."""
 
@@ -66,26 +61,25 @@ LARGER_NETWORK = "bcube:n=4,k=1"
 def cases(name: str, dtypes: Sequence[str], half: int) -> list[Case]:
     """Strategies, with few elements and one with many; which types comes in turn.
 
-    On the first two networks every backend runs every strategy. On the others two backends run
-    half of the strategies each: what differs between these networks, the program of a server, they
-    share. Every type is reduced in every way, with every collective, in `all_kinds`.
+    On small networks every backend runs every strategy. On the larger one two backends run half of
+    the strategies each: the program of a server they share, and `test_program` plays that on other
+    networks. Every type is reduced in every way, with every collective, in `all_kinds`.
 
     Args:
         name: of the network.
         dtypes: types that the backend knows.
-        half: of the strategies, 0 or 1, on networks where it runs half.
+        half: of the strategies, 0 or 1, on the larger network.
     """
     small = name != LARGER_NETWORK
     at = (*SMALL_NETWORKS, LARGER_NETWORK).index(name)
+    with_many = SEVERAL[at::2] if small else ()
     found = []
     for number, strategy in enumerate(RUN):
         if name in STRATEGIES[strategy].none_on:
             continue
-        if at > 1 and number % 2 != half and not (small and strategy == SEVERAL[at]):
+        if not small and number % 2 != half:
             continue
-        sizes = (1, SOME if small else FEW)
-        if small and strategy == SEVERAL[at]:
-            sizes += (MANY,)
+        sizes = (1, SOME if small else FEW) + (MANY,) * (strategy in with_many)
         for i, elements in enumerate(sizes):
             dtype = dtypes[(number + 2 * at + i) % len(dtypes)]
             possible = [kind for kind in kinds(dtypes) if kind[0] == dtype]
@@ -97,7 +91,7 @@ def cases(name: str, dtypes: Sequence[str], half: int) -> list[Case]:
 
 def unequal(name: str) -> list[Case]:
     """Pieces of unequal size, one of them empty, by gradients of any length."""
-    strategies = ("merged", "ring") if name in SMALL_NETWORKS[:2] else ("grown",)
+    strategies = ("merged", "ring") if name in SMALL_NETWORKS else ("grown",)
     sizes = (1, SOME, MANY) if name in SMALL_NETWORKS else (1, FEW)
     collectives = COLLECTIVES if name == SMALL_NETWORKS[0] else COLLECTIVES[:1]
     return [

@@ -1,7 +1,7 @@
 """Schedules over MPI, with a process a server.
 
-Every strategy runs on two small networks of the conformance table, half of them on two more and,
-with few elements, on one of 16 servers, against the oracle's bits. What two cores cannot bear,
+Every strategy runs on two small networks of the conformance table and, with few elements, half of
+them on one of 16 servers, against the oracle's bits. What two cores cannot bear,
 DCells and 25 servers and more, `test_program` plays without processes.
 """
 
