@@ -6,7 +6,7 @@ Networks of benchmarks/unequal_networks.py from seeds that neither the training 
 experiment has; wide areas, which are published, and two halves are of kinds held out of training.
 Each plan is decoded by the same compiled loops, in the same trees and pieces: the even one, the
 learned one, the learned one's upper decisions or its order alone, and the shares, or shares and
-prices, of the linear programme that proves the bound. Beside them `packed`, ended after as long as
+prices, of the linear program that proves the bound. Beside them `packed`, ended after as long as
 the strategy took with the learned plan, or when its first schedule is there. Milliseconds are of a
 processor, after compilation, of the strategy the least of several runs, with its schedule's
 columns. What is done is kept beside the results; ``--resume`` goes on with it.
@@ -39,7 +39,7 @@ from gradweave.simulate import seconds
 EACH = 10
 SIZES = (256e6, 4e9)
 CHEAPEST = 4.0
-"""Logarithm of how much cheaper than the dearest links the programme's prices make the others."""
+"""Logarithm of how much cheaper than the dearest links the bound's duals make the others."""
 RUNS = 5
 """Of the strategy, of which the quickest counts: other work slows down its caches."""
 PLANS = ("even", "learned", "upper", "order", "shares", "shares and prices")
@@ -59,7 +59,7 @@ def proposals(wiring: Wiring, least: LeastSeconds) -> dict[str, Any]:
     """What makes each plan."""
     plain, volumes = even(wiring.topology), least.volumes
     assert volumes is not None
-    prices = np.max(least.prices.link_prices, axis=0).astype(np.float64)
+    prices = np.max(least.duals.link_duals, axis=0).astype(np.float64)
     full = prices * wiring.links.bandwidth
     bias = np.log(np.maximum(full / full.max(), np.exp(-CHEAPEST)))
 

@@ -14,7 +14,7 @@ import gradweave as gw
 from gradweave.bounds import LinkLoad, fixed_trees, least_seconds
 from gradweave.schedule.flow_tree import FlowTrees
 from gradweave.topology import Topology, from_spec
-from tests.bounds.test_bounds_late_servers import hop_programme
+from tests.bounds.test_bounds_late_servers import hop_linear_program
 from tests.simulate.random_networks import networks
 
 GIGABYTE = 1e9
@@ -83,8 +83,8 @@ def test_more_ready_times_than_are_told_apart_are_taken_for_earlier_ones(network
     ready = ready[: network.num_servers]
     network = dataclasses.replace(network, latency_s=np.zeros(len(network.source)))
     least = least_seconds(network, GIGABYTE, ready_at_s=ready)
-    exact = hop_programme(network, GIGABYTE, ready)
-    told = least.prices.ready_at_s or (0.0,) * len(ready)
+    exact = hop_linear_program(network, GIGABYTE, ready)
+    told = least.duals.ready_at_s or (0.0,) * len(ready)
     times = {time for time in ready if time}
     assert all(early <= given for early, given in zip(told, ready, strict=True))
     assert {*told} <= {0.0, *times} and max(told) == max(ready)
@@ -92,7 +92,7 @@ def test_more_ready_times_than_are_told_apart_are_taken_for_earlier_ones(network
         assert list(told) == ready
     assert least.bandwidth_s <= exact * (1 + 1e-7)
     assert least.bandwidth_s == pytest.approx(
-        hop_programme(network, GIGABYTE, list(told)), rel=1e-7
+        hop_linear_program(network, GIGABYTE, list(told)), rel=1e-7
     )
 
 
@@ -100,7 +100,7 @@ def test_six_ready_times_by_hand():
     """0.1 to 0.6 s: the first, second, fourth and last count, and each other is the one before."""
     ready = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.0]
     least = least_seconds(from_spec("complete:7"), GIGABYTE, ready_at_s=ready)
-    assert least.prices.ready_at_s == (0.1, 0.2, 0.2, 0.4, 0.4, 0.6, 0.0)
+    assert least.duals.ready_at_s == (0.1, 0.2, 0.2, 0.4, 0.4, 0.6, 0.0)
 
 
 @pytest.mark.parametrize(("capacity", "rounds"), [(1, 3), (2, 2), (3, 1), (4, 1)])

@@ -1,5 +1,5 @@
-"""The least time where servers are ready late: closed forms, an independent programme over hops,
-prices recounted, and schedules that never take less."""
+"""The least time where servers are ready late: closed forms, an independent linear program over
+hops, duals recounted, and schedules that never take less."""
 
 import dataclasses
 import itertools
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradweave as gw
-from gradweave.bounds import Prices, least_seconds
+from gradweave.bounds import Duals, least_seconds
 from gradweave.errors import OptionError
 from gradweave.schedulers.solve.seconds_bound import timing_of
 from gradweave.topology import Topology
@@ -45,7 +45,7 @@ def test_closed_forms(network, late, time):
     assert least.volumes is not None and least.volumes.attained
 
 
-def hop_programme(network: Topology, gradient_bytes: float, ready: list[float]) -> float:
+def hop_linear_program(network: Topology, gradient_bytes: float, ready: list[float]) -> float:
     """The same least time from flows over hops, in the windows in which they may send."""
     from ortools.linear_solver import pywraplp
 
@@ -102,21 +102,21 @@ def test_the_same_as_flows_over_hops(network, ready):
     ready = ready[: network.num_servers]
     network = dataclasses.replace(network, latency_s=np.zeros(len(network.source)))
     least = least_seconds(network, 1e9, ready_at_s=ready)
-    expected = hop_programme(network, 1e9, ready)
+    expected = hop_linear_program(network, 1e9, ready)
     assert least.bandwidth_s <= expected * (1 + 1e-7)
     if not len(network.switches):
         assert least.bandwidth_s == pytest.approx(expected, rel=1e-7)
 
 
-def recounted(prices: Prices, gradient_bytes: float, seconds: float) -> float:
+def recounted(duals: Duals, gradient_bytes: float, seconds: float) -> float:
     """What links can charge until then over what is due, byte by byte and window by window."""
-    network, ready = prices.topology, prices.ready_at_s
-    for one in prices.crossings:
+    network, ready = duals.topology, duals.ready_at_s
+    for one in duals.crossings:
         outside = set(network.servers.tolist()) - set(one.servers)
         latest = max(ready[network.rank[v]] for v in outside)
         assert one.since_s <= (latest if one.stage == "reduce_scatter" else max(ready))
     paid = min(
-        sum(one.price for one in prices.crossings if v in one.servers)
+        sum(one.dual for one in duals.crossings if v in one.servers)
         for v in network.servers.tolist()
     )
     starts = sorted({0.0, *ready})
@@ -132,41 +132,41 @@ def recounted(prices: Prices, gradient_bytes: float, seconds: float) -> float:
             for stage in ("reduce_scatter", "all_gather"):
                 if stage == "all_gather" and start < max(ready):
                     continue
-                price = sum(
-                    toll.price * ((a == toll.switch) - (b == toll.switch))
-                    for toll in prices.tolls
+                dual = sum(
+                    toll.dual * ((a == toll.switch) - (b == toll.switch))
+                    for toll in duals.tolls
                     if toll.stage == stage
                 )
-                for one in prices.crossings:
+                for one in duals.crossings:
                     inside = {*one.servers, *one.switches}
                     first, then = (a, b) if stage == "all_gather" else (b, a)
                     crosses = first in inside and then not in inside
                     if one.stage == stage and crosses and one.since_s <= start:
-                        price += one.price
-                dearest = max(dearest, price)
+                        dual += one.dual
+                dearest = max(dearest, dual)
             charged += (end - start) * bandwidth * dearest
     return charged / (gradient_bytes * paid)
 
 
 @settings(max_examples=30, deadline=None)
 @given(network=networks(max_servers=6, max_switches=3), ready=ready_times)
-def test_prices_prove_what_the_programme_finds(network, ready):
+def test_duals_prove_what_the_linear_program_finds(network, ready):
     ready = ready[: network.num_servers]
     least = least_seconds(network, 1e9, ready_at_s=ready)
     assert least.volumes is not None
-    found = float(least.prices.seconds_without_latency(1e9))
+    found = float(least.duals.seconds_without_latency(1e9))
     assert found == pytest.approx(1e9 * least.volumes.seconds_per_byte, rel=1e-9)
     if any(ready):
-        assert recounted(least.prices, 1e9, found) == pytest.approx(1)
+        assert recounted(least.duals, 1e9, found) == pytest.approx(1)
     assert least.seconds >= least_seconds(network, 1e9).seconds * (1 - 1e-9)
     assert least.seconds >= max(ready)
 
 
 def test_a_charge_without_its_reason_counts_nothing():
-    """Prices prove what they say whoever made them: here no server outside is that late."""
+    """Duals prove what they say whoever made them: here no server outside is that late."""
     least = least_seconds(slow_star(4, []), 1e9, ready_at_s=[0.5, 0, 0, 0])
-    forged = [dataclasses.replace(one, since_s=0.7) for one in least.prices.crossings]
-    assert dataclasses.replace(least.prices, crossings=tuple(forged)).paid == Fraction(0)
+    forged = [dataclasses.replace(one, since_s=0.7) for one in least.duals.crossings]
+    assert dataclasses.replace(least.duals, crossings=tuple(forged)).paid == Fraction(0)
 
 
 @settings(max_examples=30, deadline=None)

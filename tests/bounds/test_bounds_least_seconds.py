@@ -1,5 +1,5 @@
-"""The least time for parts of any size: closed forms, an independent programme over hops, prices
-recounted in fractions, and schedules that never take less."""
+"""The least time for parts of any size: closed forms, an independent linear program over hops,
+duals recounted in fractions, and schedules that never take less."""
 
 import dataclasses
 import itertools
@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradweave as gw
-from gradweave.bounds import Prices, least_seconds, throughput
-from gradweave.bounds import cut_programme as programme_module
+from gradweave.bounds import Duals, least_seconds, throughput
+from gradweave.bounds import cut_linear_program as linear_program_module
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COLLECTIVES, REDUCE, Schedule
 from gradweave.topology import Link, Topology, from_spec
@@ -49,7 +49,7 @@ def test_a_star_with_slow_servers(servers, speeds, time):
     """The whole gradient leaves a slow server; or 2(N−1) transfers leave all."""
     network = slow_star(servers, speeds)
     least = least_seconds(network, 1e9)
-    assert least.prices.seconds_per_byte * 10**9 == Fraction(time)
+    assert least.duals.seconds_per_byte * 10**9 == Fraction(time)
     assert least.seconds == throughput(network, "all_reduce", overlap=True).seconds(1e9)
     assert least.kind == "programme" and least.latency_s == 0.0
 
@@ -59,7 +59,7 @@ def test_what_only_unequal_parts_can_do_on_two_stages_apart():
     network = slow_star(8, [1 / 4])
     assert least_seconds(network, 1e9, overlap=False).seconds == pytest.approx(0.32)
     equal = least_seconds(network, 1e9, overlap=False, shares="equal")
-    assert equal.prices.seconds_per_byte * 10**9 == Fraction(56, 100)
+    assert equal.duals.seconds_per_byte * 10**9 == Fraction(56, 100)
     assert equal.seconds == throughput(network, "all_reduce").seconds(1e9)
     unlike = least_seconds(network, 1e9, "all_gather", shares=[1, 0, 0, 0, 0, 0, 0, 0])
     assert unlike.seconds == pytest.approx(0.32)  # all of it leaves the slow server
@@ -75,7 +75,7 @@ def hops_of(network: Topology) -> list[tuple[int, ...]]:
     return hops
 
 
-def hop_programme(network: Topology, stages: tuple, apart: bool, equal: bool) -> float:
+def hop_linear_program(network: Topology, stages: tuple, apart: bool, equal: bool) -> float:
     """The same least time from flows over hops: routes from server to server through switches."""
     from ortools.linear_solver import pywraplp
 
@@ -137,17 +137,17 @@ def stages_of(collective: str) -> tuple:
 def test_the_same_as_flows_over_hops_from_server_to_server(network, case):
     collective, overlap, equal = case
     apart = collective == "all_reduce" and not overlap
-    expected = hop_programme(network, stages_of(collective), apart, equal)
+    expected = hop_linear_program(network, stages_of(collective), apart, equal)
     shares = "equal" if equal else "any"
     least = least_seconds(network, 1e9, collective, overlap=overlap, shares=shares)
-    assert float(least.prices.seconds_per_byte) == pytest.approx(expected, rel=1e-7)
+    assert float(least.duals.seconds_per_byte) == pytest.approx(expected, rel=1e-7)
     assert least.volumes is not None and least.volumes.attained
 
 
-def recounted(prices: Prices) -> Fraction:
+def recounted(duals: Duals) -> Fraction:
     """Seconds a byte, from the sets and the tolls, link by link and byte by byte."""
-    network = prices.topology
-    charged = dict.fromkeys(prices.stages, Fraction(0))
+    network = duals.topology
+    charged = dict.fromkeys(duals.stages, Fraction(0))
     shared = Fraction(0)
     for a, b, bandwidth in zip(
         network.source.tolist(),
@@ -156,41 +156,41 @@ def recounted(prices: Prices) -> Fraction:
         strict=True,
     ):
         dearest = 0
-        for stage in prices.stages:
-            price = 0
-            for one in prices.crossings:
+        for stage in duals.stages:
+            dual = 0
+            for one in duals.crossings:
                 inside = {*one.servers, *one.switches}
                 start, end = (a, b) if stage == "all_gather" else (b, a)
                 if one.stage == stage and start in inside and end not in inside:
-                    price += one.price
-            for toll in prices.tolls:
+                    dual += one.dual
+            for toll in duals.tolls:
                 assert not network.is_server[toll.switch]
                 if toll.stage == stage:
-                    price += toll.price * ((a == toll.switch) - (b == toll.switch))
-            charged[stage] += Fraction(bandwidth) * max(price, 0)
-            dearest = max(dearest, price)
+                    dual += toll.dual * ((a == toll.switch) - (b == toll.switch))
+            charged[stage] += Fraction(bandwidth) * max(dual, 0)
+            dearest = max(dearest, dual)
         shared += Fraction(bandwidth) * dearest
     servers = network.servers.tolist()
-    for one in prices.crossings:
-        assert one.price > 0 and not set(servers) <= set(one.servers)
-    paid = [sum(o.price for o in prices.crossings if v in o.servers) for v in servers]
+    for one in duals.crossings:
+        assert one.dual > 0 and not set(servers) <= set(one.servers)
+    paid = [sum(o.dual for o in duals.crossings if v in o.servers) for v in servers]
     least = Fraction(min(paid))
-    if prices.shares is not None:
-        assert sum(prices.shares) == 1
-        least = sum(map(Fraction.__mul__, prices.shares, map(Fraction, paid)), Fraction(0))
-    return least / (max(charged.values()) if prices.apart else shared)
+    if duals.shares is not None:
+        assert sum(duals.shares) == 1
+        least = sum(map(Fraction.__mul__, duals.shares, map(Fraction, paid)), Fraction(0))
+    return least / (max(charged.values()) if duals.apart else shared)
 
 
 @settings(max_examples=40, deadline=None)
 @given(network=networks(max_servers=6, max_switches=3), case=st.sampled_from(CASES))
-def test_prices_prove_in_fractions_what_the_programme_finds_in_floats(network, case):
+def test_duals_prove_in_fractions_what_the_linear_program_finds_in_floats(network, case):
     collective, overlap, equal = case
     shares = "equal" if equal else "any"
     least = least_seconds(network, 1e9, collective, overlap=overlap, shares=shares)
-    assert recounted(least.prices) == least.prices.seconds_per_byte
+    assert recounted(least.duals) == least.duals.seconds_per_byte
     assert least.volumes is not None
     found = least.volumes.seconds_per_byte
-    assert float(least.prices.seconds_per_byte) == pytest.approx(found, rel=1e-9)
+    assert float(least.duals.seconds_per_byte) == pytest.approx(found, rel=1e-9)
     loads = np.stack([least.volumes.copies, least.volumes.sums])
     most = (loads.sum(axis=0) if overlap else loads.max(axis=0)) / network.bandwidth_bytes_per_s
     assert most.max() <= found * (1 + 1e-6)
@@ -273,15 +273,15 @@ def test_large_networks_have_the_bound_of_single_servers(monkeypatch):
     least_seconds.__globals__["_without_latency"].cache_clear()
     least = least_seconds(network, 1e9)
     assert least.kind == "cuts" and least.volumes is None
-    assert least.prices.seconds_per_byte * 10**9 == Fraction("0.16")
-    assert recounted(least.prices) == least.prices.seconds_per_byte
+    assert least.duals.seconds_per_byte * 10**9 == Fraction("0.16")
+    assert recounted(least.duals) == least.duals.seconds_per_byte
     apart = least_seconds(network, 1e9, overlap=False, shares="equal")
-    assert apart.prices.seconds_per_byte * 10**9 == Fraction("0.28")
+    assert apart.duals.seconds_per_byte * 10**9 == Fraction("0.28")
     least_seconds.__globals__["_without_latency"].cache_clear()
 
 
 def test_a_search_that_is_ended_early_says_so(monkeypatch):
-    monkeypatch.setattr(programme_module, "MAX_PASSES", 1)
+    monkeypatch.setattr(linear_program_module, "MAX_PASSES", 1)
     network = from_spec("torus:4x4")
     rng = np.random.default_rng(0)
     network = dataclasses.replace(
@@ -297,8 +297,8 @@ def test_a_search_that_is_ended_early_says_so(monkeypatch):
 def test_the_certificate_in_words():
     star = slow_star(8, [1 / 4])
     assert str(least_seconds(star, 1e9)) == (
-        "at least 320 ms (programme), since the links around server 0 let at most 25 Gbit/s of "
-        "gradient past"
+        "at least 320 ms (linear program), since the links around server 0 let at most 25 Gbit/s "
+        "of gradient past"
     )
     named = dataclasses.replace(star, labels=tuple("abcdefghi"))
     assert "around server a let at most" in str(least_seconds(named, 1e9))

@@ -7,7 +7,7 @@ from benchmarks.naive_placement import Naive
 from gradweave.placement import (
     Annealing,
     Exact,
-    GroupPrices,
+    GroupDuals,
     Pairs,
     Problem,
     Stage,
@@ -18,8 +18,8 @@ from gradweave.placement import (
     placement_bound,
 )
 from gradweave.placement.bound import levels, search
+from gradweave.placement.bound.duals import NS, Columns, Window, exchange_ns, step_ns
 from gradweave.placement.bound.levels import Levels, compositions, levels_of
-from gradweave.placement.bound.prices import NS, Columns, Window, exchange_ns, step_ns
 from tests.interpreted import interpreted
 
 MICROBATCHES = 3
@@ -48,7 +48,7 @@ def drawn(seed: int, devices: int, stages: int, data: int, *, like: bool = False
     [(6, 3, 2), (7, 3, 2), (8, 3, 2), (6, 2, 3), (7, 2, 3), (5, 4, 1), (6, 1, 4)],
 )
 @pytest.mark.parametrize("like", [True, False])
-def test_whatever_prices_prove_no_placement_is_below(devices, stages, data, like, monkeypatch):
+def test_whatever_duals_prove_no_placement_is_below(devices, stages, data, like, monkeypatch):
     """With none, one and two idle; then with few thresholds, and few classes of devices."""
     rng = np.random.default_rng(devices)
     for seed in range(4):
@@ -59,17 +59,15 @@ def test_whatever_prices_prove_no_placement_is_below(devices, stages, data, like
                 patched.setattr(levels, "MAX_LEVELS", 3)
                 patched.setattr(search, "MAX_COMPOSITIONS", 6)
             found = placement_bound(problem)
-            proved, weakest = found.prices.nanoseconds(problem)
+            proved, weakest = found.duals.nanoseconds(problem)
             assert proved / NS == found.seconds <= least * (1 + 1e-12)
-            assert found.data_s == found.prices.windows[weakest].since_ns / NS
+            assert found.data_s == found.duals.windows[weakest].since_ns / NS
             for scale in (1e5, 1e7, 1e9):
                 windows = tuple(
-                    Window(
-                        one.since_ns, tuple(rng.normal(0, scale, len(one.prices_ns)).astype(int))
-                    )
-                    for one in found.prices.windows
+                    Window(one.since_ns, tuple(rng.normal(0, scale, len(one.duals_ns)).astype(int)))
+                    for one in found.duals.windows
                 )
-                other = GroupPrices(found.prices.classes, windows)
+                other = GroupDuals(found.duals.classes, windows)
                 assert other.nanoseconds(problem)[0] / NS <= least * (1 + 1e-12)
 
 
@@ -110,7 +108,7 @@ def test_what_groups_pay_by_hand():
     }  # fmt: skip
     assert columns.constant == 10 - 90
     assert [columns.within(end) for end in (10, 11, 100, 101, None)] == [0, 2, 2, 5, 5]
-    for prices, end, least in [
+    for duals, end, least in [
         ((0, 0, 0), None, 10),
         ((0, 0, 0), 100, 100),
         ((0, 0, 1), None, 10),  # the idle device pays nothing
@@ -121,7 +119,7 @@ def test_what_groups_pay_by_hand():
         ((0, 0, -20), None, 0),
         ((0, 0, 0), 10, 1 << 62),
     ]:
-        assert columns.least(np.array(prices), end) == least, prices
+        assert columns.least(np.array(duals), end) == least, duals
     assert placement_bound(problem).seconds == pytest.approx(110 / NS)
 
 
@@ -129,7 +127,7 @@ def test_all_devices_of_a_class_pay_where_none_is_idle():
     problem = even(between_sites([2, 2], 10.5, 100.5), 2, 2)
     columns = Columns(problem, np.array([0, 0, 1, 1]))
     assert columns.least(np.array([0, 0]), None) == 10
-    # (1, 1) pays 45 − 13, (2, 0) 90 − 14, (0, 2) 90 − 12; all devices' prices are 26.
+    # (1, 1) pays 45 − 13, (2, 0) 90 − 14, (0, 2) 90 − 12; all devices' duals are 26.
     assert columns.least(np.array([7, 6]), None) == 10 - 90 + 26 + 2 * (45 - 13)
     # Now (2, 0) pays least: 90 − 94.
     assert columns.least(np.array([47, 0]), None) == 10 - 90 + 94 + 2 * (90 - 94)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gradweave.placement import even_stages, place, step_time
+from gradweave.placement.bound.duals import step_ns
 from gradweave.placement.bound.levels import Level, Levels
-from gradweave.placement.bound.prices import step_ns
 from gradweave.placement.placing import problem_for
 from gradweave.report import placement_drawing
 from gradweave.report.placement import placement_page, write_placement_pages

@@ -12,12 +12,12 @@ from gradweave.bounds.bound import (
     Ports,
     TreeDepth,
 )
-from gradweave.bounds.cut_programme import Volumes
+from gradweave.bounds.cut_linear_program import Volumes
+from gradweave.bounds.duals import Crossing, Duals, Toll
 from gradweave.bounds.fixed_trees import fixed_trees
 from gradweave.bounds.free_trees import free_trees
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.of_schedule import of_schedule
-from gradweave.bounds.prices import Crossing, Prices, Toll
 from gradweave.bounds.throughput import Bottleneck, Throughput, throughput
 
 __all__ = [
@@ -28,12 +28,12 @@ __all__ = [
     "Crossing",
     "Cut",
     "Distance",
+    "Duals",
     "Exhausted",
     "LateEntry",
     "LeastSeconds",
     "LinkLoad",
     "Ports",
-    "Prices",
     "Throughput",
     "Toll",
     "TreeDepth",

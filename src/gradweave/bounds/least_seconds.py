@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.cut_programme import NONE_LATE, Late, Volumes, solve_programme
-from gradweave.bounds.prices import Prices, priced
+from gradweave.bounds.cut_linear_program import NONE_LATE, Late, Volumes, solve_linear_program
+from gradweave.bounds.duals import Duals, duals_of_sets
 from gradweave.errors import OptionError
 from gradweave.schedule.ready import ReadyAt, ready_times
 from gradweave.schedule.schedule import COLLECTIVES, Collective
@@ -20,7 +20,8 @@ from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds
 
 MAX_NODES = 512
-"""Nodes up to which the programme is solved; beyond, cuts around single servers bound the time."""
+"""Nodes up to which the linear program is solved; beyond, cuts around single servers bound the
+time."""
 MAX_LINKS = 20_000
 """Link directions up to which it is."""
 MAX_BITS = 2048
@@ -28,8 +29,8 @@ MAX_BITS = 2048
 MAX_STARTS = 64
 """Servers from and to which distances are measured; fewer than all bound no more."""
 MAX_TIMES = 4
-"""Different times other than 0 at which servers get ready that the programme tells apart; of more,
-some are taken for earlier ones, which bounds no more."""
+"""Different times other than 0 at which servers get ready that the linear program tells apart; of
+more, some are taken for earlier ones, which bounds no more."""
 
 Shares = Literal["any", "equal"] | Sequence[Fraction | float]
 
@@ -44,10 +45,10 @@ class LeastSeconds:
     """What a gradient of one byte takes: contributions travel to a root, the sum to all servers."""
     bandwidth_s: float
     """What the gradient's bytes take to cross, with the latency that they must wait for then."""
-    prices: Prices
+    duals: Duals
     """The certificate of `bandwidth_s`."""
     volumes: Volumes | None
-    """What solves the programme, without latency; None where it was not solved."""
+    """What solves the linear program, without latency; None where it was not solved."""
 
     @property
     def seconds(self) -> float:
@@ -58,8 +59,9 @@ class LeastSeconds:
     def kind(self) -> Literal["latency", "programme", "cuts"]:
         """Which of the two is larger, and how the bandwidth's was found.
 
-        ``latency``; ``programme``, the least that trees can take; or ``cuts``, some of those that
-        bound it, where the network is too large or the search for more was ended.
+        ``latency``; ``programme``, the linear program's optimum, which is the least that trees can
+        take; or ``cuts``, some of those that bound it, where the network is too large or the search
+        for more was ended. Recorded results and scripts have these words: they stay.
         """
         if self.latency_s >= self.bandwidth_s:
             return "latency"
@@ -67,8 +69,9 @@ class LeastSeconds:
 
     def __str__(self) -> str:
         far = "contributions take that long to a root, and the sum on to all"
-        why = far if self.kind == "latency" else str(self.prices)
-        return f"at least {format_seconds(self.seconds)} ({self.kind}), since {why}"
+        why = far if self.kind == "latency" else str(self.duals)
+        kind = "linear program" if self.kind == "programme" else self.kind
+        return f"at least {format_seconds(self.seconds)} ({kind}), since {why}"
 
 
 def least_seconds(
@@ -131,19 +134,19 @@ def least_seconds(
     apart = len(stages) == 2 and not overlap
     if apart and ready.any():
         raise OptionError("least_seconds: ready_at_s: expected stages that overlap")
-    volumes, prices = _without_latency(topology, stages, apart, given, late)
+    volumes, duals = _without_latency(topology, stages, apart, given, late)
     return LeastSeconds(
         collective,
         gradient_bytes,
         _latency(topology, stages, given, tuple(ready.tolist())),
-        float(prices.seconds(gradient_bytes)),
-        prices,
+        float(duals.seconds(gradient_bytes)),
+        duals,
         volumes,
     )
 
 
 def _late(ready: NDArray[np.float64], gradient_bytes: float) -> Late:
-    """Times for the programme: no more than it tells apart, none later than given."""
+    """Times for the linear program: no more than it tells apart, none later than given."""
     if not ready.any() or not gradient_bytes:
         return NONE_LATE
     times = np.unique(ready[ready > 0])
@@ -188,9 +191,9 @@ def _without_latency(
     apart: bool,
     shares: tuple[Fraction, ...] | None,
     late: Late,
-) -> tuple[Volumes | None, Prices]:
+) -> tuple[Volumes | None, Duals]:
     if topology.num_nodes <= MAX_NODES and len(topology.source) <= MAX_LINKS:
-        solved = solve_programme(topology, stages, apart, shares, late)
+        solved = solve_linear_program(topology, stages, apart, shares, late)
         if solved is not None:
             return solved
     return None, _single_servers(topology, stages, apart, shares, late)
@@ -202,7 +205,7 @@ def _single_servers(
     apart: bool,
     shares: tuple[Fraction, ...] | None,
     late: Late,
-) -> Prices:
+) -> Duals:
     """The best of a few proofs: through all servers' ports, or out of or into one server.
 
     A set that copies leave and the rest of the nodes, which sums enter, have the same links; a set
@@ -223,15 +226,17 @@ def _single_servers(
             for server, side in itertools.product(servers, inside)
             for k, stage in enumerate(stages)
         ]
-        proofs.append(priced(topology, stages, apart, shares, sets, ready_at_s=late.ready_at_s))
+        proofs.append(
+            duals_of_sets(topology, stages, apart, shares, sets, ready_at_s=late.ready_at_s)
+        )
     if late.ready_at_s and len(stages) == 2:
         proofs += [_after_the_last(topology, shares, late, server) for server in narrowest]
-    return max(proofs, key=lambda prices: prices.seconds_without_latency(late.gradient_bytes))
+    return max(proofs, key=lambda duals: duals.seconds_without_latency(late.gradient_bytes))
 
 
 def _after_the_last(
     topology: Topology, shares: tuple[Fraction, ...] | None, late: Late, server: int
-) -> Prices:
+) -> Duals:
     """All that the last server to be ready contributes leaves it, and sums with it enter another.
 
     Of what the other roots, sums enter; of the rest, copies; and likewise out of the last one.
@@ -245,7 +250,7 @@ def _after_the_last(
         ("all_gather", ~inside, 1, since),
     ]
     stages: tuple[Collective, ...] = ("reduce_scatter", "all_gather")
-    return priced(topology, stages, False, shares, sets, ready_at_s=late.ready_at_s)
+    return duals_of_sets(topology, stages, False, shares, sets, ready_at_s=late.ready_at_s)
 
 
 @functools.lru_cache(maxsize=8)

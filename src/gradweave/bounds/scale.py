@@ -1,4 +1,4 @@
-"""Units in which a linear programme over links of any bandwidth has numbers near one."""
+"""Units in which a linear program over links of any bandwidth has numbers near one."""
 
 from fractions import Fraction
 
@@ -20,7 +20,7 @@ gradient more than 2(N−1) times."""
 NOTHING = 1e-9
 """Bandwidth, in the smallest of such units, below which a link is taken to carry nothing."""
 MAX_RESCALED = 8
-"""Times that a programme is built again because its least time turned out smaller."""
+"""Times that a program is built again because its least time turned out smaller."""
 
 
 def units_of(
@@ -29,7 +29,7 @@ def units_of(
     apart: bool,
     shares: tuple[Fraction, ...] | None,
 ) -> tuple[float, ...]:
-    """For each time of a programme, bytes a second that make it about one for a byte of gradient.
+    """For each time of a program, bytes a second that make it about one for a byte of gradient.
 
     The largest bandwidth where all are alike, else the least that the widest trees need: a root's
     share crosses each of its trees' links, the narrowest too, and all narrower ones together carry

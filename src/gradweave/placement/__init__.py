@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
-    from gradweave.placement.bound.prices import GroupPrices
+    from gradweave.placement.bound.duals import GroupDuals
     from gradweave.placement.bound.search import PlacementBound, placement_bound
     from gradweave.placement.exchange import ExchangeCost, exchange_cost
     from gradweave.placement.pairs import Pairs, pairs_of
@@ -43,7 +43,7 @@ __all__ = [
     "Evolutionary",
     "Exact",
     "ExchangeCost",
-    "GroupPrices",
+    "GroupDuals",
     "GroupSchedule",
     "Order",
     "Pairs",

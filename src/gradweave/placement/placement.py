@@ -24,7 +24,7 @@ FORMAT, VERSION = "gradweave-placement", 1
 MAX_BYTES = 64 << 20
 """Largest file of a placement or a workload that is read: 64 MiB."""
 _ROUNDING = 1e-7
-"""Relative: the bound's prices are whole nanoseconds, one for each device."""
+"""Relative: the bound's duals are whole nanoseconds, one for each device."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

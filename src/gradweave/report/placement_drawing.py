@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.placement.bound.duals import step_ns
 from gradweave.placement.bound.levels import levels_of
-from gradweave.placement.bound.prices import step_ns
 from gradweave.placement.placement import Placement
 from gradweave.placement.placing import problem_for
 from gradweave.placement.timeline.step import StepTime

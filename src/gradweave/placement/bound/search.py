@@ -1,4 +1,4 @@
-"""Prices that prove much: a linear programme over compositions for each length of DataP."""
+"""Duals that prove much: a linear program over compositions for each length of DataP."""
 
 import bisect
 import dataclasses
@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.placement.bound.duals import NS, Columns, GroupDuals, Window, step_ns
 from gradweave.placement.bound.levels import classings, levels_of
-from gradweave.placement.bound.prices import NS, Columns, GroupPrices, Window, step_ns
 from gradweave.placement.problem import Problem
 from gradweave.stop import Stop
 
 MAX_COMPOSITIONS = 20_000
 """Of a group, over the classes that are told apart."""
 MAX_CLASSINGS = 6
-"""Ways to choose classes that are tried."""
-MAX_PROGRAMMES = 300
-"""Linear programmes that are solved for one way."""
+"""Choices of classes that are tried."""
+MAX_LINEAR_PROGRAMS = 300
+"""Linear programs that are solved for one choice of classes."""
 TOLERANCE = 1e-4
 """How near the best of its windows a bound ends the search, relative to it."""
 MAX_ROUNDS = 60
-"""Times that a programme gets new columns."""
+"""Times that a linear program gets new columns."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,16 +30,16 @@ class PlacementBound:
     """No placement costs less in the exchange model, and why."""
 
     seconds: float
-    prices: GroupPrices
-    """The certificate; `GroupPrices.nanoseconds` computes the bound from it and nothing else."""
+    duals: GroupDuals
+    """The certificate; `GroupDuals.nanoseconds` computes the bound from it and nothing else."""
     data_s: float
     """DataP where the bound is weakest."""
 
     def __str__(self) -> str:
-        classes = int(self.prices.classes.max()) + 1
+        classes = int(self.duals.classes.max()) + 1
         return (
-            f"at least {self.seconds:.4g} s: prices of {classes} classes of devices for "
-            f"{len(self.prices.windows)} lengths of DataP, weakest at {self.data_s:.4g} s"
+            f"at least {self.seconds:.4g} s: duals of {classes} classes of devices for "
+            f"{len(self.duals.windows)} lengths of DataP, weakest at {self.data_s:.4g} s"
         )
 
 
@@ -49,7 +49,7 @@ def placement_bound(
     """A lower bound of the exchange model's cost.
 
     For networks of regions it is often met; where all devices differ it gets weak. See
-    `gradweave.placement.bound.prices.GroupPrices` for what it rests on.
+    `gradweave.placement.bound.duals.GroupDuals` for what it rests on.
 
     Args:
         problem: what is placed.
@@ -60,15 +60,15 @@ def placement_bound(
     enough = None if cost_s is None else int(cost_s * NS)
     best: PlacementBound | None = None
     levels = levels_of(step_ns(problem))
-    ways = classings(levels, problem.devices, problem.data, MAX_COMPOSITIONS)
-    for tried, classes in enumerate(ways):
+    choices = classings(levels, problem.devices, problem.data, MAX_COMPOSITIONS)
+    for tried, classes in enumerate(choices):
         if best is not None and (tried >= MAX_CLASSINGS or stop.reached()):
             break
-        prices = _Search(Columns(problem, classes), enough, stop).prices(classes)
-        proved, weakest = prices.nanoseconds(problem)
+        duals = _Search(Columns(problem, classes), enough, stop).duals(classes)
+        proved, weakest = duals.nanoseconds(problem)
         if best is None or proved / NS > best.seconds:
-            since = prices.windows[weakest].since_ns / NS
-            best = PlacementBound(proved / NS, prices, since)
+            since = duals.windows[weakest].since_ns / NS
+            best = PlacementBound(proved / NS, duals, since)
         if enough is not None and proved >= enough * (1 - TOLERANCE):
             break
     assert best is not None
@@ -76,7 +76,7 @@ def placement_bound(
 
 
 class _Search:
-    """Windows of DataP, each with its prices; the weakest is cut in two until it cannot be."""
+    """Windows of DataP, each with its duals; the weakest is cut in two until it cannot be."""
 
     def __init__(self, columns: Columns, enough: int | None, stop: Stop) -> None:
         self.columns, self.enough, self.stop = columns, enough, stop
@@ -84,7 +84,7 @@ class _Search:
         self.found: dict[int, tuple[int, NDArray[np.int64]]] = {}
         self.kept: list[int] = []
 
-    def prices(self, classes: NDArray[np.int64]) -> GroupPrices:
+    def duals(self, classes: NDArray[np.int64]) -> GroupDuals:
         """The certificate: windows begin at lengths of DataP that some composition has."""
         times = self.times
         starts = [0]
@@ -93,8 +93,8 @@ class _Search:
             proved, first, end = heap[0]
             single = end - first == 1
             met = self.enough is not None and proved >= self.enough
-            late = len(self.found) >= MAX_PROGRAMMES or self.stop.reached()
-            if single or met or late:
+            stopped = len(self.found) >= MAX_LINEAR_PROGRAMS or self.stop.reached()
+            if single or met or stopped:
                 break
             heapq.heappop(heap)
             middle = (first + end) // 2
@@ -107,20 +107,20 @@ class _Search:
             for start, end in zip(starts, ends, strict=True)
         ]
         # Nothing is shorter than the first length, where there are no compositions.
-        return GroupPrices(classes, (Window(0, (0,) * len(self.columns.sizes)), *windows))
+        return GroupDuals(classes, (Window(0, (0,) * len(self.columns.sizes)), *windows))
 
     def _proved(self, first: int, end: int) -> int:
         return int(self.times[first]) + self._solved(end)[0]
 
     def _solved(self, end: int) -> tuple[int, NDArray[np.int64]]:
-        """What the best prices prove with the compositions of the first lengths, and they."""
+        """What the best duals prove with the compositions of the first lengths, and they."""
         if end not in self.found:
             limit = int(self.times[end]) if end < len(self.times) else None
             self.found[end] = self._generate(limit)
         return self.found[end]
 
     def _generate(self, limit: int | None) -> tuple[int, NDArray[np.int64]]:
-        """Column generation: compositions that pay less than their price enter the programme."""
+        """Column generation: compositions of negative reduced cost enter the program."""
         columns = self.columns
         count = columns.within(limit)
         cost, taken = columns.cost_ns[:count], columns.taken[:count]
@@ -128,26 +128,26 @@ class _Search:
         chosen = np.zeros(len(columns.sizes), np.int64)
         best = columns.least(chosen, limit)
         for _ in range(MAX_ROUNDS):
-            solved = self._programme(cost[used], taken[used])
+            solved = self._solve(cost[used], taken[used])
             if solved is None:
                 break
-            prices, constant = solved
-            proved = columns.least(prices, limit)
+            duals, constant = solved
+            proved = columns.least(duals, limit)
             if proved > best:
-                best, chosen = proved, prices
-            slack = cost - taken @ prices - constant
-            new = np.argsort(slack, kind="stable")[:8]
-            new = [one for one in new.tolist() if slack[one] < -2 and one not in used]
+                best, chosen = proved, duals
+            reduced = cost - taken @ duals - constant
+            new = np.argsort(reduced, kind="stable")[:8]
+            new = [one for one in new.tolist() if reduced[one] < -2 and one not in used]
             if not new:
                 break
             used += new
         self.kept = list(dict.fromkeys([*used[-200:]]))
         return best, chosen
 
-    def _programme(
+    def _solve(
         self, cost: NDArray[np.int64], taken: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], float] | None:
-        """Prices and the constant of the programme with some columns; None where it has no dual.
+        """Duals and the constant of the program with some columns; None where the solver has none.
 
         What is missing or left over of a class costs more than any pipelines do.
         """
@@ -178,8 +178,8 @@ class _Search:
             goal.append(own / scale * one)
         model.minimize(sum(goal))
         result: Any = mathopt.solve(model, mathopt.SolverType.GLOP)
-        if not result.has_dual_feasible_solution():  # as of a programme that numbers spoil
+        if not result.has_dual_feasible_solution():  # as of a program that is ill-conditioned
             return None
-        duals = result.dual_values()
-        prices = np.rint([duals[row] * scale for row in rows]).astype(np.int64)
-        return prices, float(duals[total]) * scale
+        values = result.dual_values()
+        duals = np.rint([values[row] * scale for row in rows]).astype(np.int64)
+        return duals, float(values[total]) * scale

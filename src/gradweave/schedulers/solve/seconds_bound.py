@@ -183,7 +183,7 @@ def seconds_bound(
     if collective == "all_reduce" and trees and (last_ready or not alike):
         least = least_seconds(topology, gradient_bytes, ready_at_s=ready)
         if least.bandwidth_s > crossing:
-            crossing, reason = least.bandwidth_s, str(least.prices)
+            crossing, reason = least.bandwidth_s, str(least.duals)
     return SecondsBound(latency, crossing, reason, messages)
 
 

@@ -1,4 +1,4 @@
-"""The linear programme of the least time for parts of any size, solved by cutting planes."""
+"""The linear program of the least time for parts of any size, solved by cutting planes."""
 
 import dataclasses
 import functools
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.prices import Prices, priced
+from gradweave.bounds.duals import Duals, duals_of_sets
 from gradweave.bounds.scale import LEAST_TIME, MAX_RESCALED, MOST, in_units, units_of
 from gradweave.schedule.schedule import Collective
 from gradweave.topology.topology import Topology
 
 MAX_PASSES = 60
-"""Times that the programme is solved, each with the cuts that the last solution violates."""
+"""Times that the program is solved, each with the cuts that the last solution violates."""
 PLATEAU = 20
 """Passes without gain after which it ends: many solutions take the same time, and cuts that tell
 them apart add nothing to the bound."""
@@ -28,7 +28,7 @@ TOLERANCE = 1e-7
 UNIT = 1 << 36
 """A gradient, as the flows' integers count."""
 DENOMINATORS = (*range(1, 25), 60, 360, 5040, 10**6, 10**9, 10**12)
-"""Prices are the programme's dual values rounded to multiples of one over the first of these that
+"""The certificate is the dual values rounded to multiples of one over the first of these that
 keeps the bound, but for `ROUNDING`."""
 ROUNDING = 1e-10
 
@@ -68,14 +68,14 @@ class Late:
 NONE_LATE = Late((), 1.0)
 
 
-def solve_programme(
+def solve_linear_program(
     topology: Topology,
     stages: tuple[Collective, ...],
     apart: bool,
     shares: tuple[Fraction, ...] | None,
     late: Late = NONE_LATE,
-) -> tuple[Volumes, Prices] | None:
-    """The least time, volumes that take it, and prices that prove it.
+) -> tuple[Volumes, Duals] | None:
+    """The least time, volumes that take it, and duals that prove it.
 
     Shares w ≥ 0 of the servers sum to one. A stage's volumes x ≥ 0 on link directions let trees
     from each root r, of weight w_r in all, reach every server: out of each set S of nodes that
@@ -99,32 +99,32 @@ def solve_programme(
     """
     units, rescaled = units_of(topology, stages, apart, shares), 0
     while True:
-        programme = _Programme(topology, stages, apart, shares, late, units)
-        attained = _add_cuts_until_solved(programme)
+        program = _LinearProgram(topology, stages, apart, shares, late, units)
+        attained = _add_cuts_until_solved(program)
         if attained is None:
             return None
-        better, rescaled = programme.better_units(), rescaled + 1
+        better, rescaled = program.better_units(), rescaled + 1
         if better == units or rescaled > MAX_RESCALED:
-            return programme.volumes(attained), programme.prices()
+            return program.volumes(attained), program.certificate()
         units = better
 
 
-def _add_cuts_until_solved(programme: "_Programme") -> bool | None:
-    """Whether a programme was solved with all cuts; None where it was not with any."""
+def _add_cuts_until_solved(program: "_LinearProgram") -> bool | None:
+    """Whether a program was solved with all cuts; None where it was not with any."""
     waited, least = 0, 0.0
     for tried in range(MAX_PASSES):
-        if not programme.solve():
+        if not program.solve():
             return False if tried else None
-        waited = 0 if programme.least > least * (1 + 1e-9) else waited + 1
-        least = programme.least
-        if not programme.add_violated():
+        waited = 0 if program.least > least * (1 + 1e-9) else waited + 1
+        least = program.least
+        if not program.add_violated():
             return True
         if waited >= PLATEAU:
             break
     return False
 
 
-class _Programme:
+class _LinearProgram:
     """The model, and what it was last solved to.
 
     Each time counts in that which the gradient takes at a unit of bandwidth of its own.
@@ -270,7 +270,7 @@ class _Programme:
         return np.array(self.late.ready_at_s) >= self.late.starts[since]
 
     def solve(self) -> bool:
-        """Solves the programme with the cuts that it has; whether the solver could."""
+        """Solves the program with the cuts that it has; whether the solver could."""
         result = self._result()
         if result is None:
             return False
@@ -282,7 +282,7 @@ class _Programme:
             [np.maximum([values[one] for one in volume], 0.0) for volume in volumes]
             for volumes in self.volume
         ]
-        self.duals = result.dual_values()
+        self.dual_values = result.dual_values()
         return True
 
     def _result(self) -> Any:
@@ -347,19 +347,21 @@ class _Programme:
         """Of the last solution, with the windows before the last."""
         return self.least / min(self.units) + self.late.starts[-1] / self.late.gradient_bytes
 
-    def prices(self) -> Prices:
+    def certificate(self) -> Duals:
         """The dual solution in small integers, with which the bound is exact."""
         crossings, tolls = [], []
         for k, stage in enumerate(self.solved):
             for stage_too in self.stages if self.mirrored else (stage,):
                 crossings += [
-                    (stage_too, np.frombuffer(key, bool), self.duals[row], since)
+                    (stage_too, np.frombuffer(key, bool), self.dual_values[row], since)
                     for since, cuts in zip(self.late.starts, self.cuts[k], strict=True)
                     for key, row in cuts.items()
-                    if self.duals.get(row, 0.0) > 0.0  # the newest are not in the solution yet
+                    if self.dual_values.get(row, 0.0)
+                    > 0.0  # the newest are not in the solution yet
                 ]
                 tolls += [
-                    (stage_too, switch, self.duals[row]) for switch, row in self.balances[k].items()
+                    (stage_too, switch, self.dual_values[row])
+                    for switch, row in self.balances[k].items()
                 ]
         make = functools.partial(
             _rounded,
@@ -373,8 +375,8 @@ class _Programme:
         )
         size = self.late.gradient_bytes
 
-        def seconds(prices: Prices) -> Fraction:
-            return prices.seconds_without_latency(size)
+        def seconds(duals: Duals) -> Fraction:
+            return duals.seconds_without_latency(size)
 
         goal = self._seconds_per_byte * size * (1 - ROUNDING)
         best = make(DENOMINATORS[0])
@@ -394,24 +396,24 @@ def _rounded(
     crossings: list[tuple[Collective, NDArray[np.bool_], float, float]],
     tolls: list[tuple[Collective, int, float]],
     denominator: int,
-) -> Prices:
-    """Prices in multiples of the largest crossing's over a denominator.
+) -> Duals:
+    """Duals in multiples of the largest crossing's over a denominator.
 
     A reduce-scatter's toll has the opposite sign: its bytes leave where its mirror image enters.
     """
-    scale = denominator / max((price for *_, price, _ in crossings), default=1.0)
-    prices = [round(price * scale) for *_, price, _ in crossings]
+    scale = denominator / max((dual for *_, dual, _ in crossings), default=1.0)
+    duals = [round(dual * scale) for *_, dual, _ in crossings]
     charges = [
-        round(price * scale) * (1 if stage == "all_gather" else -1) for stage, _, price in tolls
+        round(dual * scale) * (1 if stage == "all_gather" else -1) for stage, _, dual in tolls
     ]
-    unit = math.gcd(*prices, *charges) or 1
-    return priced(
+    unit = math.gcd(*duals, *charges) or 1
+    return duals_of_sets(
         topology,
         stages,
         apart,
         shares,
-        [(*one[:2], price // unit, one[3]) for one, price in zip(crossings, prices, strict=True)],
-        [(*one[:2], price // unit) for one, price in zip(tolls, charges, strict=True)],
+        [(*one[:2], dual // unit, one[3]) for one, dual in zip(crossings, duals, strict=True)],
+        [(*one[:2], dual // unit) for one, dual in zip(tolls, charges, strict=True)],
         late.ready_at_s,
     )
 

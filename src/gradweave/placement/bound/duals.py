@@ -1,4 +1,4 @@
-"""The certificate: prices of devices, by which every group pays its part of the pipelines' time."""
+"""The certificate: duals of devices, by which every group pays its part of the pipelines' time."""
 
 import dataclasses
 from typing import TYPE_CHECKING
@@ -17,17 +17,17 @@ NS = 1e9
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """Prices that hold where DataP is so long."""
+    """Duals that hold where DataP is so long."""
 
     since_ns: int
     """DataP from which on; until the next window's."""
-    prices_ns: tuple[int, ...]
+    duals_ns: tuple[int, ...]
     """[Q] what a device of each class adds."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class GroupPrices:
-    """Classes of devices, and prices of each for every length of DataP. Any prices prove a bound.
+class GroupDuals:
+    """Classes of devices, and the dual of each for every length of DataP. Any prove a bound.
 
     A group's **composition** is how many devices of each class it has. Take a threshold θ and the
     components of devices that reach each other by steps of at most θ. A boundary of less than θ
@@ -38,8 +38,8 @@ class GroupPrices:
     boundaries are longer.
 
     A group's composition bounds its DataP, too. So where DataP is less than t, only compositions
-    within t are used, and each pays at least the price of its devices and a constant: together, all
-    devices' prices and S times the constant.
+    within t are used, and each pays at least the duals of its devices and a constant: together, all
+    devices' duals and S times the constant.
     """
 
     classes: NDArray[np.int64]
@@ -52,7 +52,7 @@ class GroupPrices:
         columns = Columns(problem, self.classes)
         ends = [window.since_ns for window in self.windows[1:]] + [None]
         proved = [
-            window.since_ns + columns.least(np.array(window.prices_ns), end)
+            window.since_ns + columns.least(np.array(window.duals_ns), end)
             for window, end in zip(self.windows, ends, strict=True)
         ]
         weakest = int(np.argmin(proved))
@@ -83,15 +83,15 @@ class Columns:
             return len(self.data_ns)
         return int(np.searchsorted(self.data_ns, end_ns))
 
-    def least(self, prices: NDArray[np.int64], end_ns: int | None) -> int:
+    def least(self, duals: NDArray[np.int64], end_ns: int | None) -> int:
         """Nanoseconds that the pipelines take at least where DataP is less than `end_ns`."""
         count = self.within(end_ns)
         if self.spare:
-            prices = np.minimum(prices, 0)  # a device may stay idle and pay nothing
+            duals = np.minimum(duals, 0)  # a device may stay idle and pay nothing
         if not count:
             return 1 << 62
-        each = int((self.cost_ns[:count] - self.taken[:count] @ prices).min())
-        return max(0, self.constant + int(prices @ self.sizes) + self.groups * each)
+        each = int((self.cost_ns[:count] - self.taken[:count] @ duals).min())
+        return max(0, self.constant + int(duals @ self.sizes) + self.groups * each)
 
 
 def step_ns(problem: "Problem") -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Prices of crossing cuts and links: why a collective takes so many seconds, in exact fractions."""
+"""Duals of cuts and links: why a collective takes so many seconds, in exact fractions."""
 
 import dataclasses
 import functools
@@ -38,8 +38,8 @@ class Crossing:
     """The servers inside."""
     switches: tuple[int, ...]
     """The switches inside."""
-    price: int
-    """What each byte of gradient that must cross is charged, in any unit."""
+    dual: int
+    """What each byte of gradient that must cross is charged, in any unit: a shadow price."""
     since_s: float = 0.0
     """Seconds from which on it must cross, since a server is not ready before. What crosses earlier
     is not charged."""
@@ -54,19 +54,19 @@ class Toll:
 
     stage: Collective
     switch: int
-    price: int
+    dual: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Prices:
-    """Prices at which every byte of gradient pays at least `paid`, and links charge `charged`.
+class Duals:
+    """Shadow prices: every byte of gradient pays at least `paid`, and links charge `charged`.
 
-    A link direction's price is the largest that one of the stages has there: that of the sets whose
+    A link direction's dual is the largest that one of the stages has there: that of the sets whose
     boundaries it crosses, and the tolls of its ends. So all transfers of a gradient of M bytes
     together pay M·`paid` or more; in a second all links charge at most their bandwidths times their
-    prices. Any prices prove a bound, and every number here is exact.
+    duals. Any that are feasible prove a bound, and every number here is exact.
 
-    Where servers are late, prices rise as they get ready. What a server contributes cannot enter
+    Where servers are late, duals rise as they get ready. What a server contributes cannot enter
     any set without it before it is ready, and no copy is sent before all are: so a boundary may be
     charged for what crosses from then on alone, and a byte that avoids the charge by crossing
     earlier has not brought that contribution (`_paying`).
@@ -85,31 +85,31 @@ class Prices:
     """[N] seconds at which each server's own gradient is ready; empty where all are from 0 on."""
 
     @functools.cached_property
-    def link_prices(self) -> NDArray:
-        """[stages, L] the price of each link direction for a byte of each stage; integers.
+    def link_duals(self) -> NDArray:
+        """[stages, L] the dual of each link direction for a byte of each stage; integers.
 
         Once all servers are ready.
         """
-        return self.link_prices_at(max(self.ready_at_s, default=0.0))
+        return self.link_duals_at(max(self.ready_at_s, default=0.0))
 
-    def link_prices_at(self, time_s: float) -> NDArray:
+    def link_duals_at(self, time_s: float) -> NDArray:
         """The same for a byte sent at a time, before which some servers may not be ready.
 
         They rise with time: crossings are added, and tolls stay.
         """
         topology = self.topology
-        prices = np.zeros((len(self.stages), len(topology.source)), object)
+        duals = np.zeros((len(self.stages), len(topology.source)), object)
         for k, stage in enumerate(self.stages):
             if self._cannot_be_sent(stage, time_s):
                 continue
             toll = np.zeros(topology.num_nodes, object)
             for one in self.tolls:
-                toll[one.switch] += one.price if one.stage == stage else 0
-            prices[k] = toll[topology.source] - toll[topology.target]
+                toll[one.switch] += one.dual if one.stage == stage else 0
+            duals[k] = toll[topology.source] - toll[topology.target]
             for one in self.crossings:
                 if one.stage == stage and one.since_s <= time_s:
-                    prices[k, self._crossed(one)] += one.price
-        return np.maximum(prices, 0)
+                    duals[k, self._crossed(one)] += one.dual
+        return np.maximum(duals, 0)
 
     def _cannot_be_sent(self, stage: Collective, time_s: float) -> bool:
         """Whether a stage has not begun: copies of sums that not all have contributed to."""
@@ -128,7 +128,7 @@ class Prices:
         """What a byte of the gradient pays at least, wherever it is rooted."""
         paid = np.zeros(self.topology.num_servers, object)
         for crossing in self.crossings:
-            paid[self._paying(crossing)] += crossing.price
+            paid[self._paying(crossing)] += crossing.dual
         if self.shares is None:
             return Fraction(int(paid.min()))
         return sum((a * int(b) for a, b in zip(self.shares, paid, strict=True)), Fraction(0))
@@ -153,18 +153,18 @@ class Prices:
 
     @functools.cached_property
     def charged(self) -> Fraction:
-        """What all link directions charge in a second at most, over prices times bytes.
+        """What all link directions charge in a second at most, over duals times bytes.
 
         Once all servers are ready.
         """
-        prices = self.link_prices
-        return max(map(self._charged, prices if self.apart else prices.max(axis=0)[None]))
+        duals = self.link_duals
+        return max(map(self._charged, duals if self.apart else duals.max(axis=0)[None]))
 
-    def _charged(self, prices: NDArray) -> Fraction:
+    def _charged(self, duals: NDArray) -> Fraction:
         bandwidths, kind = np.unique(self.topology.bandwidth_bytes_per_s, return_inverse=True)
         charged = Fraction(0)
         for k, bandwidth in enumerate(bandwidths.tolist()):
-            charged += Fraction(bandwidth) * int(prices[kind == k].sum())
+            charged += Fraction(bandwidth) * int(duals[kind == k].sum())
         return charged
 
     @property
@@ -178,7 +178,7 @@ class Prices:
         A link direction is idle for the latency of the shortest route over it: before what it
         carries can have come so far, or while the last of that is still on its way. So in T seconds
         it carries at most its bandwidth times T less that latency, and T is the least for which all
-        can charge what the gradient pays; where prices rise, the idle time is when they are low.
+        can charge what the gradient pays; where duals rise, the idle time is when they are low.
 
         Args:
             gradient_bytes: M.
@@ -209,13 +209,13 @@ class Prices:
         rises: dict[float, Fraction] = {}
         before = np.zeros(len(waits), object)
         for since in sorted({0.0, *self.ready_at_s}):
-            prices = self.link_prices_at(since).max(axis=0)
-            more = prices - before
+            duals = self.link_duals_at(since).max(axis=0)
+            more = duals - before
             for wait in np.unique(waits[more > 0]).tolist():
                 rise = self._charged(np.where(waits == wait, more, 0))
                 at = max(wait, since)
                 rises[at] = rises.get(at, Fraction(0)) + rise
-            before = prices
+            before = duals
         rate, level, time = Fraction(0), Fraction(0), Fraction(0)
         for at, rise in sorted(rises.items()):
             if level + rate * (Fraction(at) - time) >= due:
@@ -226,13 +226,13 @@ class Prices:
 
     def __str__(self) -> str:
         """The boundaries that are charged most, by their smaller sides, and what they let past."""
-        prices: Counter[_Nodes] = Counter()
+        duals: Counter[_Nodes] = Counter()
         for crossing in self.crossings:
-            prices[self._smaller_side(crossing)] += crossing.price
-        if not prices:
+            duals[self._smaller_side(crossing)] += crossing.dual
+        if not duals:
             return "links take any speed of gradient"
         rate = format_bandwidth(float(self.charged / self.paid)) if self.paid else "any speed"
-        around = self._named([nodes for nodes, _ in prices.most_common()])
+        around = self._named([nodes for nodes, _ in duals.most_common()])
         late = max(crossing.since_s for crossing in self.crossings)
         since = f", part of it after {format_seconds(late)}, when late servers are ready"
         text = f"the links around {around} let at most {rate} of gradient past"
@@ -256,7 +256,7 @@ class Prices:
         return f"{listed([inside_named(*nodes, name) for nodes in sets], SHOWN)} together"
 
 
-def priced(
+def duals_of_sets(
     topology: Topology,
     stages: tuple[Collective, ...],
     apart: bool,
@@ -264,18 +264,18 @@ def priced(
     sets: Sequence[tuple[Collective, NDArray[np.bool_], int, float]],
     tolls: Sequence[tuple[Collective, int, int]] = (),
     ready_at_s: tuple[float, ...] = (),
-) -> Prices:
-    """Prices from sets of nodes [V]: a stage, a price, and since when it is charged, of each.
+) -> Duals:
+    """Duals from sets of nodes [V]: a stage, a dual, and since when it is charged, of each.
 
-    Those of price zero are left out.
+    Those of zero are left out.
     """
     crossings = tuple(
-        Crossing(stage, *nodes_inside(topology, inside), price, since)
-        for stage, inside, price, since in sets
-        if price
+        Crossing(stage, *nodes_inside(topology, inside), dual, since)
+        for stage, inside, dual, since in sets
+        if dual
     )
     charges = tuple(Toll(*toll) for toll in tolls if toll[2])
-    return Prices(topology, stages, apart, shares, crossings, charges, ready_at_s)
+    return Duals(topology, stages, apart, shares, crossings, charges, ready_at_s)
 
 
 @functools.lru_cache(maxsize=4)
