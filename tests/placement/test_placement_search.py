@@ -63,11 +63,11 @@ def test_what_a_table_measures_and_costs():
     moved, part = problem.activation_bytes, problem.part_bytes
     assert table.edge[0].tolist() == [takes(a, c, moved[0]), takes(b, d, moved[0])]
     assert table.exchange[1].tolist() == [takes(c, d, part[1])] * 2
-    for sharp in (0.0, 0.25, 1.0):
+    for max_weight in (0.0, 0.25, 1.0):
         largest = table.exchange.max() + table.edge.max(1).sum()
         mean = table.exchange.mean() + table.edge.mean(1).sum()
-        found = annealing._cost(table, sharp)
-        assert found == pytest.approx(sharp * largest + (1 - sharp) * mean)
+        found = annealing._cost(table, max_weight)
+        assert found == pytest.approx(max_weight * largest + (1 - max_weight) * mean)
 
 
 def test_exchanges_measure_what_they_touch():
@@ -95,7 +95,7 @@ def test_tails_and_turns():
         assert changed.exchange == pytest.approx(again.exchange)
     for first, last in itertools.product(range(3), repeat=2):
         changed = copied(table)
-        annealing._turn(changed, first, last)
+        annealing._reverse(changed, first, last)
         low, high = min(first, last), max(first, last)
         assert rows(changed) == before[:low] + before[low : high + 1][::-1] + before[high + 1 :]
         assert changed.edge == pytest.approx(measured(changed).edge)
@@ -139,11 +139,11 @@ def test_a_device_is_moved_beside_one_near_it():
 
 
 @pytest.mark.parametrize("like", [True, False])
-def test_polishing_ends_where_no_exchange_helps(like: bool):
+def test_local_search_ends_where_no_exchange_helps(like: bool):
     problem, table = made(2, like=like)
     table.fits[:] = True
     alike = problem.alike
-    cost = annealing.polish(table, alike, 10_000, NEVER)
+    cost = annealing.local_search(table, alike, 10_000, NEVER)
     groups = np.array(rows(table))
     assert cost == pytest.approx(exchange_cost(problem, groups).seconds)
     for one, other in itertools.combinations(range(DEVICES), 2):
@@ -153,51 +153,51 @@ def test_polishing_ends_where_no_exchange_helps(like: bool):
     _, again = made(2, like=like)
     start = exchange_cost(problem, np.array(rows(again))).seconds
     assert start > cost
-    assert annealing.polish(again, alike, 0, NEVER) == pytest.approx(start)
-    assert annealing.polish(again, alike, 100, ~NEVER) == pytest.approx(start)
+    assert annealing.local_search(again, alike, 0, NEVER) == pytest.approx(start)
+    assert annealing.local_search(again, alike, 100, ~NEVER) == pytest.approx(start)
 
 
-def test_shaking_keeps_the_best():
+def test_perturbing_keeps_the_best():
     problem, table = made(2)
     table.fits[:] = True
-    cost = annealing.polish(table, False, 10_000, NEVER)
-    best = annealing.shaken(copied(table), False, 12, cost, 7, NEVER)
+    cost = annealing.local_search(table, False, 10_000, NEVER)
+    best = annealing.perturbed(copied(table), False, 12, cost, 7, NEVER)
     found = exchange_cost(problem, np.array(rows(best))).seconds
     assert found <= cost and sorted(best.at) == list(range(DEVICES))
     bad = copied(made(2)[1])
     start = exchange_cost(problem, np.array(rows(bad))).seconds
-    again = annealing.shaken(copied(bad), False, 12, start, 7, NEVER)
+    again = annealing.perturbed(copied(bad), False, 12, start, 7, NEVER)
     assert exchange_cost(problem, np.array(rows(again))).seconds < start
-    none = annealing.shaken(copied(bad), False, 12, start, 7, ~NEVER)
+    none = annealing.perturbed(copied(bad), False, 12, start, 7, ~NEVER)
     assert (none.at == bad.at).all()
 
 
 @pytest.mark.parametrize("alike", [True, False])
-@pytest.mark.parametrize("sharpest", [0.0, 1.0])
-def test_without_heat_nothing_gets_dearer(alike: bool, sharpest: float, monkeypatch):
-    monkeypatch.setattr(annealing, "LOOKS", 64)
+@pytest.mark.parametrize("last_max_weight", [0.0, 1.0])
+def test_without_heat_nothing_gets_dearer(alike: bool, last_max_weight: float, monkeypatch):
+    monkeypatch.setattr(annealing, "MOVES_PER_CHECK", 64)
     problem, table = made(3, like=alike)
     near = _nearest(problem)
     costs = [annealing._cost(table, 0.0)]
-    monkeypatch.setattr(annealing, "SHARP_FROM", 1e-9 if sharpest else 0.8)
+    monkeypatch.setattr(annealing, "WEIGHT_FIXED_FROM", 1e-9 if last_max_weight else 0.8)
     changed = copied(table)
-    annealing.anneal(changed, alike, near, 600, 1e-300, 1e-300, sharpest, 5, NEVER)
-    costs = [annealing._cost(one, sharpest) for one in (table, changed)]
+    annealing.anneal(changed, alike, near, 600, 1e-300, 1e-300, last_max_weight, 5, NEVER)
+    costs = [annealing._cost(one, last_max_weight) for one in (table, changed)]
     assert costs[1] < costs[0]
     again = measured(changed)
     assert changed.edge == pytest.approx(again.edge)
     assert changed.exchange == pytest.approx(again.exchange)
     assert changed.fits[0, changed.at[:DATA]].all() and sorted(changed.at) == list(range(8))
-    if not alike and sharpest == 0:
+    if not alike and last_max_weight == 0:
         # No move that is tried helps any more, so that the pipelines' tails are as they should be.
         for one, other in itertools.combinations(range(DEVICES), 2):
             if annealing._may_exchange(changed, one, other):
                 trial = copied(changed)
                 annealing._exchange(trial, one, other)
                 assert annealing._cost(trial, 0.0) >= costs[1] * (1 - 1e-9)
-    late = copied(table)
-    annealing.anneal(late, alike, near, 600, 1.0, 1.0, sharpest, 5, ~NEVER)
-    assert (late.at == table.at).all()
+    unchanged = copied(table)
+    annealing.anneal(unchanged, alike, near, 600, 1.0, 1.0, last_max_weight, 5, ~NEVER)
+    assert (unchanged.at == table.at).all()
 
 
 @pytest.mark.parametrize("alike", [True, False])
@@ -206,18 +206,18 @@ def test_what_is_not_accepted_is_undone(alike: bool, monkeypatch):
 
     Every 16 moves `anneal` measures and costs the placement anew, which must agree, too.
     """
-    monkeypatch.setattr(annealing, "LOOKS", 16)
+    monkeypatch.setattr(annealing, "MOVES_PER_CHECK", 16)
     problem, table = made(3, like=alike)
     _cost, _accepted = annealing._cost, annealing._accepted
     accepted, answers, costs = [_cost(table, 0.0)], list[bool](), list[float]()
 
-    def cost(now: Table, sharp: float) -> float:
-        costs.append(_cost(measured(now), sharp))
-        return _cost(now, sharp)
+    def cost(now: Table, max_weight: float) -> float:
+        costs.append(_cost(measured(now), max_weight))
+        return _cost(now, max_weight)
 
     def answer(rise: float, temperature: float) -> bool:
-        *looked, changed = costs  # those of looks come before that of the move
-        assert looked == pytest.approx(accepted[-1:] * len(looked))
+        *summed, changed = costs  # those summed anew come before that of the move
+        assert summed == pytest.approx(accepted[-1:] * len(summed))
         assert changed - rise == pytest.approx(accepted[-1])
         costs.clear()
         answers.append(_accepted(rise, temperature))
@@ -333,8 +333,8 @@ def test_evolution_keeps_the_best_that_fits():
     assert score == pytest.approx(exchange_cost(problem, first).seconds)
     kept = evolution.evolve(table, False, population.copy(), 0, 5, 1, NEVER)
     assert evolution._score(table, False, kept) == scores[0]
-    late = evolution.evolve(table, False, population.copy(), 50, 5, 1, ~NEVER)
-    assert (late == kept).all()
+    unchanged = evolution.evolve(table, False, population.copy(), 50, 5, 1, ~NEVER)
+    assert (unchanged == kept).all()
     found = evolution.evolve(table, False, population, 60, 3, 1, NEVER)
     after = sorted(evolution._score(table, False, one) for one in population)
     # No child takes the place of a better one, and some of worse ones.

@@ -13,17 +13,17 @@ from gradweave.stop import Stop
 
 NEAREST = 16
 """Devices that count as near to each: more than a machine's, fewer than a region's."""
-SHARPEST = (0.0, 0.5)
-"""Of the restarts in turn: how much of the cost is maxima in the end. Means alone find pipelines
-that stay within regions from any start; where only some groups can be near each other (spot
-instances, half of which stand alone), they spread them evenly and maxima gather them."""
-POLISHED = 2
-"""Of the restarts' tables, the best ones are polished."""
-POLISHING = 3e8
-"""Steps of matchings and paths that polishing a table takes at most: a second or so."""
-SMALL, SHAKES = 16, 200
-"""Devices up to which the best table is shaken and polished again, and how often at most: where
-there are so few, no move is small, and annealing may end beside the best."""
+MAX_WEIGHTS = (0.0, 0.5)
+"""Weight of maxima in the cost in the end, of the restarts one after another. Means alone find
+pipelines that stay within regions from any start; where only some groups can be near each other
+(spot instances, half of which stand alone), they spread them evenly and maxima gather them."""
+LOCAL_SEARCHES = 2
+"""Of the restarts' tables, how many of the best go through a local search."""
+LOCAL_SEARCH_STEPS = 3e8
+"""Steps of matchings and paths that the local search of a table takes at most: a second or so."""
+SMALL, PERTURBATIONS = 16, 200
+"""Devices up to which the best table is perturbed and searched around again, and how often at most:
+where there are so few, no move is small, and annealing may end beside the best."""
 HOT, COLD = 0.01, 5e-4
 """First and last temperature, relative to the mean cost of the first table: a move that costs so
 much more is taken with probability 1/e."""
@@ -31,7 +31,7 @@ much more is taken with probability 1/e."""
 
 @dataclasses.dataclass(frozen=True)
 class Annealing(Placer):
-    """Annealing from several random tables; the best is polished last.
+    """Annealing from several random tables; a local search improves the best.
 
     Moves exchange two devices, set a device beside a near one, exchange two pipelines' tails, and
     turn stretches of stages round. The cost goes from means to maxima as it cools
@@ -49,7 +49,7 @@ class Annealing(Placer):
         check_range(self, "moves", 1, 10**12)
 
     def _place(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
-        from gradweave.placement.strategies.annealing_kernel import anneal, polish, shaken
+        from gradweave.placement.strategies.annealing_kernel import anneal, local_search, perturbed
 
         rng = np.random.default_rng(seed)
         near = _nearest(problem)
@@ -61,32 +61,32 @@ class Annealing(Placer):
                 table = table_of(problem, problem.first_fit(rng.permutation(problem.devices)))
                 anneal(
                     table, problem.alike, near, moves, HOT * scale, COLD * scale,
-                    SHARPEST[restart % len(SHARPEST)], int(rng.integers(1 << 31)), stop.flag,
+                    MAX_WEIGHTS[restart % len(MAX_WEIGHTS)], int(rng.integers(1 << 31)), stop.flag,
                 )  # fmt: skip
                 groups = table.at[: problem.stages * problem.data].reshape(problem.stages, -1)
                 found.append((exchange_cost(problem, groups).seconds, restart, table))
-            found = sorted(found)[:POLISHED]
-            polished = [
-                (polish(table, problem.alike, _tries(problem), stop.flag), restart, table)
+            found = sorted(found)[:LOCAL_SEARCHES]
+            improved = [
+                (local_search(table, problem.alike, _tries(problem), stop.flag), restart, table)
                 for _, restart, table in found
             ]
-            cost, _, table = min(polished)
+            cost, _, table = min(improved)
             if problem.devices <= SMALL:
-                shakes = min(SHAKES, _tries(problem) // problem.devices**2)
-                shaking = int(rng.integers(1 << 31))
-                table = shaken(table, problem.alike, shakes, cost, shaking, stop.flag)
+                times = min(PERTURBATIONS, _tries(problem) // problem.devices**2)
+                perturbing = int(rng.integers(1 << 31))
+                table = perturbed(table, problem.alike, times, cost, perturbing, stop.flag)
         best = table.at[: problem.stages * problem.data]
         return exchange_cost(problem, best.reshape(problem.stages, -1)).devices
 
 
 def _tries(problem: Problem) -> int:
-    """Exchanges that polishing tries, by the steps that a cost takes: matchings and a path."""
+    """Exchanges that a local search tries, by the steps that a cost takes: matchings and a path."""
     from gradweave.placement.exchange_kernel import MAX_PATH
 
     stages, data = problem.stages, problem.data
     matchings = stages**2 * data**3 / 2 if problem.alike else stages * data**3
     path = stages**2 * 2.0**stages if problem.alike and stages <= MAX_PATH else 0.0
-    return max(1, int(POLISHING / (matchings + path + 1)))
+    return max(1, int(LOCAL_SEARCH_STEPS / (matchings + path + 1)))
 
 
 def table_of(problem: Problem, at: NDArray[np.int64]) -> Any:

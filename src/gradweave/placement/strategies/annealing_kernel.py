@@ -1,9 +1,9 @@
 """Simulated annealing of a table of devices, compiled.
 
 The table is a row of positions: position s·D + p holds the device of stage s in pipeline p, those
-from S·D on hold idle devices. What is minimised moves from means to maxima: a part `sharp` of the
-largest time and the rest of the mean one, of devices in their groups and of pipelines at each
-boundary between stages. Maxima alone are flat: one device in its right place changes none.
+from S·D on hold idle devices. What is minimised moves from means to maxima: the largest time has
+`max_weight` and the mean one the rest, of devices in their groups and of pipelines at each boundary
+between stages. Maxima alone are flat: one device in its right place changes none.
 """
 
 from typing import Any, NamedTuple
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from gradweave.compiled import kernel
 from gradweave.placement.exchange_kernel import exchange_cost
 
-LOOKS = 1024
-"""Moves between two looks at the alarm and two steps of the temperature."""
-SHARP_FROM = 0.8
-"""Part of the moves from which on the cost stays as it is."""
+MOVES_PER_CHECK = 1024
+"""Moves after which the stop is checked, the temperature steps down, and costs are summed anew."""
+WEIGHT_FIXED_FROM = 0.8
+"""Part of the moves from which on the weight of maxima stays as it is."""
 TAILS, STAGES, NEAR = 0.08, 0.12, 0.45
 """Of the moves, those below each of these, in turn: two pipelines' tails exchanged; stretches of
-stages turned round; a device moved beside one that is near it. The others exchange any two."""
+stages reversed; a device moved beside one that is near it. The others exchange any two."""
 
 
 class Table(NamedTuple):
@@ -52,11 +52,11 @@ def anneal(
     moves: int,
     hot: float,
     cold: float,
-    sharpest: float,
+    last_max_weight: float,
     seed: int,
-    late: NDArray[np.bool_],
+    stopped: NDArray[np.bool_],
 ) -> None:
-    """Changes a table's placement by `moves` moves, or until the alarm rings.
+    """Changes a table's placement by `moves` moves, or until it is stopped.
 
     Args:
         table: begins with any placement that fits.
@@ -65,39 +65,39 @@ def anneal(
         moves: how many are tried.
         hot: the first temperature, in seconds.
         cold: the last one.
-        sharpest: `sharp` in the end.
+        last_max_weight: `max_weight` in the end.
         seed: of the moves.
-        late: [1] set when the time is over.
+        stopped: [1] set when the search is to end.
     """
     np.random.seed(seed)
     stages, data = table.exchange.shape
     _measure_all(table)
-    sharp, temperature = 0.0, hot
-    cost = _cost(table, sharp)
+    max_weight, temperature = 0.0, hot
+    cost = _cost(table, max_weight)
     before = np.empty(len(table.at), np.int64)
     for move in range(moves):
-        if move % LOOKS == 0:
-            if late[0]:
+        if move % MOVES_PER_CHECK == 0:
+            if stopped[0]:
                 break
             done = move / moves
             temperature = hot * (cold / hot) ** done
-            sharp = sharpest * min(1.0, done / SHARP_FROM)
+            max_weight = last_max_weight * min(1.0, done / WEIGHT_FIXED_FROM)
             _measure_all(table)  # sums drift
-            cost = _cost(table, sharp)
+            cost = _cost(table, max_weight)
         kind = np.random.random()
         if kind < TAILS and data > 1 and stages > 1:
             first = np.random.randint(1, stages)
             one, other = np.random.randint(data), np.random.randint(data)
             _exchange_tails(table, first, one, other)
-            changed = _cost(table, sharp)
+            changed = _cost(table, max_weight)
             if _accepted(changed - cost, temperature):
                 cost = changed
             else:
                 _exchange_tails(table, first, one, other)
         elif kind < STAGES and alike and stages > 2:
             before[:] = table.at
-            _turn(table, np.random.randint(stages), np.random.randint(stages))
-            changed = _cost(table, sharp)
+            _reverse(table, np.random.randint(stages), np.random.randint(stages))
+            changed = _cost(table, max_weight)
             if _accepted(changed - cost, temperature):
                 cost = changed
             else:
@@ -108,7 +108,7 @@ def anneal(
             if not _may_exchange(table, one, other):
                 continue
             _exchange(table, one, other)
-            changed = _cost(table, sharp)
+            changed = _cost(table, max_weight)
             if _accepted(changed - cost, temperature):
                 cost = changed
             else:
@@ -116,24 +116,24 @@ def anneal(
 
 
 @kernel
-def polish(table: Table, alike: bool, tries: int, late: NDArray[np.bool_]) -> float:
+def local_search(table: Table, alike: bool, tries: int, stopped: NDArray[np.bool_]) -> float:
     """Exchanges devices between groups while that lowers the exact cost; the cost in the end.
 
     Args:
         table: the placement, which is changed.
         alike: whether stages may change places.
         tries: exchanges that are tried at most.
-        late: [1] set when the time is over.
+        stopped: [1] set when the search is to end.
     """
     stages, data = table.exchange.shape
     used = stages * data
     groups = table.at[:used].copy().reshape(stages, data)
     best = exchange_cost(table.delay, table.per_byte, table.moved, table.part, alike, groups)
-    improved = True
-    while improved and tries > 0 and not late[0]:
-        improved = False
+    improving = True
+    while improving and tries > 0 and not stopped[0]:
+        improving = False
         for one in range(used):
-            if late[0] or tries <= 0:
+            if stopped[0] or tries <= 0:
                 break
             for other in range((one // data + 1) * data, len(table.at)):
                 if not _may_exchange(table, one, other):
@@ -147,36 +147,36 @@ def polish(table: Table, alike: bool, tries: int, late: NDArray[np.bool_]) -> fl
                     table.delay, table.per_byte, table.moved, table.part, alike, groups
                 )
                 if cost < best * (1 - 1e-12):
-                    best, improved = cost, True
+                    best, improving = cost, True
                 else:
                     table.at[one], table.at[other] = table.at[other], table.at[one]
     return best
 
 
 @kernel
-def shaken(
-    table: Table, alike: bool, shakes: int, cost: float, seed: int, late: NDArray[np.bool_]
+def perturbed(
+    table: Table, alike: bool, times: int, cost: float, seed: int, stopped: NDArray[np.bool_]
 ) -> Table:
-    """Exchanges a few devices at random and polishes again, many times; the best table.
+    """Exchanges a few devices at random and searches again, many times; the best table.
 
     Args:
-        table: a polished placement.
+        table: a placement that no exchange improves.
         alike: whether stages may change places.
-        shakes: how many times.
+        times: how many times.
         cost: of the placement.
         seed: of the exchanges.
-        late: [1] set when the time is over.
+        stopped: [1] set when the search is to end.
     """
     np.random.seed(seed)
     best = table.at.copy()
-    for _ in range(shakes):
-        if late[0]:
+    for _ in range(times):
+        if stopped[0]:
             break
         for _ in range(2 + np.random.randint(3)):
             one, other = np.random.randint(len(best)), np.random.randint(len(best))
             if _may_exchange(table, one, other):
                 table.at[one], table.at[other] = table.at[other], table.at[one]
-        found = polish(table, alike, 1 << 30, late)
+        found = local_search(table, alike, 1 << 30, stopped)
         if found < cost:
             cost, best = found, table.at.copy()
         else:
@@ -229,16 +229,16 @@ def _two(table: Any, near: Any, beside: bool) -> Any:
         if table.at[place] == wanted:
             from_ = place
     stage, pipeline = one // data, one % data
-    way = np.random.randint(3)
-    if way == 0 and stage + 1 < stages:
+    side = np.random.randint(3)
+    if side == 0 and stage + 1 < stages:
         return (stage + 1) * data + pipeline, from_
-    if way == 1 and stage > 0:
+    if side == 1 and stage > 0:
         return (stage - 1) * data + pipeline, from_
     return stage * data + np.random.randint(data), from_
 
 
 @kernel(inner=True)
-def _cost(table: Any, sharp: float) -> float:
+def _cost(table: Any, max_weight: float) -> float:
     """The cost of the whole table, part mean and part maximum."""
     stages, data = table.exchange.shape
     largest, total = 0.0, 0.0
@@ -246,13 +246,13 @@ def _cost(table: Any, sharp: float) -> float:
         for p in range(data):
             largest = max(largest, table.exchange[stage, p])
             total += table.exchange[stage, p]
-    cost = sharp * largest + (1 - sharp) * total / (stages * data)
+    cost = max_weight * largest + (1 - max_weight) * total / (stages * data)
     for stage in range(stages - 1):
         largest, total = 0.0, 0.0
         for p in range(data):
             largest = max(largest, table.edge[stage, p])
             total += table.edge[stage, p]
-        cost += sharp * largest + (1 - sharp) * total / data
+        cost += max_weight * largest + (1 - max_weight) * total / data
     return cost
 
 
@@ -330,8 +330,8 @@ def _exchange_tails(table: Any, first: int, one: int, other: int) -> None:
 
 
 @kernel(inner=True)
-def _turn(table: Any, first: int, last: int) -> None:
-    """Turns the stages from one to another round."""
+def _reverse(table: Any, first: int, last: int) -> None:
+    """Reverses the order of the stages from one to another."""
     data = table.exchange.shape[1]
     low, high = min(first, last), max(first, last)
     while low < high:

@@ -21,7 +21,7 @@ def evolve(
     trials: int,
     points: int,
     seed: int,
-    late: NDArray[np.bool_],
+    stopped: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
     """The best labels after so many children.
 
@@ -32,7 +32,7 @@ def evolve(
         trials: children that are made.
         points: labels that a child takes from its first parent.
         seed: of all choices.
-        late: [1] set when the time is over.
+        stopped: [1] set when the search is to end.
     """
     np.random.seed(seed)
     size = len(population)
@@ -40,7 +40,7 @@ def evolve(
     for i in range(size):
         scores[i] = _score(table, alike, population[i])
     for _ in range(trials):
-        if late[0]:
+        if stopped[0]:
             break
         first, second = np.random.randint(size), np.random.randint(size)
         child = _crossed(table, population[first], population[second], points)
