@@ -26,6 +26,7 @@ def test_it_prints_and_writes_the_placement(gradweave, here):
     said = gradweave(*arguments, "--no-step", "--json").json
     assert said["servers"] == json.loads((here / "p.json").read_text())["servers"]
     assert said["bound_s"] <= said["cost_s"] and said["step"] is None
+    assert said["stopped"] in ("time", "tried")
 
 
 def test_of_a_steps_all_reduces_the_slowest_is_told():
@@ -57,6 +58,15 @@ def test_servers_that_share_a_name_are_told_apart():
     assert {name for line in lines for name in line.split(": ")[1].split(" → ")} == names
     page = placement_page(placed)
     assert all(f"<td>server {name}</td>" in page for name in names)
+
+
+def test_a_search_that_was_cut_short_says_so():
+    work = gw.placement.even_stages(2, activation_bytes=1, gradient_bytes=1)
+    endless, limit = "annealing:moves=10000000000", 0.05
+    placed = gw.placement.place("ring:4", work, strategy=endless, bound=False, time_limit=limit)
+    assert place._lines(placed, None, [])[-1].endswith(" s, when time was up")
+    whole = gw.placement.place("ring:4", work, strategy="rank_order", bound=False)
+    assert place._lines(whole, None, [])[-1].endswith(" s")
 
 
 REFUSED = {

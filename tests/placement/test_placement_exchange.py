@@ -10,6 +10,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.placement import (
     PLACERS,
     Annealing,
+    Evolutionary,
     Exact,
     Pairs,
     Problem,
@@ -94,7 +95,12 @@ def test_every_strategy_places_what_fits_and_repeats_itself(name):
 
 def test_time_limits_end_searches():
     problem, _ = problem_and_naive(0, 4, 4)
-    assert Annealing(moves=10**10).place(problem, time_limit=0.2).shape == (4, 4)
+    for placer in (Annealing(moves=10**10), Evolutionary(trials=10**9)):
+        placed, stopped = placer.search(problem, time_limit=0.1)
+        assert placed.shape == (4, 4) and stopped == "time"
+    assert Annealing(restarts=1, moves=10).search(problem, time_limit=60)[1] == "tried"
+    # What does not search has tried all that it tries, whatever the time.
+    assert PLACERS["rank_order"]().search(problem, time_limit=1e-9)[1] == "tried"
     with pytest.raises(NoScheduleError, match="no proof within"):
         Exact().place(problem, time_limit=0.05)
     large, _ = problem_and_naive(0, 5, 4)

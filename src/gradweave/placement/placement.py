@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gradweave.atomic import atomic_write
 from gradweave.errors import FileError, OptionError
 from gradweave.placement.bound.search import PlacementBound
+from gradweave.placement.strategies.strategy import Stopped
 from gradweave.placement.workload import Stage, Workload
 from gradweave.topology.topology import Integers, Topology
 
@@ -64,6 +65,9 @@ class Placement:
     wall_s: float = 0.0
     scheduled: ScheduledCost | None = None
     """What it takes with our schedules, where that was minimised."""
+    stopped: Stopped = "tried"
+    """Why the search ended: the ``time`` limit is used up, or the strategy has ``tried`` all that
+    it tries. Of several searches, ``time`` where one was cut short."""
 
     def __post_init__(self) -> None:
         servers = np.array(self.servers)

@@ -86,11 +86,11 @@ def place(
         placed, scheduled = place_scheduled(topology, problem, placer, progress=progress, **how)
         placed = dataclasses.replace(placed, scheduled=scheduled)
     else:
-        devices = placer.place(problem, **how)
+        devices, stopped = placer.search(problem, **how)
         found = exchange_cost(problem, devices, as_placed=placer.as_placed)
         placed = Placement(
             topology, problem.workload, topology.servers[found.devices], found.data_s,
-            found.pipeline_s, placer.name, placer.options(), seed,
+            found.pipeline_s, placer.name, placer.options(), seed, stopped=stopped,
         )  # fmt: skip
     wall_s = clock.now() - begun
     proved = None

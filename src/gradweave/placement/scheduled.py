@@ -74,11 +74,12 @@ def place_scheduled(
         time_limit: seconds for each search.
         progress: called with each step under way.
     """
-    scale, best = 1.0, None
+    scale, best, cut_short = 1.0, None, False
     seen: set[bytes] = set()
     for _ in range(ROUNDS):
         weighed = dataclasses.replace(problem, gradient_scale=scale)
-        devices = placer.place(weighed, seed=seed, time_limit=time_limit)
+        devices, stopped = placer.search(weighed, seed=seed, time_limit=time_limit)
+        cut_short |= stopped == "time"
         cost = exchange_cost(problem, devices, as_placed=placer.as_placed)
         if cost.devices.tobytes() in seen:
             break
@@ -93,7 +94,8 @@ def place_scheduled(
         progress(f"{scheduled.seconds:.4g} s with schedules; searching again")
         scale = _weight(cost, scheduled)
     assert best is not None
-    return best
+    placement, scheduled = best
+    return dataclasses.replace(placement, stopped="time" if cut_short else "tried"), scheduled
 
 
 def _weight(cost: ExchangeCost, scheduled: ScheduledCost) -> float:

@@ -94,7 +94,8 @@ def place_verb(
             )
         written = [] if output is None else _write(placement, step, output, progress)
     if as_json:
-        print_json(placement.as_object() | _step_fields(step) | {"output": written})
+        why = {"stopped": placement.stopped}
+        print_json(placement.as_object() | why | _step_fields(step) | {"output": written})
     else:
         print_lines(*_lines(placement, step, written))
 
@@ -170,7 +171,8 @@ def _lines(placement: Placement, step: StepTime | None, written: Sequence[str]) 
         )
     if step is not None:
         lines += _step_lines(placement, step)
-    lines.append(f"found by {placement.strategy} in {placement.wall_s:.2f} s")
+    when = ", when time was up" * (placement.stopped == "time")
+    lines.append(f"found by {placement.strategy} in {placement.wall_s:.2f} s{when}")
     return [*lines, f"written to {', '.join(written)}"] if written else lines
 
 

@@ -39,6 +39,7 @@ class Annealing(Placer):
     """
 
     name: ClassVar[str] = "annealing"
+    anytime: ClassVar[bool] = True
 
     restarts: int = 8
     moves: int = 6_000

@@ -24,6 +24,7 @@ class Evolutionary(Placer):
     """
 
     name: ClassVar[str] = "evolutionary"
+    anytime: ClassVar[bool] = True
 
     population: int = 100
     trials: int = 4900

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from gradweave.errors import OptionError
 from gradweave.placement.problem import Problem
 from gradweave.stop import Stop
+
+Stopped = Literal["time", "tried"]
+"""Why a search ended: the time limit is used up, or the strategy has tried all that it tries."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Placer(abc.ABC):
     """The strategy's name on the command line and in files."""
     as_placed: ClassVar[bool] = False
     """Whether order and pipelines are to be taken as they stand, not matched afterwards."""
+    anytime: ClassVar[bool] = False
+    """Whether the search, once it is stopped, returns the best so far."""
 
     def place(
         self, problem: Problem, *, seed: int = 0, time_limit: float | None = None
@@ -42,8 +47,15 @@ class Placer(abc.ABC):
             NoScheduleError: where an exact search finds none in its time.
             OptionError: where the problem is too large for the strategy.
         """
-        devices = self._place(problem, seed, Stop.after(time_limit))
-        return devices.reshape(problem.stages, problem.data)
+        return self.search(problem, seed=seed, time_limit=time_limit)[0]
+
+    def search(
+        self, problem: Problem, *, seed: int = 0, time_limit: float | None = None
+    ) -> tuple[NDArray[np.int64], Stopped]:
+        """What `place` returns, and why the search ended; arguments and errors as there."""
+        stop = Stop.after(time_limit)
+        devices = self._place(problem, seed, stop).reshape(problem.stages, problem.data)
+        return devices, "time" if self.anytime and stop.reached() else "tried"
 
     def options(self) -> dict[str, Any]:
         """The strategy's fields, as they are written to a placement's file."""
