@@ -23,7 +23,7 @@ from solutions import figures, solved
 
 import gradweave as gw
 from gradweave.bounds import least_seconds
-from gradweave.schedulers.unequal.late import pack_late_trees
+from gradweave.schedulers.unequal.straggler_packing import pack_straggler_trees
 from gradweave.topology import Topology
 
 SIZE = 1e9
@@ -67,7 +67,7 @@ def measure(
         known[spec, speed] = gw.solve(network, **IN_SECONDS)
     unaware = known[spec, speed]
     bound = planned.timing.bound.seconds
-    trees_s = pack_late_trees(network, SIZE, ready, spread=False).seconds_per_byte * SIZE
+    trees_s = pack_straggler_trees(network, SIZE, ready, spread=False).seconds_per_byte * SIZE
     rooted = np.bincount(
         network.rank[planned.schedule.root], planned.schedule.share, network.num_servers
     )

@@ -1,7 +1,7 @@
 """Links of any bandwidth, latency and capacity beside each other: bounds hold, and nothing fails.
 
 Bandwidths are drawn from twelve decades, each direction by itself. That a bound is the least time
-is shown from both sides: its prices are exact, and volumes that take no more cross every cut.
+is shown from both sides: its duals are exact, and volumes that take no more cross every cut.
 """
 
 import dataclasses
@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradweave as gw
-from gradweave.bounds import LeastSeconds, cut_programme, free_trees, least_seconds, scale
-from gradweave.schedulers.unequal.late import pack_late_trees
-from gradweave.schedulers.unequal.packing import TOLERANCE, pack_trees
-from gradweave.schedulers.unequal.programme import SLACK
+from gradweave.bounds import LeastSeconds, cut_linear_program, free_trees, least_seconds, scale
+from gradweave.schedulers.unequal.packing import pack_trees
+from gradweave.schedulers.unequal.straggler_packing import pack_straggler_trees
+from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.topology import Link, Topology
 from tests.bounds.test_bounds_least_seconds import CASES, recounted
 from tests.simulate.random_networks import networks
 
+NEAR = (1 + TUNING.tolerance) * (1 + TUNING.slack)
 GIGABYTE = 1e9
 MOST_CAPACITY = 2**31 - 1
 MODELS = ("rounds", "events", "fair")
@@ -71,7 +72,7 @@ def crosses_every_cut(network: Topology, least: LeastSeconds) -> bool:
             ("all_gather", out, volumes.copies),
             ("reduce_scatter", into, volumes.sums),
         ):
-            if stage in least.prices.stages and volume[crossing].sum() < rooted - 1e-6:
+            if stage in least.duals.stages and volume[crossing].sum() < rooted - 1e-6:
                 return False
     return True
 
@@ -86,9 +87,9 @@ def test_the_bound_is_the_least_time_whatever_the_bandwidths(network, case, data
         drawn = [Fraction(1, 10**power) for power in data.draw(powers)[: network.num_servers]]
         shares = [one / sum(drawn) for one in drawn]
     least = least_seconds(network, GIGABYTE, collective, overlap=overlap, shares=shares)
-    assert recounted(least.prices) == least.prices.seconds_per_byte
+    assert recounted(least.duals) == least.duals.seconds_per_byte
     assert least.kind == "programme" and least.volumes is not None
-    assert float(least.prices.seconds_per_byte) == pytest.approx(
+    assert float(least.duals.seconds_per_byte) == pytest.approx(
         least.volumes.seconds_per_byte, rel=1e-6
     )
     loads = np.stack([least.volumes.copies, least.volumes.sums])
@@ -113,7 +114,7 @@ def test_seven_decades_by_hand():
     """All of the gradient crosses the slow link, both ways at once."""
     network = three_links(1e12, 1e9, 1e5)
     least = least_seconds(network, GIGABYTE)
-    assert least.prices.seconds_per_byte == Fraction(1, 10**5) and least.kind == "programme"
+    assert least.duals.seconds_per_byte == Fraction(1, 10**5) and least.kind == "programme"
     solved = gw.solve(
         network,
         objective="seconds",
@@ -134,7 +135,7 @@ def test_a_stage_that_is_far_faster_is_timed_as_well():
     network = dataclasses.replace(network, bandwidth_bytes_per_s=rate)
     shares = [1, 0, 0, 0]
     gather = least_seconds(network, 1e7, "all_gather", shares=shares)
-    assert gather.prices.seconds_per_byte == Fraction(1, 10**12)
+    assert gather.duals.seconds_per_byte == Fraction(1, 10**12)
     apart = least_seconds(network, 1e7, overlap=False, shares=shares)
     assert apart.seconds == pytest.approx(10 + 1e-5, rel=1e-12)
     assert apart.volumes is not None
@@ -145,11 +146,13 @@ def test_a_unit_that_hides_bandwidth_is_replaced(monkeypatch):
     """Counted in the slowest link's bandwidth, which nothing needs, all others seem alike."""
     network = three_links(1e15, 1e14, 1e13)
     unit = (1.0,)
-    monkeypatch.setattr(cut_programme, "units_of", lambda *_: unit)
-    found = cut_programme.solve_programme(network, ("reduce_scatter", "all_gather"), False, None)
+    monkeypatch.setattr(cut_linear_program, "units_of", lambda *_: unit)
+    found = cut_linear_program.solve_linear_program(
+        network, ("reduce_scatter", "all_gather"), False, None
+    )
     assert found is not None
-    volumes, prices = found
-    assert prices.seconds_per_byte == Fraction(1, 10**13)
+    volumes, duals = found
+    assert duals.seconds_per_byte == Fraction(1, 10**13)
     assert volumes.seconds_per_byte == pytest.approx(1e-13, rel=1e-9)
 
 
@@ -178,10 +181,10 @@ def test_bandwidths_in_units_are_neither_tiny_nor_huge():
 @settings(max_examples=15, deadline=None)
 @given(network=wide_networks(max_switches=0), size=st.sampled_from([1.0, 1e6, 1e12]))
 def test_trees_are_packed_into_the_least_time(network, size):
-    least = float(least_seconds(network, 1.0).prices.seconds_per_byte)
+    least = float(least_seconds(network, 1.0).duals.seconds_per_byte)
     packing = pack_trees(network, gradient_bytes=size)
     assert least * (1 - 1e-9) <= pack_trees(network).seconds_per_byte
-    assert packing.seconds_per_byte <= least * (1 + TOLERANCE) * (1 + SLACK)
+    assert packing.seconds_per_byte <= least * NEAR
 
 
 @settings(max_examples=8, deadline=None)
@@ -193,7 +196,7 @@ def test_trees_for_late_servers_take_no_less_than_is_proved(network, ready):
     ready = np.array(ready[: network.num_servers])
     if ready.any():
         least = least_seconds(network, GIGABYTE, ready_at_s=ready)
-        packing = pack_late_trees(network, GIGABYTE, ready)
+        packing = pack_straggler_trees(network, GIGABYTE, ready)
         assert packing.seconds_per_byte * GIGABYTE >= least.bandwidth_s * (1 - 1e-9)
 
 

@@ -130,10 +130,10 @@ def test_of_equal_paths_the_order_of_switches_decides():
     """From server 0 to 1 over switch 2 or 3, of which the second one is reached first."""
     source, target = np.array([0, 0, 2, 3]), np.array([3, 2, 1, 1])
     first = np.searchsorted(source, np.arange(5))
-    is_server, price = np.array([True, True, False, False]), np.array([1.0, 1.0, 2.0, 2.0])
+    is_server, dual = np.array([True, True, False, False]), np.array([1.0, 1.0, 2.0, 2.0])
     for numbered, last_link in [(True, 2), (False, 3)]:
         cost, last, waiting = np.empty(4), np.full(4, -1), np.empty(4, np.int64)
-        paths.cheapest_from(first, target, is_server, price, 0, numbered, cost, last, waiting)
+        paths.cheapest_from(first, target, is_server, dual, 0, numbered, cost, last, waiting)
         assert cost[1:].tolist() == [3, 1, 1] and last[1] == last_link
 
 

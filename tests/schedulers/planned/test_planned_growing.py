@@ -1,4 +1,4 @@
-"""How trees grow for `planned`, step by step: rates, prices, ways and loads by hand."""
+"""How trees grow for `planned`, step by step: rates, duals, paths and loads by hand."""
 
 import itertools
 import math
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.schedulers.kernels import arborescence, paths
-from gradweave.schedulers.planned import priced_trees_kernel as growing
+from gradweave.schedulers.kernels import arborescence, paths, residual
+from gradweave.schedulers.planned import tree_packing_kernel as growing
 from gradweave.schedulers.planned.decoding import Wiring
-from gradweave.schedulers.planned.priced_trees_kernel import FROM, TOWARDS, Plan, Rates
+from gradweave.schedulers.planned.tree_packing_kernel import FROM, TOWARDS, Plan, Rates
 from tests.interpreted import interpreted
 
 
@@ -44,7 +44,7 @@ def by_ends(topology: gw.Topology, values) -> dict[tuple[int, int], float]:
 
 def factors(topology: gw.Topology, *rates: float) -> list[dict[tuple[int, int], float]]:
     links = Wiring(topology, "all_reduce", math.inf).links
-    with interpreted(growing, paths):
+    with interpreted(growing, paths, residual):
         made = growing.rates_of(links, np.array(rates))
     assert made.rate.tolist() == list(rates)
     return [by_ends(topology, row) for row in made.factor]
@@ -68,8 +68,8 @@ def test_what_transfers_take_of_links_that_are_faster_than_they():
     assert set(factors(star(8, 4, 2), 0.125)[0].values()) == {1}
 
 
-def test_only_ways_over_switches_tell_what_is_slow():
-    """Servers 0, 1, 2 in a row: no way from 0 to 2, so that 1's fast link has nothing slow."""
+def test_only_paths_over_switches_tell_what_is_slow():
+    """Servers 0, 1, 2 in a row: no path from 0 to 2, so that 1's fast link has nothing slow."""
     ends = {(0, 3): 8, (3, 1): 8, (1, 4): 2, (4, 2): 2}
     both = ends | {(b, a): one for (a, b), one in ends.items()}
     slow, _ = factors(network(3, both), 0.25, 1.0)
@@ -85,7 +85,7 @@ def plan_of(links: growing.Links, **how) -> Plan:
         "root": np.zeros(1, np.int64),
         "bias": np.zeros(len(links.bandwidth)),
         "sharpness": 2.0,
-        "stranded": 1.0,
+        "residual": 1.0,
         "flatter": 0.0,
         "delay": np.ones(len(links.bandwidth)),
         "near": 0.0,
@@ -94,21 +94,21 @@ def plan_of(links: growing.Links, **how) -> Plan:
     return Plan(**(plain | how))
 
 
-def test_prices_by_hand():
+def test_duals_by_hand():
     """Twice as dear a byte over half the bandwidth; e² times as dear where nothing is carried."""
     links = links_of(star(8, 4))
     assert links.bandwidth.tolist() == [1, 0.5, 1, 0.5]
     bias = np.array([0.0, 0.5, 0.0, 0.0])
-    load, price = np.array([0.2, 0.1, 0.0, 0.2]), np.empty(4)
+    load, dual = np.array([0.2, 0.1, 0.0, 0.2]), np.empty(4)
     weights = np.array([1, math.exp(2 * (0.5 - 1) + 0.5), math.exp(-2), 1])
-    set_prices = growing._set_prices.py_func
-    set_prices(links, plan_of(links, bias=bias), load, price)
-    assert price == pytest.approx(weights / [1, 0.5, 1, 0.5])
+    set_duals = growing._set_duals.py_func
+    set_duals(links, plan_of(links, bias=bias), load, dual)
+    assert dual == pytest.approx(weights / [1, 0.5, 1, 0.5])
     delay = np.array([3.0, 4.0, 5.0, 6.0])
-    set_prices(links, plan_of(links, bias=bias, delay=delay, near=0.1), load, price)
-    assert price == pytest.approx(weights / [1, 0.5, 1, 0.5] / weights.sum() + 0.1 * delay)
-    set_prices(links, plan_of(links, bias=bias), np.zeros(4), price)
-    assert price == pytest.approx(np.exp(bias - 2) / [1, 0.5, 1, 0.5])
+    set_duals(links, plan_of(links, bias=bias, delay=delay, near=0.1), load, dual)
+    assert dual == pytest.approx(weights / [1, 0.5, 1, 0.5] / weights.sum() + 0.1 * delay)
+    set_duals(links, plan_of(links, bias=bias), np.zeros(4), dual)
+    assert dual == pytest.approx(np.exp(bias - 2) / [1, 0.5, 1, 0.5])
 
 
 def random_links(seed: int) -> tuple[gw.Topology, growing.Links]:
@@ -122,40 +122,40 @@ def random_links(seed: int) -> tuple[gw.Topology, growing.Links]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 6])
-def test_ways_are_the_cheapest_over_switches_at_the_best_rate(seed: int):
+def test_paths_are_the_cheapest_over_switches_at_the_best_rate(seed: int):
     _, links = random_links(seed)
     rng = np.random.default_rng(seed)
     count = len(links.bandwidth)
-    price, factor = rng.uniform(1, 5, count), rng.uniform(1, 3, (2, count))
+    dual, factor = rng.uniform(1, 5, count), rng.uniform(1, 3, (2, count))
     factor[1, rng.permutation(count)[: count // 4]] = np.inf
     with interpreted(growing, paths):
-        ways = growing._no_ways(links, 2)
-        growing._find_ways(links, price, factor, ways)
+        found = growing._no_paths(links, 2)
+        growing._find_paths(links, dual, factor, found)
         delay = rng.uniform(0, 1, count)
-        growing._find_delays(links, plan_of(links, delay=delay, near=3.0), ways)
+        growing._find_delays(links, plan_of(links, delay=delay, near=3.0), found)
         routes = np.full((2, 4, 6), -1, np.int32)
         trees = np.array([[-1, 0, 1, 0], [1, -1, 1, 2]])
         for server, up in itertools.product(range(4), range(4)):
             for tree, arc in ((trees[0], (up, server)), (trees[1], (server, up))):
-                if tree[server] == up and not np.isfinite(ways.cost[arc]):
+                if tree[server] == up and not np.isfinite(found.cost[arc]):
                     tree[server] = -1
         for i, stage in enumerate((FROM, TOWARDS)):
-            growing._set_routes(links, ways, stage, trees[i], routes[i])
+            growing._set_routes(links, found, stage, trees[i], routes[i])
     least = np.full((2, 4, 4), np.inf)
     for k, (s, to) in itertools.product(range(2), itertools.permutations(range(4), 2)):
         inside = [s, to, *range(4, 9)]
         graph = nx.DiGraph()
         graph.add_nodes_from(inside)
         graph.add_weighted_edges_from(
-            (a, b, price[link] * factor[k, link])
+            (a, b, dual[link] * factor[k, link])
             for link, (a, b) in enumerate(zip(links.source, links.target, strict=True))
             if {a, b} <= set(inside) and np.isfinite(factor[k, link])
         )
         if nx.has_path(graph, s, to):
             least[k, s, to] = nx.shortest_path_length(graph, s, to, weight="weight")
     off = ~np.eye(4, dtype=bool)
-    assert ways.cost[off] == pytest.approx(least.min(0)[off])
-    assert (ways.rate[off] == least.argmin(0)[off]).all()
+    assert found.cost[off] == pytest.approx(least.min(0)[off])
+    assert (found.rate[off] == least.argmin(0)[off]).all()
     for i, tree in enumerate(trees):
         for server, up in enumerate(tree):
             route = routes[i, server][routes[i, server] >= 0]
@@ -165,11 +165,11 @@ def test_ways_are_the_cheapest_over_switches_at_the_best_rate(seed: int):
             source, target = (up, server) if i == 0 else (server, up)
             assert links.source[route[0]] == source and links.target[route[-1]] == target
             assert (links.target[route[:-1]] == links.source[route[1:]]).all()
-            paid = price[route] @ factor[ways.rate[source, target], route]
-            assert paid == pytest.approx(ways.cost[source, target])
-            assert ways.delay[source, target] == pytest.approx(3 * delay[route].sum())
-    unreached = ~np.isfinite(ways.cost) & off
-    assert np.isinf(ways.delay[unreached]).all()
+            paid = dual[route] @ factor[found.rate[source, target], route]
+            assert paid == pytest.approx(found.cost[source, target])
+            assert found.delay[source, target] == pytest.approx(3 * delay[route].sum())
+    unreached = ~np.isfinite(found.cost) & off
+    assert np.isinf(found.delay[unreached]).all()
 
 
 def test_servers_get_a_nearer_parent_where_their_arc_and_its_sources_delay_are_less():
@@ -223,10 +223,10 @@ def test_the_load_is_what_all_trees_take(passes: int, near: float):
     wiring = Wiring(topology, "all_reduce", math.inf)
     links = wiring.links
     root = np.array([0, 1, 2, 3, 1])
-    plan = plan_of(links, root=root, passes=passes, near=near, stranded=1.5, flatter=1e-3)
+    plan = plan_of(links, root=root, passes=passes, near=near, residual=1.5, flatter=1e-3)
     rates = np.array([0.25, 0.5, 1.0])
     stages = np.array([TOWARDS, FROM])
-    with interpreted(growing, arborescence, paths):
+    with interpreted(growing, arborescence, paths, residual):
         made = growing.rates_of(links, rates)
         grown = growing.grow(links, plan, made, stages)
     load = np.zeros(len(links.bandwidth))

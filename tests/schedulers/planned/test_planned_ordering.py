@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from gradweave.schedulers.kernels import bitset, events, worklist
-from gradweave.schedulers.planned import laying_kernel, ordering_kernel
+from gradweave.schedulers.kernels import bitset, events, precedence, worklist
+from gradweave.schedulers.planned import lowering_kernel, ordering_kernel
 from gradweave.schedulers.planned.ordering_kernel import ARRIVED, BOTH, FREED
-from gradweave.schedulers.planned.priced_trees_kernel import FROM, TOWARDS, Grown
-from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
+from gradweave.schedulers.planned.tree_packing_kernel import FROM, TOWARDS, Grown
+from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires
 from tests.interpreted import interpreted
 
-KERNELS = laying_kernel, ordering_kernel, bitset, events, worklist
+KERNELS = lowering_kernel, ordering_kernel, bitset, events, precedence, worklist
 
 
-def rows_laid() -> tuple[Trees, Wires]:
+def rows_lowered() -> tuple[Trees, Wires]:
     """Servers 0, 1, 2 in a row, both stages, roots 0 and 1; links 0→1, 1→0, 1→2, 2→1.
 
     Of 10, 5, 2 and 4 bytes/s; latencies of 1, 2, 3 and 4 s; overheads of .5, .25, .125 and 0 s.
@@ -24,7 +24,7 @@ def rows_laid() -> tuple[Trees, Wires]:
     route[1, 0, [0, 2], 0], route[1, 1, [0, 2], 0] = [0, 3], [1, 2]
     grown = Grown(parent, route, np.zeros(4))
     with interpreted(*KERNELS):
-        return laying_kernel.lay(
+        return lowering_kernel.lower(
             grown, np.array([0, 1]), np.array([TOWARDS, FROM]), np.array([10.0, 5, 2, 4]),
             np.array([1.0, 2, 3, 4]), np.array([0.5, 0.25, 0.125, 0]),
         )  # fmt: skip
@@ -32,7 +32,7 @@ def rows_laid() -> tuple[Trees, Wires]:
 
 def test_what_waits_for_what_in_a_row():
     """From 2 to 1 to 0 and back; towards 1 from both sides, and then from it."""
-    trees, wires = rows_laid()
+    trees, wires = rows_lowered()
     assert trees.waits.tolist() == [[1, 0, 1, 1], [0, 0, 2, 2]]
     followers = [
         [
@@ -60,7 +60,7 @@ def test_a_way_of_two_links_is_as_slow_as_the_slower_one():
     parent, route = np.array([[[-1, 0]]]), np.full((1, 1, 2, 2), -1, np.int32)
     route[0, 0, 1] = 1, 0
     with interpreted(*KERNELS):
-        _, wires = laying_kernel.lay(
+        _, wires = lowering_kernel.lower(
             Grown(parent, route, np.zeros(2)), np.zeros(1, np.int64), np.array([FROM]),
             np.array([2.0, 5.0]), np.array([1.0, 2.0]), np.array([0.5, 0.25]),
         )  # fmt: skip
@@ -70,7 +70,7 @@ def test_a_way_of_two_links_is_as_slow_as_the_slower_one():
 
 def test_what_is_known_of_transfers_by_hand():
     """Pieces of 20 bytes of the first part and 40 of the second."""
-    trees, wires = rows_laid()
+    trees, wires = rows_lowered()
     with interpreted(*KERNELS):
         known = ordering_kernel.features_of(trees, wires, np.array([0, 1]), np.array([20.0, 40.0]))
     # Link by link what it carries: 0→1 and 1→0 both pieces, 1→2 and 2→1 too.
@@ -104,10 +104,10 @@ def test_what_is_known_of_transfers_by_hand():
 
 
 def test_paths_back_are_those_of_transfers_turned_round():
-    trees, _ = rows_laid()
+    trees, _ = rows_lowered()
     with interpreted(*KERNELS):
-        back = laying_kernel.turned_round(trees)
-        again = laying_kernel.turned_round(back)
+        back = lowering_kernel.reversed_precedence(trees)
+        again = lowering_kernel.reversed_precedence(back)
     assert back.waits.tolist() == [[1, 1, 1, 0], [2, 2, 0, 0]]
     first = back.first_following
     followers = [back.following[first[p, m] : first[p, m + 1]].tolist() for p, m in
@@ -125,7 +125,7 @@ def dispatched(trees: Trees, wires: Wires, part, size, order):
 
 
 def test_transfers_start_when_what_they_wait_for_is_there_and_their_link_is_free():
-    trees, wires = rows_laid()
+    trees, wires = rows_lowered()
     start, seconds, _ = dispatched(trees, wires, [0], [20.0], [0, 1, 2, 3])
     # 2→1: 5 s and 4 of latency; 1→0: 4.25 and 2; 0→1: 2.5 and 1; 1→2: 10.125 and 3.
     at = [0, 9, 9 + 6.25, 9 + 6.25 + 3.5]

@@ -1,4 +1,4 @@
-"""What the policy of `planned` sees and decides, and how its plan is grown and played, by hand."""
+"""What the policy of `planned` sees and decides, and what is made of its plan, by hand."""
 
 import dataclasses
 import math
@@ -131,7 +131,7 @@ def test_a_plan_of_decisions():
     assert plan.bias.tolist() == list(range(6))
     assert plan.order == pytest.approx(plain.order + whole[:6])
     assert plan.sharpness == pytest.approx(10 * math.exp(0.6))
-    assert plan.stranded == pytest.approx(math.exp(0.7))
+    assert plan.residual == pytest.approx(math.exp(0.7))
     assert plan.flatter == pytest.approx(FLATTER * math.exp(2 * 0.8))
     assert plan.near == pytest.approx(1e-3 * math.exp(2 * 0.9))
     assert plain.shares.tolist() == [0.5, 0.5] and plain.bias.tolist() == [0] * 6
@@ -154,18 +154,18 @@ def test_servers_take_turns_by_their_shares():
 
 def calls(monkeypatch, made: Wiring, count: int = 5) -> tuple:
     """What growing is asked for, without growing."""
-    from gradweave.schedulers.planned import laying_kernel, priced_trees_kernel
+    from gradweave.schedulers.planned import lowering_kernel, tree_packing_kernel
 
     asked = []
-    monkeypatch.setattr(priced_trees_kernel, "rates_of", lambda links, rates: rates)
-    monkeypatch.setattr(priced_trees_kernel, "grow", lambda *given: asked.append(given))
-    monkeypatch.setattr(laying_kernel, "lay", lambda *given: (asked.append(given), None))
+    monkeypatch.setattr(tree_packing_kernel, "rates_of", lambda links, rates: rates)
+    monkeypatch.setattr(tree_packing_kernel, "grow", lambda *given: asked.append(given))
+    monkeypatch.setattr(lowering_kernel, "lower", lambda *given: (asked.append(given), None))
     proposal = Proposal(np.array([0.25, 0.75]), np.arange(6.0), np.zeros(6, np.float32), 3, 4, 5, 6)
     grove = decoding.grow_trees(made, proposal, count, 7)
     return grove, *asked
 
 
-def test_what_trees_are_grown_and_laid_with(monkeypatch):
+def test_what_trees_are_grown_and_lowered_with(monkeypatch):
     made = wiring()
     grove, (links, plan, rates, stages), (_, root, again, *costs) = calls(monkeypatch, made)
     assert links is made.links and stages.tolist() == again.tolist() == [0, 1]
@@ -189,7 +189,7 @@ def test_what_trees_are_grown_and_laid_with(monkeypatch):
 
 def test_schedules_have_the_transfers_of_the_wires():
     """Server 0 sends to 1 over switch 2, and 1 to 0; each route from end to end."""
-    from gradweave.schedulers.unequal.playing_kernel import Wires
+    from gradweave.schedulers.unequal.event_simulation_kernel import Wires
 
     made = wiring()
     link = {pair: number for number, pair in enumerate(sorted(ROW))}
@@ -210,16 +210,16 @@ def test_schedules_have_the_transfers_of_the_wires():
 
 
 @pytest.mark.parametrize(
-    ("swings", "most_tried", "seconds", "best"),
+    ("improvements", "most_tried", "seconds", "best"),
     [(0, 9, [5], 5), (1, 9, [5, 1, 4], 4), (1, 9, [5, 1, 5], 5), (2, 9, [5, 1, 4, 2, 3], 3),
      (2, 9, [5, 1, 4, 2, 6], 4), (1, 6, [5], 5), (1, 7, [5, 1, 4], 4)],
 )  # fmt: skip
 def test_the_order_is_mended_backwards_and_forwards(
-    monkeypatch, swings: int, most_tried: float, seconds: list, best: float
+    monkeypatch, improvements: int, most_tried: float, seconds: list, best: float
 ):
-    """Of two transfers and three cuts; the first play tries seven times."""
-    from gradweave.schedulers.planned import laying_kernel, ordering_kernel
-    from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
+    """Of two transfers and three cuts; the first simulation tries seven times."""
+    from gradweave.schedulers.planned import lowering_kernel, ordering_kernel
+    from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires
 
     trees = Trees(*np.array([[[0, 1]]] * 7))
     wires = Wires(*np.zeros((2, 3)), rate=np.array([1.0, 2.0]), overhead=np.array([0.5, 0]),
@@ -229,31 +229,31 @@ def test_the_order_is_mended_backwards_and_forwards(
     features[..., 0] = [[3, 0], [1, 2], [0, 0]]
     features[..., 1] = [[0, 0], [0, 0], [5, 0]]
     starts = [np.array([4.0, 9.0, 3.0, 5.0, 1.0, 7.0]), *np.arange(36.0).reshape(6, 6)]
-    played: list = []
+    simulated: list = []
 
     def dispatch(of, over, part, size, order):
         assert over is wires and part.tolist() == [0, 0, 0] and size.tolist() == [4.0] * 3
-        played.append((of, order.tolist()))
-        return starts[len(played) - 1], seconds[len(played) - 1], 7
+        simulated.append((of, order.tolist()))
+        return starts[len(simulated) - 1], seconds[len(simulated) - 1], 7
 
     monkeypatch.setattr(ordering_kernel, "features_of", lambda *_: features)
     monkeypatch.setattr(ordering_kernel, "dispatch", dispatch)
-    monkeypatch.setattr(laying_kernel, "turned_round", lambda of: "back")
+    monkeypatch.setattr(lowering_kernel, "reversed_precedence", lambda of: "back")
     made = dataclasses.replace(wiring(), gradient_bytes=12.0)
     grove = decoding.Grove(made, np.zeros(1, np.int64), trees, wires)
     order = np.array([2, -1, 0, 0, 0, 0], np.float32)
-    found = decoding.play(grove, order, 3, swings, most_tried)
+    found = decoding.simulate(grove, order, 3, improvements, most_tried)
     assert (found.seconds, found.cuts) == (best, 3)
     assert found.start is starts[seconds.index(best)]
-    assert [of for of, _ in played] == [trees, *["back", trees] * (len(seconds) // 2)]
-    assert played[0][1] == [4, 1, 5, 2, 3, 0]
+    assert [of for of, _ in simulated] == [trees, *["back", trees] * (len(seconds) // 2)]
+    assert simulated[0][1] == [4, 1, 5, 2, 3, 0]
     if len(seconds) > 1:
         # Held for 4.5 and 2 s: ends at 8.5, 11, 7.5, 7, 5.5, 9; the last first.
-        assert played[1][1] == [1, 5, 0, 2, 3, 4]
+        assert simulated[1][1] == [1, 5, 0, 2, 3, 4]
 
 
 def decoded_with(monkeypatch, servers: int, links: int, rates: int, stages: int) -> tuple:
-    """Trees, passes, cuts, swings and limit for a network of such a size."""
+    """Trees, passes, cuts, improvements and limit for a network of such a size."""
     from types import SimpleNamespace as Made
 
     asked: list = []
@@ -263,7 +263,7 @@ def decoded_with(monkeypatch, servers: int, links: int, rates: int, stages: int)
         return Made(root=[0] * trees)
 
     monkeypatch.setattr(planned, "grow_trees", grow)
-    monkeypatch.setattr(planned, "play", lambda *given: asked.extend(given[2:]))
+    monkeypatch.setattr(planned, "simulate", lambda *given: asked.extend(given[2:]))
     made = Made(
         topology=Made(num_servers=servers),
         links=Made(bandwidth=[0] * links),

@@ -14,7 +14,7 @@ from gradweave.schedulers import Packed
 from gradweave.schedulers.unequal.cuts import cuts_of, periodic_cut, schedule_of
 from gradweave.schedulers.unequal.packed import _Search
 from gradweave.schedulers.unequal.parts import Parts, parts_of
-from gradweave.schedulers.unequal.turns import turns
+from gradweave.schedulers.unequal.periodic_schedule import periodic_slots
 from gradweave.simulate import seconds
 from gradweave.stop import UNLIMITED
 from gradweave.topology import Link
@@ -24,17 +24,17 @@ GIGABYTE = 1e9
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_event_model_takes_no_longer_than_the_clock_that_it_was_played_on(name: str):
+def test_the_event_model_takes_no_longer_than_the_clock_that_it_was_simulated_on(name: str):
     topology = NETWORKS[name]
     parts = parts_of(topology, "all_reduce", gradient_bytes=GIGABYTE)
     search = _Search(topology, "all_reduce", GIGABYTE, UNLIMITED, waiting=False)
-    played = [
-        search._played(parts, cut, window * max(len(parts.root), 24), np.inf)[1]
+    simulated = [
+        search._simulated(parts, cut, window * max(len(parts.root), 24), np.inf)[1]
         for cut in cuts_of(parts, 100)
         for window in (8, 16)
     ]
     schedule = Packed(gradient_bytes=GIGABYTE, pieces=100).schedule(topology)
-    assert seconds(schedule, GIGABYTE, "events") <= min(played) * (1 + 1e-4)
+    assert seconds(schedule, GIGABYTE, "events") <= min(simulated) * (1 + 1e-4)
 
 
 def test_a_slow_server_does_not_slow_the_others():
@@ -73,7 +73,7 @@ def test_in_turns_all_ports_of_a_switch_are_busy_at_one_time():
     parts = parts_of(star, "all_reduce")
     cut = periodic_cut(parts, 10 * len(parts.root))
     assert cut is not None
-    schedule = schedule_of(star, "all_reduce", parts, cut, turns(parts, cut))
+    schedule = schedule_of(star, "all_reduce", parts, cut, periodic_slots(parts, cut))
     least = gw.bounds.least_seconds(star, GIGABYTE).seconds
     # Before the first sums there is nothing to copy: a part of one of the ten periods.
     assert seconds(schedule, GIGABYTE, "events") <= 1.06 * least
@@ -83,7 +83,7 @@ def test_transfers_wait_for_the_turn_in_which_their_data_is_there():
     parts = parts_of(NETWORKS["half speed"], "all_reduce")
     cut = periodic_cut(parts, 100)
     assert cut is not None
-    turn = turns(parts, cut).reshape(len(cut.part), -1)
+    turn = periodic_slots(parts, cut).reshape(len(cut.part), -1)
     for piece, part in enumerate(cut.part):
         first = parts.trees.first_following[part]
         for transfer in range(turn.shape[1]):

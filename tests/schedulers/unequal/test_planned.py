@@ -1,4 +1,4 @@
-"""The strategy `planned`: trees at the prices of a plan, ordered in event time."""
+"""The strategy `planned`: trees at the duals of a plan, ordered in event time."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ import pytest
 import gradweave as gw
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers import Planned
-from gradweave.schedulers.planned.decoding import Wiring, even, grow_trees, play
+from gradweave.schedulers.planned.decoding import Wiring, even, grow_trees, simulate
 from gradweave.schedulers.planned.planned import decode
 from gradweave.simulate import seconds
 from tests.schedulers.unequal.test_unequal_packing import NETWORKS
@@ -17,7 +17,7 @@ GIGABYTE = 1e9
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_event_model_takes_no_longer_than_the_clock_that_it_was_played_on(name: str):
+def test_the_event_model_takes_no_longer_than_the_clock_that_it_was_simulated_on(name: str):
     scheduler, topology = Planned(gradient_bytes=GIGABYTE), NETWORKS[name]
     schedule = scheduler.schedule(topology)
     taken = seconds(schedule, GIGABYTE, "events")
@@ -34,7 +34,7 @@ def test_a_stage_alone_is_rooted_alike(collective):
 
 
 def test_links_carry_what_the_trees_say_and_little_more_than_they_must():
-    from gradweave.schedulers.planned.priced_trees_kernel import Plan, grow
+    from gradweave.schedulers.planned.tree_packing_kernel import Plan, grow
 
     topology = NETWORKS["torus"]
     wiring, proposal = Wiring(topology, "all_reduce", np.inf), even(topology)
@@ -45,7 +45,7 @@ def test_links_carry_what_the_trees_say_and_little_more_than_they_must():
     carried = np.bincount(used, minlength=len(proposal.bias)) / len(root)
     assert np.allclose(grown.load, carried / wiring.links.bandwidth)
     largest = float(topology.bandwidth_bytes_per_s.max())
-    least = float(gw.bounds.least_seconds(topology, 1e9).prices.seconds_per_byte) * largest
+    least = float(gw.bounds.least_seconds(topology, 1e9).duals.seconds_per_byte) * largest
     assert least * (1 - 1e-9) <= grown.load.max() <= 1.1 * least
 
 
@@ -70,7 +70,7 @@ def test_mending_the_order_pays_and_keeps_what_waits_for_what():
     wiring = Wiring(NETWORKS["one way faster"], "all_reduce", GIGABYTE)
     proposal = even(wiring.topology)
     grove = grow_trees(wiring, proposal, 48, 2)
-    plain, mended = (play(grove, proposal.order, 2, swings) for swings in (0, 3))
+    plain, mended = (simulate(grove, proposal.order, 2, improvements) for improvements in (0, 3))
     assert mended.seconds < plain.seconds
     taken = seconds(mended.schedule(), GIGABYTE, "events")
     assert taken <= mended.seconds * (1 + 1e-4)

@@ -1,4 +1,4 @@
-"""Trees packed by the linear programme, and the cheapest trees that it is given."""
+"""Trees packed by the linear program, and the minimum-cost arborescences that it is given."""
 
 import dataclasses
 import itertools
@@ -11,11 +11,14 @@ import gradweave as gw
 from gradweave.bounds import least_seconds
 from gradweave.schedulers.kernels.arborescence import minimum_arborescences
 from gradweave.schedulers.kernels.paths import cheapest_paths
-from gradweave.schedulers.unequal.packing import TOLERANCE, _Search, pack_trees
+from gradweave.schedulers.unequal.linear_program import Tree
+from gradweave.schedulers.unequal.packing import _Search, pack_trees
 from gradweave.schedulers.unequal.parts import parts_of
-from gradweave.schedulers.unequal.programme import SLACK, Tree
-from gradweave.schedulers.unequal.ways import Ways
+from gradweave.schedulers.unequal.paths import Paths
+from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.topology import Topology
+
+NEAR = (1 + TUNING.tolerance) * (1 + TUNING.slack)
 
 
 def slowed(topology: Topology, server: int, factor: float) -> Topology:
@@ -45,7 +48,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_cheapest_trees_are_those_of_networkx(seed: int):
+def test_minimum_cost_arborescences_are_those_of_networkx(seed: int):
     rng = np.random.default_rng(seed)
     servers = int(rng.integers(2, 9))
     cost = rng.integers(0, 6, (servers, servers)).astype(float)
@@ -66,31 +69,31 @@ def test_the_cheapest_trees_are_those_of_networkx(seed: int):
         assert nx.is_arborescence(tree) and tree.number_of_nodes() == servers
 
 
-def test_ways_pass_switches_and_no_servers():
+def test_paths_pass_switches_and_no_servers():
     line = Topology.from_links("line", servers=3, switches=1, links=[(0, 3), (3, 1), (1, 2)])
-    price = np.ones(len(line.source))
+    dual = np.ones(len(line.source))
     first = np.searchsorted(line.source, np.arange(line.num_nodes + 1))
-    cost, last = cheapest_paths(first, line.target, price, line.servers, line.is_server)
+    cost, last = cheapest_paths(first, line.target, dual, line.servers, line.is_server)
     assert cost[:, :3].tolist() == [[0, 2, np.inf], [2, 0, 1], [np.inf, 1, 0]]
     assert line.source[last[0, 1]] == 3 and last[0, 2] == -1
 
 
-def test_stranded_bandwidth_counts_unless_others_are_carried_beside():
+def test_residual_bandwidth_counts_unless_others_are_carried_beside():
     """A server of 100 behind a switch with ones of 50, 50 and 100."""
     star = Topology.from_links("star", servers=4, switches=1, links=[(s, 4) for s in range(4)])
     rate = np.array([100.0, 50.0, 50.0, 100.0])
     ends = np.minimum(star.source, star.target)
     star = dataclasses.replace(star, bandwidth_bytes_per_s=rate[ends])
-    ways = Ways(star, stranded=1.5)
-    between = ways.cheapest(np.ones(len(star.source)))
+    paths = Paths(star, residual=1.5)
+    between = paths.cheapest(np.ones(len(star.source)))
     # Both slow servers together fill the fast port; between fast ones all of it is used.
-    assert ways.factors(between.route(0, 1)).tolist() == [1.0, 1.0]
-    assert ways.factors(between.route(0, 3)).tolist() == [1.0, 1.0]
+    assert paths.factors(between.route(0, 1)).tolist() == [1.0, 1.0]
+    assert paths.factors(between.route(0, 3)).tolist() == [1.0, 1.0]
     one = slowed(gw.topology.star(4), 1, 0.5)
-    ways = Ways(one, stranded=1.5)
-    between = ways.cheapest(np.ones(len(one.source)))
-    assert ways.factors(between.route(0, 1)).tolist() == [2.0 * 1.5, 1.0]
-    assert not Ways(one, stranded=0.0).strands
+    paths = Paths(one, residual=1.5)
+    between = paths.cheapest(np.ones(len(one.source)))
+    assert paths.factors(between.route(0, 1)).tolist() == [2.0 * 1.5, 1.0]
+    assert not Paths(one, residual=0.0).leave_residual
 
 
 def loads(topology: Topology, trees: tuple[Tree, ...]) -> np.ndarray:
@@ -103,12 +106,12 @@ def loads(topology: Topology, trees: tuple[Tree, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather"])
-def test_trees_take_the_least_time_that_another_programme_proves(name: str, collective):
+def test_trees_take_the_least_time_that_another_linear_program_proves(name: str, collective):
     topology = NETWORKS[name]
     shares = "any" if collective == "all_reduce" else "equal"
-    least = float(least_seconds(topology, 1.0, collective, shares=shares).prices.seconds_per_byte)
+    least = float(least_seconds(topology, 1.0, collective, shares=shares).duals.seconds_per_byte)
     packing = pack_trees(topology, collective)
-    assert least * (1 - 1e-9) <= packing.seconds_per_byte <= least * (1 + TOLERANCE) * (1 + SLACK)
+    assert least * (1 - 1e-9) <= packing.seconds_per_byte <= least * NEAR
     busiest = (loads(topology, packing.trees) / topology.bandwidth_bytes_per_s).max()
     assert busiest <= packing.seconds_per_byte * (1 + 1e-6)
 
@@ -137,32 +140,32 @@ def test_trees_span_and_both_stages_root_alike(name: str):
 
 @pytest.mark.parametrize("name", ["half speed", "quarter speed", "fat tree"])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
-def test_what_prices_prove_where_bandwidth_is_stranded_no_packing_undercuts(name: str, collective):
-    """Weak duality: any positive prices bound the time, whatever packing the search ends with."""
+def test_what_duals_prove_where_bandwidth_is_residual_no_packing_undercuts(name: str, collective):
+    """Weak duality: any positive duals bound the time, whatever packing the search ends with."""
     topology = NETWORKS[name]
     shares = "any" if collective == "all_reduce" else "equal"
     least = least_seconds(topology, 1.0, collective, shares=shares)
-    search = _Search(topology, collective, least, Ways(topology, stranded=1.5))
+    search = _Search(topology, collective, least, Paths(topology, residual=1.5))
     search.run(1e-9)
     best = search._length
     rng = np.random.default_rng(0)
     for _ in range(20):
         search._least = 0.0
-        search._add_cheapest(rng.uniform(0.1, 1, (1, len(topology.source))))
+        search._add_columns(rng.uniform(0.1, 1, (1, len(topology.source))))
         assert 0 < search._least <= best * (1 + 1e-9)
 
 
-def test_the_bound_of_prices_by_hand():
+def test_the_bound_of_duals_by_hand():
     """A root of free choice pays what the cheapest does; of equal parts, each pays its own."""
     star = gw.topology.star(3)  # six link directions of one unit
-    prices = np.array([[0.5, 1.0, 1.5, 0.5, 1.0, 1.5]])
+    duals = np.array([[0.5, 1.0, 1.5, 0.5, 1.0, 1.5]])
     for collective, shares, proved in (("all_reduce", "any", 12 / 6), ("all_gather", "equal", 3.0)):
         least = least_seconds(star, 1.0, collective, shares=shares)
-        search = _Search(star, collective, least, Ways(star, stranded=0.0))
+        search = _Search(star, collective, least, Paths(star, residual=0.0))
         search._least = 0.0
-        search._take_bound(prices, np.array([12.0, 18.0, 24.0]))
-        assert search._least == proved and (search._best_prices == prices).all()
-        search._take_bound(prices, np.array([6.0, 6.0, 6.0]))  # proves less
+        search._take_bound(duals, np.array([12.0, 18.0, 24.0]))
+        assert search._least == proved and (search._best_duals == duals).all()
+        search._take_bound(duals, np.array([6.0, 6.0, 6.0]))  # proves less
         assert search._least == proved
 
 

@@ -9,19 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import Collective, Schedule
+from gradweave.schedulers.planned.tuning import EVEN_ORDER, TUNING
 from gradweave.schedulers.unequal.cuts import Cut, schedule_of
 from gradweave.schedulers.unequal.parts import Parts, ends_and_routes
-from gradweave.schedulers.unequal.ways import some_rates
+from gradweave.schedulers.unequal.paths import some_rates
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.planned.priced_trees_kernel import Links, Rates
-    from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
-
-MAX_RATES = 6
-"""Rates of transfers that are told apart behind switches."""
-EVEN_ORDER = (1.0, -1.5, 0.0, -1.0, 0.0, 0.0)
-"""Weights of `ordering_kernel.FEATURES` as `packed` has them."""
+    from gradweave.schedulers.planned.tree_packing_kernel import Links, Rates
+    from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires
 
 
 class Proposal(NamedTuple):
@@ -34,14 +30,14 @@ class Proposal(NamedTuple):
     order: NDArray[np.float32]
     """[F] weights of `ordering_kernel.FEATURES` in a transfer's place."""
     sharpness: float = 10.0
-    stranded: float = 1.0
+    residual: float = 1.0
     flatter: float = 1e-3
     near: float = 1e-3
-    """These four as in `priced_trees_kernel.Plan`."""
+    """These four as in `tree_packing_kernel.Plan`."""
 
 
 def even(topology: Topology) -> Proposal:
-    """Equal shares, prices by what links carry alone, and the order of `packed`.
+    """Equal shares, duals by what links carry alone, and the order of `packed`.
 
     Args:
         topology: the network.
@@ -63,7 +59,7 @@ class Wiring:
     @functools.cached_property
     def links(self) -> "Links":
         """The network's link directions."""
-        from gradweave.schedulers.planned.priced_trees_kernel import Links
+        from gradweave.schedulers.planned.tree_packing_kernel import Links
 
         topology = self.topology
         bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
@@ -79,16 +75,16 @@ class Wiring:
     @functools.cached_property
     def rates(self) -> "Rates":
         """How fast transfers may be."""
-        from gradweave.schedulers.planned.priced_trees_kernel import rates_of
+        from gradweave.schedulers.planned.tree_packing_kernel import rates_of
 
         rates = np.unique(self.links.bandwidth)
         if not len(self.topology.switches):
             rates = rates[:1]
-        return rates_of(self.links, some_rates(rates, MAX_RATES))
+        return rates_of(self.links, some_rates(rates, TUNING.max_rates))
 
     @property
     def stages(self) -> NDArray[np.int64]:
-        """Stages to grow, as `priced_trees_kernel` numbers them."""
+        """Stages to grow, as `tree_packing_kernel` numbers them."""
         of = {"reduce_scatter": [0], "all_gather": [1], "all_reduce": [0, 1]}
         return np.array(of[self.collective], np.int64)
 
@@ -160,8 +156,8 @@ def grow_trees(wiring: Wiring, proposal: Proposal, count: int, passes: int) -> G
         count: how many; of a stage alone, as many for each server.
         passes: how often each is grown.
     """
-    from gradweave.schedulers.planned.laying_kernel import lay
-    from gradweave.schedulers.planned.priced_trees_kernel import Plan, grow
+    from gradweave.schedulers.planned.lowering_kernel import lower
+    from gradweave.schedulers.planned.tree_packing_kernel import Plan, grow
 
     servers, shares = wiring.topology.num_servers, proposal.shares
     if wiring.collective != "all_reduce":
@@ -171,41 +167,41 @@ def grow_trees(wiring: Wiring, proposal: Proposal, count: int, passes: int) -> G
         root,
         proposal.bias,
         float(proposal.sharpness),
-        float(proposal.stranded),
+        float(proposal.residual),
         float(proposal.flatter),
         _delay(wiring, count),
         float(proposal.near),
         passes,
     )
     grown = grow(wiring.links, plan, wiring.rates, wiring.stages)
-    return Grove(wiring, root, *lay(grown, root, wiring.stages, *wiring.costs[:3]))
+    return Grove(wiring, root, *lower(grown, root, wiring.stages, *wiring.costs[:3]))
 
 
-def play(
+def simulate(
     grove: Grove,
     order: NDArray[np.float32],
     cuts: int,
-    swings: int = 0,
+    improvements: int = 0,
     most_tried: float = math.inf,
 ) -> Decoded:
     """Sends the trees' parts in so many pieces each, one after the other.
 
-    Then mends the order: played backwards, what ended last first, and forwards again, in the order
-    of the starts that this comes to. Transfers that others wait for long after let pass what is
-    urgent.
+    Then improves the order: simulated backwards, what ended last first, and forwards again, in the
+    order of the starts that this comes to (forward–backward improvement). Transfers that others
+    wait for long after let pass what is urgent.
 
     Args:
         grove: the trees.
         order: [F] weights of `ordering_kernel.FEATURES`.
         cuts: pieces of each tree.
-        swings: how often to play backwards and forwards again; the fastest is kept.
-        most_tried: how often transfers may be tried in the first play for there to be others: that
-            is what takes long.
+        improvements: how often to simulate backwards and forwards again; the fastest is kept.
+        most_tried: how often transfers may be tried in the first simulation for there to be others:
+            that is what takes long.
 
     Source: Li and Willis, An iterative scheduling technique for resource-constrained project
         scheduling, 1992.
     """
-    from gradweave.schedulers.planned.laying_kernel import turned_round
+    from gradweave.schedulers.planned.lowering_kernel import reversed_precedence
     from gradweave.schedulers.planned.ordering_kernel import dispatch, features_of
 
     trees, wires = grove.trees, grove.wires
@@ -215,22 +211,22 @@ def play(
     place = (features @ order.astype(np.float32)).reshape(-1)
     start, seconds, tried = dispatch(trees, wires, part, size, np.argsort(place, kind="stable"))
     best = Decoded(grove, cuts, start, seconds)
-    if not swings or tried > most_tried:
+    if not improvements or tried > most_tried:
         return best
     hop = trees.hop[part]
     hold_s = (size[:, None] / wires.rate[hop] + wires.overhead[hop]).reshape(-1)
-    back = turned_round(trees)
-    for _ in range(swings):
-        for way in (back, trees):
+    backwards = reversed_precedence(trees)
+    for _ in range(improvements):
+        for direction in (backwards, trees):
             ended_last = np.argsort(-(start + hold_s), kind="stable")
-            start, seconds, _ = dispatch(way, wires, part, size, ended_last)
+            start, seconds, _ = dispatch(direction, wires, part, size, ended_last)
         if seconds < best.seconds:
             best = dataclasses.replace(best, start=start, seconds=seconds)
     return best
 
 
 def _delay(wiring: Wiring, pieces: int) -> NDArray[np.float64]:
-    """[L] as `priced_trees_kernel.Plan`."""
+    """[L] as `tree_packing_kernel.Plan`."""
     bandwidth, latency, overhead, size = wiring.costs
     return 1 / wiring.links.bandwidth + (latency + overhead) * bandwidth.max() * pieces / size
 

@@ -1,7 +1,7 @@
 """Transfers in event time: each link takes, of what is ready and fits, what has the first place.
 
-As `unequal.playing_kernel`, with an order that is fixed beforehand: what waits for a link is a set
-of bits, one for each transfer over it, in that order.
+As `unequal.event_simulation_kernel`, with an order that is fixed beforehand: what waits for a link
+is a set of bits, one for each transfer over it, in that order.
 """
 
 from typing import Any, NamedTuple
@@ -12,19 +12,20 @@ from numpy.typing import NDArray
 from gradweave.compiled import kernel
 from gradweave.schedulers.kernels.bitset import WORD, Bitset, bit, lowest
 from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
+from gradweave.schedulers.kernels.precedence import topological_order
 from gradweave.schedulers.kernels.worklist import (
     Worklist,
     empty_worklist,
     list_member,
     unlist_at,
 )
-from gradweave.schedulers.planned.laying_kernel import waiting_order
-from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
+from gradweave.schedulers.problem import ROUNDING
+from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires
 from gradweave.topology.topology import Floats, Integers
 
-ROUNDING = 1e-9
-MOST_LOOKED = 8
-"""Transfers that a link with little room is tried for before it is left until it has more."""
+MOST_TRIED = 8
+"""Transfers that are tried on a link with little room before it is left until it has more: what
+bounds the hot loop, `_first_that_fits`. Chosen by hand, and compiled in."""
 FREED, ARRIVED, BOTH = 0, 1, 2
 """Kinds of events: a transfer's links get free, it arrives, or both at once."""
 FEATURES = ("order", "tail", "head", "load", "second stage", "leaf")
@@ -59,8 +60,8 @@ class _State(NamedTuple):
     """[U] the bit that says whether its transfer waits there."""
     user: NDArray[np.int64]
     """[64·W] transfer of each bit."""
-    words: Bitset
-    """[W] bits, link by link."""
+    waiting: Bitset
+    """[W] bits of those that wait, link by link."""
     first_word: NDArray[np.int64]
     """[L+1] where each link's bits start."""
     low: NDArray[np.int64]
@@ -73,8 +74,8 @@ class _State(NamedTuple):
     """[L] least rate of a transfer over the link."""
     load_s: NDArray[np.float64]
     """[L] seconds for which the link carries in all."""
-    to_look: Worklist
-    """Links to look at."""
+    worklist: Worklist
+    """Links whose transfers may start now: those that got room, or something to carry."""
     events: Events
     """Transfers, times three, plus the kind of event."""
     tried: NDArray[np.int64]
@@ -123,7 +124,7 @@ def _heads(trees: Trees, wires: Wires) -> tuple[NDArray[np.float64], NDArray[np.
     seconds, per_byte = np.zeros((parts, each)), np.zeros((parts, each))
     for p in range(parts):
         first = trees.first_following[p]
-        for m in waiting_order(trees.waits[p], first, trees.following):
+        for m in topological_order(trees.waits[p], first, trees.following):
             hop = trees.hop[p, m]
             after = seconds[p, m] + wires.latency[hop] + wires.overhead[hop]
             for then in trees.following[first[m] : first[m + 1]]:
@@ -138,7 +139,7 @@ def dispatch(
 ) -> tuple[NDArray[np.float64], float, int]:
     """Start of each transfer, and when the last one arrives.
 
-    A transfer waits for one link of its route that has not its rate left; it is looked at when that
+    A transfer waits for one link of its route that has not its rate left; it is tried when that
     link gets free, and then waits for another one or starts.
 
     Args:
@@ -168,7 +169,7 @@ def dispatch(
             if kind != ARRIVED:
                 for link in state.link[state.first[r] : state.first[r + 1]]:
                     state.left[link] += state.rate[r]
-                    list_member(state.to_look, link)
+                    list_member(state.worklist, link)
             if kind == FREED:
                 continue
             last = now
@@ -235,17 +236,17 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats, order: Inte
 
 @kernel(inlined=True)
 def _wait(state: Any, use: int, r: int) -> None:
-    """Lets a transfer wait for the link of a use, which is to be looked at."""
+    """Lets a transfer wait for the link of a use, which is put on the worklist."""
     link, word = state.link[use], state.bit[use] // WORD
-    state.words[word] |= bit(state.bit[use])
+    state.waiting[word] |= bit(state.bit[use])
     state.low[link] = min(state.low[link], word)
     state.top[link] = min(state.top[link], r)
-    list_member(state.to_look, link)
+    list_member(state.worklist, link)
 
 
 @kernel(inlined=True)
 def _take(state: Any, place: int) -> None:
-    state.words[place // WORD] &= ~bit(place)
+    state.waiting[place // WORD] &= ~bit(place)
 
 
 @kernel(inlined=True)
@@ -265,23 +266,23 @@ def _next(words: Bitset, place: int, end: int) -> int:
 
 @kernel(inlined=True)
 def _start_all(state: Any, order: Integers, now: float, start: Floats) -> None:
-    """Starts what the links to look at have room for, the first in order first."""
-    none, to_look = len(order), state.to_look
+    """Starts what the links on the worklist have room for, the first in order first."""
+    none, worklist = len(order), state.worklist
     while True:
         best, at, i = -1, -1, 0
-        while i < to_look.length[0]:
-            link = to_look.members[i]
+        while i < worklist.length[0]:
+            link = worklist.members[i]
             if state.top[link] < none and state.left[link] >= state.slowest[link] * (1 - ROUNDING):
                 if best < 0 or state.top[link] < state.top[best]:
                     best, at = link, i
                 i += 1
             else:  # it has nothing, or no room
-                unlist_at(to_look, i)
+                unlist_at(worklist, i)
         if best < 0:
             return
         r = _first_that_fits(state, best, none)
         if r < 0:
-            unlist_at(to_look, at)
+            unlist_at(worklist, at)
             continue
         for link in state.link[state.first[r] : state.first[r + 1]]:
             state.left[link] -= state.rate[r]
@@ -297,44 +298,43 @@ def _start_all(state: Any, order: Integers, now: float, start: Floats) -> None:
 def _first_that_fits(state: Any, link: int, none: int) -> int:
     """Takes the first of those that wait for a link and can start, or −1.
 
-    What another link holds back then waits for that one.
+    What is blocked on another link then waits for that one.
     """
-    found, looked, end = -1, 0, WORD * state.first_word[link + 1]
-    place = _next(state.words, WORD * state.low[link], end)
-    while place < end and found < 0 and looked < MOST_LOOKED:
+    found, passed, end = -1, 0, WORD * state.first_word[link + 1]
+    place = _next(state.waiting, WORD * state.low[link], end)
+    while place < end and found < 0 and passed < MOST_TRIED:
         state.tried[0] += 1
         r = state.user[place]
-        held = _held_by(state, r, link)
-        if held < 0:
+        blocking = _blocked_on(state, r, link)
+        if blocking < 0:
             found = r
             _take(state, place)
-        elif state.link[held] == link:
-            looked += 1
+        elif state.link[blocking] == link:
+            passed += 1
         else:
             _take(state, place)
-            _wait(state, held, r)
-        place = _next(state.words, place + 1, end)
-    place = _next(state.words, WORD * state.low[link], end)
+            _wait(state, blocking, r)
+        place = _next(state.waiting, place + 1, end)
+    place = _next(state.waiting, WORD * state.low[link], end)
     state.low[link], state.top[link] = place // WORD, state.user[place] if place < end else none
     return found
 
 
 @kernel(inlined=True)
-def _held_by(state: Any, r: int, link: int) -> int:
-    """A use whose link has not the transfer's rate left, or −1.
+def _blocked_on(state: Any, r: int, link: int) -> int:
+    """The use on whose link a transfer is blocked, since its rate is not left there; or −1.
 
-    `link` before others, then the busiest: it gets free seldom, and is then looked at in vain less
-    often.
+    `link` before others, then the busiest: it gets free seldom, so that less is tried in vain.
     """
-    held = -1
+    blocking = -1
     for use in range(state.first[r], state.first[r + 1]):
         if state.rate[r] > state.left[state.link[use]] * (1 + ROUNDING):
-            if held < 0 or (
-                state.link[held] != link
+            if blocking < 0 or (
+                state.link[blocking] != link
                 and (
                     state.link[use] == link
-                    or state.load_s[state.link[use]] > state.load_s[state.link[held]]
+                    or state.load_s[state.link[use]] > state.load_s[state.link[blocking]]
                 )
             ):
-                held = use
-    return held
+                blocking = use
+    return blocking

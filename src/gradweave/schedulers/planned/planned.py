@@ -6,36 +6,27 @@ from typing import ClassVar, Literal
 
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
-from gradweave.schedulers.planned.decoding import Decoded, Proposal, Wiring, even, grow_trees, play
+from gradweave.schedulers.planned.decoding import (
+    Decoded,
+    Proposal,
+    Wiring,
+    even,
+    grow_trees,
+    simulate,
+)
+from gradweave.schedulers.planned.tuning import TUNING
 from gradweave.schedulers.scheduler import Scheduler, Traits
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
-
-MAX_SERVERS = 256
-"""Trees of more would take too much room."""
-PASSES = 2
-"""How often each tree is grown."""
-PIECES = 192
-"""That the gradient is cut into, where there is time for so many."""
-FEW, TREES = 16, 96
-"""With more servers than a few, as many trees at most, since each then takes longer to grow."""
-MAX_TRANSFERS = 9_000
-"""That are played at a time: about 10 ms."""
-MAX_SOUGHT = 6_000
-"""What is gone through for a tree, see `_sought`, up to which trees are as many as pieces."""
-SWINGS = 1
-"""How often the order is mended."""
-MAX_WORK = 42_000
-"""About the microseconds up to which there is time for that."""
 
 Plan = Literal["learned", "even"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Planned(Scheduler):
-    """Parts of any size over trees of any shape, as `packed`, without its programme and search.
+    """Parts of any size over trees of any shape, as `packed`, without linear program and search.
 
-    Trees are grown one after the other, each the cheapest at prices that rise with what links
+    Trees are grown one after the other, each the cheapest at duals that rise with what links
     carry; then each link takes, of what is ready and fits, what is first by a fixed order. The plan
     says what each server roots, which links are dear from the start, how flat trees are, and what
     counts how much in the order.
@@ -48,7 +39,7 @@ class Planned(Scheduler):
     count."""
     plan: Plan = "learned"
     """Whose plan it is: the trained policy's; or the even one, in which all servers root alike and
-    prices hang on what links carry alone."""
+    duals depend on what links carry alone."""
     weights: str | None = None
     """File of weights made by `gradweave.learning.plans`; the shipped ones if not given."""
 
@@ -66,9 +57,10 @@ class Planned(Scheduler):
         return Traits(own_pieces=True, takes_size=math.isinf(self.gradient_bytes))
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
-        if topology.num_servers > MAX_SERVERS:
+        if topology.num_servers > TUNING.max_servers:
             raise NoScheduleError(
-                f"planned: expected at most {MAX_SERVERS} servers, got {topology.num_servers}"
+                f"planned: expected at most {TUNING.max_servers} servers, "
+                f"got {topology.num_servers}"
             )
         return self.decode(topology, collective).schedule()
 
@@ -91,7 +83,7 @@ class Planned(Scheduler):
 
 
 def decode(wiring: Wiring, proposal: Proposal) -> Decoded:
-    """Grows a proposal's trees and plays them, in as many pieces as there is time for.
+    """Grows a proposal's trees and simulates them, in as many pieces as there is time for.
 
     Args:
         wiring: the network and the gradient.
@@ -99,16 +91,16 @@ def decode(wiring: Wiring, proposal: Proposal) -> Decoded:
     """
     servers = wiring.topology.num_servers
     each = len(wiring.stages) * (servers - 1)
-    pieces = max(1, min(PIECES, MAX_TRANSFERS // each))
-    many = servers <= FEW and _sought(wiring) <= MAX_SOUGHT
-    trees = pieces if many else min(TREES, pieces)
-    grove = grow_trees(wiring, proposal, trees, PASSES)
+    pieces = max(1, min(TUNING.pieces, TUNING.max_transfers // each))
+    many = servers <= TUNING.few_servers and path_steps(wiring) <= TUNING.max_path_steps
+    trees = pieces if many else min(TUNING.max_trees, pieces)
+    grove = grow_trees(wiring, proposal, trees, TUNING.passes)
     cuts = max(1, pieces // len(grove.root))
-    grown = len(grove.root) * PASSES * (_sought(wiring) + 4 * servers**2) / 80
-    left = (MAX_WORK - grown) / (1 + 2 * SWINGS) - len(grove.root) * cuts * each
-    return play(grove, proposal.order, cuts, SWINGS, 10 * left)
+    grown = len(grove.root) * TUNING.passes * (path_steps(wiring) + 4 * servers**2) / 80
+    left = (TUNING.max_work - grown) / (1 + 2 * TUNING.improvements) - len(grove.root) * cuts * each
+    return simulate(grove, proposal.order, cuts, TUNING.improvements, 10 * left)
 
 
-def _sought(wiring: Wiring) -> int:
-    """What the search for ways goes through: links, from each server, at each rate."""
+def path_steps(wiring: Wiring) -> int:
+    """Steps of the search for paths for one tree: links, from each server, at each rate."""
     return wiring.topology.num_servers * len(wiring.links.bandwidth) * len(wiring.rates.rate)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gradweave.errors import FileError
 from gradweave.schedulers.planned.decoding import Proposal, Wiring, even
 
+# The shapes and scales below are those of the weights: another value would need another training.
 FORMAT, VERSION = "gradweave-plan", "2"
 WIDTH, LAYERS = 16, 2
 LINK_FEATURES, NODE_FEATURES, WHOLE_FEATURES = 6, 5, 5
@@ -26,18 +27,18 @@ WHOLE = (
     "second stage",
     "leaf",
     "sharpness",
-    "stranded",
+    "residual",
     "flatter",
     "near",
 )
 """What is decided for the whole network: the lower agent's weights, as `ordering_kernel.FEATURES`,
 then how trees grow."""
 FLATTER = 0.02
-"""At the decision 0; `priced_trees_kernel.Plan` says of what."""
+"""At the decision 0; `tree_packing_kernel.Plan` says of what."""
 FARTHEST = 10.0
 """By which seconds to the farthest server are multiplied, relative to those of the gradient."""
 REACH = 2.0
-"""Largest decision, either way."""
+"""Largest decision, up or down."""
 
 Weights = Mapping[str, Any]
 """Arrays by name, of `shapes`."""
@@ -71,7 +72,7 @@ class Decisions(NamedTuple):
     """Means of what is decided; 0 is the even plan."""
 
     bias: Any
-    """[L] of each link's price."""
+    """[L] of each link's dual."""
     share: Any
     """[V] logarithm of what each server roots, up to a constant; of switches without meaning."""
     whole: Any
@@ -181,7 +182,7 @@ def proposal_of(wiring: Wiring, decisions: Decisions) -> Proposal:
         bias=np.asarray(decisions.bias, np.float64),
         order=plain.order + whole[:6].astype(np.float32),
         sharpness=plain.sharpness * float(np.exp(whole[6])),
-        stranded=plain.stranded * float(np.exp(whole[7])),
+        residual=plain.residual * float(np.exp(whole[7])),
         flatter=FLATTER * float(np.exp(2 * whole[8])),
         near=plain.near * float(np.exp(2 * whole[9])),
     )

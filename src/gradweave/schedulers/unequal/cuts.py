@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule, take_rows
 from gradweave.schedule.shares import apportion
 from gradweave.schedulers.unequal.parts import Parts
+from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.unequal.playing_kernel import Wires
+    from gradweave.schedulers.unequal.event_simulation_kernel import Wires
 
-LEAST_IN_PERIOD = 0.1
-"""Share of a part that has pieces in each period, relative to that of the larger ones."""
 DENOMINATOR = 1 << 24
 """Shares are multiples of about one part in so many."""
 
@@ -63,7 +62,7 @@ def periodic_cut(parts: Parts, pieces: int) -> Cut | None:
         pieces: about how many; None is returned where a single period has more.
     """
     unit = float(np.median(parts.share[parts.share >= 0.5 * parts.share.max()]))
-    kept = _large_enough(parts, LEAST_IN_PERIOD * unit)
+    kept = _large_enough(parts, TUNING.least_in_period * unit)
     share = _shared_out(parts, kept)
     each = np.where(kept, np.maximum(np.rint(share / unit), 1), 0).astype(np.int64)
     periods = int(np.rint(pieces / each.sum()))

@@ -1,4 +1,4 @@
-"""Trees and shares from a linear programme, played on a continuous clock."""
+"""Trees and shares from a linear program, ordered by event simulation."""
 
 import dataclasses
 import math
@@ -14,54 +14,27 @@ from gradweave.schedule.ready import ready_times
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedulers.unequal.cuts import Cut, cuts_of, periodic_cut, schedule_of
-from gradweave.schedulers.unequal.parts import Lateness, Parts, parts_of
-from gradweave.schedulers.unequal.turns import turns
-from gradweave.schedulers.unequal.ways import may_strand
+from gradweave.schedulers.unequal.parts import Parts, Stragglers, parts_of
+from gradweave.schedulers.unequal.paths import may_leave_residual
+from gradweave.schedulers.unequal.periodic_schedule import periodic_slots
+from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.simulate.seconds import seconds
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
-
-MAX_TRANSFERS = 200_000
-"""Schedules with more are not cut further."""
-WORTH = 0.002
-"""Gain of finer pieces below which the search soon ends."""
-PATIENCE = 2
-"""Finer cuts in a row without such a gain that end it."""
-PER_TREE = 4
-"""Pieces for each tree up to which the search goes on whatever it gains."""
-PER_SERVER = 64
-"""Pieces for each server where latencies do not count."""
-WINDOWS = (8, 16)
-"""Pieces of each part under way at one time: more leave more to choose from, and fill later."""
-MAX_WAITING = 1024
-"""Pieces of a gradient for which a server is late: all of them wait for it at one time."""
-FEW_PARTS = 24
-"""With fewer parts as many pieces are under way as with so many, to fill long latencies."""
-STRANDED = (1.1, 1.0, 0.75, 1.5, 0.0)
-"""Weights of stranded bandwidth behind switches. Each is best on some networks; the first ends most
-of the others' runs early."""
-PROBE, KEPT = 512, 2
-"""Pieces in which packings are compared, and how many of them are then cut finer and finer."""
-HOPEFUL = 1.1
-"""How many times the best so far another packing's coarser pieces may take to be cut finer."""
-ORDER = 1.0
-"""How much the order of pieces counts beside the urgency of their links."""
-BETWEEN = (2**-0.5, 2**-0.25, 2**0.25, 2**0.5)
-"""Multiples of the best power of two of pieces that are tried at last."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Packed(Scheduler):
     """Parts of any size: each server roots what suits the network, over several trees at once.
 
-    A linear programme packs trees to and from the roots into the links' bandwidths
+    A linear program packs trees to and from the roots into the links' bandwidths
     (`pack_trees`), so that large gradients take the least time that any trees can. Each tree's part
     of the gradient is cut into pieces, which follow each other through both stages at once. Shares
     of pieces and roots come out of it: a slow server roots little.
 
-    Behind switches, where a transfer to a slow port strands bandwidth of a fast one, trees are also
-    packed with that counted; and transfers are tried both as soon as their links get free and in
-    turns, in which all servers send and receive at one time.
+    Behind switches, where a transfer to a slow port leaves residual bandwidth of a fast one, trees
+    are also packed with that counted; and transfers are tried both as soon as their links get free
+    and in a periodic schedule, in which all servers send and receive at one time.
     """
 
     name: ClassVar[str] = "packed"
@@ -98,7 +71,7 @@ class Packed(Scheduler):
             topology, collective, self.gradient_bytes, stop, waiting=any(self.ready_at_s)
         )
         packings = search.in_time(self._packings(topology, collective, stop))
-        if self.pieces is None and len(packings) > KEPT:
+        if self.pieces is None and len(packings) > TUNING.max_packings:
             packings = search.best_of(packings)
         for parts in packings:
             search.cut(parts, self._counts(parts))
@@ -113,14 +86,14 @@ class Packed(Scheduler):
         ready = tuple(ready_times(topology, self.ready_at_s or None).tolist())
         if any(ready):
             for spread in (True, False) if collective == "all_reduce" else (True,):
-                late = Lateness(self.gradient_bytes, ready, spread)
-                yield parts_of(topology, collective, late=late, stop=stop)
+                stragglers = Stragglers(self.gradient_bytes, ready, spread)
+                yield parts_of(topology, collective, stragglers=stragglers, stop=stop)
             return
-        for stranded in STRANDED if may_strand(topology) else (0.0,):
+        for residual in TUNING.residual_weights if may_leave_residual(topology) else (0.0,):
             yield parts_of(
                 topology,
                 collective,
-                stranded=stranded,
+                residual=residual,
                 gradient_bytes=self.gradient_bytes,
                 stop=stop,
             )
@@ -130,16 +103,16 @@ class Packed(Scheduler):
         if self.pieces is not None:
             return [self.pieces]
         if math.isinf(self.gradient_bytes):
-            return [PER_SERVER * parts.topology.num_servers]
-        most = MAX_TRANSFERS // parts.trees.hop.shape[1]
+            return [TUNING.pieces_per_server * parts.topology.num_servers]
+        most = TUNING.max_transfers // parts.trees.hop.shape[1]
         if any(self.ready_at_s):
-            most = min(most, MAX_WAITING)
+            most = min(most, TUNING.max_waiting_pieces)
         return [1 << k for k in range(20) if k == 0 or 1 << k <= most]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Candidate:
-    """Pieces with the times or turns at which their transfers start."""
+    """Pieces with the times or slots at which their transfers start."""
 
     parts: Parts
     cut: Cut
@@ -170,7 +143,7 @@ class _Search:
         self._gradient_bytes, self._stop = gradient_bytes, stop
         self._best: _Candidate | None = None
         switched = len(topology.switches) > 0
-        self._by_turns = switched and math.isfinite(gradient_bytes) and not waiting
+        self._periodic = switched and math.isfinite(gradient_bytes) and not waiting
 
     @property
     def best(self) -> _Candidate:
@@ -187,15 +160,15 @@ class _Search:
         return there
 
     def best_of(self, packings: list[Parts]) -> list[Parts]:
-        """The packings that are fastest in `PROBE` pieces, `KEPT` of them, the best first.
+        """The packings that are fastest in a few pieces, `TUNING.max_packings` of them, best first.
 
         Those that take the same time are the same, and one of them is enough.
         """
         taken: dict[float, Parts] = {}
         for parts in packings:
             if self._best is None or not self._stop.reached():
-                taken.setdefault(self._try(parts, PROBE, math.inf), parts)
-        return [taken[fastest] for fastest in sorted(taken)[:KEPT]]
+                taken.setdefault(self._try(parts, TUNING.probe_pieces, math.inf), parts)
+        return [taken[fastest] for fastest in sorted(taken)[: TUNING.max_packings]]
 
     def cut(self, parts: Parts, counts: list[int]) -> None:
         """Cuts parts finer and finer for as long as that is worth it.
@@ -204,14 +177,16 @@ class _Search:
             parts: with their trees.
             counts: numbers of pieces to try, in this order.
         """
-        fastest, patience = math.inf, PATIENCE
+        fastest, patience = math.inf, TUNING.patience
         known = math.inf if self._best is None or self._waiting else self._best.seconds
         for pieces in counts:
             before, begun = fastest, clock.now()
-            fastest = min(fastest, self._try(parts, pieces, min(fastest, HOPEFUL * known)))
-            patience = PATIENCE if fastest < before * (1 - WORTH) else patience - 1
+            fastest = min(
+                fastest, self._try(parts, pieces, min(fastest, TUNING.abandon_factor * known))
+            )
+            patience = TUNING.patience if fastest < before * (1 - TUNING.min_gain) else patience - 1
             # With few pieces for each tree, more of them also bring shares nearer to the best.
-            enough = patience <= 0 and pieces > PER_TREE * len(parts.root)
+            enough = patience <= 0 and pieces > TUNING.pieces_per_tree * len(parts.root)
             next_s = 2 * (clock.now() - begun)  # the next has twice as many pieces
             if enough or next_s > self._stop.seconds_left:
                 break
@@ -219,7 +194,7 @@ class _Search:
     def cut_between(self) -> None:
         """Tries numbers of pieces between those whose half or double was tried."""
         best = self.best
-        for factor in BETWEEN:
+        for factor in TUNING.between:
             if not self._stop.reached():
                 self.cut(best.parts, [round(best.pieces * factor)])
 
@@ -241,14 +216,14 @@ class _Search:
         return fastest
 
     def _candidates(self, parts: Parts, pieces: int, until: float) -> Iterator[_Candidate]:
-        periodic = periodic_cut(parts, pieces) if self._by_turns else None
+        periodic = periodic_cut(parts, pieces) if self._periodic else None
         if periodic is not None:  # first, since it is quick, and ends others that take longer
-            candidate = self._in_turns(parts, periodic, pieces)
+            candidate = self._in_periods(parts, periodic, pieces)
             until = min(until, candidate.seconds)
             yield candidate
         for cut in cuts_of(parts, pieces):
             for under_way in self._under_way(parts, cut):
-                start, taken = self._played(parts, cut, under_way, until)
+                start, taken = self._simulated(parts, cut, under_way, until)
                 until = min(until, taken)
                 yield _Candidate(parts, cut, start, taken, pieces)
 
@@ -259,12 +234,12 @@ class _Search:
         """
         if self._waiting:
             return [len(cut.part)]
-        return [window * max(len(parts.root), FEW_PARTS) for window in WINDOWS]
+        return [window * max(len(parts.root), TUNING.min_window_parts) for window in TUNING.windows]
 
-    def _played(
+    def _simulated(
         self, parts: Parts, cut: Cut, under_way: int, until: float
     ) -> tuple[NDArray[np.float64], float]:
-        from gradweave.schedulers.unequal.playing_kernel import play
+        from gradweave.schedulers.unequal.event_simulation_kernel import simulate
 
         wires, gradient_bytes = parts.wires, self._gradient_bytes
         if math.isinf(gradient_bytes):
@@ -272,10 +247,10 @@ class _Search:
             wires = wires._replace(overhead=nothing, latency=nothing)
             gradient_bytes = float(wires.bandwidth.max())
         sizes = cut.share * gradient_bytes
-        return play(parts.trees, wires, cut.part, sizes, ORDER, under_way, until)
+        return simulate(parts.trees, wires, cut.part, sizes, TUNING.order_penalty, under_way, until)
 
-    def _in_turns(self, parts: Parts, cut: Cut, pieces: int) -> _Candidate:
-        turn = turns(parts, cut)
-        schedule = schedule_of(self._topology, self._collective, parts, cut, turn)
+    def _in_periods(self, parts: Parts, cut: Cut, pieces: int) -> _Candidate:
+        slot = periodic_slots(parts, cut)
+        schedule = schedule_of(self._topology, self._collective, parts, cut, slot)
         taken = seconds(schedule, self._gradient_bytes, model="events")
-        return _Candidate(parts, cut, turn, taken, pieces)
+        return _Candidate(parts, cut, slot, taken, pieces)

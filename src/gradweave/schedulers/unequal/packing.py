@@ -9,36 +9,28 @@ from numpy.typing import NDArray
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.scale import are_alike
 from gradweave.schedule.schedule import Collective
-from gradweave.schedulers.unequal.programme import (
-    ROOTS_A_STEP,
-    SLACK,
-    Programme,
+from gradweave.schedulers.problem import ROUNDING
+from gradweave.schedulers.unequal.linear_program import (
+    LinearProgram,
     Stage,
     Tree,
     TreePacking,
     relative,
 )
-from gradweave.schedulers.unequal.ways import Ways
+from gradweave.schedulers.unequal.paths import Paths
+from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
-TOLERANCE = 5e-4
-"""How far the packing may be from the least time, relative to it, when the search ends."""
-HOP = 0.1
-"""What a hop more in all trees may make the largest share smaller, relative to the mean."""
-FLATTER = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
-"""How much more, relative to the mean price, servers may cost that hang nearer to the root."""
-SETTLING = 8
-"""How often flatter trees are sought."""
 STAGES: tuple[Stage, ...] = ("reduce_scatter", "all_gather")
 
 
 def pack_trees(
     topology: Topology,
     collective: Collective = "all_reduce",
-    tolerance: float = TOLERANCE,
+    tolerance: float = TUNING.tolerance,
     *,
-    stranded: float = 0.0,
+    residual: float = 0.0,
     gradient_bytes: float = math.inf,
     stop: Stop = UNLIMITED,
 ) -> TreePacking:
@@ -47,65 +39,65 @@ def pack_trees(
     An all-reduce divides the gradient among roots as takes least time, with both stages at once; of
     a stage alone each server has an equal part.
 
-    The programme: trees of root r carry w_r in each stage; on each link direction the bytes of all
+    The program: trees of root r carry w_r in each stage; on each link direction the bytes of all
     hops over it are at most T times its bandwidth; Σ w = 1; minimise T. Of all trees, it is given
-    those that are cheapest at prices near the optimal ones, which `gradweave.bounds.least_seconds`
+    those that are cheapest at duals near the optimal ones, which `gradweave.bounds.least_seconds`
     finds without trees, until its T is as small as that bound.
 
     Args:
         topology: the network; bandwidths count, latencies and capacities do not.
         collective: a stage, or both.
         tolerance: how far above the bound to stop, relative to it.
-        stranded: weight of the bandwidth that a transfer strands (see `Ways`). With more than 0 the
-            least time is not known beforehand: the search ends near the bound that its own prices
-            prove.
+        residual: weight of the bandwidth that a transfer leaves unusable (see `Paths`). With more
+            than 0 the least time is not known beforehand: the search ends near the bound that its
+            own duals prove.
         gradient_bytes: for which latency counts beside bytes; not at all if not given.
         stop: when to end with the trees that there are.
 
     Returns:
-        The packing; where latency does not count at most `tolerance` and `SLACK` above the bound,
-        unless `MAX_STEPS` or the time were too little.
+        The packing; where latency does not count at most `tolerance` and `TUNING.slack` above the
+        bound, unless `TUNING.max_steps` or the time were too little.
 
-    Source: column generation (Dantzig and Wolfe 1960) with smoothed prices (Wentges 1997).
+    Source: column generation (Dantzig and Wolfe 1960) with smoothed duals (Wentges 1997).
     """
     shares = "any" if collective == "all_reduce" else "equal"
     least = least_seconds(topology, 1.0, collective, shares=shares)
-    search = _Search(topology, collective, least, Ways(topology, stranded=stranded))
+    search = _Search(topology, collective, least, Paths(topology, residual=residual))
     search.run(tolerance, stop)
     search.settle(gradient_bytes, stop)
     return search.packing()
 
 
-class _Search(Programme):
-    """The programme of servers that are all in time: one window."""
+class _Search(LinearProgram):
+    """The program of servers that are all in time: one window."""
 
     def __init__(
-        self, topology: Topology, collective: Collective, least: LeastSeconds, ways: Ways
+        self, topology: Topology, collective: Collective, least: LeastSeconds, paths: Paths
     ) -> None:
         self._free = collective == "all_reduce"
         stages: tuple[Stage, ...] = tuple(
             stage for stage in STAGES if self._free or stage == collective
         )
         least_share = 0.0 if self._free else 1 / topology.num_servers
-        seconds_per_byte = float(least.prices.seconds_per_byte)
+        seconds_per_byte = float(least.duals.seconds_per_byte)
         self._unit = float(topology.bandwidth_bytes_per_s.max())
         if not are_alike(topology):
             self._unit = 1 / seconds_per_byte
         super().__init__(topology, stages, np.zeros(0), self._unit, least_share)
-        self._ways = ways
+        self._paths = paths
         self._least = seconds_per_byte * self._unit
         # Both stages share the links, and so the prices.
-        prices = np.max(least.prices.link_prices, axis=0, keepdims=True)
-        self._best_prices = self._relative(prices.astype(np.float64), float(least.prices.paid))
+        duals = np.max(least.duals.link_duals, axis=0, keepdims=True)
+        self._best_duals = self._relative(duals.astype(np.float64), float(least.duals.paid))
         self._tree_cost: Callable[[Tree], float] = lambda _: 0.0  # in the objective
-        self._add_cheapest(self._best_prices)
+        self._add_columns(self._best_duals)
         # These can carry all in any case.
-        self._add_cheapest(relative(self._by_bandwidth()[None]))
+        self._add_columns(relative(self._by_bandwidth()[None]))
 
     def settle(self, gradient_bytes: float, stop: Stop) -> None:
         """Of what takes about the least time, shares that are nearly alike over short trees.
 
-        A programme's solution is a corner, often with few roots, which many would then send to at
+        A program's solution is a corner, often with few roots, which many would then send to at
         one time, and with trees however deep. Here the latency of the trees counts beside the time
         of the bytes, and trees that cost a little more are added, flatter ones; then shares that
         are alike, and hops, for which little time is given up.
@@ -117,23 +109,25 @@ class _Search(Programme):
         least, objective = self._length, self._solver.Objective()
         objective.SetCoefficient(self._time, 1 / least)
         if math.isinf(gradient_bytes):
-            self._time.SetUb(least * (1 + SLACK))
+            self._time.SetUb(least * (1 + TUNING.slack))
         seconds = least / self._unit * gradient_bytes
 
         def tree_cost(tree: Tree) -> float:
             depth, latency = self._extent(tree)
-            return latency / seconds + SLACK * HOP * depth
+            return latency / seconds + TUNING.slack * TUNING.hop_weight * depth
 
         self._tree_cost = tree_cost
         for tree, carried in zip(self._trees, self._carried, strict=True):
             objective.SetCoefficient(carried, tree_cost(tree))
         if self._free:
-            objective.SetCoefficient(self._largest_share(), SLACK * self._topology.num_servers)
+            objective.SetCoefficient(
+                self._largest_share(), TUNING.slack * self._topology.num_servers
+            )
         self._solve()
-        for _ in range(SETTLING if math.isfinite(gradient_bytes) else 0):
-            prices = self._prices()
+        for _ in range(TUNING.max_flatter_steps if math.isfinite(gradient_bytes) else 0):
+            duals = self._duals()
             if stop.reached() or not any(
-                [self._add_cheapest(prices, costlier) for costlier in FLATTER]
+                [self._add_columns(duals, costlier) for costlier in TUNING.flatter]
             ):
                 break
             self._solve()
@@ -158,46 +152,46 @@ class _Search(Programme):
                 return depth, float(seconds.max())
             depth += 1
 
-    def _add_cheapest(self, prices: NDArray, costlier: float = 0.0) -> bool:
-        """Adds the trees of the roots that are cheapest at these prices, if any improves.
+    def _add_columns(self, duals: NDArray, costlier: float = 0.0) -> bool:
+        """Adds minimum-cost arborescences of the cheapest roots; whether any improves.
 
         Args:
-            prices: [1, L] of a byte over each link.
-            costlier: how much more a server may cost that hangs nearer to the root, relative to
-                the mean price.
+            duals: [1, L] of a byte over each link.
+            costlier: how much more an arc may cost that reparents a server nearer to the root,
+                relative to the mean dual.
         """
         from gradweave.schedulers.kernels.arborescence import minimum_arborescences
 
-        ways = self._ways.cheapest(prices[0])
-        cost, parents, total = ways.cost, {}, np.zeros(len(ways.cost))
-        nearer = max(costlier * float(prices.mean()), 1e-9 * float(prices.max()))
+        paths = self._paths.cheapest(duals[0])
+        cost, parents, total = paths.cost, {}, np.zeros(len(paths.cost))
+        nearer = max(costlier * float(duals.mean()), ROUNDING * float(duals.max()))
         for stage in self._stages:
             # A tree to a root is one from it over the opposite arcs.
             arcs = np.ascontiguousarray(cost.T if stage == "reduce_scatter" else cost)
             costs, parents[stage] = minimum_arborescences(arcs, nearer)
             total += costs
-        if self._ways.strands and not costlier:
-            self._take_bound(prices, total)
+        if self._paths.leave_residual and not costlier:
+            self._take_bound(duals, total)
         roots = np.argsort(total, kind="stable")
-        if self._free and self._link_prices is not None:
-            roots = roots[:ROOTS_A_STEP]
+        if self._free and self._link_duals is not None:
+            roots = roots[: TUNING.roots_per_step]
         known = len(self._trees)
         for stage, of_root in parents.items():
             for root in roots.tolist():
-                routes = ways.routes(of_root[root], stage == "reduce_scatter")
+                routes = paths.routes(of_root[root], stage == "reduce_scatter")
                 tree = Tree(stage, root, of_root[root], routes)
-                factors = np.concatenate([self._ways.factors(route) for route in routes if route])
+                factors = np.concatenate([self._paths.factors(route) for route in routes if route])
                 links = np.array([link for route in routes for link in route])
                 self._add(tree, links, factors, self._tree_cost(tree))
         return len(self._trees) > known
 
-    def _take_bound(self, prices: NDArray, total: NDArray) -> None:
-        """Keeps prices that prove more than any before: weak duality.
+    def _take_bound(self, duals: NDArray, total: NDArray) -> None:
+        """Keeps duals that prove more than any before: weak duality.
 
-        All links together can take no more than their prices times the time; what each root's
+        All links together can take no more than their duals times the time; what each root's
         trees cost is taken in any case.
         """
         trees = float(total.min() if self._free else total.mean())
-        proved = trees / float(prices[0] @ self._bandwidth)
+        proved = trees / float(duals[0] @ self._bandwidth)
         if proved > self._least:
-            self._least, self._best_prices = proved, prices
+            self._least, self._best_duals = proved, duals

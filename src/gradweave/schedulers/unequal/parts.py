@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import Collective
-from gradweave.schedulers.unequal.late import pack_late_trees
+from gradweave.schedulers.problem import ROUNDING
+from gradweave.schedulers.unequal.linear_program import Stage, Tree
 from gradweave.schedulers.unequal.packing import pack_trees
-from gradweave.schedulers.unequal.programme import Stage, Tree
+from gradweave.schedulers.unequal.straggler_packing import pack_straggler_trees
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
+    from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ class Parts:
     """[H+1] where each hop's nodes start."""
 
 
-class Lateness(NamedTuple):
+class Stragglers(NamedTuple):
     """When servers are ready, for a gradient's size."""
 
     gradient_bytes: float
@@ -59,9 +60,9 @@ def parts_of(
     topology: Topology,
     collective: Collective,
     *,
-    stranded: float = 0.0,
+    residual: float = 0.0,
     gradient_bytes: float = math.inf,
-    late: Lateness | None = None,
+    stragglers: Stragglers | None = None,
     stop: Stop = UNLIMITED,
 ) -> Parts:
     """Packs trees and pairs those of one root.
@@ -69,24 +70,25 @@ def parts_of(
     Args:
         topology: the network.
         collective: a stage, or both.
-        stranded: weight of the bandwidth that transfers strand, see `pack_trees`.
+        residual: weight of the bandwidth that transfers leave unusable, see `pack_trees`.
         gradient_bytes: for which latency counts beside bytes; not at all if not given.
-        late: when servers are ready, if some are late; then the two before do not count.
+        stragglers: when servers are ready, if some are late; then the two before do not count.
         stop: when to end with the trees that there are.
     """
-    from gradweave.schedulers.unequal.playing_kernel import Trees
+    from gradweave.schedulers.kernels.precedence import tails
+    from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 
-    if late is None or collective != "all_reduce":
+    if stragglers is None or collective != "all_reduce":
         # Of a stage alone, trees for servers that are all in time.
         trees = pack_trees(
             topology,
             collective,
-            stranded=stranded,
+            residual=residual,
             gradient_bytes=gradient_bytes,
             stop=stop,
         ).trees
     else:
-        trees = pack_late_trees(topology, *late, stop=stop).trees
+        trees = pack_straggler_trees(topology, *stragglers, stop=stop).trees
     paired = _paired(trees)
     hops = _Hops(topology)
     rows = [_transfers(trees, hops) for trees, _ in paired]
@@ -98,16 +100,17 @@ def parts_of(
     hop = np.array([hop for hop, _, _ in rows], np.int64)
     places = hops.arrays()
     ready = np.zeros(hop.shape)
-    if late is not None:
+    if stragglers is not None:
         source = places["source"][hop]
         own = (source == root[:, None]) | (collective != "all_gather")
-        ready = np.where(own, np.array(late.ready_at_s)[source], 0.0)
+        ready = np.where(own, np.array(stragglers.ready_at_s)[source], 0.0)
     waits = np.array([waits for _, waits, _ in rows], np.int64)
     followers = np.array([f for each in following for f in each], np.int64)
     first = np.column_stack([ends[:, :1] - lengths[:, :1], ends])
     wires = places["wires"]
-    tail_s, tail_s_per_byte = _tails(
-        waits, first, followers, (wires.latency + wires.overhead)[hop], (1 / wires.rate)[hop]
+    held_s = (wires.latency + wires.overhead)[hop]
+    tail_s, tail_s_per_byte = tails(
+        waits, first, followers, held_s, np.zeros(hop.shape), (1 / wires.rate)[hop]
     )
     return Parts(
         topology=topology,
@@ -118,44 +121,6 @@ def parts_of(
         trees=Trees(hop, waits, followers, first, ready, tail_s, tail_s_per_byte),
         **places,
     )
-
-
-def waiting_order(waits: NDArray, first: NDArray, following: NDArray) -> list[int]:
-    """Transfers of a piece, each after all that it waits for.
-
-    Args:
-        waits: [M] of a part, as all three are in `Trees`.
-        first: [M+1] where those that wait for each transfer start.
-        following: these.
-    """
-    waits = waits.copy()
-    order = np.flatnonzero(waits == 0).tolist()
-    for transfer in order:
-        for then in following[first[transfer] : first[transfer + 1]].tolist():
-            waits[then] -= 1
-            if not waits[then]:
-                order.append(then)
-    return order
-
-
-def _tails(
-    waits: NDArray, first: NDArray, following: NDArray, *costs: NDArray[np.float64]
-) -> list[NDArray[np.float64]]:
-    """For each of some costs [parts, M] of a transfer, the longest path from it to the end.
-
-    Args:
-        waits: [parts, M], as the next two are in `Trees`.
-        first: [parts, M+1].
-        following: transfers.
-        costs: [parts, M] each.
-    """
-    tails = [cost.copy() for cost in costs]
-    for part in range(len(waits)):
-        for transfer in reversed(waiting_order(waits[part], first[part], following)):
-            then = following[first[part, transfer] : first[part, transfer + 1]]
-            for tail in tails:
-                tail[part, transfer] += tail[part, then].max(initial=0.0)
-    return tails
 
 
 def _paired(trees: tuple[Tree, ...]) -> list[tuple[tuple[Tree, ...], float]]:
@@ -177,7 +142,7 @@ def _paired(trees: tuple[Tree, ...]) -> list[tuple[tuple[Tree, ...], float]]:
             paired.append((pair, share))
             for queue, tree in zip(waiting, pair, strict=True):
                 queue.popleft()
-                if tree.share - share > 1e-9:
+                if tree.share - share > ROUNDING:
                     queue.appendleft(dataclasses.replace(tree, share=tree.share - share))
     return paired
 
@@ -216,7 +181,7 @@ class _Hops:
 
     def arrays(self) -> dict:
         """The fields of `Parts` that say what the hops are."""
-        from gradweave.schedulers.unequal.playing_kernel import Wires
+        from gradweave.schedulers.unequal.event_simulation_kernel import Wires
 
         topology = self._topology
         routes = list(self._number)

@@ -1,4 +1,4 @@
-"""Given trees on a continuous clock: each link takes the most urgent transfer that is ready."""
+"""Given trees by event simulation: each link takes the most urgent transfer that is ready."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 from gradweave.compiled import kernel
 from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
 from gradweave.schedulers.kernels.worklist import Worklist, empty_worklist, list_member
+from gradweave.schedulers.problem import ROUNDING
 from gradweave.topology.topology import Floats, Integers
 
-ROUNDING = 1e-9
 TAIL = 1.5
 """Weight of the longest path that a transfer heads, beside the urgency of its links: leaves of
-trees are left for the end, when nothing else keeps links busy."""
+trees are left for the end, when nothing else keeps links busy. Chosen by hand; compiled in, as it
+would be one more argument of each call in the innermost loop."""
 FREED, ARRIVED, READY = 0, 1, 2
 """Kinds of events: a transfer's links get free, it arrives, its source gets ready."""
 
@@ -71,12 +72,12 @@ class _State(NamedTuple):
     """[L] first of the transfers that wait for the link, or −1."""
     after: NDArray[np.int64]
     """[P·M] the next one that waits for the same link, or −1."""
-    to_look: Worklist
-    """Links to look at."""
+    worklist: Worklist
+    """Links whose transfers may start now: those that got room, or something to carry."""
     slowest: NDArray[np.float64]
     """[L] least rate of a transfer over the link: with less left, it can take none."""
     best: NDArray[np.int64]
-    """[L] the most urgent transfer of each link to look at, in their order, or −1."""
+    """[L] the most urgent transfer of each link on the worklist, in its order, or −1."""
     urgency: NDArray[np.float64]
     """[L] and how urgent it was when last looked for; by now it may be less so."""
     events: Events
@@ -84,7 +85,7 @@ class _State(NamedTuple):
 
 
 @kernel
-def play(
+def simulate(
     trees: Trees,
     wires: Wires,
     part: Integers,
@@ -99,7 +100,7 @@ def play(
     and fits, the most urgent transfer: the one whose links have most left to carry, whose piece
     comes first and which heads the longest path. Right because
     a transfer starts only when its prefixes have arrived and every link of its route has its rate
-    left; it is looked at when it becomes ready and when the link that it waits for gets free. A
+    left; it is tried when it becomes ready and when the link that it waits for gets free. A
     piece begins when all but `window` before it have ended, so that no link has many waiting.
 
     Args:
@@ -107,7 +108,7 @@ def play(
         wires: of the network.
         part: [P] part that each piece belongs to, in the order in which they begin.
         size: [P] bytes of each piece.
-        order: how much the order of pieces counts beside the links' urgency: 1, as much.
+        order: penalty of a piece further back in the order, as `Tuning.order_penalty`.
         window: pieces under way at one time, at most.
         until: seconds at which to give up.
 
@@ -201,10 +202,10 @@ def _hop(trees: Trees, part: Integers, t: int) -> int:
 
 @kernel(inner=True)
 def _make_ready(trees: Trees, wires: Wires, state: _State, part: Integers, t: int) -> None:
-    """Lets a transfer wait for its first link, which is to be looked at."""
+    """Lets a transfer wait for its first link, which is put on the worklist."""
     link = wires.links[wires.first[_hop(trees, part, t)]]
     state.after[t], state.head[link] = state.head[link], t
-    list_member(state.to_look, link)
+    list_member(state.worklist, link)
 
 
 @kernel(inner=True)
@@ -213,7 +214,7 @@ def _free(trees: Trees, wires: Wires, state: _State, part: Integers, t: int) -> 
     hop = _hop(trees, part, t)
     for i in range(wires.first[hop], wires.first[hop + 1]):
         state.left[wires.links[i]] += wires.rate[hop]
-        list_member(state.to_look, wires.links[i])
+        list_member(state.worklist, wires.links[i])
 
 
 @kernel(inner=True)
@@ -240,32 +241,33 @@ def _start_all(
     now: float,
     start: Floats,
 ) -> float:
-    """Starts what the links to look at have room for; when the last of it arrives.
+    """Starts what the links on the worklist have room for; when the last of it arrives.
 
     The most urgent of all first: each link by itself would take what waits for it, and keep a
     server at its other end from what is more urgent there. What starts makes others only less
     urgent, so that after it a link's chain is gone through again only when it seems to come first.
     """
-    last, looks, to_look = 0.0, state.to_look.length[0], state.to_look
-    for k in range(looks):
-        _look(trees, wires, state, part, size, penalty, k)
+    last, worklist = 0.0, state.worklist
+    listed = worklist.length[0]
+    for k in range(listed):
+        _refresh(trees, wires, state, part, size, penalty, k)
     while True:
         k = _first_of_all(trees, wires, state, part, size, penalty)
         if k < 0:
             break
         last = max(last, _start(trees, wires, state, part, size, now, k, start))
-    for k in range(looks):
-        to_look.listed[to_look.members[k]] = False
-    to_look.length[0] = 0
+    for k in range(listed):
+        worklist.listed[worklist.members[k]] = False
+    worklist.length[0] = 0
     return last
 
 
 @kernel(inner=True)
-def _look(
+def _refresh(
     trees: Trees, wires: Wires, state: _State, part: Integers, size: Floats, penalty: float, k: int
 ) -> None:
-    """Finds what is most urgent at the k-th link to look at."""
-    link = state.to_look.members[k]
+    """Finds what is most urgent at the k-th link of the worklist, where it has room for any."""
+    link = state.worklist.members[k]
     state.best[k] = -1
     if state.slowest[link] <= state.left[link] * (1 + ROUNDING):
         state.best[k], state.urgency[k] = _most_urgent(
@@ -277,16 +279,16 @@ def _look(
 def _first_of_all(
     trees: Trees, wires: Wires, state: _State, part: Integers, size: Floats, penalty: float
 ) -> int:
-    """Which link to look at has the most urgent transfer of all, as things are now, or −1."""
-    looks, seen = state.to_look.length[0], -1
+    """Which place of the worklist has the most urgent transfer of all as things are now, or −1."""
+    listed, seen = state.worklist.length[0], -1
     while True:
         first = -1
-        for k in range(looks):
+        for k in range(listed):
             if state.best[k] >= 0 and (first < 0 or state.urgency[k] > state.urgency[first]):
                 first = k
         if first < 0 or first == seen:
             return first
-        _look(trees, wires, state, part, size, penalty, first)
+        _refresh(trees, wires, state, part, size, penalty, first)
         seen = first
 
 
@@ -301,9 +303,9 @@ def _start(
     k: int,
     start: Floats,
 ) -> float:
-    """Starts the most urgent transfer of the k-th link to look at; when it arrives."""
+    """Starts the most urgent transfer of the k-th link of the worklist; when it arrives."""
     chosen = state.best[k]
-    _take(state, state.to_look.members[k], chosen)
+    _take(state, state.worklist.members[k], chosen)
     p, hop = chosen // trees.hop.shape[1], _hop(trees, part, chosen)
     for i in range(wires.first[hop], wires.first[hop + 1]):
         used = wires.links[i]
@@ -329,26 +331,27 @@ def _most_urgent(
 ) -> tuple[int, float]:
     """The most urgent transfer that waits for a link, and can start, or −1; and how urgent.
 
-    What another link holds back goes into that link's chain.
+    What is blocked on another link goes into that link's chain. The hottest loop: a chain is gone
+    through each time that its link seems to come first.
     """
     per_piece, head, after = trees.hop.shape[1], state.head, state.after
     best, highest = -1, 0.0
     before, t = -1, int(head[link])
     while t >= 0:
         following = int(after[t])
-        held, urgency = _held_back(wires, state, _hop(trees, part, t), link)
-        if held >= 0 and held != link:
+        blocking, urgency = _blocked_on(wires, state, _hop(trees, part, t), link)
+        if blocking >= 0 and blocking != link:
             if before < 0:
                 head[link] = following
             else:
                 after[before] = following
-            after[t], head[held] = head[held], t
+            after[t], head[blocking] = head[blocking], t
         else:
             piece, transfer = divmod(t, per_piece)
             tail = trees.tail_s[part[piece], transfer]
             tail += size[piece] * trees.tail_s_per_byte[part[piece], transfer]
             urgency += TAIL * tail - penalty * piece
-            if held < 0 and (best < 0 or urgency > highest):
+            if blocking < 0 and (best < 0 or urgency > highest):
                 best, highest = t, urgency
             before = t
         t = following
@@ -368,12 +371,12 @@ def _take(state: _State, link: int, t: int) -> None:
 
 
 @kernel(inner=True)
-def _held_back(wires: Wires, state: _State, hop: int, link: int) -> tuple[int, float]:
-    """A link that has not the hop's rate left, `link` before others, or −1; and the most load."""
-    held, most = -1, 0.0
+def _blocked_on(wires: Wires, state: _State, hop: int, link: int) -> tuple[int, float]:
+    """The link on which a hop is blocked, `link` before others, or −1; and the most load."""
+    blocking, most = -1, 0.0
     for i in range(wires.first[hop], wires.first[hop + 1]):
         used = wires.links[i]
         most = max(most, float(state.load[used]))
-        if held != link and wires.rate[hop] > state.left[used] * (1 + ROUNDING):
-            held = int(used)
-    return held, most
+        if blocking != link and wires.rate[hop] > state.left[used] * (1 + ROUNDING):
+            blocking = int(used)
+    return blocking, most

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from gradweave.compiled import kernel
 from gradweave.schedulers.kernels.arborescence import reparent, write_arborescence
 from gradweave.schedulers.kernels.paths import cheapest_from
+from gradweave.schedulers.kernels.residual import bottlenecks_over, transfers_at_once
+from gradweave.schedulers.problem import ROUNDING
 from gradweave.topology.topology import Floats, Integers
 
-ROUNDING = 1e-9
 TOWARDS, FROM = 0, 1
 """Stages: to the root, from it."""
 
@@ -31,7 +32,7 @@ class Links(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """How fast transfers may be; one rate alone where none strands bandwidth."""
+    """How fast transfers may be; one rate alone where none leaves residual bandwidth."""
 
     rate: NDArray[np.float64]
     """[R] as the links' bandwidth, ascending."""
@@ -48,11 +49,11 @@ class Plan(NamedTuple):
     """[L] logarithm of what each link costs beside others that are as full."""
     sharpness: float
     """Logarithm of how much dearer the fullest link is than an empty one."""
-    stranded: float
-    """Weight of the bandwidth that a transfer strands, see `unequal.ways`."""
+    residual: float
+    """Weight of the bandwidth that a transfer leaves unusable, see `unequal.paths`."""
     flatter: float
-    """How much more an arc may cost that brings a server nearer to the root, relative to the mean
-    of the tree's arcs."""
+    """How much more an arc may cost that reparents a server nearer to the root, relative to the
+    mean of the tree's arcs."""
     delay: NDArray[np.float64]
     """[L] what a piece takes over each link from its first byte to its arrival, relative to what it
     takes at the largest bandwidth."""
@@ -71,12 +72,12 @@ class Grown(NamedTuple):
     route: NDArray[np.int32]
     """[P, S, N, W] links of each server's hop, in the order in which the data passes; −1 after."""
     load: NDArray[np.float64]
-    """[L] part of the gradient that each link direction carries, and bandwidth that it strands,
-    over its bandwidth."""
+    """[L] part of the gradient that each link direction carries, and residual bandwidth that it
+    leaves unusable, over its bandwidth."""
 
 
-class _Ways(NamedTuple):
-    """The cheapest way between each two servers, over switches alone."""
+class _Paths(NamedTuple):
+    """The cheapest path between each two servers, over switches alone."""
 
     cost: NDArray[np.float64]
     """[N, N] from each to each; infinite where there is none."""
@@ -85,7 +86,7 @@ class _Ways(NamedTuple):
     delay: NDArray[np.float64]
     """[N, N] what a piece takes over it, weighted; 0 where trees may have any depth."""
     last: NDArray[np.int64]
-    """[R, N, V] the last link of the way from each server to each node, at each rate."""
+    """[R, N, V] the last link of the path from each server to each node, at each rate."""
     reached: NDArray[np.float64]
     """[V] cost of a node from the server at hand."""
     waiting: NDArray[np.int64]
@@ -96,60 +97,36 @@ class _Ways(NamedTuple):
 def rates_of(links: Links, rates: NDArray[np.float64]) -> Rates:
     """What transfers take of each link.
 
-    With a link to itself, bandwidth over rate; where others as slow may fill it, as many as fit
-    share it. Those count that have another bottleneck, on ways of the fewest seconds.
+    With a link to itself, bandwidth over rate; where others as slow may fill it, a part of that,
+    see `transfers_at_once`. Bottlenecks are those of paths of the fewest seconds.
 
     Args:
         links: of the network.
-        rates: [R] of transfers, ascending; if one alone, nothing is stranded.
+        rates: [R] of transfers, ascending; if one alone, nothing is left residual.
     """
     count = len(links.bandwidth)
     factors = np.ones((len(rates), count))
     if len(rates) < 2:
         return Rates(rates, factors)
-    ways = _no_ways(links, 1)
-    _find_ways(links, 1.0 / links.bandwidth, np.ones((1, count)), ways)
-    slow = np.zeros((count, count), np.bool_)  # whether one is the bottleneck of ways over another
-    servers = len(links.servers)
-    for s in range(servers):
-        for to in range(servers):
-            if not np.isfinite(ways.cost[s, to]):
-                continue  # over other servers alone
-            source, target = links.servers[s], links.servers[to]
-            scarcest = _scarcest(links, ways.last[0, s], source, target)
-            node = target
-            while node != source:
-                link = ways.last[0, s, node]
-                slow[link, scarcest] = True
-                node = links.source[link]
-    for link in range(count):
-        for k in range(len(rates)):
-            alike = 0
-            for other in range(count):
-                at_most = rates[k] * (1 + ROUNDING)
-                alike += slow[link, other] and links.bandwidth[other] <= at_most
+    paths = _no_paths(links, 1)
+    _find_paths(links, 1.0 / links.bandwidth, np.ones((1, count)), paths)
+    slow = bottlenecks_over(
+        links.source, links.bandwidth, links.servers, paths.cost, paths.last[0], False
+    )
+    every = np.arange(count)
+    for k in range(len(rates)):
+        at_once = transfers_at_once(every, rates[k], links.bandwidth, slow)
+        for link in range(count):
             fit = links.bandwidth[link] / rates[k] * (1 + ROUNDING)
-            factors[k, link] = np.inf if fit < 1 else fit / min(int(fit), max(alike, 1))
+            factors[k, link] = np.inf if fit < 1 else fit / at_once[link]
     return Rates(rates, factors)
-
-
-@kernel(inner=True)
-def _scarcest(links: Links, last: Integers, source: int, target: int) -> int:
-    """The link of the least bandwidth of a way."""
-    node, scarcest = target, -1
-    while node != source:
-        link = last[node]
-        if scarcest < 0 or links.bandwidth[link] < links.bandwidth[scarcest]:
-            scarcest = link
-        node = links.source[link]
-    return scarcest
 
 
 @kernel
 def grow(links: Links, plan: Plan, rates: Rates, stages: Integers) -> Grown:
     """Trees for equal parts of the gradient.
 
-    A link's price is an exponential of what it carries, relative to the fullest. In the first pass
+    A link's dual is an exponential of what it carries, relative to the fullest. In the first pass
     that is what the parts before take; in each later one each part's trees are taken back and
     sought again beside all others.
 
@@ -165,36 +142,37 @@ def grow(links: Links, plan: Plan, rates: Rates, stages: Integers) -> Grown:
     parent = np.empty((parts, len(stages), servers), np.int64)
     longest = len(links.is_server) - servers + 1
     route = np.full((parts, len(stages), servers, longest), -1, np.int32)
-    load, price = np.zeros(len(plan.bias)), np.empty(len(plan.bias))
-    ways = _no_ways(links, len(rates.rate))
+    load, dual = np.zeros(len(plan.bias)), np.empty(len(plan.bias))
+    paths = _no_paths(links, len(rates.rate))
     weighted = rates.factor.copy()
     for k in range(len(weighted)):
         for link in range(len(load)):
             if rates.factor[k, link] > 1 + ROUNDING:
-                weighted[k, link] *= plan.stranded
+                weighted[k, link] *= plan.residual
     for again in range(plan.passes):
         for p in range(parts):
             if again:
                 _carry(links, rates, route[p], -1.0 / parts, load)
-            _set_prices(links, plan, load, price)
-            _find_ways(links, price, weighted, ways)
+            _set_duals(links, plan, load, dual)
+            _find_paths(links, dual, weighted, paths)
             if plan.near:
-                _find_delays(links, plan, ways)
+                _find_delays(links, plan, paths)
             for i in range(len(stages)):
-                cost = ways.cost if stages[i] == FROM else np.ascontiguousarray(ways.cost.T)
+                outwards = stages[i] == FROM  # a tree to a root is one from it over opposite arcs
+                cost = paths.cost if outwards else np.ascontiguousarray(paths.cost.T)
                 write_arborescence(cost, plan.flatter, plan.root[p], parent[p, i])
                 if plan.near:
-                    delay = ways.delay if stages[i] == FROM else np.ascontiguousarray(ways.delay.T)
+                    delay = paths.delay if outwards else np.ascontiguousarray(paths.delay.T)
                     reparent(cost, delay, plan.root[p], parent[p, i])
-                _set_routes(links, ways, stages[i], parent[p, i], route[p, i])
+                _set_routes(links, paths, stages[i], parent[p, i], route[p, i])
             _carry(links, rates, route[p], 1.0 / parts, load)
     return Grown(parent, route, load)
 
 
 @kernel(inner=True)
-def _no_ways(links: Links, rates: int) -> _Ways:
+def _no_paths(links: Links, rates: int) -> _Paths:
     servers, nodes = len(links.servers), len(links.is_server)
-    return _Ways(
+    return _Paths(
         np.empty((servers, servers)),
         np.zeros((servers, servers), np.int64),
         np.zeros((servers, servers)),
@@ -205,43 +183,43 @@ def _no_ways(links: Links, rates: int) -> _Ways:
 
 
 @kernel(inner=True)
-def _set_prices(links: Links, plan: Plan, load: Floats, price: Floats) -> None:
+def _set_duals(links: Links, plan: Plan, load: Floats, dual: Floats) -> None:
     """Of a byte over each link; where depth counts, beside its part of a piece's delay."""
     fullest, whole = max(load.max(), 1e-12), 0.0
     for link in range(len(load)):
         weight = np.exp(plan.sharpness * (load[link] / fullest - 1.0) + plan.bias[link])
-        price[link] = weight / links.bandwidth[link]
+        dual[link] = weight / links.bandwidth[link]
         whole += weight
     if plan.near:
         for link in range(len(load)):
-            price[link] = price[link] / whole + plan.near * plan.delay[link]
+            dual[link] = dual[link] / whole + plan.near * plan.delay[link]
 
 
 @kernel(inner=True)
-def _find_delays(links: Links, plan: Plan, ways: _Ways) -> None:
-    """What a piece takes over the cheapest ways."""
+def _find_delays(links: Links, plan: Plan, paths: _Paths) -> None:
+    """What a piece takes over the cheapest paths."""
     servers = len(links.servers)
     for s in range(servers):
         for to in range(servers):
             source, node = links.servers[s], links.servers[to]
-            ways.delay[s, to] = 0.0
-            if not np.isfinite(ways.cost[s, to]):
-                ways.delay[s, to] = np.inf
+            paths.delay[s, to] = 0.0
+            if not np.isfinite(paths.cost[s, to]):
+                paths.delay[s, to] = np.inf
                 continue
             while node != source:
-                link = ways.last[ways.rate[s, to], s, node]
-                ways.delay[s, to] += plan.near * plan.delay[link]
+                link = paths.last[paths.rate[s, to], s, node]
+                paths.delay[s, to] += plan.near * plan.delay[link]
                 node = links.source[link]
 
 
 @kernel(inner=True)
-def _find_ways(links: Links, price: Floats, factors: Floats, ways: _Ways) -> None:
-    """The cheapest ways from each server, at the best rate."""
-    servers, at_rate = len(links.servers), np.empty(len(price))
-    ways.cost[:] = np.inf
+def _find_paths(links: Links, dual: Floats, factors: Floats, paths: _Paths) -> None:
+    """The cheapest paths from each server, at the best rate."""
+    servers, at_rate = len(links.servers), np.empty(len(dual))
+    paths.cost[:] = np.inf
     for k in range(len(factors)):
-        for link in range(len(price)):
-            at_rate[link] = price[link] * factors[k, link]
+        for link in range(len(dual)):
+            at_rate[link] = dual[link] * factors[k, link]
         for s in range(servers):
             cheapest_from(
                 links.first,
@@ -250,19 +228,19 @@ def _find_ways(links: Links, price: Floats, factors: Floats, ways: _Ways) -> Non
                 at_rate,
                 links.servers[s],
                 False,
-                ways.reached,
-                ways.last[k, s],
-                ways.waiting,
+                paths.reached,
+                paths.last[k, s],
+                paths.waiting,
             )
             for to in range(servers):
-                if to != s and ways.reached[links.servers[to]] < ways.cost[s, to]:
-                    ways.cost[s, to] = ways.reached[links.servers[to]]
-                    ways.rate[s, to] = k
+                if to != s and paths.reached[links.servers[to]] < paths.cost[s, to]:
+                    paths.cost[s, to] = paths.reached[links.servers[to]]
+                    paths.rate[s, to] = k
 
 
 @kernel(inner=True)
 def _set_routes(
-    links: Links, ways: _Ways, stage: int, parent: Integers, route: NDArray[np.int32]
+    links: Links, paths: _Paths, stage: int, parent: Integers, route: NDArray[np.int32]
 ) -> None:
     """The links of all hops of a tree."""
     route[:] = -1
@@ -271,7 +249,7 @@ def _set_routes(
         if up < 0:
             continue
         source, target = (up, server) if stage == FROM else (server, up)
-        last = ways.last[ways.rate[source, target], source]
+        last = paths.last[paths.rate[source, target], source]
         node, count = links.servers[target], 0
         while node != links.servers[source]:
             link = last[node]

@@ -6,30 +6,26 @@ from numpy.typing import NDArray
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.scale import units_of
 from gradweave.schedule.ready import ReadyAt
-from gradweave.schedulers.unequal.packing import STAGES, TOLERANCE
-from gradweave.schedulers.unequal.programme import (
-    ROOTS_A_STEP,
-    SLACK,
-    Programme,
-    Tree,
-    TreePacking,
-)
-from gradweave.schedulers.unequal.ways import Ways
+from gradweave.schedulers.problem import ROUNDING
+from gradweave.schedulers.unequal.linear_program import LinearProgram, Tree, TreePacking
+from gradweave.schedulers.unequal.packing import STAGES
+from gradweave.schedulers.unequal.paths import Paths
+from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 
-def pack_late_trees(
+def pack_straggler_trees(
     topology: Topology,
     gradient_bytes: float,
     ready_at_s: ReadyAt,
     spread: bool = True,
-    tolerance: float = TOLERANCE,
+    tolerance: float = TUNING.tolerance,
     stop: Stop = UNLIMITED,
 ) -> TreePacking:
     """Packs the trees of an all-reduce into the links' bandwidths, some servers being late.
 
-    The programme of `pack_trees`, with links that carry their bandwidths in each window of time in
+    The program of `pack_trees`, with links that carry their bandwidths in each window of time in
     which the same servers are ready: the last one lasts for T, to be minimised, the others as long
     as they do. A tree to a root is given with the window in which each of its hops sends: none
     before a server is ready from which the hop carries sums. Trees from a root send in the last.
@@ -61,30 +57,30 @@ def pack_late_trees(
     return search.packing()
 
 
-class _Search(Programme):
-    """The programme with a window of time for each set of servers that are ready."""
+class _Search(LinearProgram):
+    """The program with a window of time for each set of servers that are ready."""
 
     def __init__(self, topology: Topology, least: LeastSeconds) -> None:
-        ready = np.array(least.prices.ready_at_s)
+        ready = np.array(least.duals.ready_at_s)
         self._starts = np.unique(np.concatenate([[0.0], ready]))
         (unit,) = units_of(topology, STAGES, apart=False, shares=None)
         self._unit = least.gradient_bytes / unit
         super().__init__(topology, STAGES, np.diff(self._starts) / self._unit, unit)
         self._level = np.searchsorted(self._starts, ready)  # [N] windows that each server misses
         self._size = least.gradient_bytes
-        self._goal = float(least.prices.seconds_without_latency(self._size))
-        windows = [least.prices.link_prices_at(start).max(axis=0) for start in self._starts]
-        self._best_prices = self._relative(
-            np.array(windows).astype(np.float64), float(least.prices.paid)
+        self._goal = float(least.duals.seconds_without_latency(self._size))
+        windows = [least.duals.link_duals_at(start).max(axis=0) for start in self._starts]
+        self._best_duals = self._relative(
+            np.array(windows).astype(np.float64), float(least.duals.paid)
         )
-        self._add_cheapest(self._best_prices)
+        self._add_columns(self._best_duals)
         # All in the last window, these can carry everything.
         dear = np.where(np.arange(len(self._starts)) < len(self._starts) - 1, 1e6, 1.0)
-        self._add_cheapest(dear[:, None] * self._by_bandwidth())
+        self._add_columns(dear[:, None] * self._by_bandwidth())
 
     def spread(self) -> None:
         """Of what takes little more time, the shares whose largest is the least."""
-        most, objective = self._seconds * (1 + SLACK), self._solver.Objective()
+        most, objective = self._seconds * (1 + TUNING.slack), self._solver.Objective()
         self._time.SetUb((most - float(self._starts[-1])) / self._unit)
         objective.SetCoefficient(self._largest_share(), 1.0)
         objective.SetCoefficient(self._time, 0.0)
@@ -101,21 +97,21 @@ class _Search(Programme):
     def _is_near(self, tolerance: float) -> bool:
         return self._seconds <= self._goal * (1 + tolerance)
 
-    def _add_cheapest(self, prices: NDArray) -> bool:
-        """Adds the trees of the roots that are cheapest at these prices, if any improves."""
-        ways = _Ways(self._topology, prices)
+    def _add_columns(self, duals: NDArray) -> bool:
+        """Adds the trees of the roots that are cheapest at these duals, if any improves."""
+        paths = _Paths(self._topology, duals)
         trees = [
             (towards[0] + from_[0], root, towards[1:], from_[1:])
             for root in range(self._topology.num_servers)
-            for towards, from_ in [(ways.to_root(root, self._level), ways.from_root(root))]
+            for towards, from_ in [(paths.to_root(root, self._level), paths.from_root(root))]
         ]
         trees.sort(key=lambda one: one[:2])
-        if self._link_prices is not None:
-            trees = trees[:ROOTS_A_STEP]
+        if self._link_duals is not None:
+            trees = trees[: TUNING.roots_per_step]
         known = len(self._trees)
         for _, root, towards, from_ in trees:
             for stage, (parent, window) in zip(STAGES, (towards, from_), strict=True):
-                routes = ways.routes(parent, window, stage == "reduce_scatter")
+                routes = paths.routes(parent, window, stage == "reduce_scatter")
                 links = np.array([link for route in routes for link in route])
                 windows = np.repeat(window, [len(route) for route in routes])
                 rows = windows * len(self._bandwidth) + links
@@ -123,13 +119,13 @@ class _Search(Programme):
         return len(self._trees) > known
 
 
-class _Ways:
-    """The cheapest ways between servers in each window of time, at given prices."""
+class _Paths:
+    """The cheapest paths between servers in each window of time, at given duals."""
 
-    def __init__(self, topology: Topology, prices: NDArray) -> None:
-        self._tolerance = 1e-9 * float(prices.max())
-        ways = Ways(topology, stranded=0.0)
-        self._cheapest = [ways.cheapest(of_window) for of_window in prices]
+    def __init__(self, topology: Topology, duals: NDArray) -> None:
+        self._tolerance = ROUNDING * float(duals.max())
+        paths = Paths(topology, residual=0.0)
+        self._cheapest = [paths.cheapest(of_window) for of_window in duals]
         costs = [cheapest.cost for cheapest in self._cheapest]
         # [windows, N, N] from each server to each other, in the cheapest window from one on
         self._window = np.empty((len(costs), *costs[0].shape), np.int64)
@@ -186,13 +182,13 @@ class _Ways:
         """Joins the one of some servers with the cheapest path to those inside, by that path."""
         cost, following = np.where(inside, 0.0, np.inf), np.full(len(inside), -1)
         for _ in range(len(inside)):
-            ways = self._cost[level] + cost[None, :]
-            best = ways.argmin(axis=1)
-            cheaper = ways[np.arange(len(best)), best] < cost - self._tolerance
+            over = self._cost[level] + cost[None, :]
+            best = over.argmin(axis=1)
+            cheaper = over[np.arange(len(best)), best] < cost - self._tolerance
             if not (cheaper & ~inside).any():
                 break
             following[cheaper] = best[cheaper]
-            cost = np.where(cheaper, ways.min(axis=1), cost)
+            cost = np.where(cheaper, over.min(axis=1), cost)
         server = int(servers[np.argmin(cost[servers])])
         while not inside[server]:
             parent[server], since[server], inside[server] = following[server], level, True

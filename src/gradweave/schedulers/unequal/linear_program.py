@@ -1,4 +1,4 @@
-"""The linear programme over trees, solved by column generation."""
+"""The linear program over trees, solved by column generation."""
 
 import abc
 import dataclasses
@@ -9,25 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.scale import are_alike, in_units
+from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 Stage = Literal["reduce_scatter", "all_gather"]
-
-SLACK = 1e-3
-"""Time given up for shares that are more alike, relative to the least."""
-MAX_STEPS = 400
-SMOOTHING = 0.5
-"""How much of the best prices is in those at which trees are sought: at the programme's own, which
-jump from step to step, it takes more steps."""
-ROOTS_A_STEP = 8
-"""Roots whose trees a step adds: more make fewer steps and larger programmes."""
-DEAR = 1e3
-"""Price of a link, relative to what all of the gradient pays, at which no tree passes it. Where
-bandwidths are very unlike, some cost far more, and beside them the others would all seem free."""
-LEAST_PRICE = 1e-7
-"""Of a link whose bandwidth is not scarce, relative to the mean: of ways and trees that cost the
-same, those of fewer links are taken."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,13 +42,13 @@ class TreePacking:
     """For each stage, shares that sum to one; for each root the same sum in both stages."""
 
 
-class Programme(abc.ABC):
-    """A linear programme over trees that is given its trees as they are needed.
+class LinearProgram(abc.ABC):
+    """A linear program over trees that is given its trees as they are needed: column generation.
 
     Trees of root r carry w_r in each stage, Σ w = 1, over links that carry their bandwidths in each
     of W windows of time; the length of the last window is minimised. A link of a unit of
-    bandwidth carries the whole gradient in one unit of time. Subclasses say which trees are
-    cheapest at given prices, and when the time is near enough.
+    bandwidth carries the whole gradient in one unit of time. Subclasses price:
+    they say which trees are cheapest at given duals, and when the time is near enough.
 
     Args:
         topology: the network.
@@ -84,7 +70,7 @@ class Programme(abc.ABC):
 
         self._topology, self._stages = topology, stages
         (self._bandwidth,) = in_units(topology, (unit_bytes_per_s,))
-        self._dear = math.inf if are_alike(topology) else DEAR
+        self._dear = math.inf if are_alike(topology) else TUNING.max_dual
         solver = self._solver = pywraplp.Solver.CreateSolver("CLP")
         infinity, servers = solver.infinity(), topology.num_servers
         self._time = solver.NumVar(0, infinity, "")
@@ -110,26 +96,26 @@ class Programme(abc.ABC):
         self._trees: list[Tree] = []
         self._carried: list = []  # the variable of each tree
         self._solution: list[float] = []  # and its value, as last solved
-        self._link_prices: NDArray | None = None  # [W, L] of a byte, once solved
-        self._root_prices: dict[Stage, list[float]] = {}
+        self._link_duals: NDArray | None = None  # [W, L] of a byte, once solved
+        self._root_duals: dict[Stage, list[float]] = {}
 
     def run(self, tolerance: float, stop: Stop = UNLIMITED) -> None:
-        """Adds trees until the programme's time is near the least.
+        """Adds trees until the program's time is near the least.
 
         Args:
             tolerance: how near, relative to it.
             stop: when to end in any case.
         """
-        for _ in range(MAX_STEPS):
+        for _ in range(TUNING.max_steps):
             self._solve()
             if self._is_near(tolerance) or stop.reached():
                 return
-            prices = self._prices()
-            smoothed = SMOOTHING * self._best_prices + (1 - SMOOTHING) * prices
-            if not self._add_cheapest(smoothed) and not self._add_cheapest(prices):
+            duals = self._duals()
+            smoothed = TUNING.smoothing * self._best_duals + (1 - TUNING.smoothing) * duals
+            if not self._add_columns(smoothed) and not self._add_columns(duals):
                 return  # none improves on these, as far as floats tell
 
-    _best_prices: NDArray
+    _best_duals: NDArray
     """[W, L] that prove the best bound known."""
 
     @abc.abstractmethod
@@ -137,20 +123,20 @@ class Programme(abc.ABC):
         """Whether the time as last solved is near the least."""
 
     @abc.abstractmethod
-    def _add_cheapest(self, prices: NDArray) -> bool:
-        """Adds the trees of the roots that are cheapest at prices [W, L]; whether any improves."""
+    def _add_columns(self, duals: NDArray) -> bool:
+        """Adds the cheapest roots' trees at duals [W, L]; whether any improves."""
 
-    def _prices(self) -> NDArray:
-        """[W, L] the programme's own, as last solved."""
-        assert self._link_prices is not None
-        return self._relative(self._link_prices, self._length)
+    def _duals(self) -> NDArray:
+        """[W, L] the program's own, as last solved."""
+        assert self._link_duals is not None
+        return self._relative(self._link_duals, self._length)
 
-    def _relative(self, prices: NDArray, paid: float) -> NDArray:
-        """Prices whose mean is one, none dearer than where all of the gradient pays so much."""
-        return relative(np.minimum(prices, self._dear * paid))
+    def _relative(self, duals: NDArray, paid: float) -> NDArray:
+        """Duals whose mean is one, none dearer than where all of the gradient pays so much."""
+        return relative(np.minimum(duals, self._dear * paid))
 
     def _by_bandwidth(self) -> NDArray:
-        """[L] prices in proportion to what each byte takes of a link's time."""
+        """[L] duals in proportion to what each byte takes of a link's time."""
         with np.errstate(divide="ignore"):
             return np.minimum(1 / self._bandwidth, self._dear)
 
@@ -163,17 +149,17 @@ class Programme(abc.ABC):
 
     def _solve(self) -> None:
         if self._solver.Solve() != self._solver.OPTIMAL:
-            raise ArithmeticError("packing: the linear programme was not solved")
+            raise ArithmeticError("packing: the linear program was not solved")
         self._solution = [variable.solution_value() for variable in self._carried]
         self._length = self._time.solution_value()
         self._root_shares = np.array([share.solution_value() for share in self._shares])
-        prices = np.maximum([-row.dual_value() for row in self._on_link], 0.0)
-        self._link_prices = prices.reshape(-1, len(self._bandwidth))
+        duals = np.maximum([-row.dual_value() for row in self._on_link], 0.0)
+        self._link_duals = duals.reshape(-1, len(self._bandwidth))
         for stage in self._stages:
-            self._root_prices[stage] = [row.dual_value() for row in self._of_root[stage]]
+            self._root_duals[stage] = [row.dual_value() for row in self._of_root[stage]]
 
     def _add(self, tree: Tree, rows: NDArray, times: NDArray, cost: float = 0.0) -> None:
-        """Adds a tree if the programme would gain by it: it costs less than its root's price.
+        """Adds a tree if the program would gain by it: it costs less than its root's dual.
 
         Args:
             tree: the tree.
@@ -183,9 +169,9 @@ class Programme(abc.ABC):
         """
         rows, where = np.unique(rows, return_inverse=True)
         times = np.bincount(where, times)
-        if self._link_prices is not None:
-            price = float(self._link_prices.reshape(-1)[rows] @ times) + cost
-            if price >= self._root_prices[tree.stage][tree.root] - 1e-12:
+        if self._link_duals is not None:
+            reduced = float(self._link_duals.reshape(-1)[rows] @ times) + cost
+            if reduced >= self._root_duals[tree.stage][tree.root] - 1e-12:
                 return
         variable = self._solver.NumVar(0, self._solver.infinity(), "")
         self._of_root[tree.stage][tree.root].SetCoefficient(variable, 1.0)
@@ -203,7 +189,7 @@ class Programme(abc.ABC):
             most: [N] that trees from or to each root carry, besides what those of both stages do.
         """
         carried = {stage: np.zeros(self._topology.num_servers) for stage in self._stages}
-        # Trees that were added after the programme was last solved carry nothing.
+        # Trees that were added after the program was last solved carry nothing.
         used = [pair for pair in zip(self._trees, self._solution, strict=False) if pair[1] > 0]
         for tree, share in used:
             carried[tree.stage][tree.root] += share
@@ -220,6 +206,6 @@ class Programme(abc.ABC):
         )
 
 
-def relative(prices: NDArray) -> NDArray:
-    """Prices whose mean is one, all of them positive."""
-    return prices / max(float(prices.mean()), 1e-300) + LEAST_PRICE
+def relative(duals: NDArray) -> NDArray:
+    """Duals whose mean is one, all of them positive."""
+    return duals / max(float(duals.mean()), 1e-300) + TUNING.min_dual

@@ -1,16 +1,17 @@
-"""Grown trees as transfers: what waits for what, and over which links."""
+"""Grown trees lowered to transfers: what waits for what, and over which links."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
-from gradweave.schedulers.planned.priced_trees_kernel import FROM, TOWARDS, Grown
-from gradweave.schedulers.unequal.playing_kernel import Trees, Wires
+from gradweave.schedulers.kernels.precedence import tails
+from gradweave.schedulers.planned.tree_packing_kernel import FROM, TOWARDS, Grown
+from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires
 from gradweave.topology.topology import Floats, Integers
 
 
 @kernel
-def lay(
+def lower(
     grown: Grown,
     root: Integers,
     stages: Integers,
@@ -41,9 +42,15 @@ def lay(
     count = 0
     for p in range(parts):
         count = _follow(grown.parent[p], stages, root[p], waits[p], following, first[p], count)
-    tail_s, tail_s_per_byte = np.empty((parts, each)), np.empty((parts, each))
-    for p in range(parts):
-        _tails(wires, hop[p], waits[p], following, first[p], tail_s[p], tail_s_per_byte[p])
+    shape = (parts, each)  # each transfer has a hop of its own
+    tail_s, tail_s_per_byte = tails(
+        waits,
+        first,
+        following,
+        wires.latency.reshape(shape),
+        wires.overhead.reshape(shape),
+        (1.0 / wires.rate).reshape(shape),
+    )
     ready = np.zeros((parts, each))
     return Trees(hop, waits, following[:count], first, ready, tail_s, tail_s_per_byte), wires
 
@@ -117,7 +124,7 @@ def _follow(
 
 
 @kernel
-def turned_round(trees: Trees) -> Trees:
+def reversed_precedence(trees: Trees) -> Trees:
     """The same transfers where each waits for those that waited for it: as if time ran backwards.
 
     Args:
@@ -147,44 +154,3 @@ def turned_round(trees: Trees) -> Trees:
         trees.tail_s,
         trees.tail_s_per_byte,
     )
-
-
-@kernel(inner=True)
-def _tails(
-    wires: Wires,
-    hop: Integers,
-    waits: Integers,
-    following: Integers,
-    first: Integers,
-    tail_s: Floats,
-    tail_s_per_byte: Floats,
-) -> None:
-    """The longest path from each transfer of a part to its end."""
-    order = waiting_order(waits, first, following)
-    for m in order[::-1]:
-        seconds, per_byte = 0.0, 0.0
-        for i in range(first[m], first[m + 1]):
-            seconds = max(seconds, tail_s[following[i]])
-            per_byte = max(per_byte, tail_s_per_byte[following[i]])
-        tail_s[m] = seconds + wires.latency[hop[m]] + wires.overhead[hop[m]]
-        tail_s_per_byte[m] = per_byte + 1.0 / wires.rate[hop[m]]
-
-
-@kernel(inner=True)
-def waiting_order(waits: Integers, first: Integers, following: Integers) -> NDArray[np.int64]:
-    """[M] transfers of a part, each after all that it waits for."""
-    left, order, count = waits.copy(), np.empty(len(waits), np.int64), 0
-    for m in range(len(waits)):
-        if not left[m]:
-            order[count] = m
-            count += 1
-    done = 0
-    while done < count:
-        m = order[done]
-        done += 1
-        for i in range(first[m], first[m + 1]):
-            left[following[i]] -= 1
-            if not left[following[i]]:
-                order[count] = following[i]
-                count += 1
-    return order

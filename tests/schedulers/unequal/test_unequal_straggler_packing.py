@@ -8,12 +8,12 @@ from gradweave.bounds import least_seconds
 from gradweave.errors import OptionError
 from gradweave.execute import play
 from gradweave.schedulers import Packed, to_spec
-from gradweave.schedulers.unequal.late import pack_late_trees
-from gradweave.schedulers.unequal.packing import TOLERANCE
-from gradweave.schedulers.unequal.programme import SLACK
+from gradweave.schedulers.unequal.straggler_packing import pack_straggler_trees
+from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.topology import from_spec
 from tests.schedulers.unequal.test_unequal_packing import slowed
 
+NEAR = (1 + TUNING.tolerance) * (1 + TUNING.slack)
 GIGABYTE = 1e9
 
 
@@ -35,9 +35,9 @@ def test_trees_take_the_least_time_that_is_proved(network, late):
     ready = np.zeros(network.num_servers)
     ready[late] = half * np.linspace(1, 1.25, len(late))
     least = float(least_seconds(network, GIGABYTE, ready_at_s=ready).bandwidth_s)
-    packing = pack_late_trees(network, GIGABYTE, ready)
+    packing = pack_straggler_trees(network, GIGABYTE, ready)
     assert least * (1 - 1e-4) <= packing.seconds_per_byte * GIGABYTE
-    assert packing.seconds_per_byte * GIGABYTE <= least * (1 + TOLERANCE) * (1 + SLACK)
+    assert packing.seconds_per_byte * GIGABYTE <= least * NEAR
     for stage in ("reduce_scatter", "all_gather"):
         trees = [tree for tree in packing.trees if tree.stage == stage]
         assert sum(tree.share for tree in trees) == pytest.approx(1, abs=1e-6)

@@ -1,0 +1,64 @@
+"""Transfers of a piece, which wait for each other: their order, and the longest path from each."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+from gradweave.topology.topology import Floats, Integers
+
+
+@kernel
+def topological_order(waits: Integers, first: Integers, following: Integers) -> NDArray[np.int64]:
+    """[M] transfers of a piece, each after all that it waits for: Kahn's algorithm, O(M + edges).
+
+    Args:
+        waits: [M] how many each waits for.
+        first: [M+1] where those that wait for each transfer start.
+        following: these.
+    """
+    left, order, count = waits.copy(), np.empty(len(waits), np.int64), 0
+    for m in range(len(waits)):
+        if not left[m]:
+            order[count] = m
+            count += 1
+    done = 0
+    while done < count:
+        m = order[done]
+        done += 1
+        for i in range(first[m], first[m + 1]):
+            left[following[i]] -= 1
+            if not left[following[i]]:
+                order[count] = following[i]
+                count += 1
+    return order
+
+
+@kernel
+def tails(
+    waits: Integers,
+    first: Integers,
+    following: Integers,
+    latency: Floats,
+    overhead: Floats,
+    s_per_byte: Floats,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[parts, M] seconds, and seconds a byte, of the longest path from each transfer to the end.
+
+    Args:
+        waits: [parts, M] how many each waits for.
+        first: [parts, M+1] where those that wait for each transfer start.
+        following: these, part by part.
+        latency: [parts, M] seconds of each transfer.
+        overhead: [parts, M] added after the latency: rounding decides ties.
+        s_per_byte: [parts, M] of each transfer.
+    """
+    tail_s, tail_s_per_byte = np.empty(waits.shape), np.empty(waits.shape)
+    for p in range(len(waits)):
+        for m in topological_order(waits[p], first[p], following)[::-1]:
+            seconds, per_byte = 0.0, 0.0
+            for i in range(first[p, m], first[p, m + 1]):
+                seconds = max(seconds, tail_s[p, following[i]])
+                per_byte = max(per_byte, tail_s_per_byte[p, following[i]])
+            tail_s[p, m] = seconds + latency[p, m] + overhead[p, m]
+            tail_s_per_byte[p, m] = per_byte + s_per_byte[p, m]
+    return tail_s, tail_s_per_byte
