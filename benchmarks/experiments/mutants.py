@@ -10,7 +10,9 @@ fails. Each fault that none notices is recorded with the reason that `mutant_sur
 """
 
 import argparse
+import math
 import multiprocessing
+import os
 import signal
 import sys
 import time
@@ -28,6 +30,7 @@ from mutant_trials import Trials, trials
 from record import record, recorded
 from unfinished import Unfinished
 
+from gradweave.processes.watch import Watch
 from tests.costs import recorded as recorded_costs
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +130,7 @@ def tried(
         unfinished: keeps each row as soon as it is there.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the copy is removed
+    Watch(math.inf, lambda _: os.kill(os.getpid(), signal.SIGTERM), of=os.getppid())
     with trials(ROOT, tests or ROOMS[room], room in WITH_JAX, timeout_s) as run:
         sound = run.without_fault()
         if sound.wrong:
