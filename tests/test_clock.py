@@ -20,10 +20,10 @@ def tick(monkeypatch):
     return move
 
 
-def test_it_stands_still_while_stopped(tick):
+def test_it_stands_still_while_paused(tick):
     begun = clock.now()
     tick(2.0)
-    with clock.stopped("compiling"):
+    with clock.paused("compiling"):
         tick(10.0)
         assert clock.now() - begun == pytest.approx(2.0)
         assert clock.waiting_for() == "compiling"
@@ -32,23 +32,23 @@ def test_it_stands_still_while_stopped(tick):
     assert clock.waiting_for() == ""
 
 
-def test_stops_within_and_beside_each_other_count_once(tick):
+def test_pauses_within_and_beside_each_other_count_once(tick):
     begun = clock.now()
-    clock.stop()
+    clock.pause()
     tick(1.0)
-    clock.stop("compiling")
+    clock.pause("compiling")
     tick(1.0)
-    clock.go()
+    clock.resume()
     tick(1.0)
     assert clock.now() == begun
-    clock.go()
+    clock.resume()
     tick(1.0)
     assert clock.now() - begun == pytest.approx(1.0)
 
 
 def test_it_goes_on_after_an_error(tick):
     begun = clock.now()
-    with pytest.raises(ValueError), clock.stopped():
+    with pytest.raises(ValueError), clock.paused():
         tick(3.0)
         raise ValueError
     tick(1.0)
@@ -58,7 +58,7 @@ def test_it_goes_on_after_an_error(tick):
 def test_what_compiles_takes_none_of_a_time_limit(tick):
     class Compiling(gw.schedulers.Ring):
         def _make(self, *given):
-            with clock.stopped("compiling"):
+            with clock.paused("compiling"):
                 tick(100.0)
             return super()._make(*given)
 

@@ -52,7 +52,7 @@ def test_parts_are_of_the_time_that_is_left(tick):
 
 def test_it_waits_while_the_clock_stands_still(tick):
     stop = Stop.after(2.0)
-    with clock.stopped("compiling"):
+    with clock.paused("compiling"):
         tick(100.0)
         assert stop.seconds_left == pytest.approx(2.0) and not stop.reached()
     tick(2.0)
@@ -71,7 +71,7 @@ def set_soon(flag) -> bool:
 def test_a_watched_flag_is_set_when_time_is_up():
     with Stop.after(0.05).watched() as stop:
         assert set_soon(stop.flag) and stop.reached() == "flag"
-    with clock.stopped(), Stop.after(0.02).watched() as stop:
+    with clock.paused(), Stop.after(0.02).watched() as stop:
         threading.Event().wait(0.1)
         assert not stop.flag[0]
 

@@ -143,7 +143,7 @@ def simulated(where: str, rule: str) -> list[dict[str, Any]]:
     assert isinstance(spec, AsynchronousSpec)
 
     def report(made: UpdateReport) -> None:
-        told.extend(one.metrics for one in made.told)
+        told.extend(one.metrics for one in made.aux)
         if len(told) < of.devices:
             return
         episodes = sum(one.episodes for one in told)

@@ -16,7 +16,7 @@ from record import record
 import gradweave as gw
 from gradweave.report import TABLE_2
 from gradweave.schedulers.trees.growing_kernel import Rule, grow
-from gradweave.schedulers.trees.grown import GrowthLanes, hops_for
+from gradweave.schedulers.trees.grown import GrowthSlots, hops_for
 
 SEEDS = 100
 RULES = {
@@ -32,7 +32,7 @@ RULES = {
 def runs(network: gw.Topology, rule: Rule, bound: int) -> list[int]:
     """Rounds of one all-gather for each seed."""
     servers = network.num_servers
-    growth = GrowthLanes.of(network, np.arange(servers), hops_for(network, servers, 4)).growth
+    growth = GrowthSlots.of(network, np.arange(servers), hops_for(network, servers, 4)).growth
     none, in_time = np.zeros((0, 3), np.int64), np.zeros(1, np.bool_)
     schedules = (
         grow(growth, rule, none, 10_000, bound, seed, in_time, True) for seed in range(SEEDS)

@@ -8,6 +8,7 @@ against the gradient's size. Without: as long chains as the fewest rounds make. 
 as few transfers in a row as can be, or one more, are tried too.
 """
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ SEED = 0
 
 def solve(network: gw.Topology, size: float, stepped: int) -> dict[str, Any]:
     """The best schedule, with fewer steps tried on networks of up to so many servers."""
-    search.MAX_STEPPED = stepped
+    search.TUNING = dataclasses.replace(search.TUNING, max_stepped_servers=stepped)
     solution = gw.solve(
         network,
         collective="all_gather",

@@ -76,5 +76,5 @@ def expected_one_of(
     names = list(known)
     hint = did_you_mean(str(name), names)
     listed = ", ".join(names if shown is None else shown)
-    said = f"{what}: expected one of {listed}, got {name!r:.60}"
-    return f"{said}; {hint.rstrip()}" if hint else said
+    message = f"{what}: expected one of {listed}, got {name!r:.60}"
+    return f"{message}; {hint.rstrip()}" if hint else message

@@ -10,32 +10,32 @@ from collections.abc import Iterator
 
 
 def now() -> float:
-    """Seconds since an arbitrary time, without those in which the clock was `stopped`."""
+    """Seconds since an arbitrary time, without those in which the clock was `paused`."""
     return _clock.now()
 
 
 @contextlib.contextmanager
-def stopped(doing: str = "") -> Iterator[None]:
-    """Stops the clock of this process, for all its threads.
+def paused(doing: str = "") -> Iterator[None]:
+    """Pauses the clock of this process, for all its threads.
 
     Args:
         doing: the reason, for `waiting_for`.
     """
-    stop(doing)
+    pause(doing)
     try:
         yield
     finally:
-        go()
+        resume()
 
 
-def stop(doing: str = "") -> None:
-    """Stops the clock, where `stopped` cannot be used as a block."""
-    _clock.stop(doing)
+def pause(doing: str = "") -> None:
+    """Pauses the clock, where `paused` cannot be used as a block."""
+    _clock.pause(doing)
 
 
-def go() -> None:
-    """Ends one `stop`. The clock runs again once every stop has ended."""
-    _clock.go()
+def resume() -> None:
+    """Ends one `pause`. The clock runs again once every pause has ended."""
+    _clock.resume()
 
 
 def waiting_for() -> str:
@@ -44,31 +44,31 @@ def waiting_for() -> str:
 
 
 class _Clock:
-    """The process's clock; several stops at a time count once."""
+    """The process's clock; several pauses at a time count once."""
 
     def __init__(self) -> None:
         self.doing = ""
         self._lock = threading.Lock()
-        self._stops = 0
+        self._pauses = 0
         self._since = 0.0
-        self._stood = 0.0
+        self._paused_s = 0.0
 
     def now(self) -> float:
         with self._lock:
-            return (self._since if self._stops else time.monotonic()) - self._stood
+            return (self._since if self._pauses else time.monotonic()) - self._paused_s
 
-    def stop(self, doing: str) -> None:
+    def pause(self, doing: str) -> None:
         with self._lock:
-            if self._stops == 0:
+            if self._pauses == 0:
                 self._since = time.monotonic()
-            self._stops += 1
+            self._pauses += 1
             self.doing = self.doing or doing
 
-    def go(self) -> None:
+    def resume(self) -> None:
         with self._lock:
-            self._stops -= 1
-            if self._stops == 0:
-                self._stood += time.monotonic() - self._since
+            self._pauses -= 1
+            if self._pauses == 0:
+                self._paused_s += time.monotonic() - self._since
                 self.doing = ""
 
 

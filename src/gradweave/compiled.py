@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from gradweave import clock
 
-with clock.stopped():
+with clock.paused():
     import numba
     from numba.core import event
     from numba.core.caching import FunctionCache
@@ -89,7 +89,7 @@ class _Cache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         self._cache_file._source_stamp = self._sources
-        with clock.stopped():
+        with clock.paused():
             kept = self._kept(sig, target_context)
             if kept is None and self._lock.acquire():
                 kept = self._kept(sig, target_context)
@@ -107,7 +107,7 @@ class _Cache(FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        with clock.stopped():
+        with clock.paused():
             try:
                 super().save_overload(sig, data)
             except OSError as error:
@@ -192,13 +192,13 @@ def _time_and_size(path: str) -> tuple[int, int] | None:
 
 
 class _Listener(event.Listener):
-    """Stops the clock while numba compiles."""
+    """Pauses the clock while numba compiles."""
 
     def on_start(self, event: Any) -> None:
-        clock.stop("compiling" if _refused else "compiling, first run only")
+        clock.pause("compiling" if _refused else "compiling, first run only")
 
     def on_end(self, event: Any) -> None:
-        clock.go()
+        clock.resume()
 
 
 _refused: set[str] = set()

@@ -10,17 +10,17 @@ import numpy as np
 
 from gradweave.aggregate import MaxNorm
 from gradweave.aggregate.compressors import Uncompressed
-from gradweave.aggregate.local.exchange import Everyone
+from gradweave.aggregate.local.exchange import AllReduceExchange
 
 WORKERS, SIZE = 3, 7
 PLACES = np.arange(1, SIZE + 1, dtype=np.float32)
 
 
 def exchanged(compressor, in_time):
-    """What `Everyone` makes of Δ = PLACES, and twice and three times as much."""
+    """What `AllReduceExchange` makes of Δ = PLACES, and twice and three times as much."""
     change = jnp.arange(1.0, WORKERS + 1)[:, None] * PLACES
     mine = jnp.array(in_time)
-    one = Everyone(compressor, "worker")
+    one = AllReduceExchange(compressor, "worker")
 
     def average(key, change, mine):
         return one.average(key, change, change + 9, mine, mine_of_all, jnp.int32(1))

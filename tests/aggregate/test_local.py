@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from gradweave import aggregate
-from gradweave.aggregate.local.exchange import MATCHINGS, Pairs
+from gradweave.aggregate.local.exchange import MATCHINGS, PairwiseExchange
 from gradweave.errors import OptionError
 
 N, SIZE, RATE = 4, 21, 0.1
@@ -94,7 +94,7 @@ def test_diloco_by_hand(options, active):
 
 def test_noloco_by_hand():
     x, sent, _ = trained("noloco:local_steps=3,seed=5", 24)
-    mixing = Pairs.drawn(aggregate.Uncompressed(), "server", N, 5).mixing
+    mixing = PairwiseExchange.drawn(aggregate.Uncompressed(), "server", N, 5).mixing
     assert mixing.period == MATCHINGS
     theta, phi, m = (np.zeros((N, SIZE)) for _ in range(3))
     for step in range(1, 25):

@@ -26,7 +26,7 @@ def test_drawn_sequences(name):
     assert (one.weights != other.weights).any()
     assert one.period == 30 and one.symmetric and (one.weights >= 0).all()
     np.testing.assert_allclose(one.weights.sum(1), 1)
-    assert len(one.plans.exchanges) == 1 and not one.plans.of_turn.any()  # too many to compile
+    assert len(one.plans.exchanges) == 1 and not one.plans.of_step.any()  # too many to compile
     linked = MixingMatrix.metropolis_hastings(TORUS).weights[0] > 0
     if name != "clusters":
         assert not one.weights[:, ~linked].any()
@@ -103,8 +103,8 @@ def test_windows_are_looked_for_until_something_mixes():
 def test_few_different_steps_have_plans_of_their_own():
     pairs = MixingMatrix.in_matchings(nx.cycle_graph(8))
     often = MixingMatrix.of(np.tile(pairs.weights, (20, 1, 1)))
-    assert len(often.plans.exchanges) == 2 == len(set(often.plans.of_turn[:2]))
-    for step, plan in enumerate(often.plans.of_turn[:4]):
+    assert len(often.plans.exchanges) == 2 == len(set(often.plans.of_step[:2]))
+    for step, plan in enumerate(often.plans.of_step[:4]):
         assert often.plans.exchanges[plan] == tuple(each.pairs for each in often.exchanges[step])
 
 

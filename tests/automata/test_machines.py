@@ -52,7 +52,7 @@ def test_the_division_of_the_generator_is_right_only_with_what_is_known(generato
     smallest = least(generator.machine, generator.agents, generator.causal)
     assert smallest and smallest.proved and smallest.hidden == (("one", "c"),)
     told = least(generator.machine, {"one": ("a", "c"), "two": ("b",)}, generator.causal)
-    assert told and told.proved and len(told.told) == 1
+    assert told and told.proved and len(told.communicated) == 1
 
 
 def test_the_checker_agrees_with_brute_force():

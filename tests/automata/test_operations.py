@@ -259,8 +259,11 @@ def test_the_least_that_has_to_be_told_is_the_first_of_the_fewest():
         if check(team, [projection(team, told_to(alone, told, who)) for who in "xyz"]).valid
     ]
     assert found is not None and found.proved and found.hidden == ()
-    assert found.told == smallest[0] and len(found.told) == min(map(len, smallest)) == 2
-    assert found.division == {who: tuple(told_to(alone, found.told, who)) for who in "xyz"}
+    assert (
+        found.communicated == smallest[0]
+        and len(found.communicated) == min(map(len, smallest)) == 2
+    )
+    assert found.division == {who: tuple(told_to(alone, found.communicated, who)) for who in "xyz"}
 
 
 def told_to(alone: dict[str, tuple[str, ...]], told: tuple, who: str) -> list[str]:

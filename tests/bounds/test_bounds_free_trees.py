@@ -299,8 +299,8 @@ def test_two_stages_of_different_kinds_say_both():
         "at least 5 rounds (cut+depth), since 3 pieces must leave server 0 at 1 a round, then a "
         "piece needs 2 transfers from server 0 to server 1"
     )
-    assert "leave server gpu0 at" in both.said(lambda node: f"gpu{node}")
-    assert "from server gpu0 to server gpu1" in both.said(lambda node: f"gpu{node}")
+    assert "leave server gpu0 at" in both.described(lambda node: f"gpu{node}")
+    assert "from server gpu0 to server gpu1" in both.described(lambda node: f"gpu{node}")
     assert first.then(first).kind == "cut"
 
 

@@ -216,7 +216,7 @@ def test_what_is_printed_around_processes_stays_text(gradweave, here, monkeypatc
     monkeypatch.setattr("gradweave.marl.results.description", lambda _: {
         "algorithm": hostile, "env": hostile, "steps": 1
     })  # fmt: skip
-    monkeypatch.setattr("gradweave.marl.results.judged", lambda *_: {
+    monkeypatch.setattr("gradweave.marl.results.evaluated", lambda *_: {
         "return": RETURNS, "return_is": hostile, "episodes": 1, "rendered": hostile
     })  # fmt: skip
     monkeypatch.setattr(f"{verbs}.evaluate.start_jax", lambda: None)

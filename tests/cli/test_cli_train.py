@@ -70,11 +70,11 @@ def test_it_trains_judges_and_answers_in_json(gradweave, config, here, quick):
     assert (held["steps"], held["updates"], held["resumed_from"]) == (90, 9, 0)
     assert held["rendered"] == "episode.gif"
     for how, seeds in (("greedy", 2), ("sampled", 2), ("random", 1)):
-        judged = held["return"][how]
-        assert len(judged["by_seed"]) == len(judged["standard_error"]) == seeds
-        assert judged["mean"] == pytest.approx(np.mean(judged["by_seed"]))
-        assert -1 <= judged["mean"] <= 1 and 1 <= judged["length"] <= 6
-        assert set(judged["by_agent"]) == {"agent_0", "agent_1", "agent_2"}
+        evaluated = held["return"][how]
+        assert len(evaluated["by_seed"]) == len(evaluated["standard_error"]) == seeds
+        assert evaluated["mean"] == pytest.approx(np.mean(evaluated["by_seed"]))
+        assert -1 <= evaluated["mean"] <= 1 and 1 <= evaluated["length"] <= 6
+        assert set(evaluated["by_agent"]) == {"agent_0", "agent_1", "agent_2"}
     assert "reward" in held["return_is"]
     made = {path.name for path in (here / "out").iterdir()}
     assert made == {
@@ -99,10 +99,10 @@ def test_it_trains_judges_and_answers_in_json(gradweave, config, here, quick):
     assert said(more.stderr) == ["resumes from out: 9 of 10 updates are done"]
     assert (more.json["steps"], more.json["extended_from"]) == (100, [90])
 
-    judged = gradweave("evaluate", "out", "--episodes", 8, "--json", "--render", "again.gif")
-    assert (judged.status, said(judged.stderr)) == (0, [])
+    evaluated = gradweave("evaluate", "out", "--episodes", 8, "--json", "--render", "again.gif")
+    assert (evaluated.status, said(evaluated.stderr)) == (0, [])
     for name in ("return", "return_is", "episodes", "env", "algorithm", "steps", "extended_from"):
-        assert judged.json[name] == more.json[name], name
+        assert evaluated.json[name] == more.json[name], name
     assert (here / "again.gif").exists()
 
     other = gradweave("train", "--config", config, "--output", "out", "--seed", 5)

@@ -15,7 +15,7 @@ MPIRUN = [
     *(str(Path(sys.executable).with_name("mpirun")), "--allow-run-as-root", "--oversubscribe"),
     *("--with-ft", "ulfm"),
 ]
-FAREWELL_S = PATIENCE_S
+SHUTDOWN_GRACE_S = PATIENCE_S
 """How long the other servers have to end once one is lost."""
 
 

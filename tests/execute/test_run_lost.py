@@ -9,8 +9,8 @@ import pytest
 
 import gradweave as gw
 from tests.execute.run_verb import (
-    FAREWELL_S,
     MPIRUN,
+    SHUTDOWN_GRACE_S,
     gone,
     left_behind,
     pid,
@@ -52,7 +52,7 @@ def test_a_killed_server(file, tmp_path, backend, options, numbers, victim, serv
         pids = [pid(tmp_path, number) for number in numbers]
         time.sleep(0.5)
         os.kill(pids[numbers.index(victim)], signal.SIGKILL)
-        out, err = verb.communicate(timeout=FAREWELL_S)
+        out, err = verb.communicate(timeout=SHUTDOWN_GRACE_S)
     finally:
         verb.kill()
     assert (verb.returncode, out) == (1, "")
@@ -80,7 +80,7 @@ def test_an_interrupted_run(file, tmp_path, backend, number, status):
         wait_for(verb, tmp_path, numbers, "checking")
         pids = [pid(tmp_path, number) for number in numbers]
         verb.send_signal(number)
-        out, err = verb.communicate(timeout=FAREWELL_S)
+        out, err = verb.communicate(timeout=SHUTDOWN_GRACE_S)
     finally:
         verb.kill()
     assert (verb.returncode, out) == (status, "")
@@ -112,7 +112,7 @@ def test_a_server_killed_under_mpirun(file):
         assert " of 1000003" in line
         victim = next(child for child in children(job.pid) if rank(child) == 5)
         os.kill(victim, signal.SIGKILL)
-        out, err = job.communicate(timeout=FAREWELL_S)
+        out, err = job.communicate(timeout=SHUTDOWN_GRACE_S)
     finally:
         job.kill()
     assert job.returncode != 0 and out == ""

@@ -103,7 +103,7 @@ def test_a_connection_that_breaks_while_all_processes_live(supervised):
 
 
 def test_processes_that_do_not_end_are_ended(supervised, monkeypatch):
-    monkeypatch.setattr(supervise, "FAREWELL_S", 0.5)
+    monkeypatch.setattr(supervise, "SHUTDOWN_GRACE_S", 0.5)
     monkeypatch.setattr("gradweave.processes.children.STOP_S", 0.5)
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay(doing=str(os.getpid()))\n"
     with pytest.raises(LostServerError, match="lost server c"):
@@ -131,7 +131,7 @@ sys.exit(1)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_where_one_is_stopped_and_others_wait_that_one_is_named(supervised, monkeypatch):
-    monkeypatch.setattr(supervise, "FAREWELL_S", 0.5)
+    monkeypatch.setattr(supervise, "SHUTDOWN_GRACE_S", 0.5)
     monkeypatch.setattr("gradweave.processes.children.STOP_S", 0.5)
     with pytest.raises(LostServerError, match=r"lost server b \(rank 1\): its process is stopped"):
         supervised(HANGS, STOPS, HEAR)
@@ -161,7 +161,7 @@ def test_mpirun_that_fails(supervised, tmp_path):
 
 
 def test_a_server_that_hangs_under_mpirun(supervised, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervise, "FAREWELL_S", 1.0)
+    monkeypatch.setattr(supervise, "SHUTDOWN_GRACE_S", 1.0)
     (tmp_path / "status-1").write_text("137\n")
     with pytest.raises(LostServerError, match="lost server b"):
         supervised("time.sleep(60)", statuses=tmp_path)

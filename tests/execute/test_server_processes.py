@@ -31,7 +31,7 @@ def test_a_process_that_ends_without_a_task_is_named(servers):
 
 
 def test_others_that_notice_nothing_are_not_waited_for(servers, monkeypatch):
-    monkeypatch.setattr(server_processes, "FAREWELL_S", PATIENCE_S)
+    monkeypatch.setattr(server_processes, "SHUTDOWN_GRACE_S", PATIENCE_S)
     monkeypatch.setattr(server_processes, "DEATH_S", 0.1)
     servers.processes[1].kill()
     with pytest.raises(LostServerError, match=LOST):

@@ -108,7 +108,7 @@ def rollout(one: Any) -> Callable[[Any], tuple[Any, Any, Any]]:
 
     def played(state: Any) -> tuple[Any, Any, Any]:
         state, experience, metrics = one.play(state)
-        state, samples, _ = one._judged(state, experience)
+        state, samples, _ = one._evaluated(state, experience)
         return state, samples, metrics
 
     return played

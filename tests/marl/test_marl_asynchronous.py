@@ -107,14 +107,14 @@ def test_stale_experience_counts_as_v_trace_has_it():
     state = jax.jit(one.init)(jax.random.key(3), 0)
     _, fresh, _ = jax.jit(rollout(one))(state)
     played, experience, _ = jax.jit(one.play)(state)
-    judged = jax.jit(lambda state: one._judged(state, experience, stale=True))
-    after, samples, figures = judged(played)
+    evaluated = jax.jit(lambda state: one._evaluated(state, experience, stale=True))
+    after, samples, figures = evaluated(played)
     assert figures["weight"] == pytest.approx(1.0, abs=1e-5)
     np.testing.assert_allclose(samples.advantage, fresh.advantage, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(samples.target, fresh.target, rtol=1e-4, atol=1e-5)
 
     others = jax.tree.map(lambda x: 2.0 * x + 0.1, state.parameters)
-    _, samples, figures = judged(one.with_parameters(played, others))
+    _, samples, figures = evaluated(one.with_parameters(played, others))
     assert 0.3 < figures["weight"] < 0.999
     ratio = np.exp(samples.played.log_probability - experience.played.log_probability)
     last = experience.outcome.done[-1]

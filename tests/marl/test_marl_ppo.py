@@ -41,24 +41,24 @@ def test_it_finds_the_best_play(algorithm, recurrent):
     steps = 30 * 8 * 16
     assert steps - 8 * STEPS < metrics.lengths.sum() <= steps
     parameters = program.parameters(state)
-    judged = evaluate(one, doors(), parameters, "greedy", episodes=64, seed=1)[0]
-    assert judged.mean == STEPS and judged.error == 0  # every door found
-    assert (judged.lengths == STEPS).all()
+    evaluated = evaluate(one, doors(), parameters, "greedy", episodes=64, seed=1)[0]
+    assert evaluated.mean == STEPS and evaluated.error == 0  # every door found
+    assert (evaluated.lengths == STEPS).all()
 
 
 def test_playing_at_random_earns_what_it_should():
-    judged = evaluate(learner(), doors(), None, "random", episodes=512, seed=0)[0]
-    assert judged.by_agent.shape == (512, 2)
-    each = judged.by_agent.sum(0) / judged.lengths.sum()
+    evaluated = evaluate(learner(), doors(), None, "random", episodes=512, seed=0)[0]
+    assert evaluated.by_agent.shape == (512, 2)
+    each = evaluated.by_agent.sum(0) / evaluated.lengths.sum()
     # Of n doors, at even odds one is locked, which is another than the wanted one.
     np.testing.assert_allclose(each, [(1 / 3 + 1 / 2) / 2, (1 / 4 + 1 / 3) / 2], atol=0.04)
-    assert 0 < judged.error < 0.1
+    assert 0 < evaluated.error < 0.1
     again = evaluate(learner(), doors(), None, "random", episodes=512, seed=0)[0]
-    np.testing.assert_array_equal(judged.by_agent, again.by_agent)
+    np.testing.assert_array_equal(evaluated.by_agent, again.by_agent)
 
 
 @pytest.mark.parametrize("same_episodes", [True, False])
-def test_policies_are_judged_by_the_same_episodes_or_each_by_its_own(same_episodes):
+def test_policies_are_evaluated_by_the_same_episodes_or_each_by_its_own(same_episodes):
     one, _ = small()
     parameters = jax.vmap(lambda key: one.parameters(one.init(key, 0)))(
         jnp.stack([jax.random.key(0)] * 2)

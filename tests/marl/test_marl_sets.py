@@ -112,10 +112,10 @@ def test_teams_learn_parameters_of_their_own():
         assert before.shape[2] == after.shape[1] == 2  # [D, S, N, …] and [S, N, …]
     for leaf in jax.tree.leaves(parameters.actor):
         assert (leaf[0, 0] != leaf[0, 1]).any()
-    judged = evaluate(one, opposed(), parameters, "greedy", episodes=64, seed=1)[0]
+    evaluated = evaluate(one, opposed(), parameters, "greedy", episodes=64, seed=1)[0]
     # Left finds every door, right none: of those that it may take, one is always another.
-    assert (judged.by_agent[:, 0] == judged.lengths).all()
-    assert (judged.by_agent[:, 1] == 0).all()
+    assert (evaluated.by_agent[:, 0] == evaluated.lengths).all()
+    assert (evaluated.by_agent[:, 1] == 0).all()
 
 
 def test_each_agent_plays_by_the_parameters_of_its_team():

@@ -320,10 +320,10 @@ def test_actions_are_boltzmanns():
     assert int(sharper) == 2
 
 
-def test_actions_go_astray_to_either_side():
+def test_actions_slip_to_either_side():
     actions = jnp.array([UP, UP, UP, LEFT, LEFT, RIGHT, STAY])
     numbers = jnp.array([0.979, 0.985, 0.995, 0.985, 0.995, 0.995, 0.999])
-    found = transitions.astray(actions, numbers).tolist()
+    found = transitions.slipped(actions, numbers).tolist()
     assert found == [UP, RIGHT, LEFT, UP, DOWN, UP, STAY]
 
 

@@ -219,6 +219,12 @@ def test_a_checkpoint_of_before_a_setting_is_of_the_training_without_it(tmp_path
         updates_done(CONFIG, tmp_path)
 
 
+def test_what_agents_sent_last_is_read_by_its_old_name(tmp_path):
+    checkpoint.save(tmp_path / CHECKPOINT, {"estimates": {"told": np.ones(2)}}, {})
+    read = checkpoint.load(tmp_path / CHECKPOINT, {"estimates": {"last_sent": np.zeros(2)}})
+    assert (read["estimates"]["last_sent"] == 1).all()
+
+
 def test_reports_tell_how_far_it_is(tmp_path):
     reports: list[Report] = []
     train(CONFIG, tmp_path, aggregate=alone, report=reports.append)

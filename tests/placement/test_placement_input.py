@@ -49,10 +49,11 @@ def test_what_cannot_be_placed(given, reason):
     assert reason in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_delays_that_are_no_numbers():
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -0.5])
+def test_delays_that_are_no_numbers(wrong: float):
     latency = np.zeros((3, 3))
-    latency[0, 2] = np.nan
-    with pytest.raises(OptionError, match=r"latency_s: .* from device 0 to 2, got nan"):
+    latency[0, 2] = wrong
+    with pytest.raises(OptionError, match=f"latency_s: .* from device 0 to 2, got {wrong}"):
         Pairs(latency, np.ones((3, 3)))
     with pytest.raises(OptionError, match=r"bandwidth_bytes_per_s: .* above 0"):
         Pairs(np.zeros((2, 2)), np.zeros((2, 2)))

@@ -58,6 +58,23 @@ def test_parameters_are_those_that_are_estimated():
         assert 4 * parameters == one.gradient_bytes
 
 
+def test_no_token_sees_what_follows_it():
+    import torch
+
+    from gradweave.placement.training.gpt import _normed, stage_of
+
+    tokens = torch.randint(MODEL.vocabulary, (1, 6), generator=torch.Generator().manual_seed(0))
+    changed = tokens.clone()
+    changed[0, 4:] = (changed[0, 4:] + 1) % MODEL.vocabulary
+    model = stage_of(MODEL, 1, 0, 0)
+    before, after = model(tokens)[0], model(changed)[0]
+    torch.testing.assert_close(after[:4], before[:4])
+    assert ((after - before)[4:].abs().amax(1) > 0.01).all()
+    # Each token by itself: 3 and 4 have a mean square of 12.5.
+    both = _normed(torch.tensor([[3.0, 4.0], [6.0, 8.0]]))
+    torch.testing.assert_close(both, torch.tensor([[3.0, 4.0]] * 2) / 12.5**0.5)
+
+
 def test_a_process_lost_while_schedules_are_sought_is_named_before_the_next_task():
     from gradweave.placement.training.running import Settings, Trainers
 

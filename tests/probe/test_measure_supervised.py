@@ -51,7 +51,7 @@ def test_a_server_that_is_stopped_while_all_wait_for_it_is_named(tmp_path, monke
 
 def test_what_the_first_one_says_counts_more(tmp_path, monkeypatch):
     monkeypatch.setattr("gradweave.processes.children.STOP_S", 0.2)
-    monkeypatch.setattr(launch, "_FAREWELL_S", 600.0)
+    monkeypatch.setattr(launch, "_SHUTDOWN_GRACE_S", 600.0)
     first = "time.sleep(0.2)\nsay(error='lost server 2: silent for 8 s')"
     with pytest.raises(RunError, match=r"^lost server 2: silent for 8 s$"):
         supervised(tmp_path, first, "say(error='lost server 0')", WAITS)
@@ -59,6 +59,6 @@ def test_what_the_first_one_says_counts_more(tmp_path, monkeypatch):
 
 def test_what_another_says_counts_where_the_first_one_says_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("gradweave.processes.children.STOP_S", 0.2)
-    monkeypatch.setattr(launch, "_FAREWELL_S", 0.2)
+    monkeypatch.setattr(launch, "_SHUTDOWN_GRACE_S", 0.2)
     with pytest.raises(RunError, match=r"^no network$"):
         supervised(tmp_path, WAITS, "say(error='no network')")

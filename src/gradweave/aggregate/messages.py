@@ -64,7 +64,7 @@ def messages_sent(mixing: MixingMatrix, gathers: bool = False) -> NDArray[np.int
         return (weights != 0).sum(1) - (np.diagonal(weights, axis1=1, axis2=2) != 0)
     plans = mixing.plans
     sent = [_senders(pairs, mixing.workers) for pairs in plans.exchanges]
-    return np.array(sent, np.int64)[plans.of_turn]
+    return np.array(sent, np.int64)[plans.of_step]
 
 
 def check_workers(expected: int, axis_name: AxisName, of: str) -> None:
@@ -149,7 +149,7 @@ class Channel:
         self._count(messages_sent(self.mixing), payload)
         if len(branches) == 1:
             return branches[0](payload)
-        return lax.switch(jnp.asarray(plans.of_turn)[self.turn], branches, payload)
+        return lax.switch(jnp.asarray(plans.of_step)[self.turn], branches, payload)
 
     @cached_property
     def _weights(self) -> NDArray:

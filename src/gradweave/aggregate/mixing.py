@@ -25,7 +25,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixingMatrix:
-    """Weights of an average over neighbours, x_i ← Σ_j W_ij x_j, the same in all steps or in turns.
+    """Weights of an average over neighbours, x_i ← Σ_j W_ij x_j, the same in all steps or periodic.
 
     Doubly stochastic, which is checked here: rows sum to 1, so that equal parameters stay equal,
     and columns sum to 1, so that the mean of all parameters stays the same.
@@ -62,7 +62,7 @@ class MixingMatrix:
 
     @classmethod
     def of(cls, weights: ArrayLike, name: str = "given") -> "MixingMatrix":
-        """The matrix of given weights: [N, N], or [T, N, N] for T steps in turns."""
+        """The matrix of given weights: [N, N], or [T, N, N] for T steps that recur."""
         array = np.array(weights, np.float64)
         return cls(name, array[None] if array.ndim == 2 else array)
 
@@ -106,7 +106,7 @@ class MixingMatrix:
 
     @classmethod
     def in_matchings(cls, network: "Topology | nx.Graph") -> "MixingMatrix":
-        """Time-varying: pairs of neighbours average, the matchings of an edge colouring in turns.
+        """Time-varying: pairs of neighbours average, matching by matching of an edge colouring.
 
         A worker sends its parameters once per step, however many neighbours it has.
         """
@@ -116,7 +116,7 @@ class MixingMatrix:
 
     @classmethod
     def in_clusters(cls, topology: Topology) -> "MixingMatrix":
-        """Time-varying: servers on the same switch average, and servers linked directly, in turns.
+        """Time-varying: servers on the same switch average, then servers linked directly.
 
         On server-centric networks a few steps give the exact mean: on BCube one step per level.
 
@@ -186,18 +186,18 @@ class MixingMatrix:
     def plans(self) -> "Plans":
         """The messages of all steps, for programs that must know them when they are compiled."""
         flat = self.weights.reshape(self.period, -1)
-        _, first, of_turn = np.unique(flat, axis=0, return_index=True, return_inverse=True)
+        _, first, of_step = np.unique(flat, axis=0, return_index=True, return_inverse=True)
         if len(first) <= _MOST_PLANS:
             exchanges = [_exchanges(self.weights[step]) for step in first.tolist()]
-            number = of_turn.reshape(-1)
+            number = of_step.reshape(-1)
         else:
             exchanges = [_exchanges(np.abs(self.weights).max(0))]
             number = np.zeros(self.period, np.int64)
         return Plans(tuple(tuple(each.pairs for each in one) for one in exchanges), number)
 
     def __repr__(self) -> str:
-        turns = f", {self.period} steps in turns" if self.period > 1 else ""
-        return f"MixingMatrix({self.name!r}, {self.workers} workers{turns}, rho={self.rho:.4f})"
+        period = f", period {self.period}" if self.period > 1 else ""
+        return f"MixingMatrix({self.name!r}, {self.workers} workers{period}, rho={self.rho:.4f})"
 
 
 MIXINGS: dict[str, Callable[[Topology], MixingMatrix]] = {
@@ -223,7 +223,7 @@ class Plans(NamedTuple):
     exchanges: tuple[tuple[Pairs, ...], ...]
     """Of each different step, the fewest exchanges; or the same for all steps, where those are too
     many: then some messages arrive with weight 0."""
-    of_turn: NDArray[np.int64]
+    of_step: NDArray[np.int64]
     """[T] which of them a step uses."""
 
 

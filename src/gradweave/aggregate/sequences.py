@@ -31,8 +31,8 @@ MOST_ENTRIES = 1 << 25
 def changing_matchings(network: Network, steps: int = STEPS, seed: int = 0) -> MixingMatrix:
     """Pairs of neighbours average: in each step a matching drawn anew, maximal, of all links.
 
-    `MixingMatrix.in_matchings` has the same few matchings in turns. On `networkx.complete_graph`
-    any two workers may meet.
+    `MixingMatrix.in_matchings` has the same few matchings, periodically. On
+    `networkx.complete_graph` any two workers may meet.
     """
     base = MixingMatrix.metropolis_hastings(network)
     links = _links(base)

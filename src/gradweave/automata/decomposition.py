@@ -182,7 +182,7 @@ class Least:
     """The fewest events that agents have to see."""
 
     division: dict[str, tuple[str, ...]]
-    told: tuple[tuple[str, str], ...]
+    communicated: tuple[tuple[str, str], ...]
     """(agent, event) pairs that were added to what the agents see."""
     hidden: tuple[tuple[str, str], ...]
     """(agent, event) pairs that were taken away."""
@@ -194,10 +194,10 @@ def least(team: Machine, division: Division, causal: Machine | None = None) -> L
     """The least that agents have to see, from a division that may show too much or too little.
 
     Where the division is valid, shared events are taken away from agents, as many as can be, but
-    each event keeps at least one agent who sees it. Where it is not, as few as can be are told to
-    agents who do not see them. Divisions are tried by their number of events, up to `MOST_TRIED`.
-    This is about knowing when all is done; who brings an event about has to see it in order to
-    learn to, whatever may be hidden otherwise.
+    each event keeps at least one agent who sees it. Where it is not, as few as can be are
+    communicated to agents who do not see them. Divisions are tried by their number of events, up to
+    `MOST_TRIED`. This is about knowing when all is done; who brings an event about has to see it in
+    order to learn to, whatever may be hidden otherwise.
 
     Args:
         team: the team's machine.
@@ -330,7 +330,7 @@ def _choices(
 def _grown(
     have: Sequence[tuple[str, str]], agents: Sequence[str], events: Sequence[str]
 ) -> Iterator[Pairs]:
-    """What may be told, the least first."""
+    """What may be communicated, the least first."""
     held = frozenset(have)
     more = [(agent, event) for agent in agents for event in events if (agent, event) not in held]
     for number in range(1, len(more) + 1):

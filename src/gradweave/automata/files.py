@@ -86,12 +86,12 @@ def task(data: Any, name: str = "machine") -> Task:
     """
     fields = _mapping(data, "the file")
     machine = _machine(fields, _name(fields["name"], "name") if "name" in fields else name)
-    said = _mapping(fields.get("agents", {}), "agents")
-    if len(said) > MOST_AGENTS:
-        raise FileError(f"agents: {len(said):,} of them; a team has at most {MOST_AGENTS}")
+    agents = _mapping(fields.get("agents", {}), "agents")
+    if len(agents) > MOST_AGENTS:
+        raise FileError(f"agents: {len(agents):,} of them; a team has at most {MOST_AGENTS}")
     agents = {
         _name(agent, "agent"): tuple(_names(events, f"agents: {agent!s:.60}"))
-        for agent, events in said.items()
+        for agent, events in agents.items()
     }
     for agent, events in agents.items():
         _check_events(f"agents: {agent} sees", events, machine.events)
@@ -115,13 +115,13 @@ def read_text(text: str, name: str = "machine") -> Task:
     return task(parse_yaml(text.encode()), name)
 
 
-def dump(said: Task) -> str:
+def dump(task: Task) -> str:
     """A task as the text of a file that `load` reads."""
-    data = {"name": said.machine.name, **_fields(said.machine)}
-    if said.agents:
-        data["agents"] = {agent: list(events) for agent, events in said.agents.items()}
-    if said.causal is not None:
-        data["causal"] = _fields(said.causal)
+    data = {"name": task.machine.name, **_fields(task.machine)}
+    if task.agents:
+        data["agents"] = {agent: list(events) for agent, events in task.agents.items()}
+    if task.causal is not None:
+        data["causal"] = _fields(task.causal)
     return write_yaml(data)
 
 
@@ -196,12 +196,12 @@ def _row(row: Any, state: str, ends: Collection[str]) -> dict[str, tuple[str, fl
     return read
 
 
-def _causal(said: Any, events: tuple[str, ...]) -> Machine | None:
-    if said is None:
+def _causal(given: Any, events: tuple[str, ...]) -> Machine | None:
+    if given is None:
         return None
-    if isinstance(said, Mapping):
-        return _machine(said, "causal")
-    formulas = said if isinstance(said, list) else [said]
+    if isinstance(given, Mapping):
+        return _machine(given, "causal")
+    formulas = given if isinstance(given, list) else [given]
     if len(formulas) > MOST_FORMULAS:
         raise FileError(f"causal: {len(formulas):,} formulas; expected at most {MOST_FORMULAS}")
     whole: Machine | None = None

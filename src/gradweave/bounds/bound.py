@@ -245,9 +245,9 @@ class Bound:
     certificates: tuple[Certificate, ...]
 
     def __str__(self) -> str:
-        return self.said()
+        return self.described()
 
-    def said(self, name: Name = str) -> str:
+    def described(self, name: Name = str) -> str:
         """The bound and its reason in one sentence.
 
         Args:

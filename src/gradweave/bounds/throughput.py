@@ -110,9 +110,9 @@ class Throughput:
         return float(Fraction(gradient_bytes) / self.bytes_per_s)
 
     def __str__(self) -> str:
-        return self.said()
+        return self.described()
 
-    def said(self, name: Name = str) -> str:
+    def described(self, name: Name = str) -> str:
         """The bound and its reason in one sentence.
 
         Args:
@@ -122,7 +122,7 @@ class Throughput:
         return f"at most {rate} of gradient, since {self.reason(name)}"
 
     def reason(self, name: Name = str) -> str:
-        """What limits each stage, in words; see `said`."""
+        """What limits each stage, in words; see `described`."""
         return ", then ".join(bottleneck.reason(name) for bottleneck in self.bottlenecks)
 
 

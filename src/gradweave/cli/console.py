@@ -124,7 +124,7 @@ def warn(warning: str) -> None:
 @contextlib.contextmanager
 def spoken_warnings() -> Iterator[None]:
     """Shows each of Gradweave's warnings once, in one line; those of others as Python does."""
-    said: set[str] = set()
+    shown: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", InputWarning)
         show = warnings.showwarning
@@ -132,8 +132,8 @@ def spoken_warnings() -> Iterator[None]:
         def speak(message: Warning | str, category: type[Warning], *rest: Any) -> None:
             if not category.__module__.startswith("gradweave."):
                 show(message, category, *rest)
-            elif str(message) not in said:
-                said.add(str(message))
+            elif str(message) not in shown:
+                shown.add(str(message))
                 warn(str(message))
 
         warnings.showwarning = speak

@@ -247,7 +247,9 @@ class _ProgramBuilder:
         self._after: list[list[int]] = []
         self._write: dict[int, int] = {}  # by piece: the last action that wrote to it
         self._reads: dict[int, list[int]] = {}  # by piece: sends since then
-        self._turns: dict[tuple[int, bool], list[int]] = {}  # by link and way: actions, in order
+        self._queues: dict[
+            tuple[int, bool], list[int]
+        ] = {}  # by link and direction: actions, in order
         self._ends: dict[tuple[int, bool], list[int]] = {}  # of these, before which each waits
         self._ended: dict[tuple[int, bool], int] = {}  # the largest of them so far
         self._fits: dict[int, int] = {}  # by row: its server's last transfers that share its link
@@ -292,7 +294,7 @@ class _ProgramBuilder:
             piece=columns[4],
             place=columns[5],
             places=self._places,
-            at_once=sum(self._at_once(link, out=out) for link, out in self._turns),
+            at_once=sum(self._at_once(link, out=out) for link, out in self._queues),
             after=np.array([a for after in self._after for a in after], np.int64),
             after_offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
         )
@@ -337,7 +339,7 @@ class _ProgramBuilder:
         if piece in self._write:
             after.append(self._write[piece])
         action = self._act(Action.SEND, row, -1, after)
-        self._turns[link, True].append(action)
+        self._queues[link, True].append(action)
         self._reads.setdefault(piece, []).append(action)
 
     def _receive(self, row: int, link: int) -> None:
@@ -349,13 +351,13 @@ class _ProgramBuilder:
         copies = self._schedule.op[row] == COPY
         if copies and max(before, default=-1) < self._round_starts:
             action = self._act(Action.RECEIVE, row, -1, [*turn, *before])
-            self._turns[link, False].append(action)
+            self._queues[link, False].append(action)
         else:
             # Not over the piece itself, which this round sends: two servers that swap would each
             # wait for the other to receive.
             place, free = self._place(link)
             received = self._act(Action.RECEIVE, row, place, [*turn, *free])
-            self._turns[link, False].append(received)
+            self._queues[link, False].append(received)
             kind = Action.COPY if copies else Action.REDUCE
             action = self._act(kind, row, place, [received, *before])
             self._freed[link].append(action)
@@ -376,16 +378,18 @@ class _ProgramBuilder:
 
     def _turn(self, row: int, link: int, *, out: bool) -> list[int]:
         """The actions that must be complete before one more may start on a link."""
-        turns = self._turns.setdefault((link, out), [])
+        queue = self._queues.setdefault((link, out), [])
         early, back = int(self._early[row]), self._room(row, link)
         if out:
             back += self._waiting(link)
         else:
             back += max(self._ahead, early - 1)
             peer = self._schedule.topology.rank[self._schedule.source[row]]
-            if early > self._ahead and all(self._rows[turn][3] == peer for turn in turns[-back:]):
+            if early > self._ahead and all(
+                self._rows[action][3] == peer for action in queue[-back:]
+            ):
                 back += 1
-        end, ends = max(len(turns) + 1 - back, 0), self._ends.setdefault((link, out), [])
+        end, ends = max(len(queue) + 1 - back, 0), self._ends.setdefault((link, out), [])
         if (link, out) in self._mixed:
             # All before `end` must have ended, since which are under way decides how many more fit.
             # What the last of them waited for has.
@@ -396,7 +400,7 @@ class _ProgramBuilder:
             first = min(self._ended.get((link, out), 0), max(end - 1, 0))
         ends.append(end)
         self._ended[link, out] = max(end, self._ended.get((link, out), 0))
-        return turns[first:end]
+        return queue[first:end]
 
     def _place(self, link: int) -> tuple[int, list[int]]:
         """A place of scratch memory for what comes over a link, and what must free it first."""
@@ -434,9 +438,9 @@ def _early(schedule: Schedule, gradient_bytes: float | None) -> NDArray[np.int64
         return np.zeros(schedule.num_transfers, np.int64)
     topology, (links, transfer) = schedule.topology, schedule.route_links
     latency_s = np.bincount(transfer, topology.latency_s[links], minlength=schedule.num_transfers)
-    lane = topology.bandwidth_bytes_per_s / topology.capacity
+    slot = topology.bandwidth_bytes_per_s / topology.capacity
     bytes_per_s = np.full(schedule.num_transfers, np.inf)
-    np.minimum.at(bytes_per_s, transfer, lane[links])
+    np.minimum.at(bytes_per_s, transfer, slot[links])
     piece_bytes = np.maximum(gradient_bytes * schedule.share[schedule.piece], 1.0)
     in_a_round_trip = 2 * latency_s * bytes_per_s / piece_bytes
     return np.where(latency_s < FAR_S, 0, np.minimum(in_a_round_trip, _MOST_EARLY - 1) + 1).astype(

@@ -12,7 +12,7 @@ T = TypeVar("T")
 FORMAT, VERSION = "gradweave-marl", "1"
 _ENTRY = "gradweave"
 """The one entry of a file's metadata, which holds JSON."""
-_OLD_NAMES = {"log_spread": "log_std"}
+_OLD_NAMES = {"log_spread": "log_std", "told": "last_sent"}
 """Parts of arrays' names in earlier files."""
 
 
@@ -24,8 +24,8 @@ def save(path: Path, tree: Any, about: Mapping[str, Any]) -> None:
         tree: of arrays.
         about: what to say beside them, as JSON.
     """
-    said = {"format": FORMAT, "version": VERSION, "about": dict(about)}
-    pytrees.save(path, tree, {_ENTRY: json.dumps(said, sort_keys=True)})
+    metadata = {"format": FORMAT, "version": VERSION, "about": dict(about)}
+    pytrees.save(path, tree, {_ENTRY: json.dumps(metadata, sort_keys=True)})
 
 
 def about(path: Path) -> dict[str, Any]:
@@ -34,12 +34,15 @@ def about(path: Path) -> dict[str, Any]:
     Raises:
         FileError: where it cannot be read, or `save` did not write it.
     """
-    said = arrays.json_entry(path, arrays.metadata(path), _ENTRY)
-    if not isinstance(said, dict) or (said.get("format"), said.get("version")) != (FORMAT, VERSION):
+    metadata = arrays.json_entry(path, arrays.metadata(path), _ENTRY)
+    if not isinstance(metadata, dict) or (metadata.get("format"), metadata.get("version")) != (
+        FORMAT,
+        VERSION,
+    ):
         raise FileError(f"{path}: expected a {FORMAT} file of version {VERSION}, got another")
-    if not isinstance(said.get("about"), dict):
+    if not isinstance(metadata.get("about"), dict):
         raise FileError(f"{path}: does not say what it is of")
-    return said["about"]
+    return metadata["about"]
 
 
 def load(path: Path, like: T) -> T:

@@ -198,22 +198,22 @@ class Config:
 
     def flat(self) -> dict[str, Any]:
         """All fields by name, as in JSON; settings as ``settings.NAME``."""
-        said = msgspec.json.decode(msgspec.json.encode(self))
-        settings = said.pop("settings")
-        return said | {f"{_SETTINGS}{name}": value for name, value in settings.items()}
+        metadata = msgspec.json.decode(msgspec.json.encode(self))
+        settings = metadata.pop("settings")
+        return metadata | {f"{_SETTINGS}{name}": value for name, value in settings.items()}
 
 
-def current(said: Mapping[str, Any]) -> dict[str, Any]:
+def current(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The result of `Config.flat` with the current names of settings."""
     old = {f"{_SETTINGS}{name}": f"{_SETTINGS}{new}" for name, new in OLD_NAMES.items()}
-    return {old.get(name, name): value for name, value in said.items()}
+    return {old.get(name, name): value for name, value in metadata.items()}
 
 
-def from_flat(said: Mapping[str, Any], kind: Callable[[str], type]) -> Config:
+def from_flat(metadata: Mapping[str, Any], kind: Callable[[str], type]) -> Config:
     """The training of a `Config.flat`.
 
     Args:
-        said: all of it.
+        metadata: all of it.
         kind: an algorithm's name -> the class of its settings.
 
     Raises:
@@ -221,10 +221,10 @@ def from_flat(said: Mapping[str, Any], kind: Callable[[str], type]) -> Config:
     """
     settings = {
         name.removeprefix(_SETTINGS): value
-        for name, value in said.items()
+        for name, value in metadata.items()
         if name.startswith(_SETTINGS)
     }
-    rest = {name: value for name, value in said.items() if not name.startswith(_SETTINGS)}
+    rest = {name: value for name, value in metadata.items() if not name.startswith(_SETTINGS)}
     made = settings_of(kind(str(rest.get("algorithm"))), {}, settings)
     return convert(rest | {"settings": made}, Config)
 

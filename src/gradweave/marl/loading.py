@@ -33,11 +33,11 @@ def load(folder: Path) -> Trained:
             )
         raise FileError(f"{folder}: there is no {POLICY}; give the folder of a training")
     about = checkpoint.about(path)
-    said, extended = about.get("config"), about.get("extended", [])
-    if not isinstance(said, dict) or not isinstance(extended, list):
+    config_fields, extended = about.get("config"), about.get("extended", [])
+    if not isinstance(config_fields, dict) or not isinstance(extended, list):
         raise FileError(f"{path}: does not say what training it is of")
     try:
-        config = algorithms.config_of(said)
+        config = algorithms.config_of(config_fields)
     except (OptionError, TypeError) as error:
         raise FileError(f"{path}: {error}") from error
     environment = make(config.env, **config.options)

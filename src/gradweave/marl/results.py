@@ -95,7 +95,7 @@ def returns(trained: Trained, episodes: int, seed: int) -> dict[str, Any]:
     return {"episodes": episodes, "return": by_how, "return_is": environment.meaning}
 
 
-def judged(
+def evaluated(
     trained: Trained,
     episodes: int,
     seed: int,
@@ -103,7 +103,7 @@ def judged(
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """The policy's returns, and the path of its picture if one is asked for; see `returns`."""
-    progress("judging the policy")
+    progress("evaluating the policy")
     result = returns(trained, episodes, seed)
     if picture is not None:
         progress("drawing an episode")

@@ -78,8 +78,8 @@ def updates_done(config: Config, folder: Path, *, extend: bool = False) -> int:
         OptionError: where the checkpoint is of another training; names what differs.
         FileError: where it cannot be read.
     """
-    said = stated(config, folder, extend)
-    return 0 if said is None else said["updates"]
+    metadata = stated(config, folder, extend)
+    return 0 if metadata is None else metadata["updates"]
 
 
 def begun(folder: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -94,9 +94,9 @@ def begun(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     by_server = of_server.about(folder / SERVERS)
     if by_server is None:
         return None
-    said, gradients = by_server
-    workers = said.get("config", {}).get("devices", 1)
-    return folder / SERVERS, said | {"updates": gradients // workers}
+    metadata, gradients = by_server
+    workers = metadata.get("config", {}).get("devices", 1)
+    return folder / SERVERS, metadata | {"updates": gradients // workers}
 
 
 def stated(config: Config, folder: Path, extend: bool) -> Mapping[str, Any] | None:
@@ -114,14 +114,14 @@ def stated(config: Config, folder: Path, extend: bool) -> Mapping[str, Any] | No
     found = begun(folder)
     if found is None:
         return None
-    path, said = found
-    other, updates = said.get("config"), said.get("updates")
+    path, metadata = found
+    other, updates = metadata.get("config"), metadata.get("updates")
     if not isinstance(other, dict) or not isinstance(updates, int):
         raise FileError(f"{path}: does not say what training it is of")
     other = current(other)
     differ = differences(other, config.flat())
     if not differ:
-        return said
+        return metadata
     more_steps = isinstance(other.get("steps"), int) and other["steps"] < config.steps
     if more_steps and not differences(other | {"steps": config.steps}, config.flat()):
         had = dataclasses.replace(config, steps=other["steps"]).updates
@@ -131,7 +131,7 @@ def stated(config: Config, folder: Path, extend: bool) -> Mapping[str, Any] | No
                 f"updates): finish it with --steps {other['steps']}, then extend it"
             )
         if extend:
-            return said
+            return metadata
         differ = [f"{differ[0]}, which --steps {config.steps} extends it to"]
     more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
     raise OptionError(
@@ -140,12 +140,12 @@ def stated(config: Config, folder: Path, extend: bool) -> Mapping[str, Any] | No
     )
 
 
-def extended_from(config: Config, said: Mapping[str, Any] | None) -> tuple[int, ...]:
+def extended_from(config: Config, metadata: Mapping[str, Any] | None) -> tuple[int, ...]:
     """`Trained.extended`, of a training that resumes from a checkpoint that `stated` returned."""
-    if said is None:
+    if metadata is None:
         return ()
-    before = tuple(said.get("extended", ()))
-    steps = said["config"]["steps"]
+    before = tuple(metadata.get("extended", ()))
+    steps = metadata["config"]["steps"]
     return before if steps == config.steps else (*before, steps)
 
 

@@ -104,17 +104,19 @@ def train(
         )
     with processes.lost_is_an_error(), processes.interruptible():
         processes.check_same(config.flat())
-        said = processes.by_first(lambda: stated(config, folder, extend))
-        before = processes.number_of_first(lambda: 0 if said is None else said["updates"])
+        metadata = processes.by_first(lambda: stated(config, folder, extend))
+        before = processes.number_of_first(lambda: 0 if metadata is None else metadata["updates"])
         environment = processes.together(lambda: make(config.env, **config.options))
         devices = processes.together(lambda: _devices(config.devices))
         progress(f"preparing {config.aggregation}")
-        by = Combining(aggregate) if aggregate else combining(config, folder, said, processes)
+        by = Combining(aggregate) if aggregate else combining(config, folder, metadata, processes)
         progress("compiling")
         learner = processes.together(lambda: algorithms.build(config, environment, by.aggregate))
         program = Program(learner, devices, config.seed, config.seeds)
         processes.by_first(lambda: (make_folder(folder), by.keep(folder)))
-        run = _Run(config, folder, environment, program, by, extended_from(config, said), processes)
+        run = _Run(
+            config, folder, environment, program, by, extended_from(config, metadata), processes
+        )
         training = Training(Progress(run.start(before), before), run.write, processes)
         log = Log(folder, before, before * config.settings.steps)
         training.run(

@@ -350,9 +350,9 @@ def _at_least(rate: Rate, rates: Sequence[Rate]) -> Rate:
 
 
 def _mixed(groups: Sequence[Sequence[int]]) -> list[int]:
-    """The members of all groups in turns."""
-    turns = itertools.zip_longest(*groups)
-    return [rank for turn in turns for rank in turn if rank is not None]
+    """The members of all groups, round robin."""
+    rounds = itertools.zip_longest(*groups)
+    return [rank for round_ in rounds for rank in round_ if rank is not None]
 
 
 def _speed(rate: Rate) -> float:

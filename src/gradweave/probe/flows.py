@@ -156,10 +156,10 @@ def _exchanged(
     took = max(time.monotonic() - begun - trip_s / 2, 1e-6)
     leaving.wait(timeout_s)
     enough = took > _LONG_ENOUGH_S + 2 * trip_s or size >= _MOST_BYTES
-    said = transport.send(np.array([enough], np.uint8), peer, "data")
+    sending = transport.send(np.array([enough], np.uint8), peer, "data")
     heard = np.zeros(1, np.uint8)
     transport.receive(heard, peer, "data").wait(timeout_s)
-    said.wait(timeout_s)
+    sending.wait(timeout_s)
     return took, enough and bool(heard[0])
 
 

@@ -35,7 +35,7 @@ _FIND_S = 120.0
 """How long processes have to find each other."""
 _FOLLOW_S = 3600.0
 """How long a server waits for the next thing that the first one asks for."""
-_FAREWELL_S = 5.0
+_SHUTDOWN_GRACE_S = 5.0
 _LOOK_S = 1.0
 """Time between two looks at whether processes are stopped."""
 
@@ -221,7 +221,7 @@ def _stopped(children: Children) -> RunError | None:
 
 def _reported(children: Children, number: int, text: str) -> RunError:
     """The error that a process reported; that of the first one, which leads, where it has any."""
-    until = time.monotonic() + (_FAREWELL_S if number else 0.0)
+    until = time.monotonic() + (_SHUTDOWN_GRACE_S if number else 0.0)
     while number and (received := children.receive(until - time.monotonic())):
         sender, message = received
         if sender == 0 and (message is None or "error" in message):
@@ -231,7 +231,7 @@ def _reported(children: Children, number: int, text: str) -> RunError:
 
 def _failure(children: Children, number: int, log: Path) -> RunError:
     """The error of a process that ended; the first one may know more, and then says it."""
-    until = time.monotonic() + _FAREWELL_S
+    until = time.monotonic() + _SHUTDOWN_GRACE_S
     while received := children.receive(until - time.monotonic()):
         sender, message = received
         if sender == 0 and message is not None and "error" in message:
@@ -249,5 +249,5 @@ def told_in_one_line() -> Iterator[None]:
     except (GradweaveError, KeyboardInterrupt):
         raise
     except Exception as error:
-        said = (str(error).strip().splitlines() or ["no message"])[0]
-        raise RunError(f"{type(error).__name__}: {said}") from error
+        reason = (str(error).strip().splitlines() or ["no message"])[0]
+        raise RunError(f"{type(error).__name__}: {reason}") from error

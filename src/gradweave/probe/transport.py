@@ -102,8 +102,8 @@ class TorchTransport:
                     timeout=timeout,
                 )
         except (RuntimeError, ValueError) as error:
-            said = (str(error).strip().splitlines() or ["no message"])[0]
-            raise RunError(f"the processes did not find each other: {said}") from error
+            reason = (str(error).strip().splitlines() or ["no message"])[0]
+            raise RunError(f"the processes did not find each other: {reason}") from error
         torch.set_num_threads(1)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.library = f"gloo, PyTorch {torch.__version__}"

@@ -103,7 +103,7 @@ class Processes:
             return np.array([mine], np.int64)
         failed = self._error is not None
         row = np.array([failed, *mine], np.int64)
-        gathered = self._everyones(row.view(np.uint8)).view(np.int64)
+        gathered = self._all_gathered(row.view(np.uint8)).view(np.int64)
         error, self._error = self._error, None
         for process in np.flatnonzero(gathered[:, 0])[:1]:
             self._end(int(process), error)
@@ -146,16 +146,16 @@ class Processes:
         length = int(self.agree(len(mine))[0, 0])
         return self._spread(np.frombuffer(mine, np.uint8), (length,), np.uint8).tobytes()
 
-    def check_same(self, said: Mapping[str, Any]) -> None:
+    def check_same(self, metadata: Mapping[str, Any]) -> None:
         """Refuses processes that were started for different trainings.
 
         Args:
-            said: the training of this one, as JSON.
+            metadata: the training of this one, as JSON.
 
         Raises:
             OptionError: in the first process, where they differ.
         """
-        digests = self.agree(zlib.crc32(json.dumps(said, sort_keys=True).encode()))[:, 0]
+        digests = self.agree(zlib.crc32(json.dumps(metadata, sort_keys=True).encode()))[:, 0]
         for process in np.flatnonzero(digests != digests[0])[:1]:
             reason = f"process {process} was started for another training than process 0"
             self._end(0, OptionError(f"{reason}; give all processes the same options"))
@@ -259,7 +259,7 @@ class Processes:
         raw = np.ascontiguousarray(mine).reshape(-1).view(np.uint8)
         whole = np.empty((self.number, raw.size), np.uint8) if self.first else None
         for start in range(0, raw.size, LARGEST):
-            rows = self._everyones(raw[start : start + LARGEST])
+            rows = self._all_gathered(raw[start : start + LARGEST])
             if whole is not None:
                 whole[:, start : start + LARGEST] = rows
         if whole is None:
@@ -288,7 +288,7 @@ class Processes:
             part[:] = self._exchanged(self._sum, part)
         return result
 
-    def _everyones(self, mine: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def _all_gathered(self, mine: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """[processes, bytes]."""
         return np.ascontiguousarray(self._exchanged(self._all, mine))
 

@@ -56,8 +56,8 @@ def cleared_folder(prefix: str, *, inside: Path | None = None, mounts: str = "")
             yield Path(folder.name)
     finally:
         try:
-            told = b"" if os.path.exists(folder.name) else _CLEARED
-            keeper.communicate(told, timeout=_END_S)
+            answer = b"" if os.path.exists(folder.name) else _CLEARED
+            keeper.communicate(answer, timeout=_END_S)
         except subprocess.TimeoutExpired:
             keeper.kill()
             keeper.communicate()

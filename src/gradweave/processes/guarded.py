@@ -63,7 +63,7 @@ def _told_by_signal(found: list[Exception]) -> Iterator[None]:
         yield
         return
 
-    def told(number: int, frame: FrameType | None) -> None:
+    def handler(number: int, frame: FrameType | None) -> None:
         if found:
             raise _Found
         if callable(before):
@@ -72,7 +72,7 @@ def _told_by_signal(found: list[Exception]) -> Iterator[None]:
             raise KeyboardInterrupt
         # else it is ignored, as in a shell's background
 
-    signal.signal(signal.SIGINT, told)
+    signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:

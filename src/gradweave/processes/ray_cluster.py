@@ -131,8 +131,8 @@ class Cluster:
                 return
         if self._closed:
             return
-        said = heard[1]
-        self._how = "the process that watches Ray ended" if said is None else said["lost"]
+        message = heard[1]
+        self._how = "the process that watches Ray ended" if message is None else message["lost"]
         self._lost.set()
         for call in self._calls:
             call(self._error())

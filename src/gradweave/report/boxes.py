@@ -1,4 +1,4 @@
-"""Drawings of networks whose servers hang on switches: boxes side by side, switches as bars.
+"""Drawings of networks with servers at switches: boxes side by side, switches as bars.
 
 A switch drawn as a bar gives every transfer that passes it a lane of its own, where a switch drawn
 as a point would be a knot of lines.

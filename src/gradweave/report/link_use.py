@@ -98,9 +98,9 @@ def _use_line(schedule: Schedule, uses: tuple[LinkUse, ...]) -> str:
         (waits.between_s, f"in {counted(waits.gaps, 'gap')}"),
         (waits.after_s, "after its last"),
     ]
-    said = [f"{format_seconds(seconds, 3)} {when}" for seconds, when in idle if seconds]
+    parts = [f"{format_seconds(seconds, 3)} {when}" for seconds, when in idle if seconds]
     line = f"busiest link {name(first.link)}: {first.used:.1%} used"
-    line += f", idle {listed(said)}" if said else ""
+    line += f", idle {listed(parts)}" if parts else ""
     others = [f"{name(use.link)} {use.used:.1%}" for use in uses[1:]]
     return line + (f"; then {listed(others)}" if others else "")
 
@@ -110,12 +110,12 @@ def _shares_line(schedule: Schedule, rooted: NDArray[np.float64]) -> str:
     groups: dict[str, list[int]] = {}
     for rank in np.argsort(-rooted, kind="stable").tolist():
         groups.setdefault(f"{rooted[rank]:.2%}", []).append(int(topology.servers[rank]))
-    said = [
+    parts = [
         f"{share} at {_named([topology.id_name(one) for one in servers])}"
         for share, servers in list(groups.items())[:_GROUPS]
     ]
-    said += ["…"] * (len(groups) > _GROUPS)
-    return f"roots: {'; '.join(said)}; equal parts would be {1 / topology.num_servers:.2%}"
+    parts += ["…"] * (len(groups) > _GROUPS)
+    return f"roots: {'; '.join(parts)}; equal parts would be {1 / topology.num_servers:.2%}"
 
 
 def _named(servers: list[str]) -> str:

@@ -116,14 +116,14 @@ def _places(machine: Machine) -> dict[int, tuple[int, int]]:
 
 def _labels(machine: Machine) -> dict[tuple[int, int], str]:
     """What is written on the arrow between two states."""
-    said: dict[tuple[int, int], list[str]] = {}
+    labels: dict[tuple[int, int], list[str]] = {}
     for state in _places(machine):
         for event, name in enumerate(machine.events):
             to, worth = int(machine.next[state, event]), machine.reward[state, event]
             if to != NO_MOVE and (to != state or worth):
                 text = f"{name} / {worth:g}" if worth else name
-                said.setdefault((state, to), []).append(text)
-    return {pair: ", ".join(texts) for pair, texts in said.items()}
+                labels.setdefault((state, to), []).append(text)
+    return {pair: ", ".join(texts) for pair, texts in labels.items()}
 
 
 def _short(name: str) -> str:

@@ -65,12 +65,12 @@ def bound_lines(schedule: Schedule, bound: RoundsBound | None) -> list[str]:
     """What `rounds_bound` found, in lines."""
     if bound is None:
         return []
-    said = f"at least {counted(bound.rounds, 'round')} ({bound.kind})"
+    text = f"at least {counted(bound.rounds, 'round')} ({bound.kind})"
     if bound.source == "stated":
-        return [f"bound: {said}, as stated by the file; not checked here"]
+        return [f"bound: {text}, as stated by the file; not checked here"]
     if bound.proof is not None:
-        said = bound.proof.said(schedule.topology.id_name)
-    lines = [f"{rounds_verdict(schedule.rounds, bound.rounds)}: {said}"]
+        text = bound.proof.described(schedule.topology.id_name)
+    lines = [f"{rounds_verdict(schedule.rounds, bound.rounds)}: {text}"]
     if bound.stated is not None:
         stated = counted(bound.stated.rounds, "round")
         lines.append(f"the file states at least {stated} ({bound.stated.kind}); not checked here")

@@ -112,7 +112,7 @@ def solve(
         enforce(validity, strictness)
     measured = jax.jit(measure or partial(_measure, solver))
     first = _Run(solver.init(jax.random.key(seed)), jnp.full(iterations // every, jnp.nan))
-    said = _description(solver, iterations, every, seed)
+    metadata = _description(solver, iterations, every, seed)
 
     def advance(now: Progress[_Run], _: int) -> tuple[_Run, float]:
         state = solver.run(now.state.state, every)
@@ -120,8 +120,8 @@ def solve(
         curve = now.state.curve.at[now.updates].set(value)
         return _Run(state, curve), float(value)
 
-    progress = _read(checkpoint, said, first, every)
-    training = Training(progress, partial(_write, checkpoint, said), Processes())
+    progress = _read(checkpoint, metadata, first, every)
+    training = Training(progress, partial(_write, checkpoint, metadata), Processes())
     training.run(
         iterations // every,
         advance,
@@ -191,14 +191,14 @@ def _description(solver: Solver, iterations: int, every: int, seed: int) -> dict
     }
 
 
-def _write(path: Path | None, said: dict[str, Any], now: Progress[_Run]) -> None:
+def _write(path: Path | None, metadata: dict[str, Any], now: Progress[_Run]) -> None:
     if path is None:
         return
-    text = {"format": FORMAT, "version": VERSION, "run": json.dumps(said, sort_keys=True)}
+    text = {"format": FORMAT, "version": VERSION, "run": json.dumps(metadata, sort_keys=True)}
     pytrees.save(path, now.state, text)
 
 
-def _read(path: Path | None, said: dict[str, Any], like: _Run, every: int) -> Progress[_Run]:
+def _read(path: Path | None, metadata: dict[str, Any], like: _Run, every: int) -> Progress[_Run]:
     """The checkpoint of the same run, or the start where there is none.
 
     Raises:
@@ -211,12 +211,12 @@ def _read(path: Path | None, said: dict[str, Any], like: _Run, every: int) -> Pr
     other = arrays.json_entry(path, text, "run")
     if not isinstance(other, dict):
         raise FileError(f"{path}: does not say what run it is of")
-    differ = [key for key in said if other.get(key) != said[key]]
+    differ = [key for key in metadata if other.get(key) != metadata[key]]
     if differ:
         key = differ[0]
         raise FileError(
-            f"{path} is of another run: {key} {other.get(key)!r:.80}, not {said[key]!r:.80}; give "
-            "another file, or remove it"
+            f"{path} is of another run: {key} {other.get(key)!r:.80}, not {metadata[key]!r:.80}; "
+            "give another file, or remove it"
         )
     run = jax.tree.map(jnp.asarray, pytrees.load(path, like))
     return Progress(run, int(run.state.step) // every)

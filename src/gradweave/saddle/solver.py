@@ -138,10 +138,10 @@ class Solver:
         With more workers than one a device messages between workers of one device are counted, too.
         """
         communications = iterations // self.local_steps
-        turns = np.bincount(
+        times = np.bincount(
             np.arange(communications) % self.mixing.period, minlength=self.mixing.period
         )
-        return turns @ messages_sent(self.mixing, self._gathers) * self.message_bytes
+        return times @ messages_sent(self.mixing, self._gathers) * self.message_bytes
 
     @cached_property
     def message_bytes(self) -> int:

@@ -309,7 +309,7 @@ def test_a_run_that_was_ended_resumes_with_its_computations_states(trained, tmp_
         trained(given, Here(), **options)
     run = trained(given, Here(), **options)
     assert [made.update for made in told] == ([1, 2, 3, 3, 4] if stop is Enough else [1, 2, 3, 4])
-    assert [made.told for made in told][-1] == (4, 4)
+    assert [made.aux for made in told][-1] == (4, 4)
     assert same(run.params, trained(given, Here()).params)
 
 
@@ -328,6 +328,6 @@ def test_a_worker_that_is_replaced_takes_its_state_of_the_checkpoint(trained, tm
         report=told.append,
     )
     assert told[-1].replaced == 1
-    one, other = zip(*(made.told for made in told), strict=True)
+    one, other = zip(*(made.aux for made in told), strict=True)
     assert one == (1, 2, 3, 4, 5, 6, 7, 8)
     assert other == (1, 2, 3, 4, 5, 5, 6, 7), "that of the fourth update"

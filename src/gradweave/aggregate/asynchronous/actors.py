@@ -159,8 +159,8 @@ class StepResult:
     """[servers]."""
     pushed_bytes: NDArray[np.int64]
     """[servers]."""
-    told: Any = None
-    """As `Stepped.told`."""
+    aux: Any = None
+    """As `Stepped.aux`."""
 
 
 class _Pulls:
@@ -271,7 +271,7 @@ class WorkerActor(_Actor):
             finite,
             pulls.bytes,
             np.array([finite * piece.nbytes for piece in pieces]),
-            step.told,
+            step.aux,
         )
 
     def _call_all(self, remotes: list[Callable[[], Any]]) -> list[Any]:

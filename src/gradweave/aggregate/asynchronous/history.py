@@ -115,8 +115,8 @@ class UpdateReport:
     """Workers whose gradients were not finite, and left out of this update."""
     stale: tuple[int, ...] = ()
     """Staleness of each gradient."""
-    told: tuple[Any, ...] = ()
-    """What the computations tell of the steps that made them, see `Stepped`."""
+    aux: tuple[Any, ...] = ()
+    """What computations report of the steps that made them, see `Stepped`."""
     replaced: int = 0
     """Workers that died so far, and were replaced."""
     recovered: int = 0

@@ -198,6 +198,6 @@ class _Simulation:
             self.now_s,
             not_finite=tuple(worker for worker, _, finite in pushed if not finite),
             stale=update.staleness,
-            told=tuple(step.told for _, step, _ in pushed),
+            aux=tuple(step.aux for _, step, _ in pushed),
             replaced=self.replaced,
         )

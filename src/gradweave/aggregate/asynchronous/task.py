@@ -50,8 +50,8 @@ class Stepped(NamedTuple):
     loss: float
     gradient: NDArray[Any]
     """[size], to be pushed."""
-    told: Any = None
-    """Of the step, for `UpdateReport.told`."""
+    aux: Any = None
+    """Of the step, for `UpdateReport.aux`."""
 
 
 class Computation(Protocol):

@@ -230,7 +230,7 @@ class _Driver:
         self.commands = Commands(self.pool)
         self.applied: Callable[[], list[Any]] = list
         self.losses, self.finite = [0.0] * workers, [True] * workers
-        self.told: list[Any] = [None] * workers
+        self.aux: list[Any] = [None] * workers
         self.deaths = [0] * workers
         self.server_pids, self.worker_pids = self.pool.processes()
         if self.begin_s is None:  # else a server was lost, and the time that it has cost counts
@@ -291,7 +291,7 @@ class _Driver:
             raise ServerLost(None)
         self.deaths[worker] = 0
         self.losses[worker], self.finite[worker] = step.loss, step.finite
-        self.told[worker] = step.told
+        self.aux[worker] = step.aux
         self.pulled[worker] += step.pulled_bytes
         self.pushed[worker] += step.pushed_bytes
         self._apply(protocol.push(self.clocks, self.task.rule, worker, step.version))
@@ -348,7 +348,7 @@ class _Driver:
             tuple(self.worker_pids),
             tuple(one.worker for one in update.gradients if not self.finite[one.worker]),
             update.staleness,
-            tuple(self.told[one.worker] for one in update.gradients),
+            tuple(self.aux[one.worker] for one in update.gradients),
             self.replaced,
             self.recovered,
         )

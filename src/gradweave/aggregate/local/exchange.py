@@ -30,7 +30,7 @@ class Average(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Everyone:
+class AllReduceExchange:
     """The mean over all workers that are in time.
 
     Compressed, a worker sends each other one its part of Δ; who has a part adds the parts up
@@ -92,7 +92,7 @@ class Everyone:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pairs:
+class PairwiseExchange:
     """The mean over pairs drawn at random; φ travels uncompressed."""
 
     compressor: Compressor
@@ -100,7 +100,9 @@ class Pairs:
     mixing: MixingMatrix
 
     @classmethod
-    def drawn(cls, compressor: Compressor, axis_name: AxisName, workers: int, seed: int) -> "Pairs":
+    def drawn(
+        cls, compressor: Compressor, axis_name: AxisName, workers: int, seed: int
+    ) -> "PairwiseExchange":
         """Pairs of so many workers, any two of which may meet."""
         if workers < 2:
             return cls(compressor, axis_name, MixingMatrix.complete(workers))
@@ -116,7 +118,10 @@ class Pairs:
         counted: jax.Array,
         number: jax.Array,
     ) -> Average:
-        """The means of Δ and φ over this worker and its partner; arguments as `Everyone` has."""
+        """The means of Δ and φ over this worker and its partner.
+
+        Arguments as `AllReduceExchange.average` has.
+        """
         change = jnp.where(mine, change, 0)
         channels = [
             Channel(

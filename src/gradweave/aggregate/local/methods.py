@@ -25,7 +25,7 @@ class DiLoCo:
     """
 
     name: ClassVar[str] = "diloco"
-    pairs: ClassVar[bool] = False
+    pairwise: ClassVar[bool] = False
 
     local_steps: int = 50
     """Steps between two averages of the same parameter."""
@@ -34,7 +34,7 @@ class DiLoCo:
     outer_momentum: float = 0.9
     """μ, from 0 to below 1."""
     fragments: int = 1
-    """Parts of the parameters, averaged in turns at equal distances."""
+    """Parts of the parameters, averaged one after another at equal distances."""
     delay: int = 0
     """Steps that the workers go on for while an average is under way."""
     keep: float = 0.0
@@ -120,7 +120,7 @@ class NoLoCo:
     """
 
     name: ClassVar[str] = "noloco"
-    pairs: ClassVar[bool] = True
+    pairwise: ClassVar[bool] = True
 
     local_steps: int = 50
     """Steps between two exchanges."""

@@ -142,8 +142,8 @@ class LocalUpdates:
 class Compressed:
     """The mean of Δ by `gradweave.aggregate`'s compressors, which need JAX.
 
-    As `gradweave.aggregate.local.exchange.Everyone`: parts to those who add them up, and the means
-    back, compressed both times.
+    As `gradweave.aggregate.local.exchange.AllReduceExchange`: parts to those who add them up, and
+    the means back, compressed both times.
     """
 
     compressor: Any

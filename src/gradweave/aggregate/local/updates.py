@@ -22,7 +22,7 @@ from jax import lax
 
 from gradweave.aggregate.compressors import Compressor, Uncompressed
 from gradweave.aggregate.finite import check_all_take_part, is_finite
-from gradweave.aggregate.local.exchange import Everyone, Pairs
+from gradweave.aggregate.local.exchange import AllReduceExchange, PairwiseExchange
 from gradweave.aggregate.local.methods import DiLoCo, LocalMethod, NoLoCo, StreamingDiLoCo
 from gradweave.aggregate.messages import (
     check_floating,
@@ -100,9 +100,9 @@ def local_updates(
     method.check_workers(workers)
     compressor = compressor or Uncompressed()
     exchange = (
-        Pairs.drawn(compressor, axis_name, workers, seed)
-        if method.pairs
-        else Everyone(compressor, axis_name)
+        PairwiseExchange.drawn(compressor, axis_name, workers, seed)
+        if method.pairwise
+        else AllReduceExchange(compressor, axis_name)
     )
     inner = optax.with_extra_args_support(optimizer)
     made = _LocalUpdates(method, inner, workers, exchange, axis_name, seed)
@@ -169,7 +169,7 @@ class _LocalUpdates:
     method: LocalMethod
     optimizer: optax.GradientTransformationExtraArgs
     workers: int
-    exchange: Everyone | Pairs
+    exchange: AllReduceExchange | PairwiseExchange
     axis_name: AxisName
     seed: int
 

@@ -20,7 +20,7 @@ episodes_option = click.option(
     metavar="N",
     default=128,
     show_default=True,
-    help="Episodes to judge the policy by.",
+    help="Episodes to evaluate the policy by.",
 )
 render_option = click.option(
     "--render",
@@ -37,7 +37,7 @@ render_option = click.option(
 @render_option
 @json_option
 def evaluate(folder: Path, episodes: int, seed: int, render: Path | None, as_json: bool) -> None:
-    """Judge the policy that a training ended in, and draw it.
+    """Evaluate the policy that a training ended in, and draw it.
 
     FOLDER is the --output of "gradweave train"; nothing in it is changed.
     """
@@ -47,24 +47,24 @@ def evaluate(folder: Path, episodes: int, seed: int, render: Path | None, as_jso
     start_jax()
     with Progress("reading the policy") as progress:
         from gradweave.marl.loading import load
-        from gradweave.marl.results import description, judged
+        from gradweave.marl.results import description, evaluated
 
         trained = load(folder)
         result = {"folder": str(folder), **description(trained), "seed": seed}
-        result |= judged(trained, episodes, seed, render, progress)
+        result |= evaluated(trained, episodes, seed, render, progress)
     result["wall_s"] = round(time.monotonic() - begun, 2)
     if as_json:
         print_json(result)
         return
     print_lines(
-        f"{result['algorithm']} on {result['env']}, trained for {result['steps']} steps: judged in "
-        f"{duration(result['wall_s'])}",
+        f"{result['algorithm']} on {result['env']}, trained for {result['steps']} steps: "
+        f"evaluated in {duration(result['wall_s'])}",
         *lines_of(result),
     )
 
 
 def lines_of(result: dict[str, Any]) -> list[str]:
-    """`judged` in lines."""
+    """`evaluated` in lines."""
     by_how = result["return"]
     return [
         f"return: greedy {by_how['greedy']['mean']:.4g}, sampled "

@@ -122,7 +122,7 @@ def _object(
         if smallest is None
         else {
             "events": {name: list(events) for name, events in smallest.division.items()},
-            "told": [list(pair) for pair in smallest.told],
+            "told": [list(pair) for pair in smallest.communicated],
             "hidden": [list(pair) for pair in smallest.hidden],
             "proved": smallest.proved,
         },
@@ -166,8 +166,8 @@ def _advice(verdict: Verdict, smallest: Least | None) -> str:
         return "no way was found to make it valid by telling agents more"
     tried = "" if smallest.proved else ", as far as was tried"
     if not verdict.valid:
-        told = ", ".join(f"{event} to {agent}" for agent, event in smallest.told)
-        return f"valid, and with the fewest told, if one tells {told}{tried}"
+        added = ", ".join(f"{event} to {agent}" for agent, event in smallest.communicated)
+        return f"valid, and with the fewest told, if one tells {added}{tried}"
     if smallest.hidden:
         hidden = ", ".join(f"{event} from {agent}" for agent, event in smallest.hidden)
         return (

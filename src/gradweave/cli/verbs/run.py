@@ -102,7 +102,7 @@ def run(
 ) -> None:
     """Run the schedule in FILE on real processes: check the result, and time it.
 
-    The backend's native all-reduce is timed in turns with it. Under mpirun or torchrun the
+    The backend's native all-reduce is timed alternately with it. Under mpirun or torchrun the
     processes are the launcher's; otherwise one per server is started on this machine, or, with
     JAX, one process whose devices are the servers.
     """

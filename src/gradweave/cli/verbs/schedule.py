@@ -239,10 +239,10 @@ def _verdicts(solution: Solution, objective: Objective) -> list[str]:
         lines.append(f"its rounds are of {own} and do not compare with a bound")
     elif solution.optimal:
         timed = timing is None or timing.optimal
-        lines.append(f"optimal in rounds{' only' * (not timed)}: {solution.bound.said(name)}")
+        lines.append(f"optimal in rounds{' only' * (not timed)}: {solution.bound.described(name)}")
     elif objective == "rounds":
         verdict = rounds_verdict(solution.rounds, solution.bound.rounds)
-        lines.append(f"{verdict}: {solution.bound.said(name)}")
+        lines.append(f"{verdict}: {solution.bound.described(name)}")
     if timing is not None:
         far = f"{timing.gap:.0%} above the least time"
         lines.append(f"{'optimal in seconds' if timing.optimal else far}: {timing.bound}")

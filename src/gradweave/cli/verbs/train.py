@@ -127,8 +127,8 @@ def train(
     from gradweave.marl.session import train as train_in
 
     def ask() -> Request:
-        said = settings if gossip is None else (*settings, f"gossip={gossip}")
-        return read_request(file, options, said, machine)
+        given = settings if gossip is None else (*settings, f"gossip={gossip}")
+        return read_request(file, options, given, machine)
 
     def check_files() -> None:
         writable_folder(output, "--output")
@@ -153,7 +153,7 @@ def train(
 
         result = results.description(trained)
         result |= results.of_training(trained, output, group.number)
-        result |= results.judged(trained, episodes, request.config.seed, render, progress)
+        result |= results.evaluated(trained, episodes, request.config.seed, render, progress)
     result["wall_s"] = round(time.monotonic() - begun, 2)
     results.save(result, output)
     if as_json:

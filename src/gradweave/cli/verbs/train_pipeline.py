@@ -117,7 +117,7 @@ def train_pipeline(
         workload = model_of(given["model"])
         trained = None if slept or isinstance(workload, Workload) else workload
         if check and trained is None:
-            raise OptionError("--check: expected a transformer that is trained, not slept")
+            raise OptionError("--check: expected a transformer, and no --slept")
         topology = _trained_on(network_of(network, given), in_lab, bandwidth, latency)
         others = split_specs(_IN_LAB if against is None and in_lab else against or "")
         doing = f"training {given['model']} on {network}"

@@ -32,10 +32,10 @@ def warn_of_hosts(runner: Runner, topology: Topology) -> None:
     """
     own = socket.gethostname().encode()[:_HOST_BYTES]
     padded = np.frombuffer(own.ljust(_HOST_BYTES, b"\0"), np.uint8)
-    told = np.asarray(runner.gathered(padded.copy()), np.uint8).reshape(-1, _HOST_BYTES)
-    if 0 not in runner.ranks or not topology.labels or len(told) != topology.num_servers:
+    rows = np.asarray(runner.gathered(padded.copy()), np.uint8).reshape(-1, _HOST_BYTES)
+    if 0 not in runner.ranks or not topology.labels or len(rows) != topology.num_servers:
         return
-    hosts = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in told]
+    hosts = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
     names = [topology.label(server) for server in topology.servers.tolist()]
     if warning := elsewhere(names, hosts):
         warnings.warn(warning, InputWarning, stacklevel=2)

@@ -21,7 +21,7 @@ from gradweave.wording import listed, noun_of
 
 ANSWER_S = 300.0
 """How long a task may take."""
-FAREWELL_S = 30.0
+SHUTDOWN_GRACE_S = 30.0
 """How long processes have to notice that something went wrong, before they are killed."""
 DEATH_S = 3.0
 """The same once it is known which one died: what they would say is known, too. Where they wait for
@@ -108,7 +108,7 @@ class ServerProcesses:
 
     def _failure(self, answers: _Answers) -> RunError:
         """The first error, once the other processes have answered too or their time is over."""
-        until = time.monotonic() + FAREWELL_S
+        until = time.monotonic() + SHUTDOWN_GRACE_S
         while len(answers) < len(self._servers):
             if any("died" in answer for answer in answers.values()):
                 until = min(until, time.monotonic() + DEATH_S)

@@ -21,7 +21,7 @@ from gradweave.processes.mpirun import status_of
 from gradweave.schedule.schedule import Schedule
 from gradweave.topology.topology import Topology
 
-FAREWELL_S = 10.0
+SHUTDOWN_GRACE_S = 10.0
 """How long processes have to name the server that was lost, before they are killed."""
 _SLACK_S = 20.0
 """Processes report themselves that nothing moves; after this much longer they are given up."""
@@ -100,7 +100,7 @@ class _Supervisor:
                     return self._report
                 if self._report is not None and not self._working:
                     return self._report
-            elif self._lost_under_mpirun() and silent_s > FAREWELL_S:
+            elif self._lost_under_mpirun() and silent_s > SHUTDOWN_GRACE_S:
                 raise self._failure_under_mpirun()
             elif silent_s > timeout_s + _SLACK_S:
                 self._look_for_stopped()
@@ -141,13 +141,13 @@ class _Supervisor:
 
     def _tell_others(self, number: int, message: dict[str, Any]) -> None:
         """Tells all but one process what was lost, and waits until they have ended."""
-        until = time.monotonic() + FAREWELL_S
+        until = time.monotonic() + SHUTDOWN_GRACE_S
         left = set(range(len(self._children))) - {number}
         # JAX ends a process whose coordinator is gone, before it has said what it knows.
-        for told in (left & self._with_servers, left - self._with_servers):
-            for other in told:
+        for group in (left & self._with_servers, left - self._with_servers):
+            for other in group:
                 self._children.send(other, message)
-            while left & told and (received := self._children.receive(until - time.monotonic())):
+            while left & group and (received := self._children.receive(until - time.monotonic())):
                 if received[1] is None:
                     left.discard(received[0])
 

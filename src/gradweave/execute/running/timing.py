@@ -1,4 +1,4 @@
-"""A schedule checked, and timed in turns with the backend's native all-reduce."""
+"""A schedule checked, and timed alternately with the backend's native all-reduce."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ class Runner(Protocol):
 
 
 def measure(runner: Runner, schedule: Schedule, trial: Trial, tell: Tell) -> RunReport:
-    """Checks a schedule's result and times it, in turns with the backend's native all-reduce.
+    """Checks a schedule's result and times it, alternately with the backend's native all-reduce.
 
     Args:
         runner: this process.

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from gradweave.errors import RunError
-from gradweave.execute.torch_distributed.attendance import NEARLY, Attendance, Verdict
+from gradweave.execute.torch_distributed.liveness import NEARLY, Liveness, Verdict
 from gradweave.execute.torch_distributed.pending import PendingCollective
 from gradweave.execute.torch_distributed.standing import Heard, Stand
 from gradweave.topology.topology import Topology
@@ -33,7 +33,7 @@ class LossDetector:
     writes in the store whose it was, and all that wait read it there.
 
     When a process is stopped, or sleeps, no connection breaks. Then all that are there tell in the
-    store where they stand (`Attendance`), and a process that has waited for as long as the group's
+    store where they stand (`Liveness`), and a process that has waited for as long as the group's
     timeout finds out from that whom all the others wait for (`standing.silent`).
 
     Args:
@@ -43,13 +43,13 @@ class LossDetector:
 
     def __init__(self, topology: Topology, group: dist.ProcessGroup) -> None:
         self._topology = topology
-        self.attendance = Attendance.of(group, topology)
+        self.liveness = Liveness.of(group, topology)
         self._may_hold_store = dist.get_rank() == 0
-        self._timeout_s, self._grace_s = self.attendance.timeout_s, self.attendance.grace_s
+        self._timeout_s, self._grace_s = self.liveness.timeout_s, self.liveness.grace_s
 
     def watch(self, call: PendingCollective) -> None:
         """Waits until a collective is over; ends it with an error where a process was lost."""
-        with self.attendance.inside(call):
+        with self.liveness.inside(call):
             if not call.over.wait(POLL_S):
                 _Watch(self, call).wait()
 
@@ -67,7 +67,7 @@ class LossDetector:
         try:
             if broken and peer is not None:
                 return self._of_broken(peer)
-            if verdict := self.asked(self.attendance.verdict):
+            if verdict := self.asked(self.liveness.verdict):
                 return self.named(verdict)
         except (TimeoutError, RuntimeError) as failure:
             return self.without_store(failure, None)
@@ -75,7 +75,7 @@ class LossDetector:
 
     def _of_broken(self, peer: int) -> RunError:
         """The error after a connection broke: the peer's, unless it gave up waiting for others."""
-        call = self.attendance.call
+        call = self.liveness.call
         if call is not None and call.still_s() > NEARLY * self._timeout_s:
             if (verdict := _Watch(self, call).after_break(peer)) is not None:
                 return self.named(verdict)
@@ -88,7 +88,7 @@ class LossDetector:
         until = time.monotonic() + LINGER_S
         try:
             while time.monotonic() < until:
-                if self.asked(self.attendance.all_know):
+                if self.asked(self.liveness.all_know):
                     return
                 time.sleep(POLL_S / 5)
         except (TimeoutError, RuntimeError):
@@ -96,7 +96,7 @@ class LossDetector:
 
     def ask(self, request: Callable[[distributed_c10d.Store], _Answer]) -> "Future[_Answer]":
         """The store's answer, later."""
-        return self.attendance.ask(request)
+        return self.liveness.ask(request)
 
     def asked(self, request: Callable[[distributed_c10d.Store], _Answer]) -> _Answer:
         """The store's answer; TimeoutError where it does not answer."""
@@ -104,13 +104,13 @@ class LossDetector:
 
     def news(self, where: bool, store: distributed_c10d.Store) -> _News:
         """The verdict, and on request where the processes stand."""
-        attendance = self.attendance
-        return attendance.verdict(store), attendance.stands(store) if where else None
+        liveness = self.liveness
+        return liveness.verdict(store), liveness.stands(store) if where else None
 
     def decided(self, lost: Sequence[int], how: Sequence[str]) -> RunError:
         """Writes who was lost, unless another process has; the error of the store's verdict."""
         verdict = Verdict(tuple(lost), tuple(how))
-        return self.named(self.asked(functools.partial(self.attendance.decide, verdict)))
+        return self.named(self.asked(functools.partial(self.liveness.decide, verdict)))
 
     def named(self, verdict: Verdict) -> RunError:
         """The error of a verdict."""
@@ -123,15 +123,15 @@ class LossDetector:
             error: of the store.
             heard: what was heard before, where this process has waited for as long as the timeout.
         """
-        if self.attendance.known is not None:  # read before the process that holds the store left
-            return self.named(self.attendance.known)
+        if self.liveness.known is not None:  # read before the process that holds the store left
+            return self.named(self.liveness.known)
         how = "does not answer" if isinstance(error, TimeoutError) else "ended"
-        holder = self.attendance.holder
+        holder = self.liveness.holder
         if holder is None:
             return RunError(f"torch.distributed: the process that holds the store {how} {error}")
         if heard is not None and not isinstance(error, TimeoutError):
             gone = {holder: heard.stands.get(holder)}
-            verdict = self.attendance.judged(heard, gone, long=True)
+            verdict = self.liveness.evaluate(heard, gone, long=True)
             if verdict is not None and verdict.lost and holder not in verdict.lost:
                 return self.named(verdict)
         return self.named(Verdict((holder,), (f"the process that holds the store {how}",)))
@@ -168,15 +168,15 @@ class _Watch:
             self._heard.hear(stands or {})
             gone = {peer: self._heard.stands.get(peer)}
             over = time.monotonic() > until
-            if (found := detector.attendance.judged(self._heard, gone, over)) is not None or over:
+            if (found := detector.liveness.evaluate(self._heard, gone, over)) is not None or over:
                 break
             time.sleep(POLL_S)
         if found is None or peer in found.lost:
             return None
-        return detector.asked(functools.partial(detector.attendance.decide, found))
+        return detector.asked(functools.partial(detector.liveness.decide, found))
 
     def _look(self) -> RunError | None:
-        """Asks for news, and judges by them."""
+        """Asks for news, and evaluates them."""
         self._notice_own_absence()
         if self._news is None:
             where = self._call.still_s() >= self._timeout_s / 2
@@ -196,13 +196,13 @@ class _Watch:
             self._heard = Heard()
             return None
         self._heard.hear(stands)
-        return self._judge() if self._late() else None
+        return self._evaluate() if self._late() else None
 
-    def _judge(self) -> RunError | None:
+    def _evaluate(self) -> RunError | None:
         waited_s = time.monotonic() - self._heard.since
         late_s = self._call.still_s() - self._timeout_s
         long = waited_s >= self._grace_s and late_s >= self._grace_s
-        verdict = self._detector.attendance.judged(self._heard, {}, long)
+        verdict = self._detector.liveness.evaluate(self._heard, {}, long)
         return None if verdict is None else self._detector.decided(verdict.lost, verdict.how)
 
     def _late(self) -> bool:

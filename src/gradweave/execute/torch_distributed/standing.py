@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 class Stand:
     """Where a process stands that has not progressed for a while."""
 
-    told: int
-    """How often it has told so: it is there as long as this rises."""
+    heartbeats: int
+    """How often it has written so: it is there as long as this rises."""
     calls: int
     """Collectives of the group that it has entered."""
     inside: bool
@@ -43,18 +43,18 @@ class Heard:
     """By rank, the last that was read; of processes that are away, too."""
     since: float = 0.0
     """When they were read first, by `time.monotonic`; 0 before."""
-    _told: dict[int, int] = dataclasses.field(default_factory=dict)
+    _first: dict[int, int] = dataclasses.field(default_factory=dict)
 
     def hear(self, stands: dict[int, Stand]) -> None:
         """Takes what was read."""
         if not self.since:
             self.since = time.monotonic()
-            self._told = {rank: stand.told for rank, stand in stands.items()}
+            self._first = {rank: stand.heartbeats for rank, stand in stands.items()}
         self.stands = stands
 
     def present(self) -> dict[int, Stand]:
-        """Where those stand that have told it anew since the first reading."""
-        return {r: s for r, s in self.stands.items() if s.told > self._told.get(r, 0)}
+        """Where those stand that have written it anew since the first reading."""
+        return {r: s for r, s in self.stands.items() if s.heartbeats > self._first.get(r, 0)}
 
 
 def silent(

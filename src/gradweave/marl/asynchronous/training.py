@@ -78,9 +78,9 @@ def train(
     spec = parse(config.aggregation)
     assert isinstance(spec, AsynchronousSpec)
     spec.check_workers(config.devices)
-    said = stated(config, folder, extend)
-    before = 0 if said is None else said["updates"]
-    extended = extended_from(config, said)
+    metadata = stated(config, folder, extend)
+    before = 0 if metadata is None else metadata["updates"]
+    extended = extended_from(config, metadata)
     environment = make(config.env, **config.options)
     learner = algorithms.build(config, environment, lambda optimizer: optimizer)
     make_folder(folder)
@@ -190,12 +190,12 @@ class _Rounds:
 
     def add(self, made: UpdateReport) -> None:
         """Takes an update of the server."""
-        workers, before = self._config.devices, made.gradients - len(made.told)
+        workers, before = self._config.devices, made.gradients - len(made.aux)
         if before < self._applied:  # a server was lost, and all resumed from the checkpoint
             self._log.__exit__()
             self._log, self._gathered = self._opened(before // workers), []
             self._begin_s = None
-        self._gathered += zip(made.told, made.stale, strict=True)
+        self._gathered += zip(made.aux, made.stale, strict=True)
         self._not_finite[list(made.not_finite)] += 1
         self._applied, self._last_s = made.gradients, time.monotonic()
         if self._begin_s is None:
@@ -208,7 +208,7 @@ class _Rounds:
         config, update = self._config, made.gradients // self._config.devices
         steps, metrics = (
             update * config.settings.steps,
-            _together([told.metrics for told, _ in self._gathered]),
+            _together([aux.metrics for aux, _ in self._gathered]),
         )
         stale = np.mean([stale for _, stale in self._gathered])
         figures: dict[str, Any] = {**metrics.figures, "staleness": np.full(config.seeds, stale)}

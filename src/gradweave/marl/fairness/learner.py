@@ -197,8 +197,8 @@ class FENLearner:
         carry = state.parameters, state.optimizer
         (parameters, optimizer), learned = jax.lax.scan(epoch, carry, keys)
         state = dataclasses.replace(state, parameters=parameters, optimizer=optimizer, key=key)
-        said = metrics.figures | jax.tree.map(jnp.mean, learned)
-        return state, dataclasses.replace(metrics, figures=said)
+        reported = metrics.figures | jax.tree.map(jnp.mean, learned)
+        return state, dataclasses.replace(metrics, figures=reported)
 
     def _rollout(self, state: FENState) -> tuple[FENState, Samples, Metrics]:
         """One roll-out, with its advantages."""
@@ -225,15 +225,15 @@ class FENLearner:
         after = dataclasses.replace(
             state, games=games, view=view, estimates=estimates, ended=ended, tally=tally, keys=keys
         )
-        said = jax.tree.map(jnp.mean, figures(ended)) | self._told(chosen, played)
-        return after, samples, dataclasses.replace(metrics, figures=said)
+        reported = jax.tree.map(jnp.mean, figures(ended)) | self._reported(chosen, played)
+        return after, samples, dataclasses.replace(metrics, figures=reported)
 
-    def _told(self, chosen: Array, played: Steps) -> dict[str, Float[Array, ""]]:
-        """What a roll-out says of gossip and choices."""
-        said = {"gossip_bytes": played.sent_bytes.mean(), "gossip_error": played.error.mean()}
+    def _reported(self, chosen: Array, played: Steps) -> dict[str, Float[Array, ""]]:
+        """Figures of a roll-out's gossip and choices."""
+        reported = {"gossip_bytes": played.sent_bytes.mean(), "gossip_error": played.error.mean()}
         if self.settings.hierarchy:
-            said["first_policy"] = (chosen == 0).mean()
-        return {"objective": played.objective.mean()} | said
+            reported["first_policy"] = (chosen == 0).mean()
+        return {"objective": played.objective.mean()} | reported
 
     def _choose(self, parameters: Parameters, carry: Any, now: Any) -> tuple[Any, Any]:
         """One choice of all agents, and its steps."""
@@ -318,8 +318,8 @@ class FENLearner:
             return played.objective
         log_p = self.hierarchy.choices(parameters, played.seen_after)
         picked = jnp.broadcast_to(chosen[:, None], played.reward.shape)
-        told = jnp.maximum(distributions.of_action(log_p, picked), LEAST_INFORMATION)
-        return jnp.where(picked == 0, played.reward, self.settings.information * told)
+        log_choice = jnp.maximum(distributions.of_action(log_p, picked), LEAST_INFORMATION)
+        return jnp.where(picked == 0, played.reward, self.settings.information * log_choice)
 
     def _choice_advantages(self, parameters: Parameters, played: Steps) -> tuple[Array, Array]:
         """[S, E, A] advantages of choices, normalised, and the targets of the controller's critic.
@@ -367,11 +367,11 @@ class FENLearner:
         change = distributions.of_action(log_p, part.action) - part.log_probability
         gain, error, entropy = self._terms(log_p, value, change, part.advantage, part.target)
         total = settings.value_coefficient * error - gain - settings.entropy_coefficient * entropy
-        said = {"gain": gain, "value_error": error, "entropy": entropy}
+        reported = {"gain": gain, "value_error": error, "entropy": entropy}
         if settings.hierarchy:
             loss, of_choices = self._choice_loss(parameters, part)
-            total, said = total + loss, said | of_choices
-        return total, said
+            total, reported = total + loss, reported | of_choices
+        return total, reported
 
     def _choice_loss(
         self, parameters: Parameters, part: Samples

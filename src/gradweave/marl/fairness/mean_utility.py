@@ -30,7 +30,7 @@ class Estimates(eqx.Module):
 
     mean: Float[Array, "*B A"]
     """Each agent's estimate."""
-    told: Float[Array, "*B A"]
+    last_sent: Float[Array, "*B A"]
     """Each agent's utility as it counts in the estimates."""
     turn: Int[Array, "*B"]
     """Exchanges so far."""
@@ -74,7 +74,7 @@ class MeanUtility:
         if self.mixing is None:
             mean = jnp.broadcast_to(utility.mean(-1, keepdims=True), utility.shape)
             return Estimates(mean, utility, before.turn, sent)
-        mean, turn = before.mean + utility - before.told, before.turn
+        mean, turn = before.mean + utility - before.last_sent, before.turn
         for _ in range(self.exchanges):
             mean, more = jax.vmap(self._exchange)(mean, turn)
             sent, turn = sent + more, turn + 1

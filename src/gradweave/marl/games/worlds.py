@@ -14,7 +14,7 @@ from gradweave.checks import check_at_least_one
 from gradweave.errors import OptionError
 from gradweave.marl.games.guide import Guide
 from gradweave.marl.tabular.tables import moves_of, of_agents, tables
-from gradweave.marl.tabular.transitions import advanced, astray, happened
+from gradweave.marl.tabular.transitions import advanced, happened, slipped
 from gradweave.marl.worlds.catalogue import OWN_MACHINE, world
 from gradweave.marl.worlds.grid import ACTIONS
 from gradweave.marl.worlds.job_scheduling import JobScheduling
@@ -95,7 +95,7 @@ class WorldGame(RestartingGame):
         world, index = self._arrays, jnp.arange(self.num_agents)
         numbers = jax.random.uniform(key, (self.num_agents + 1,))
         action = jnp.stack([jnp.asarray(actions[agent], jnp.int32) for agent in self.agents])
-        taken = astray(action, numbers[:-1])
+        taken = slipped(action, numbers[:-1])
         there = world.move[index, world.team_open[:, state.progress], state.cells, taken]
         fired = happened(world, state.cells, there, numbers[-1])
         team = jax.tree.map(lambda x: x[0], world.team)

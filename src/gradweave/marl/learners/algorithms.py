@@ -204,13 +204,13 @@ def settings(name: str, family: str, given: Mapping[str, Any]) -> Settings:
     return settings_of(row.settings, row.usual.get(family, {}), given)
 
 
-def config_of(said: Mapping[str, Any]) -> Config:
+def config_of(metadata: Mapping[str, Any]) -> Config:
     """The training of a `Config.flat`.
 
     Raises:
         OptionError: where a field is missing, unknown or out of range.
     """
-    return from_flat(said, lambda name: algorithm(name).settings)
+    return from_flat(metadata, lambda name: algorithm(name).settings)
 
 
 def build(config: Config, environment: "Environment", aggregate: Aggregate) -> "Learner":

@@ -185,7 +185,7 @@ class PPOLearner:
         1, and the clipped objective holds policies close to the one that begins to learn, rather
         than to the one that played (Hilton et al. 2021).
         """
-        state, samples, judged = self._judged(state, experience, progress, stale=stale)
+        state, samples, evaluated = self._evaluated(state, experience, progress, stale=stale)
         key, learning = jax.random.split(state.key)
 
         def epoch(carry: Any, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
@@ -204,7 +204,7 @@ class PPOLearner:
             key=key,
             updates=state.updates + 1,
         )
-        return state, jax.tree.map(jnp.mean, figures) | judged
+        return state, jax.tree.map(jnp.mean, figures) | evaluated
 
     def play(
         self, state: PPOState, progress: UpdatesDone = None
@@ -241,7 +241,7 @@ class PPOLearner:
         """The returns that a critic's values stand for."""
         return value if state.returns is None else state.returns.denormalise(value)
 
-    def _judged(
+    def _evaluated(
         self,
         state: PPOState,
         experience: Experience,
@@ -261,7 +261,7 @@ class PPOLearner:
     def _as_now(
         self, state: PPOState, experience: Experience
     ) -> tuple[Experience, Float[Array, "T E A"]]:
-        """Experience as the parameters of a state judge it, and what each action counts."""
+        """Experience as the parameters of a state evaluate it, and what each action counts."""
         played = experience.played
         log_probability, _, value = self.players.evaluate(
             state.parameters, experience.memories, played

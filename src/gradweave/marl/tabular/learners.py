@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from gradweave.checks import check_above_zero, check_at_least_one, check_share
 from gradweave.marl.tabular.tables import Moves, Tables
-from gradweave.marl.tabular.transitions import advanced, astray, drawn, happened, joint, split
+from gradweave.marl.tabular.transitions import advanced, drawn, happened, joint, slipped, split
 from gradweave.marl.worlds.grid import ACTIONS
 
 
@@ -133,7 +133,7 @@ def apart(settings: Learning, world: Tables) -> tuple[Train, int]:
         picked = drawn(values[cell, state], settings.sharpness, noise[2])
         at_random = (noise[1] * len(ACTIONS)).astype(jnp.int32)
         action = jnp.where(noise[0] < e, at_random, picked)
-        there = move[opened[state], cell, astray(action, noise[3])]
+        there = move[opened[state], cell, slipped(action, noise[3])]
         fired = [at[r, there] & before[r, cell] & (noise[4 + r] < chance[r]) for r in range(rules)]
         after = advanced(machine, alone.event, fired)
         idle = machine.ended[state]
@@ -164,7 +164,7 @@ def together(settings: Learning, world: Tables) -> tuple[Train, int]:
         )
         at_random = (number[2 : 2 + agents] * len(ACTIONS)).astype(jnp.int32)
         actions = jnp.where(number[0] < explore, at_random, picked)
-        taken = astray(actions, number[2 + agents : 2 + 2 * agents])
+        taken = slipped(actions, number[2 + agents : 2 + 2 * agents])
         there = world.move[jnp.arange(agents), world.team_open[:, state], cell, taken]
         fired = happened(world, cell, there, number[-1])
         after = advanced(machine, world.rules.event, fired)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gradweave.marl.tabular.learners import Learning, team_machine
 from gradweave.marl.tabular.tables import Tables
-from gradweave.marl.tabular.transitions import astray, drawn, happened, joint, moving, split
+from gradweave.marl.tabular.transitions import drawn, happened, joint, moving, slipped, split
 from gradweave.marl.worlds.grid import ACTIONS
 
 
@@ -132,7 +132,7 @@ def _moved(
 ) -> tuple[Int[Array, " A"], list[Bool[Array, ""]]]:
     """The cells after a step, and which rules' events happened in it."""
     agents = world.num_agents
-    taken = astray(action, numbers[agents : 2 * agents])
+    taken = slipped(action, numbers[agents : 2 * agents])
     opened = world.team_open[:, now.progress]
     there = world.move[jnp.arange(agents), opened, now.cells, taken]
     return there, happened(world, now.cells, there, numbers[-1])

@@ -21,7 +21,7 @@ def drawn(
     return jnp.minimum((upto < number[..., None]).sum(-1), values.shape[-1] - 1)
 
 
-def astray(action: Int[Array, "*B"], number: Float[Array, "*B"]) -> Int[Array, "*B"]:
+def slipped(action: Int[Array, "*B"], number: Float[Array, "*B"]) -> Int[Array, "*B"]:
     """The action that is really taken, from a uniform number: now and then a quarter turn off."""
     turned = jnp.where(number < 1.0 - SLIP / 2, action + 1, action + 3) % 4
     return jnp.where((number < 1.0 - SLIP) | (action == STAY), action, turned)

@@ -15,7 +15,7 @@ from gradweave.automata.files import Task, task
 from gradweave.topology.formats.yaml_data import parse_yaml
 
 SLIP = 0.02
-"""How often an action goes a quarter turn astray."""
+"""How often an action slips: it goes a quarter turn off."""
 SIMULATED = 0.3
 """How often an event that needs others happens to an agent that practises alone."""
 

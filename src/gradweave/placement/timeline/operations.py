@@ -1,8 +1,8 @@
 """A training step as operations: passes on devices, messages on routes, and who waits for whom.
 
-Each operation waits for its turn on its lane, a device or a route, and for what it reads. A device
-is a lane over a link of its own that carries one second of work a second; so what plays schedules
-on fairly shared links (`gradweave.simulate.fair`) plays a whole step.
+Each operation waits for its turn on its channel, a device or a route, and for what it reads. A
+device is a channel over a link of its own that carries one second of work a second; so what plays
+schedules on fairly shared links (`gradweave.simulate.fair`) plays a whole step.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ NOTHING = 0
 class Operations:
     """Columns with a row for each operation. A cell is what some write and others read."""
 
-    lane: NDArray[np.int64]
+    channel: NDArray[np.int64]
     """[T] in whose turn."""
     work: NDArray[np.float64]
     """[T] seconds on a device, bytes on a route."""
@@ -41,7 +41,7 @@ class Operations:
 
 
 class Step:
-    """Operations as they are added, in an order in which each lane may take them."""
+    """Operations as they are added, in an order in which each channel may take them."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -53,41 +53,43 @@ class Step:
         self._by_route: dict[bytes, int] = {}
 
     def device(self, node: int) -> int:
-        """The lane of a server's passes."""
+        """The channel of a server's passes."""
         if node not in self._device:
             own = len(self.topology.source) + len(self._device)
-            self._device[node] = self._lane(np.array([own]))
+            self._device[node] = self._channel(np.array([own]))
         return self._device[node]
 
     def route(self, source: int, target: int) -> int:
-        """The lane of messages between two servers, over the shortest route."""
+        """The channel of messages between two servers, over the shortest route."""
         if (source, target) not in self._route:
             rank = self.topology.rank
             *_, nodes, offsets = routes_of(self.topology, [rank[source]], [rank[target]])
-            self._route[source, target] = self._lane(self.topology.links_along(nodes, offsets))
+            self._route[source, target] = self._channel(self.topology.links_along(nodes, offsets))
         return self._route[source, target]
 
-    def _lane(self, links: NDArray[np.int64]) -> int:
+    def _channel(self, links: NDArray[np.int64]) -> int:
         self.links.append(links)
         return len(self.links) - 1
 
-    def add(self, lane: int, work: float, reads: int = NOTHING, round_: int | None = None) -> int:
+    def add(
+        self, channel: int, work: float, reads: int = NOTHING, round_: int | None = None
+    ) -> int:
         """Adds an operation that writes a new cell; that cell."""
         self.cells += 1
-        self.write(lane, work, reads, self.cells - 1, round_)
+        self.write(channel, work, reads, self.cells - 1, round_)
         return self.cells - 1
 
-    def write(self, lane: int, work: float, reads: int, cell: int, round_: int | None) -> None:
+    def write(self, channel: int, work: float, reads: int, cell: int, round_: int | None) -> None:
         """Adds an operation that writes a given cell."""
-        self.rows.append((lane, work, reads, cell, len(self.rows) if round_ is None else round_))
+        self.rows.append((channel, work, reads, cell, len(self.rows) if round_ is None else round_))
 
     def send(self, source: int, target: int, size: float, reads: int) -> int:
         """Adds a message of so many bytes, with its overhead; the cell that it writes."""
-        lane = self.route(source, target)
-        links, topology = self.links[lane], self.topology
+        channel = self.route(source, target)
+        links, topology = self.links[channel], self.topology
         narrowest = float(topology.bandwidth_bytes_per_s[links].min())
         overhead = float(topology.overhead_s[links].max())
-        return self.add(lane, size + overhead * narrowest, reads)
+        return self.add(channel, size + overhead * narrowest, reads)
 
     def all_reduce(self, group: GroupSchedule, ready: bool = True) -> None:
         """Adds a group's all-reduce; each server's part begins when its passes are done.
@@ -102,10 +104,12 @@ class Step:
         base = len(self.rows) + schedule.pieces * topology.num_servers
         if ready:
             for server in topology.servers.tolist():
-                lane = self.device(int(group.nodes[server]))
+                channel = self.device(int(group.nodes[server]))
                 for piece in range(schedule.pieces):
-                    self.write(lane, 0.0, NOTHING, first + server * schedule.pieces + piece, None)
-        lanes = self._lanes_of(group)
+                    self.write(
+                        channel, 0.0, NOTHING, first + server * schedule.pieces + piece, None
+                    )
+        channels = self._channels_of(group)
         links, _ = schedule.route_links
         starts = (schedule.route_offsets - np.arange(schedule.num_transfers + 1))[:-1]
         narrowest = np.minimum.reduceat(topology.bandwidth_bytes_per_s[links], starts)
@@ -114,30 +118,30 @@ class Step:
         reads = first + schedule.source.astype(np.int64) * schedule.pieces + schedule.piece
         writes = first + schedule.target.astype(np.int64) * schedule.pieces + schedule.piece
         rounds = base + schedule.round.astype(np.int64)
-        columns = (lanes, work, reads, writes, rounds)
+        columns = (channels, work, reads, writes, rounds)
         self.rows += list(zip(*(column.tolist() for column in columns), strict=True))
 
-    def _lanes_of(self, group: GroupSchedule) -> NDArray[np.int64]:
-        """[T] the lane of each transfer's route; one for each route, whoever takes it."""
+    def _channels_of(self, group: GroupSchedule) -> NDArray[np.int64]:
+        """[T] the channel of each transfer's route; one for each route, whoever takes it."""
         schedule = group.schedule
         table = table_of_rows(group.nodes[schedule.route_nodes], schedule.route_offsets)
         distinct, place = np.unique(table, axis=0, return_inverse=True)
-        lanes = []
+        channels = []
         for row in distinct:
             nodes = row[row >= 0]
             key = nodes.astype(np.int64).tobytes()
             if key not in self._by_route:
                 offsets = np.array([0, len(nodes)])
-                self._by_route[key] = self._lane(self.topology.links_along(nodes, offsets))
-            lanes.append(self._by_route[key])
-        return np.array(lanes, np.int64)[place.reshape(-1)]
+                self._by_route[key] = self._channel(self.topology.links_along(nodes, offsets))
+            channels.append(self._by_route[key])
+        return np.array(channels, np.int64)[place.reshape(-1)]
 
     def operations(self) -> Operations:
         """All that was added."""
         columns = list(zip(*self.rows, strict=True)) or [()] * 5
-        lane, work, reads, writes, round_ = columns
+        channel, work, reads, writes, round_ = columns
         return Operations(
-            np.array(lane, np.int64),
+            np.array(channel, np.int64),
             np.array(work, np.float64),
             np.array(reads, np.int64),
             np.array(writes, np.int64),
@@ -155,14 +159,14 @@ class Step:
     def _sharing(self, rows: Operations) -> "Sharing":
         from gradweave.simulate.fair import Sharing
 
-        topology, lanes = self.topology, np.arange(len(self.links) + 1)
+        topology, channels = self.topology, np.arange(len(self.links) + 1)
         latency = np.concatenate([topology.latency_s, np.zeros(len(self._device))])
         bandwidth = np.concatenate([topology.bandwidth_bytes_per_s, np.ones(len(self._device))])
         lengths = [len(one) for one in self.links]
         return Sharing(
-            connection=rows.lane,
-            queue=np.argsort(rows.lane, kind="stable"),
-            first_queued=np.searchsorted(np.sort(rows.lane), lanes),
+            connection=rows.channel,
+            queue=np.argsort(rows.channel, kind="stable"),
+            first_queued=np.searchsorted(np.sort(rows.channel), channels),
             links=np.concatenate(self.links).astype(np.int64),
             first_link=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
             latency=np.array([latency[one].sum() for one in self.links]),

@@ -14,7 +14,7 @@ from gradweave.execute.torch_distributed.backend import Collective
 from gradweave.placement.training.gpt import loss_of, stage_of
 from gradweave.placement.training.passes import PYTORCH, OrderedPasses, TimedStage
 from gradweave.placement.training.plan import Plan
-from gradweave.placement.training.slept import SleptStage, elements_after
+from gradweave.placement.training.synthetic_stage import SyntheticStage, elements_after
 from gradweave.placement.training.text import batch, characters
 from gradweave.placement.workload import Transformer
 from gradweave.schedule.file import from_bytes
@@ -58,7 +58,7 @@ class StageTrainer:
     def _module(self) -> torch.nn.Module:
         plan = self._plan
         if plan.model is None:
-            return SleptStage(plan.workload, self._number)
+            return SyntheticStage(plan.workload, self._number)
         return stage_of(plan.model, plan.stages, self._number, plan.seed)
 
     def _timed(self, module: torch.nn.Module, pipeline: Any) -> TimedStage:

@@ -70,17 +70,17 @@ def _positions(n: int, sizes: list[int]) -> NDArray[np.float64]:
         # Far enough out that neighbouring cells do not touch.
         radius = 1.35 * reach / np.sin(np.pi / max(cells, 3))
         centres = circle(cells, radius)
-        turns = 2 * np.pi * np.arange(cells) / cells
-        places = list(zip(centres, turns, strict=True))
+        angles = 2 * np.pi * np.arange(cells) / cells
+        places = list(zip(centres, angles, strict=True))
         # Server m of cell i takes the place of server m − i of cell 0: peers are as many cells on.
         shift = [i if within == sizes[0] else 0 for i in range(cells)]
         servers = np.concatenate(
             [
-                rotated(np.roll(servers, i, axis=0), turn) + centre
-                for (centre, turn), i in zip(places, shift, strict=True)
+                rotated(np.roll(servers, i, axis=0), angle) + centre
+                for (centre, angle), i in zip(places, shift, strict=True)
             ]
         )
-        switches = np.concatenate([rotated(switches, turn) + centre for centre, turn in places])
+        switches = np.concatenate([rotated(switches, angle) + centre for centre, angle in places])
         reach = radius + reach
     return np.concatenate([servers, switches])
 

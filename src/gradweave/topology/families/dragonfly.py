@@ -117,10 +117,10 @@ def _positions(groups: int, routers: int, per_router: int) -> NDArray[np.float64
     apart = 0.0 if groups == 1 else 2.6 / np.sin(np.pi / max(groups, 2))
     centres = circle(groups, apart) if groups > 1 else np.zeros((1, 2))
     # Rotated by place, so that no two groups' links lie on one line.
-    turns = 2 * np.pi * np.arange(groups) / groups + 0.3
+    angles = 2 * np.pi * np.arange(groups) / groups + 0.3
     placed = [
         np.concatenate(
-            [rotated(part, turn) + centre for turn, centre in zip(turns, centres, strict=True)]
+            [rotated(part, angle) + centre for angle, centre in zip(angles, centres, strict=True)]
         )
         for part in (servers, ring)
     ]

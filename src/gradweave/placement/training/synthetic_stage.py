@@ -1,4 +1,4 @@
-"""A stage that computes nothing, and takes its time: where one machine stands for many devices."""
+"""A synthetic stage computes nothing and takes its time: one machine stands for many devices."""
 
 import time
 from typing import Any
@@ -10,7 +10,7 @@ from gradweave.placement.training.plan import FLOAT_BYTES
 from gradweave.placement.workload import Workload
 
 
-class SleptStage(nn.Module):
+class SyntheticStage(nn.Module):
     """[1, any] → [1, elements]: sleeps for the seconds of a pass, and hands on zeros.
 
     Its parameters are as large as the stage's gradient.

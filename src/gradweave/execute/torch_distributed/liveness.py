@@ -1,4 +1,4 @@
-"""One process of a group, as the others see it: where it stands, told through the store."""
+"""Liveness check of a group's processes: where each stands, as it writes to the store."""
 
 import atexit
 import contextlib
@@ -62,7 +62,7 @@ class Verdict:
         return lost_server(topology, self.lost[0], how)
 
 
-class Attendance:
+class Liveness:
     """Tells where this process stands while it does not progress, and hears of the verdict.
 
     One for a group, whichever collectives run on it; kept as long as the group or one of them is.
@@ -73,11 +73,11 @@ class Attendance:
     """
 
     @staticmethod
-    def of(group: dist.ProcessGroup, topology: Topology) -> "Attendance":
+    def of(group: dist.ProcessGroup, topology: Topology) -> "Liveness":
         """The one of a group."""
-        if group not in _attendances:
-            _attendances[group] = Attendance(group, topology)
-        return _attendances[group]
+        if group not in _of_group:
+            _of_group[group] = Liveness(group, topology)
+        return _of_group[group]
 
     def __init__(self, group: dist.ProcessGroup, topology: Topology) -> None:
         self.size, self._rank = dist.get_world_size(group), dist.get_rank(group)
@@ -88,20 +88,20 @@ class Attendance:
         self.call: PendingCollective | None = None
         """The collective under way."""
         self._topology, self._group = topology, weakref.ref(group)
-        self._calls = self._told = 0
+        self._calls = self._heartbeats = 0
         self._started: dict[str, int] = {}
         self._before = (0, False, self._started)
         self._progressed = time.monotonic()
         self.known: Verdict | None = None
         """The verdict, once this process has read it."""
-        self._said = False
+        self._reported = False
         tick_s = min(max(self.timeout_s / 16, _TICK_S[0]), _TICK_S[1])
-        this: weakref.ref[Attendance] = weakref.ref(self)
+        this: weakref.ref[Liveness] = weakref.ref(self)
 
         def tick(store: distributed_c10d.Store) -> float:
-            attendance = this()
-            if attendance is not None:
-                attendance._tick(store)
+            liveness = this()
+            if liveness is not None:
+                liveness._tick(store)
             return tick_s
 
         self._store = StoreThread(group, "gradweave", tick)
@@ -124,7 +124,7 @@ class Attendance:
             self._progressed = time.monotonic()
 
     def stands(self, store: distributed_c10d.Store) -> dict[int, Stand]:
-        """Where those stand that have told it."""
+        """Where those stand that have written it."""
         keys = {rank: f"stands {rank}" for rank in range(self.size)}
         return {r: Stand.read(store.get(k)) for r, k in keys.items() if store.check([k])}
 
@@ -143,7 +143,7 @@ class Attendance:
         lost = self.known.lost if self.known else ()
         return store.add("knowing", 0) >= self.size - len(lost)
 
-    def judged(
+    def evaluate(
         self,
         heard: Heard,
         gone: Mapping[int, Stand | None],
@@ -199,16 +199,16 @@ class Attendance:
             return
         store.set(f"stands {self._rank}", stand.written())
         if (verdict := self.verdict(store)) and not stand.inside:
-            self._say(verdict)
+            self._report(verdict)
 
     def _stand(self) -> Stand:
         call, operations = self.call, self._operations()
         now = self._calls, call is not None, operations
         if now != self._before:
             self._before, self._progressed = now, time.monotonic()
-        self._told += 1
+        self._heartbeats += 1
         return Stand(
-            self._told,
+            self._heartbeats,
             self._calls,
             call is not None,
             tuple(call.awaited()) if call else (),
@@ -234,10 +234,10 @@ class Attendance:
             counts[key] = counts.get(key, 0) + count
         return counts
 
-    def _say(self, verdict: Verdict) -> None:
-        """Says who was lost where no collective is under way that would raise it."""
-        if not self._said:
-            self._said = True
+    def _report(self, verdict: Verdict) -> None:
+        """Reports who was lost where no collective is under way that would raise it."""
+        if not self._reported:
+            self._reported = True
             _log.error("%s", verdict.error(self._topology))
 
     def _leave(self) -> None:
@@ -253,7 +253,7 @@ class Attendance:
         except (TimeoutError, RuntimeError) as error:
             verdict = self.known or self._without_store(error, failed)
         if verdict is not None:
-            self._say(verdict)
+            self._report(verdict)
         self._store.close()
 
     def _without_store(self, error: Exception, failed: bool) -> Verdict | None:
@@ -276,16 +276,16 @@ class Attendance:
                 long = for_s > self.grace_s
                 if not failed:
                     return None
-                if found := self.judged(heard, {}, long, {self._rank}):
+                if found := self.evaluate(heard, {}, long, {self._rank}):
                     return found
             time.sleep(_TICK_S[0])
         return self.known
 
 
-def _leave(attendance: "weakref.ref[Attendance]") -> None:
-    if (there := attendance()) is not None:
+def _leave(liveness: "weakref.ref[Liveness]") -> None:
+    if (there := liveness()) is not None:
         there._leave()
 
 
-_attendances: weakref.WeakKeyDictionary[dist.ProcessGroup, Attendance]
-_attendances = weakref.WeakKeyDictionary()
+_of_group: weakref.WeakKeyDictionary[dist.ProcessGroup, Liveness]
+_of_group = weakref.WeakKeyDictionary()
