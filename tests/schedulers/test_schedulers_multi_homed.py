@@ -86,14 +86,14 @@ def test_hops_are_distinct_and_their_links_exist(variants):
 def test_a_server_is_offered_a_few_times_what_its_link_can_carry():
     network = planes(40, 1, capacity=8)
     hops = Hops.of(network)
-    lanes = hops.lanes(network.capacity, 32, 8)
-    into = np.bincount(hops.target[lanes])
+    slots = hops.slots(network.capacity, 32, 8)
+    into = np.bincount(hops.target[slots])
     assert (into >= 8 * 8).all() and (into < 39 * 8).all()
-    assert len(hops.lanes(network.capacity, 32)) == 40 * 39 * 8
+    assert len(hops.slots(network.capacity, 32)) == 40 * 39 * 8
     alone = Hops.of(
         gw.Topology.from_links("pair", servers=2, switches=0, links=[(0, 1)], capacity=[8])
     )
-    assert len(alone.lanes(np.array([8, 8]), 32, 8)) == 2 * 8
+    assert len(alone.slots(np.array([8, 8]), 32, 8)) == 2 * 8
 
 
 NETWORKS = {

@@ -97,13 +97,13 @@ class Hops:
         links = topology.links_along(nodes, offsets)
         return Hops(source[order], target[order], nodes, offsets, links)
 
-    def lanes(self, capacity: NDArray, most: int, spare: float = math.inf) -> NDArray[np.int64]:
+    def slots(self, capacity: NDArray, most: int, spare: float = math.inf) -> NDArray[np.int64]:
         """Hops by number, each as often as its narrowest link can carry it in a round.
 
         Args:
             capacity: [L] transfers per round of each link direction.
-            most: lanes of one hop at most.
-            spare: where many hops share a server's link, so many times as many lanes in all as the
+            most: slots of one hop at most.
+            spare: where many hops share a server's link, so many times as many slots in all as the
                 link can carry, so that a server on a switch is not offered all of its capacity
                 from every other; all of them if not given.
         """
@@ -111,8 +111,8 @@ class Hops:
         narrowest = np.minimum.reduceat(capacity[self.links], self.first_link[:-1])
         ends = self.links[self.first_link[:-1]], self.links[self.first_link[1:] - 1]
         shares = [np.ceil(spare * capacity[end] / np.bincount(end)[end]) for end in ends]
-        lanes = np.minimum(np.minimum(narrowest, most), np.maximum(*shares))
-        return np.repeat(np.arange(len(self.source)), lanes.astype(np.int64))
+        slots = np.minimum(np.minimum(narrowest, most), np.maximum(*shares))
+        return np.repeat(np.arange(len(self.source)), slots.astype(np.int64))
 
 
 def _routes(

@@ -38,7 +38,7 @@ def list_schedule(
     max_rounds: int | None = None,
     target: int = 0,
     swap_passes: int = 0,
-    late: NDArray[np.bool_] | None = None,
+    stop: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int32] | None:
     """Assigns a round to each workload.
 
@@ -48,9 +48,9 @@ def list_schedule(
         seed: of the random order.
         barrier: for an all-reduce, whether copies wait for all reduces.
         max_rounds: after which to give up.
-        target: rounds hoped for; swaps count a link's slack from it.
+        target: rounds to aim at; swaps count a link's slack from it.
         swap_passes: how often to improve each round by swaps; 0 is plain list scheduling.
-        late: [1] set by another thread once time is up: no swaps from then on.
+        stop: [1] set by another thread once time is up: no swaps from then on.
 
     Returns:
         [W] rounds; None where it gave up.
@@ -67,9 +67,9 @@ def list_schedule(
         passes=swap_passes,
         seed=seed,
     )
-    late = np.zeros(1, np.bool_) if late is None else late
+    stop = np.zeros(1, np.bool_) if stop is None else stop
     chains = _Chains.of(workloads, rule)
-    rounds = _run(workloads.links(), workloads.topology.capacity, order, chains, how, late)
+    rounds = _run(workloads.links(), workloads.topology.capacity, order, chains, how, stop)
     return rounds if len(rounds) == count else None
 
 
@@ -142,17 +142,17 @@ def _run(
     capacity = np.minimum(capacity, max(count, 1))  # no link takes more, and each unit has a slot
     tie = np.empty(count, np.int64)
     tie[order] = np.arange(count)
-    lane, items, first_item = _lanes(*routes, capacity, chains.heights, tie)
-    lane_links, lane_first_link = take_rows(*routes, items[first_item[:-1]])
+    channel, items, first_item = _channels(*routes, capacity, chains.heights, tie)
+    channel_links, channel_first_link = take_rows(*routes, items[first_item[:-1]])
     place = np.empty(count, np.int64)
     place[items] = np.arange(count)
     problem = Problem(
-        links=integers(lane_links),
-        first_link=integers(lane_first_link),
+        links=integers(channel_links),
+        first_link=integers(channel_first_link),
         capacity=integers(capacity),
         items=integers(items),
         first_item=integers(first_item),
-        lane=lane,
+        channel=channel,
         place=place,
         tie=tie,
         heights=chains.heights,
@@ -163,17 +163,17 @@ def _run(
     return run(problem, how, chains.waiting_for.copy(), stop)  # which the loop counts down
 
 
-def _lanes(
+def _channels(
     links: NDArray, first_link: NDArray, capacity: NDArray, heights: NDArray, tie: NDArray
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Groups workloads by route, as many lanes a route as it can carry at once.
+    """Groups workloads by route, as many channels a route as it can carry at once.
 
-    Lanes are numbered by the tie order of their first workloads, so that a pass over lanes in that
-    order reads memory in order.
+    Channels are numbered by the tie order of their first workloads, so that a pass over them in
+    that order reads memory in order.
 
     Returns:
-        [W] lane of each workload; [W] workloads by lane, highest first and then by tie; [G+1] where
-        each lane's start.
+        [W] channel of each workload; [W] workloads by channel, highest first and then by tie; [G+1]
+        where each channel's start.
     """
     count = len(tie)
     lengths = np.diff(first_link)
@@ -190,13 +190,13 @@ def _lanes(
     starts = np.searchsorted(route[in_route], np.arange(count))
     within = np.empty(count, np.int64)
     within[in_route] = np.arange(count) - starts[route[in_route]]
-    _, lane = np.unique(
+    _, channel = np.unique(
         route * (int(narrowest.max(initial=1)) + 1) + within % narrowest, return_inverse=True
     )
-    earliest = np.full(int(lane.max(initial=-1)) + 1, count)
-    np.minimum.at(earliest, lane, tie)
+    earliest = np.full(int(channel.max(initial=-1)) + 1, count)
+    np.minimum.at(earliest, channel, tie)
     number = np.empty(len(earliest), np.int64)
     number[np.argsort(earliest)] = np.arange(len(earliest))
-    lane = number[lane]
-    items = np.lexsort((tie, -heights, lane))
-    return lane, items, np.searchsorted(lane[items], np.arange(len(earliest) + 1))
+    channel = number[channel]
+    items = np.lexsort((tie, -heights, channel))
+    return channel, items, np.searchsorted(channel[items], np.arange(len(earliest) + 1))

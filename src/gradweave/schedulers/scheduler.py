@@ -194,6 +194,9 @@ def _written(value: object) -> str:
     return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+NEAR_BOUND = 1e-3
+"""How far above the least time possible, relative to it, a schedule may be that ends a search for
+few seconds. Chosen by hand."""
 SEARCHING = 0.9
 """Share of a time limit for which searches go on: what they found is still to be finished, joined
 and verified."""

@@ -69,11 +69,11 @@ class GatherModel:
         self._order_interchangeable()
 
     def _add_holdings(self) -> None:
-        late = self.rounds - self.choice.rounds_after
+        latest = self.rounds - self.choice.rounds_after
         yes, no = self.model.new_constant(1), self.model.new_constant(0)
         for piece, root in enumerate(self.choice.root.tolist()):
             for server in self.servers:
-                first, last = self.choice.earliest[piece, server], late[piece, server]
+                first, last = self.choice.earliest[piece, server], latest[piece, server]
                 self.holds[piece, server] = [
                     yes
                     if server == root or t >= last
@@ -216,20 +216,20 @@ class GatherModel:
         for (piece, link, t), variable in self.sends.items():
             copies = int(solver.value(variable))
             if copies:
-                ways = flows[t, piece][int(topology.source[link])]
-                ways.extend([int(topology.target[link])] * copies)
+                onward = flows[t, piece][int(topology.source[link])]
+                onward.extend([int(topology.target[link])] * copies)
         rows: list[Row] = []
-        for (t, piece), ways in sorted(flows.items()):
-            for server in [node for node in sorted(ways) if topology.is_server[node]]:
-                while ways[server]:
-                    rows.append((t, piece, COPY, self._walk(server, ways)))
+        for (t, piece), onward in sorted(flows.items()):
+            for server in [node for node in sorted(onward) if topology.is_server[node]]:
+                while onward[server]:
+                    rows.append((t, piece, COPY, self._walk(server, onward)))
         return rows
 
-    def _walk(self, server: int, ways: dict[int, list[int]]) -> list[int]:
+    def _walk(self, server: int, onward: dict[int, list[int]]) -> list[int]:
         """Follows a flow from a server to the next, and takes what it follows out of the flow."""
         route = [server]
         while len(route) == 1 or not self.choice.topology.is_server[route[-1]]:
-            node = ways[route[-1]].pop()
+            node = onward[route[-1]].pop()
             if node in route:  # a circle among switches moves nothing
                 del route[route.index(node) + 1 :]
             else:

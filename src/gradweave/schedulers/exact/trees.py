@@ -86,7 +86,7 @@ class Choice:
 
     @cached_property
     def least_rounds(self) -> int:
-        """Fewest rounds that the longest way of any piece takes."""
+        """Fewest rounds that the longest path of any piece takes."""
         needed = (self.earliest + self.rounds_after)[:, self.topology.servers]
         return int(needed.max())
 
@@ -122,7 +122,7 @@ class Choice:
 def _distances(
     topology: Topology, root: NDArray, allowed: NDArray[np.bool_], entering: NDArray
 ) -> NDArray[np.int64]:
-    """[P, V] cost of the cheapest way from each root, where entering a node costs as given."""
+    """[P, V] cost of the cheapest path from each root, where entering a node costs as given."""
     cost = np.full((len(root), topology.num_nodes), _NEVER)
     cost[np.arange(len(root)), root] = 0
     step = entering[topology.target]

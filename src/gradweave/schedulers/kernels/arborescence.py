@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
+from gradweave.schedulers.problem import ROUNDING
 from gradweave.topology.topology import Floats, Integers
 
 NEW, ON_PATH, REACHED = 0, 1, 2
-ROUNDING = 1e-9
+"""What a node is while trees grow."""
 
 
 @kernel
@@ -57,7 +58,7 @@ def write_arborescence(cost: Floats, flatter: float, root: int, parent: Integers
     """
     _edmonds(cost, root, parent)
     total = _cost_of(cost, root, parent)
-    _flatten(cost, (flatter + 1e-9) * total / max(len(parent) - 1, 1), root, parent)
+    _flatten(cost, (flatter + ROUNDING) * total / max(len(parent) - 1, 1), root, parent)
 
 
 @kernel(inner=True)

@@ -1,4 +1,4 @@
-"""What is to happen when: a binary heap by time."""
+"""Events to be processed, a binary heap by time: O(log) for each."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ class Events(NamedTuple):
     when: NDArray[np.float64]
     """[most] seconds."""
     what: Integers
-    """[most] numbers, which say what happens."""
+    """[most] numbers, which say what they are."""
     length: Integers
     """[1] how many they are."""
 

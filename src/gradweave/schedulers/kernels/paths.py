@@ -11,7 +11,7 @@ from gradweave.topology.topology import Floats, Integers
 def cheapest_paths(
     first_link: Integers,
     target: Integers,
-    price: Floats,
+    link_cost: Floats,
     servers: Integers,
     is_server: NDArray[np.bool_],
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -20,7 +20,7 @@ def cheapest_paths(
     Args:
         first_link: [V+1] where the links that leave each node start.
         target: [L] node that each link enters.
-        price: [L] at least 0.
+        link_cost: [L] at least 0.
         servers: [N] nodes.
         is_server: [V] servers end a path, switches pass it on.
 
@@ -33,7 +33,7 @@ def cheapest_paths(
     waiting = np.empty(nodes, np.int64)
     for s in range(len(servers)):
         cheapest_from(
-            first_link, target, is_server, price, servers[s], True, cost[s], last[s], waiting
+            first_link, target, is_server, link_cost, servers[s], True, cost[s], last[s], waiting
         )
         cost[s, servers[s]], last[s, servers[s]] = 0.0, -1
     return cost, last
@@ -44,7 +44,7 @@ def cheapest_from(
     first_link: Integers,
     target: Integers,
     is_server: NDArray[np.bool_],
-    price: Floats,
+    link_cost: Floats,
     start: int,
     numbered: bool,
     cost: Floats,
@@ -59,7 +59,7 @@ def cheapest_from(
         first_link: [V+1] where the links that leave each node start.
         target: [L] node that each link enters.
         is_server: [V] servers end a path.
-        price: [L] at least 0; infinite where a link may not be used.
+        link_cost: [L] at least 0; infinite where a link may not be used.
         start: the server.
         numbered: whether of switches that are as near the one of the least number is gone on from
             first: else the one that stands first in the list. Which of equal paths is found
@@ -72,7 +72,7 @@ def cheapest_from(
     node, least, count = start, 0.0, 0
     while True:
         for link in range(first_link[node], first_link[node + 1]):
-            there, to = least + price[link], target[link]
+            there, to = least + link_cost[link], target[link]
             if there < cost[to]:
                 if not is_server[to] and cost[to] == np.inf:
                     waiting[count] = to

@@ -7,6 +7,10 @@ import numpy as np
 from gradweave.compiled import kernel
 from gradweave.schedulers.problem import Integers
 
+SKIPPED_EQUALS = 0.3
+"""Share of the swaps between equals that are left out, so that a pass does not undo itself. Chosen
+by hand; compiled in, for it stands in the loops that most of a search's time goes into."""
+
 
 class Slots(NamedTuple):
     """Who has which slot. A link's taken slots come first, in any order."""

@@ -1,4 +1,4 @@
-"""What is to be looked at again, each member once."""
+"""A worklist: what is to be tried again, each member once."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class Worklist(NamedTuple):
 
 @kernel(inner=True)
 def empty_worklist(most: int) -> Worklist:
-    """Nothing is to be looked at."""
+    """Nothing is to be tried."""
     return Worklist(np.empty(most, np.int64), np.zeros(most, np.bool_), np.zeros(1, np.int64))
 
 

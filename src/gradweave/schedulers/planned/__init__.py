@@ -1,1 +1,1 @@
-"""Trees grown one by one at prices that a trained policy proposes, in milliseconds."""
+"""Trees grown one by one at duals that a trained policy proposes, in milliseconds."""

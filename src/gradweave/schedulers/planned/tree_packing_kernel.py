@@ -1,4 +1,4 @@
-"""Trees one after the other, each the cheapest at what the links carry so far."""
+"""Trees one after the other, each a minimum-cost arborescence at what links carry so far."""
 
 from typing import NamedTuple
 

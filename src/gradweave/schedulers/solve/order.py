@@ -7,6 +7,7 @@ from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.solve.tuning import TUNING
 from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
@@ -27,14 +28,6 @@ DEFAULT: tuple[Scheduler, ...] = (
     Learned(repair=False),
 )
 """What `solve` tries where nothing else is asked for. Its order is that of `in_order`."""
-
-QUICKLY_GROWN = 256
-"""Servers up to which a few runs of grown trees take less than the search for a symmetry."""
-
-FEW_SERVERS = 8
-"""Servers up to which the exact search takes no longer than the learned policies, and may find the
-optimum where they and grown trees miss it: it comes before them, lest a time limit end the search
-between."""
 
 
 def in_order(
@@ -58,8 +51,9 @@ def in_order(
     stages = 2 if collective == "all_reduce" else 1
     ring_may_do = bound.rounds >= stages * (topology.num_servers - 1)
     proving = any(one.traits.proves for one in schedulers)
-    proofs_first = proving and topology.num_servers <= FEW_SERVERS
-    symmetric_first = topology.num_servers > QUICKLY_GROWN or has_family_symmetry(topology)
+    proofs_first = proving and topology.num_servers <= TUNING.few_servers
+    many = topology.num_servers > TUNING.quickly_grown_servers
+    symmetric_first = many or has_family_symmetry(topology)
 
     def place(one: Scheduler) -> int:
         if one.traits.repairs:

@@ -7,17 +7,8 @@ from numpy.typing import NDArray
 
 from gradweave.bounds import Bottleneck, throughput
 from gradweave.schedule.schedule import Collective
+from gradweave.schedulers.solve.tuning import TUNING
 from gradweave.topology.topology import Floats, Topology
-
-MOST = 16
-"""Most pieces per server that are tried."""
-TRIED = 3
-"""Most numbers of pieces that are tried because of how whole pieces fill the bottleneck."""
-WORTH = 1e-3
-"""Gain, relative to the least time, for which a larger number of pieces is tried."""
-SPREADING = 0.1
-"""What the overhead of more messages at the bottleneck may cost, relative to the least time, for
-pieces that spread sooner beyond it."""
 
 
 def piece_counts(
@@ -53,18 +44,18 @@ def piece_counts(
             for stage, links in zip(stages, crossing, strict=True)
         )
 
-    excess = {count: excess_of(count) for count in range(1, MOST + 1)}
+    excess = {count: excess_of(count) for count in range(1, TUNING.max_pieces + 1)}
     better = [1]
-    for count in range(2, MOST + 1):
-        if excess[count] < excess[better[-1]] - WORTH:
+    for count in range(2, TUNING.max_pieces + 1):
+        if excess[count] < excess[better[-1]] - TUNING.min_pieces_gain:
             better.append(count)
     best = better[-1]
     cheap = [
         multiple
-        for multiple in range(best, MOST + 1, best)
-        if excess[multiple] <= excess[best] + SPREADING
+        for multiple in range(best, TUNING.max_pieces + 1, best)
+        if excess[multiple] <= excess[best] + TUNING.spreading
     ]
-    return tuple(sorted({1, *better[-(TRIED - 1) :], cheap[-1]}))
+    return tuple(sorted({1, *better[-(TUNING.max_piece_counts - 1) :], cheap[-1]}))
 
 
 def _crossing(topology: Topology, bottleneck: Bottleneck) -> NDArray[np.bool_]:

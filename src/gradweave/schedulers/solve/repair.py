@@ -14,7 +14,7 @@ from gradweave.schedule.compose import reverse
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
 from gradweave.schedulers.trees.growing import Search, search
-from gradweave.schedulers.trees.grown import GrowthLanes, hops_for, schedule_from_lanes
+from gradweave.schedulers.trees.grown import GrowthSlots, hops_for, schedule_from_slots
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
@@ -77,18 +77,18 @@ class Repair(Scheduler):
 
     def _all_gather(self, topology: Topology, seed: int, stop: Stop) -> Schedule:
         assert self.start_from is not None
-        lanes = GrowthLanes.of(
+        slots = GrowthSlots.of(
             topology,
             np.arange(topology.num_servers),
             hops_for(topology, topology.num_servers, routes=4),
         )
-        hints = _hints(lanes, topology, all_gather_stage(self.start_from))
+        hints = _hints(slots, topology, all_gather_stage(self.start_from))
         bound = free_trees(topology, "all_gather")
         how = Search(seed, self.restarts, stop=stop.at(bound.rounds))
-        transfers = search(lanes.growth, how, hints)
+        transfers = search(slots.growth, how, hints)
         if transfers is None:
             raise NoScheduleError(f"repair: no all-gather of {topology.name!r} was completed")
-        return schedule_from_lanes(topology, lanes, transfers)
+        return schedule_from_slots(topology, slots, transfers)
 
 
 def rerouted(
@@ -185,14 +185,14 @@ def _counted(schedule: Schedule, now: NDArray[np.int64]) -> Counter[tuple[int, i
     )
 
 
-def _hints(lanes: GrowthLanes, topology: Topology, old: Schedule) -> NDArray[np.int64]:
-    """[M, 3] round, piece and lane of the earlier transfers that the network still has hops for."""
+def _hints(slots: GrowthSlots, topology: Topology, old: Schedule) -> NDArray[np.int64]:
+    """[M, 3] round, piece and slot of the earlier transfers that the network still has hops for."""
     now = now_ids(topology, old.topology)
     rank = np.where(now >= 0, topology.rank[now], -1)
     between: dict[tuple[int, int], list[int]] = {}
-    for lane, hop in enumerate(lanes.hop.tolist()):
-        pair = int(lanes.hops.source[hop]), int(lanes.hops.target[hop])
-        between.setdefault(pair, []).append(lane)
+    for slot, hop in enumerate(slots.hop.tolist()):
+        pair = int(slots.hops.source[hop]), int(slots.hops.target[hop])
+        between.setdefault(pair, []).append(slot)
     taken: dict[tuple[int, int, int], int] = {}
     hints = []
     roots = rank[old.root]

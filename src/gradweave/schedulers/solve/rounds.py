@@ -10,12 +10,9 @@ from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.order import in_order
 from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for
 from gradweave.schedulers.solve.strategy_search import Candidate, Objective, Search
+from gradweave.schedulers.solve.tuning import TUNING
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
-
-A_START_S = 0.3
-"""What a strategy may take before it looks at the clock, on networks of some dozens of servers: its
-hops, and one schedule whatever the time. None is begun later, once there is a schedule."""
 
 
 def solve_for_rounds(
@@ -39,7 +36,7 @@ def solve_for_rounds(
             "solve: the strategies cut the gradient into different numbers of pieces, so that "
             "their rounds do not compare; use objective=seconds"
         )
-    begin = stop.sooner(min(A_START_S, stop.seconds_left / 2))
+    begin = stop.sooner(min(TUNING.start_s, stop.seconds_left / 2))
     objective = Rounds(topology, collective, schedulers)
     search = Search(objective, seed, stop, progress)
     progress("finding the lower bound")

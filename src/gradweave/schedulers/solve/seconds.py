@@ -15,7 +15,7 @@ from gradweave.schedule.compose import overlap
 from gradweave.schedule.ready import ReadyAt, ready_times
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, Provenance, Schedule, StatedBound
 from gradweave.schedulers.planned.planned import Planned
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler
 from gradweave.schedulers.solve.pieces import piece_counts
 from gradweave.schedulers.solve.seconds_bound import (
     MAX_TIMED,
@@ -27,6 +27,7 @@ from gradweave.schedulers.solve.seconds_bound import (
 )
 from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for
 from gradweave.schedulers.solve.strategy_search import Candidate, Objective, Search
+from gradweave.schedulers.solve.tuning import TUNING
 from gradweave.schedulers.solve.variants import rated, refitted, split
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
@@ -61,33 +62,6 @@ FOR_SECONDS: tuple[Scheduler, ...] = (
     Ring(order="hamiltonian", directions=2),
 )
 """What is tried for the objective seconds where nothing else is asked for, in this order."""
-MAX_PARTS = 256
-"""Most parts that a piece is cut into."""
-MAX_TRANSFERS = 2_000_000
-"""Schedules with more are not cut further."""
-MAX_IN_PIECES = 100_000
-"""Largest number of transfers of a stage for which more than one piece per server is tried."""
-MAX_OVERLAPPED = 100_000
-"""Schedules with more transfers are not tried with overlapping stages."""
-OWN_SHARE = 1 / 3
-"""Of the time left, for a strategy that tries numbers of pieces itself: it would take all."""
-RESERVED = 0.05
-"""Of a time limit, for strategies that end a little late, the verifier and the bound."""
-MAX_PACKED = 128
-"""Servers up to which shares are looked for, where links are unequal: the programme's time grows
-with their cube and more."""
-FAR = 0.05
-"""How far above the least time possible, relative to it, strategies of the last resort are tried:
-they take seconds."""
-NEAR = 1e-3
-"""How near the least time possible a schedule ends the search, relative to it."""
-MAX_STEPPED, STEPPED_RESTARTS = 128, 16
-"""Servers up to which schedules of fewer transfers in a row are tried, and runs for each."""
-MAX_RECUT = 10_000_000
-"""Transfers that the coarser cuts of the best schedule may have together to be tried all."""
-WORTH = 0.005
-"""Gain of finer parts below which no finer ones are tried: each part has a cost outside the
-model."""
 
 
 def solve_for_seconds(
@@ -127,7 +101,7 @@ def solve_for_seconds(
             f"solve: a {collective} to one root and to all servers do not compare; give strategies "
             "of one kind"
         )
-    stop = stop.part(1 - RESERVED)
+    stop = stop.part(1 - TUNING.reserved)
     objective = Seconds(topology, collective, gradient_bytes, ready)
     search = Search(objective, seed, stop, progress)
     search.try_each((*first, *schedulers))
@@ -151,10 +125,10 @@ def _strategies(
     whole = collective == "all_reduce"
     fitting = [one for one in FOR_SECONDS if whole or not one.traits.one_root]
     uneven = not has_equal_links(topology) or bool(ready.any())
-    if uneven and topology.num_servers <= MAX_PACKED:
+    if uneven and topology.num_servers <= TUNING.max_packed_servers:
         return fitting, []
     equal = [one for one in fitting if not one.traits.own_pieces]
-    if not whole or topology.num_servers > MAX_PACKED or has_equal_ports(topology):
+    if not whole or topology.num_servers > TUNING.max_packed_servers or has_equal_ports(topology):
         return equal, []
     return equal, [one for one in fitting if one.traits.own_pieces]
 
@@ -189,13 +163,13 @@ class Seconds(Objective):
     @property
     def target(self) -> float:
         """Near the least time possible."""
-        return self._least * (1 + NEAR)
+        return self._least * (1 + NEAR_BOUND)
 
     def leaves_bandwidth(self, best: Candidate | None) -> bool:
         """Whether bytes take most of the least time possible, and the best takes far longer."""
         if self._bound is None or self._bound.kind != "bandwidth":
             return False
-        return best is None or best.value > self._least * (1 + FAR)
+        return best is None or best.value > self._least * (1 + TUNING.far)
 
     def so_far(self, best: Candidate | None) -> str:
         """The best time and the least possible, for whoever waits."""
@@ -227,7 +201,7 @@ class Seconds(Objective):
                 _in_pieces(scheduler, count)
                 for count in self.piece_counts
                 if count > traits.pieces_per_server
-                and count * self.topology.num_servers**2 <= MAX_IN_PIECES
+                and count * self.topology.num_servers**2 <= TUNING.max_piece_transfers
             ]
         for each in schedulers:
             schedule = self.schedule(each, self.topology, seed, stop)
@@ -240,7 +214,7 @@ class Seconds(Objective):
 
     def schedule(self, scheduler: Scheduler, topology: Topology, seed: int, stop: Stop) -> Schedule:
         """One schedule of a strategy, in its share of the time."""
-        stop = stop.part(OWN_SHARE) if scheduler.traits.own_pieces else stop
+        stop = stop.part(TUNING.own_share) if scheduler.traits.own_pieces else stop
         return scheduler.schedule_until(topology, stop, self.collective, seed=seed)
 
     def _for_this_gradient(self, scheduler: Scheduler) -> Scheduler:
@@ -261,16 +235,18 @@ class Seconds(Objective):
         Only where the latencies and overheads saved would be worth it. SCCL's trade-off.
         """
         network = self.topology
-        if not scheduler.traits.takes_steps or network.num_servers > MAX_STEPPED:
+        if not scheduler.traits.takes_steps or network.num_servers > TUNING.max_stepped_servers:
             return
         least, stages = fewest_steps(network), 2 if self._whole else 1
         link_s = float((network.latency_s + network.overhead_s).max())
         hop_s = link_s * int(np.diff(schedule.route_offsets).max() - 1)
         duration_s = self._seconds(schedule)
-        restarts = min(scheduler.options()["restarts"] or STEPPED_RESTARTS, STEPPED_RESTARTS)
+        restarts = min(
+            scheduler.options()["restarts"] or TUNING.stepped_restarts, TUNING.stepped_restarts
+        )
         for fewer in range(least, min(least + 2, steps(schedule) // stages)):
             saved_s = (steps(schedule) - stages * fewer) * hop_s
-            if saved_s < WORTH * duration_s or stop.reached():
+            if saved_s < TUNING.min_parts_gain * duration_s or stop.reached():
                 break
             options: dict[str, int] = {"steps": fewer, "restarts": restarts}
             with_fewer = dataclasses.replace(scheduler, **options)
@@ -280,20 +256,20 @@ class Seconds(Objective):
         """A schedule as it is and with overlapping stages, in ever finer parts."""
         staged = (schedule.op == REDUCE).any() and (schedule.op == COPY).any()
         staged &= sum(schedule.stages.values()) == schedule.rounds  # else they overlap already
-        few = schedule.num_transfers <= MAX_OVERLAPPED
+        few = schedule.num_transfers <= TUNING.max_overlapped_transfers
         for overlapping in (False, True):
             if overlapping and (stop.reached() or not (self._whole and staged and few)):
                 break
             base = overlap(schedule) if overlapping else schedule
             parts, last = 1, math.inf
-            while parts == 1 or parts * base.num_transfers <= MAX_TRANSFERS:
+            while parts == 1 or parts * base.num_transfers <= TUNING.max_transfers:
                 begun = clock.now()
                 candidate = self.cut(base, scheduler, parts, overlapping)
-                if candidate.value > last * (1 - WORTH):
+                if candidate.value > last * (1 - TUNING.min_parts_gain):
                     break
                 yield candidate
                 next_s = 2 * (clock.now() - begun)  # the next has twice as many transfers
-                if next_s >= stop.seconds_left or parts == MAX_PARTS:
+                if next_s >= stop.seconds_left or parts == TUNING.max_parts:
                     break
                 parts, last = 2 * parts, candidate.value
 
@@ -350,7 +326,7 @@ def _cut_coarser(search: Search, objective: Seconds) -> None:
             for candidate in objective.variants(made, scheduler, stop):
                 best = min(best, candidate, key=lambda one: one.value)
     finest, base = best, best.base
-    step = max(1, finest.parts**2 * base.num_transfers // (2 * MAX_RECUT))
+    step = max(1, finest.parts**2 * base.num_transfers // (2 * TUNING.max_recut_transfers))
     for parts in range(finest.parts - 1, 0, -step):
         if stop.reached():
             break

@@ -10,14 +10,13 @@ from gradweave.bounds import Throughput, least_seconds, throughput
 from gradweave.bounds.least_seconds import latencies, measured
 from gradweave.schedule.ready import ReadyAt, ready_times
 from gradweave.schedule.schedule import REDUCE, Collective, Schedule
+from gradweave.schedulers.problem import ROUNDING
 from gradweave.simulate import seconds
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds
 
 MAX_TIMED = 512
 """Nodes up to which a schedule's least time is found along with it: a second or so of flows."""
-
-_ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Timing:
     @property
     def optimal(self) -> bool:
         """Whether the time is the least possible, but for rounding."""
-        return self.gap < _ROUNDING
+        return self.gap < ROUNDING
 
 
 def timing_of(
@@ -97,7 +96,7 @@ def timing_of(
         topology,
         schedule.collective,
         gradient_bytes,
-        equal_roots=bool(np.ptp(rooted) < _ROUNDING),
+        equal_roots=bool(np.ptp(rooted) < ROUNDING),
         trees=not (own & (schedule.op == REDUCE)).any(),
         aggregating_switches=bool(schedule.scheduler.options.get("aggregating_switches")),
         ready_at_s=ready_at_s,
@@ -134,7 +133,7 @@ def seconds_bound(
     """The least time for a collective, whatever its trees, pieces and overlap.
 
     Latency: the contribution of each server must reach every other (of a stage, every root), and no
-    way is shorter than the shortest. Messages: what one server knows reaches the others in messages
+    path is shorter than the shortest. Messages: what one server knows reaches others in messages
     that hold links for their overhead, so that those who know it grow no faster than in the LogP
     model; without overhead a server could receive from all others within one latency, so that no
     number of doublings is needed. Bandwidth: the whole gradient leaves every set of servers, and
@@ -245,4 +244,4 @@ def _spreading(topology: Topology, overhead: float) -> float:
         follows = since + latency + overhead * max(1.0, (k + 1) / ports)
         heapq.heappush(arrivals, (follows, since, k + 1))
         heapq.heappush(arrivals, (time + latency + overhead, time, 1))
-    return time * (1 - _ROUNDING)
+    return time * (1 - ROUNDING)

@@ -252,7 +252,7 @@ def _in_order(
     columns |= {"route_nodes": nodes, "route_offsets": offsets}
     early = np.unique(columns.pop("round")[:begun], return_inverse=True)[1]
     joined = first.replace(**columns, round=np.arange(len(order)))
-    late = one_a_link(joined, begun)
+    rest = one_a_link(joined, begun)
     ended = early.max(initial=-1) + 1
-    joined = first.replace(**columns, round=np.concatenate([early, ended + late]))
+    joined = first.replace(**columns, round=np.concatenate([early, ended + rest]))
     return joined, joined.round >= ended

@@ -9,12 +9,9 @@ from numpy.typing import NDArray
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import Schedule, take_rows
 from gradweave.schedulers.list_scheduling import first_fit
+from gradweave.schedulers.problem import ROUNDING
+from gradweave.schedulers.solve.tuning import TUNING
 from gradweave.topology.topology import Topology
-
-MAX_LANES = 64
-"""Largest capacity that a bandwidth is taken for."""
-CLOSE = 0.05
-"""How far a capacity may be from its bandwidth, relative to it, before a smaller unit is tried."""
 
 
 def split(schedule: Schedule, parts: int) -> Schedule:
@@ -97,13 +94,13 @@ def rated(topology: Topology) -> Topology | None:
     Bandwidths are rounded to multiples of a unit: the least one, or up to a quarter of it.
     """
     each = topology.bandwidth_bytes_per_s / topology.capacity
-    if each.max() <= each.min() * (1 + 1e-9):
+    if each.max() <= each.min() * (1 + ROUNDING):
         return None
     ratio = topology.bandwidth_bytes_per_s / topology.bandwidth_bytes_per_s.min()
     capacity = np.ones(len(ratio))
     for finer in (1, 2, 3, 4):
-        capacity = np.clip(np.rint(ratio * finer), 1, MAX_LANES)
-        if (np.abs(capacity / (ratio * finer) - 1) <= CLOSE).all():
+        capacity = np.clip(np.rint(ratio * finer), 1, TUNING.max_capacity)
+        if (np.abs(capacity / (ratio * finer) - 1) <= TUNING.capacity_error).all():
             break
     return dataclasses.replace(topology, capacity=capacity.astype(np.int64))
 

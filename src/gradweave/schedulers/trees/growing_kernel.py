@@ -20,6 +20,7 @@ from gradweave.schedulers.kernels.rarest_piece import (
     rarest_piece,
 )
 from gradweave.schedulers.kernels.slots import (
+    SKIPPED_EQUALS,
     Slots,
     any_holder,
     claim,
@@ -30,14 +31,13 @@ from gradweave.schedulers.kernels.slots import (
 )
 from gradweave.schedulers.problem import HopTable, Integers
 
-KEEP = 0.3
-"""Share of the swaps between equals that are left out, so that a pass does not undo itself."""
+# Chosen by hand, and compiled in: an argument would pass through each call of the round's loops.
 PER_REPEAT = 4
 """Rounds that earn one repeat of a round that would leave a server more than it can still take.
 Runs of many rounds without slack would else end at the first link that idles; short ones are as
 quickly restarted."""
 LENGTHS = 64
-"""Lengths of hops that are told apart."""
+"""Lengths of hops that are told apart: the counting sort has as many buckets for each slack."""
 DENSE = 8
 """Where at least one hop in so many is worth an attempt, hops are drawn from all."""
 
@@ -108,7 +108,7 @@ def grow(
         rule: how to choose.
         hints: [M, 3] round, piece and hop to try first in their rounds, by round.
         max_rounds: after which to give up.
-        target: rounds hoped for, from which receivers' slack is counted.
+        target: rounds to aim at, from which receivers' slack is counted.
         seed: of every random choice.
         stop: [1] set by another thread once time is up.
         finish: whether the run is finished then, without swaps and in a small part of the time, or
@@ -418,7 +418,7 @@ def swap(growth: Growth, state: Any, rule: Rule, rounds_left: int, stop: NDArray
         gain = _slack(growth, state, loser, rounds_left) - _slack(
             growth, state, target, rounds_left
         )
-        if gain < 0 or (gain == 0 and np.random.random() < KEEP):
+        if gain < 0 or (gain == 0 and np.random.random() < SKIPPED_EQUALS):
             continue
         if _replace(growth, state, rule, other, hop, salt):
             changed = True

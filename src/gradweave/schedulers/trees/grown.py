@@ -21,16 +21,31 @@ from gradweave.topology.topology import Topology
 if TYPE_CHECKING:
     from gradweave.schedulers.trees.growing_kernel import Growth
 
-MAX_CHOICES = 200_000_000
-"""Hops times pieces above which a network is thinned to its servers' nearest neighbours."""
-WORK = 150_000_000
-"""Choices between pieces, over hops and rounds, that all restarts make together by default."""
-SPARE, FIRST_RUNS = 8, 4
-"""In the first runs, lanes offered over a server's link for each transfer that it can carry in a
-round. With half as many, some networks take a round more; with all of them, as later runs have, a
-run takes up to 16 times as long, and now and then a round less."""
-MAX_LANES = 32
-"""Transfers between two servers in one round, at most, however large the capacity."""
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """What tunes the search; chosen by hand unless said. The rules of its runs are in `growing`."""
+
+    max_choices: int = 200_000_000
+    """Hops times pieces above which a network is thinned to its servers' nearest neighbours."""
+    min_neighbours: int = 4
+    """Which are at least so many."""
+    work: int = 150_000_000
+    """Choices between pieces, over hops and rounds, that all restarts make together by default."""
+    min_restarts: int = 8
+    max_restarts: int = 5000
+    """Of the restarts that this comes to."""
+    spare: int = 8
+    """In the first runs, slots offered over a server's link for each transfer that it can carry
+    in a round. With half as many, some networks take a round more; with all of them, as later runs
+    have, a run takes up to 16 times as long, and now and then a round less."""
+    first_runs: int = 4
+    """How many those are."""
+    max_slots: int = 32
+    """Of a hop: transfers between two servers in one round, at most, however large the capacity."""
+
+
+TUNING = Tuning()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,39 +92,46 @@ class Grown(Scheduler):
         bound = free_trees(topology, "all_gather", pieces_per_server=self.pieces_per_server)
         hops = hops_for(topology, len(root), self.routes)
         most_steps = None if self.steps is None else steps_allowed(hops, root, self.steps)
-        most = min(MAX_LANES, len(root))
-        few, every = (len(hops.lanes(topology.capacity, most, s)) for s in (SPARE, math.inf))
+        most = min(TUNING.max_slots, len(root))
+        few, every = (len(hops.slots(topology.capacity, most, s)) for s in (TUNING.spare, math.inf))
         restarts = self.restarts or int(
-            np.clip(WORK // (every * len(root) * bound.rounds), 8, 5000)
+            np.clip(
+                TUNING.work // (every * len(root) * bound.rounds),
+                TUNING.min_restarts,
+                TUNING.max_restarts,
+            )
         )
-        runs = [(float(SPARE), 0, min(FIRST_RUNS, restarts)), (math.inf, FIRST_RUNS, restarts)]
+        runs = [
+            (float(TUNING.spare), 0, min(TUNING.first_runs, restarts)),
+            (math.inf, TUNING.first_runs, restarts),
+        ]
         if few == every:
             runs = [(math.inf, 0, restarts)]
-        best: tuple[GrowthLanes, NDArray[np.int64]] | None = None
+        best: tuple[GrowthSlots, NDArray[np.int64]] | None = None
         for spare, begin, end in runs:
             if best is not None and stop.reached():
                 break
-            lanes = GrowthLanes.of(topology, root, hops, spare=spare, most_steps=most_steps)
+            slots = GrowthSlots.of(topology, root, hops, spare=spare, most_steps=most_steps)
             how = Search(seed, end, self.workers, stop.at(bound.rounds), begin)
-            transfers = search(lanes.growth, how)
+            transfers = search(slots.growth, how)
             if transfers is not None and (best is None or transfers[-1, 0] < best[1][-1, 0]):
-                best = lanes, transfers
+                best = slots, transfers
             if best is not None and best[1][-1, 0] < bound.rounds:
                 break
         if best is None:
             raise NoScheduleError(f"grown: no all-gather of {topology.name!r} was completed")
-        return schedule_from_lanes(topology, *best)
+        return schedule_from_slots(topology, *best)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class GrowthLanes:
-    """A network's hops, with one lane for each transfer that a hop carries in a round."""
+class GrowthSlots:
+    """A network's hops, each with a slot for every transfer that it carries in a round."""
 
     hops: Hops
     hop: NDArray[np.int64]
-    """[G] hop of each lane."""
+    """[G] hop of each slot."""
     growth: "Growth"
-    """The problem in the form that the compiled search takes; its hops are lanes."""
+    """The problem in the form that the compiled search takes; its hops are slots of hops."""
 
     @staticmethod
     def of(
@@ -118,28 +140,28 @@ class GrowthLanes:
         hops: Hops,
         *,
         spare: float = math.inf,
-        most: int = MAX_LANES,
+        most: int = TUNING.max_slots,
         intake: NDArray | None = None,
         most_steps: NDArray[np.int16] | None = None,
-    ) -> "GrowthLanes":
+    ) -> "GrowthSlots":
         """Offers each hop as often as its links can carry it.
 
         Args:
             topology: the network.
             root: [P] rank of each piece's root.
             hops: its hops.
-            spare: see `Hops.lanes`.
-            most: lanes of one hop at most.
+            spare: see `Hops.slots`.
+            most: slots of one hop at most.
             intake: [N] transfers that each server can take in a round; `intake_of` the hops if not
                 given.
             most_steps: see `Growth`; None for no limit.
         """
         from gradweave.schedulers.trees.growing_kernel import Growth
 
-        hop = hops.lanes(topology.capacity, min(most, len(root)), spare)
+        hop = hops.slots(topology.capacity, min(most, len(root)), spare)
         links, first = take_rows(hops.links, hops.first_link, hop)
-        # A link holds no more than all lanes over it, however large its capacity: each unit of it
-        # has a slot.
+        # A link holds no more than all slots over it, however large its capacity: each unit of it
+        # has one of its own.
         capacity = np.minimum(topology.capacity, np.bincount(links, minlength=len(topology.source)))
         if intake is None:
             intake = intake_of(hops, capacity, topology.num_servers)
@@ -150,7 +172,7 @@ class GrowthLanes:
             integers(intake),
             np.zeros((0, 0), np.int16) if most_steps is None else most_steps,
         )
-        return GrowthLanes(hops, hop, growth)
+        return GrowthSlots(hops, hop, growth)
 
 
 def hops_for(topology: Topology, pieces: int, routes: int) -> Hops:
@@ -162,9 +184,9 @@ def hops_for(topology: Topology, pieces: int, routes: int) -> Hops:
         routes: shortest routes to look for between two servers.
     """
     hops = Hops.of(topology, variants=routes)
-    if len(hops.source) * pieces <= MAX_CHOICES:
+    if len(hops.source) * pieces <= TUNING.max_choices:
         return hops
-    nearest = max(4, MAX_CHOICES // (pieces * topology.num_servers))
+    nearest = max(TUNING.min_neighbours, TUNING.max_choices // (pieces * topology.num_servers))
     return Hops.of(topology, variants=routes, nearest=nearest)
 
 
@@ -175,22 +197,22 @@ def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.float64
     return np.bincount(pairs[0], capacity[pairs[1]], minlength=servers).astype(np.float64)
 
 
-def schedule_from_lanes(
-    topology: Topology, lanes: GrowthLanes, transfers: NDArray[np.int64]
+def schedule_from_slots(
+    topology: Topology, slots: GrowthSlots, transfers: NDArray[np.int64]
 ) -> Schedule:
     """The all-gather of some transfers.
 
     Args:
         topology: the network.
-        lanes: its hops.
-        transfers: [T, 3] round, piece and lane.
+        slots: its hops.
+        transfers: [T, 3] round, piece and slot.
     """
-    hops, hop = lanes.hops, lanes.hop[transfers[:, 2]]
+    hops, hop = slots.hops, slots.hop[transfers[:, 2]]
     nodes, offsets = take_rows(hops.route_nodes, hops.route_offsets, hop)
     return Schedule(
         topology=topology,
         collective="all_gather",
-        root=topology.servers[lanes.growth.root],
+        root=topology.servers[slots.growth.root],
         round=transfers[:, 0],
         piece=transfers[:, 1],
         source=topology.servers[hops.source[hop]],
@@ -199,3 +221,6 @@ def schedule_from_lanes(
         route_nodes=nodes,
         route_offsets=offsets,
     )
+
+
+GrowthLanes = GrowthSlots

@@ -80,7 +80,7 @@ class Merged(Scheduler):
                     max_rounds=fewest and fewest - 1,
                     target=least,
                     swap_passes=self.swap_passes,
-                    late=stop.flag,
+                    stop=stop.flag,
                 )
                 if rounds is not None:
                     best, fewest = rounds, int(rounds.max()) + 1

@@ -9,7 +9,7 @@ from gradweave.topology.topology import Topology
 
 
 def distances(hops: Hops, servers: int) -> NDArray[np.int16]:
-    """[N, N] transfers in a row from each server to each, at least; −1 where there is no way.
+    """[N, N] transfers in a row from each server to each, at least; −1 where there is no path.
 
     Args:
         hops: between N servers.
@@ -46,7 +46,7 @@ def steps_allowed(hops: Hops, root: NDArray, steps: int) -> NDArray[np.int16]:
 
     In a shortest-path tree from its root, a server hands the piece on over as many levels as are
     below it, its height; that many steps must be left. A server's parent there is higher, so that
-    it may still send the piece on in time, whatever way the piece took to it.
+    it may still send the piece on in time, whatever path the piece took to it.
 
     Args:
         hops: between N servers.

@@ -20,12 +20,24 @@ from gradweave.topology.topology import Topology
 if TYPE_CHECKING:
     from gradweave.schedulers.trees.orbit_kernel import Orbits
 
-WORK = 10_000_000
-"""Base hops that the restarts look at where their number is not given."""
-AT_ONCE = 1 << 20
-"""Routes that are moved at once: as many as fit a processor's caches."""
-LOOKS, SEARCHED = 20, 1 / 8
-"""Base hops looked at for each transfer: so many, and so large a share of all, roughly."""
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """What tunes the search; chosen by hand."""
+
+    work: int = 10_000_000
+    """Base hops that the restarts look at where their number is not given: tenths of a second."""
+    min_restarts: int = 4
+    max_restarts: int = 20_000
+    """Of the restarts that this comes to."""
+    looks: int = 20
+    searched: float = 1 / 8
+    """Base hops looked at for each transfer: so many, and so large a share of all, roughly."""
+    batch_routes: int = 1 << 20
+    """Routes that are moved at once: as many as fit a processor's caches."""
+
+
+TUNING = Tuning()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +77,10 @@ class Symmetric(Scheduler):
             for group in free_groups(topology, stop=stop):
                 hops = BaseHops.of(topology, group)
                 bases = len(hops.roots)
-                looks = LOOKS + SEARCHED * bases * len(hops.element)
+                looks = TUNING.looks + TUNING.searched * bases * len(hops.element)
                 work = int(bases * topology.num_servers * looks)
-                for restart in range(self.restarts or int(np.clip(WORK // work, 4, 20_000))):
+                most = np.clip(TUNING.work // work, TUNING.min_restarts, TUNING.max_restarts)
+                for restart in range(self.restarts or int(most)):
                     transfers = hops.grow(fewest - 1, seed, restart, give_up)
                     if len(transfers):
                         give_up = stop.flag  # what comes before the first schedule is finished
@@ -233,7 +246,7 @@ def _images(
     kind = narrowest(group.permutations.shape[1], count * order)
     moves = np.ascontiguousarray(group.permutations.T, kind)
     images = np.empty((count, order, length), kind)
-    many = max(1, AT_ONCE // order)
+    many = max(1, TUNING.batch_routes // order)
     for first in range(0, count, many):
         some = nodes[first * length : (first + many) * length].reshape(-1, length)
         images[first : first + many] = moves[some].transpose(0, 2, 1)

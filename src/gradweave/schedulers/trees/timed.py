@@ -12,7 +12,13 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.problem import hop_table, hops_over, integers
-from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_all_gather
+from gradweave.schedulers.scheduler import (
+    NEAR_BOUND,
+    Scheduler,
+    Traits,
+    check_counts,
+    from_all_gather,
+)
 from gradweave.schedulers.trees.grown import intake_of
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
@@ -20,20 +26,29 @@ from gradweave.topology.topology import Topology
 if TYPE_CHECKING:
     from gradweave.schedulers.trees.timed_kernel import Clocked
 
-CHOICES: tuple[tuple[int, int, int], ...] = (
-    # near, everywhere, noise
-    (1024, 0, 512),
-    (1024, 50, 512),
-    (1024, 200, 64),
-)
-"""What the restarts go through in turn."""
-HOPED = (0.0, 0.5, 0.95, 0.25, 0.75)
-"""Times hoped for that the restarts go through in turn: from the bound, 0, to the best time so far,
-1."""
-WORK = 100_000_000
-"""Choices between pieces that all restarts make together by default."""
-WORTH = 1e-3
-"""Restarts end at a time so little above the bound, relative to it."""
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """What tunes the search; chosen by hand."""
+
+    rarities: tuple[tuple[int, int, int], ...] = (
+        # near, everywhere, noise
+        (1024, 0, 512),
+        (1024, 50, 512),
+        (1024, 200, 64),
+    )
+    """What counts as a rare piece, see `Rarity`: the restarts go through them in turn."""
+    target_makespans: tuple[float, ...] = (0.0, 0.5, 0.95, 0.25, 0.75)
+    """Makespans to aim at that the restarts go through in turn: from the bound, 0, to the best so
+    far, 1."""
+    work: int = 100_000_000
+    """Choices between pieces that all restarts make together by default: a few seconds."""
+    min_restarts: int = 6
+    max_restarts: int = 60
+    """Of the restarts that this comes to."""
+
+
+TUNING = Tuning()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,17 +100,20 @@ class Timed(Scheduler):
         hops = Hops.of(topology, variants=self.routes)
         clocked = self._clocked(topology, hops, root)
         least = self._least(topology, len(root))
-        stop = stop.at(least * (1 + WORTH))
+        stop = stop.at(least * (1 + NEAR_BOUND))
         work = len(hops.source) * len(root) * topology.num_servers
-        restarts = self.restarts or int(np.clip(WORK // work, 6, 60))
+        restarts = self.restarts or int(
+            np.clip(TUNING.work // work, TUNING.min_restarts, TUNING.max_restarts)
+        )
         best, fastest = None, math.inf
         for restart in range(restarts):
-            rarity = Rarity(*CHOICES[restart % len(CHOICES)])
+            rarity = Rarity(*TUNING.rarities[restart % len(TUNING.rarities)])
             mixed = int(np.random.SeedSequence([seed, restart]).generate_state(1)[0])
-            hoped = least
+            target_s = least
             if best is not None:
-                hoped += HOPED[restart % len(HOPED)] * (fastest - least)
-            sent, start, seconds = grow_in_time(clocked, rarity, hoped, fastest, mixed)
+                aims = TUNING.target_makespans
+                target_s += aims[restart % len(aims)] * (fastest - least)
+            sent, start, seconds = grow_in_time(clocked, rarity, target_s, fastest, mixed)
             if len(sent) and seconds < fastest:
                 best, fastest = (sent, start), seconds
             if stop.reached(fastest):

@@ -1,9 +1,9 @@
 """Grown trees on a continuous clock: the loop, compiled.
 
 Nothing happens between two events: a link gets free, or a piece arrives. Only hops that an event
-concerns are looked at: those over the link, and those that leave the server. Among them receivers
+concerns are tried: those over the link, and those that leave the server. Among them receivers
 with the least slack choose first, each the ready piece that is rarest among its neighbours, as in
-rounds (`growing_kernel`). A piece that would arrive after the time hoped for is left to a faster
+rounds (`growing_kernel`). A piece that would arrive after the target makespan is left to a faster
 link, until nothing else is left to do.
 """
 
@@ -22,12 +22,11 @@ from gradweave.schedulers.kernels.rarest_piece import (
     rarest_piece,
 )
 from gradweave.schedulers.kernels.worklist import Worklist, empty_worklist, list_member
-from gradweave.schedulers.problem import HopsOver, HopTable, Integers
+from gradweave.schedulers.problem import ROUNDING, HopsOver, HopTable, Integers
 
-ROUNDING = 1e-9
-"""Relative error of sums of rates and times."""
 LATER = 1.01
-"""How much later than the soonest arrival pieces may arrive where none can arrive in time."""
+"""How much later than the soonest arrival pieces may arrive where none can arrive in time. Chosen
+by hand."""
 SALTS = 1 << 30
 """Random numbers that tell one moment's ties from another's."""
 
@@ -64,19 +63,19 @@ class _Clock(NamedTuple):
     events: Events
     """Transfers, times two, plus one where one arrives; else its links get free."""
     waiting: Worklist
-    """Hops to look at."""
+    """Hops to try."""
 
 
 @kernel
 def grow_in_time(
-    clocked: Clocked, rarity: Rarity, hoped: float, most: float, seed: int
+    clocked: Clocked, rarity: Rarity, target_s: float, most: float, seed: int
 ) -> tuple[Integers, NDArray[np.float64], float]:
     """An all-gather: piece and hop of each transfer, its start, and the time that all take.
 
     Args:
         clocked: the problem.
         rarity: how pieces are chosen.
-        hoped: seconds by which pieces should arrive.
+        target_s: target makespan, the seconds by which pieces should arrive.
         most: seconds after which to give up; the arrays are then empty.
         seed: of every random choice.
     """
@@ -88,17 +87,17 @@ def grow_in_time(
     nothing = (np.empty((0, 2), np.int64), np.empty(0), np.inf)
     while left:
         began = count
-        count, last, soonest = _send(clocked, state, rarity, count, now, hoped, last)
+        count, last, soonest = _send(clocked, state, rarity, count, now, target_s, last)
         left -= count - began
-        if last > most * (1 + ROUNDING) or _hopeless(clocked, state, now, most):
+        if last > most * (1 + ROUNDING) or _cannot_finish(clocked, state, now, most):
             return nothing
         if events.length[0]:
             now = events.when[0]
             waiting.length[0] = 0
             while events.length[0] and events.when[0] <= now * (1 + ROUNDING):
-                _happen(clocked, state, pop_event(events, False))
+                _process_event(clocked, state, pop_event(events, False))
         elif soonest < np.inf:  # all that is left would arrive too late: the soonest of it may
-            hoped = soonest * LATER
+            target_s = soonest * LATER
             _list_all(waiting)
         elif waiting.length[0] < len(waiting.members):
             _list_all(waiting)
@@ -130,7 +129,7 @@ def _list_all(waiting: Worklist) -> None:
 
 
 @kernel(inner=True)
-def _hopeless(clocked: Clocked, state: Any, now: float, most: float) -> bool:
+def _cannot_finish(clocked: Clocked, state: Any, now: float, most: float) -> bool:
     """Whether some server wants more than it can take in the time left."""
     missing = state.holdings.missing
     for server in range(len(clocked.intake)):
@@ -147,13 +146,13 @@ def _send(
     rarity: Rarity,
     count: int,
     now: float,
-    hoped: float,
+    target_s: float,
     last: Any,
 ) -> tuple[int, Any, Any]:
     """Starts what can start now, least slack first, at random among equals.
 
     Returns:
-        Transfers so far, the last arrival, and the soonest arrival beyond what is hoped.
+        Transfers so far, the last arrival, and the soonest arrival beyond the target.
     """
     urgency = _by_urgency(clocked, state)
     soonest, hops = np.inf, clocked.hops
@@ -166,7 +165,7 @@ def _send(
             continue
         source, target = hops.source[hop], hops.target[hop]
         piece = rarest_piece(rarity, state.holdings, source, target, hop, salt)
-        if piece >= 0 and arrives > hoped * (1 + ROUNDING):
+        if piece >= 0 and arrives > target_s * (1 + ROUNDING):
             soonest = arrives
         elif piece >= 0:
             _begin(clocked, state, hop, piece, count, now)
@@ -220,7 +219,7 @@ def _begin(clocked: Clocked, state: Any, hop: int, piece: int, number: int, now:
 
 
 @kernel(inner=True)
-def _happen(clocked: Clocked, state: Any, event: int) -> None:
+def _process_event(clocked: Clocked, state: Any, event: int) -> None:
     """A transfer's links get free, or its piece arrives; lists the hops concerned."""
     number, arrival = event // 2, event % 2
     piece, hop = state.sent[number, 0], state.sent[number, 1]

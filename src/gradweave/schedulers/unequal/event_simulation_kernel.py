@@ -79,7 +79,7 @@ class _State(NamedTuple):
     best: NDArray[np.int64]
     """[L] the most urgent transfer of each link on the worklist, in its order, or −1."""
     urgency: NDArray[np.float64]
-    """[L] and how urgent it was when last looked for; by now it may be less so."""
+    """[L] and how urgent it was when last tried; by now it may be less so."""
     events: Events
     """Transfers, times three, plus the kind of event; one at one time by their numbers."""
 

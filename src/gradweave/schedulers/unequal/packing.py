@@ -86,7 +86,7 @@ class _Search(LinearProgram):
         super().__init__(topology, stages, np.zeros(0), self._unit, least_share)
         self._paths = paths
         self._least = seconds_per_byte * self._unit
-        # Both stages share the links, and so the prices.
+        # Both stages share the links, and so the duals.
         duals = np.max(least.duals.link_duals, axis=0, keepdims=True)
         self._best_duals = self._relative(duals.astype(np.float64), float(least.duals.paid))
         self._tree_cost: Callable[[Tree], float] = lambda _: 0.0  # in the objective
@@ -140,7 +140,7 @@ class _Search(LinearProgram):
         return self._length <= self._least * (1 + tolerance)
 
     def _extent(self, tree: Tree) -> tuple[int, float]:
-        """Hops from the root to the furthest server, and the longest way's seconds."""
+        """Hops from the root to the furthest server, and the longest path's seconds."""
         topology = self._topology
         cost = topology.latency_s + topology.overhead_s
         hop = np.array([float(cost[list(route)].sum()) for route in tree.routes])
