@@ -257,7 +257,9 @@ def test_more_servers_than_sensible_is_a_warning(gradweave, here, monkeypatch):
     gw.schedulers.Ring().schedule(gw.topology.ring(40)).save(here / "ring.json")
     monkeypatch.setattr("gradweave.execute.running.launch.supervise", launched(REPORT))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr("gradweave.execute.running.machine.available_bytes", lambda: 5 * 10**9)
+    monkeypatch.setattr(
+        "gradweave.execute.running.machine_check.available_bytes", lambda: 5 * 10**9
+    )
     done = gradweave("run", "ring.json", "--elements", 10**6)
     assert done.status == 0
     assert done.stderr.splitlines() == [

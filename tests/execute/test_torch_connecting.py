@@ -15,7 +15,7 @@ import os, sys
 import torch
 import torch.distributed as dist
 from gradweave.errors import RunError
-from gradweave.execute.torch_distributed import messages
+from gradweave.execute.torch_distributed import gloo_messages
 
 size, failures, real = 3, int(sys.argv[1]), dist.ProcessGroupGloo
 
@@ -35,7 +35,7 @@ def process(rank):
 
     dist.ProcessGroupGloo = sometimes
     try:
-        _, twin = messages.pair(dist.group.WORLD)
+        _, twin = gloo_messages.pair(dist.group.WORLD)
     except RunError as error:
         return f"{calls} calls, {error}"
     got = torch.full((1,), float(rank))

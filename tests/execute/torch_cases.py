@@ -35,8 +35,8 @@ from torch.nn.parallel import DistributedDataParallel
 from gradweave.errors import GradweaveError, LostServerError, OptionError, RunError, ScheduleError
 from gradweave.execute import play
 from gradweave.execute import torch_distributed as td
-from gradweave.execute.torch_distributed.messages import pair
-from gradweave.execute.torch_distributed.rounds import Rounds
+from gradweave.execute.torch_distributed.gloo_messages import pair
+from gradweave.execute.torch_distributed.round_by_round import Rounds
 from gradweave.schedule import Schedule
 from tests.execute.cases import Case, Checks, contribution, digest, result_digest
 from tests.patience import PATIENCE_S

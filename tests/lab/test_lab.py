@@ -4,12 +4,15 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +21,8 @@ import gradweave as gw
 from gradweave.errors import InputWarning, LostServerError, OptionError, RunError
 from gradweave.lab import measure as lab
 from gradweave.lab import network as emulation
-from gradweave.lab.emulation import Emulation, measure_links
+from gradweave.lab.emulation import Emulation, _Transfer, measure_links
+from gradweave.lab.forwarding import Paths
 from gradweave.schedulers import from_spec
 from tests.patience import PATIENCE_S
 
@@ -78,6 +82,34 @@ def test_all_results_are_right(measured):
         "gloo",
     ]
     assert all(one.correct for one in measured)
+
+
+@emulated
+def test_messages_to_one_server_take_the_route_of_their_source():
+    """Servers 0 and 1 at switch 3, from which switches 4 and 5 lead to server 2."""
+    links = [(0, 3), (1, 3), (3, 4), (3, 5), (4, 2), (5, 2)]
+    fork = gw.Topology.from_links("fork", servers=3, switches=3, links=links)
+    fork = lab.emulated(fork, bandwidth_bytes_per_s=12.5e6, latency_s=0.0)
+    with emulation.EmulatedNetwork(fork) as network:
+        for switches in ((4, 5), (5, 4)):
+            routes = {(0, source, 2): (source, 3, switches[source], 2) for source in (0, 1)}
+            network.route(Paths(np.zeros(0, np.int64), 1, routes, frozenset()))
+            for source in (0, 1):
+                used = links_of_one_message(network, source, 2)
+                assert used == {(source, 3), (3, switches[source]), (switches[source], 2)}
+
+
+def links_of_one_message(
+    network: emulation.EmulatedNetwork, source: int, target: int
+) -> set[tuple[int, int]]:
+    topology, size = network.topology, 1000
+    before = network.sent_bytes()
+    with network.inside(source), socket.socket(type=socket.SOCK_DGRAM) as sender:
+        sender.bind((network.address(0, source), 0))
+        sender.sendto(bytes(size), (network.address(0, target), 9))
+    wait_for(lambda: ((network.sent_bytes() - before)[topology.target == target] > size).any())
+    used = np.flatnonzero(network.sent_bytes() - before > size)
+    return set(zip(topology.source[used].tolist(), topology.target[used].tolist(), strict=True))
 
 
 @emulated
@@ -301,9 +333,25 @@ def test_what_is_not_emulated_is_refused_or_warned_of():
 
 
 def test_without_root_it_says_so(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(OptionError, match="root"):
-        emulation.EmulatedNetwork(gw.topology.complete(2))
+    for user in (1, 1000):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        with pytest.raises(OptionError, match="root"):
+            emulation.EmulatedNetwork(slow_links("complete:2"))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    emulation.EmulatedNetwork(slow_links("complete:2"))  # nothing is made before it is entered
+
+
+def test_who_is_woken_for_nothing_has_received_nothing():
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        sender.setblocking(False)
+        receiver.setblocking(False)
+        transfer = _Transfer([(sender, receiver)], [100], growth_s=0, seconds=0, patience_s=0)
+        transfer._send(0)
+        assert [(transfer._receive(0), *transfer._under_way) for _ in range(2)] == [
+            (100, 0),
+            (0, 0),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -327,6 +375,8 @@ def test_bad_input_is_one_line_and_exit_status_2(arguments, says):
 def test_an_experiment_that_would_time_out_is_refused_before_it_starts():
     crawling = lab.emulated(gw.topology.ring(4), bandwidth_bytes_per_s=100, latency_s=0)
     ring = from_spec("ring").schedule(crawling)
+    with pytest.raises(OptionError, match="repetitions: expected at least 1, got 0"):
+        lab.measure(crawling, [("ring", ring)], gradient_bytes=[1_000_000], repetitions=0)
     for contender in (("ring", ring), ("gloo", None)):
         with pytest.raises(
             OptionError, match=r"1 MB: a run is predicted to take 15,030 s .* 300 s"
@@ -336,6 +386,25 @@ def test_an_experiment_that_would_time_out_is_refused_before_it_starts():
     lab.check_time(slow_links("ring:4"), [("ring", usual), ("gloo", None)], [1_000_000], 5)
     with pytest.warns(InputWarning, match=r"all runs together are predicted to take 4\d minutes"):
         lab.check_time(slow_links("ring:4"), [("gloo", None)], [1_000_000], 20_000)
+
+
+def test_each_step_is_told_as_it_begins(monkeypatch):
+    """Of the backend's own all-reduce, by processes that only answer."""
+    topology, told = slow_links("complete:2"), list[str]()
+    network: Any = SimpleNamespace(topology=topology, sent_bytes=lambda: np.array([8, 9]))
+    processes: Any = SimpleNamespace(ask=lambda _: told.append("asked"))
+    unmeasured: Any = None
+    answering = lab.Laboratory(network, processes, Path(), unmeasured)
+    monkeypatch.setattr(answering, "connect", lambda *_: True)
+    monkeypatch.setattr(answering, "run", lambda: (told.append("runs") or len(told), [4, 4]))
+    monkeypatch.setattr(lab, "_SETTLE_S", 0.0)
+    one = answering.measure("gloo", None, 1_000_000, 2, told.append)
+    assert told == [
+        "gloo, 1 MB: connecting",
+        *("gloo, 1 MB: run 1 of 2", "runs", "gloo, 1 MB: run 2 of 2", "runs"),
+        "asked",  # to finish
+    ]
+    assert one.runs_s == [3, 5] and one.sent_bytes == [4, 4] and one.link_bytes.tolist() == [0, 0]
 
 
 def test_a_schedule_for_another_network_is_refused(tmp_path):

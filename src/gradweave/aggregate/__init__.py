@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         gossip,
         naive_psgd,
     )
-    from gradweave.aggregate.exact import mean, parameter_server, ring, scheduled
+    from gradweave.aggregate.exact_mean import mean, parameter_server, ring, scheduled
     from gradweave.aggregate.local.methods import DiLoCo, NoLoCo, StreamingDiLoCo
     from gradweave.aggregate.local.updates import (
         counted,

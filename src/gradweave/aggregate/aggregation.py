@@ -157,9 +157,9 @@ def by_schedule(
     check_all_reduce(schedule)
 
     def average() -> "optax.GradientTransformation":
-        from gradweave.aggregate import exact
+        from gradweave.aggregate.exact_mean import scheduled
 
-        return exact.scheduled(schedule, axis_name)
+        return scheduled(schedule, axis_name)
 
     return Aggregation(spec, workers, True, _before_optimizer(average), schedule)
 
@@ -176,11 +176,11 @@ def _before_optimizer(average: "Callable[[], optax.GradientTransformation]") -> 
 
 
 def _averaging(spec: AveragingSpec, axis_name: AxisName) -> "optax.GradientTransformation":
-    from gradweave.aggregate import exact
+    from gradweave.aggregate.exact_mean import mean, parameter_server, ring
 
     if spec.method == "parameter_server":
-        return exact.parameter_server(axis_name, server=spec.server)
-    return {"mean": exact.mean, "ring": exact.ring}[spec.method](axis_name)
+        return parameter_server(axis_name, server=spec.server)
+    return {"mean": mean, "ring": ring}[spec.method](axis_name)
 
 
 def _gossip(spec: GossipSpec, workers: int, axis_name: AxisName, same_data: bool) -> Wrap:

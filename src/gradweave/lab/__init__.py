@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
-    from gradweave.lab import emulation, measure, network, paths
+    from gradweave.lab import emulation, forwarding, measure, network
     from gradweave.lab.emulation import Emulation, measure_links
+    from gradweave.lab.forwarding import Paths, schedule_paths, shortest_paths
     from gradweave.lab.measure import Experiment, Laboratory, Measurement, emulated, laboratory
     from gradweave.lab.network import EmulatedNetwork
-    from gradweave.lab.paths import Paths, schedule_paths, shortest_paths
 
 __all__ = [
     "EmulatedNetwork",
@@ -23,11 +23,11 @@ __all__ = [
     "Paths",
     "emulated",
     "emulation",
+    "forwarding",
     "laboratory",
     "measure",
     "measure_links",
     "network",
-    "paths",
     "schedule_paths",
     "shortest_paths",
 ]

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gradweave.lab.forwarding import shortest_paths
 from gradweave.lab.network import EmulatedNetwork
-from gradweave.lab.paths import shortest_paths
 
 PORT = 29_500
 

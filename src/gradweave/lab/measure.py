@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import simulate
 from gradweave.errors import InputWarning, OptionError, RunError
 from gradweave.execute.program import check_all_reduce
 from gradweave.execute.running.server_processes import ANSWER_S, ServerProcesses
 from gradweave.lab.emulation import Emulation, measured_network
+from gradweave.lab.forwarding import schedule_paths, shortest_paths
 from gradweave.lab.network import EmulatedNetwork
-from gradweave.lab.paths import schedule_paths, shortest_paths
 from gradweave.processes.ending import termination
 from gradweave.schedule.schedule import Schedule
+from gradweave.simulate.seconds import seconds as predicted_seconds
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_size
 
@@ -183,7 +183,7 @@ def check_time(
             one = connecting + (
                 2 * size * (servers - 1) / servers / slowest  # what any server must receive
                 if schedule is None
-                else simulate.seconds(schedule, size, "events")
+                else predicted_seconds(schedule, size, "events")
             )
             if one > ANSWER_S:
                 raise OptionError(
@@ -370,7 +370,7 @@ def message_cost_of(schedule: Schedule, seconds: float) -> float:
 
     def predicted(cost_s: float) -> float:
         size = schedule.pieces * ELEMENT_BYTES
-        return simulate.seconds(with_message_cost(schedule, cost_s), size, "events")
+        return predicted_seconds(with_message_cost(schedule, cost_s), size, "events")
 
     least, most = 0.0, seconds
     for _ in range(_HALVINGS):
@@ -387,9 +387,9 @@ def _prediction(
     piece_bytes = np.diff(schedule.piece_offsets(elements)) * ELEMENT_BYTES
     links, transfer = schedule.route_links
     return (
-        simulate.seconds(schedule, size, "events"),
-        simulate.seconds(schedule, size, "fair"),
-        simulate.seconds(schedule, size, "rounds"),
+        predicted_seconds(schedule, size, "events"),
+        predicted_seconds(schedule, size, "fair"),
+        predicted_seconds(schedule, size, "rounds"),
         np.bincount(
             links,
             weights=piece_bytes[schedule.piece[transfer]],

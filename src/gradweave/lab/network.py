@@ -26,7 +26,7 @@ from gradweave.lab.delays import (
     delayed_links,
     has_netem,
 )
-from gradweave.lab.paths import Paths, Route
+from gradweave.lab.forwarding import Paths, Route
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
 

@@ -8,7 +8,7 @@ from gradweave.errors import InputWarning
 from gradweave.execute.running.server_processes import ServerProcesses
 from gradweave.lab.commands import server_commands
 from gradweave.lab.emulation import Emulation, measured_network
-from gradweave.lab.paths import first_routes
+from gradweave.lab.forwarding import first_routes
 from gradweave.placement.training.running import COMMAND, Groups, Trainers
 from gradweave.processes.ending import termination
 from gradweave.topology.topology import Topology

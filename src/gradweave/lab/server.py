@@ -15,10 +15,10 @@ import torch.distributed as dist
 from pyroute2 import netns
 
 from gradweave.execute.pattern import contribution, expected
-from gradweave.execute.torch_distributed import Collective
-from gradweave.execute.torch_distributed.messages import Pair, pair
+from gradweave.execute.torch_distributed.backend import Collective
+from gradweave.execute.torch_distributed.gloo_messages import Pair, pair
 from gradweave.processes.parent import Parent
-from gradweave.schedule import load
+from gradweave.schedule.file import load
 
 
 class LabServer:

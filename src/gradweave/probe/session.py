@@ -31,7 +31,7 @@ from gradweave.probe.flows import (
 from gradweave.probe.infer import Latencies, Measured, inferred
 from gradweave.probe.traffic import PARTS, Flow, Rate, Slot, tournament
 from gradweave.probe.transport import PeerError, Transport, receive_object, send_object
-from gradweave.processes.clocks import ROUNDS, ahead_s
+from gradweave.processes.clock_offset import ROUNDS, ahead_s
 from gradweave.processes.launchers import numbered
 
 SLOT_S = 0.2

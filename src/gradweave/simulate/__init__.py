@@ -16,7 +16,7 @@ from gradweave.simulate.seconds import (
     round_seconds,
     seconds,
 )
-from gradweave.simulate.steps import steps
+from gradweave.simulate.sequential_steps import steps
 from gradweave.simulate.traffic import Traffic, piece_bytes, traffic
 
 __all__ = [

@@ -6,7 +6,6 @@ from typing import Any, Unpack
 
 import click
 
-from gradweave import simulate
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option, network_of, writable
 from gradweave.cli.solving import (
@@ -25,10 +24,12 @@ from gradweave.schedulers.solve.seconds_bound import Timing, has_equal_links
 from gradweave.schedulers.solve.solution import Attempt, Solution
 from gradweave.schedulers.solve.solve import Objective
 from gradweave.schedulers.solve.under_way import replan
+from gradweave.simulate.seconds import Model, seconds
+from gradweave.simulate.sequential_steps import steps
 from gradweave.topology.units import format_seconds, format_size, parse_seconds
 from gradweave.wording import counted
 
-_MODELS: tuple[tuple[simulate.Model, str], ...] = (
+_MODELS: tuple[tuple[Model, str], ...] = (
     ("rounds", "with a barrier a round"),
     ("events", "without"),
     ("fair", "with links shared fairly"),
@@ -81,7 +82,7 @@ def schedule(
         summary |= use_fields(solution.schedule, gradient_bytes, ready)
         summary |= {"ready_at_s": ready} if ready else {}
         if fair:
-            shared_s = simulate.seconds(solution.schedule, gradient_bytes, "fair", ready_at_s=ready)
+            shared_s = seconds(solution.schedule, gradient_bytes, "fair", ready_at_s=ready)
             summary |= {"gradient_bytes": gradient_bytes, "fair_seconds": shared_s}
         print_json(summary)
     else:
@@ -143,7 +144,7 @@ def _summary(solution: Solution, output: Path | None, objective: Objective) -> d
         "links": best.topology.num_links,
         "rounds": best.rounds,
         "stages": best.stages,
-        "steps": simulate.steps(best),
+        "steps": steps(best),
         "bound": _bound(solution),
         "optimal": solution.optimal,
         "optimal_in": list(solution.optimal_in),
@@ -208,7 +209,7 @@ def _lines(
     stages = [f"{rounds} {stage}" for stage, rounds in best.stages.items() if rounds]
     pieces = f"; {counted(best.pieces, 'piece')}" * (best.pieces != network.num_servers)
     times = [
-        f"{format_seconds(simulate.seconds(best, gradient_bytes, model, ready_at_s=ready))} {text}"
+        f"{format_seconds(seconds(best, gradient_bytes, model, ready_at_s=ready))} {text}"
         for model, text in _MODELS
         if fair or model != "fair"
     ]

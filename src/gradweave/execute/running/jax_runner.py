@@ -9,7 +9,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
-from gradweave.execute import jax_mesh
+from gradweave.execute.axis import AXIS
+from gradweave.execute.jax_mesh.backend import collective, mesh, row_length
 from gradweave.execute.jax_mesh.permutations import steps
 from gradweave.execute.running.trial import Trial, itemsize
 from gradweave.processes.jax_start import bind_address
@@ -50,7 +51,7 @@ class JaxRunner:
     def __init__(self, schedule: Schedule, trial: Trial, *, spare: bool) -> None:
         self._schedule, self._trial = schedule, trial
         devices = [each for each in jax.devices() if not (spare and each.process_index == 0)]
-        mesh = jax_mesh.mesh(schedule, devices)
+        devices_mesh = mesh(schedule, devices)
         used = devices[: schedule.topology.num_servers]
         kinds = sorted({each.device_kind for each in used})
         self.library = f"JAX {jax.__version__} on {', '.join(kinds)}"
@@ -59,10 +60,10 @@ class JaxRunner:
         self.ranks = [rank for rank, owner in enumerate(self._owners) if owner == mine]
         self._alone = set(self._owners) == {mine}
         self.has_native = schedule.collective == "all_reduce"
-        self._mesh = mesh
-        self._sharding = NamedSharding(mesh, P(jax_mesh.AXIS))
-        native, axis = _NATIVE[trial.reduction], jax_mesh.AXIS
-        self._run = self._compiled(jax_mesh.collective(schedule, reduction=trial.reduction))
+        self._mesh = devices_mesh
+        self._sharding = NamedSharding(devices_mesh, P(AXIS))
+        native, axis = _NATIVE[trial.reduction], AXIS
+        self._run = self._compiled(collective(schedule, reduction=trial.reduction))
         self._native = self._compiled(lambda row: native(row, axis))
         self._gather = self._compiled(lambda row: lax.all_gather(row, axis))
         self._placed = self._result = jax.numpy.empty(0)
@@ -134,8 +135,8 @@ class JaxRunner:
         mapped = jax.shard_map(
             lambda rows: run(rows[0])[None],
             mesh=self._mesh,
-            in_specs=P(jax_mesh.AXIS),
-            out_specs=P(jax_mesh.AXIS),
+            in_specs=P(AXIS),
+            out_specs=P(AXIS),
             check_vma=False,
         )
         return jax.jit(mapped)
@@ -154,7 +155,7 @@ def permuted_bytes(schedule: Schedule, elements: int, itemsize: int) -> NDArray[
         elements: length of the gradient.
         itemsize: bytes of an element.
     """
-    row_bytes = jax_mesh.row_length(schedule, elements) * itemsize
+    row_bytes = row_length(schedule, elements) * itemsize
     sent = np.zeros(schedule.topology.num_servers, np.int64)
     for loop in steps(schedule).loops:
         for form in loop.form:

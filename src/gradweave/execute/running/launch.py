@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gradweave.errors import OptionError
-from gradweave.execute.running.machine import check_machine
+from gradweave.execute.running.machine_check import check_machine
 from gradweave.execute.running.rank_process import WorkerTask
 from gradweave.execute.running.supervise import Launch, supervise
 from gradweave.execute.running.trial import RunReport, Trial, itemsize

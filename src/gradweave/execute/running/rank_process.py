@@ -24,7 +24,7 @@ from gradweave.processes.ending import end_at_once
 from gradweave.processes.launchers import rank_given
 from gradweave.processes.parent import Parent
 from gradweave.processes.watch import Watch
-from gradweave.schedule import load
+from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
 from gradweave.wording import listed, noun_of
 

@@ -11,7 +11,8 @@ from gradweave.execute.running.rank_process import WorkerTask
 from gradweave.execute.running.trial import RunReport, Trial
 from gradweave.lazy import require
 from gradweave.processes.launchers import rank_given
-from gradweave.schedule import Schedule, load
+from gradweave.schedule.file import load
+from gradweave.schedule.schedule import Schedule
 
 _PACKAGES = {"mpi": "mpi4py", "torch": "torch", "jax": "jax"}
 

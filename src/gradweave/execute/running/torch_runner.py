@@ -9,7 +9,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from gradweave.execute.running.trial import Trial
-from gradweave.execute.torch_distributed import Collective
+from gradweave.execute.torch_distributed.backend import Collective
 from gradweave.schedule.schedule import Schedule
 
 _OPERATIONS = {

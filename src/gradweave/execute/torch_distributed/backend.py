@@ -21,8 +21,8 @@ from gradweave.errors import OptionError
 from gradweave.execute.program import check_all_reduce, check_servers
 from gradweave.execute.reduction import Reduction, check_reduction
 from gradweave.execute.signature import digest, mismatch, signature
-from gradweave.execute.torch_distributed.messages import Channels, Messages, combine, pair
-from gradweave.execute.torch_distributed.rounds import Rounds
+from gradweave.execute.torch_distributed.gloo_messages import Channels, Messages, combine, pair
+from gradweave.execute.torch_distributed.round_by_round import Rounds
 from gradweave.execute.torch_distributed.store import group_timeout
 from gradweave.schedule.schedule import Schedule
 

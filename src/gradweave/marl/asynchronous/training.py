@@ -16,9 +16,9 @@ import jax
 import numpy as np
 import optax
 
-from gradweave.aggregate import asynchronous
 from gradweave.aggregate.asynchronous.history import UpdateReport
 from gradweave.aggregate.asynchronous.task import Task
+from gradweave.aggregate.asynchronous.train import train as train_on_servers
 from gradweave.aggregate.spec import AsynchronousSpec, parse
 from gradweave.atomic import make_folder
 from gradweave.marl import checkpoint, rows
@@ -93,7 +93,7 @@ def train(
         rounds.add(made)
 
     with _Rounds(config, folder, environment.agents, before, report) as rounds:
-        run = asynchronous.train(
+        run = train_on_servers(
             task,
             folder=folder / SERVERS,
             checkpoint_every=1 if spec.consistency.together else config.devices,

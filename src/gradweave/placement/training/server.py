@@ -15,7 +15,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from gradweave.placement.training.clocks import clock_ahead_s
+from gradweave.placement.training.measured_clock import clock_ahead_s
 from gradweave.placement.training.plan import Plan
 from gradweave.placement.training.text import characters
 from gradweave.placement.training.trainer import StageTrainer

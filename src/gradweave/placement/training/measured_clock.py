@@ -5,7 +5,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from gradweave.processes.clocks import ROUNDS, ahead_s
+from gradweave.processes.clock_offset import ROUNDS, ahead_s
 
 
 def clock_ahead_s() -> float:

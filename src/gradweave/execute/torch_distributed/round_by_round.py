@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from gradweave.execute.program import check_runs
 from gradweave.execute.reduction import Reduction
-from gradweave.execute.torch_distributed.messages import combine
+from gradweave.execute.torch_distributed.gloo_messages import combine
 from gradweave.schedule.schedule import COPY, Schedule
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 import gradweave as gw
-from gradweave.lab.paths import Hop, schedule_paths, shortest_paths
+from gradweave.lab.forwarding import Hop, schedule_paths, shortest_paths
 from tests.conformance.networks import network
 
 NETWORKS = (

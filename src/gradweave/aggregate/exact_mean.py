@@ -23,8 +23,8 @@ from gradweave.aggregate.messages import (
     num_bytes,
     of_this_worker,
 )
-from gradweave.execute import jax_mesh
 from gradweave.execute.axis import AXIS, AxisName
+from gradweave.execute.jax_mesh.backend import all_reduce, collective, sent_bytes
 from gradweave.execute.jax_mesh.buffers import PyTree
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.textbook.parameter_server import CentralParameterServer
@@ -91,7 +91,7 @@ def scheduled(schedule: Schedule, axis_name: AxisName = AXIS) -> optax.GradientT
     >>> step(jnp.arange(8.0).reshape(4, 2), state, params)[0][0].tolist()
     [-3.0, -4.0]
     """
-    jax_mesh.all_reduce(schedule, axis_name)  # raises now what the first update would raise
+    all_reduce(schedule, axis_name)  # raises now what the first update would raise
     return _by_schedule(lambda _: schedule, axis_name)
 
 
@@ -104,8 +104,8 @@ def _by_schedule(
         schedule = schedule_for(lax.axis_size(axis_name))
         if schedule is None:
             return (lambda finite: finite), np.zeros(1)
-        sent = jax_mesh.sent_bytes(schedule, gradients)
-        return jax_mesh.collective(schedule, axis_name, reduction="mean"), sent
+        sent = sent_bytes(schedule, gradients)
+        return collective(schedule, axis_name, reduction="mean"), sent
 
     return _averaging(plan, axis_name)
 
