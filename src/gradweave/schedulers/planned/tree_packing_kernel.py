@@ -154,6 +154,7 @@ def grow(links: Links, plan: Plan, rates: Rates, stages: Integers) -> Grown:
             if again:
                 _carry(links, rates, route[p], -1.0 / parts, load)
             _set_duals(links, plan, load, dual)
+            # What takes longest: a search from every server, at every rate, for each tree.
             _find_paths(links, dual, weighted, paths)
             if plan.near:
                 _find_delays(links, plan, paths)

@@ -223,4 +223,4 @@ def schedule_from_slots(
     )
 
 
-GrowthLanes = GrowthSlots
+GrowthLanes = GrowthSlots  # its former name

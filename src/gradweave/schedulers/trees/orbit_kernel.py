@@ -15,7 +15,8 @@ from gradweave.schedulers.kernels.slots import fits
 from gradweave.schedulers.problem import HopTable, Integers
 
 DRAWS = 6
-"""Ready hops drawn for each choice."""
+"""Ready hops drawn for each choice: more find one that fits better, and cost as much more. Chosen
+by hand, and compiled in, since every choice loops so often."""
 
 
 class Orbits(NamedTuple):
