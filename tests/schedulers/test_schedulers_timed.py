@@ -9,7 +9,8 @@ import gradweave as gw
 from gradweave.bounds import throughput
 from gradweave.errors import OptionError
 from gradweave.schedulers import Timed, from_spec, solve, to_spec
-from gradweave.schedulers.solve.pieces import MOST, piece_counts
+from gradweave.schedulers.solve.pieces import piece_counts
+from gradweave.schedulers.solve.tuning import TUNING
 from gradweave.simulate import event_seconds, seconds
 from gradweave.topology import Link, Topology
 
@@ -135,7 +136,7 @@ def test_its_specification():
 def test_piece_counts_fill_the_bottleneck(spec, fills):
     counts = piece_counts(gw.topology.from_spec(spec), "all_gather")
     assert counts[0] == 1 and fills in counts and counts == tuple(sorted(set(counts)))
-    assert counts[-1] == MOST // fills * fills
+    assert counts[-1] == TUNING.max_pieces // fills * fills
     # With `fills` pieces the bottleneck's time is a whole number of rounds.
     best = throughput(gw.topology.from_spec(spec), "all_gather")
     assert (best.time_per_piece * fills).denominator == 1
