@@ -1,6 +1,8 @@
 """Episodes to imitate: repaired, followed to the letter in any order, and made likelier."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.environment import Instance, Problem, Rewards, Size, stack
+from gradweave.learning import experts
 from gradweave.learning.experts import KEPT, Experts
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.ppo import PPO, gradient, samples, with_agent
@@ -57,6 +60,28 @@ def test_experts_are_schedules_and_repaired_ones_meet_the_bound(expert):
             assert verify(schedule).valid
             assert schedule.rounds == instance.bound or number == 1
         assert (rounds[:, servers:] < 0).all() and (rounds[:, :, trees:] < 0).all()
+
+
+def test_the_shortest_of_several_are_kept_and_one_alone_takes_the_best_actions(monkeypatch):
+    """Of eight three end, after 9, 5 and 7 rounds: the first place is the shortest's again."""
+    asked, ends = [], iter([9, -1, 5, -1, -1, 7, -1, -1])
+
+    def play(problem: Any, weights: Any, **how: Any) -> Any:
+        asked.append(how)
+        rounds = next(ends)
+        one = np.full((2, 3), rounds)
+        return SimpleNamespace(rounds=rounds, sent_round=one, sent_hop=one + 10)
+
+    monkeypatch.setattr(experts, "play", play)
+    any_one: Any = None
+    size: Any = SimpleNamespace(servers=3, trees=4)
+    rounds, hops = Experts((), size)._best(any_one, any_one, (3, 7))
+    assert [how["temperature"] for how in asked] == [0.0, *[1.0] * 7]
+    assert [how["seed"] for how in asked] == [(3, 7, number) for number in range(8)]
+    assert all(how["repair"] for how in asked)
+    assert rounds[:, :2, :3].tolist() == [[[kept] * 3] * 2 for kept in (5, 7, 9, 5)]
+    assert (hops[:, :2, :3] == rounds[:, :2, :3] + 10).all()
+    assert (rounds[:, 2:] < 0).all() and (rounds[:, :, 3:] < 0).all()
 
 
 def test_what_is_recorded_is_the_experts_episode_and_imitation_makes_it_likelier(policy, expert):

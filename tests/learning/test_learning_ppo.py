@@ -1,6 +1,8 @@
 """What is learned from: advantages, their scale, and the rows of a minibatch."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ import jax.numpy as jnp
 
 from gradweave.learning import ppo
 from gradweave.learning.ppo import PPO, Samples, advantages_and_targets, minibatch, samples
-from gradweave.learning.rollout import RoundLog
+from gradweave.learning.rollout import Draw, RoundLog
 
 ROUNDS, EPISODES = 9, 5
 
@@ -100,6 +102,39 @@ def test_gains_end_where_odds_have_moved_enough():
     advantage = jnp.asarray([1.0] * 4 + [-1.0] * 4)
     gain = ppo._clipped_gain(ratio, advantage, 0.2)
     np.testing.assert_allclose(gain, [0.5, 0.9, 1.1, 1.2, -0.8, -0.9, -1.1, -1.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("agent", "actions"), [("tree", 3), ("workload", 5)])
+def test_means_are_of_an_agents_own_actions(agent, actions, monkeypatch):
+    """Two problems of two rounds, three of which were played, with five draws in them.
+
+    A tree is selected in each round. Sums by problem are multiples of the only parameter, 1: a
+    gain of 6 and 12, an entropy of 3 and 6, moves of 9 and 18, an error of 15 and 30.
+    """
+
+    def sums(trained: Any, problem: Any, rows: Any, agent: str, how: PPO) -> tuple:
+        return tuple(number * trained * problem for number in (6.0, 3.0, 9.0, 15.0))
+
+    monkeypatch.setattr(ppo, "_sums", sums)
+    monkeypatch.setattr(ppo, "with_agent", lambda policy, agent, trained: trained)
+    real = jnp.asarray([[True, True], [True, False]])
+    drawn = jnp.asarray([[[1, 1, 1], [1, 0, 0]], [[1, 0, 0], [1, 1, 1]]], bool)
+    unused: Any = jnp.zeros((2, 2))
+    draws = Draw(**dict.fromkeys(Draw._fields, unused) | {"real": drawn})
+    log = RoundLog(**dict.fromkeys(RoundLog._fields, unused) | {"real": real, "draws": draws})
+    rows = Samples(rounds=log, advantage=unused, target=unused)
+    one: Any = SimpleNamespace(tree=jnp.float32(1.0), workload=jnp.float32(1.0))
+    how = PPO(value_coefficient=0.5, entropy_coefficient=0.25)
+    gradient, means = ppo.gradient(one, jnp.asarray([1.0, 2.0]), rows, agent, how)
+    assert {name: float(mean) for name, mean in means.items()} == pytest.approx(
+        {
+            "gain": 18 / actions,
+            "entropy": 9 / actions,
+            "moved": 27 / actions,
+            "value_error": 45 / 3,
+        }
+    )
+    assert float(gradient) == pytest.approx(0.5 * 45 / 3 - 18 / actions - 0.25 * 9 / actions)
 
 
 @pytest.mark.parametrize(

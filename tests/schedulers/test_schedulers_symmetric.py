@@ -12,11 +12,15 @@ from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule import COLLECTIVES
 from gradweave.schedulers import Symmetric, from_spec
+from gradweave.schedulers.kernels import slots
+from gradweave.schedulers.problem import hop_table
+from gradweave.schedulers.trees import orbit_kernel
 from gradweave.schedulers.trees.symmetric import BaseHops
 from gradweave.topology import Topology, free_groups
 from gradweave.topology.symmetry import automorphism_generators
 from gradweave.verify import verify
 from tests.conformance.networks import relabelled
+from tests.interpreted import interpreted
 from tests.schedule.same import same_columns
 from tests.simulate.random_networks import networks
 
@@ -133,6 +137,25 @@ def test_orbit_capacities_are_shared_by_the_stabiliser():
                 table = hops.orbits.hops
                 orbit = table.links[table.first_link[used[0]] + 1]
                 assert hops.orbits.capacity[orbit] == 4 * 2 // group.order
+
+
+@pytest.mark.parametrize("easiest", [0, 1, 2])
+def test_who_can_be_reached_from_the_fewest_sides_goes_first(easiest: int, monkeypatch):
+    """Wherever its hop stands among those ready: a root and three others, each by its own link."""
+    monkeypatch.setattr(orbit_kernel, "DRAWS", 40)  # so that each of three is drawn
+    links, four = np.arange(3), np.arange(4)
+    hops = hop_table(np.zeros(3, np.int64), links + 1, links, four, 4)
+    orbits = orbit_kernel.Orbits(hops, root=np.array([0]), capacity=np.ones(3, np.int64))
+    holds, near = four[None] == 0, np.full((1, 4), 2)
+    near[0, 1 + easiest] = 1
+    with interpreted(orbit_kernel, slots):
+        for seed in range(8):
+            np.random.seed(seed)
+            found = orbit_kernel._draw(orbits, holds, near, links.copy(), 3, np.zeros(3, np.int64))
+            assert found == (easiest, 3)
+        full = np.array([1, 1, 0])
+        place, _ = orbit_kernel._draw(orbits, holds, near, links.copy(), 3, full)
+    assert place == 2  # the only one with room
 
 
 @pytest.mark.skipif(
