@@ -22,9 +22,9 @@ from gradweave.errors import FileError, OptionError
 from gradweave.topology.topology import Topology
 
 Network = Topology | nx.Graph
-STEPS = 256
 MOST_ENTRIES = 1 << 25
 """Of all matrices of a recorded trace: 256 MiB."""
+STEPS = 256
 """Steps of a drawn sequence where no number is given: long beside what a network takes to mix."""
 
 

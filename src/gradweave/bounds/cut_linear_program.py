@@ -31,6 +31,8 @@ DENOMINATORS = (*range(1, 25), 60, 360, 5040, 10**6, 10**9, 10**12)
 """The certificate is the dual values rounded to multiples of one over the first of these that
 keeps the bound, but for `ROUNDING`."""
 ROUNDING = 1e-10
+"""Relative: what rounded duals may prove less than the solver found; ten times finer than that by
+which times count as equal (`gradweave.topology.units.ROUNDING`)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

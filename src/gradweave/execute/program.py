@@ -19,6 +19,7 @@ from gradweave.execute.reference import play
 from gradweave.schedule.schedule import COPY, Schedule
 from gradweave.simulate.seconds import rates
 from gradweave.topology.topology import Integers
+from gradweave.topology.units import ROUNDING
 from gradweave.verify.verify import verify
 
 _verified: weakref.WeakSet[Schedule] = weakref.WeakSet()
@@ -43,8 +44,6 @@ FAR_S = 1e-3
 """Latency of a route from which on a message's announcement is worth sending early."""
 _MOST_EARLY = 16
 """Messages that a server may announce on a link before their turn, at most."""
-ROUNDING = 1e-9
-"""Relative error of sums of rates."""
 LOCAL = (Action.REDUCE, Action.COPY)
 """Actions without a message."""
 

@@ -27,6 +27,7 @@ REFUSED = 0.25
 SLACK_S = 0.5e-3
 """Of a round trip, beside the tolerance: a busy machine wakes a process late."""
 _SHORT_S = 0.01
+"""Round trips below which lateness is taken relative to this one: they cannot be held as well."""
 MOST_LINKS = 128
 """Link directions measured; of more, that many evenly among them."""
 _MOST_ALONE = 8
@@ -39,6 +40,8 @@ _PORT = 5000
 _LEAST_S = 0.4
 _LEAST_PACKETS = 24
 _MOST_S = 10.0
+"""A throughput is measured for the first, or as long as the slowest link takes for so many packets;
+at most for the last."""
 _GROWTH_TRIPS = 8
 """Round trips in which a connection's window grows to what a link holds."""
 _PATIENCE_S = 10.0

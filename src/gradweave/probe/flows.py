@@ -34,12 +34,16 @@ MOST_POSTED = 64
 CHUNK_S = 0.008
 """How long a chunk takes: several make a window, and many a slot of a flow of a fair share."""
 LEAST_CHUNK, MOST_CHUNK = 256, 1 << 22
+"""Bytes of a chunk on however slow or fast a link."""
 _GROWTH = 4
+"""By how much a first transfer that was over too soon is repeated larger."""
 _LONG_ENOUGH_S = 0.02
+"""How long a first transfer takes, beside two round trips, for its rate to be taken."""
 _PATIENCE_S = 10.0
 """After the end of a slot, for what is under way."""
 _FIRST_BYTES = 1 << 16
 _MOST_BYTES = 1 << 26
+"""Of the smallest and the largest of these transfers."""
 _FIRST_WINDOW_BYTES = 14_000
 """What TCP sends before the first acknowledgement; each round trip doubles it."""
 

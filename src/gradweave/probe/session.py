@@ -45,6 +45,7 @@ _LEAD_S = 0.15
 _FEW = 3
 """Arrivals below which a flow is measured again, in smaller chunks."""
 _REPEATS = 2
+"""Times that it is, at most, each for longer."""
 _ADDED = 1.5
 """How much longer flows are measured of which only sums count: more of them share a link, and need
 longer to be even."""

@@ -18,6 +18,8 @@ from gradweave.errors import OptionError, RunError
 Channel = Literal["control", "data"]
 Bytes = NDArray[np.uint8]
 _POLL_S = 20e-6
+"""Between two questions whether a message is there: short beside a round trip, and a sleep, so that
+processes that share a processor are not kept from it."""
 _TAGS = {"control": 7, "data": 8}
 
 

@@ -5,9 +5,7 @@ from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.topology.topology import Floats, Integers
-
-ROUNDING = 1e-9
-"""Relative error of sums of rates: so little less than what a transfer takes is enough."""
+from gradweave.topology.units import ROUNDING
 
 
 @kernel
@@ -67,7 +65,10 @@ def play_events(
                         left -= taken[slot]
                         soonest = min(soonest, taken_until[slot])
                 if left < rate[t] * (1 - ROUNDING):
-                    begin, i = soonest, route_start[t]  # all links are looked at again
+                    # At the new start another transfer may be on a link that was passed: from the
+                    # first link again. Each time a transfer on the route has ended, so this is at
+                    # most as often as the route has slots.
+                    begin, i = soonest, route_start[t]
                 else:
                     i += 1
             free = begin + hold[t]

@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.topology.topology import Floats
-
-ROUNDING = 1e-9
-"""What ends so little later, relative to the step, ends together; so much more than the least share
-is a full link's."""
+from gradweave.topology.units import ROUNDING
 
 
 class Sharing(NamedTuple):
@@ -208,7 +205,7 @@ def _share(sharing: Sharing, state: Any, active: int) -> None:
                 for j in range(sharing.first_link[c], sharing.first_link[c + 1]):
                     link = sharing.links[j]
                     least = min(least, state.room[link] / state.users[link])
-        most = least * (1 + ROUNDING)
+        most = least * (1 + ROUNDING)  # links whose share is that near the least are full, too
         for i in range(active):
             c = state.active[i]
             if state.rate[c] > 0.0:

@@ -11,10 +11,10 @@ from gradweave.schedule.schedule import Schedule
 from gradweave.simulate.seconds import event_seconds, overheads, rates
 from gradweave.simulate.traffic import piece_bytes
 from gradweave.topology.topology import Integers
+from gradweave.topology.units import ROUNDING
 
 MOST = 8
 """Links of `busiest_links` where no other number is asked for."""
-_ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class LinkUse:
         """[G, 2] stretches without any transfer, from 0 to the schedule's end."""
         busy_until = np.maximum.accumulate(np.concatenate([[0.0], self.end]))
         stretches = np.stack([busy_until, np.append(self.start, self.total_s)], axis=1)
-        return stretches[stretches[:, 1] - stretches[:, 0] > _ROUNDING * self.total_s]
+        return stretches[stretches[:, 1] - stretches[:, 0] > ROUNDING * self.total_s]
 
     @property
     def waits(self) -> "Waits":

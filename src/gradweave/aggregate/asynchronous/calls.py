@@ -11,6 +11,7 @@ from typing import Any
 FIRST_PAUSE_S = 0.05
 """Before the first retry; each pause is twice as long as the one before."""
 MAX_PAUSE_S = 2.0
+"""No pause is longer: an actor that is there again is found that soon."""
 
 
 class RetriedCall:

@@ -19,6 +19,7 @@ from gradweave.schedule.schedule import Schedule
 NEWS_S = 5.0
 """How long it may take until a process knows which other one failed."""
 _POLL_S = 0.01
+"""Between two questions who failed; only after a failure, so it delays nothing that is timed."""
 _OPERATIONS = {"sum": MPI.SUM, "mean": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 

@@ -31,6 +31,7 @@ from gradweave.wording import listed, noun_of
 WORD_S = 3.0
 """How long a process in which something broke waits to hear that a server was lost."""
 _SEND_EVERY_S = 0.2
+"""Least time between two reports to the parent, which shows the last one."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,6 +75,7 @@ def anneal(
     max_weight, temperature = 0.0, hot
     cost = _cost(table, max_weight)
     before = np.empty(len(table.at), np.int64)
+    # A move measures O(D) pairs again and sums O(S·D) of them; the whole table is O(S·D²).
     for move in range(moves):
         if move % MOVES_PER_CHECK == 0:
             if stopped[0]:
