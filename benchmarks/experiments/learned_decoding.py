@@ -26,10 +26,12 @@ import gradweave as gw
 from gradweave.report import TABLE_2
 from gradweave.report.paper import PAPER_LEARNED
 from gradweave.schedulers.instance import Instance
+from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+from gradweave.schedulers.learned.episode import play
 from gradweave.schedulers.learned.learned import ROUTES, best_of, read_weights
-from gradweave.schedulers.learned.policy import CompiledInstance, PolicyWeights, play
+from gradweave.schedulers.learned.policy import PolicyWeights
 from gradweave.schedulers.trees.growing_kernel import Rule, grow
-from gradweave.schedulers.trees.grown import GrowthLanes, hops_for
+from gradweave.schedulers.trees.grown import GrowthSlots, hops_for
 
 DRAWN, BEST_OF = 30, 64
 RULES = {
@@ -69,17 +71,18 @@ def cases() -> Iterator[tuple[str, str, gw.Topology]]:
 def uniform_policy(weights: PolicyWeights) -> PolicyWeights:
     """The uniform policy over hops and the trees on each, all trees selected."""
     zero = {
-        name: np.zeros_like(getattr(weights, name))
-        for name in PolicyWeights._fields
-        if isinstance(getattr(weights, name), np.ndarray)
+        name: np.zeros_like(array)
+        for name, array in weights.workload._asdict().items()
+        if isinstance(array, np.ndarray)
     }
-    return weights._replace(**zero, tree_bias=100.0)
+    tree = weights.tree._replace(score=np.zeros_like(weights.tree.score), bias=100.0)
+    return PolicyWeights(tree, weights.workload._replace(**zero))
 
 
 def rule_player(network: gw.Topology, rule: Rule, bound: int) -> Callable[[int], int]:
     """Rounds of one pass of a rule, by seed."""
     servers = network.num_servers
-    growth = GrowthLanes.of(network, np.arange(servers), hops_for(network, servers, ROUTES)).growth
+    growth = GrowthSlots.of(network, np.arange(servers), hops_for(network, servers, ROUTES)).growth
     none, in_time = np.zeros((0, 3), np.int64), np.zeros(1, np.bool_)
     return lambda seed: (
         int(grow(growth, rule, none, 100_000, bound, seed, in_time, True)[-1, 0]) + 1

@@ -2,8 +2,8 @@
 
 python benchmarks/experiments/learned_draws.py
 
-On the two of 150 networks whose bound the best of 64 episodes missed that did not go back; at
-several temperatures, and with going back.
+On the two of 150 networks whose bound the best of 64 episodes missed that did not backtrack; at
+several temperatures, and with backtracking.
 """
 
 import collections
@@ -18,8 +18,9 @@ from random_networks import well_connected_network
 from record import record
 
 from gradweave.schedulers.instance import Instance
+from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+from gradweave.schedulers.learned.episode import play
 from gradweave.schedulers.learned.learned import ROUTES, read_weights
-from gradweave.schedulers.learned.policy import CompiledInstance, play
 
 NETWORKS = (3, 13)
 """Seeds of well connected networks: of 18 and of 10 servers."""
@@ -42,7 +43,7 @@ def rows_of(seed: int) -> list[dict]:
                     seed=(seed, number),
                     temperature=temperature,
                     repair=True,
-                    returns=returns,
+                    backtracks=returns,
                 )
                 for number in range(EPISODES)
             ]

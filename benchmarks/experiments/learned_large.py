@@ -26,8 +26,9 @@ from timing import timed
 
 import gradweave as gw
 from gradweave.schedulers.instance import Instance
+from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+from gradweave.schedulers.learned.episode import Episode, play
 from gradweave.schedulers.learned.learned import ROUTES, _episode_s, _spread, read_weights
-from gradweave.schedulers.learned.policy import CompiledInstance, Episode, play
 
 LIMIT_S, REPAIR_S = 600.0, 60.0
 NETWORKS = (

@@ -10,7 +10,7 @@ import numpy as np
 from gradweave.environment import Instance, Problem, Size, State
 from gradweave.environment import state as states
 from gradweave.environment.bits import packed
-from gradweave.schedulers.learned.policy import OngoingEpisode
+from gradweave.schedulers.learned.episode import OngoingEpisode
 from tests.conformance.networks import network
 
 CASES = {

@@ -13,25 +13,27 @@ from gradweave.environment.flow_tree_selection import select
 from gradweave.environment.state import available
 from gradweave.environment.workload_scheduling import send
 from gradweave.learning import features
-from gradweave.learning.features import Graph, Loads, Moment, Round
-from gradweave.learning.networks import HierarchicalPolicy, Views, Weights
+from gradweave.learning.features import Graph, Loads, Moment
+from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.rollout import hop_scores, piece_scores
+from gradweave.schedulers.learned.features import Round
+from gradweave.schedulers.learned.policy import Embeddings, Scores
 
 
 class Look(NamedTuple):
     """At the start of a round."""
 
     features: Round
-    tree_views: Views
+    tree_embeddings: Embeddings
     tree_scores: Array
     """[Q]"""
     tree_value: Array
-    workload_views: Views
-    weights: Weights
+    workload_embeddings: Embeddings
+    scores: Scores
     workload_value: Array
 
 
-class Scores(NamedTuple):
+class WorkloadScores(NamedTuple):
     """Before a workload is sent."""
 
     hops: Array
@@ -64,7 +66,7 @@ def look(policy: HierarchicalPolicy, problem: Problem, state: State) -> Look:
 @eqx.filter_jit
 def scores(
     looked: Look, problem: Problem, state: State, hops: Array, trees: Array, count: Array
-) -> Scores:
+) -> WorkloadScores:
     """The scores of all workloads after some were sent.
 
     Args:
@@ -88,10 +90,10 @@ def scores(
 
     def on_hop(hop: Array) -> tuple[Array, Array]:
         numbers, can = features.of_pieces(problem, graph, seen, state, hop)
-        return piece_scores(looked.weights, problem.receiver[hop], numbers), can
+        return piece_scores(looked.scores, problem.receiver[hop], numbers), can
 
     pieces, pieces_can = jax.lax.map(on_hop, jnp.arange(len(problem.sender)))
-    return Scores(hop_scores(looked.weights, numbers), can, pieces, pieces_can)
+    return WorkloadScores(hop_scores(looked.scores, numbers), can, pieces, pieces_can)
 
 
 select_trees = jax.jit(select)

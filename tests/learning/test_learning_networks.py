@@ -18,10 +18,11 @@ import jax.numpy as jnp
 from gradweave.environment import Problem, State
 from gradweave.environment import state as states
 from gradweave.environment.problem import Tables
-from gradweave.learning.features import Round
-from gradweave.learning.networks import Views, Weights, masked_log_softmax
-from gradweave.schedulers.learned.learned import read_weights
-from gradweave.schedulers.learned.policy import CompiledInstance, OngoingEpisode
+from gradweave.learning.networks import masked_log_softmax
+from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+from gradweave.schedulers.learned.episode import OngoingEpisode
+from gradweave.schedulers.learned.features import Round
+from gradweave.schedulers.learned.policy import Embeddings, Scores, read_weights
 from tests.learning.cases import CASES, instance, problem, size, state_at, state_of
 from tests.learning.look import look, scores, select_trees, sendable, sent, some_policy
 
@@ -123,21 +124,19 @@ def workloads_of(its: Problem, state: State) -> tuple[np.ndarray, np.ndarray, in
 
 
 OF_ROUND = {
-    **{"server": "N.", "link": "L.", "tree": "Q.", "whole": "", "holds": "NQ", "lacks": "NQ"},
+    **{"server": "N.", "link": "L.", "tree": "Q.", "global_features": ""},
+    **{"holds": "NQ", "lacks": "NQ"},
     **{"stage": "", "candidates": "Q", "rounds_left": ""},
     **{"link_slack": "H", "chain": "H", "to_come": "N"},
 }
-OF_VIEWS = {"server": "N.", "link": "L.", "tree": "Q.", "whole": ""}
-OF_WEIGHTS = {"hop": "H.", "piece": "N.", "match": "NQ"}
+OF_EMBEDDINGS = {"server": "N.", "link": "L.", "tree": "Q.", "pooled": ""}
+OF_SCORES = {"hop": "H.", "piece": "N.", "match": "NQ"}
 
 
 def test_every_number_is_compared():
-    for kind, axes in (
-        *((Round, OF_ROUND), (Views, OF_VIEWS), (Weights, OF_WEIGHTS)),
-        (Problem, AXES),
-    ):
-        given = {field.name for field in dataclasses.fields(kind)}
-        assert given - {"tables"} == axes.keys()
+    assert {field.name for field in dataclasses.fields(Problem)} - {"tables"} == AXES.keys()
+    for kind, axes in ((Round, OF_ROUND), (Embeddings, OF_EMBEDDINGS), (Scores, OF_SCORES)):
+        assert set(kind._fields) == axes.keys()
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -156,9 +155,9 @@ def test_another_numbering_numbers_the_same_scores_otherwise(case, seed):
 
     for part, fields in (
         ("features", OF_ROUND),
-        ("tree_views", OF_VIEWS),
-        ("workload_views", OF_VIEWS),
-        ("weights", OF_WEIGHTS),
+        ("tree_embeddings", OF_EMBEDDINGS),
+        ("workload_embeddings", OF_EMBEDDINGS),
+        ("scores", OF_SCORES),
     ):
         for name, axes in fields.items():
             this, that = (getattr(getattr(looked, part), name) for looked in (one, two))
@@ -196,14 +195,17 @@ def test_padding_changes_nothing(case):
         there = tuple(slice(0, length) for length in this.shape)
         np.testing.assert_allclose(this, that[there], **CLOSE, err_msg=what)
 
-    for part, fields in (("tree_views", OF_VIEWS), ("workload_views", OF_VIEWS)):
+    for part, fields in (
+        ("tree_embeddings", OF_EMBEDDINGS),
+        ("workload_embeddings", OF_EMBEDDINGS),
+    ):
         for name in fields:
             this, that = (getattr(getattr(looked, part), name) for looked in (one, two))
             if name == "link":  # the last one is none, which lies elsewhere
                 this = this[:-1]
             compare(this, that, f"{part} {name}")
-    for name in OF_WEIGHTS:
-        compare(getattr(one.weights, name), getattr(two.weights, name), name)
+    for name in OF_SCORES:
+        compare(getattr(one.scores, name), getattr(two.scores, name), name)
     for name in ("tree_scores", "tree_value", "workload_value"):
         compare(getattr(one, name), getattr(two, name), name)
 

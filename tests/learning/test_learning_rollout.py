@@ -165,10 +165,10 @@ def of_scores(scores: jax.Array) -> SimpleNamespace:
         def encoder(self, features: object, graph: object) -> None:
             return None
 
-        def __call__(self, views: object) -> jax.Array:
+        def __call__(self, embeddings: object) -> jax.Array:
             return scores
 
-        def critic(self, views: object) -> jax.Array:
+        def critic(self, embeddings: object) -> jax.Array:
             return jnp.zeros(())
 
     return SimpleNamespace(tree=Tree())

@@ -13,9 +13,10 @@ import gradweave as gw
 from gradweave.errors import FileError, OptionError, SpecError
 from gradweave.schedulers import Learned, from_spec, to_spec
 from gradweave.schedulers.instance import Instance
-from gradweave.schedulers.learned import learned
+from gradweave.schedulers.learned import episode as episodes
+from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+from gradweave.schedulers.learned.episode import play
 from gradweave.schedulers.learned.learned import best_of, read_weights
-from gradweave.schedulers.learned.policy import CompiledInstance, play
 from gradweave.schedulers.solve.solution import bound_for
 from gradweave.verify import verify
 from tests.conformance.networks import network
@@ -93,7 +94,7 @@ def test_the_search_ends_at_the_bound(monkeypatch):
         seen.append(options["seed"])
         return play(*arguments, **options)
 
-    monkeypatch.setattr(learned, "play", counted)
+    monkeypatch.setattr(episodes, "play", counted)
     topology = network("ring:8")
     made = Learned(samples=500).schedule(topology, collective="all_gather")
     assert made.rounds == gw.bounds.free_trees(topology, "all_gather").rounds
@@ -118,7 +119,7 @@ def test_time_runs_out(monkeypatch, time_limit):
         episode = play(*arguments, **options)
         return episode._replace(rounds=episode.rounds + 1000 * (episode.rounds >= 0))
 
-    monkeypatch.setattr(learned, "play", never_at_the_bound)
+    monkeypatch.setattr(episodes, "play", never_at_the_bound)
     begun, begun_work = time.monotonic(), time.process_time()
     made = Learned(samples=1_000_000).schedule(network("ring:8"), time_limit=time_limit)
     assert time_limit <= time.monotonic() - begun

@@ -5,8 +5,9 @@ import pytest
 
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.instance import Instance
+from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+from gradweave.schedulers.learned.episode import play
 from gradweave.schedulers.learned.learned import ROUTES, _spread, read_weights
-from gradweave.schedulers.learned.policy import CompiledInstance, play
 from gradweave.topology import from_spec
 from gradweave.topology.routes import switch_only_trees
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from gradweave.schedulers.instance import Instance
+from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+from gradweave.schedulers.learned.episode import OngoingEpisode, play
 from gradweave.schedulers.learned.learned import best_of, read_weights
-from gradweave.schedulers.learned.policy import CompiledInstance, OngoingEpisode, play
 from gradweave.verify import verify
 from tests.conformance.networks import network
 
@@ -24,23 +25,23 @@ def test_what_the_episode_counts_is_what_its_transfers_say(name):
         assert episode.play_round(read_weights(), rng, 1.0, True) > 0
         if episode.round == 3 and back < 2:
             back += 1
-            episode.go_back(back)
+            episode.backtrack(back)
             assert (episode.sent_round < episode.round).all()
         unsent = episode.sent_round < 0
         assert np.array_equal(episode.pending, problem.pending & unsent)
         assert np.array_equal(episode.waiting, episode.pending)
         assert episode.left == episode.pending.sum()
-        counted = [np.zeros_like(x) for x in (episode.near, episode.lack, episode.held)]
+        counted = [np.zeros_like(x) for x in (episode.near, episode.lack, episode.holders)]
         enter_stage(problem.hops, episode.there, episode.under_way, episode.pending, *counted)
-        for got, wanted in zip((episode.near, episode.lack, episode.held), counted, strict=True):
+        for got, wanted in zip((episode.near, episode.lack, episode.holders), counted, strict=True):
             assert np.array_equal(got, wanted)
         state = episode.repair.state
         assert np.array_equal(state.holdings.wanted, episode.pending)
         assert np.array_equal(state.holdings.holds, ~episode.pending)
         assert np.array_equal(state.holdings.missing, episode.pending.sum(1))
-        lanes = problem.lanes.growth
+        growth = problem.slots.growth
         near = np.zeros_like(state.holdings.near)
-        np.add.at(near, lanes.hops.target, ~episode.pending[lanes.hops.source])
+        np.add.at(near, growth.hops.target, ~episode.pending[growth.hops.source])
         assert np.array_equal(state.holdings.near, near)
     assert back == 2
     assert verify(problem.instance.schedule(episode.sent_round, episode.sent_hop)).valid

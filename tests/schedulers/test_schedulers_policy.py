@@ -1,9 +1,11 @@
-"""The policies without JAX compute what they compute with it: numbers, scores, whole episodes."""
+"""Compiled loops and JAX count alike, and evaluate and play the one policy alike."""
 
 import functools
 import tempfile
+from collections.abc import Iterable
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,19 +21,14 @@ from gradweave.environment import Instance, Problem, SchedulingEnvironment, Stat
 from gradweave.environment import state as states
 from gradweave.environment.flow_tree_selection import select
 from gradweave.learning import checkpoint, rollout
-from gradweave.learning.features import Graph, Loads, Round, of_round
-from gradweave.learning.networks import HierarchicalPolicy, Weights
+from gradweave.learning.features import Graph, Loads, of_round
+from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.rollout import Decode, draw
-from gradweave.schedulers.learned import policy as without_jax
-from gradweave.schedulers.learned.feature_table import HOP_FEATURES, PIECE_FEATURES
-from gradweave.schedulers.learned.learned import read_weights
-from gradweave.schedulers.learned.policy import (
-    CompiledInstance,
-    Features,
-    OngoingEpisode,
-    PolicyWeights,
-    Views,
-)
+from gradweave.schedulers.learned import episode as without_jax
+from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+from gradweave.schedulers.learned.episode import OngoingEpisode
+from gradweave.schedulers.learned.features import HOP_FEATURES, PIECE_FEATURES
+from gradweave.schedulers.learned.policy import PolicyWeights, Scores, read_weights, tree_logits
 from gradweave.verify import verify
 from tests.conformance.networks import network
 from tests.learning.cases import CASES, instance, padded, problem, size, state_of
@@ -70,35 +67,26 @@ def agrees(name: str, got: np.ndarray, wanted: jax.Array) -> None:
     np.testing.assert_allclose(got, np.asarray(wanted)[there], **CLOSE, err_msg=name)
 
 
-def same_features(got: Features, wanted: Round) -> None:
-    for name in Features._fields:
+def agree(got: NamedTuple, wanted: NamedTuple, names: Iterable[str]) -> None:
+    for name in names:
         agrees(name, np.asarray(getattr(got, name)), getattr(wanted, name))
-
-
-def same_views(got: Views, wanted) -> None:
-    for name in Views._fields:
-        agrees(f"views of each {name}", getattr(got, name), getattr(wanted, name))
 
 
 @each
 def test_every_number_of_a_round_is_the_same(case):
     policy, weights = both()
     compiled, rng = CompiledInstance.of(instance(case)), np.random.default_rng(0)
-    play = OngoingEpisode(compiled)
+    play, parts = OngoingEpisode(compiled), ("server", "link", "tree")
     compared = 0
     while play.left:
         features = play.features()
         looked = look(policy, problem(case), state_of(play, problem(case)))
-        same_features(features, looked.features)
-        of_trees = play.encode(weights.of_trees, features)
-        same_views(of_trees, looked.tree_views)
-        same_views(play.encode(weights.of_workloads, features), looked.workload_views)
-        chances = of_trees.tree @ weights.tree_score + weights.tree_bias
-        agrees("scores of trees", chances, looked.tree_scores)
-        for name, got in zip(
-            ("hop", "piece", "match"), play.scores(weights, features), strict=True
-        ):
-            agrees(f"weights of {name}", got, getattr(looked.weights, name))
+        agree(features, looked.features, features._fields)
+        of_trees = play.encode(weights.tree.encoder, features)
+        agree(of_trees, looked.tree_embeddings, parts)
+        agree(play.encode(weights.workload.encoder, features), looked.workload_embeddings, parts)
+        agrees("logits", tree_logits(weights.tree, of_trees.tree), looked.tree_scores)
+        agree(play.scores(weights, features), looked.scores, Scores._fields)
         play.play_round(weights, rng, 1.0, True)
         compared += 1
     assert compared >= instance(case).bound
@@ -106,7 +94,7 @@ def test_every_number_of_a_round_is_the_same(case):
 
 
 @eqx.filter_jit
-def round_with_jax(problem: Problem, state: State, chosen: jax.Array, weights: Weights) -> State:
+def round_with_jax(problem: Problem, state: State, chosen: jax.Array, weights: Scores) -> State:
     """The round that the best actions on some trees make, each workload scored anew."""
     graph = Graph.of(problem)
     features = of_round(problem, graph, state)
@@ -147,10 +135,10 @@ def test_the_best_actions_are_the_same_round_after_round(case, seed):
         chosen = chosen if chosen.any() else candidates
         drawn = tuple(rng.normal(size=shape).astype(np.float32) for shape in shapes)
         play.select = lambda *_, chosen=chosen: chosen
-        play.scores = lambda *_, drawn=drawn: drawn
+        play.scores = lambda *_, drawn=drawn: Scores(*drawn)
         before = state_of(play, its)
         filled = (padded(x, jnp.zeros(shape)) for x, shape in zip(drawn, whole, strict=True))
-        wanted = round_with_jax(its, before, padded(chosen, its.by_sender), Weights(*filled))
+        wanted = round_with_jax(its, before, padded(chosen, its.by_sender), Scores(*filled))
         assert play.play_round(both()[1], rng, NO_NOISE, True) > 0
         agrees("rounds", play.sent_round, wanted.sent_round)
         agrees("hops", play.sent_hop, wanted.sent_hop)

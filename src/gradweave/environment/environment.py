@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gradweave.environment import flow_tree_selection, workload_scheduling
 from gradweave.environment import state as states
-from gradweave.environment.lanes import apart, lanes
+from gradweave.environment.batch import apart, batched
 from gradweave.environment.problem import Problem
 from gradweave.environment.rewards import Rewards
 from gradweave.environment.state import WORKLOAD_SCHEDULING, State
@@ -74,7 +74,7 @@ class SchedulingEnvironment:
         """
         # Weights may be arrays that depend on the problem's, which no inner function may hold.
         shared = problem, dataclasses.astuple(self.rewards)
-        return lanes(self._step)(shared, state, trees, workload)
+        return batched(self._step)(shared, state, trees, workload)
 
     def _step(self, shared: tuple, state: State, trees: Array, workload: Array) -> Step:
         """`step`, of many environments."""

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, UInt32
 
+from gradweave.environment.batch import apart, batched
 from gradweave.environment.bits import WORD, nth_bit, packed, unpacked
-from gradweave.environment.lanes import apart, lanes
 from gradweave.environment.problem import Problem
 from gradweave.environment.state import (
     WORKLOAD_SCHEDULING,
@@ -79,12 +79,12 @@ def select(problem: Problem, state: State, trees: Bool[Array, " Q"]) -> State:
     Args:
         problem: the problem.
         state: at the turn of flow-tree selection.
-        trees: multi-hot; padding and trees that are done or held back have no effect.
+        trees: multi-hot; padding and trees that are done or blocked on others have no effect.
     """
     return _select(problem, state, trees)
 
 
-@lanes
+@batched
 def _select(problem: Problem, state: State, trees: Array) -> State:
     """`select`, of many environments."""
     after = dataclasses.replace(
@@ -124,13 +124,13 @@ def selected_some(problem: Problem, state: State, trees: Array) -> dict[str, Arr
     def of_few(carry: tuple[Array, dict[str, Array]]) -> tuple[Array, dict[str, Array]]:
         begin, tables = carry
         nth = begin + jnp.arange(few)
-        lane = jnp.where(nth < number, _nth(state.selecting, nth), many + nth)
-        there = jnp.minimum(lane, many - 1)
+        which = jnp.where(nth < number, _nth(state.selecting, nth), many + nth)
+        there = jnp.minimum(which, many - 1)
         part = dataclasses.replace(state, **{n: _of(getattr(state, n), there) for n in SEEN})
         begun = apart(nth, functools.partial(_begun, problem), part, _of(trees, there))
         how: Any = {"mode": "drop", "unique_indices": True}
         return begin + few, {
-            name: table.at[..., lane].set(begun[name], **how) for name, table in tables.items()
+            name: table.at[..., which].set(begun[name], **how) for name, table in tables.items()
         }
 
     number, begin = state.selecting.sum(), jnp.zeros((), jnp.int32)
@@ -154,13 +154,13 @@ def at_once(problem: Problem, many: int) -> int:
     return min(many, -(-2 * many * route // links))
 
 
-def _of(array: Array, lane: Array) -> Array:
-    """[..., F] of some lanes."""
-    return array.at[..., lane].get(mode="promise_in_bounds")
+def _of(array: Array, which: Array) -> Array:
+    """[..., F] of some environments."""
+    return array.at[..., which].get(mode="promise_in_bounds")
 
 
 def _nth(can: Array, nth: Array) -> Array:
-    """[F] the n-th lanes of those that can."""
+    """[F] the n-th environments of those that can."""
     words = packed(can)
     # Sums over a triangle: XLA on CPUs is slow at a running sum as such.
     triangle = jnp.triu(jnp.ones((len(words),) * 2, jnp.uint32))

@@ -5,8 +5,8 @@ import functools
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, UInt32
 
+from gradweave.environment.batch import apart, batched, entry, shared
 from gradweave.environment.bits import nth_bit, passed
-from gradweave.environment.lanes import apart, entry, lanes, shared
 from gradweave.environment.problem import Problem
 from gradweave.environment.state import State, in_groups
 
@@ -30,7 +30,7 @@ def draw(
     return _draw(problem, state, bits)
 
 
-@lanes
+@batched
 def _draw(problem: Problem, state: State, bits: Array) -> tuple[Array, Array, Array]:
     """`draw`, for many environments."""
     known, hops, trees = state.round, *problem.allowed.shape

@@ -1,7 +1,7 @@
 """The state of an episode, and what both agents' steps do to it.
 
 Sets of trees are bits: see `bits`. Functions that say so take states of one environment or of many,
-the last axis of each array being theirs: see `lanes`.
+the last axis of each array being theirs: see `batch`.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, UInt, UInt32
 
+from gradweave.environment.batch import shared
 from gradweave.environment.bits import narrow, unpacked
-from gradweave.environment.lanes import shared
 from gradweave.environment.problem import NEVER, Problem
 
 FLOW_TREE_SELECTION = 0

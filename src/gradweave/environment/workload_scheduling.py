@@ -11,8 +11,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from gradweave.environment.batch import apart, batched, entry, shared, with_entry
 from gradweave.environment.bits import WORD, unpacked
-from gradweave.environment.lanes import apart, entry, lanes, shared, with_entry
 from gradweave.environment.problem import Problem
 from gradweave.environment.state import (
     State,
@@ -76,7 +76,7 @@ def send(
     return _send(problem, state, hop, tree, can)
 
 
-@lanes
+@batched
 def _send(problem: Problem, state: State, hop: Array, tree: Array, can: Array) -> State:
     """`send`, of many environments."""
     return sent(problem, state, hop, tree, can)
@@ -93,7 +93,7 @@ def schedule(problem: Problem, state: State, workload: Int[Array, ""]) -> State:
     return _schedule(problem, state, workload)
 
 
-@lanes
+@batched
 def _schedule(problem: Problem, state: State, workload: Array) -> State:
     """`schedule`, of many environments."""
     after = sent(problem, state, *asked(problem, state, workload))
@@ -238,7 +238,7 @@ def _rows(table: Array, like: Array) -> Array:
 
 
 def _bits(like: Array, row: Array, bit: Array) -> Array:
-    """[N, W, B] bits, of which each lane has one at most."""
+    """[N, W, B] bits, of which each environment has one at most."""
     flat = _flat(like)
     return jnp.where(_rows(flat, row) == row, bit, jnp.uint32(0)).reshape(like.shape)
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from gradweave import arrays, pytrees
-from gradweave.learning.networks import COMMON, HierarchicalPolicy
-from gradweave.schedulers.learned.learned import FORMAT, OLD_NAMES, VERSION
+from gradweave.learning.networks import HierarchicalPolicy
+from gradweave.schedulers.learned.policy import COMMON, FORMAT, OLD_NAMES, VERSION
 
 T = TypeVar("T")
 

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from gradweave import pytrees
 from gradweave.environment.problem import NEVER, Instance, Size
-from gradweave.learning.networks import COMMON, HierarchicalPolicy
+from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.rollout import Expert
-from gradweave.schedulers.learned.learned import weights_of
-from gradweave.schedulers.learned.policy import CompiledInstance, PolicyWeights, play
+from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+from gradweave.schedulers.learned.episode import play
+from gradweave.schedulers.learned.policy import COMMON, PolicyWeights, weights_of
 
 EPISODES, KEPT = 8, 4
 """Played of each problem, and imitated: one takes the best actions, the others draw theirs."""

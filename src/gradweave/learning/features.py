@@ -1,14 +1,9 @@
-"""What the policies look at: once a round, and again before each workload.
+"""What the policies look at, counted in JAX: once a round, and again before each workload.
 
-All of it is counts and ratios of a neighbourhood, so that nothing depends on a network's size or on
-how its servers are numbered. The numbers of a round go through the message passing of `networks`;
-those of a workload change with every workload that is sent, and are cheap.
-
-The order of the numbers, their constants and who else computes them: see
-`schedulers.learned.feature_table`.
+What is made of the counts is `schedulers.learned.features`, as in decoding. The numbers of a round
+go through the message passing of `networks`; those of a workload change with every workload that is
+sent, and are cheap.
 """
-
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,7 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 from gradweave.environment.bits import packed, unpacked
 from gradweave.environment.problem import Problem
 from gradweave.environment.state import State, ready, room, waiting
-from gradweave.schedulers.learned import feature_table as table
+from gradweave.schedulers.learned import features as table
+from gradweave.schedulers.learned.features import Round
 
 
 class Graph(eqx.Module):
@@ -55,39 +51,6 @@ class Graph(eqx.Module):
         return Graph(into, links_in, links_out, crosses.sum(0))
 
 
-class Round(eqx.Module):
-    """What does not change within a round."""
-
-    server: Float[Array, "N 6"]
-    """Transfers to come over those that fit the rounds left; slack; shares of trees held and
-    wanted; ports; share of held trees that a neighbour wants."""
-    link: Float[Array, "L 3"]
-    """Demand over what fits the rounds left; workloads ready over capacity, logarithm; whether it
-    is a link that hops use."""
-    tree: Float[Array, "Q 5"]
-    """Shares sent, ready and to come; selected in the round before; rounds that its longest chain
-    takes over the rounds left."""
-    whole: Float[Array, " 5"]
-    """Grown or fixed; share of the bound's rounds left; share of transfers to come; whether
-    transfers merge into their receivers; the logarithm of the servers' number."""
-    holds: Bool[Array, "N Q"]
-    """Trees of this stage for which a server is ready to send."""
-    lacks: Bool[Array, "N Q"]
-    """Trees of this stage for which a server waits."""
-    stage: Int[Array, ""]
-    """That is under way: which of the matrices of `Graph` count."""
-    candidates: Bool[Array, " Q"]
-    """Trees with a workload that is ready."""
-    rounds_left: Float[Array, ""]
-    """Rounds of this stage until its bound, at least 1."""
-    link_slack: Float[Array, " H"]
-    """Transfers that the tightest link of a route can spare until then."""
-    chain: Float[Array, " H"]
-    """Rounds of the longest chain that a ready workload of the hop begins."""
-    to_come: Float[Array, " N"]
-    """Transfers into each server that are still to come, at the round's start."""
-
-
 def in_stage(problem: Problem, state: State) -> Bool[Array, " Q"]:
     """The trees of the stage that is under way."""
     return jnp.where(problem.barrier, problem.stage == state.stage, problem.stage < 2)
@@ -101,156 +64,61 @@ def of_round(problem: Problem, graph: Graph, state: State) -> Round:
         graph: its matrices.
         state: at the turn of flow-tree selection.
     """
-    now = _now(problem, graph, state)
-    link, link_slack = _links(problem, now, state)
-    intake = problem.intake[:, None]
-    heights = jnp.where(now.workloads, problem.height[now.cell], 0)
-    return Round(
-        server=jnp.where(intake > 0, _servers(problem, now), 0.0),
-        link=link,
-        tree=jnp.where(now.exists[:, None], _trees(problem, now, state), 0.0),
-        whole=_whole(problem, now, state),
-        holds=now.holds,
-        lacks=now.lacks,
-        stage=state.stage,
-        candidates=now.workloads.any(0),
-        rounds_left=now.rounds_left,
-        link_slack=link_slack,
-        chain=heights.max(1).astype(jnp.float32),
-        to_come=now.to_come,
-    )
-
-
-class _Now(NamedTuple):
-    """What the features of a round share."""
-
-    into: Float[Array, "N N"]
-    links_in: Float[Array, "N L"]
-    links_out: Float[Array, "N L"]
-    """Those of `Graph` in this stage."""
-    bound: Int[Array, ""]
-    """Rounds."""
-    rounds_left: Float[Array, ""]
-    exists: Bool[Array, " Q"]
-    """Trees of this stage that have transfers."""
-    holds: Bool[Array, "N Q"]
-    lacks: Bool[Array, "N Q"]
-    to_come: Float[Array, " N"]
-    workloads: Bool[Array, "H Q"]
-    """Ready on each hop."""
-    cell: tuple[Int[Array, "H Q"], Int[Array, " Q"]]
-    """Where matrices [N, Q] have the workload of a hop and a tree."""
-
-
-def _now(problem: Problem, graph: Graph, state: State) -> _Now:
     trees = in_stage(problem, state)
-    into, links_in, links_out = (
-        matrix[state.stage] for matrix in (graph.into, graph.links_in, graph.links_out)
-    )
+    into, links_in = graph.into[state.stage], graph.links_in[state.stage]
     bound = jnp.where(problem.barrier, problem.bound[state.stage], problem.bound.sum())
     spent = state.round - jnp.where(problem.barrier, state.stage_start, 0)
-    exists = problem.pending.any(0) & trees
-    still = waiting(problem, state)
-    wait = jnp.where(exists, still, 0).astype(jnp.float32)
-    holds, lacks = exists & (still == 0), exists & (still > 0)
-    holds &= (problem.intake > 0)[:, None]
+    there, still = problem.pending.any(0) & trees, waiting(problem, state)
+    wait = jnp.where(there, still, 0).astype(jnp.float32)
+    real = problem.intake > 0
+    holds, lacks = there & (still == 0) & real[:, None], there & (still > 0)
+    lacking = into.T @ lacks.astype(jnp.float32) > 0
+    to_come, pending = wait.sum(1), state.pending
+    workloads = unpacked(ready(problem, state, packed(there)), there.shape[0])
     by_sender = problem.by_sender
     server = jnp.where(by_sender, problem.sender[:, None], problem.receiver[:, None])
-    return _Now(
-        into=into,
-        links_in=links_in,
-        links_out=links_out,
-        bound=bound,
+    cell = server, jnp.arange(by_sender.shape[0])
+    of_hops = problem.allowed & there
+    left = (of_hops & pending[cell]).sum(1)
+    grown_left = (to_come / jnp.maximum(into.sum(1), 1.0))[problem.receiver] * of_hops.any(1)
+    on_hops = jnp.where(problem.grown, grown_left, left), workloads.sum(1).astype(jnp.float32)
+    demand, contenders = (problem.crosses.astype(jnp.float32) @ jnp.stack(on_hops, 1)).T
+    cells = jnp.zeros(pending.shape, bool).at[cell].max(workloads)
+    counts = table.Counts(
         rounds_left=jnp.maximum(bound - spent, 1).astype(jnp.float32),
-        exists=exists,
+        bound=bound,
+        grown=problem.grown,
+        servers=jnp.maximum(real.sum(), 1),
+        to_come=to_come,
+        intake=problem.intake,
+        holds=holds.sum(1),
+        lacks=lacks.sum(1),
+        wanted=(holds & lacking).sum(1),
+        demand=demand,
+        contenders=contenders,
+        capacity=problem.capacity,
+        used=links_in.sum(0) > 0,
+        there=there,
+        by_sender=by_sender,
+        unsent=pending.sum(0),
+        ready=cells.sum(0),
+        total=problem.pending.sum(0),
+        tallest=jnp.where(pending & there, problem.height, 0).max(0),
+        selected_before=state.selected_before,
+    )
+    of_servers, *features, slack = table.of_round(jnp, counts)
+    return Round(
+        jnp.where(real[:, None], of_servers, 0.0),
+        *features,
         holds=holds,
         lacks=lacks,
-        to_come=wait.sum(1),
-        workloads=unpacked(ready(problem, state, packed(exists)), exists.shape[0]),
-        cell=(server, jnp.arange(by_sender.shape[0])),
+        stage=state.stage,
+        candidates=workloads.any(0),
+        rounds_left=counts.rounds_left,
+        link_slack=jnp.append(slack[:-1], table.PLENTY)[problem.hop_links].min(1),
+        chain=jnp.where(workloads, problem.height[cell], 0).max(1).astype(jnp.float32),
+        to_come=to_come,
     )
-
-
-def _servers(problem: Problem, now: _Now) -> Float[Array, "N 6"]:
-    """`Round.server`, of padding as well."""
-    number = jnp.maximum(now.exists.sum(), 1).astype(jnp.float32)
-    intake = problem.intake.astype(jnp.float32)
-    can_take = now.rounds_left * jnp.maximum(intake, 1.0)
-    neighbours_lack = now.into.T @ now.lacks.astype(jnp.float32) > 0
-    return jnp.stack(
-        [
-            jnp.minimum(now.to_come / can_take, table.HIGHEST_LOAD),
-            _clipped(now.rounds_left * intake - now.to_come),
-            now.holds.sum(1) / number,
-            now.lacks.sum(1) / number,
-            jnp.log1p(intake) / 2.0,
-            (now.holds & neighbours_lack).sum(1) / jnp.maximum(now.holds.sum(1), 1),
-        ],
-        1,
-    )
-
-
-def _links(
-    problem: Problem, now: _Now, state: State
-) -> tuple[Float[Array, "L 3"], Float[Array, " H"]]:
-    """`Round.link` and `Round.link_slack`."""
-    share = now.to_come / jnp.maximum(now.into.sum(1), 1.0)
-    left = problem.allowed & now.exists & state.pending[now.cell]
-    there = (problem.allowed & now.exists).any(1)
-    wanted = jnp.where(problem.grown, share[problem.receiver] * there, left.sum(1))
-    count = now.workloads.sum(1).astype(jnp.float32)
-    crosses = problem.crosses.astype(jnp.float32)
-    capacity = problem.capacity.astype(jnp.float32)
-    demand, contenders = (crosses @ jnp.stack([wanted, count], 1)).T
-    used = now.links_in.sum(0) > 0
-    fits = now.rounds_left * jnp.maximum(capacity, 1.0)
-    spare = jnp.where(used, now.rounds_left * capacity - demand, table.PLENTY)
-    link = jnp.stack(
-        [
-            jnp.where(used, jnp.minimum(demand / fits, table.HIGHEST_LOAD), 0.0),
-            jnp.where(used, jnp.log1p(contenders / jnp.maximum(capacity, 1.0)) / 4.0, 0.0),
-            used.astype(jnp.float32),
-        ],
-        1,
-    )
-    return link, jnp.append(spare[:-1], table.PLENTY)[problem.hop_links].min(1)
-
-
-def _trees(problem: Problem, now: _Now, state: State) -> Float[Array, "Q 5"]:
-    """`Round.tree`, of padding as well."""
-    total = jnp.maximum(problem.pending.sum(0), 1).astype(jnp.float32)
-    remaining = jnp.where(now.exists, state.pending.sum(0) / total, 0.0)
-    cells = jnp.zeros(problem.pending.shape, bool).at[now.cell].max(now.workloads)
-    tallest = jnp.where(state.pending & now.exists, problem.height, 0).max(0)
-    return jnp.stack(
-        [
-            jnp.where(now.exists, 1.0 - remaining, 0.0),
-            cells.sum(0) / total,
-            remaining,
-            state.selected_before.astype(jnp.float32),
-            jnp.minimum(tallest / now.rounds_left, table.HIGHEST_LOAD),
-        ],
-        1,
-    )
-
-
-def _whole(problem: Problem, now: _Now, state: State) -> Float[Array, " 5"]:
-    """`Round.whole`."""
-    servers = jnp.maximum((problem.intake > 0).sum(), 1).astype(jnp.float32)
-    return jnp.stack(
-        [
-            problem.grown.astype(jnp.float32),
-            jnp.minimum(now.rounds_left / jnp.maximum(now.bound, 1), 1.0),
-            jnp.where(now.exists, state.pending.sum(0), 0).sum()
-            / jnp.maximum(jnp.where(now.exists, problem.pending.sum(0), 0).sum(), 1),
-            (problem.by_sender & now.exists).any().astype(jnp.float32),
-            jnp.log(servers) / 4.0,
-        ]
-    )
-
-
-def _clipped(slack: Float[Array, " ..."]) -> Float[Array, " ..."]:
-    return jnp.clip(slack, table.LOWEST, table.HIGHEST) / table.UNIT
 
 
 class Loads(eqx.Module):
@@ -295,22 +163,28 @@ def of_hops(
 ) -> tuple[Float[Array, "12 H"], Bool[Array, " H"]]:
     """Features of each hop before a workload is sent, and which hops can be used."""
     fits, ratio, loads = moment.count > 0, moment.ratio, moment.loads
-    crosses = problem.crosses.astype(jnp.float32)
-    slack, load, taken = _of_receivers(problem, features, loads)
-    chain = jnp.where(problem.grown, 0.0, _clipped(features.rounds_left - features.chain))
+    crosses, rounds_left = problem.crosses.astype(jnp.float32), features.rounds_left
+    of_receivers = table.receiver_features(
+        jnp, loads.to_come, loads.taken, problem.intake, rounds_left
+    )
+    slack, no_slack, taken, load = (x[problem.receiver] for x in of_receivers)
+    of_route = table.route_features(jnp, features.link_slack, graph.length)
+    link_slack, no_link_slack, length = of_route
+    chain = table.clipped(jnp, rounds_left - features.chain)
+    contention = table.logarithm(jnp, ratio)
     numbers = {
-        table.SLACK: slack[problem.receiver],
-        table.NO_SLACK: (slack <= 0).astype(jnp.float32)[problem.receiver],
-        table.LINK_SLACK: _clipped(features.link_slack),
-        table.NO_LINK_SLACK: (features.link_slack <= table.ROUNDING).astype(jnp.float32),
-        table.CONTENTION: _log(ratio @ crosses),
-        table.CONTENTION_AT_RECEIVER: _log(ratio)[problem.receiver_link],
-        table.CONTENTION_AT_SENDER: _log(ratio)[problem.sender_link],
-        table.READY: _log(moment.count),
-        table.TAKEN: taken[problem.receiver],
-        table.LOAD: load[problem.receiver],
-        table.LENGTH: graph.length / 2.0 - 1.0,
-        table.CHAIN_SLACK: chain,
+        table.SLACK: slack,
+        table.NO_SLACK: no_slack,
+        table.LINK_SLACK: link_slack,
+        table.NO_LINK_SLACK: no_link_slack,
+        table.CONTENTION: table.logarithm(jnp, ratio @ crosses),
+        table.CONTENTION_AT_RECEIVER: contention[problem.receiver_link],
+        table.CONTENTION_AT_SENDER: contention[problem.sender_link],
+        table.READY: table.logarithm(jnp, moment.count),
+        table.TAKEN: taken,
+        table.LOAD: load,
+        table.LENGTH: length,
+        table.CHAIN_SLACK: jnp.where(problem.grown, 0.0, chain),
     }
     return jnp.where(fits, _in_order(numbers), 0.0), fits
 
@@ -318,20 +192,6 @@ def of_hops(
 def _in_order(numbers: dict[int, Array]) -> Array:
     """One row for each feature, by its place in the table: rows are quick to put together."""
     return jnp.stack([numbers[place] for place in range(len(numbers))])
-
-
-def _of_receivers(problem: Problem, features: Round, loads: Loads) -> tuple[Array, Array, Array]:
-    intake = problem.intake.astype(jnp.float32)
-    can_take = features.rounds_left * jnp.maximum(intake, 1.0)
-    return (
-        _clipped(features.rounds_left * intake - loads.to_come),
-        jnp.minimum(loads.to_come / can_take, table.HIGHEST_LOAD),
-        loads.taken / jnp.maximum(intake, 1.0),
-    )
-
-
-def _log(number: Float[Array, " ..."]) -> Float[Array, " ..."]:
-    return jnp.log(jnp.maximum(number, table.LEAST))
 
 
 def of_pieces(
@@ -364,14 +224,14 @@ def of_pieces(
     def share(number: Array, of: Array) -> Array:
         return if_grown(table.SHARE * number / of)
 
-    chain = jnp.where(problem.grown, 0.0, _clipped(features.rounds_left - height))
+    chain = table.clipped(jnp, features.rounds_left - height)
     numbers = {
         table.NEAR: share(near, degree_in),
         table.NEAR_LOGARITHM: if_grown(jnp.log(jnp.maximum(near, 1.0))),
         table.HELD: share(servers - lacking[3], servers),
         table.LACK_OF_RECEIVER: share(lacking[1], jnp.maximum(from_receiver.sum(), 1.0)),
         table.LACK_OF_SENDER: share(lacking[2], jnp.maximum(from_sender.sum(), 1.0)),
-        table.PIECE_CHAIN_SLACK: chain,
+        table.PIECE_CHAIN_SLACK: jnp.where(problem.grown, 0.0, chain),
         table.AWAITED: 1.0 / jnp.maximum(awaited, 1.0),
     }
     can = problem.allowed[hop] & holds & unsent & state.selected & in_stage(problem, state)

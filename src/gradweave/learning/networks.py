@@ -1,13 +1,11 @@
-"""The two policies: message passing over servers, links and trees, once a round.
+"""The two policies in JAX: their weights, trained here, and message passing by matrices.
 
-The round's messages set, for each hop and each server, how much each cheap number of `features`
-counts; a workload's score then is a dot product. That is what lets a round's workloads be drawn in
-sequence at the price of one evaluation a round, each draw seeing what the draws before it did.
-
-Nothing depends on the lengths of the axes or on the order of servers, links or trees.
+What they compute is defined in `schedulers.learned.policy`, which decoding takes too.
 """
 
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,8 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gradweave.environment.problem import Problem
-from gradweave.learning.features import Graph, Round
-from gradweave.schedulers.learned.feature_table import (
+from gradweave.learning.features import Graph
+from gradweave.schedulers.learned import policy
+from gradweave.schedulers.learned.features import (
+    GLOBAL_FEATURES,
     HOP_FEATURES,
     LAYERS,
     LINK_FEATURES,
@@ -26,13 +26,10 @@ from gradweave.schedulers.learned.feature_table import (
     SERVER_MESSAGES,
     TREE_FEATURES,
     TREE_MESSAGES,
-    WHOLE_FEATURES,
     WIDTH,
+    Round,
 )
-
-COMMON = 8.0
-"""What the weights that all hops, or all servers, have in common count for, so that they are
-learned before what tells one place from another."""
+from gradweave.schedulers.learned.policy import COMMON, Embeddings, Scores
 
 
 class Messages(eqx.Module):
@@ -56,138 +53,115 @@ def _scaled(key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
     return jax.random.normal(key, shape) / jnp.sqrt(shape[0] * shape[1])
 
 
-class Views(eqx.Module):
-    """The embedding of each part of a network."""
-
-    server: Float[Array, "N D"]
-    link: Float[Array, "L D"]
-    tree: Float[Array, "Q D"]
-    whole: Float[Array, " D3"]
-    """Means over servers, links and trees, and the round's own numbers."""
-
-
 class Encoder(eqx.Module):
-    """Message passing over servers, links and trees.
-
-    Workloads speak through who holds and who lacks which tree, and through the links' demand and
-    contenders.
-    """
+    """Message passing over servers, links and trees: `policy.encode`."""
 
     server: Float[Array, "S D"]
     link: Float[Array, "K D"]
     tree: Float[Array, "T D"]
-    whole: Float[Array, "W 3 D"]
+    global_features: Float[Array, "G 3 D"]
     layers: tuple[Messages, ...]
 
     def __init__(self, key: PRNGKeyArray) -> None:
-        server, link, tree, whole, *layers = jax.random.split(key, 4 + LAYERS)
+        server, link, tree, overall, *layers = jax.random.split(key, 4 + LAYERS)
         self.server = _scaled(server, (SERVER_FEATURES, WIDTH)) * jnp.sqrt(float(WIDTH)) / 2
         self.link = _scaled(link, (LINK_FEATURES, WIDTH)) * jnp.sqrt(float(WIDTH)) / 2
         self.tree = _scaled(tree, (TREE_FEATURES, WIDTH)) * jnp.sqrt(float(WIDTH)) / 2
-        self.whole = jax.random.normal(whole, (WHOLE_FEATURES, 3, WIDTH)) / 2
+        self.global_features = jax.random.normal(overall, (GLOBAL_FEATURES, 3, WIDTH)) / 2
         self.layers = tuple(Messages(layer) for layer in layers)
 
-    def __call__(self, features: Round, graph: Graph) -> Views:
-        """The views at the start of a round."""
-        masks = _masks(features)
-        bias = jnp.einsum("w,wkd->kd", features.whole, self.whole)
-        server = jax.nn.relu(features.server @ self.server + bias[0]) * masks[0]
-        link = jax.nn.relu(features.link @ self.link + bias[1]) * masks[1]
-        tree = jax.nn.relu(features.tree @ self.tree + bias[2]) * masks[2]
-        messages = _Means.of(features, graph, masks)
-        for layer in self.layers:
-            received = messages.to_all(layer, server, link, tree)
-            server, link, tree = (
-                (view + jax.nn.relu(message + bias)) * mask
-                for view, message, bias, mask in zip(
-                    (server, link, tree), received, layer.bias, masks, strict=True
-                )
-            )
-        means = [(of @ x)[0] for of, x in zip(messages.all, (server, link, tree), strict=True)]
-        return Views(server, link, tree, jnp.concatenate([*means, features.whole]))
+    def __call__(self, features: Round, graph: Graph) -> Embeddings:
+        """The embeddings at the start of a round, with their means."""
+        edges = _MatrixEdges.of(features, graph)
+        made = policy.encode(self, features, edges)
+        means = [_mean(x, mask)[0] for x, mask in zip(made[:3], edges.masks, strict=True)]
+        return made._replace(pooled=jnp.concatenate([*means, features.global_features]))
 
 
-class _Means(NamedTuple):
-    """Of whom each server, link and tree hears the mean: rows of weights that sum to 1, or to 0."""
+class _Weighted(NamedTuple):
+    """Two means, taken of what was multiplied by the weights before: there are few such rows."""
 
-    server_to_server: Float[Array, "N 2N"]
-    """To a server, from those that it receives from, and from those that it sends to."""
-    link_to_server: Float[Array, "2N L"]
-    """To a server, from links into it; then from links out of it."""
-    server_to_link: Float[Array, "L 2N"]
-    """To a link, from servers that send over it, and from servers that receive over it."""
-    tree_to_server: Float[Array, "N 2Q"]
-    """To a server, from trees that it holds, and from trees that it lacks."""
-    server_to_tree: Float[Array, "Q 2N"]
-    """To a tree, from servers that hold it, and from servers that lack it."""
-    all: tuple[Float[Array, "1 N"], Float[Array, "1 L"], Float[Array, "1 Q"]]
-    """From all servers, all links and all trees."""
+    shares: Float[Array, "A 2B"]
+    """Side by side, rows of shares that sum to 1, or to 0."""
+
+    def added(self, total: Array, x: Float[Array, "B D"], weights: Float[Array, "2 D D"]) -> Array:
+        """The sum of messages with these two."""
+        return total + self.shares @ jnp.concatenate([x @ weights[0], x @ weights[1]])
+
+
+class _Averaged(NamedTuple):
+    """Two means, multiplied by the weights afterwards: they are of many rows."""
+
+    shares: Float[Array, "2A B"]
+    """One below the other."""
+
+    def added(self, total: Array, x: Float[Array, "B D"], weights: Float[Array, "2 D D"]) -> Array:
+        """The sum of messages with these two."""
+        means = self.shares @ x
+        return total + means[: len(total)] @ weights[0] + means[len(total) :] @ weights[1]
+
+
+@dataclasses.dataclass
+class _MatrixEdges:
+    """`policy.Edges` of a round, in matrices: quick in batches, and differentiable."""
+
+    masks: tuple[Array, Array, Array]
+    servers_to_servers: _Weighted
+    links_to_servers: _Averaged
+    trees_to_servers: _Weighted
+    servers_to_links: _Weighted
+    servers_to_trees: _Weighted
+
+    xp = jnp
 
     @staticmethod
-    def of(features: Round, graph: Graph, masks: tuple[Array, Array, Array]) -> "_Means":
+    def of(features: Round, graph: Graph) -> "_MatrixEdges":
         """Those of a round."""
         into, links_in, links_out = graph.into, graph.links_in, graph.links_out
         holds, lacks = features.holds.astype(jnp.float32), features.lacks.astype(jnp.float32)
-        servers, links, trees = (_shares(mask.T) for mask in masks)
-        return _Means(
-            _beside(into, into.mT)[features.stage],
-            _shares(jnp.concatenate([links_in, links_out], 1))[features.stage],
-            _beside(links_out.mT, links_in.mT)[features.stage],
-            _beside(holds, lacks),
-            _beside(holds.T, lacks.T),
-            (servers, links, trees),
+        stage = features.stage
+        return _MatrixEdges(
+            masks=(
+                features.server[:, 4] > 0,  # ports
+                features.link[:, 2] > 0,
+                (features.holds | features.lacks).any(0),
+            ),
+            servers_to_servers=_Weighted(_beside(into, into.mT)[stage]),
+            links_to_servers=_Averaged(_shares(jnp.concatenate([links_in, links_out], 1))[stage]),
+            trees_to_servers=_Weighted(_beside(holds, lacks)),
+            servers_to_links=_Weighted(_beside(links_out.mT, links_in.mT)[stage]),
+            servers_to_trees=_Weighted(_beside(holds.T, lacks.T)),
         )
 
-    def to_all(
-        self,
-        layer: Messages,
-        server: Float[Array, "N D"],
-        link: Float[Array, "L D"],
-        tree: Float[Array, "Q D"],
-    ) -> tuple[Float[Array, "N D"], Float[Array, "L D"], Float[Array, "Q D"]]:
-        """A layer's messages to servers, links and trees; the first of each is their own view.
+    @staticmethod
+    def relu(x: Array) -> Array:
+        """What is positive of it."""
+        return jax.nn.relu(x)
 
-        Means and weights may be taken in either order: here in the one that costs less.
-        """
-        of_server, of_link, of_tree = layer.server, layer.link, layer.tree
-        from_links = self.link_to_server @ link
-        all_servers, all_links, all_trees = self.all
-        to_server = (
-            server @ of_server[0]
-            + self.server_to_server @ _both(server, of_server[1:3])
-            + from_links[: len(server)] @ of_server[3]
-            + from_links[len(server) :] @ of_server[4]
-            + self.tree_to_server @ _both(tree, of_server[5:7])
-            + all_servers @ server @ of_server[7]
-        )
-        to_link = (
-            link @ of_link[0]
-            + self.server_to_link @ _both(server, of_link[1:3])
-            + all_links @ link @ of_link[3]
-        )
-        to_tree = (
-            tree @ of_tree[0]
-            + self.server_to_tree @ _both(server, of_tree[1:3])
-            + all_trees @ tree @ of_tree[3]
-        )
-        return to_server, to_link, to_tree
+    @staticmethod
+    def times(x: Array, y: Array) -> Array:
+        """The product of two matrices."""
+        return x @ y
+
+    def change(
+        self, own: Array, heard: Sequence, weights: Array, bias: Array, mask: Array
+    ) -> Array:
+        """By which a layer changes embeddings: see `policy.Edges`."""
+        total = own @ weights[0]
+        for place, (pair, x) in enumerate(heard):
+            total = pair.added(total, x, weights[1 + 2 * place : 3 + 2 * place])
+        total += _mean(own, mask) @ weights[-1]
+        return jnp.where(mask[:, None], self.relu(total + bias), 0.0)
 
 
-def _both(view: Float[Array, "A D"], weights: Float[Array, "2 D D"]) -> Float[Array, "2A D"]:
-    """A view by the weights of two messages, one below the other."""
-    return jnp.concatenate([view @ weights[0], view @ weights[1]])
+def _mean(x: Float[Array, "A D"], mask: Bool[Array, " A"]) -> Float[Array, "1 D"]:
+    """Over the rows that are no padding."""
+    return _shares(mask[None].astype(jnp.float32)) @ x
 
 
 def _beside(one: Float[Array, "*S A B"], other: Float[Array, "*S A B"]) -> Float[Array, "*S A 2B"]:
     """Weights of two means, side by side."""
     return jnp.concatenate([_shares(one), _shares(other)], -1)
-
-
-def _masks(features: Round) -> tuple[Array, Array, Array]:
-    servers = features.server[:, 4] > 0  # ports
-    links = features.link[:, 2] > 0
-    trees = (features.holds | features.lacks).any(0)
-    return tuple(mask[:, None].astype(jnp.float32) for mask in (servers, links, trees))  # pyright: ignore[reportReturnType]
 
 
 def _shares(weights: Float[Array, "*S A B"]) -> Float[Array, "*S A B"]:
@@ -218,11 +192,11 @@ class Critic(eqx.Module):
     layers: Perceptron
 
     def __init__(self, key: PRNGKeyArray) -> None:
-        self.layers = Perceptron(3 * WIDTH + WHOLE_FEATURES, 32, key)
+        self.layers = Perceptron(3 * WIDTH + GLOBAL_FEATURES, 32, key)
 
-    def __call__(self, views: Views) -> Float[Array, ""]:
+    def __call__(self, embeddings: Embeddings) -> Float[Array, ""]:
         """The value."""
-        return self.layers(views.whole)
+        return self.layers(embeddings.pooled)
 
 
 class TreePolicy(eqx.Module):
@@ -240,24 +214,15 @@ class TreePolicy(eqx.Module):
         self.bias = jnp.asarray(bias, jnp.float32)
         self.critic = Critic(critic)
 
-    def __call__(self, views: Views) -> Float[Array, " Q"]:
+    def __call__(self, embeddings: Embeddings) -> Float[Array, " Q"]:
         """The logit of each tree's selection."""
-        return views.tree @ self.score + self.bias
-
-
-class Weights(eqx.Module):
-    """The weights of the features of a round's workloads."""
-
-    hop: Float[Array, "H F"]
-    piece: Float[Array, "N G"]
-    """By the receiver."""
-    match: Float[Array, "N Q"]
-    """Added to a tree's score at a receiver."""
+        return policy.tree_logits(self, embeddings.tree)
 
 
 class WorkloadPolicy(eqx.Module):
     """Workload scheduling: scores for the hops, and for the trees on the hop that is taken."""
 
+    common: ClassVar[float] = COMMON
     encoder: Encoder
     hop: Float[Array, " F"]
     hop_of_sender: Float[Array, "D F"]
@@ -280,18 +245,16 @@ class WorkloadPolicy(eqx.Module):
         self.match = jnp.zeros((WIDTH, WIDTH))
         self.critic = Critic(critic)
 
-    def __call__(self, views: Views, problem: Problem) -> Weights:
-        """The weights of a round."""
-        crosses = problem.crosses.astype(jnp.float32)
-        links = _shares(crosses.T) @ views.link
-        hop = (
-            COMMON * self.hop
-            + (views.server @ self.hop_of_sender)[problem.sender]
-            + (views.server @ self.hop_of_receiver)[problem.receiver]
-            + links @ self.hop_of_links
-        )
-        piece = COMMON * self.piece + views.server @ self.piece_of_receiver
-        return Weights(hop, piece, views.server @ self.match @ views.tree.T)
+    def __call__(self, embeddings: Embeddings, problem: Problem) -> Scores:
+        """What the features of a round's workloads count for."""
+
+        def on_hops(own: Array, of_sender: Array, of_receiver: Array, of_links: tuple) -> Array:
+            link, weights = of_links
+            links = _shares(problem.crosses.astype(jnp.float32).T) @ link
+            by_ends = own + of_sender[problem.sender] + of_receiver[problem.receiver]
+            return by_ends + links @ weights
+
+        return policy.workload_scores(self, embeddings, _MatrixEdges.times, on_hops)
 
 
 class HierarchicalPolicy(eqx.Module):

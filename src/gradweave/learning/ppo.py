@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gradweave.environment.problem import Problem
-from gradweave.learning.features import Graph, Round, of_hops
-from gradweave.learning.networks import HierarchicalPolicy, Weights, masked_log_softmax
+from gradweave.learning.features import Graph, of_hops
+from gradweave.learning.networks import HierarchicalPolicy, masked_log_softmax
 from gradweave.learning.rollout import (
     Draw,
     RoundLog,
@@ -23,6 +23,8 @@ from gradweave.learning.rollout import (
     tree_log_probability,
 )
 from gradweave.learning.settings import PPO as PPO
+from gradweave.schedulers.learned.features import Round
+from gradweave.schedulers.learned.policy import Scores
 from gradweave.training.advantages import advantages
 
 Agent = Literal["tree", "workload"]
@@ -80,7 +82,7 @@ def samples(logs: RoundLog, agent: Agent, how: PPO) -> Samples:
 
 
 def _draw_log_probability(
-    weights: Weights, draw: Draw, problem: Problem, graph: Graph, features: Round
+    weights: Scores, draw: Draw, problem: Problem, graph: Graph, features: Round
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Log-probability of a draw, or of all that an expert wants; the distribution's entropy."""
     hop_features, hop_can = of_hops(problem, graph, features, draw.moment)
@@ -163,19 +165,19 @@ def _sums(
     graph = Graph.of(problem)
 
     def of_tree(log: RoundLog, advantage: Array) -> tuple[Array, ...]:
-        views = policy.tree.encoder(log.features, graph)
-        scores = policy.tree(views)
+        embeddings = policy.tree.encoder(log.features, graph)
+        scores = policy.tree(embeddings)
         now = tree_log_probability(scores, log.selected, log.features.candidates)
         ratio = jnp.exp(now - log.tree_log_probability)
         odds = jax.nn.sigmoid(scores)
         each = -odds * jax.nn.log_sigmoid(scores) - (1 - odds) * jax.nn.log_sigmoid(-scores)
         spread = jnp.where(log.features.candidates, each, 0.0).sum()
         gain = _clipped_gain(ratio, advantage, how.clip_ratio)
-        return gain, spread, jnp.abs(ratio - 1), policy.tree.critic(views)
+        return gain, spread, jnp.abs(ratio - 1), policy.tree.critic(embeddings)
 
     def of_workload(log: RoundLog, advantage: Array) -> tuple[Array, ...]:
-        views = policy.workload.encoder(log.features, graph)
-        weights = policy.workload(views, problem)
+        embeddings = policy.workload.encoder(log.features, graph)
+        weights = policy.workload(embeddings, problem)
         now, spread = jax.vmap(
             lambda draw: _draw_log_probability(weights, draw, problem, graph, log.features)
         )(log.draws)
@@ -185,7 +187,7 @@ def _sums(
         if log.draws.wanted is not None:  # made likelier, whatever the policy thought of it
             gain = jnp.where(log.draws.real, now, 0.0)
         sums = ((x * real).sum() for x in (gain, spread, jnp.abs(ratio - 1)))
-        return *sums, policy.workload.critic(views)
+        return *sums, policy.workload.critic(embeddings)
 
     each = of_tree if agent == "tree" else of_workload
     *sums, value = jax.vmap(each)(rows.rounds, rows.advantage)

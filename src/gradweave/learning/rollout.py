@@ -17,13 +17,10 @@ from gradweave.environment.rewards import Rewards
 from gradweave.environment.state import State, any_available, end_round, reset, where
 from gradweave.environment.workload_scheduling import send
 from gradweave.learning import features as features_of
-from gradweave.learning.features import Graph, Loads, Moment, Round
-from gradweave.learning.networks import (
-    HierarchicalPolicy,
-    Weights,
-    masked_log_softmax,
-)
-from gradweave.schedulers.learned.feature_table import PIECE_FEATURES
+from gradweave.learning.features import Graph, Loads, Moment
+from gradweave.learning.networks import HierarchicalPolicy, masked_log_softmax
+from gradweave.schedulers.learned.features import PIECE_FEATURES, Round
+from gradweave.schedulers.learned.policy import Scores
 
 LAST = -1
 """Axis of the environments in states: their tables are quick to go through so."""
@@ -110,9 +107,9 @@ def select_trees(
     policy: HierarchicalPolicy, graph: Graph, features: Round, key: PRNGKeyArray, decode: Decode
 ) -> tuple[Bool[Array, " Q"], Float[Array, ""], Float[Array, ""]]:
     """The trees of a round, the log-probability of their selection, and the state's value."""
-    views = policy.tree.encoder(features, graph)
-    scores = policy.tree(views)
-    value = policy.tree.critic(views)
+    embeddings = policy.tree.encoder(features, graph)
+    scores = policy.tree(embeddings)
+    value = policy.tree.critic(embeddings)
     can = features.candidates
     if not decode.select:
         return can, jnp.zeros(()), value
@@ -132,13 +129,13 @@ def _pick(scores: Array, can: Array, noise: Array, temperature: float) -> tuple[
     return chosen, log_probabilities[chosen]
 
 
-def hop_scores(weights: Weights, hop_features: Float[Array, "12 H"]) -> Float[Array, " H"]:
+def hop_scores(weights: Scores, hop_features: Float[Array, "12 H"]) -> Float[Array, " H"]:
     """The score of each hop."""
     return jnp.einsum("hf,fh->h", weights.hop, hop_features)
 
 
 def piece_scores(
-    weights: Weights, receiver: Int[Array, ""], piece_features: Float[Array, "7 Q"]
+    weights: Scores, receiver: Int[Array, ""], piece_features: Float[Array, "7 Q"]
 ) -> Float[Array, " Q"]:
     """The score of each tree at a receiver."""
     return weights.piece[receiver] @ piece_features + weights.match[receiver]
@@ -148,7 +145,7 @@ def draw(
     problem: Problem,
     graph: Graph,
     features: Round,
-    weights: Weights,
+    weights: Scores,
     state: State,
     loads: Loads,
     key: PRNGKeyArray,
@@ -253,7 +250,7 @@ class _Evaluation(NamedTuple):
     """What the policies make of a round at its start."""
 
     features: Round
-    weights: Weights
+    weights: Scores
     selected: Bool[Array, " Q"]
     tree_log_probability: Float[Array, ""]
     tree_value: Float[Array, ""]
@@ -280,10 +277,10 @@ class _Episodes:
         features = features_of.of_round(self.problem, self.graph, state)
         chosen = select_trees(self.policy, self.graph, features, key, self.decode)
         selected, log_probability, tree_value = chosen
-        views = self.policy.workload.encoder(features, self.graph)
-        weights = self.policy.workload(views, self.problem)
+        embeddings = self.policy.workload.encoder(features, self.graph)
+        weights = self.policy.workload(embeddings, self.problem)
         after = select(self.problem, state, selected)
-        value = self.policy.workload.critic(views)
+        value = self.policy.workload.critic(embeddings)
         return after, _Evaluation(features, weights, selected, log_probability, tree_value, value)
 
     def draw(

@@ -1,44 +1,29 @@
 """The learned scheduler: what two cooperating policies learned, decoded on any network.
 
 The policies were trained with JAX by `gradweave.learning`. To use them takes NumPy and numba alone:
-`policy` plays an episode in milliseconds, on networks of any size.
+`episode` plays one in milliseconds on small networks, and on networks of any size.
 """
 
 import dataclasses
-import functools
-import importlib.resources
 import math
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gradweave.errors import FileError, NoScheduleError, OptionError
+from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.instance import Instance, Trees
-from gradweave.schedulers.learned import feature_table as table
-from gradweave.schedulers.learned.policy import (
-    CompiledInstance,
-    EncoderWeights,
-    Episode,
-    PolicyWeights,
-    play,
-)
+from gradweave.schedulers.learned.policy import PolicyWeights, read_weights
 from gradweave.schedulers.learned.repair import can_repair
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
-FORMAT, VERSION = "gradweave-policy", "1"
-"""What a file of weights says it is."""
-OLD_NAMES = {
-    "hop_of_giver": "hop_of_sender",
-    "hop_of_taker": "hop_of_receiver",
-    "piece_of_taker": "piece_of_receiver",
-}
-"""Of parts of arrays' names in files, the shipped one among them."""
+if TYPE_CHECKING:
+    from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+    from gradweave.schedulers.learned.episode import Episode
+
 ROUTES = 4
 """Shortest routes between two servers that are looked for."""
 RECEIVERS = 48
@@ -49,8 +34,8 @@ A_TRANSFER_S, A_HOP_S, A_PIECE_S = 1.1e-5, 1e-6, 1e-8
 """What an episode takes on one core, roughly: for each transfer; for each hop that shares a link
 with its hop; and for each piece. Fitted to eleven networks of 54 to 1,024 servers; all were within
 30%."""
-GOING_BACK = 7
-"""Times as long that an episode takes, about, which does not meet the bound and so goes back."""
+BACKTRACKING = 7
+"""Times as long that an episode takes, about, which does not meet the bound and so backtracks."""
 REPAIRED_TEMPERATURE = 2.0
 """Temperature of drawn episodes that are repaired: docs/concepts/learning.md compares others."""
 
@@ -119,6 +104,9 @@ class Learned(Scheduler):
         return "all_gather" if self.trees == "grown" else "reduce_scatter"
 
     def _stage(self, topology: Topology, weights: PolicyWeights, seed: int, stop: Stop) -> Schedule:
+        # Importing what is compiled takes longer than most strategies do.
+        from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+
         stage = self._own_stage
         instance = Instance(
             topology, stage, self.trees, routes=self.routes, spread=_spread(topology)
@@ -159,7 +147,7 @@ def _samples(instance: Instance, repair: bool) -> int:
             f"{episode_s:.0f} s; give samples, such as samples=0, to play it all the same"
         )
     if repair and can_repair(instance):
-        return int(min(16, TEN_SECONDS // (GOING_BACK * episode_s)))
+        return int(min(16, TEN_SECONDS // (BACKTRACKING * episode_s)))
     return int(min(64, TEN_SECONDS // episode_s))
 
 
@@ -186,7 +174,7 @@ def _episode_s(instance: Instance) -> float:
 
 
 def best_of(
-    problem: CompiledInstance,
+    problem: "CompiledInstance",
     weights: PolicyWeights,
     numbers: range,
     *,
@@ -194,7 +182,7 @@ def best_of(
     seed: int = 0,
     workers: int = 1,
     stop: Stop = UNLIMITED,
-) -> Episode | None:
+) -> "Episode | None":
     """Episodes until one meets the bound; the best of all.
 
     Args:
@@ -210,10 +198,12 @@ def best_of(
     Returns:
         The episode; None where none was completed.
     """
+    from gradweave.schedulers.learned.episode import play
+
     best, stop = None, stop.at(problem.instance.bound)
     temperature = REPAIRED_TEMPERATURE if repair and can_repair(problem.instance) else 1.0
 
-    def episode(number: int) -> Episode:
+    def episode(number: int) -> "Episode":
         return play(
             problem,
             weights,
@@ -232,116 +222,3 @@ def best_of(
             if stop.reached(math.inf if best is None else best.rounds):
                 break
     return best
-
-
-def read_weights(path: str | None = None) -> PolicyWeights:
-    """Reads weights; the shipped ones if no file is given.
-
-    Raises:
-        FileError: where the file does not hold trained policies.
-    """
-    if path is not None:
-        return _read(Path(path).expanduser())
-    return _shipped()
-
-
-@functools.cache
-def _shipped() -> PolicyWeights:
-    folder = importlib.resources.files("gradweave.schedulers.learned").joinpath("weights")
-    with importlib.resources.as_file(folder.joinpath("learned.safetensors")) as path:
-        return _read(path)
-
-
-def _read(path: Path) -> PolicyWeights:
-    from gradweave import arrays  # safetensors is imported where weights are read
-
-    about = arrays.metadata(path)
-    arrays.check_format(path, about, FORMAT, VERSION)
-    held = arrays.renamed(arrays.read(path), OLD_NAMES)
-    return weights_of(held, _number(path, about.get("common", "")), path)
-
-
-def _number(path: Path, text: str) -> float:
-    """A number in a file's metadata."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = np.nan
-    if not np.isfinite(number):
-        raise FileError(f"{path}: metadata: common: expected a number, got {text!r:.40}")
-    return number
-
-
-def weights_of(arrays: dict[str, NDArray[Any]], common: float, origin: Path | str) -> PolicyWeights:
-    """Weights from the trained policies' arrays.
-
-    Args:
-        arrays: by their paths in the policies, such as ``tree.score``.
-        common: factor of the scores' weights; `gradweave.learning.networks.COMMON`.
-        origin: of the arrays, for messages.
-
-    Raises:
-        FileError: where one is missing or of another shape.
-    """
-    reader, factor = _Reader(origin, arrays), np.float32(common)
-    return PolicyWeights(
-        of_trees=reader.encoder("tree.encoder"),
-        tree_score=reader.take("tree.score", ("D",)),
-        tree_bias=reader.take("tree.bias", ()).item(),
-        of_workloads=reader.encoder("workload.encoder"),
-        hop=factor * reader.take("workload.hop", ("F",)),
-        hop_of_sender=reader.take("workload.hop_of_sender", ("D", "F")),
-        hop_of_receiver=reader.take("workload.hop_of_receiver", ("D", "F")),
-        hop_of_links=reader.take("workload.hop_of_links", ("D", "F")),
-        piece=factor * reader.take("workload.piece", ("G",)),
-        piece_of_receiver=reader.take("workload.piece_of_receiver", ("D", "G")),
-        match=reader.take("workload.match", ("D", "D")),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Reader:
-    """Takes arrays by their names and checks them."""
-
-    origin: Path | str
-    arrays: dict[str, NDArray[Any]]
-
-    def take(self, name: str, shape: tuple[str, ...]) -> NDArray[np.float32]:
-        """An array by its name, of a shape in the letters of `learning.networks`."""
-        letters: dict[str, int] = {
-            "D": table.WIDTH,
-            "F": table.HOP_FEATURES,
-            "G": table.PIECE_FEATURES,
-            "S": table.SERVER_FEATURES,
-            "K": table.LINK_FEATURES,
-            "T": table.TREE_FEATURES,
-            "W": table.WHOLE_FEATURES,
-            **{digit: int(digit) for digit in "348"},
-        }
-        wanted = tuple(letters[letter] for letter in shape)
-        array = self.arrays.get(name)
-        got = None if array is None else (array.dtype.name, array.shape)
-        if array is None or got != ("float32", wanted) or not np.isfinite(array).all():
-            raise FileError(
-                f"{self.origin}: array {name!r}: expected finite float32 {wanted}, got {got}"
-            )
-        return np.ascontiguousarray(array)
-
-    def encoder(self, name: str) -> EncoderWeights:
-        """One agent's message passing."""
-
-        def layers(part: str, shape: tuple[str, ...]) -> Any:
-            return np.stack(
-                [self.take(f"{name}.layers.{layer}.{part}", shape) for layer in range(table.LAYERS)]
-            )
-
-        return EncoderWeights(
-            server=self.take(f"{name}.server", ("S", "D")),
-            link=self.take(f"{name}.link", ("K", "D")),
-            tree=self.take(f"{name}.tree", ("T", "D")),
-            whole=self.take(f"{name}.whole", ("W", "3", "D")),
-            server_layers=layers("server", ("8", "D", "D")),
-            link_layers=layers("link", ("4", "D", "D")),
-            tree_layers=layers("tree", ("4", "D", "D")),
-            bias_layers=layers("bias", ("3", "D")),
-        )

@@ -1,16 +1,16 @@
-"""The learned policies' message passing, compiled.
-
-The numbers are those of `learning.networks`; tests hold the two together.
-"""
+"""Means over neighbours and products of small matrices, compiled: what `messages` is made of."""
 
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.schedulers.kernels.bitset import WORD, Bitset, count, lowest, without_lowest
-from gradweave.schedulers.learned.state_kernel import Booleans, Numbers
+from gradweave.schedulers.learned.state_kernel import Booleans
 from gradweave.schedulers.problem import HopTable, Integers
+
+Numbers = NDArray[np.float32]
 
 
 class Neighbours(NamedTuple):
@@ -125,21 +125,19 @@ def times(x: Numbers, y: Numbers) -> Numbers:
 
 
 @kernel(fastmath=True)
-def add_messages(
-    view: Numbers, messages: Numbers, weights: Numbers, bias: Numbers, mask: Booleans
-) -> None:
-    """One residual layer: adds to each view the rectified linear map of its messages.
+def rectified_sums(messages: Numbers, weights: Numbers, bias: Numbers, mask: Booleans) -> Numbers:
+    """[A, D] the rectified linear map of each row's messages; 0 of padding.
 
     Args:
-        view: [A, D], changed.
         messages: [M, A, D] to each row, by kind.
         weights: [M, D, D].
         bias: [D].
         mask: [A] rows that there are; others are padding.
     """
-    width = view.shape[1]
+    rows, width = messages.shape[1:]
+    out = np.zeros((rows, width), np.float32)
     change = np.empty(width, np.float32)
-    for row in range(view.shape[0]):
+    for row in range(rows):
         if not mask[row]:
             continue
         for j in range(width):
@@ -150,4 +148,5 @@ def add_messages(
                 for j in range(width):
                     change[j] += value * weights[kind, i, j]
         for j in range(width):
-            view[row, j] += max(change[j], np.float32(0))
+            out[row, j] = max(change[j], np.float32(0))
+    return out

@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from gradweave.schedulers.instance import NEVER, Instance
 from gradweave.schedulers.problem import HopTable
 from gradweave.schedulers.trees.growing import RULES
-from gradweave.schedulers.trees.grown import GrowthLanes
+from gradweave.schedulers.trees.grown import GrowthSlots
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.learned.repair_kernel import Lanes
+    from gradweave.schedulers.learned.repair_kernel import HopSlots
     from gradweave.schedulers.learned.state_kernel import EpisodeArrays
 
 TRIES = 4
 """Attempts at a round that comes short: every second one without draws, by the swaps alone."""
-RETURNS, FURTHER = 10, 4
-"""Times that an episode goes back at most: by one round, then by four, by sixteen, … to its start.
+BACKTRACKS, FURTHER = 10, 4
+"""Times that an episode backtracks at most: by one round, then by four, by sixteen, … to its start.
 Less often, more episodes miss a bound that they can meet: docs/concepts/learning.md."""
 HEATS = 0.3, 2.0
-"""Temperatures, at least, of draws that are made again, by turns from one return to the next: on
+"""Temperatures, at least, of draws that are made again, by turns from one backtrack to the next: on
 networks of boxes nearly all episodes meet the bound at the first, on fat-trees at the second."""
 
 
@@ -35,35 +35,35 @@ def can_repair(instance: Instance) -> bool:
     return instance.trees == "grown" and instance.collective == "all_gather"
 
 
-def lanes_of(instance: Instance, intake: NDArray[np.int64]) -> "Lanes":
+def slots_of(instance: Instance, intake: NDArray[np.int64]) -> "HopSlots":
     """The problem as the swaps take it.
 
     Args:
         instance: one that `can_repair` is true of.
         intake: [N] transfers that a server can take in a round.
     """
-    from gradweave.schedulers.learned.repair_kernel import Lanes
+    from gradweave.schedulers.learned.repair_kernel import HopSlots
 
     servers, hops = instance.topology.num_servers, instance.hops
-    lanes = GrowthLanes.of(instance.topology, np.arange(servers), hops, most=servers, intake=intake)
-    first = np.searchsorted(lanes.hop, np.arange(len(hops.source) + 1))
-    return Lanes(lanes.growth, lanes.hop, first)
+    slots = GrowthSlots.of(instance.topology, np.arange(servers), hops, most=servers, intake=intake)
+    first = np.searchsorted(slots.hop, np.arange(len(hops.source) + 1))
+    return HopSlots(slots.growth, slots.hop, first)
 
 
 class RoundRepair:
     """The repair of an episode's rounds."""
 
-    def __init__(self, lanes: "Lanes", hops: HopTable) -> None:
+    def __init__(self, slots: "HopSlots", hops: HopTable) -> None:
         """Before the first round.
 
         Args:
-            lanes: the problem.
+            slots: the problem.
             hops: its hops.
         """
-        self.lanes, self.hops = lanes, hops
-        self.returns = 0
-        """How often the episode went back."""
-        servers, pieces = len(lanes.growth.intake), len(lanes.growth.root)
+        self.slots, self.hops = slots, hops
+        self.backtracks = 0
+        """How often the episode backtracked."""
+        servers, pieces = len(slots.growth.intake), len(slots.growth.root)
         self.begin_after(np.full((servers, pieces), NEVER))
 
     def begin_after(self, sent_hop: NDArray[np.int64]) -> None:
@@ -74,15 +74,15 @@ class RoundRepair:
         """
         from gradweave.schedulers.learned.repair_kernel import begin
 
-        self.state = begin(self.lanes, sent_hop)
+        self.state = begin(self.slots, sent_hop)
         self.short = False
         """Whether the last round left a server more than it can take until the bound, which it
         could before."""
 
     @property
-    def way_back(self) -> int:
+    def to_backtrack(self) -> int:
         """Rounds to take back; 0 where the last one did well, or enough were taken back."""
-        return FURTHER**self.returns if self.short and self.returns < RETURNS else 0
+        return FURTHER**self.backtracks if self.short and self.backtracks < BACKTRACKS else 0
 
     def fill(
         self,
@@ -108,14 +108,14 @@ class RoundRepair:
         """
         from gradweave.schedulers.learned.repair_kernel import settle, shortfall, take_back
 
-        short = functools.partial(shortfall, progress.to_come, self.lanes.growth.intake)
+        short = functools.partial(shortfall, progress.to_come, self.slots.growth.intake)
         lost = rounds_left < 1 or short(rounds_left) > 0
         best, least = np.zeros((0, 3), np.int64), np.inf
         for attempt in range(1 if lost else TRIES):
             take_back(self.hops, progress, at)
             if attempt % 2 == 0:
-                again = bool(attempt or self.returns)
-                heat = max(temperature, HEATS[(self.returns + 1) % 2]) if again else temperature
+                again = bool(attempt or self.backtracks)
+                heat = max(temperature, HEATS[(self.backtracks + 1) % 2]) if again else temperature
                 draw(heat, int(rng.integers(2**32)))
             sent = self._swap(progress, at, max(rounds_left, 1), int(rng.integers(2**32)))
             if len(sent) and short(rounds_left - 1) < least:
@@ -123,7 +123,7 @@ class RoundRepair:
             if least == 0:
                 break
         self.short = least > 0 and not lost
-        settle(self.lanes, self.state, self.hops, progress, best, at)
+        settle(self.slots, self.state, self.hops, progress, best, at)
         return len(best)
 
     def _swap(
@@ -134,4 +134,4 @@ class RoundRepair:
         from gradweave.schedulers.trees.growing_kernel import Rule
 
         rule = Rule(*RULES[0])
-        return repair(self.lanes, self.state, self.hops, progress, rule, at, rounds_left, seed)
+        return repair(self.slots, self.state, self.hops, progress, rule, at, rounds_left, seed)

@@ -19,39 +19,39 @@ NEVER = -1
 """In `sent_round` and `sent_hop`: not sent. In a table of hops: none."""
 
 
-class Lanes(NamedTuple):
-    """The problem as the swaps take it: a hop as often as it can be taken in a round."""
+class HopSlots(NamedTuple):
+    """The problem as the swaps take it: a slot for each time that a hop can be taken in a round."""
 
     growth: Growth
-    """Its hops are lanes."""
+    """Its hops are slots."""
     hop: NDArray[np.int64]
-    """[G] hop of each lane, ascending."""
+    """[G] hop of each slot, ascending."""
     first: NDArray[np.int64]
-    """[H+1] where each hop's lanes start."""
+    """[H+1] where each hop's slots start."""
 
 
 @kernel
-def begin(lanes: Lanes, sent_hop: NDArray[np.int64]) -> Any:
+def begin(slots: HopSlots, sent_hop: NDArray[np.int64]) -> Any:
     """The swaps' state after some rounds.
 
     Args:
-        lanes: the problem.
+        slots: the problem.
         sent_hop: [N, P] hop over which each server was sent each piece in them; −1 for none.
     """
-    state = growing.start(lanes.growth)
+    state = growing.start(slots.growth)
     row = np.zeros((1, 3), np.int64)
     for server in range(sent_hop.shape[0]):
         for piece in range(sent_hop.shape[1]):
             if sent_hop[server, piece] >= 0:
-                row[0, 1], row[0, 2] = piece, lanes.first[sent_hop[server, piece]]
-                growing.assign(lanes.growth, state, row[0, 2], piece)
-                growing.arrive(lanes.growth, state, row)
+                row[0, 1], row[0, 2] = piece, slots.first[sent_hop[server, piece]]
+                growing.assign(slots.growth, state, row[0, 2], piece)
+                growing.arrive(slots.growth, state, row)
     return state
 
 
 @kernel
 def repair(
-    lanes: Lanes,
+    slots: HopSlots,
     state: Any,
     hops: HopTable,
     progress: EpisodeArrays,
@@ -63,7 +63,7 @@ def repair(
     """Improves a round by swaps. The state does not have its transfers yet: see `settle`.
 
     Args:
-        lanes: the problem.
+        slots: the problem.
         state: of `begin`, with what earlier rounds sent; changed.
         hops: the problem's hops.
         progress: of the episode, the round drawn; changed.
@@ -73,18 +73,18 @@ def repair(
         seed: of every random choice.
 
     Returns:
-        [transfers, 3] round, piece and lane of what the round sends.
+        [transfers, 3] round, piece and slot of what the round sends.
     """
     np.random.seed(seed)
-    _enter(lanes, state, progress, at)
+    _enter(slots, state, progress, at)
     stop = np.zeros(1, np.bool_)
-    growing.find_open(lanes.growth, state)
+    growing.find_open(slots.growth, state)
     for _ in range(rule.passes):
-        if not growing.swap(lanes.growth, state, rule, rounds_left, stop):
+        if not growing.swap(slots.growth, state, rule, rounds_left, stop):
             break
-    sent = _sent(lanes, state, at)
-    growing.undo(lanes.growth, state)
-    _write(hops, progress, lanes.hop, sent, at)
+    sent = _sent(slots, state, at)
+    growing.undo(slots.growth, state)
+    _write(hops, progress, slots.hop, sent, at)
     return sent
 
 
@@ -102,7 +102,7 @@ def take_back(hops: HopTable, progress: EpisodeArrays, at: int) -> None:
 
 @kernel
 def settle(
-    lanes: Lanes,
+    slots: HopSlots,
     state: Any,
     hops: HopTable,
     progress: EpisodeArrays,
@@ -112,17 +112,17 @@ def settle(
     """Makes a round's transfers final, in the episode and in the state.
 
     Args:
-        lanes: the problem.
+        slots: the problem.
         state: of `begin`; changed.
         hops: the problem's hops.
         progress: of the episode; changed.
         sent: [transfers, 3] as from `repair`.
         at: the round.
     """
-    _write(hops, progress, lanes.hop, sent, at)
+    _write(hops, progress, slots.hop, sent, at)
     for i in range(len(sent)):
-        growing.assign(lanes.growth, state, sent[i, 2], sent[i, 1])
-    growing.arrive(lanes.growth, state, sent)
+        growing.assign(slots.growth, state, sent[i, 2], sent[i, 1])
+    growing.arrive(slots.growth, state, sent)
 
 
 @kernel
@@ -141,8 +141,8 @@ def shortfall(to_come: NDArray[np.float64], intake: NDArray[np.int64], rounds: i
 
 
 @kernel(inner=True)
-def _enter(lanes: Lanes, state: Any, progress: EpisodeArrays, at: int) -> None:
-    """Puts what was drawn on the lanes. What finds none stays out."""
+def _enter(slots: HopSlots, state: Any, progress: EpisodeArrays, at: int) -> None:
+    """Puts what was drawn on the slots. What finds none stays out."""
     servers, trees = progress.sent_round.shape
     state.slots.used[:] = 0
     state.taken[:] = 0
@@ -151,21 +151,21 @@ def _enter(lanes: Lanes, state: Any, progress: EpisodeArrays, at: int) -> None:
             if progress.sent_round[server, tree] != at:
                 continue
             hop = progress.sent_hop[server, tree]
-            for lane in range(lanes.first[hop], lanes.first[hop + 1]):
-                if state.carries[lane] < 0:
-                    if growing.claim_route(lanes.growth, state, lane):
-                        growing.assign(lanes.growth, state, lane, tree)
+            for slot in range(slots.first[hop], slots.first[hop + 1]):
+                if state.carries[slot] < 0:
+                    if growing.claim_route(slots.growth, state, slot):
+                        growing.assign(slots.growth, state, slot, tree)
                     break
 
 
 @kernel(inner=True)
-def _sent(lanes: Lanes, state: Any, at: int) -> NDArray[np.int64]:
-    """[transfers, 3] round, piece and lane of what the round sends."""
+def _sent(slots: HopSlots, state: Any, at: int) -> NDArray[np.int64]:
+    """[transfers, 3] round, piece and slot of what the round sends."""
     sent = np.empty(((state.carries >= 0).sum(), 3), np.int64)
     count = 0
-    for lane in range(len(lanes.hop)):
-        if state.carries[lane] >= 0:
-            sent[count, 0], sent[count, 1], sent[count, 2] = at, state.carries[lane], lane
+    for slot in range(len(slots.hop)):
+        if state.carries[slot] >= 0:
+            sent[count, 0], sent[count, 1], sent[count, 2] = at, state.carries[slot], slot
             count += 1
     return sent
 
@@ -174,7 +174,7 @@ def _sent(lanes: Lanes, state: Any, at: int) -> NDArray[np.int64]:
 def _write(
     hops: HopTable,
     progress: EpisodeArrays,
-    hop_of_lane: NDArray[np.int64],
+    hop_of_slot: NDArray[np.int64],
     sent: NDArray[np.int64],
     at: int,
 ) -> None:
@@ -182,7 +182,7 @@ def _write(
     servers, trees = progress.sent_round.shape
     taken = np.full((servers, trees), NEVER)
     for i in range(len(sent)):
-        hop = hop_of_lane[sent[i, 2]]
+        hop = hop_of_slot[sent[i, 2]]
         taken[hops.target[hop], sent[i, 1]] = hop
     for server in range(servers):
         for tree in range(trees):
@@ -204,7 +204,7 @@ def _count(hops: HopTable, progress: EpisodeArrays, server: int, tree: int, more
     progress.pending[server, tree] = more < 0
     progress.arriving[server, tree] += more
     progress.to_come[server] -= more
-    progress.held[tree] += more
+    progress.holders[tree] += more
     for hop in hops.leaving[hops.first_leaving[server] : hops.first_leaving[server + 1]]:
         progress.near[hops.target[hop], tree] += more
     for hop in hops.entering[hops.first_entering[server] : hops.first_entering[server + 1]]:

@@ -1,13 +1,15 @@
 """The learned policies' round, compiled: its workloads, drawn and sent one after the other.
 
-The numbers are those of `learning.networks`; tests hold the two together. A transfer changes the
-scores of hops near it alone, and only those are scored again, so that a draw costs little more on a
-large network than on a small one.
+A transfer changes the scores of hops near it alone, and only those are scored again, so that a draw
+costs little more on a large network than on a small one: JAX, in training, scores all anew. A hop's
+features are by `features`. A tree's are written out, each with its weight and what it is divided by
+taken together once a draw: their product would else be another in its last bit, and draws with it.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
@@ -21,11 +23,10 @@ from gradweave.schedulers.kernels.bitset import (
     without_lowest,
 )
 from gradweave.schedulers.kernels.worklist import add_once
-from gradweave.schedulers.learned import feature_table as table
+from gradweave.schedulers.learned import features as table
 from gradweave.schedulers.learned.state_kernel import (
     Booleans,
     EpisodeArrays,
-    Scores,
     WorkloadTable,
     begin_sets,
     key_server,
@@ -39,6 +40,30 @@ TOLERANCE = 0.05
 """Relative change of a link's contenders over its room for which its hops are not scored again:
 where hundreds of hops share a link, each transfer would else have thousands scored. With 20
 contenders or fewer every change counts."""
+
+for _function in (
+    table.clipped,
+    table.load,
+    table.logarithm,
+    table.receiver_features,
+    table.route_features,
+):
+    register_jitable(forceinline=True)(_function)  # as by `kernel(inlined=True)`
+
+
+class RoundScores(NamedTuple):
+    """What the policy made of a round's start, and what of its features the draws look at."""
+
+    hop: NDArray[np.float32]
+    """[H, 12] as in `policy.Scores`."""
+    piece: NDArray[np.float32]
+    """[N, 7] as there."""
+    match: NDArray[np.float32]
+    """[N, Q] as there."""
+    link_slack: NDArray[np.float32]
+    """[H] as in `features.Round`."""
+    chain: Integers
+    """[H] as there."""
 
 
 class _Round(NamedTuple):
@@ -83,7 +108,7 @@ class _Round(NamedTuple):
     """Of the numbers up to the most trees or hops."""
     chance: NDArray[np.float64]
     """[Q] for the draw of a tree."""
-    words: Bitset
+    ready_trees: Bitset
     """[W] for the draw of a tree: those that are ready."""
     queue: Integers
     """[H] hops to score again, or hops that fit no more: one use at a time."""
@@ -100,7 +125,7 @@ def draw_round(
     hops: HopTable,
     workloads: WorkloadTable,
     progress: EpisodeArrays,
-    scores: Scores,
+    scores: RoundScores,
     there: Booleans,
     selected: Booleans,
     rounds_left: float,
@@ -152,7 +177,7 @@ def _begin_round(
     hops: HopTable,
     workloads: WorkloadTable,
     progress: EpisodeArrays,
-    scores: Scores,
+    scores: RoundScores,
     there: Booleans,
     selected: Booleans,
     rounds_left: float,
@@ -163,38 +188,34 @@ def _begin_round(
     trees, blocks = len(selected), (number + BLOCK - 1) // BLOCK
     empty = 0.0 if temperature == 1.0 else -np.inf
     state = _Round(
-        there,
-        begin_sets(workloads, progress.waiting, progress.pending, selected),
-        workloads.capacity.copy(),
-        np.zeros(links, np.int64),
-        np.zeros(links),
-        np.zeros(links),
-        np.zeros(links),
-        np.zeros(number, np.int64),
-        np.zeros(number, np.bool_),
-        np.zeros(servers, np.int64),
-        np.zeros(servers, np.int64),
-        np.zeros(servers),
-        np.zeros(number),
-        np.full(number, empty),
-        empty,
-        np.zeros(blocks),
-        np.ones(blocks, np.bool_),
-        np.log(np.maximum(np.arange(max(trees, number) + 1), table.LEAST)),
-        np.zeros(trees),
-        np.zeros((trees + WORD - 1) // WORD, np.uint64),
-        np.arange(number),
-        np.zeros(number, np.bool_),
-        np.arange(links),
-        np.zeros(links, np.bool_),
+        there=there,
+        sets=begin_sets(workloads, progress.waiting, progress.pending, selected),
+        room=workloads.capacity.copy(),
+        contenders=np.zeros(links, np.int64),
+        ratio=np.zeros(links),
+        log_ratio=np.zeros(links),
+        scored_ratio=np.zeros(links),
+        ready=np.zeros(number, np.int64),
+        fits=np.zeros(number, np.bool_),
+        into=np.zeros(servers, np.int64),
+        out=np.zeros(servers, np.int64),
+        taken=np.zeros(servers),
+        fixed=np.zeros(number),
+        value=np.full(number, empty),
+        empty=empty,
+        of_block=np.zeros(blocks),
+        stale=np.ones(blocks, np.bool_),
+        logarithms=np.log(np.maximum(np.arange(max(trees, number) + 1), table.LEAST)),
+        chance=np.zeros(trees),
+        ready_trees=np.zeros((trees + WORD - 1) // WORD, np.uint64),
+        queue=np.arange(number),
+        queued=np.zeros(number, np.bool_),
+        changed=np.arange(links),
+        is_changed=np.zeros(links, np.bool_),
     )
     _count_ready(hops, workloads, state)
-    links_of, first_link, contenders, fits = (
-        hops.links,
-        hops.first_link,
-        state.contenders,
-        state.fits,
-    )
+    links_of, first_link = hops.links, hops.first_link
+    contenders, fits = state.contenders, state.fits
     for hop in range(number):
         if fits[hop]:
             for i in range(first_link[hop], first_link[hop + 1]):
@@ -230,24 +251,25 @@ def _count_ready(hops: HopTable, workloads: WorkloadTable, state: Any) -> None:
 def _score_what_stays(
     hops: HopTable,
     workloads: WorkloadTable,
-    scores: Scores,
+    scores: RoundScores,
     state: Any,
     rounds_left: float,
     temperature: float,
 ) -> None:
     """What no draw changes of a hop's score; where the best is taken, noise that parts equals."""
-    of_hops, link_slack, chain = scores.hop_weights, scores.link_slack, scores.chain
+    of_hops, link_slack, chain = scores.hop, scores.link_slack, scores.chain
     first_link, fixed, fits, grown = hops.first_link, state.fixed, state.fits, workloads.grown
     best, tie = _takes_best(temperature), _tie(temperature)
     for hop in range(len(fits)):
         if not fits[hop]:
             continue
-        tightest, length = link_slack[hop], first_link[hop + 1] - first_link[hop]
-        total = of_hops[hop, table.LINK_SLACK] * _clipped(tightest)
-        total += of_hops[hop, table.NO_LINK_SLACK] * (tightest <= table.ROUNDING)
-        total += of_hops[hop, table.LENGTH] * (length / 2.0 - 1.0)
+        length = first_link[hop + 1] - first_link[hop]
+        slack, no_slack, of_length = table.route_features(np, link_slack[hop], length)
+        total = of_hops[hop, table.LINK_SLACK] * slack
+        total += of_hops[hop, table.NO_LINK_SLACK] * no_slack
+        total += of_hops[hop, table.LENGTH] * of_length
         if not grown:
-            total += of_hops[hop, table.CHAIN_SLACK] * _clipped(rounds_left - chain[hop])
+            total += of_hops[hop, table.CHAIN_SLACK] * table.clipped(np, rounds_left - chain[hop])
         if best:
             total += tie * np.random.random()
         fixed[hop] = total
@@ -257,7 +279,7 @@ def _score_what_stays(
 def _contend(contenders: Integers, room: Integers, ratio: Any, log_ratio: Any, link: int) -> None:
     """Notes how many hops want a link, for each transfer that it can still carry."""
     ratio[link] = contenders[link] / max(room[link], 1)
-    log_ratio[link] = _log(ratio[link])
+    log_ratio[link] = table.logarithm(np, ratio[link])
 
 
 @kernel(inlined=True)
@@ -265,7 +287,7 @@ def _score_hops(
     hops: HopTable,
     workloads: WorkloadTable,
     progress: EpisodeArrays,
-    scores: Scores,
+    scores: RoundScores,
     state: Any,
     rounds_left: float,
     temperature: float,
@@ -277,7 +299,7 @@ def _score_hops(
     links, first_link = hops.links, hops.first_link
     receivers, intake = hops.target, workloads.intake
     to_come, taken, ready = progress.to_come, state.taken, state.ready
-    value, stale, fixed, of_hops = state.value, state.stale, state.fixed, scores.hop_weights
+    value, stale, fixed, of_hops = state.value, state.stale, state.fixed, scores.hop
     sender_link, receiver_link = workloads.sender_link, workloads.receiver_link
     for place in range(waits):
         hop = queue[place]
@@ -285,19 +307,19 @@ def _score_hops(
         if not fits[hop]:
             continue
         end = receivers[hop]
-        takes = float(max(intake[end], 1))
-        slack = rounds_left * intake[end] - to_come[end]
+        slack, no_slack, taken_share, load = table.receiver_features(
+            np, to_come[end], taken[end], intake[end], rounds_left
+        )
         conflict = 0.0
         for i in range(first_link[hop], first_link[hop + 1]):
             conflict += ratio[links[i]]
-        load = min(to_come[end] / (rounds_left * takes), table.HIGHEST_LOAD)
-        total = fixed[hop] + of_hops[hop, table.SLACK] * _clipped(slack)
-        total += of_hops[hop, table.NO_SLACK] * (slack <= 0)
-        total += of_hops[hop, table.CONTENTION] * _log(conflict)
+        total = fixed[hop] + of_hops[hop, table.SLACK] * slack
+        total += of_hops[hop, table.NO_SLACK] * no_slack
+        total += of_hops[hop, table.CONTENTION] * table.logarithm(np, conflict)
         total += of_hops[hop, table.CONTENTION_AT_RECEIVER] * log_ratio[receiver_link[hop]]
         total += of_hops[hop, table.CONTENTION_AT_SENDER] * log_ratio[sender_link[hop]]
         total += of_hops[hop, table.READY] * logarithms[ready[hop]]
-        total += of_hops[hop, table.TAKEN] * taken[end] / takes
+        total += of_hops[hop, table.TAKEN] * taken_share
         total += of_hops[hop, table.LOAD] * load
         if temperature == 1.0:
             total = np.exp(min(max(total, -500.0), 500.0))
@@ -372,7 +394,7 @@ def _draw_tree(
     hops: HopTable,
     workloads: WorkloadTable,
     progress: EpisodeArrays,
-    scores: Scores,
+    scores: RoundScores,
     state: Any,
     hop: int,
     rounds_left: float,
@@ -382,7 +404,7 @@ def _draw_tree(
     chosen, highest, total_chance = -1, -np.inf, 0.0
     sender, receiver = hops.source[hop], hops.target[hop]
     chance, logarithms = state.chance, state.logarithms
-    weights, match, held = scores.piece_weights[receiver], scores.match[receiver], progress.held
+    weights, match, holders = scores.piece[receiver], scores.match[receiver], progress.holders
     of_near = weights[table.NEAR] * table.SHARE / max(state.into[receiver], 1)
     of_logarithm = weights[table.NEAR_LOGARITHM]
     of_held = weights[table.HELD] * table.SHARE / len(workloads.intake)
@@ -393,20 +415,20 @@ def _draw_tree(
     waiting, arriving = progress.waiting[receiver], progress.arriving[receiver]
     by_sender, height, grown = workloads.by_sender, workloads.height, workloads.grown
     best, tie = _takes_best(temperature), _tie(temperature)
-    words = _ready_words(hops, workloads, state, hop)
-    for place in range(len(words)):
-        word = words[place]
+    ready_trees = _ready_trees(hops, workloads, state, hop)
+    for place in range(len(ready_trees)):
+        word = ready_trees[place]
         while word:
             tree = WORD * place + lowest(word)
             word = without_lowest(word)
             total = float(match[tree])
             if grown:
                 total += of_near * near[tree] + of_logarithm * logarithms[max(near[tree], 1)]
-                total += of_held * held[tree]
+                total += of_held * holders[tree]
                 total += of_receiver * lack[tree] + of_sender * lack_of_sender[tree]
             else:
-                total += weights[table.PIECE_CHAIN_SLACK] * _clipped(
-                    rounds_left - height[sender if by_sender[tree] else receiver, tree]
+                total += weights[table.PIECE_CHAIN_SLACK] * table.clipped(
+                    np, rounds_left - height[sender if by_sender[tree] else receiver, tree]
                 )
             total += weights[table.AWAITED] / max(waiting[tree] - arriving[tree], 1)
             if temperature == 1.0:
@@ -419,29 +441,29 @@ def _draw_tree(
             if total > highest:
                 chosen, highest = tree, total
     if temperature == 1.0:
-        return _by_chance(words, chance, np.random.random() * total_chance)
+        return _by_chance(ready_trees, chance, np.random.random() * total_chance)
     return chosen
 
 
 @kernel(inlined=True)
-def _ready_words(hops: HopTable, workloads: WorkloadTable, state: Any, hop: int) -> Bitset:
+def _ready_trees(hops: HopTable, workloads: WorkloadTable, state: Any, hop: int) -> Bitset:
     """[W] the trees whose workload is ready on a hop."""
     sets, sender, receiver = state.sets, hops.source[hop], hops.target[hop]
     holds, pending, selected, by_sender = sets.holds, sets.pending, sets.selected, sets.by_sender
-    allowed, row, words = workloads.allowed, workloads.allowed_row[hop], state.words
-    for place in range(len(words)):
+    allowed, row, ready = workloads.allowed, workloads.allowed_row[hop], state.ready_trees
+    for place in range(len(ready)):
         may, by = selected[place] & allowed[row, place], by_sender[place]
         unsent = unsent_trees(pending[receiver, place], pending[sender, place], by, may)
-        words[place] = unsent & holds[sender, place]
-    return words
+        ready[place] = unsent & holds[sender, place]
+    return ready
 
 
 @kernel(inlined=True)
-def _by_chance(words: Bitset, chance: Any, goal: float) -> int:
+def _by_chance(trees: Bitset, chance: Any, goal: float) -> int:
     """The member of a set at which the sum of chances reaches a goal; else the last."""
     tree = -1
-    for place in range(len(words)):
-        word = words[place]
+    for place in range(len(trees)):
+        word = trees[place]
         while word:
             tree = WORD * place + lowest(word)
             word = without_lowest(word)
@@ -472,7 +494,7 @@ def _send(
     state.taken[receiver] += 1
     if not workloads.grown:
         return
-    progress.held[tree] += 1
+    progress.holders[tree] += 1
     receivers, senders, near, lack = hops.target, hops.source, progress.near, progress.lack
     allowed, row = workloads.allowed, workloads.allowed_row
     for other in hops.leaving[hops.first_leaving[receiver] : hops.first_leaving[receiver + 1]]:
@@ -594,16 +616,6 @@ def _queue_up(rows: Integers, fits: Booleans, queued: Booleans, queue: Integers,
         if fits[hop]:
             waits = add_once(queue, queued, hop, waits)
     return waits
-
-
-@kernel(inlined=True)
-def _clipped(slack: Any) -> Any:
-    return min(max(slack, table.LOWEST), table.HIGHEST) / table.UNIT
-
-
-@kernel(inlined=True)
-def _log(number: Any) -> Any:
-    return np.log(max(number, table.LEAST))
 
 
 @kernel(inlined=True)

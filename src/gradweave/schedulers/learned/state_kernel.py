@@ -1,7 +1,7 @@
 """An episode of the learned policies, compiled: what there is to send, and what features count.
 
-The numbers are those of `learning.features`, which says what each means; tests hold the two
-together.
+`learning.features` counts the same in matrices; a test compares the two, and episodes with the
+environment's. What is made of the counts is defined once, in `features`.
 """
 
 from typing import Any, NamedTuple
@@ -19,11 +19,9 @@ from gradweave.schedulers.kernels.bitset import (
     pack,
     without_lowest,
 )
-from gradweave.schedulers.learned import feature_table as table
 from gradweave.schedulers.problem import HopsOver, HopTable, Integers
 
 Booleans = NDArray[np.bool_]
-Numbers = NDArray[np.float32]
 
 
 class WorkloadTable(NamedTuple):
@@ -69,27 +67,12 @@ class EpisodeArrays(NamedTuple):
     """[N, Q] see `enter_stage`."""
     lack: Integers
     """[N, Q] see `enter_stage`."""
-    held: Integers
+    holders: Integers
     """[Q] see `enter_stage`."""
     sent_round: Integers
     """[N, Q] round in which each transfer was sent."""
     sent_hop: Integers
     """[N, Q] the hop that it was sent over."""
-
-
-class Scores(NamedTuple):
-    """What the policy made of a round's start."""
-
-    hop_weights: Numbers
-    """[H, 12] what the features of each hop count for."""
-    piece_weights: Numbers
-    """[N, 7] what those of a piece count for, by the receiver."""
-    match: Numbers
-    """[N, Q] added to a tree's score at a receiver."""
-    link_slack: Numbers
-    """[H] transfers that the tightest link of a route can spare."""
-    chain: Integers
-    """[H] rounds of the longest chain that a workload of the hop begins."""
 
 
 @kernel(inlined=True)
@@ -106,7 +89,7 @@ def enter_stage(
     pending: Booleans,
     near: Integers,
     lack: Integers,
-    held: Integers,
+    holders: Integers,
 ) -> None:
     """Counts, for each server and piece, the neighbours that hold it and those that lack it.
 
@@ -117,12 +100,12 @@ def enter_stage(
         pending: [N, Q] transfers not sent.
         near: [N, Q] set to the hops into a server from one that holds the piece.
         lack: [N, Q] set to the hops out of a server to one that lacks it.
-        held: [Q] set to the servers that hold it.
+        holders: [Q] set to the servers that hold it.
     """
     servers, trees = pending.shape
     near[:] = 0
     lack[:] = 0
-    held[:] = servers
+    holders[:] = servers
     for hop in range(len(there)):
         if there[hop]:
             sender, receiver = hops.source[hop], hops.target[hop]
@@ -131,7 +114,7 @@ def enter_stage(
                 lack[sender, tree] += under_way[tree] and pending[receiver, tree]
     for server in range(servers):
         for tree in range(trees):
-            held[tree] -= under_way[tree] and pending[server, tree]
+            holders[tree] -= under_way[tree] and pending[server, tree]
 
 
 @kernel
@@ -223,48 +206,6 @@ def unsent_trees(of_receiver: Any, of_sender: Any, by_sender: Any, may: Any) -> 
         may: trees that may be sent over the hop.
     """
     return ((of_receiver & ~by_sender) | (of_sender & by_sender)) & may
-
-
-@kernel
-def link_features(
-    hops: HopTable,
-    capacity: Integers,
-    there: Booleans,
-    wanted: NDArray[np.float64],
-    ready: Integers,
-    rounds_left: float,
-) -> tuple[Numbers, Numbers]:
-    """[L, 3] features of the links, and [H] the slack of each route's tightest link.
-
-    Args:
-        hops: the network.
-        capacity: [L] of each link.
-        there: [H] hops of the stage.
-        wanted: [H] transfers to come over each hop.
-        ready: [H] workloads that are ready on it.
-        rounds_left: until the stage's bound.
-    """
-    links, first_link = hops.links, hops.first_link
-    demand, contenders = np.zeros(len(capacity)), np.zeros(len(capacity))
-    features = np.zeros((len(capacity), 3), np.float32)
-    slack = np.full(len(there), table.PLENTY, np.float32)
-    for hop in range(len(there)):
-        if there[hop]:
-            for i in range(first_link[hop], first_link[hop + 1]):
-                demand[links[i]] += wanted[hop]
-                contenders[links[i]] += ready[hop]
-                features[links[i], 2] = 1.0
-    for link in range(len(capacity)):
-        if features[link, 2] > 0:
-            room = max(capacity[link], 1)
-            features[link, 0] = min(demand[link] / (rounds_left * room), table.HIGHEST_LOAD)
-            features[link, 1] = np.log1p(contenders[link] / room) / 4.0
-    for hop in range(len(there)):
-        for i in range(first_link[hop], first_link[hop + 1]):
-            if features[links[i], 2] > 0:
-                spare = rounds_left * capacity[links[i]] - demand[links[i]]
-                slack[hop] = min(slack[hop], spare)
-    return features, slack
 
 
 @kernel

@@ -14,7 +14,7 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array
 
 
-def lanes(function: Callable[..., Any]) -> Callable[..., Any]:
+def batched(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of one environment, from one of many.
 
     Under `vmap`, of states and not of problems, it is the function of many itself. Where problems
@@ -49,7 +49,7 @@ def lanes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def entry(table: Array, row: Array) -> Array:
-    """[..., B] of [X, B], from each lane the entry in a row of its own.
+    """[..., B] of [X, B], from each environment the entry in a row of its own.
 
     Args:
         table: [X, B].
@@ -59,7 +59,7 @@ def entry(table: Array, row: Array) -> Array:
 
 
 def with_entry(table: Array, row: Array, value: Array) -> Array:
-    """The table [X, B] with one entry changed in each lane.
+    """The table [X, B] with one entry changed in each environment.
 
     Args:
         table: [X, B].
@@ -73,7 +73,7 @@ def with_entry(table: Array, row: Array, value: Array) -> Array:
 
 
 def shared(table: Array, index: Array) -> Array:
-    """Rows of a table, those that all lanes look at or of a table that they share; all exist."""
+    """Rows of a table that all environments look at, or that they share; all exist."""
     return table.at[index].get(mode="promise_in_bounds")
 
 

@@ -1,0 +1,276 @@
+"""An episode of the learned policies on any network, round by round, without JAX."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedulers.instance import NEVER
+from gradweave.schedulers.learned import policy
+from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+from gradweave.schedulers.learned.features import Counts, Round, of_round
+from gradweave.schedulers.learned.messages import StageEdges
+from gradweave.schedulers.learned.policy import Embeddings, EncoderWeights, PolicyWeights, Scores
+from gradweave.schedulers.learned.repair import RoundRepair, can_repair
+from gradweave.schedulers.learned.round_kernel import RoundScores, draw_round
+from gradweave.schedulers.learned.state_kernel import (
+    EpisodeArrays,
+    enter_stage,
+    hop_counts,
+    wanted_beside,
+)
+from gradweave.stop import UNLIMITED, Stop
+
+
+class Episode(NamedTuple):
+    """What an episode came to."""
+
+    rounds: int
+    """−1 where it was given up."""
+    sent_round: NDArray[np.int64]
+    """[N, Q] round of each transfer."""
+    sent_hop: NDArray[np.int64]
+    """[N, Q] its hop."""
+
+
+class OngoingEpisode:
+    """An episode in the middle."""
+
+    def __init__(self, problem: CompiledInstance, *, repair: bool = False) -> None:
+        """Begins an episode.
+
+        Args:
+            problem: what to schedule.
+            repair: whether rounds are repaired, where there are swaps for it.
+        """
+        self.problem = problem
+        can = repair and can_repair(problem.instance)
+        self.repair = RoundRepair(problem.slots, problem.hops) if can else None
+        shape = problem.waiting.shape
+        self.round, self.stage_start = 0, 0
+        self.waiting, self.pending = problem.waiting.copy(), problem.pending.copy()
+        self.sent_round, self.sent_hop = np.full(shape, NEVER), np.full(shape, NEVER)
+        self.near, self.lack = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        self.holders = np.zeros(shape[1], np.int64)
+        self.selected_before = np.zeros(shape[1], bool)
+        self.left = int(problem.pending.sum())
+        self._enter(0)
+
+    def _enter(self, stage: int) -> None:
+        problem = self.problem
+        self.stage, self.stage_start = stage, self.round
+        self.under_way = (problem.stage == stage) | (not problem.barrier)
+        carries = problem.carries
+        own = carries[:, stage] if problem.barrier else np.logical_or.reduce(carries, axis=1)
+        self.there = np.ascontiguousarray(own)
+        self.edges = StageEdges(problem, self.there, self.under_way)
+        self._count()
+
+    def _count(self) -> None:
+        """Counts holders and neighbours anew; a round keeps the counts up to date."""
+        enter_stage(
+            *(self.problem.hops, self.there, self.under_way, self.pending),
+            *(self.near, self.lack, self.holders),
+        )
+
+    @property
+    def bound(self) -> int:
+        """Lower bound on the stage's rounds, or on all with overlap."""
+        bound = self.problem.bound
+        return int(bound[self.stage] if self.problem.barrier else bound.sum())
+
+    def features(self) -> Round:
+        """The features of the round that begins."""
+        problem, there, trees = self.problem, self.there, self.under_way
+        hops, workloads = problem.hops, problem.workloads
+        spent = self.round - (self.stage_start if problem.barrier else 0)
+        left, ready, chain, cells, candidates = hop_counts(
+            hops, workloads, there, trees, self.waiting, self.pending
+        )
+        wait, to_send = np.where(trees, self.waiting, 0), self.pending & trees
+        holds, lacks = trees & (wait == 0), trees & (wait > 0)
+        to_come = wait.sum(1).astype(np.float64)
+        if workloads.grown:  # any hop may bring what a server waits for, and there are no chains
+            into = np.bincount(hops.target[there], minlength=len(to_come))
+            left = (to_come / np.maximum(into, 1))[hops.target] * there
+            tallest = np.zeros(len(trees), np.int64)
+        else:
+            tallest = np.where(to_send, workloads.height, 0).max(0)
+        held, lacked, wanted = wanted_beside(hops, there, holds, lacks)
+        entry, links = problem.hop_of_link, len(workloads.capacity)
+        counts = Counts(
+            rounds_left=float(max(self.bound - spent, 1)),
+            bound=self.bound,
+            grown=workloads.grown,
+            servers=len(to_come),
+            to_come=to_come,
+            intake=workloads.intake,
+            holds=held,
+            lacks=lacked,
+            wanted=wanted,
+            demand=np.bincount(hops.links, left[entry], links),
+            contenders=np.bincount(hops.links, ready[entry], links),
+            capacity=workloads.capacity,
+            used=self.edges.masks[1],
+            there=trees,
+            by_sender=workloads.by_sender,
+            unsent=to_send.sum(0),
+            ready=cells.sum(0),
+            total=problem.total,
+            tallest=tallest,
+            selected_before=self.selected_before,
+        )
+        *features, slack = of_round(np, counts)
+        return Round(
+            *features,
+            holds=holds,
+            lacks=lacks,
+            stage=self.stage,
+            candidates=candidates,
+            rounds_left=counts.rounds_left,
+            link_slack=np.minimum.reduceat(slack[hops.links], hops.first_link[:-1]).astype("f4"),
+            chain=chain,
+            to_come=to_come,
+        )
+
+    def encode(self, weights: EncoderWeights, features: Round) -> Embeddings:
+        """Message passing over servers, links and trees."""
+        return policy.encode(weights, features, self.edges.begin_round(features))
+
+    def select(
+        self,
+        weights: PolicyWeights,
+        features: Round,
+        rng: np.random.Generator,
+        temperature: float,
+    ) -> NDArray[np.bool_]:
+        """Flow-tree selection: the round's trees."""
+        embeddings = self.encode(weights.tree.encoder, features)
+        logits = policy.tree_logits(weights.tree, embeddings.tree)
+        noise = rng.logistic(size=len(logits)) * temperature
+        selected = features.candidates & (logits + noise > 0)
+        if not selected.any():  # a round without a transfer helps nobody
+            selected[np.where(features.candidates, logits, -np.inf).argmax()] = True
+        return selected
+
+    def scores(self, weights: PolicyWeights, features: Round) -> Scores:
+        """Workload scheduling: what the features of the round's workloads count for."""
+        embeddings = self.encode(weights.workload.encoder, features)
+        edges = self.edges
+        return policy.workload_scores(weights.workload, embeddings, edges.times, edges.on_hops)
+
+    def play_round(
+        self,
+        weights: PolicyWeights,
+        rng: np.random.Generator,
+        temperature: float,
+        select: bool,
+    ) -> int:
+        """One round; how many transfers it has."""
+        features = self.features()
+        selected = features.candidates
+        if select:
+            selected = self.select(weights, features, rng, temperature)
+        scores = RoundScores(*self.scores(weights, features), features.link_slack, features.chain)
+        progress = EpisodeArrays(
+            waiting=self.waiting,
+            pending=self.pending,
+            arriving=np.zeros_like(self.waiting),
+            to_come=features.to_come,
+            near=self.near,
+            lack=self.lack,
+            holders=self.holders,
+            sent_round=self.sent_round,
+            sent_hop=self.sent_hop,
+        )
+        at, rounds_left = self.round, features.rounds_left
+
+        def draw(heat: float, seed: int) -> int:
+            return draw_round(
+                *(self.problem.hops, self.problem.workloads, progress, scores),
+                *(self.there, selected & self.under_way, rounds_left, heat, seed, at),
+            )
+
+        if self.repair is None:
+            sent = draw(float(temperature), int(rng.integers(2**32)))
+        else:
+            until = self.bound - at
+            sent = self.repair.fill(progress, draw, at, until, float(temperature), rng)
+        self._arrive(progress.arriving, selected)
+        self.left -= sent
+        return sent
+
+    def _arrive(self, arriving: NDArray[np.int64], selected: NDArray[np.bool_]) -> None:
+        """The round's end: what was on the way has arrived."""
+        problem = self.problem
+        columns = np.flatnonzero(problem.then >= 0)
+        roots = problem.root[columns]
+        self.waiting[roots, problem.then[columns]] -= arriving[roots, columns]
+        self.waiting -= arriving
+        self.selected_before = selected
+        self.round += 1
+        if problem.barrier and problem.carries.shape[1] > 1:
+            left = self.pending.any(0)
+            if left.any() and problem.stage[left].min() > self.stage:
+                self._enter(int(problem.stage[left].min()))
+
+    def backtrack(self, rounds: int) -> None:
+        """Takes the last rounds back, of an episode that is repaired.
+
+        Args:
+            rounds: how many; all where there are fewer.
+        """
+        problem, repair = self.problem, self.repair
+        assert repair is not None
+        self.round = max(self.round - rounds, 0)
+        gone = self.sent_round >= self.round
+        self.sent_round[gone], self.sent_hop[gone] = NEVER, NEVER
+        self.pending = problem.pending & (self.sent_round == NEVER)
+        self.waiting = self.pending.astype(np.int64)
+        self.left = int(self.pending.sum())
+        self._count()
+        repair.backtracks += 1
+        repair.begin_after(self.sent_hop)
+
+
+def play(
+    problem: CompiledInstance,
+    weights: PolicyWeights,
+    *,
+    seed: int | tuple[int, ...],
+    temperature: float = 1.0,
+    select: bool = True,
+    repair: bool = False,
+    backtracks: bool = True,
+    max_rounds: int | None = None,
+    stop: Stop = UNLIMITED,
+    finish: bool = False,
+) -> Episode:
+    """One episode of the policies.
+
+    Args:
+        problem: what to schedule.
+        weights: both agents.
+        seed: of every random choice.
+        temperature: of the draws; 0 takes the best actions, ties broken at random.
+        select: whether flow-tree selection acts; if not, every tree is selected.
+        repair: whether rounds are improved by swaps and, where they come short, made again; see
+            `repair`. Only where there are swaps for it.
+        backtracks: whether a repaired episode backtracks where a round comes short.
+        max_rounds: after which to give up; eight times the bound if not given.
+        stop: when to give up.
+        finish: whether the episode is finished then, without taking a round back.
+    """
+    episode, rng = OngoingEpisode(problem, repair=repair), np.random.default_rng(seed)
+    if max_rounds is None:
+        max_rounds = 8 * problem.instance.bound + 8
+    while episode.left:
+        late = bool(stop.reached())
+        if episode.round >= max_rounds or (late and not finish):
+            return Episode(-1, episode.sent_round, episode.sent_hop)
+        back = 0 if episode.repair is None else episode.repair.to_backtrack
+        if back and backtracks and not late:
+            episode.backtrack(back)
+        elif not episode.play_round(weights, rng, temperature, select):
+            return Episode(-1, episode.sent_round, episode.sent_hop)
+    return Episode(episode.round, episode.sent_round, episode.sent_hop)
