@@ -120,12 +120,13 @@ def test_means_are_of_an_agents_own_actions(agent, actions, monkeypatch):
     real = jnp.asarray([[True, True], [True, False]])
     drawn = jnp.asarray([[[1, 1, 1], [1, 0, 0]], [[1, 0, 0], [1, 1, 1]]], bool)
     unused: Any = jnp.zeros((2, 2))
-    draws = Draw(**dict.fromkeys(Draw._fields, unused) | {"real": drawn})
-    log = RoundLog(**dict.fromkeys(RoundLog._fields, unused) | {"real": real, "draws": draws})
+    draws = Draw(*[unused] * len(Draw._fields))._replace(real=drawn)
+    log = RoundLog(*[unused] * len(RoundLog._fields))._replace(real=real, draws=draws)
     rows = Samples(rounds=log, advantage=unused, target=unused)
     one: Any = SimpleNamespace(tree=jnp.float32(1.0), workload=jnp.float32(1.0))
     how = PPO(value_coefficient=0.5, entropy_coefficient=0.25)
-    gradient, means = ppo.gradient(one, jnp.asarray([1.0, 2.0]), rows, agent, how)
+    problems: Any = jnp.asarray([1.0, 2.0])
+    gradient, means = ppo.gradient(one, problems, rows, agent, how)
     assert {name: float(mean) for name, mean in means.items()} == pytest.approx(
         {
             "gain": 18 / actions,
