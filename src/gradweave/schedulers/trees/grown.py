@@ -221,6 +221,3 @@ def schedule_from_slots(
         route_nodes=nodes,
         route_offsets=offsets,
     )
-
-
-GrowthLanes = GrowthSlots  # its former name
