@@ -51,8 +51,8 @@ def test_it_finds_the_best_play(kind, recurrent, trace):
     earned = metrics.returns.mean(-1)[:, 0] / np.maximum(metrics.episodes[:, 0], 1)
     assert earned[0] < 0.6 * STEPS
     parameters = program.parameters(state)
-    judged = evaluate(one, doors(), parameters, "greedy", episodes=64, seed=1)[0]
-    assert judged.mean > 0.97 * STEPS
+    evaluated = evaluate(one, doors(), parameters, "greedy", episodes=64, seed=1)[0]
+    assert evaluated.mean > 0.97 * STEPS
     assert metrics.figures["explore"][0, 0] == 1.0
     np.testing.assert_allclose(metrics.figures["explore"][30:, 0], 0.05, atol=1e-6)
 
