@@ -120,6 +120,7 @@ def test_refused_sizes(text, culprit):
         ("1kB..5kB", (1000, 2000, 4000)),  # up to at most the last
         ("1KB..1GB*1000", (10**3, 10**6, 10**9)),
         ("4,1kB..2kB,4", (4, 1000, 2000, 4)),
+        ("1MB..8MB*\x1d4", (10**6, 4 * 10**6)),  # white space to regular expressions, not to int
     ],
 )
 def test_lists_and_sweeps_of_sizes(text, sizes):

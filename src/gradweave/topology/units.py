@@ -197,7 +197,8 @@ def parse_sizes(text: str, least: int = 0, most: int = 10**15) -> tuple[int, ...
         if dots:
             last, star, by = rest.partition("*")
             end = parse_size(last, least, most)
-            factor = int(by) if re.fullmatch(r"\s*0*[1-9][0-9]{0,8}\s*", by) else 0 if star else 2
+            by = by.strip() if star else "2"
+            factor = int(by) if re.fullmatch("0*[1-9][0-9]{0,8}", by) else 0
             if factor < 2 or not 0 < sizes[-1] < end:
                 raise SpecError(
                     f"sizes {part!r:.40}: expected a smaller and a larger size and a whole "
