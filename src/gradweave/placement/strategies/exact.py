@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave import cp_sat
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.placement.problem import Problem
 from gradweave.placement.strategies.strategy import Placer, check_range
@@ -51,7 +52,7 @@ class Exact(Placer):
         solver.parameters.num_workers = self.workers
         limit_s = stop.seconds_left
         solver.parameters.max_time_in_seconds = limit_s
-        status = solver.solve(model)
+        status = cp_sat.solve(solver, model)
         if status != cp_model.OPTIMAL:
             raise NoScheduleError(
                 f"exact: no proof within {round(limit_s, 1):g} s; give more time, or take annealing"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from gradweave import cp_sat
 from gradweave.schedule.schedule import COPY, Schedule
 from gradweave.schedulers.exact.trees import Choice
 
@@ -202,7 +203,7 @@ class GatherModel:
         parameters.max_time_in_seconds = effort.seconds
         # The linear relaxation made one worker many times slower on most networks tried.
         parameters.linearization_level = 0
-        status = solver.solve(self.model)
+        status = cp_sat.solve(solver, self.model)
         if status == cp_model.INFEASIBLE:
             return False
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

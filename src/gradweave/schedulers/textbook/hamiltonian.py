@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave import cp_sat
 from gradweave.errors import NoScheduleError
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.routes import follow, switch_only_trees
@@ -148,11 +148,4 @@ def _solve(model: Any, seed: int, seconds: float) -> tuple[Any, Any]:
     solver.parameters.random_seed = seed
     solver.parameters.num_workers = 1
     solver.parameters.max_time_in_seconds = seconds
-    # The solver would take Ctrl-C for itself and return without an answer, as if out of time.
-    solver.parameters.catch_sigint_signal = False
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            return solver, pool.submit(solver.solve, model).result()
-        except KeyboardInterrupt:
-            solver.stop_search()
-            raise
+    return solver, cp_sat.solve(solver, model)
