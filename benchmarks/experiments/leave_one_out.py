@@ -1,0 +1,127 @@
+"""Which strategies earn their place: what `solve` finds without each of them, on 60 networks.
+
+    python benchmarks/experiments/leave_one_out.py
+
+The networks of `same_schedules`; for seconds those of up to 16 servers, with gradients of 1 and of
+100 MB. Strategies begin in a fixed order, and the best result counts, so that to leave out one that
+did not win changes nothing but the time. One that won is left out, and all others are run again.
+Time is what a strategy's attempts took of all attempts: shares of one run, for the machine may be
+busy. The rules by which `merged` chooses trees are compared by themselves.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from command_line import parser_of
+from record import record, show
+from same_schedules import SEED, networks
+from unfinished import Unfinished
+
+import gradweave as gw
+from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.solve import seconds
+from gradweave.schedulers.solve.order import DEFAULT
+from gradweave.schedulers.trees.merged import Merged
+
+MOST_SERVERS = 16
+SIZES = (1e6, 1e8)
+RULES = ("most_loaded", "random", "deepest")
+Row = dict[str, Any]
+
+
+def tried_for(network: gw.Topology, size: float | None) -> Sequence[Scheduler]:
+    """What `solve` tries by default."""
+    if size is None:
+        return DEFAULT
+    ready = seconds.ready_times(network, None)
+    at_once, last_resort = seconds._strategies(network, "all_reduce", ready)
+    return (*at_once, *last_resort)
+
+
+def solved(
+    network: gw.Topology, size: float | None, schedulers: Sequence[Scheduler] | None = None
+) -> gw.schedulers.Solution:
+    if size is None:
+        return gw.solve(network, schedulers=schedulers, seed=SEED)
+    return gw.solve(
+        network, schedulers=schedulers, objective="seconds", gradient_bytes=size, seed=SEED
+    )
+
+
+def name(scheduler: Scheduler) -> str:
+    """Of the strategy, whatever its options."""
+    return type(scheduler).__name__
+
+
+def value(solution: gw.schedulers.Solution) -> float:
+    return solution.rounds if solution.timing is None else solution.timing.seconds
+
+
+def least(solution: gw.schedulers.Solution) -> float:
+    return solution.bound.rounds if solution.timing is None else solution.timing.bound.seconds
+
+
+def left_out(place: int, network: gw.Topology, size: float | None) -> Row:
+    """With all, and without the one that won."""
+    whole = solved(network, size)
+    spent = sum(attempt.wall_s for attempt in whole.attempts)
+    shares: Counter[str] = Counter()
+    for attempt in whole.attempts:
+        shares[name(attempt.scheduler)] += attempt.wall_s / spent
+    winner = name(whole.scheduler)
+    others = [one for one in tried_for(network, size) if name(one) != winner]
+    without = solved(network, size, others)
+    return {
+        "place": place,
+        "network": network.name,
+        "bytes": size,
+        "least": least(whole),
+        "value": value(whole),
+        "winner": winner,
+        "without_winner": value(without),
+        "then_wins": name(without.scheduler),
+        "share_of_time": {strategy: round(share, 4) for strategy, share in shares.items()},
+    }
+
+
+def by_rule(place: int, network: gw.Topology) -> Row:
+    """Rounds of merged trees by each rule, with equally many tries."""
+    return {
+        "place": place,
+        "network": network.name,
+        "rounds_by_rule": {
+            rule: Merged(tries=4, rule=rule).schedule(network, seed=SEED).rounds for rule in RULES
+        },
+    }
+
+
+def rows(unfinished: Unfinished) -> Iterator[Row]:
+    done = {(row["place"], row.get("bytes", "rule")) for row in unfinished.rows()}
+    for place, network in enumerate(networks()):
+        if (place, "rule") not in done:
+            yield by_rule(place, network)
+        for size in (None, *SIZES):
+            if (place, size) in done or (size and network.num_servers > MOST_SERVERS):
+                continue
+            yield left_out(place, network, size)
+
+
+def main() -> None:
+    asked = parser_of(__doc__, resumes=True).parse_args()
+    unfinished = Unfinished(
+        "leave_one_out", "python benchmarks/experiments/leave_one_out.py", resume=asked.resume
+    )
+    for row in rows(unfinished):
+        show({key: text for key, text in row.items() if key != "share_of_time"})
+        unfinished.add(row)
+    record("leave_one_out", seeds=[SEED], rows=unfinished.rows())
+    unfinished.end()
+
+
+if __name__ == "__main__":
+    main()
