@@ -46,10 +46,9 @@ def tried_for(network: gw.Topology, size: float | None) -> Sequence[Scheduler]:
 def solved(
     network: gw.Topology, size: float | None, schedulers: Sequence[Scheduler] | None = None
 ) -> gw.schedulers.Solution:
-    if size is None:
-        return gw.solve(network, schedulers=schedulers, seed=SEED)
+    objective = "rounds" if size is None else "seconds"
     return gw.solve(
-        network, schedulers=schedulers, objective="seconds", gradient_bytes=size, seed=SEED
+        network, schedulers=schedulers, objective=objective, gradient_bytes=size, seed=SEED
     )
 
 

@@ -42,14 +42,12 @@ def load(
         path: the file.
         like: a pytree of the same arrays, or of their `jax.ShapeDtypeStruct`.
         hint: added to the message where the file has other arrays.
-        old_names: by which a file may call parts of the paths; a name that is still in use stays.
+        old_names: by which a file may call parts of the paths.
 
     Raises:
         FileError: where the file cannot be read, or has other arrays.
     """
     names, leaves, structure = _flatten(like)
-    in_use = {part for name in names for part in name.split(".")}
-    old_names = {old: new for old, new in old_names.items() if old not in in_use}
     held = arrays.renamed(arrays.read(path), old_names)
     if set(held) != set(names):
         odd = sorted(set(held) ^ set(names))[0]

@@ -39,3 +39,8 @@ def noun_of(count: int, noun: str, plural: str = "") -> str:
     ('server', 'servers')
     """
     return noun if count == 1 else plural or f"{noun}s"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first."""
+    return (str(error).strip().splitlines() or ["no message"])[0]

@@ -1,7 +1,9 @@
 """Checkpoints of a training, and the policies that it ends with, in safetensors files."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import jax
@@ -14,6 +16,7 @@ from gradweave.schedulers.learned.policy import COMMON, FORMAT, OLD_NAMES, VERSI
 T = TypeVar("T")
 
 CHECKPOINT_FORMAT = "gradweave-training"
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 def save(path: Path, tree: Any, kind: str, metadata: dict[str, str]) -> None:
@@ -34,6 +37,7 @@ def metadata(path: Path, kind: str) -> dict[str, str]:
     Args:
         path: the file.
         kind: the format that the file must say it is of.
+        old_names: by which a file may call parts of the paths.
 
     Raises:
         FileError: where the file cannot be read or is of another format.
@@ -43,19 +47,20 @@ def metadata(path: Path, kind: str) -> dict[str, str]:
     return text
 
 
-def load(path: Path, like: T, kind: str) -> T:
+def load(path: Path, like: T, kind: str, old_names: Mapping[str, str] = NO_NAMES) -> T:
     """Reads a pytree.
 
     Args:
         path: the file.
         like: a pytree of the same shapes.
         kind: the format that the file must say it is of.
+        old_names: by which a file may call parts of the paths.
 
     Raises:
         FileError: where the file cannot be read, is of another format or of other shapes.
     """
     metadata(path, kind)
-    return jax.tree.map(jnp.asarray, pytrees.load(path, like, old_names=OLD_NAMES))
+    return jax.tree.map(jnp.asarray, pytrees.load(path, like, old_names=old_names))
 
 
 def save_policy(path: Path, policy: HierarchicalPolicy, about: dict[str, Any]) -> None:
@@ -76,4 +81,5 @@ def load_policy(path: Path) -> HierarchicalPolicy:
     Raises:
         FileError: where the file cannot be read or is of another format.
     """
-    return load(path, jax.eval_shape(HierarchicalPolicy, jax.random.key(0)), FORMAT)
+    like = jax.eval_shape(HierarchicalPolicy, jax.random.key(0))
+    return load(path, like, FORMAT, OLD_NAMES)

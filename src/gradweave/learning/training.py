@@ -25,6 +25,7 @@ from gradweave.learning.hierarchical import AXIS, Batch, CompiledUpdate, Learner
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.rollout import Decode, Rollout
 from gradweave.processes.agreement import Processes
+from gradweave.schedulers.learned.policy import OLD_NAMES
 from gradweave.topology.spec import from_spec
 from gradweave.training.log import Log
 from gradweave.training.loop import Progress, Training
@@ -305,7 +306,8 @@ def _start(config: Config, updates: _Updates, path: Path) -> Progress[State]:
     learners, completed = updates.start(), updates_done(config, path.parent)
     recent = np.zeros((0, config.seeds))
     if completed:
-        learners = checkpoint.load(path, learners, checkpoint.CHECKPOINT_FORMAT)
+        kind = checkpoint.CHECKPOINT_FORMAT
+        learners = checkpoint.load(path, learners, kind, OLD_NAMES)
         text = checkpoint.metadata(path, checkpoint.CHECKPOINT_FORMAT)
         recent = _recent(path, arrays.json_entry(path, text, "recent") or [], config.seeds)
     return Progress(State(learners, recent), completed)

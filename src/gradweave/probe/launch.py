@@ -28,6 +28,7 @@ from gradweave.processes.children import (
 from gradweave.processes.cleared import cleared_folder
 from gradweave.processes.ending import termination
 from gradweave.processes.launchers import rank_given
+from gradweave.wording import first_line
 
 BACKENDS = {"mpi": "mpi4py", "torch": "torch"}
 """The package of each backend."""
@@ -249,5 +250,4 @@ def told_in_one_line() -> Iterator[None]:
     except (GradweaveError, KeyboardInterrupt):
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or ["no message"])[0]
-        raise RunError(f"{type(error).__name__}: {reason}") from error
+        raise RunError(f"{type(error).__name__}: {first_line(error)}") from error

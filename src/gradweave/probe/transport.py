@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError, RunError
+from gradweave.wording import first_line
 
 Channel = Literal["control", "data"]
 Bytes = NDArray[np.uint8]
@@ -104,8 +105,7 @@ class TorchTransport:
                     timeout=timeout,
                 )
         except (RuntimeError, ValueError) as error:
-            reason = (str(error).strip().splitlines() or ["no message"])[0]
-            raise RunError(f"the processes did not find each other: {reason}") from error
+            raise RunError(f"the processes did not find each other: {first_line(error)}") from error
         torch.set_num_threads(1)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.library = f"gloo, PyTorch {torch.__version__}"

@@ -10,10 +10,6 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 
-ROUNDING = 1e-9
-"""Relative error of sums of rates, times and costs that schedulers put up with: far above that of
-floats, far below what a schedule could gain. Kernels have it compiled in."""
-
 
 class HopTable(NamedTuple):
     """Who can send to whom, over which links. H hops, L links, N servers by rank.

@@ -8,8 +8,8 @@ from fractions import Fraction
 from gradweave.errors import SpecError
 
 ROUNDING = 1e-9
-"""Relative error of sums of bandwidths and seconds, within which two count as equal: far above that
-of floats, far below what matters. Compiled loops have it compiled in."""
+"""Relative error of sums of rates, times and costs, within which two count as equal: far above that
+of floats, far below what a schedule could gain. Compiled loops have it compiled in."""
 _NUMBER = re.compile(
     r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([^\s]*)\s*"
 )

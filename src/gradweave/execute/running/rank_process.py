@@ -26,7 +26,7 @@ from gradweave.processes.parent import Parent
 from gradweave.processes.watch import Watch
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
-from gradweave.wording import listed, noun_of
+from gradweave.wording import first_line, listed, noun_of
 
 WORD_S = 3.0
 """How long a process in which something broke waits to hear that a server was lost."""
@@ -136,8 +136,9 @@ class RunWorker:
         bad_input = isinstance(error, GradweaveError) and not isinstance(error, Negative)
         if not self._under_mpi and not bad_input:
             time.sleep(WORD_S)
-        kind = type(error).__name__ if isinstance(error, GradweaveError) else "RunError"
-        text = str(error) if isinstance(error, GradweaveError) else _first_line(error)
+        kind, text = type(error).__name__, str(error)
+        if not isinstance(error, GradweaveError):
+            kind, text = "RunError", f"{kind}: {first_line(error)}"
         self._end(text, kind, getattr(error, "rank", None))
 
     def _end(self, text: str, kind: str = "RunError", lost: int | None = None) -> NoReturn:
@@ -167,11 +168,6 @@ class RunWorker:
             message["server"], message["rank"], message["how"], message["label"]
         )
         self._end(str(error), "LostServerError", error.rank)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
 def main(text: str) -> None:

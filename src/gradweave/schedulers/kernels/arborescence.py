@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
-from gradweave.schedulers.problem import ROUNDING
 from gradweave.topology.topology import Floats, Integers
+from gradweave.topology.units import ROUNDING
 
 NEW, ON_PATH, REACHED = 0, 1, 2
 """What a node is while trees grow."""

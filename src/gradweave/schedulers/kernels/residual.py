@@ -1,15 +1,15 @@
-"""What slow transfers leave residual of faster links on their routes, and how others share it.
+"""Residual bandwidth: what slow transfers leave of faster links on their routes.
 
-A transfer is as fast as the scarcest link of its route, its bottleneck. What a faster link has left
-is unusable, unless other transfers as slow, with other bottlenecks, are carried beside it.
+A transfer is as fast as the scarcest link of its route, its bottleneck. The residual bandwidth of a
+faster link is unusable, unless it carries other transfers, as slow, with other bottlenecks.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
-from gradweave.schedulers.problem import ROUNDING
 from gradweave.topology.topology import Floats, Integers
+from gradweave.topology.units import ROUNDING
 
 
 @kernel
@@ -40,9 +40,8 @@ def bottlenecks_over(
             node, scarcest = servers[to], -1
             while node != servers[s]:
                 link = last[s, node]
-                if scarcest < 0 or bandwidth[link] < bandwidth[scarcest]:
-                    scarcest = link
-                elif near_source and bandwidth[link] == bandwidth[scarcest]:
+                scarcer = scarcest < 0 or bandwidth[link] < bandwidth[scarcest]
+                if scarcer or (near_source and bandwidth[link] == bandwidth[scarcest]):
                     scarcest = link
                 node = source[link]
             node = servers[to]

@@ -19,9 +19,9 @@ from gradweave.schedulers.kernels.worklist import (
     list_member,
     unlist_at,
 )
-from gradweave.schedulers.problem import ROUNDING
 from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires
 from gradweave.topology.topology import Floats, Integers
+from gradweave.topology.units import ROUNDING
 
 MOST_TRIED = 8
 """Transfers that are tried on a link with little room before it is left until it has more: what

@@ -9,8 +9,8 @@ from gradweave.compiled import kernel
 from gradweave.schedulers.kernels.arborescence import reparent, write_arborescence
 from gradweave.schedulers.kernels.paths import cheapest_from
 from gradweave.schedulers.kernels.residual import bottlenecks_over, transfers_at_once
-from gradweave.schedulers.problem import ROUNDING
 from gradweave.topology.topology import Floats, Integers
+from gradweave.topology.units import ROUNDING
 
 TOWARDS, FROM = 0, 1
 """Stages: to the root, from it."""
@@ -102,7 +102,7 @@ def rates_of(links: Links, rates: NDArray[np.float64]) -> Rates:
 
     Args:
         links: of the network.
-        rates: [R] of transfers, ascending; if one alone, nothing is left residual.
+        rates: [R] of transfers, ascending; if one alone, no bandwidth is residual.
     """
     count = len(links.bandwidth)
     factors = np.ones((len(rates), count))

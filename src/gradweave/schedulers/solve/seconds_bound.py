@@ -10,10 +10,9 @@ from gradweave.bounds import Throughput, least_seconds, throughput
 from gradweave.bounds.least_seconds import latencies, measured
 from gradweave.schedule.ready import ReadyAt, ready_times
 from gradweave.schedule.schedule import REDUCE, Collective, Schedule
-from gradweave.schedulers.problem import ROUNDING
 from gradweave.simulate import seconds
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import format_seconds
+from gradweave.topology.units import ROUNDING, format_seconds
 
 MAX_TIMED = 512
 """Nodes up to which a schedule's least time is found along with it: a second or so of flows."""

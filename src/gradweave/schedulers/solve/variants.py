@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import Schedule, take_rows
 from gradweave.schedulers.list_scheduling import first_fit
-from gradweave.schedulers.problem import ROUNDING
 from gradweave.schedulers.solve.tuning import TUNING
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import ROUNDING
 
 
 def split(schedule: Schedule, parts: int) -> Schedule:

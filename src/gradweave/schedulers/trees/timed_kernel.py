@@ -22,7 +22,8 @@ from gradweave.schedulers.kernels.rarest_piece import (
     rarest_piece,
 )
 from gradweave.schedulers.kernels.worklist import Worklist, empty_worklist, list_member
-from gradweave.schedulers.problem import ROUNDING, HopsOver, HopTable, Integers
+from gradweave.schedulers.problem import HopsOver, HopTable, Integers
+from gradweave.topology.units import ROUNDING
 
 LATER = 1.01
 """How much later than the soonest arrival pieces may arrive where none can arrive in time. Chosen

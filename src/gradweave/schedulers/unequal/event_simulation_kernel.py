@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from gradweave.compiled import kernel
 from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
 from gradweave.schedulers.kernels.worklist import Worklist, empty_worklist, list_member
-from gradweave.schedulers.problem import ROUNDING
 from gradweave.topology.topology import Floats, Integers
+from gradweave.topology.units import ROUNDING
 
 TAIL = 1.5
 """Weight of the longest path that a transfer heads, beside the urgency of its links: leaves of

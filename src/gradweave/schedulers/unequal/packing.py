@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.scale import are_alike
 from gradweave.schedule.schedule import Collective
-from gradweave.schedulers.problem import ROUNDING
 from gradweave.schedulers.unequal.linear_program import (
     LinearProgram,
     Stage,
@@ -21,6 +20,7 @@ from gradweave.schedulers.unequal.paths import Paths
 from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import ROUNDING
 
 STAGES: tuple[Stage, ...] = ("reduce_scatter", "all_gather")
 

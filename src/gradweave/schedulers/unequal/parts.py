@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import Collective
-from gradweave.schedulers.problem import ROUNDING
 from gradweave.schedulers.unequal.linear_program import Stage, Tree
 from gradweave.schedulers.unequal.packing import pack_trees
 from gradweave.schedulers.unequal.straggler_packing import pack_straggler_trees
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import ROUNDING
 
 if TYPE_CHECKING:
     from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires

@@ -9,9 +9,9 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.problem import ROUNDING
 from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import ROUNDING
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,13 +6,13 @@ from numpy.typing import NDArray
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.scale import units_of
 from gradweave.schedule.ready import ReadyAt
-from gradweave.schedulers.problem import ROUNDING
 from gradweave.schedulers.unequal.linear_program import LinearProgram, Tree, TreePacking
 from gradweave.schedulers.unequal.packing import STAGES
 from gradweave.schedulers.unequal.paths import Paths
 from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import ROUNDING
 
 
 def pack_straggler_trees(
