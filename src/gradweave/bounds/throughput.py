@@ -13,6 +13,7 @@ from gradweave.bounds.bound import Name, inside_named
 from gradweave.bounds.flows import MAX_INT64_FLOW, Flows, NearbyFlows, nodes_inside
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COLLECTIVES, Collective
+from gradweave.topology.groups import Groups, nested_groups
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
 from gradweave.wording import counted
@@ -24,8 +25,9 @@ class Bottleneck:
 
     stage: Collective
     """The stage; ``all_reduce`` where both stages overlap."""
-    kind: Literal["cut", "ports"]
-    """A set of nodes and the links that leave or enter it; or all servers' ports together."""
+    kind: Literal["cut", "ports", "groups"]
+    """A set of nodes and the links that leave or enter it; all servers' ports together; or those
+    of groups of servers, all groups together."""
     servers: tuple[int, ...]
     """The servers inside."""
     switches: tuple[int, ...]
@@ -36,6 +38,8 @@ class Bottleneck:
     """How often a piece must cross."""
     bandwidth_bytes_per_s: Fraction
     """Of all links together that cross in that direction."""
+    groups: int = 0
+    """How many, where it is of groups: those of `gradweave.topology.groups` of as many."""
 
     @property
     def time_per_byte(self) -> Fraction:
@@ -57,6 +61,9 @@ class Bottleneck:
         if self.kind == "ports":
             moved = counted(self.pieces, "transfer")
             return f"{moved} of the {stage} must {verb} the servers {crossing}"
+        if self.kind == "groups":
+            moved = counted(self.pieces, "transfer")
+            return f"{moved} of the {stage} must {verb} {self.groups} groups of servers {crossing}"
         inside = inside_named(self.servers, self.switches, name)
         pieces = counted(self.pieces, "piece")
         return f"{pieces} of the {stage} must {verb} {inside} {crossing}"
@@ -306,4 +313,28 @@ def _overlapped(flows: Flows, unit: Fraction) -> Bottleneck:
         2 * count * (count - 1),
         min(leaving, entering) * unit,
     )
-    return max(ports, cut, key=lambda bottleneck: bottleneck.time_per_byte)
+    groups = [_all_groups(flows, level, unit) for level in nested_groups(topology)]
+    return max(ports, cut, *groups, key=lambda bottleneck: bottleneck.time_per_byte)
+
+
+def _all_groups(flows: Flows, level: Groups, unit: Fraction) -> Bottleneck:
+    """Both stages at once: each byte leaves, and enters, G groups 2(G−1) times in all.
+
+    Each group may count as one server: what moves inside it costs nothing then.
+    """
+    topology, count = flows.topology, flows.topology.num_servers
+    source, target = level.group[topology.source], level.group[topology.target]
+    leaving, entering = (
+        int(flows.bandwidth[(own >= 0) & (own != other)].sum())
+        for own, other in ((source, target), (target, source))
+    )
+    return Bottleneck(
+        "all_reduce",
+        "groups",
+        tuple(topology.servers.tolist()),
+        (),
+        leaving <= entering,
+        2 * count * (level.count - 1),
+        min(leaving, entering) * unit,
+        level.count,
+    )

@@ -46,6 +46,8 @@ class Traits:
     """Whether it has an option `ready_at_s`, which is not given."""
     repairs: bool = False
     """Whether it goes on from an earlier schedule: then it is tried first."""
+    by_groups: bool = False
+    """Whether it costs little where a network consists of groups, however many servers."""
     by_symmetry: bool = False
     """Whether it costs as much as one tree where a symmetry is known, however many servers."""
     proves: bool = False

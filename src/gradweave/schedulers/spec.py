@@ -7,6 +7,7 @@ from typing import Any
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError, SpecError
 from gradweave.schedulers.exact.exact import Exact
+from gradweave.schedulers.hierarchical.hierarchical import Hierarchical
 from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import Scheduler
@@ -26,6 +27,7 @@ STRATEGIES: dict[str, type[Scheduler]] = {
     strategy.name: strategy
     for strategy in (
         Symmetric,
+        Hierarchical,
         Learned,
         Grown,
         Timed,

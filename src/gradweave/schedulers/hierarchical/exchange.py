@@ -1,0 +1,146 @@
+"""The trees of one dimension: over which a line's servers reduce to each of them."""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import NoScheduleError
+from gradweave.schedulers.hierarchical.grid import Grid
+from gradweave.schedulers.hierarchical.routes_kernel import shared_routes
+from gradweave.schedulers.unequal.packing import pack_trees
+from gradweave.stop import Stop
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Exchange:
+    """Trees among the servers of a line, the same on every line of a dimension."""
+
+    root: NDArray[np.int64]
+    """[K] coordinate of each tree's root."""
+    share: NDArray[np.float64]
+    """[K] of its root's part; those of a root sum to one."""
+    parent: NDArray[np.int64]
+    """[K, m] coordinate of each server's next one towards the root; its own at the root."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hops:
+    """Routes from each server to each other one of its lines."""
+
+    first: tuple[int, ...]
+    """[D] number of the first hop of each dimension: that of server s to coordinate c of a line of
+    m servers has the number first + s·m + c."""
+    links: NDArray[np.int64]
+    first_link: NDArray[np.int64]
+    """[H+1] where each hop's links start; none where there is no route through switches."""
+
+
+def hops_of(grid: Grid) -> Hops:
+    """Finds the routes, receiver by receiver."""
+    topology, servers = grid.topology, grid.topology.num_servers
+    first = tuple(np.cumsum([0, *(servers * size for size in grid.sizes)]).tolist())
+    ends = []
+    for dimension, size in enumerate(grid.sizes):
+        rank = np.repeat(np.arange(servers), size)
+        ends.append((rank, grid.at(rank, dimension, np.tile(np.arange(size), servers))))
+    sender, receiver = (np.concatenate([pair[k] for pair in ends]) for k in (0, 1))
+    # Senders in turn at each receiver as in a round of an exchange, so that loads even out.
+    order = np.lexsort(((sender - receiver) % servers, receiver))
+    links, lengths = shared_routes(
+        topology.first_link,
+        topology.target,
+        topology.is_server,
+        topology.bandwidth_bytes_per_s,
+        topology.servers[sender[order]].astype(np.int64),
+        np.searchsorted(receiver[order], np.arange(servers + 1)),
+        topology.servers.astype(np.int64),
+    )
+    length = np.empty(len(sender), np.int64)
+    length[order] = lengths
+    first_link = np.concatenate([[0], np.cumsum(length)])
+    place = np.repeat(first_link[:-1][order], lengths)
+    place += np.arange(len(links)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    by_hop = np.empty(len(links), np.int64)
+    by_hop[place] = links
+    return Hops(first, by_hop, first_link)
+
+
+def exchanges_of(grid: Grid, hops: Hops, stop: Stop) -> list[Exchange]:
+    """The trees of each dimension.
+
+    Where switches join all servers of each line, each sends to each root directly; elsewhere trees
+    are packed into the links of a line alone, of which all must be alike.
+
+    Raises:
+        NoScheduleError: where lines are not alike, or not connected.
+    """
+    return [
+        _direct(size) if _joined(grid, hops, dimension) else _packed(grid, dimension, stop)
+        for dimension, size in enumerate(grid.sizes)
+    ]
+
+
+def _joined(grid: Grid, hops: Hops, dimension: int) -> bool:
+    """Whether each server reaches all others of its line through switches."""
+    begin, end = hops.first[dimension : dimension + 2]
+    missing = np.diff(hops.first_link[begin : end + 1]) == 0
+    return int(missing.sum()) == grid.topology.num_servers  # those to themselves
+
+
+def _direct(size: int) -> Exchange:
+    root = np.arange(size)
+    return Exchange(root, np.ones(size), np.repeat(root[:, None], size, axis=1))
+
+
+def _packed(grid: Grid, dimension: int, stop: Stop) -> Exchange:
+    """Trees packed into the direct links of a line."""
+    topology, size = grid.topology, grid.sizes[dimension]
+    lines = np.moveaxis(grid.server, dimension, -1).reshape(-1, size)
+    kinds = [_links_within(topology, topology.servers[line]) for line in lines]
+    if any(not np.array_equal(kind, kinds[0]) for kind in kinds[1:]):
+        raise NoScheduleError("the links inside the groups differ")
+    a, b, bandwidth, capacity, latency, overhead = kinds[0]
+    if len(np.unique(_component(size, a, b))) > 1:
+        raise NoScheduleError("the links inside a group do not connect it")
+    line = Topology(
+        name="line",
+        is_server=np.ones(size, bool),
+        source=a.astype(np.int32),
+        target=b.astype(np.int32),
+        bandwidth_bytes_per_s=bandwidth,
+        latency_s=latency,
+        capacity=capacity.astype(np.int32),
+        overhead_s=overhead,
+    )
+    trees = pack_trees(line, "all_gather", stop=stop).trees
+    share = np.array([tree.share for tree in trees])
+    root = np.array([tree.root for tree in trees])
+    parent = np.array([tree.parent for tree in trees])
+    parent[np.arange(len(trees)), root] = root
+    return Exchange(root, share / np.bincount(root, share, size)[root], parent)
+
+
+def _links_within(topology: Topology, nodes: NDArray) -> NDArray[np.float64]:
+    """[6, K] the links between some servers, by their places among these, and their properties."""
+    place = np.full(topology.num_nodes, -1)
+    place[nodes] = np.arange(len(nodes))
+    ends = place[topology.source], place[topology.target]
+    links = np.flatnonzero((ends[0] >= 0) & (ends[1] >= 0))
+    links = links[np.lexsort((ends[1][links], ends[0][links]))]
+    columns = (
+        *(end[links] for end in ends),
+        topology.bandwidth_bytes_per_s[links],
+        topology.capacity[links],
+        topology.latency_s[links],
+        topology.overhead_s[links],
+    )
+    return np.array(columns, np.float64)
+
+
+def _component(size: int, a: NDArray, b: NDArray) -> NDArray[np.int64]:
+    label = np.arange(size)
+    for _ in range(size):
+        np.minimum.at(label, b.astype(np.int64), label[a.astype(np.int64)])
+    return label

@@ -1,0 +1,79 @@
+"""Servers as places of a grid: one dimension inside the smallest groups, one for each level."""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import NoScheduleError
+from gradweave.topology.groups import Groups, nested_groups
+from gradweave.topology.topology import Topology
+
+NOWHERE = 1 << 40
+"""In place of a switch, of a server that none outside its group is near."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Grid:
+    """Places of the servers; those that differ in one dimension only are a line."""
+
+    topology: Topology
+    place: NDArray[np.int64]
+    """[N, D] coordinates of each server, by rank: in its smallest group first."""
+    sizes: tuple[int, ...]
+    """[D] servers of each line."""
+    server: NDArray[np.int64]
+    """[sizes] rank of the server at each place."""
+
+    @staticmethod
+    def of(topology: Topology) -> "Grid":
+        """The grid of a network's nested groups.
+
+        Raises:
+            NoScheduleError: where it has none, of equally many members on each level.
+        """
+        levels = nested_groups(topology)
+        if not levels:
+            raise NoScheduleError("the network has no groups of equally many servers")
+        below, columns = np.arange(topology.num_servers), []
+        key = _nearest_outside(topology, levels[0])
+        for level in levels:
+            group = level.group[topology.servers]
+            columns.append(_numbers(group, below, key))
+            below, key = group, np.zeros(len(group), np.int64)
+        columns.append(below)
+        place = np.stack(columns, axis=1)
+        sizes = tuple(int(most) + 1 for most in place.max(axis=0))
+        if np.prod(sizes) != topology.num_servers:
+            raise NoScheduleError("the groups have unequally many members")
+        server = np.empty(sizes, np.int64)
+        server[tuple(place.T)] = np.arange(topology.num_servers)
+        return Grid(topology, place, sizes, server)
+
+    def at(self, rank: NDArray, dimension: int, coordinate: NDArray) -> NDArray[np.int64]:
+        """The servers of some servers' lines in a dimension that have some coordinates there."""
+        place = self.place[rank]
+        place[..., dimension] = coordinate
+        return self.server[tuple(np.moveaxis(place, -1, 0))]
+
+
+def _numbers(group: NDArray, below: NDArray, key: NDArray) -> NDArray[np.int64]:
+    """[N] number of each server's member among those of its group, by key and then as they come."""
+    members, first = np.unique(below, return_index=True)
+    order = np.lexsort((members, key[first], group[first]))
+    of_group = group[first][order]
+    start = np.searchsorted(of_group, of_group)
+    number = np.empty(len(members), np.int64)
+    number[order] = np.arange(len(members)) - start
+    return number[np.searchsorted(members, below)]
+
+
+def _nearest_outside(topology: Topology, level: Groups) -> NDArray[np.int64]:
+    """[N] the switch between groups that each server is on, over its card or not: its rail."""
+    nearest = np.full(topology.num_nodes, NOWHERE)
+    leaves = (level.group[topology.source] >= 0) & (level.group[topology.target] < 0)
+    np.minimum.at(nearest, topology.source[leaves], topology.target[leaves])
+    own = nearest.copy()
+    beside = ~topology.is_server[topology.target]
+    np.minimum.at(own, topology.source[beside], nearest[topology.target[beside]])
+    return own[topology.servers]

@@ -1,0 +1,177 @@
+"""Trees over all servers, composed of those of the dimensions; and how much each carries."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedulers.hierarchical.exchange import Exchange, Hops
+from gradweave.schedulers.hierarchical.grid import Grid
+from gradweave.schedulers.hierarchical.priority_kernel import Parts, Wires
+from gradweave.schedulers.hierarchical.tuning import TUNING
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Composed:
+    """Trees with one of each dimension's, in all orders of the dimensions that are used."""
+
+    parts: Parts
+    share: NDArray[np.float64]
+    """[parts] of the gradient."""
+    turn: NDArray[np.int64]
+    """[parts] how many trees of its root come before, in the same order."""
+    keys: int
+    """All keys of the parts are less."""
+
+
+def composed(
+    grid: Grid, hops: Hops, exchanges: list[Exchange], order: tuple[int, ...]
+) -> Composed:
+    """All combinations of the dimensions' trees, equal shares for all roots.
+
+    To the root: servers first reduce along the first dimension of the order, to those that have the
+    root's coordinate there; these along the next one; and so on. From the root the same backwards.
+
+    Args:
+        grid: the servers' places.
+        hops: the routes.
+        exchanges: of each dimension.
+        order: of the dimensions; the first is that over which the most bytes go.
+
+    Source: Cho, Saxena, Kung et al., "BlueConnect", 2019, for the decomposition; Rashidi et al.,
+        "Themis", ISCA 2022, for several orders at once.
+    """
+    tree = np.indices([len(one.root) for one in exchanges]).reshape(len(exchanges), -1).T
+    root = np.stack([one.root[tree[:, d]] for d, one in enumerate(exchanges)], axis=1)
+    share = np.prod([one.share[tree[:, d]] for d, one in enumerate(exchanges)], axis=0)
+    parts, servers = len(tree), grid.topology.num_servers
+    parent = np.empty((parts, servers), np.int32)
+    hop = np.zeros((2, parts, servers), np.int32)
+    moving = np.ones((parts, servers), bool)
+    for d in order:
+        to = exchanges[d].parent[tree[:, d, None], grid.place[None, :, d]]
+        moves = moving & (to != grid.place[None, :, d])
+        part, server = np.nonzero(moves)
+        to, own = to[part, server], grid.place[server, d]
+        above = grid.at(server, d, to)
+        parent[part, server] = above
+        hop[0, part, server] = hops.first[d] + server * grid.sizes[d] + to
+        hop[1, part, server] = hops.first[d] + above * grid.sizes[d] + own
+        moving &= ~moves
+    at_root = np.nonzero(moving)[1]
+    parent[np.arange(parts), at_root] = at_root
+    children = np.where(moving, servers, parent).argsort(axis=1, kind="stable").astype(np.int32)
+    count = np.zeros((parts, servers + 1), np.int32)
+    np.add.at(count, (np.nonzero(~moving)[0], parent[~moving] + 1), 1)
+    key, keys = _keys(grid, root, order)
+    return Composed(
+        Parts(
+            at_root.astype(np.int64),
+            parent,
+            children,
+            np.cumsum(count, axis=1, dtype=np.int32),
+            hop,
+            key,
+        ),
+        share / share.sum(),
+        _turns(at_root),
+        keys,
+    )
+
+
+def _keys(
+    grid: Grid, root: NDArray[np.int64], order: tuple[int, ...]
+) -> tuple[NDArray[np.int32], int]:
+    """[2, parts, N] places in the sequence of an exchange, and how many of these there are.
+
+    In each dimension a server sends to the next one first, which all servers of a line can do at
+    one time, then to the one after that, and at last reduces what it roots itself. The last
+    dimension is the slowest to change, so that what is needed first across is reduced first inside.
+    """
+    key = np.zeros((2, len(root), grid.topology.num_servers), np.int32)
+    keys, before = 1, np.ones(key.shape[1:], bool)
+    for d in order:
+        size = grid.sizes[d]
+        ahead = (root[:, d, None] - grid.place[None, :, d]) % size
+        own = ahead == 0
+        # What a server sends later in the order has come together in the dimensions before.
+        key[0] += np.where(own & before, 0, np.where(own, size, ahead)).astype(np.int32) * keys
+        key[1] += ((size - ahead) % size).astype(np.int32) * keys
+        before &= own
+        keys *= size + 1
+    return key, keys
+
+
+def _turns(root: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[parts] how many parts of the same root come before each."""
+    order = np.argsort(root, kind="stable")
+    of_root = root[order]
+    turn = np.empty(len(root), np.int64)
+    turn[order] = np.arange(len(root)) - np.searchsorted(of_root, of_root)
+    return turn
+
+
+def joined(several: list[Composed], shares: list[NDArray[np.float64]]) -> Composed:
+    """Parts of several orders as one, without those that carry next to nothing.
+
+    Args:
+        several: of each order.
+        shares: [parts] of the whole gradient, of each.
+    """
+    share = np.concatenate(shares)
+    kept = share >= TUNING.least_share / len(share)
+    columns = zip(*(one.parts for one in several), strict=True)
+    axis = [0, 0, 0, 0, 1, 1]
+    rows = [np.concatenate(column, axis=a) for column, a in zip(columns, axis, strict=True)]
+    rows = [row[kept] if a == 0 else row[:, kept] for row, a in zip(rows, axis, strict=True)]
+    turn = np.concatenate([one.turn for one in several])[kept]
+    parts = Parts(*rows)
+    return Composed(parts, share[kept] / share[kept].sum(), turn, max(one.keys for one in several))
+
+
+def orders_of(dimensions: int) -> list[tuple[int, ...]]:
+    """Orders of the dimensions, inside first; of many dimensions that and the reverse."""
+    inside_first = tuple(range(dimensions))
+    orders = list(itertools.permutations(inside_first))
+    return orders if len(orders) <= TUNING.max_orders else [inside_first, inside_first[::-1]]
+
+
+def wires_of(topology: Topology, hops: Hops) -> Wires:
+    """What hops are over; those without a route have no links, and are never used."""
+    bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
+    there = np.flatnonzero(np.diff(hops.first_link))
+    rate, overhead, latency = np.full(len(hops.first_link) - 1, np.inf), *np.zeros(
+        (2, len(hops.first_link) - 1)
+    )
+    begin = hops.first_link[:-1][there]
+    rate[there] = np.minimum.reduceat(bandwidth[hops.links], begin)
+    overhead[there] = np.maximum.reduceat(topology.overhead_s[hops.links], begin)
+    latency[there] = np.add.reduceat(topology.latency_s[hops.links], begin)
+    return Wires(hops.links, hops.first_link, rate, overhead, latency, bandwidth)
+
+
+def link_seconds(one: Composed, wires: Wires, stages: tuple[bool, bool]) -> NDArray[np.float64]:
+    """[roots, L] seconds for which each root's parts hold links, for a byte of gradient to it.
+
+    Args:
+        one: the parts of one order.
+        wires: of the network.
+        stages: whether there is a reduce-scatter, and an all-gather.
+    """
+    parts, servers = one.parts.parent.shape
+    whole = np.bincount(one.parts.root, one.share, servers)
+    held = np.zeros((servers, len(wires.bandwidth)))
+    lengths = np.diff(wires.first)
+    for stage in np.flatnonzero(stages).tolist():
+        for part in range(parts):
+            root = int(one.parts.root[part])
+            hop = np.delete(one.parts.hop[stage, part], root)
+            begin, many = wires.first[hop], lengths[hop]
+            place = np.repeat(begin - np.cumsum(many) + many, many) + np.arange(many.sum())
+            weight = one.share[part] / whole[root]
+            held[root] += np.bincount(
+                wires.links[place], minlength=len(wires.bandwidth)
+            ) * (weight / wires.bandwidth)
+    return held

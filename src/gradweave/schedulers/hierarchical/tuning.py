@@ -1,0 +1,34 @@
+"""What tunes `hierarchical`: every limit of its search, in one place."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """Limits, chosen by hand."""
+
+    max_free_roots: int = 128
+    """Servers up to which roots may have unequal shares: the linear program's time grows with their
+    square. Sixteen boxes of eight take a second or two."""
+    max_orders: int = 6
+    """Orders of the dimensions that are tried: all of three."""
+    enough: float = 2e-3
+    """How far above the least time that any trees take, relative, the bytes of equal shares in one
+    order may be for no others to be sought."""
+    slack: float = 1e-3
+    """Time given up for shares that are more alike, relative to the least."""
+    least_share: float = 0.02
+    """Of the mean share, below which a part is left out: its pieces would cost messages."""
+    max_transfers: int = 2_400_000
+    """Schedules with more are not cut finer. Each takes 2 to 4 µs of processor time."""
+    min_gain: float = 2e-3
+    """Gain of twice as many chunks, relative, below which the search soon ends."""
+    patience: int = 2
+    """Doublings in a row without such a gain that end it."""
+    chunks: int = 8
+    """Where latencies do not count."""
+    max_chunks: int = 4096
+    """Most that are tried."""
+
+
+TUNING = Tuning()
