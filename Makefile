@@ -66,15 +66,15 @@ demo: $(VENV)/installed-for-use
 
 # Which they are, tests/costs.py says.
 test: $(VENV)/installed-for-work
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m quick $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m quick $(ARGS)
 
 test-all: $(VENV)/installed-for-work
-	$(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 # Goes on where a test fails; the second time, when all is compiled, the figures are those of later runs.
 costs: $(VENV)/installed-for-work
 	@rm -f build/costs.jsonl
-	-COSTS=build/costs.jsonl $(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
+	-COSTS=build/costs.jsonl $(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 	$(BIN)/python -m tests.costs build/costs.jsonl --write
 
 check: types style imports pages claims

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import fcntl
+import functools
 import gc
 import os
 import platform
@@ -86,8 +87,8 @@ MANY_PROCESSES = (
     "marl/test_marl_processes.py",
     "cli/test_cli_train.py",
 )
-"""Files of tests that start a process per server. They come first, so that work stealing leaves
-them to one worker, and one at a time: ten processes are enough for two cores."""
+"""Files of tests that start a process per server. They come first, to one worker, and one at a
+time: ten processes are enough for two cores."""
 
 SEVERAL_PROCESSES = (
     "lab/test_lab_training.py",
@@ -99,6 +100,7 @@ SEVERAL_PROCESSES = (
 TESTS = Path(__file__).parent
 
 
+@functools.cache  # asked thrice of each test
 def starts_many_processes(path: Path, files: tuple[str, ...] = MANY_PROCESSES) -> bool:
     return str(path).startswith(tuple(str(TESTS / start) for start in files))
 
@@ -111,6 +113,16 @@ def never_quick(path: Path) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     costs.mark_quick(items, never=never_quick)  # before -m chooses by it
     items.sort(key=lambda item: not starts_many_processes(item.path))  # stable
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """That of `--dist loadfile`, with the dearest files first."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.by_file import ByFile
+
+    return ByFile(config, log, starts_many_processes)
 
 
 @pytest.fixture(autouse=True, scope="module")
