@@ -16,6 +16,7 @@ from gradweave.bounds.cut_linear_program import Volumes
 from gradweave.bounds.duals import Crossing, Duals, Toll
 from gradweave.bounds.fixed_trees import fixed_trees
 from gradweave.bounds.free_trees import free_trees
+from gradweave.bounds.latency import LatencyBound, latency_bound
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.of_schedule import of_schedule
 from gradweave.bounds.throughput import Bottleneck, Throughput, throughput
@@ -31,6 +32,7 @@ __all__ = [
     "Duals",
     "Exhausted",
     "LateEntry",
+    "LatencyBound",
     "LeastSeconds",
     "LinkLoad",
     "Ports",
@@ -40,6 +42,7 @@ __all__ = [
     "Volumes",
     "fixed_trees",
     "free_trees",
+    "latency_bound",
     "least_seconds",
     "of_schedule",
     "throughput",

@@ -1,12 +1,12 @@
 """How little time an all-reduce can take, and how a schedule's time compares."""
 
 import dataclasses
-import heapq
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds import Throughput, least_seconds, throughput
+from gradweave.bounds import LatencyBound, Throughput, latency_bound, least_seconds, throughput
+from gradweave.bounds.latency import MAX_DISTANCES, Messages, slowest
 from gradweave.bounds.least_seconds import latencies, measured
 from gradweave.schedule.ready import ReadyAt, ready_times
 from gradweave.schedule.schedule import REDUCE, Collective, Schedule
@@ -24,20 +24,32 @@ class SecondsBound:
 
     latency_s: float
     """Largest latency from a server to another one, since it is ready, and one message's overhead:
-    a contribution must travel that far."""
+    a contribution must travel that far. Of an all-reduce with the time that the gradient's bytes
+    need to leave the server."""
     bandwidth_s: float
     """Time that the gradient's bytes need to cross the tightest cut, or all servers' ports, with
     the overhead of the messages that it takes, and the least latency after the last of them."""
     reason: str
     """What limits the bandwidth; empty where nothing is known of it."""
     messages_s: float = 0.0
-    """Time in which messages without bytes can reach all servers from one, or one from all, where
-    each holds its sender's and its receiver's links for its overhead."""
+    """What messages take that have hardly any bytes: `gradweave.bounds.latency_bound`."""
+    messages_reason: str = ""
+    """What limits those."""
 
     @property
     def seconds(self) -> float:
         """The largest. Their sum would be no bound: bytes cross while others travel."""
         return max(self.latency_s, self.messages_s, self.bandwidth_s)
+
+    def later(self, start_s: float) -> "SecondsBound":
+        """The bound where nothing is sent before some time has passed."""
+        if start_s == 0.0:
+            return self
+        later = {
+            name: getattr(self, name) + start_s
+            for name in ("latency_s", "bandwidth_s", "messages_s")
+        }
+        return dataclasses.replace(self, **later)
 
     @property
     def kind(self) -> str:
@@ -49,7 +61,7 @@ class SecondsBound:
     def __str__(self) -> str:
         why = {
             "latency": "a message needs that long to the farthest server",
-            "messages": "messages need that long from one server to all, or back",
+            "messages": self.messages_reason,
             "bandwidth": self.reason,
         }[self.kind]
         return f"at least {format_seconds(self.seconds)} ({self.kind}), since {why}"
@@ -96,6 +108,7 @@ def timing_of(
         schedule.collective,
         gradient_bytes,
         equal_roots=bool(np.ptp(rooted) < ROUNDING),
+        roots=np.flatnonzero(rooted),
         trees=not (own & (schedule.op == REDUCE)).any(),
         aggregating_switches=bool(schedule.scheduler.options.get("aggregating_switches")),
         ready_at_s=ready_at_s,
@@ -125,6 +138,7 @@ def seconds_bound(
     gradient_bytes: float,
     *,
     equal_roots: bool = True,
+    roots: NDArray[np.int64] | None = None,
     trees: bool = True,
     aggregating_switches: bool = False,
     ready_at_s: ReadyAt | None = None,
@@ -132,13 +146,13 @@ def seconds_bound(
     """The least time for a collective, whatever its trees, pieces and overlap.
 
     Latency: the contribution of each server must reach every other (of a stage, every root), and no
-    path is shorter than the shortest. Messages: what one server knows reaches others in messages
-    that hold links for their overhead, so that those who know it grow no faster than in the LogP
-    model; without overhead a server could receive from all others within one latency, so that no
-    number of doublings is needed. Bandwidth: the whole gradient leaves every set of servers, and
-    each byte enters servers 2(N−1) times in an all-reduce (`gradweave.bounds.throughput`); where
-    links are unequal, also what trees for parts of any size can do at best
-    (`gradweave.bounds.least_seconds`).
+    path is shorter than the shortest; of an all-reduce all of its bytes must have left it by then.
+    Messages: what one server knows reaches others in messages that hold links for their overhead,
+    as in the LogP model, and a sum is sent on only once it is complete, or exchanged with few at a
+    time (`gradweave.bounds.latency_bound`). Bandwidth: the whole gradient leaves every set of
+    servers, and each byte enters servers 2(N−1) times in an all-reduce
+    (`gradweave.bounds.throughput`); where links are unequal, also what trees for parts of any size
+    can do at best (`gradweave.bounds.least_seconds`).
 
     Args:
         topology: the network; bandwidths count, capacities do not.
@@ -146,26 +160,27 @@ def seconds_bound(
         gradient_bytes: size of the whole gradient.
         equal_roots: whether each server is the root of an equal part; if not, a stage has a bound
             from latency alone.
+        roots: ranks of the servers that are the root of something, where not each is of as much;
+            whichever one takes least if not given.
         trees: whether each part is summed at its root alone. If not, partners may exchange sums, as
             in recursive doubling, and what holds for trees is left out.
         aggregating_switches: whether switches add; then latency alone bounds the time.
         ready_at_s: [N] seconds at which each server's own gradient is ready, in order of id; 0 if
             not given. What it contributes is sent afterwards.
 
-    Source: Karp, Sahay, Santos and Schauser, "Optimal broadcast and summation in the LogP model",
-        1993, for the messages.
     """
     overhead = float(topology.overhead_s.min())
     ready = ready_times(topology, ready_at_s)
     last_ready = ready.max(initial=0.0)
-    latency = overhead + float(
-        max((latencies(topology) + ready[measured(topology), None]).max(), last_ready)
-    )
+    every_root = equal_roots or collective == "all_reduce"
+    latency = _farthest(topology, collective, ready, every_root, roots)
     if aggregating_switches:
         return SecondsBound(latency, 0.0, "")
-    messages = _spreading(topology, overhead)
-    if collective != "all_reduce" and not equal_roots:
-        return SecondsBound(latency, 0.0, "", messages)
+    if collective == "all_reduce":
+        latency = max(latency, _last_byte(topology, ready, gradient_bytes))
+    messages = latency_bound(topology, collective, every_root=every_root)
+    if not every_root:
+        return _joined(topology, latency, 0.0, "", messages)
     best = throughput(topology, collective, overlap=collective == "all_reduce")
     held = overhead
     if collective != "all_reduce":
@@ -182,7 +197,52 @@ def seconds_bound(
         least = least_seconds(topology, gradient_bytes, ready_at_s=ready)
         if least.bandwidth_s > crossing:
             crossing, reason = least.bandwidth_s, str(least.duals)
-    return SecondsBound(latency, crossing, reason, messages)
+    return _joined(topology, latency, crossing, reason, messages)
+
+
+def _joined(
+    topology: Topology, latency: float, crossing: float, reason: str, messages: LatencyBound
+) -> SecondsBound:
+    why = messages.reason(topology.id_name)
+    return SecondsBound(latency, crossing, reason, messages.seconds, why)
+
+
+def _farthest(
+    topology: Topology,
+    collective: Collective,
+    ready: NDArray[np.float64],
+    every_root: bool,
+    roots: NDArray[np.int64] | None,
+) -> float:
+    """[s] until each contribution has reached every server, or a stage's roots.
+
+    Args:
+        topology: the network.
+        collective: a stage, or both.
+        ready: [N] when each server is.
+        every_root: whether each server is a root.
+        roots: ranks of the roots, if not; None for whichever takes least.
+    """
+    overhead, last = float(topology.overhead_s.min()), float(ready.max(initial=0.0))
+    gathering = collective == "all_gather" and not every_root
+    least = latencies(topology, topology.opposite if gathering else None)
+    if gathering:  # from each root to those that are measured
+        farthest = least.max(axis=0) + ready
+    else:
+        farthest = np.maximum((least + ready[measured(topology), None]).max(axis=0), last)
+    if every_root:
+        return overhead + float(farthest.max())
+    return overhead + float(farthest.min() if roots is None else farthest[roots].max())
+
+
+def _last_byte(topology: Topology, ready: NDArray[np.float64], gradient_bytes: float) -> float:
+    """[s] until the last byte that a server contributes has left it and reached all others."""
+    if topology.num_servers > MAX_DISTANCES:
+        return 0.0
+    model, out = Messages.of(topology), topology.bandwidth_bytes_per_s
+    rate = np.bincount(topology.source, out, topology.num_nodes)[topology.servers]
+    left = ready + model.overhead[0] + gradient_bytes / rate
+    return float((left[:, None] + model.distance).max()) * (1 - ROUNDING)
 
 
 def _after_the_last(
@@ -208,11 +268,6 @@ def _least_latency(topology: Topology) -> float:
     return float(topology.latency_s[topology.is_server[topology.source]].min())
 
 
-def _slowest(topology: Topology) -> float:
-    """Bytes per second that a transfer has at least: a share of some link."""
-    return float((topology.bandwidth_bytes_per_s / topology.capacity).min())
-
-
 def _messages_in_sequence(topology: Topology, stage: Throughput) -> float:
     """How many messages follow each other over a link of the bottleneck, evenly divided.
 
@@ -220,27 +275,5 @@ def _messages_in_sequence(topology: Topology, stage: Throughput) -> float:
     message holds a link, it takes at least the slowest transfer's bandwidth of it.
     """
     (bottleneck,) = stage.bottlenecks
-    at_once = float(bottleneck.bandwidth_bytes_per_s) / _slowest(topology)
+    at_once = float(bottleneck.bandwidth_bytes_per_s) / slowest(topology)
     return bottleneck.pieces / at_once
-
-
-def _spreading(topology: Topology, overhead: float) -> float:
-    """[s] until messages can have reached all servers from one, every server sending all the time.
-
-    The k-th message of a server that knows since t arrives at t + latency + overhead · max(1, k/p),
-    where p is the number of transfers that the links of a server carry at once, at most. The
-    earliest N−1 arrivals are the fastest broadcast. O(N log N).
-    """
-    latency, count = _least_latency(topology), topology.num_servers
-    carried = topology.bandwidth_bytes_per_s / _slowest(topology)
-    ports = max(
-        float(np.bincount(ends, carried, topology.num_nodes)[topology.servers].max())
-        for ends in (topology.source, topology.target)
-    )
-    time, arrivals = 0.0, [(latency + overhead, 0.0, 1)]
-    for _ in range(count - 1):
-        time, since, k = heapq.heappop(arrivals)
-        follows = since + latency + overhead * max(1.0, (k + 1) / ports)
-        heapq.heappush(arrivals, (follows, since, k + 1))
-        heapq.heappush(arrivals, (time + latency + overhead, time, 1))
-    return time * (1 - ROUNDING)

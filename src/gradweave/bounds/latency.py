@@ -1,0 +1,477 @@
+"""How long messages take that have hardly any bytes: latencies, overheads and ports."""
+
+import dataclasses
+import functools
+import heapq
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.bound import Name, named
+from gradweave.schedule.schedule import Collective
+from gradweave.topology.topology import Floats, Topology
+from gradweave.topology.units import ROUNDING, format_seconds
+from gradweave.wording import counted
+
+MAX_SERVERS = 64
+"""Servers up to which ports are counted for each of them, with distances: a tenth of a second."""
+MAX_DISTANCES = 128
+"""Servers up to which all distances are looked at; of more, the nearest two servers' alone."""
+MAX_MEETING = 32
+"""Servers up to which is asked where sums can meet: pairs of servers are tried at several times."""
+MAX_OVERHEADS = 4
+"""Different overheads that the least time of a message tells apart; others count as a smaller one
+of these, which bounds no more."""
+MAX_SETS = 3
+"""Sets of far servers that are tried around each: those at the largest distances."""
+HALVINGS = 40
+"""Of the interval in which a time lies: to a millionth of a millionth of it."""
+
+Kind = Literal["distance", "reach", "gather", "relay", "meeting"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LatencyBound:
+    """No schedule takes less time, however few its bytes, and why."""
+
+    seconds: float
+    kind: Kind
+    """``distance``: to the farthest server; ``reach``, ``gather``: with what messages one server's
+    links can send or receive; ``relay``: some contribution takes two messages in a row;
+    ``meeting``: a sum, once complete, is still to be sent on."""
+    servers: tuple[int, ...] = ()
+    """Nodes: both ends of a distance or relay; else the server whose links count."""
+    others: int = 0
+    """How many servers must be reached, or be heard of."""
+    ports: float = 0.0
+    """Messages that the server's links carry at once, or exchange in a round."""
+    then_s: float = 0.0
+    """Of a meeting: the last message's part of the time."""
+
+    def reason(self, name: Name = str) -> str:
+        """The certificate in words.
+
+        Args:
+            name: (node id) -> what it is called.
+        """
+        at_once = counted(round(self.ports), "message")
+        if self.kind == "distance":
+            return "a message needs that long from " + " to ".join(_each(self.servers, name))
+        if self.kind in ("reach", "gather"):
+            (server,) = _each(self.servers, name)
+            way = "to" if self.kind == "reach" else "from"
+            return (
+                f"{counted(self.others, 'server')} must be reached {way} {server}, whose links "
+                f"carry {at_once} at once, or by others between"
+            )
+        if self.kind == "relay":
+            one, other = _each(self.servers, name)
+            return (
+                f"{one} can exchange what it has with {counted(round(self.ports), 'other')} at "
+                f"once, or over one of its links, and with {other} it takes two messages in a row, "
+                "or a detour"
+            )
+        then = format_seconds(self.then_s)
+        return (
+            f"the sum is complete nowhere earlier than {then} before that, or two servers with "
+            "parts of it exchange them, and a message needs as long"
+        )
+
+    def __str__(self) -> str:
+        return f"at least {format_seconds(self.seconds)} ({self.kind}), since {self.reason()}"
+
+
+@functools.lru_cache(maxsize=8)  # a search asks for it at its beginning and at its end
+def latency_bound(
+    topology: Topology, collective: Collective = "all_reduce", *, every_root: bool = True
+) -> LatencyBound:
+    """The least time for a collective, whatever the size of its messages.
+
+    A message holds its route's links for the largest of their overheads, and arrives after their
+    latencies. Of an all-reduce the following holds for each piece, of a stage the first three.
+
+    - distance: each contribution reaches every server, over a path as short as there is.
+    - reach, gather: what one server has reaches all others, and all others' contributions it, while
+      each message holds its links; who has it may pass it on (the LogP model, with distances).
+    - relay: in which two servers receive from each other what they had at first, both send before
+      they receive, in one round: as many partners as its links carry messages in a round.
+    - meeting: some server is sent the complete sum, once it is complete at another; or none is.
+      Then take the last servers to complete theirs, in the same round. Each adds what one or a few
+      of them send, a circle of them both send and receive, and what a server sends has arrived
+      there before: so one server and those it receives from have all contributions by then.
+
+    Args:
+        topology: the network.
+        collective: a stage, or both.
+        every_root: of a stage, whether each server is the root of something; if not, one is.
+
+    Source: Karp, Sahay, Santos and Schauser, "Optimal broadcast and summation in the LogP model",
+        1993; Bar-Noy, Kipnis and Schieber, "An optimal algorithm for computing census functions in
+        message-passing systems", 1993; docs/concepts/bounds.md.
+
+    >>> import gradweave as gw
+    >>> bound = latency_bound(gw.topology.star(12))
+    >>> f"{1e6 * bound.seconds:.1f} us", bound.kind  # two links of 1 us, an overhead of 1 us
+    ('9.0 us', 'meeting')
+    """
+    if topology.num_servers > MAX_DISTANCES:
+        return _of_many(topology, collective)
+    model = Messages.of(topology)
+    if collective == "all_reduce" or every_root:
+        best = max(model.single(collective), key=lambda bound: bound.seconds)
+    else:
+        best = model.of_one_root(collective)
+    if collective == "all_reduce":
+        best = max(best, model.relay(), key=lambda bound: bound.seconds)
+        best = max(best, model.meeting(best.seconds), key=lambda bound: bound.seconds)
+    return dataclasses.replace(best, seconds=best.seconds * (1 - ROUNDING))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Messages:
+    """What a message takes at least, between each two servers and at each server's links."""
+
+    servers: NDArray[np.int32]
+    """[N] node ids."""
+    distance: NDArray[np.float64]
+    """[N, N] least latency from each server to each other; servers forward."""
+    message: NDArray[np.float64]
+    """[N, N] the same with the message's overhead; 0 to itself."""
+    overhead: NDArray[np.float64]
+    """[2, N] for which a message holds the links out of and into each server at least."""
+    ports: NDArray[np.float64]
+    """[2, N] messages that those carry at once, at most: the slowest transfer has a share of some
+    link, and holds no more bandwidth of another."""
+    in_round: NDArray[np.int64]
+    """[2, N] messages that they carry in a round."""
+    narrow: NDArray[np.int64]
+    """[L', 2] links at servers: the server's rank, and messages in a round."""
+    around: NDArray[np.float64]
+    """[L', N] least time of a message between that server and each other one over other links, out
+    of the server where the link leaves it, into it where the link enters it."""
+
+    @staticmethod
+    @functools.lru_cache(maxsize=8)
+    def of(topology: Topology) -> "Messages":
+        """Of a network.
+
+        Args:
+            topology: the network.
+        """
+        ends, servers = (topology.source, topology.target), topology.servers
+        carried = topology.bandwidth_bytes_per_s / slowest(topology)
+        overhead: NDArray[np.float64] = np.full((2, topology.num_nodes), np.inf)
+        for side, end in zip(overhead, ends, strict=True):
+            np.minimum.at(side, end, topology.overhead_s)
+        narrow, around = _around_links(topology, overhead)
+        return Messages(
+            servers,
+            distances(topology, topology.latency_s),
+            _of_messages(topology),
+            overhead[:, servers],
+            np.array(
+                [np.bincount(end, carried, topology.num_nodes)[servers] for end in ends], np.float64
+            ),
+            np.array(
+                [np.bincount(end, topology.capacity, topology.num_nodes)[servers] for end in ends]
+            ).astype(np.int64),
+            narrow,
+            around,
+        )
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return len(self.servers)
+
+    @property
+    def spread(self) -> NDArray[np.float64]:
+        """[N] when a server can have one contribution, two, and so on, were all as near as any."""
+        others = self.distance[~np.eye(self.count, dtype=bool)]
+        return spread_times(
+            float(others.min()), float(self.overhead.min()), float(self.ports.max()), self.count
+        )
+
+    def single(self, collective: Collective) -> Iterator[LatencyBound]:
+        """Bounds by one server's contribution, or by what one server must have."""
+        yield self.farthest()
+        if self.count <= MAX_SERVERS:
+            if collective != "reduce_scatter":
+                yield max(self.reach(gathering=False), key=lambda bound: bound.seconds)
+            if collective != "all_gather":
+                yield max(self.reach(gathering=True), key=lambda bound: bound.seconds)
+        else:
+            kind: Kind = "gather" if collective == "reduce_scatter" else "reach"
+            ends, ports = (int(self.servers[0]),), float(self.ports.max())
+            yield LatencyBound(float(self.spread[-1]), kind, ends, self.count - 1, ports)
+
+    def farthest(self) -> LatencyBound:
+        """To the farthest server."""
+        source, target = np.unravel_index(np.argmax(self.message), self.message.shape)
+        ends = int(self.servers[source]), int(self.servers[target])
+        return LatencyBound(float(self.message[source, target]), "distance", ends)
+
+    def of_one_root(self, collective: Collective) -> LatencyBound:
+        """Of a stage with whichever root takes least: to all from it, or from all to it."""
+        reaching = collective == "all_gather"
+        largest = self.message.max(axis=1 if reaching else 0)
+        root = int(np.argmin(largest))
+        far = int(np.argmax(self.message[root] if reaching else self.message[:, root]))
+        ends = (root, far) if reaching else (far, root)
+        nearest = LatencyBound(
+            float(largest[root]),
+            "distance",
+            (int(self.servers[ends[0]]), int(self.servers[ends[1]])),
+        )
+        if self.count > MAX_SERVERS:
+            return nearest
+        by_ports = min(self.reach(gathering=not reaching), key=lambda bound: bound.seconds)
+        return max(nearest, by_ports, key=lambda bound: bound.seconds)
+
+    def reach(self, *, gathering: bool) -> Iterator[LatencyBound]:
+        """For each server, when its contribution can have reached all, or all others' it.
+
+        Args:
+            gathering: whether the others' must reach it.
+        """
+        from gradweave.bounds.latency_kernel import not_before
+
+        side, spread = int(gathering), self.spread
+        distance = np.ascontiguousarray(self.distance.T if gathering else self.distance)
+        for server in range(self.count):
+            best, most = 0.0, 0
+            for chosen in self._sets_around(server, gathering):
+                reached = self._reached(chosen, gathering)
+                found = not_before(
+                    server,
+                    reached.shape[1],
+                    int(chosen[server]),
+                    gathering,
+                    distance,
+                    float(self.overhead[side, server]),
+                    float(self.ports[side, server]),
+                    spread,
+                    reached,
+                    HALVINGS,
+                )
+                if found > best:
+                    best, most = found, reached.shape[1] - int(chosen[server])
+            kind: Kind = "gather" if gathering else "reach"
+            ports = float(self.ports[side, server])
+            yield LatencyBound(best, kind, (int(self.servers[server]),), most, ports)
+
+    def relay(self) -> LatencyBound:
+        """Some pair of servers cannot exchange what they had at first: a third passes it on.
+
+        Or one of them sends on what it has been sent.
+        """
+        if self.count == 2 or self.count > MAX_DISTANCES:
+            return LatencyBound(0.0, "relay", (int(self.servers[0]),) * 2)
+        lone = self.message + np.diag(np.full(self.count, np.inf))
+        second = np.stack([(lone + lone[:, [j]].T).min(axis=1) for j in range(self.count)], axis=1)
+        second = np.minimum(second, lone.min(axis=0)[:, None] + self.message)
+        second = np.minimum(second, second.T)
+        np.fill_diagonal(second, -np.inf)
+        at_once = np.minimum(self.in_round.min(axis=0), self.count - 1)
+        ranks = np.concatenate([np.arange(self.count), self.narrow[:, 0]])
+        values = np.concatenate([second, np.minimum(second[self.narrow[:, 0]], self.around)])
+        at_once = np.concatenate([at_once, np.minimum(self.narrow[:, 1], self.count - 1)])
+        rows = np.arange(len(ranks))
+        partner = np.argsort(-values, axis=1, kind="stable")[rows, at_once]
+        row = int(np.argmax(values[rows, partner]))
+        ends = int(self.servers[ranks[row]]), int(self.servers[partner[row]])
+        value = max(0.0, float(values[row, partner[row]]))
+        return LatencyBound(value, "relay", ends, ports=float(at_once[row]))
+
+    def meeting(self, known_s: float = 0.0) -> LatencyBound:
+        """When sums can be complete everywhere, whether or not complete ones are sent.
+
+        Args:
+            known_s: another bound; what is not above it need not be found exactly.
+        """
+        if self.count == 2 or self.count > MAX_MEETING:
+            return LatencyBound(0.0, "meeting")
+        lone = self.message + np.diag(np.full(self.count, np.inf))
+        onward = lone.min(axis=1)
+        gathered = np.array([bound.seconds for bound in self.reach(gathering=True)])
+        at = int(np.argmin(gathered + onward))
+        high, low = float(gathered[at] + onward[at]), known_s
+        found = LatencyBound(high, "meeting", (int(self.servers[at]),), then_s=float(onward[at]))
+        if high <= low or self._can_meet(low, lone, onward):
+            return dataclasses.replace(found, seconds=min(high, low))
+        if not self._can_meet(high, lone, onward):
+            return found
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            if self._can_meet(middle, lone, onward):
+                high = middle
+            else:
+                low = middle
+        return dataclasses.replace(found, seconds=low)
+
+    def _can_meet(self, time: float, lone: NDArray, onward: NDArray) -> bool:
+        """Whether all can have exchanged partial sums by a time, none sending a complete one."""
+        return any(self._can_meet_at(server, time, lone, onward) for server in range(self.count))
+
+    def _can_meet_at(self, server: int, time: float, lone: NDArray, onward: NDArray) -> bool:
+        """Whether one server and those it receives from can have everything by then.
+
+        It sends, too, what it has.
+        """
+        from gradweave.bounds.latency_kernel import known_by
+
+        until = time - lone[:, server]
+        until[server] = time - onward[server]
+        partners = min(int(self.in_round[1, server]), self.count - 1)
+        others = np.arange(self.count) != server
+        near = self.message <= until
+        fits = (near | near[:, [server]]).all(axis=0)
+        if partners > 1 and not near.any(axis=1).all():
+            return False
+        distance, spread = np.ascontiguousarray(self.distance.T), self.spread
+        for chosen in self._sets_around(server, True):
+            known = known_by(
+                until,
+                chosen.astype(np.int64),
+                distance,
+                self.overhead[1],
+                self.ports[1],
+                spread,
+                self._reached(chosen, True),
+            )
+            lacking = int(chosen.sum()) - known[server]
+            if partners == 1:
+                fits &= known >= lacking
+            elif np.sort(known[others])[-partners:].sum() < lacking:
+                return False
+        return partners > 1 or bool((fits & others).any())
+
+    def _sets_around(self, server: int, gathering: bool) -> Iterator[NDArray[np.bool_]]:
+        """[N] all servers, and those at the largest distances from one, or to it."""
+        times = self.message[:, server] if gathering else self.message[server]
+        yield np.ones(self.count, bool)
+        apart = np.unique(times)
+        steps = apart[1:][np.diff(apart) > ROUNDING * apart[-1]]
+        for least in steps[1:][-MAX_SETS:]:
+            yield times >= least
+
+    def _reached(self, chosen: NDArray[np.bool_], gathering: bool) -> NDArray[np.float64]:
+        """[N, Z] of each server, ascending: when the contributions of a set can be there."""
+        times = self.message[chosen].T if gathering else self.message[:, chosen]
+        return np.sort(times, axis=1)
+
+
+def spread_times(
+    latency_s: float, overhead_s: float, ports: float, count: int
+) -> NDArray[np.float64]:
+    """[N] when one server, two, and so on can know of something, every one sending all the time.
+
+    The k-th message of a server that knows since t arrives at t + latency + overhead · max(1, k/p),
+    where p is the number of messages that the links of a server carry at once. O(N log N).
+
+    Args:
+        latency_s: of each message.
+        overhead_s: for which it holds links.
+        ports: p.
+        count: N.
+    """
+    times, arrivals = [0.0], [(latency_s + overhead_s, 0.0, 1)]
+    for _ in range(count - 1):
+        time, since, k = heapq.heappop(arrivals)
+        follows = since + latency_s + overhead_s * max(1.0, (k + 1) / ports)
+        heapq.heappush(arrivals, (follows, since, k + 1))
+        heapq.heappush(arrivals, (time + latency_s + overhead_s, time, 1))
+        times.append(time)
+    return np.array(times)
+
+
+def _of_many(topology: Topology, collective: Collective) -> LatencyBound:
+    """Of very many servers, all as near each other as a link's latency."""
+    ends, inside = (topology.source, topology.target), topology.is_server
+    carried = topology.bandwidth_bytes_per_s / slowest(topology)
+    ports = max(
+        float(np.bincount(end, carried, topology.num_nodes)[topology.servers].max()) for end in ends
+    )
+    latency = float(topology.latency_s[inside[topology.source]].min())
+    overhead, count = float(topology.overhead_s.min()), topology.num_servers
+    time = float(spread_times(latency, overhead, ports, count)[-1])
+    kind: Kind = "gather" if collective == "reduce_scatter" else "reach"
+    first = (int(topology.servers[0]),)
+    return LatencyBound(time * (1 - ROUNDING), kind, first, count - 1, ports)
+
+
+def slowest(topology: Topology) -> float:
+    """Bytes per second that a transfer has at least: a share of some link."""
+    return float((topology.bandwidth_bytes_per_s / topology.capacity).min())
+
+
+def distances(topology: Topology, cost: Floats) -> NDArray[np.float64]:
+    """[N, N] least sum of the links' costs from each server to each other, by any way.
+
+    Args:
+        topology: the network.
+        cost: [L] of each link direction; infinite where it may not be used.
+    """
+    least = _node_distances(topology, cost, topology.source, topology.target)
+    return np.ascontiguousarray(least[topology.servers])
+
+
+def _of_messages(topology: Topology) -> NDArray[np.float64]:
+    """[N, N] least latency and overhead together, from each server to each other.
+
+    Over paths all of whose links have at most some overhead, that overhead and the least latency.
+    """
+    overheads = np.unique(topology.overhead_s)
+    kept = overheads[np.unique(np.linspace(0, len(overheads) - 1, MAX_OVERHEADS).astype(np.int64))]
+    counted_as = kept[np.searchsorted(kept, topology.overhead_s, side="right") - 1]
+    least = np.full((topology.num_servers,) * 2, np.inf)
+    for most in kept:
+        cost = np.where(counted_as <= most, topology.latency_s, np.inf)
+        least = np.minimum(least, most + distances(topology, cost))
+    np.fill_diagonal(least, 0.0)
+    return least
+
+
+def _around_links(
+    topology: Topology, overhead: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """`Messages.narrow` and `Messages.around`: what it takes to do without a link of a server."""
+    narrow, around = [], []
+    for side, end, other in zip(
+        overhead,
+        (topology.source, topology.target),
+        (topology.target, topology.source),
+        strict=True,
+    ):
+        # From each node to each server, or to each node from each server.
+        least = _node_distances(topology, topology.latency_s, end, other)
+        over = topology.latency_s[:, None] + least[other]
+        for server in topology.servers.tolist():
+            links = np.flatnonzero(end == server)
+            for link in links.tolist():
+                rest = over[links[links != link]]
+                without = rest.min(axis=0) if len(rest) else np.full(topology.num_servers, np.inf)
+                narrow.append((int(topology.rank[server]), int(topology.capacity[link])))
+                around.append(side[server] + without)
+    return np.array(narrow, np.int64).reshape(-1, 2), np.array(around)
+
+
+def _node_distances(
+    topology: Topology, cost: Floats, start: NDArray, end: NDArray
+) -> NDArray[np.float64]:
+    """[V, N] least sum of the links' costs from each node to each server, links from `start` on."""
+    servers = topology.servers
+    least = np.full((topology.num_nodes, len(servers)), np.inf)
+    least[servers, np.arange(len(servers))] = 0.0
+    while True:
+        shorter = least.copy()
+        np.minimum.at(shorter, start, least[end] + cost[:, None])
+        if (shorter == least).all():
+            return least
+        least = shorter
+
+
+def _each(servers: tuple[int, ...], name: Name) -> list[str]:
+    return [named("server", (server,), name) for server in servers]

@@ -1,0 +1,155 @@
+"""How many servers' contributions one server can have by some time, compiled."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+from gradweave.topology.topology import Floats
+
+
+@kernel(inner=True)
+def not_after(ascending: Floats, time: float) -> int:
+    """How many of some ascending times are not after another."""
+    low, high = 0, len(ascending)
+    while low < high:
+        middle = (low + high) // 2
+        if ascending[middle] <= time:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel(inner=True)
+def most_known(
+    server: int,
+    time: float,
+    own: int,
+    gathering: bool,
+    distance: Floats,
+    overhead: float,
+    ports: float,
+    spread: Floats,
+    reached: Floats,
+) -> int:
+    """The most of a set of servers whose contributions one server can have by some time.
+
+    The messages that it receives hold its links one after the other, so many at once as `ports`.
+    The one that starts k-th from the end has left its sender while k messages were still to hold
+    them; what the sender had by then is at most what messages without distances could have brought
+    it, and at most those of the set that are near enough. Senders that can have nothing of the set
+    in time are left out.
+
+    Not gathering, time is reversed: how many of the set a server's contribution can reach. Its
+    messages start at 0, whatever their distances, so that the k-th arrives that much later.
+
+    Args:
+        server: rank of the server.
+        time: seconds.
+        own: whether the set has the server itself: 0 or 1.
+        gathering: whether the server receives; else it sends, and senders are receivers.
+        distance: [N, N] least latency to each server from each other; not gathering, the reverse.
+        overhead: seconds for which a message holds the server's links at least.
+        ports: how many messages those carry at once, at most.
+        spread: [N] ascending; when at the earliest any server has one contribution, two, and so on.
+        reached: [N, Z] of each server, ascending: when those of the set are there at the earliest.
+    """
+    near, latest = not_after(reached[server], time), -1.0
+    for other in range(len(distance)):
+        left = time - distance[server, other] - overhead
+        if other != server and left >= reached[other, 0]:
+            latest = max(latest, left)
+    known = own
+    for k in range(1, reached.shape[1] + 1):
+        waited, most = overhead * (max(1.0, k / ports) - 1.0), 0
+        for other in range(len(distance)):
+            left = time - distance[server, other] - overhead
+            left = min(left, latest - waited) if gathering else left - waited
+            if other != server and left >= reached[other, 0]:
+                most = max(most, min(not_after(spread, left), not_after(reached[other], left)))
+        known += most
+        if most == 0 or known >= near:
+            break
+    return min(known, near)
+
+
+@kernel
+def not_before(
+    server: int,
+    count: int,
+    own: int,
+    gathering: bool,
+    distance: Floats,
+    overhead: float,
+    ports: float,
+    spread: Floats,
+    reached: Floats,
+    halvings: int,
+) -> float:
+    """A time before which a server cannot have so many of a set; see `most_known`.
+
+    Args:
+        server: rank of the server.
+        count: how many, at least 1.
+        own: as there, and the following, too.
+        gathering: whether it receives.
+        distance: [N, N] seconds.
+        overhead: seconds.
+        ports: messages at once.
+        spread: [N] seconds.
+        reached: [N, Z] seconds.
+        halvings: of the interval in which the time lies.
+    """
+    low, high = reached[server, count - 1], distance[server].max() + overhead * (count + 1)
+    high = max(low, high)
+    known = most_known(server, low, own, gathering, distance, overhead, ports, spread, reached)
+    if known >= count:
+        return low
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        known = most_known(
+            server, middle, own, gathering, distance, overhead, ports, spread, reached
+        )
+        if known >= count:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@kernel
+def known_by(
+    times: Floats,
+    own: NDArray[np.int64],
+    distance: Floats,
+    overhead: Floats,
+    ports: Floats,
+    spread: Floats,
+    reached: Floats,
+) -> NDArray[np.int64]:
+    """[N] what each server has of a set at most, each by a time of its own; see `most_known`.
+
+    Args:
+        times: [N] seconds; nothing is known before 0.
+        own: [N] whether the set has the server itself.
+        distance: [N, N] seconds.
+        overhead: [N] seconds.
+        ports: [N] messages at once.
+        spread: [N] seconds.
+        reached: [N, Z] seconds.
+    """
+    known = np.zeros(len(times), np.int64)
+    for server in range(len(times)):
+        if times[server] >= 0.0:
+            known[server] = most_known(
+                server,
+                times[server],
+                own[server],
+                True,
+                distance,
+                overhead[server],
+                ports[server],
+                spread,
+                reached,
+            )
+    return known

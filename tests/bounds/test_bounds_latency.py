@@ -1,0 +1,132 @@
+"""The bound on small messages: by hand, and never above what any schedule takes."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gradweave as gw
+from gradweave.bounds import latency_bound
+from gradweave.bounds.latency import Messages, spread_times
+from gradweave.schedule.schedule import COLLECTIVES
+from gradweave.schedulers import (
+    Binomial,
+    CentralParameterServer,
+    Grown,
+    HalvingDoubling,
+    Merged,
+    ParameterServer,
+    RecursiveDoubling,
+    Ring,
+)
+from gradweave.schedulers.solve.seconds_bound import seconds_bound, timing_of
+from tests.simulate.random_networks import networks
+
+net = gw.topology.from_spec
+STRATEGIES = (
+    RecursiveDoubling(),
+    RecursiveDoubling(order="near"),
+    Binomial(),
+    Binomial(order="near"),
+    HalvingDoubling(),
+    Ring(),
+    ParameterServer(),
+    CentralParameterServer(),
+    Merged(tries=1),
+    Grown(restarts=2),
+)
+"""Those that send partial sums both ways, to one root, and to all."""
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    network=networks(max_servers=9),
+    collective=st.sampled_from(COLLECTIVES),
+    size=st.sampled_from([0.0, 1e3, 1e6]),
+    strategy=st.sampled_from(STRATEGIES),
+    seed=st.integers(0, 3),
+)
+def test_no_schedule_takes_less(network, collective, size, strategy, seed):
+    """Unequal bandwidths, latencies, overheads and capacities, either way of a link."""
+    made = strategy.schedule(network, collective=collective, seed=seed)
+    timing = timing_of(made, size)
+    for taken in (timing.seconds, timing.barrier_seconds, gw.simulate.seconds(made, size, "fair")):
+        assert timing.bound.seconds <= taken * (1 + 1e-9), timing.bound
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "microseconds"),
+    [
+        # 20 us and 1 of overhead a message. A server and one that it hears of have six
+        # contributions each after five messages, and exchange them: 25 + 21.
+        ("star:12,latency=10us", "meeting", 46),
+        # Half of the two-way exchanges of three are impossible: one in a row with another.
+        ("star:3,latency=10us", "relay", 42),
+        ("star:2,latency=10us", "distance", 21),
+        ("mesh:3x5,latency=10us", "distance", 61),
+        # Inside a box 2 links, between boxes 4 over one card: in the box, then across.
+        ("a100:boxes=2", "relay", 6),
+    ],
+)
+def test_by_hand(spec, kind, microseconds):
+    bound = latency_bound(net(spec))
+    assert bound.seconds == pytest.approx(microseconds * 1e-6)
+    assert bound.kind == kind
+    assert "since" in str(bound)
+
+
+def test_without_latency_messages_double_those_who_know():
+    assert latency_bound(net("star:16,latency=0s")).seconds == pytest.approx(4e-6)
+
+
+def test_an_exchange_meets_it():
+    for spec in ("star:2,latency=10us", "star:4,latency=10us", "star:8,latency=0s"):
+        network = net(spec)
+        made = RecursiveDoubling().schedule(network)
+        assert gw.simulate.seconds(made, 0.0, "events") == pytest.approx(
+            latency_bound(network).seconds
+        )
+
+
+def test_a_stage_to_one_root_need_not_bring_all_everywhere():
+    """To the middle of five in a row it takes two links; between the ends four."""
+    row = net("mesh:1x5")
+    made = CentralParameterServer(server=2).schedule(row, collective="reduce_scatter")
+    timing = timing_of(made, 0.0)
+    assert timing.bound.seconds <= timing.seconds
+    assert timing.bound.latency_s == pytest.approx(3e-6)
+    assert seconds_bound(row, "reduce_scatter", 0.0).latency_s == pytest.approx(5e-6)
+    ends = seconds_bound(row, "all_gather", 0.0, equal_roots=False, roots=np.array([0]))
+    assert ends.latency_s == pytest.approx(5e-6)
+
+
+def test_bytes_leave_before_they_travel():
+    """Of a ring of eight: 4 links of 10 us, 1 us of overhead, 100 KB over two ports."""
+    bound = seconds_bound(net("ring:8,latency=10us"), "all_reduce", 1e5)
+    assert bound.seconds == pytest.approx(41e-6 + 1e5 / 25e9)
+
+
+def test_the_least_overhead_on_the_way_counts():
+    """Two paths: short with a dear link, and longer without."""
+    network = gw.topology.Topology.from_links(
+        "two paths", servers=2, switches=2, links=[(0, 2), (2, 1), (0, 3), (3, 1)]
+    )
+    dear = (network.source == 2) | (network.target == 2)
+    network = dataclasses.replace(
+        network,
+        latency_s=np.where(dear, 1e-6, 5e-6),
+        overhead_s=np.where(dear, 20e-6, 1e-6),
+    )
+    assert Messages.of(network).message[0, 1] == pytest.approx(11e-6)
+
+
+def test_who_knows_doubles_without_latency():
+    assert spread_times(0.0, 1.0, 1.0, 8).tolist() == [0, 1, 2, 2, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("servers", [65, 129])
+def test_many_servers_have_a_bound_too(servers):
+    network = net(f"star:{servers},latency=0s")
+    assert latency_bound(network).seconds >= 7e-6 * (1 - 1e-6)
