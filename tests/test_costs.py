@@ -85,6 +85,11 @@ def test_costs_are_those_measured_and_come_back_from_the_file(tmp_path: Path):
     }
 
 
+def test_what_the_first_case_pays_for_all_is_not_the_cases():
+    assert costs.first_extra_s([5.0, 0.1, 0.3]) == pytest.approx(4.8)
+    assert costs.first_extra_s([0.1, 5.0]) == 0.0 == costs.first_extra_s([5.0])
+
+
 SHARING = """
 import time
 import pytest
