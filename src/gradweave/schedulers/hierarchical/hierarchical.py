@@ -77,55 +77,65 @@ class Hierarchical(Scheduler):
         exchanges = exchanges_of(grid, hops, stop)
         wires = wires_of(topology, hops)
         orders = orders_of(len(grid.sizes))[: self.orders]
-        several = [composed(grid, hops, exchanges, orders[0])]
-        shares = [several[0].share]
-        if collective == "all_reduce" and not _is_fast_enough(topology, several[0], wires):
-            several += [composed(grid, hops, exchanges, order) for order in orders[1:]]
-            shares = _shares(topology, several, wires)
-        return _Search(topology, collective, joined(several, shares), wires, self, stop).run()
+        first = composed(grid, hops, exchanges, orders[0])
+        search = _Search(topology, collective, wires, self, stop)
+        search.cut(first)
+        if collective == "all_reduce" and not search.is_content:
+            others = [composed(grid, hops, exchanges, order) for order in orders[1:]]
+            for trees in _divided(topology, [first, *others], wires):
+                search.cut(trees)
+        return search.schedule()
 
 
-def _is_fast_enough(topology: Topology, one: Composed, wires: Wires) -> bool:
-    """Whether no trees would hold the busiest link for a shorter time."""
-    held = one.share @ _of_parts(one, link_seconds(one, wires, (True, True)))
-    least = 1 / float(throughput(topology, "all_reduce", overlap=True).bytes_per_s)
-    return float(held.max()) <= least * (1 + TUNING.enough)
+def _divided(topology: Topology, several: list[Composed], wires: Wires) -> list[Composed]:
+    """Parts of several orders: with equal shares of all roots, and with those that take least time.
+
+    The second where that takes less, and roots are not too many to find out.
+    """
+    held = [link_seconds(one, wires) for one in several]
+    by_order, equal_s = least_time_shares(np.stack([each.mean(axis=0) for each in held]))
+    equal = [one.share * weight for one, weight in zip(several, by_order, strict=True)]
+    divided = [joined(several, equal)] if by_order[0] < 1 - TUNING.slack else []
+    if topology.num_servers <= TUNING.max_free_roots:
+        free, free_s = least_time_shares(np.concatenate(held))
+        if free_s < equal_s * (1 - TUNING.enough):
+            of_root = free.reshape(len(several), -1)
+            shares = [
+                one.share * weight[one.parts.root] * topology.num_servers
+                for one, weight in zip(several, of_root, strict=True)
+            ]
+            divided.append(joined(several, shares))
+    return divided
 
 
-def _of_parts(one: Composed, of_roots: NDArray) -> NDArray:
-    return of_roots[one.parts.root]
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Cut:
+    """Pieces, and when their transfers start."""
 
-
-def _shares(
-    topology: Topology, several: list[Composed], wires: Wires
-) -> list[NDArray[np.float64]]:
-    """[parts] of each order: what takes least time, by root where there are not too many."""
-    held = [link_seconds(one, wires, (True, True)) for one in several]
-    within = [one.share / np.bincount(one.parts.root, one.share)[one.parts.root] for one in several]
-    if topology.num_servers > TUNING.max_free_roots:
-        share, _ = least_time_shares(np.stack([each.mean(axis=0) for each in held]))
-        return [one.share * weight for one, weight in zip(several, share, strict=True)]
-    share, _ = least_time_shares(np.concatenate(held))
-    by_order = share.reshape(len(several), -1)
-    return [
-        part * weight[one.parts.root]
-        for one, part, weight in zip(several, within, by_order, strict=True)
-    ]
+    trees: Composed
+    part: NDArray[np.int64]
+    """[P] part of each piece."""
+    share: NDArray[np.float64]
+    """[P] of the gradient."""
+    rank: NDArray[np.int64]
+    """[P] place in the sequence."""
+    start: NDArray[np.float64]
+    """[P·2·N] see `play_by_priority`."""
+    seconds: float
 
 
 class _Search:
-    """Numbers of chunks that have been tried, and the best of them."""
+    """Trees and numbers of chunks that have been tried, and the best of them."""
 
     def __init__(
         self,
         topology: Topology,
         collective: Collective,
-        trees: Composed,
         wires: Wires,
         options: Hierarchical,
         stop: Stop,
     ) -> None:
-        self._topology, self._collective, self._trees = topology, collective, trees
+        self._topology, self._collective = topology, collective
         self._options, self._stop = options, stop
         self._gradient_bytes = options.gradient_bytes
         if math.isinf(self._gradient_bytes):
@@ -134,56 +144,77 @@ class _Search:
             self._gradient_bytes = float(wires.bandwidth.max())
         self._wires = wires
         self._stages = np.array([collective != "all_gather", collective != "reduce_scatter"])
+        self._best: _Cut | None = None
 
-    def run(self) -> Schedule:
-        """The schedule in which the least time is taken."""
-        best, fastest, patience = None, math.inf, TUNING.patience
-        for chunks in self._counts():
+    @property
+    def is_content(self) -> bool:
+        """Whether no trees could take much less time, or none is left to look for others."""
+        if self._stop.reached():
+            return True
+        least = throughput(self._topology, "all_reduce", overlap=True).seconds(self._gradient_bytes)
+        return self._best is not None and self._best.seconds <= least * (1 + TUNING.enough)
+
+    def cut(self, trees: Composed) -> None:
+        """Cuts trees' parts into more and more chunks for as long as that is worth it."""
+        fastest, patience = math.inf, TUNING.patience
+        for chunks in self._counts(trees):
             begun = clock.now()
-            start, taken = self._played(chunks, fastest * (1 + TUNING.min_gain))
-            better = taken < fastest * (1 - TUNING.min_gain)
+            cut = self._played(trees, chunks)
+            better = cut.seconds < fastest * (1 - TUNING.min_gain)
             patience = TUNING.patience if better else patience - 1
-            if best is None or taken < fastest:
-                best, fastest = (chunks, start), taken
+            fastest = min(fastest, cut.seconds)
+            if self._best is None or cut.seconds < self._best.seconds * (1 - TUNING.slack):
+                self._best = cut
             next_s = 2 * (clock.now() - begun)  # the next has twice as many chunks
             if patience <= 0 or next_s > self._stop.seconds_left:
                 break
-        assert best is not None
-        return self._schedule(*best)
 
-    def _counts(self) -> list[int]:
+    def _counts(self, trees: Composed) -> list[int]:
         """Numbers of chunks to try, in this order."""
         if self._options.chunks is not None:
             return [self._options.chunks]
         if math.isinf(self._options.gradient_bytes):
             return [TUNING.chunks]
-        per_chunk = len(self._trees.share) * self._topology.num_servers * int(self._stages.sum())
+        per_chunk = len(trees.share) * self._topology.num_servers * int(self._stages.sum())
         most = min(TUNING.max_chunks, max(1, TUNING.max_transfers // per_chunk))
         return [1 << k for k in range(most.bit_length())]
 
-    def _pieces(self, chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[P] part of each piece, and its chunk."""
-        parts = len(self._trees.share)
-        return np.tile(np.arange(parts), chunks), np.repeat(np.arange(chunks), parts)
-
-    def _played(self, chunks: int, until: float) -> tuple[NDArray[np.float64], float]:
-        part, chunk = self._pieces(chunks)
-        trees = self._trees
-        turns = int(trees.turn.max()) + 1
-        # Copies of a chunk are as urgent as reduces of the next one.
-        rank = chunk * turns + trees.turn[part]
-        rank = np.stack([rank, rank + 1]) * trees.keys
-        size = trees.share[part] / chunks * self._gradient_bytes
-        return play_by_priority(
-            trees.parts, self._wires, part, size, rank, self._stages, until
+    def _played(self, trees: Composed, chunks: int) -> _Cut:
+        """Pieces of about one size, those of each order spread evenly over the sequence."""
+        of_order = np.bincount(trees.order, trees.share)
+        count = np.maximum(np.rint(of_order * chunks), of_order > 0).astype(np.int64)
+        part = np.repeat(np.arange(len(trees.share)), count[trees.order])
+        number = np.arange(len(part)) - np.repeat(
+            np.cumsum(count[trees.order]) - count[trees.order], count[trees.order]
         )
+        when = (number + 0.5) / count[trees.order[part]]
+        sequence = np.argsort(when, kind="stable")
+        part, when = part[sequence], when[sequence]
+        # With whole chunks of each order all pieces are of one size, and links never wait.
+        share = trees.share[part] / of_order[trees.order[part]] / count.sum()
+        turns = int(trees.turn.max()) + 1
+        place = np.unique(when, return_inverse=True)[1].reshape(-1) * turns + trees.turn[part]
+        # Copies of a chunk are as urgent as reduces of the next one.
+        rank = np.stack([place, place + 1]) * trees.keys
+        start, seconds = play_by_priority(
+            trees.parts,
+            self._wires,
+            part,
+            share / share.sum() * self._gradient_bytes,
+            rank,
+            self._stages,
+            math.inf,
+        )
+        return _Cut(trees, part, share / share.sum(), place, start, seconds)
 
-    def _schedule(self, chunks: int, start: NDArray[np.float64]) -> Schedule:
-        """Transfers in the order in which they start, in rounds that keep it."""
+    def schedule(self) -> Schedule:
+        """Of the best, transfers in the order in which they start, in rounds that keep it."""
         from gradweave.schedulers.kernels.ordered_rounds import rounds_in_order
 
-        topology, parts, wires = self._topology, self._trees.parts, self._wires
-        servers, (part, _) = topology.num_servers, self._pieces(chunks)
+        best = self._best
+        assert best is not None
+        topology, parts, wires = self._topology, best.trees.parts, self._wires
+        servers, part, start = topology.num_servers, best.part, best.start
         order = np.argsort(start, kind="stable")[: int(np.isfinite(start).sum())]
         row, server = np.divmod(order, servers)
         piece, stage = np.divmod(row, 2)
@@ -207,7 +238,7 @@ class _Search:
         inside = np.ones(len(nodes), bool)
         inside[offsets[:-1]] = False
         nodes[inside] = topology.target[links]
-        share = np.rint(self._trees.share[part] / self._trees.share.max() / chunks * DENOMINATOR)
+        share = np.rint(best.share * DENOMINATOR)
         return Schedule(
             topology=topology,
             collective=self._collective,
@@ -219,5 +250,5 @@ class _Search:
             op=np.where(stage, COPY, REDUCE),
             route_nodes=nodes,
             route_offsets=offsets,
-            shares=share.astype(np.int64) if np.ptp(share) else None,
+            shares=share.astype(np.int64) if np.ptp(best.share) > 1e-12 else None,
         )

@@ -24,6 +24,8 @@ class Composed:
     """[parts] how many trees of its root come before, in the same order."""
     keys: int
     """All keys of the parts are less."""
+    order: NDArray[np.int64]
+    """[parts] number of the order of dimensions that each goes by."""
 
 
 def composed(
@@ -78,6 +80,7 @@ def composed(
         share / share.sum(),
         _turns(at_root),
         keys,
+        np.zeros(parts, np.int64),
     )
 
 
@@ -126,9 +129,14 @@ def joined(several: list[Composed], shares: list[NDArray[np.float64]]) -> Compos
     axis = [0, 0, 0, 0, 1, 1]
     rows = [np.concatenate(column, axis=a) for column, a in zip(columns, axis, strict=True)]
     rows = [row[kept] if a == 0 else row[:, kept] for row, a in zip(rows, axis, strict=True)]
-    turn = np.concatenate([one.turn for one in several])[kept]
-    parts = Parts(*rows)
-    return Composed(parts, share[kept] / share[kept].sum(), turn, max(one.keys for one in several))
+    order = np.repeat(np.arange(len(several)), [len(one.share) for one in several])
+    return Composed(
+        Parts(*rows),
+        share[kept] / share[kept].sum(),
+        np.concatenate([one.turn for one in several])[kept],
+        max(one.keys for one in several),
+        order[kept],
+    )
 
 
 def orders_of(dimensions: int) -> list[tuple[int, ...]]:
@@ -152,19 +160,18 @@ def wires_of(topology: Topology, hops: Hops) -> Wires:
     return Wires(hops.links, hops.first_link, rate, overhead, latency, bandwidth)
 
 
-def link_seconds(one: Composed, wires: Wires, stages: tuple[bool, bool]) -> NDArray[np.float64]:
-    """[roots, L] seconds for which each root's parts hold links, for a byte of gradient to it.
+def link_seconds(one: Composed, wires: Wires) -> NDArray[np.float64]:
+    """[roots, L] seconds for which each root's parts hold links, for a byte that it roots.
 
     Args:
         one: the parts of one order.
         wires: of the network.
-        stages: whether there is a reduce-scatter, and an all-gather.
     """
     parts, servers = one.parts.parent.shape
     whole = np.bincount(one.parts.root, one.share, servers)
     held = np.zeros((servers, len(wires.bandwidth)))
     lengths = np.diff(wires.first)
-    for stage in np.flatnonzero(stages).tolist():
+    for stage in (0, 1):
         for part in range(parts):
             root = int(one.parts.root[part])
             hop = np.delete(one.parts.hop[stage, part], root)

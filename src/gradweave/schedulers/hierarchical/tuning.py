@@ -13,15 +13,15 @@ class Tuning:
     max_orders: int = 6
     """Orders of the dimensions that are tried: all of three."""
     enough: float = 2e-3
-    """How far above the least time that any trees take, relative, the bytes of equal shares in one
-    order may be for no others to be sought."""
+    """How far above the least time that any trees take, relative, a schedule of equal shares in one
+    order may be for no others to be sought; and by how much others must be faster."""
     slack: float = 1e-3
     """Time given up for shares that are more alike, relative to the least."""
     least_share: float = 0.02
     """Of the mean share, below which a part is left out: its pieces would cost messages."""
     max_transfers: int = 2_400_000
     """Schedules with more are not cut finer. Each takes 2 to 4 µs of processor time."""
-    min_gain: float = 2e-3
+    min_gain: float = 5e-3
     """Gain of twice as many chunks, relative, below which the search soon ends."""
     patience: int = 2
     """Doublings in a row without such a gain that end it."""
