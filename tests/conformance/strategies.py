@@ -7,6 +7,7 @@ from typing import ClassVar
 from gradweave.schedulers import (
     Binomial,
     CentralParameterServer,
+    DoubleTree,
     Grown,
     HalvingDoubling,
     Learned,
@@ -14,6 +15,7 @@ from gradweave.schedulers import (
     Packed,
     ParameterServer,
     Planned,
+    Postal,
     RecursiveDoubling,
     Ring,
     Scheduler,
@@ -129,8 +131,33 @@ STRATEGIES: dict[str, Strategy] = {
     "recursive doubling, near": Strategy(
         lambda _: RecursiveDoubling(order="near"), transfers_in_stage=None, one_stage=True
     ),
+    "recursive doubling, bine": Strategy(
+        lambda _: RecursiveDoubling(partners="bine"), transfers_in_stage=None, one_stage=True
+    ),
     "binomial": Strategy(lambda _: Binomial(), lambda servers: servers - 1),
     "binomial, near": Strategy(lambda _: Binomial(order="near"), lambda servers: servers - 1),
+    "binomial, of radix 3": Strategy(lambda _: Binomial(radix=3), lambda servers: servers - 1),
+    "binomial, bine": Strategy(lambda _: Binomial(partners="bine"), lambda servers: servers - 1),
+    "double tree": Strategy(lambda _: DoubleTree(), lambda servers: 2 * (servers - 1)),
+    "double tree, near": Strategy(
+        lambda _: DoubleTree(order="near"), lambda servers: 2 * (servers - 1)
+    ),
+    "postal": Strategy(lambda _: Postal(tries=20), lambda servers: servers - 1, own_pieces=True),
+    "postal, pair": Strategy(
+        lambda _: Postal("pair", tries=20), lambda n: n - 1, own_pieces=True, one_stage=True
+    ),
+    "postal, twin, overlapping": Strategy(
+        lambda _: Postal("twin", tries=20),
+        transfers_in_stage=None,
+        own_pieces=True,
+        one_stage=True,
+    ),
+    "postal, cross, overlapping": Strategy(
+        lambda _: Postal("cross", pieces=2, tries=20),
+        transfers_in_stage=None,
+        own_pieces=True,
+        one_stage=True,
+    ),
     "parameter server": Strategy(lambda _: ParameterServer()),
     "central": Strategy(lambda _: CentralParameterServer()),
     "central, last": Strategy(

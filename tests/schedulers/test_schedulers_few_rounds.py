@@ -8,9 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gradweave as gw
-from gradweave.errors import OptionError
+from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import COLLECTIVES, COPY, REDUCE
-from gradweave.schedulers import Binomial, HalvingDoubling, RecursiveDoubling, from_spec, to_spec
+from gradweave.schedulers import (
+    Binomial,
+    DoubleTree,
+    HalvingDoubling,
+    RecursiveDoubling,
+    from_spec,
+    to_spec,
+)
 from gradweave.schedulers.solve.variants import split
 from gradweave.schedulers.textbook.places import Places
 from gradweave.simulate import event_seconds, seconds, traffic
@@ -86,7 +93,7 @@ def test_other_numbers_of_servers_are_folded(count):
 @given(
     network=networks(max_servers=9),
     collective=st.sampled_from(COLLECTIVES),
-    strategy=st.sampled_from(STRATEGIES),
+    strategy=st.sampled_from([*STRATEGIES, DoubleTree]),
     order=st.sampled_from(["id", "near"]),
     seed=st.integers(0, 20),
 )
@@ -157,6 +164,16 @@ def test_they_have_specifications(strategy):
         assert from_spec(to_spec(scheduler)) == scheduler
 
 
+@pytest.mark.parametrize("strategy", [RecursiveDoubling, Binomial])
+def test_partners_and_radix_are_checked(strategy):
+    given = {"partners": "far"}, {"radix": 1}, {"radix": 4, "partners": "bine"}
+    for options in given:
+        with pytest.raises(OptionError, match=strategy.name):
+            strategy(**options)
+    made = strategy(radix=4)
+    assert from_spec(to_spec(made)) == made
+
+
 @given(
     network=networks(max_servers=6),
     strategy=st.sampled_from(STRATEGIES),
@@ -186,3 +203,47 @@ def test_a_pipelined_chain_takes_the_textbooks_time():
         assert seconds(split(chain, parts), 1e6, "events") == pytest.approx(expected)
     with pytest.raises(OptionError, match="split: parts: expected at least 1, got 0"):
         split(chain, 0)
+
+
+def test_who_exchange_with_several_at_once_need_fewer_exchanges():
+    """On a complete network of 16: in fours, two exchanges in place of four; or all at once."""
+    network = net(f"complete:16,{LINK}")
+    for radix, exchanges in ((2, 4), (4, 2), (8, 2), (16, 1)):
+        made = RecursiveDoubling(radix=radix).schedule(network)
+        assert made.rounds == exchanges
+        assert seconds(made, 1e3, "events") == pytest.approx(exchanges * (1e-3 + 1e-6))
+    with pytest.raises(NoScheduleError, match="not enough links"):
+        RecursiveDoubling(radix=4).schedule(net("star:16"))
+
+
+@pytest.mark.parametrize(("count", "radix", "levels"), [(9, 3, 2), (14, 3, 3), (16, 4, 2)])
+def test_a_tree_of_a_radix_has_as_many_levels_as_digits(count, radix, levels):
+    """Where messages hold nothing, a level takes a latency, however many children there are."""
+    made = Binomial(radix=radix).schedule(net(f"complete:{count},{LINK}"))
+    assert made.num_transfers == 2 * (count - 1)
+    assert seconds(made, 0.0, "events") == pytest.approx(2 * levels * 1e-3)
+
+
+@pytest.mark.parametrize("count", [4, 8, 16, 32])
+def test_bine_partners_are_nearer_on_a_ring(count):
+    """Each pair of sums once; the hops in all about two thirds of a hypercube's."""
+    network = net(f"ring:{count}")
+    hops = {}
+    for partners in ("hypercube", "bine"):
+        made = RecursiveDoubling(partners=partners).schedule(network)
+        assert made.num_transfers == count * int(math.log2(count))
+        hops[partners] = len(made.route_nodes) - made.num_transfers
+    assert hops["bine"] <= hops["hypercube"]
+    if count >= 16:
+        assert hops["bine"] < 0.85 * hops["hypercube"]
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 8, 12, 17])
+def test_who_has_others_below_in_one_tree_has_none_in_the_other(count):
+    made = DoubleTree().schedule(net(f"complete:{count}"), collective="all_gather")
+    inner = [set(made.source[made.piece == piece].tolist()) for piece in (0, 1)]
+    roots = set(made.root.tolist())
+    assert len(roots) == 2
+    assert inner[0] & inner[1] <= roots
+    most = max(np.bincount(made.source[made.piece == piece]).max() for piece in (0, 1))
+    assert most <= 2

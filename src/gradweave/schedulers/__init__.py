@@ -14,8 +14,10 @@ from gradweave.schedulers.solve.solve import OBJECTIVES, Objective, solve
 from gradweave.schedulers.solve.under_way import Replanned, replan
 from gradweave.schedulers.spec import STRATEGIES, from_spec
 from gradweave.schedulers.textbook.binomial import Binomial
+from gradweave.schedulers.textbook.double_tree import DoubleTree
 from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
 from gradweave.schedulers.textbook.parameter_server import CentralParameterServer, ParameterServer
+from gradweave.schedulers.textbook.postal import Postal
 from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
@@ -30,6 +32,7 @@ __all__ = [
     "Attempt",
     "Binomial",
     "CentralParameterServer",
+    "DoubleTree",
     "Exact",
     "Grown",
     "HalvingDoubling",
@@ -39,6 +42,7 @@ __all__ = [
     "Packed",
     "ParameterServer",
     "Planned",
+    "Postal",
     "Proof",
     "RecursiveDoubling",
     "Repair",

@@ -13,8 +13,10 @@ from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.order import DEFAULT
 from gradweave.schedulers.textbook.binomial import Binomial
+from gradweave.schedulers.textbook.double_tree import DoubleTree
 from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
 from gradweave.schedulers.textbook.parameter_server import CentralParameterServer, ParameterServer
+from gradweave.schedulers.textbook.postal import Postal
 from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
@@ -39,6 +41,8 @@ STRATEGIES: dict[str, type[Scheduler]] = {
         HalvingDoubling,
         RecursiveDoubling,
         Binomial,
+        DoubleTree,
+        Postal,
         ParameterServer,
         CentralParameterServer,
     )

@@ -6,13 +6,23 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler, Traits
 from gradweave.schedulers.textbook.binomial import binomial_steps
-from gradweave.schedulers.textbook.places import Order, Places, check_order
+from gradweave.schedulers.textbook.places import (
+    Order,
+    Partners,
+    Places,
+    check_order,
+    check_partners,
+)
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
+
+MAX_RADIX = 64
+"""Largest number of servers that exchange at once: no server has more links."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,16 +92,35 @@ class RecursiveDoubling(Scheduler):
     power of two are folded as in `HalvingDoubling`. A reduce-scatter or all-gather of one piece is
     a reduction to its root or a broadcast, by the binomial tree.
 
-    Source: Thakur, Rabenseifner and Gropp 2005, section 4.3.
+    With ``radix=4`` or more that many exchange at once, each with each, in as many times fewer
+    exchanges; the links of each must carry that in one round, since all send what they held before
+    (recursive multiplying).
+
+    Source: Thakur, Rabenseifner and Gropp 2005, section 4.3; Ruefenacht, Bull and Booth,
+        "Generalisation of recursive doubling for AllReduce", 2017, for the radix.
     """
 
     name: ClassVar[str] = "recursive_doubling"
 
     order: Order = "id"
     """As in `HalvingDoubling`."""
+    radix: int = 2
+    """How many exchange at once: a power of two. The last exchange has fewer where need be."""
+    partners: Partners = "hypercube"
+    """Which places exchange: see `Places.partner`. ``bine`` with two at once alone."""
 
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
+        check_partners(self.partners, self.name)
+        if self.radix < 2 or self.radix > MAX_RADIX or self.radix & (self.radix - 1):
+            raise OptionError(
+                f"{self.name}: radix: expected a power of two from 2 to {MAX_RADIX}, "
+                f"got {self.radix}"
+            )
+        if self.radix > 2 and self.partners != "hypercube":
+            raise OptionError(
+                f"{self.name}: radix: expected 2 with partners=bine, got {self.radix}"
+            )
 
     @property
     def traits(self) -> Traits:
@@ -102,7 +131,8 @@ class RecursiveDoubling(Scheduler):
         places = Places.of(topology, self.order, self.name)
         if collective == "all_reduce":
             fold, *_ = reduction = binomial_steps(places, "reduce_scatter")
-            steps = [fold, *_exchanges(places), binomial_steps(places, "all_gather")[-1]]
+            exchanges = _exchanges(places, self.radix, self.partners)
+            steps = [fold, *exchanges, binomial_steps(places, "all_gather")[-1]]
             assert len(reduction) == 1 + places.exchanges
         else:
             steps = binomial_steps(places, collective)
@@ -138,14 +168,23 @@ def _halving(places: Places, pieces_of_place: NDArray, *, doubling: bool = False
     return steps
 
 
-def _exchanges(places: Places) -> list[Step]:
-    """All of the gradient between partners, in as many exchanges as there are bits."""
-    place = np.arange(len(places.core))
-    steps = []
-    for s in range(places.exchanges):
-        low = place[place & (1 << s) == 0]
-        ends = places.core[np.concatenate([low, low ^ (1 << s)])]
-        flipped = places.core[np.concatenate([low ^ (1 << s), low])]
-        piece = np.zeros(len(place), np.int64)
-        steps.append(Step(ends, flipped, piece, REDUCE, exchange=True))
+def _exchanges(places: Places, radix: int, partners: Partners) -> list[Step]:
+    """All of the gradient between partners, in as many exchanges as the radix takes for all places.
+
+    With a radix of 2^b, places that differ in b bits exchange each with each.
+    """
+    place, steps = np.arange(len(places.core)), []
+    bits = radix.bit_length() - 1
+    for low in range(0, places.exchanges, bits):
+        width = min(bits, places.exchanges - low)
+        if partners == "bine":
+            partner = places.partner(low, partners)
+            group = np.stack([place, partner], axis=1)[place < partner]
+        else:
+            first = place[(place >> low) & ((1 << width) - 1) == 0]
+            group = first[:, None] + (np.arange(1 << width) << low)
+        sends, gets = np.nonzero(~np.eye(group.shape[1], dtype=bool))
+        source, target = (places.core[group[:, side]].T.ravel() for side in (sends, gets))
+        piece = np.zeros(len(sends) * len(group), np.int64)
+        steps.append(Step(source, target, piece, REDUCE, together=len(sends)))
     return steps

@@ -13,6 +13,9 @@ from gradweave.topology.topology import Topology
 Order = Literal["id", "near"] | tuple[int, ...]
 """``id``: ascending; ``near``: partners of the first exchanges near each other; or node ids."""
 
+Partners = Literal["hypercube", "bine"]
+"""Who exchanges with whom; see `Places.partner`."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Places:
@@ -36,6 +39,22 @@ class Places:
     def exchanges(self) -> int:
         """K, the number of exchanges."""
         return len(self.core).bit_length() - 1
+
+    def partner(self, exchange: int, partners: "Partners") -> NDArray[np.int64]:
+        """[2^k] the place of each one's partner in an exchange.
+
+        Args:
+            exchange: its number, from 0.
+            partners: whether places differ in that bit, or are near on a ring of places: 1, 1, 3,
+                5, 11, … apart, each about two thirds of the difference in a hypercube.
+
+        Source: De Sensi et al., "Bine trees", 2025 (arXiv 2508.17311), for the latter.
+        """
+        place = np.arange(len(self.core))
+        if partners == "hypercube":
+            return place ^ (1 << exchange)
+        apart = (1 - (-2) ** (exchange + 1)) // 3
+        return (place + np.where(place % 2 == 0, apart, -apart)) % len(place)
 
     @staticmethod
     def of(topology: Topology, order: Order, strategy: str) -> "Places":
@@ -67,6 +86,12 @@ def check_order(order: object, strategy: str) -> None:
     """Refuses an unknown order."""
     if isinstance(order, str) and order not in ("id", "near"):
         raise OptionError(f"{strategy}: order: expected id, near or node ids, got {order!r}")
+
+
+def check_partners(partners: object, strategy: str) -> None:
+    """Refuses unknown partners."""
+    if partners not in ("hypercube", "bine"):
+        raise OptionError(f"{strategy}: partners: expected hypercube or bine, got {partners!r}")
 
 
 def _near(topology: Topology, over: int) -> Places:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.errors import NoScheduleError
 from gradweave.schedule.schedule import Collective, Schedule, take_rows
 from gradweave.schedulers.list_scheduling import first_fit
 from gradweave.topology.routes import follow, shortest_path_trees, switch_only_trees
@@ -24,9 +25,9 @@ class Step:
     """[F] piece."""
     op: int
     """What all of them do."""
-    exchange: bool = False
-    """Whether flow f and flow f + F/2 must take place in the same round: partners that reduce into
-    each other both send what they held before."""
+    together: int = 1
+    """K of so many flows must take place in the same round, f, f + F/K, f + 2·F/K and so on: those
+    who reduce into each other all send what they held before."""
 
     @staticmethod
     def of(source: NDArray, target: NDArray, pieces: NDArray, op: int) -> "Step":
@@ -98,19 +99,32 @@ def _first_fit(
     topology: Topology, step: Step, links: NDArray, first: NDArray, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """[F] round of each flow of a step, from 0."""
-    count = len(step.piece)
-    if step.exchange:
-        # The two halves of an exchange choose as one, with the links of both.
-        halves = np.arange(count).reshape(2, -1).T
-        links, offsets = take_rows(links, first, halves.ravel())
-        taken = first_fit(links, offsets[::2], topology.capacity, rng.permutation(count // 2))
-        return np.tile(taken, 2).astype(np.int64)
+    count, together = len(step.piece), step.together
+    if together > 1:
+        # All flows of an exchange choose as one, with the links of all.
+        parts = np.arange(count).reshape(together, -1).T
+        links, offsets = take_rows(links, first, parts.ravel())
+        offsets = offsets[::together]
+        _check_fits(topology, links, offsets)
+        taken = first_fit(links, offsets, topology.capacity, rng.permutation(count // together))
+        return np.tile(taken, together).astype(np.int64)
     tie = rng.permutation(topology.num_nodes)[step.source]
     by_source = np.argsort(step.source, kind="stable")
     within = np.empty(count, np.int64)
     ordered = step.source[by_source]
     within[by_source] = np.arange(count) - np.searchsorted(ordered, ordered)
     return first_fit(links, first, topology.capacity, np.lexsort((tie, within))).astype(np.int64)
+
+
+def _check_fits(topology: Topology, links: NDArray, offsets: NDArray) -> None:
+    """Refuses exchanges that do not fit into one round even alone."""
+    exchange = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    key, load = np.unique(exchange * len(topology.source) + links, return_counts=True)
+    if (load > topology.capacity[key % len(topology.source)]).any():
+        raise NoScheduleError(
+            f"{topology.name!r} has not enough links for servers to exchange with several others "
+            "in one round; give fewer partners"
+        )
 
 
 def _routes(topology: Topology, source: NDArray, target: NDArray) -> tuple[NDArray, NDArray]:

@@ -1,0 +1,105 @@
+"""Two binary trees, each for half of the gradient."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import OptionError
+from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule
+from gradweave.schedulers.scheduler import Scheduler, Traits
+from gradweave.schedulers.textbook.places import Order, Places, check_order
+from gradweave.schedulers.textbook.steps import Step, schedule_steps
+from gradweave.stop import Stop
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class DoubleTree(Scheduler):
+    """Half of the gradient over one binary tree, half over another, up to its root and back.
+
+    As NCCL's algorithm ``tree`` between machines, here between all servers. In the first tree each
+    place has the places half as far to its left and right below it; the second one is its mirror
+    image (for an odd number of servers, the same one place further), so that those who have others
+    below them in the one have nobody below them in the other. Cut into parts, the halves use both
+    directions of all ports; each server then sends 2·M in all, in about 2·log2 N steps.
+
+    A stage has a root for each half.
+
+    Source: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
+        and scan", 2009; NCCL 2.4.
+    """
+
+    name: ClassVar[str] = "double_tree"
+
+    order: Order = "id"
+    """Who stands at which place: ascending ids, near servers beside each other, or node ids."""
+
+    def __post_init__(self) -> None:
+        check_order(self.order, self.name)
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(forwards=True, one_root=True)
+
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        places = Places.of(topology, self.order, self.name)
+        servers = np.concatenate([places.core, places.folded])
+        if self.order == "id":
+            servers = topology.servers
+        elif self.order != "near":
+            servers = np.array(self.order, np.int32)
+        count = len(servers)
+        second = np.roll(servers, -1) if count % 2 else servers[::-1]
+        trees = [_levels(order) for order in (servers, second)]
+        steps: list[Step] = []
+        if collective != "all_gather":
+            steps += _steps(trees, REDUCE)
+        if collective != "reduce_scatter":
+            steps += _steps(trees, COPY)
+        roots = np.array([servers[0], second[0]])
+        return schedule_steps(topology, collective, roots, steps, np.random.default_rng(seed))
+
+
+def parents(count: int) -> list[int]:
+    """[N] who is above each place in the first tree; −1 at the root, place 0.
+
+    >>> parents(8)
+    [-1, 2, 4, 2, 0, 6, 4, 6]
+    """
+    if count < 1:
+        raise OptionError(f"double_tree: expected at least one place, got {count}")
+    above = [-1]
+    for place in range(1, count):
+        low = place & -place
+        up = (place ^ low) | (low << 1)
+        above.append(up if up < count else place ^ low)
+    return above
+
+
+def _levels(servers: NDArray[np.int32]) -> list[tuple[NDArray, NDArray]]:
+    """Who is below whom, those first that are farthest from the root."""
+    above = parents(len(servers))
+    depth = [0] * len(above)
+    for place in range(1, len(above)):
+        up = place
+        while up > 0:
+            up, depth[place] = above[up], depth[place] + 1
+    by_depth = np.array(depth)
+    places = [np.flatnonzero(by_depth == d) for d in range(max(depth), 0, -1)]
+    return [(servers[one], servers[np.array(above)[one]]) for one in places]
+
+
+def _steps(trees: list[list[tuple[NDArray, NDArray]]], op: int) -> list[Step]:
+    """Both trees' steps side by side, towards the roots or from them."""
+    steps = []
+    for level in range(max(map(len, trees))):
+        at = level if op == REDUCE else -1 - level
+        pairs = [tree[at] for tree in trees if level < len(tree)]
+        below, upper = (np.concatenate([pair[end] for pair in pairs]) for end in (0, 1))
+        piece = np.repeat(np.arange(len(pairs)), [len(pair[0]) for pair in pairs])
+        source, target = (below, upper) if op == REDUCE else (upper, below)
+        steps.append(Step(source, target, piece.astype(np.int64), op))
+    return steps

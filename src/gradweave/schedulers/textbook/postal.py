@@ -1,0 +1,537 @@
+"""Small gradients on any network: trees by arrival times, and servers that exchange their parts."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule, take_rows
+from gradweave.schedulers.hops import Hops
+from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
+from gradweave.simulate import seconds
+from gradweave.stop import Stop
+from gradweave.topology.topology import Topology
+from gradweave.topology.units import ROUNDING
+
+Shape = Literal["root", "pair", "twin", "cross", "hubs"]
+SHAPES: tuple[Shape, ...] = ("root", "pair", "twin", "cross", "hubs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """Limits, chosen by hand."""
+
+    max_servers: int = 256
+    """Beyond, hops between all servers take too long to look at again and again."""
+    forwarded_servers: int = 64
+    """Up to which servers without a switch-only route send to each other through others."""
+    roots: int = 4
+    """Roots, and pairs of servers, that are timed; the others are only estimated."""
+    evaluations: int = 20_000_000
+    """Hops that all tries together may look at: about a fifth of a second."""
+
+
+TUNING = Tuning()
+
+Message = tuple[int, int, int]
+"""Hop, piece and operation."""
+Unit = tuple[Message, ...]
+"""Messages of one round, all of which read what was there before it."""
+Made = tuple[list[int], list[Unit]]
+"""Roots, and what is sent."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Postal(Scheduler):
+    """The gradient in one piece, over trees that grow by when messages arrive (the postal model).
+
+    A message holds the links of its route for its overhead and bytes, and arrives their latencies
+    later; who has received may send on. From a root, servers are informed one by one, each by
+    whoever can do so first; the order is improved by moves of single servers. A reduction is such a
+    broadcast with all messages reversed. In a star this is the optimal tree of the LogP model,
+    between a binomial tree and all from one; elsewhere distances and shared links count.
+
+    An all-reduce has one of five shapes, of which the fastest roots are taken:
+
+    - ``root``: reduced to a root and broadcast from it;
+    - ``pair``: reduced to two roots, each from the servers on its side; they exchange their sums,
+      and each broadcasts to its side;
+    - ``twin``: two servers exchange what they had at first, all others send theirs to both, and
+      each of the two sends the sum to the others of its side;
+    - ``cross``: as ``pair``, but that each root's sum goes to all servers of the other side at
+      once, each of which adds it to the sum of its own side;
+    - ``hubs``: groups of near servers, each with a root, whose sum goes to one server of each other
+      group, or to all but their roots; those who have it all send it to the rest of their group.
+
+    A stage has one root. Where no route between two servers has only switches inside, a message
+    passes through servers, as in a ring.
+
+    Source: Bar-Noy and Kipnis, "Designing broadcasting algorithms in the postal model", 1992; Karp,
+        Sahay, Santos and Schauser, "Optimal broadcast and summation in the LogP model", 1993.
+    """
+
+    name: ClassVar[str] = "postal"
+
+    shape: Shape = "root"
+    """How sums meet."""
+    pieces: int = 1
+    """Pieces, each with roots of its own (``cross`` alone): ports of several servers are used."""
+    tries: int = 200
+    """Moves that are tried in each order."""
+    gradient_bytes: float | None = None
+    """For which the trees are grown; messages have no bytes if not given."""
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise OptionError(
+                f"{self.name}: shape: expected one of {', '.join(SHAPES)}, got {self.shape!r}"
+            )
+        check_counts(self, "tries", least=0)
+        check_counts(self, "pieces", most=64)
+        size = self.gradient_bytes
+        if size is not None and not 0 < size < float("inf"):
+            raise OptionError(
+                f"{self.name}: gradient_bytes: expected a finite number above 0, got {size}"
+            )
+
+    @property
+    def traits(self) -> Traits:
+        """What it is like, with these options."""
+        return Traits(forwards=True, one_root=True, takes_size=True)
+
+    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        if topology.num_servers > TUNING.max_servers:
+            raise NoScheduleError(
+                f"{self.name}: {topology.num_servers} servers; it tries up to {TUNING.max_servers}"
+            )
+        size = self.gradient_bytes or 0.0
+        clock = PostalClock.of(topology, size / self.pieces)
+        program = _Program(clock, self.tries, seed)
+        if collective != "all_reduce":
+            root, units = program.stage(collective)
+            return clock.schedule(collective, [root], units)
+        made = {
+            "root": program.by_root,
+            "pair": program.by_pair,
+            "twin": program.by_twins,
+            "cross": lambda: program.crossing(self.pieces),
+            "hubs": program.by_hubs,
+        }[self.shape]()
+        schedules = [clock.schedule("all_reduce", roots, units) for roots, units in made]
+        if not schedules:
+            raise NoScheduleError(f"{self.name}: {topology.name!r} has no such servers")
+        return min(schedules, key=lambda schedule: seconds(schedule, size, "events"))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PostalClock:
+    """Hops between servers, and what a message over each takes."""
+
+    topology: Topology
+    hops: Hops
+    """Sorted by the server that they enter."""
+    hold: NDArray[np.float64]
+    """[H] seconds for which a message holds the links."""
+    latency: NDArray[np.float64]
+    """[H] seconds after which it arrives then."""
+
+    @staticmethod
+    def of(topology: Topology, message_bytes: float) -> "PostalClock":
+        """Of a network.
+
+        Args:
+            topology: the network.
+            message_bytes: of each message.
+        """
+        hops = _with_forwarded(topology, Hops.of(topology))
+        first = hops.first_link[:-1]
+        overhead = np.maximum.reduceat(topology.overhead_s[hops.links], first)
+        rate = np.minimum.reduceat(topology.bandwidth_bytes_per_s[hops.links], first)
+        latency = np.add.reduceat(topology.latency_s[hops.links], first)
+        return PostalClock(topology, hops, overhead + message_bytes / rate, latency)
+
+    @property
+    def least(self) -> NDArray[np.float64]:
+        """[N, N] least time of a message from each server to each other; 0 to itself."""
+        count = self.topology.num_servers
+        least = np.full((count, count), np.inf)
+        ends = self.hops.source, self.hops.target
+        np.minimum.at(least, ends, self.hold + self.latency)
+        np.fill_diagonal(least, 0.0)
+        return least
+
+    def fastest(self, source: int, target: int) -> int:
+        """The hop between two servers by which a message arrives first; −1 if there is none."""
+        between = np.flatnonzero((self.hops.source == source) & (self.hops.target == target))
+        if not len(between):
+            return -1
+        return int(between[np.argmin((self.hold + self.latency)[between])])
+
+    def schedule(
+        self, collective: Collective, roots: Sequence[int], units: Iterable[Unit]
+    ) -> Schedule:
+        """The schedule of some messages, in the earliest rounds that keep their order on each link.
+
+        Args:
+            collective: what they accomplish.
+            roots: ranks of each piece's root.
+            units: the messages.
+        """
+        messages, rounds = self._in_rounds(units)
+        hop, piece, op = np.array(messages, np.int64).reshape(-1, 3).T
+        nodes, offsets = take_rows(self.hops.route_nodes, self.hops.route_offsets, hop)
+        servers = self.topology.servers
+        return Schedule(
+            topology=self.topology,
+            collective=collective,
+            root=servers[np.array(roots)],
+            round=np.array(rounds),
+            piece=piece,
+            source=servers[self.hops.source[hop]],
+            target=servers[self.hops.target[hop]],
+            op=op.astype(np.int8),
+            route_nodes=nodes,
+            route_offsets=offsets,
+        )
+
+    def _in_rounds(self, units: Iterable[Unit]) -> tuple[list[Message], list[int]]:
+        """Messages, and the round of each: after what it reads, not before others read."""
+        hops, capacity = self.hops, self.topology.capacity.tolist()
+        first, links = hops.first_link.tolist(), hops.links.tolist()
+        source, target = hops.source.tolist(), hops.target.tolist()
+        written: dict[tuple[int, int], int] = {}
+        read: dict[tuple[int, int], int] = {}
+        latest, load = [0] * len(capacity), [0] * len(capacity)
+        messages: list[Message] = []
+        rounds: list[int] = []
+        for unit in units:
+            used = [links[i] for hop, _, _ in unit for i in range(first[hop], first[hop + 1])]
+            at = 0
+            for hop, piece, op in unit:
+                into = target[hop], piece
+                at = max(at, written.get((source[hop], piece), -1) + 1, read.get(into, 0))
+                # Sums may come from several in a round, but nothing beside a copy.
+                at = max(at, written.get(into, -1) + 1 if op == COPY or into in written else 0)
+            at = max([at, *(latest[link] for link in used)])
+            at += any(latest[link] == at and load[link] >= capacity[link] for link in used)
+            for link in used:
+                load[link] = 1 if latest[link] < at else load[link] + 1
+                latest[link] = at
+            for hop, piece, _ in unit:
+                written[target[hop], piece] = at
+                read[source[hop], piece] = max(read.get((source[hop], piece), 0), at)
+            messages += unit
+            rounds += [at] * len(unit)
+        return messages, rounds
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Program:
+    """What is sent, by each shape."""
+
+    clock: PostalClock
+    tries: int
+    seed: int
+
+    def stage(self, collective: Collective) -> tuple[int, list[Unit]]:
+        """A stage's root, and its messages."""
+        everybody = np.arange(self.clock.topology.num_servers)
+        root = self._roots(everybody)[0]
+        return root, self._forest([root], everybody, collective == "reduce_scatter")
+
+    def by_root(self) -> Iterator[Made]:
+        """To a root, and from it."""
+        everybody = np.arange(self.clock.topology.num_servers)
+        for root in self._roots(everybody):
+            towards, back = (self._forest([root], everybody, way) for way in (True, False))
+            yield [root], towards + back
+
+    def by_pair(self) -> Iterator[Made]:
+        """To two roots, between them, and from each to its side."""
+        least, everybody = self.clock.least, np.arange(self.clock.topology.num_servers)
+        for one, other, _ in _pairs(least, across=least)[: TUNING.roots]:
+            units = self._forest([one, other], everybody, True)
+            units.append(self._exchange(one, other, 0))
+            yield [one], units + self._forest([one, other], everybody, False)
+
+    def by_twins(self) -> Iterator[Made]:
+        """From all to both of two servers, and from each to its side."""
+        least, everybody = self.clock.least, np.arange(self.clock.topology.num_servers)
+        for one, other, side in _pairs(least, across=None)[: TUNING.roots]:
+            rest = np.ones(len(least), bool)
+            rest[[one, other]] = False
+            # Half of them send to the one first, half to the other.
+            turns = [
+                _farthest_first(least[:, root], rest & mine)
+                + _farthest_first(least[:, root], rest & ~mine)
+                for root, mine in ((one, ~side), (other, side))
+            ]
+            sent = [
+                [((self.clock.fastest(server, root), 0, REDUCE),) for server in turn]
+                for root, turn in zip((one, other), turns, strict=True)
+            ]
+            if all(hop >= 0 for units in sent for ((hop, _, _),) in units):
+                units = [self._exchange(one, other, 0), *_in_turn(sent)]
+                yield [one], units + self._forest([one, other], everybody, False)
+
+    def crossing(self, pieces: int) -> Iterator[Made]:
+        """To two roots, from each to its side, and from each to the other side."""
+        pairs = _pairs(self.clock.least, across=None)
+        for first in range(min(len(pairs), TUNING.roots if pieces == 1 else 1)):
+            chosen = _disjoint(pairs[first:], pieces)
+            phases = [self._crossing(*pair, piece) for piece, pair in enumerate(chosen)]
+            units = [unit for phase in zip(*phases, strict=True) for unit in _in_turn(phase)]
+            yield [one for one, _, _ in chosen], units
+
+    def _crossing(
+        self, one: int, other: int, side: NDArray[np.bool_], piece: int
+    ) -> tuple[list[Unit], list[Unit], list[Unit]]:
+        least = self.clock.least
+        crossed: list[Unit] = [
+            ((self.clock.fastest(root, server), piece, REDUCE),)
+            for root, others in ((one, side), (other, ~side))
+            for server in _farthest_first(least[root], others)
+            if server not in (one, other)
+        ]
+        return (
+            self._both(one, other, side, True, piece),
+            self._both(one, other, side, False, piece),
+            [*crossed, self._exchange(one, other, piece)],
+        )
+
+    def by_hubs(self) -> Iterator[Made]:
+        """To each group's root, from roots to other groups, and from those to all."""
+        least = self.clock.least
+        groups = _groups(least)
+        if len(groups) < 2 or min(map(len, groups)) < 2:
+            return
+        hubs = [int(group[np.argmin(least[group].max(axis=1))]) for group in groups]
+        gates = []
+        for hub, group in zip(hubs, groups, strict=True):
+            others = group[group != hub]
+            gates.append(int(others[np.argmin(least[others].max(axis=1))]))
+        inner = [group[group != hub] for hub, group in zip(hubs, groups, strict=True)]
+        for receivers in ([[gate] for gate in gates], inner):
+            made = self._through_hubs(groups, hubs, receivers)
+            if made is not None:
+                yield hubs[:1], made
+
+    def _through_hubs(
+        self,
+        groups: list[NDArray[np.int64]],
+        hubs: list[int],
+        receivers: Sequence[Sequence[int] | NDArray[np.int64]],
+    ) -> list[Unit] | None:
+        """What is sent; None where there is no hop from some root to some receiver.
+
+        Args:
+            groups: ranks of each group's servers.
+            hubs: each group's root.
+            receivers: who of each group receives from other groups.
+        """
+        gathered, copied, crossed, back = [], [], [], []
+        for at, (hub, group) in enumerate(zip(hubs, groups, strict=True)):
+            within = np.array([hub, *receivers[at]])
+            gathered.append(self._forest([hub], group, True))
+            copied.append(self._forest([hub], within, False))
+            turned = itertools.chain(
+                *(receivers[(at + k) % len(groups)] for k in range(1, len(groups)))
+            )
+            crossed.append([((self.clock.fastest(hub, int(to)), 0, REDUCE),) for to in turned])
+            gate = int(receivers[at][0])
+            rest = np.setdiff1d(group, receivers[at][1:])
+            back.append(self._forest([gate], rest, False))
+        if any(hop < 0 for units in crossed for ((hop, _, _),) in units):
+            return None
+        phases = (gathered, copied, crossed, back)
+        return [unit for phase in phases for unit in _in_turn(phase)]
+
+    def _both(
+        self, one: int, other: int, side: NDArray[np.bool_], towards: bool, piece: int = 0
+    ) -> list[Unit]:
+        """Two roots' trees: of those at whose place `side` is false, and of the others."""
+        trees = [
+            self._forest([root], np.flatnonzero(members), towards, piece)
+            for root, members in ((one, ~side), (other, side))
+        ]
+        return list(_in_turn(trees))
+
+    def _exchange(self, one: int, other: int, piece: int) -> Unit:
+        """Both at once, each what it had before."""
+        there, back = self.clock.fastest(one, other), self.clock.fastest(other, one)
+        return ((there, piece, REDUCE), (back, piece, REDUCE))
+
+    def _forest(
+        self, roots: list[int], members: NDArray[np.int64], towards: bool, piece: int = 0
+    ) -> list[Unit]:
+        """The messages of some roots' trees, in the order in which they start."""
+        informed, hop, turn = self._grown(roots, members, towards)
+        below = np.flatnonzero(hop >= 0)
+        used = hop[below]
+        start = informed[below] - (0.0 if towards else (self.clock.hold + self.clock.latency)[used])
+        # By turn where messages take no time, so that nobody sends before it has received.
+        sign = -1 if towards else 1
+        order = np.lexsort((sign * turn[below], sign * start))
+        return [((int(one), piece, REDUCE if towards else COPY),) for one in used[order]]
+
+    def _roots(self, members: NDArray[np.int64]) -> list[int]:
+        """The servers nearest to all others of some, there and back."""
+        least = _closed(self.clock.least)
+        largest = least[:, members].max(axis=1) + least[members].max(axis=0)
+        ties = (least[:, members] + least[members].T).sum(axis=1)
+        nearest = np.lexsort((ties[members], largest[members]))
+        return members[nearest][: TUNING.roots].tolist()
+
+    def _grown(
+        self, roots: list[int], members: NDArray[np.int64], towards: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """A broadcast from roots to some servers; or towards them, its messages reversed.
+
+        Returns:
+            [N] when each server is informed; [N] by which hop, −1 of roots and others; [N] after
+            how many others.
+        """
+        from gradweave.schedulers.textbook.postal_kernel import grow_best
+
+        clock, hops = self.clock, self.clock.hops
+        ends = (hops.target, hops.source) if towards else (hops.source, hops.target)
+        sorted_hops = np.lexsort((ends[0], ends[1]))
+        first_into = np.searchsorted(
+            ends[1][sorted_hops], np.arange(clock.topology.num_servers + 1)
+        )
+        counts = np.diff(hops.first_link)[sorted_hops]
+        first_link = np.concatenate([[0], np.cumsum(counts)])
+        within = np.arange(first_link[-1]) - np.repeat(first_link[:-1], counts)
+        links = hops.links[np.repeat(hops.first_link[:-1][sorted_hops], counts) + within]
+        others = np.setdiff1d(members, roots)
+        if not len(others):
+            count = clock.topology.num_servers
+            return np.zeros(count), np.full(count, -1), np.zeros(count, np.int64)
+        least = _closed(clock.least)
+        far = (least[:, roots].min(axis=1) if towards else least[roots].min(axis=0))[others]
+        orders = np.stack(
+            [others[np.argsort(far, kind="stable")], others[np.argsort(-far, kind="stable")]]
+        )
+        tries = min(self.tries, TUNING.evaluations // (TUNING.roots * max(1, len(hops.source))))
+        informed, hop, turn = grow_best(
+            orders,
+            np.array(roots),
+            tries,
+            self.seed,
+            ends[0][sorted_hops],
+            first_into,
+            links,
+            first_link,
+            clock.hold[sorted_hops],
+            clock.latency[sorted_hops],
+            len(clock.topology.source),
+        )
+        return informed, np.where(hop >= 0, sorted_hops[hop], -1), turn
+
+
+def _with_forwarded(topology: Topology, hops: Hops) -> Hops:
+    """Hops, and for pairs without any the path of least latency through servers."""
+    count = topology.num_servers
+    there = np.zeros((count, count), bool)
+    there[hops.source, hops.target] = True
+    np.fill_diagonal(there, True)
+    if there.all() or count > TUNING.forwarded_servers:
+        return hops
+    from gradweave.schedulers.kernels.paths import cheapest_paths
+
+    none = np.zeros(topology.num_nodes, bool)
+    _, last = cheapest_paths(
+        topology.first_link, topology.target, topology.latency_s, topology.servers, none
+    )
+    routes = [
+        hops.route_nodes[start:end].tolist()
+        for start, end in itertools.pairwise(hops.route_offsets.tolist())
+    ]
+    sources, targets = hops.source.tolist(), hops.target.tolist()
+    for one, other in np.argwhere(~there).tolist():
+        node, route = int(topology.servers[other]), [int(topology.servers[other])]
+        while node != topology.servers[one]:
+            node = int(topology.source[last[one, node]])
+            route.append(node)
+        routes.append(route[::-1])
+        sources.append(one)
+        targets.append(other)
+    nodes = np.array(list(itertools.chain(*routes)), np.int32)
+    offsets = np.concatenate([[0], np.cumsum([len(route) for route in routes])])
+    links = topology.links_along(nodes, offsets)
+    return Hops(np.array(sources), np.array(targets), nodes, offsets, links)
+
+
+def _closed(least: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[N, N] least time over any number of messages, one after the other."""
+    closed = least.copy()
+    for k in range(len(closed)):
+        closed = np.minimum(closed, closed[:, [k]] + closed[[k]])
+    return closed
+
+
+Pair = tuple[int, int, NDArray[np.bool_]]
+
+
+def _pairs(least: NDArray[np.float64], across: NDArray[np.float64] | None) -> list[Pair]:
+    """Pairs of roots and who is on the second one's side, those first that take least.
+
+    Args:
+        least: [N, N] of a message; infinite where there is no hop.
+        across: the same, where the roots exchange their sums and send them on; None where each
+            sends its own to all.
+    """
+    closed, count = _closed(least), len(least)
+    found: list[tuple[float, float, int, int, NDArray[np.bool_]]] = []
+    for one, other in itertools.combinations(range(count), 2):
+        ends = [one, other]
+        if across is None:
+            onward = least[ends].max(axis=1)
+            takes = closed[:, ends] + onward
+        else:
+            takes = np.maximum(closed[:, ends], closed[ends].T)
+            takes = takes + across[one, other] / 2
+        if not np.isfinite(takes).all() or not np.isfinite(least[one, other] + least[other, one]):
+            continue
+        takes[one, 1], takes[other, 0] = np.inf, np.inf
+        side = takes[:, 1] < takes[:, 0] * (1 - ROUNDING)
+        alike = np.flatnonzero(~side & (takes[:, 1] <= takes[:, 0] * (1 + ROUNDING)))
+        side[alike[: max(0, count // 2 - int(side.sum()))]] = True
+        each = np.where(side, takes[:, 1], takes[:, 0])
+        found.append((float(each.max()), float(each.sum()), one, other, side))
+    found.sort(key=lambda pair: pair[:4])
+    return [(one, other, side) for _, _, one, other, side in found]
+
+
+def _disjoint(pairs: list[Pair], count: int) -> list[Pair]:
+    """The first pairs of which no two share a root; the first again where there are too few."""
+    chosen: list[Pair] = []
+    for pair in pairs:
+        if len(chosen) < count and not {*pair[:2]} & {end for one in chosen for end in one[:2]}:
+            chosen.append(pair)
+    return [chosen[k % len(chosen)] for k in range(count)]
+
+
+def _groups(least: NDArray[np.float64]) -> list[NDArray[np.int64]]:
+    """Servers that are as near each other as any two, and through others."""
+    apart = least + np.diag(np.full(len(least), np.inf))
+    near = apart <= apart.min() * (1 + 1e-6)
+    reach = near | near.T | np.eye(len(least), dtype=bool)
+    for k in range(len(reach)):
+        reach |= reach[:, [k]] & reach[[k]]
+    return [np.flatnonzero(reach[k]) for k in range(len(reach)) if not reach[k, :k].any()]
+
+
+def _farthest_first(times: NDArray[np.float64], members: NDArray[np.bool_]) -> list[int]:
+    ranks = np.flatnonzero(members)
+    return ranks[np.argsort(-times[ranks], kind="stable")].tolist()
+
+
+def _in_turn(lists: Sequence[Sequence[Unit]]) -> Iterator[Unit]:
+    """The first of each, then the second of each, and so on."""
+    for units in itertools.zip_longest(*lists):
+        yield from (unit for unit in units if unit is not None)
