@@ -19,8 +19,10 @@ from gradweave.cli.options import (
 from gradweave.errors import SpecError
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import COLLECTIVES, Collective
+from gradweave.schedulers.solve.seconds_bound import has_equal_links
 from gradweave.schedulers.solve.solution import Solution
 from gradweave.schedulers.solve.solve import OBJECTIVES, Objective, solve
+from gradweave.simulate.runtime import NAMES
 from gradweave.topology.names import find_node
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import parse_seconds
@@ -31,20 +33,47 @@ class SearchOptions(FaultOptions):
 
     scheduler: str | None
     collective: Collective
-    objective: Objective
+    objective: Objective | None
+    runtime: str
     seed: int
     time_limit: float | None
     ready_at: tuple[str, ...]
     start_from: Path | None
 
 
+_MINIMISED = "What to minimise; seconds count latency and bandwidth, for the gradient's size."
 objective_option = click.option(
     "--objective",
     type=click.Choice(OBJECTIVES),
     default="rounds",
     show_default=True,
-    help="What to minimise; seconds count latency and bandwidth, for the gradient's size.",
+    help=_MINIMISED,
 )
+chosen_objective_option = click.option(
+    "--objective",
+    type=click.Choice(OBJECTIVES),
+    help=f"{_MINIMISED}  [default: seconds where bandwidths differ or a runtime is given, else "
+    "rounds]",
+)
+
+
+runtime_option = click.option(
+    "--runtime",
+    metavar="NAME|FILE",
+    default="ideal",
+    show_default=True,
+    help=f"What messages cost where the schedule is to run: {', '.join(NAMES)}, or a TOML file "
+    "that gradweave run --write-runtime wrote. Its own all-reduce is the answer where no plan is "
+    "faster.",
+)
+
+
+def objective_of(topology: Topology, given: SearchOptions) -> Objective:
+    """What was asked for; if nothing was, seconds where rounds do not tell the time."""
+    if given["objective"] is not None:
+        return given["objective"]
+    tells = has_equal_links(topology) or given["collective"] != "all_reduce"
+    return "rounds" if tells and given["runtime"] == "ideal" else "seconds"
 
 
 def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -59,7 +88,8 @@ def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameter
         click.option(
             "--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True
         ),
-        objective_option,
+        chosen_objective_option,
+        runtime_option,
         seed_option,
         time_limit_option,
         fault_options,
@@ -124,7 +154,8 @@ def search(
         topology,
         collective=given["collective"],
         schedulers=given["scheduler"],
-        objective=given["objective"],
+        objective=objective_of(topology, given),
+        runtime=given["runtime"],
         gradient_bytes=gradient_bytes,
         ready_at_s=ready_times_of(topology, given["ready_at"]),
         start_from=None if start_from is None else load(start_from),

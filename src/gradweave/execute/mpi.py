@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gradweave.errors import OptionError, RunError
 from gradweave.execute.lost import lost_server
-from gradweave.execute.program import Action, Program, check_all_reduce, check_servers
+from gradweave.execute.program import Action, Program, check_all_reduce, check_servers, is_own
 from gradweave.execute.reduction import Reduction, check_reduction, combine
 from gradweave.execute.signature import mismatch, signature
 from gradweave.execute.tracker import Tracker
@@ -105,6 +105,7 @@ class Plan:
             raise OptionError(f"buffer: there is no {reduction} of {array.dtype}") from error
         self._comm = duplicate(comm)
         _compare(schedule, self._array, reduction, self._comm)
+        self._own = own_operation(schedule, self._reduction, array.dtype)
         self._program = Program.of(schedule, comm.rank)
         at = schedule.piece_offsets(self._array.size)
         self._tracker = Tracker(self._program, np.diff(at))
@@ -126,6 +127,9 @@ class Plan:
             self._array /= self._array.dtype.type(self._comm.size)
 
     def _run(self) -> None:
+        if self._own is not None:
+            self._comm.Allreduce(MPI.IN_PLACE, self._array, self._own)
+            return
         ready = self._tracker.restart()
         requests: list[MPI.Prequest] = []
         actions: list[int] = []
@@ -176,6 +180,24 @@ class Plan:
 
 _broken: list[Plan] = []
 """Plans that failed, kept: messages under way may still write into their memory."""
+
+
+def own_operation(schedule: Schedule, reduction: Reduction, dtype: np.dtype) -> MPI.Op | None:
+    """MPI's operation where its own all-reduce is to be called: `gradweave.execute.program.is_own`.
+
+    None for a schedule that is to be run itself, or a type that MPI does not have.
+    """
+    if not is_own(schedule, "mpi"):
+        return None
+    try:
+        MPI.Datatype.fromcode(dtype.char)
+    except ValueError:
+        return None
+    return OPERATIONS[reduction]
+
+
+OPERATIONS = {"sum": MPI.SUM, "mean": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
+"""By reduction; a mean is divided afterwards."""
 
 
 def _array(buffer: Any) -> NDArray:

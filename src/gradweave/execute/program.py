@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gradweave.errors import InvalidScheduleError, OptionError, ScheduleError
 from gradweave.execute.reference import play
-from gradweave.schedule.schedule import COPY, Schedule
+from gradweave.schedule.schedule import COPY, OWN, Schedule
 from gradweave.simulate.seconds import rates
 from gradweave.topology.topology import Integers
 from gradweave.topology.units import ROUNDING
@@ -149,6 +149,21 @@ def check_runs(schedule: Schedule) -> None:
         if verdict.violation:
             raise InvalidScheduleError(f"cannot run: {verdict.violation.message}")
         _verified.add(schedule)
+
+
+def is_own(schedule: Schedule, runtime: str) -> bool:
+    """Whether a schedule stands for the all-reduce that a runtime has itself.
+
+    `gradweave.solve` returns one where no plan is faster there. Executors then call the runtime's:
+    the sum is the same, its association, and so its last bits, are the runtime's.
+
+    Args:
+        schedule: the schedule.
+        runtime: the one that is to run it: ``gloo``, ``nccl`` or ``mpi``.
+    """
+    options = schedule.scheduler.options
+    whole = schedule.collective == "all_reduce"
+    return whole and options.get(OWN) is True and options.get("runtime") == runtime
 
 
 def check_servers(schedule: Schedule, size: int, *, what: str) -> None:

@@ -40,6 +40,11 @@ COLUMNS = ("root", "round", "piece", "source", "target", "op", "route_nodes", "r
 """The fields of a schedule that are arrays."""
 
 
+OWN = "own"
+"""Among the options of a schedule's provenance: that it is the messages of the all-reduce that the
+runtime of option ``runtime`` has itself, which executors on it call instead."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Provenance:
     """Which scheduler made a schedule, and how."""

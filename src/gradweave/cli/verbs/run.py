@@ -15,7 +15,7 @@ from gradweave.cli.console import (
     rank_map,
     table,
 )
-from gradweave.cli.options import SizeType, json_option, positive, writable_folder
+from gradweave.cli.options import SizeType, json_option, positive, writable, writable_folder
 from gradweave.cli.schedule_files import check_schedule_file
 from gradweave.errors import OptionError
 from gradweave.execute.reduction import REDUCTIONS, Reduction
@@ -23,6 +23,8 @@ from gradweave.execute.running.joined import ended_at_once
 from gradweave.execute.running.launch import Place
 from gradweave.execute.running.run import run as run_file
 from gradweave.execute.running.trial import DTYPES, Trial, description, itemsize
+from gradweave.probe.calibration import calibrated, calibrating
+from gradweave.probe.calibration import write as write_profile
 from gradweave.processes.launchers import rank_given
 from gradweave.topology.units import format_size
 
@@ -84,6 +86,13 @@ from gradweave.topology.units import format_size
     metavar="DIRECTORY",
     help="Folder for the processes' logs.",
 )
+@click.option(
+    "--write-runtime",
+    type=click.Path(path_type=Path),
+    metavar="FILE.toml",
+    help="Measure also what messages of several sizes cost here, and write it as a profile for "
+    "schedule --runtime.",
+)
 @json_option
 def run(
     file: Path,
@@ -98,6 +107,7 @@ def run(
     devices: str | None,
     timeout: float,
     logs: Path | None,
+    write_runtime: Path | None,
     as_json: bool,
 ) -> None:
     """Run the schedule in FILE on real processes: check the result, and time it.
@@ -121,19 +131,28 @@ def run(
             raise OptionError(f"--logs: there is no directory {logs.parent}; make it first")
         writable_folder(logs, "--logs")
         check_schedule_file(file, "run")
+        writable(write_runtime, ".toml")
         place = Place(processes or 1, devices != "found", logs, timeout)
         first = not rank_given(backend)
         with Progress(f"reading {file}") as progress:
             if not first:
                 progress.hide()
-            schedule, report = run_file(file, trial, place, progress, complain)
+            more = calibrating if write_runtime is not None else lambda _: ()
+            schedule, report = run_file(file, trial, place, progress, complain, more)
     if not first:
         return
     result = {"file": str(file)} | description(schedule, report, trial)
+    if write_runtime is not None:
+        launched = rank_given(backend) is not None
+        found = calibrated(backend, schedule.topology, report, one_machine=not launched)
+        write_profile(found, write_runtime)
+        result["runtime"] = str(write_runtime)
     if as_json:
         print_json(result | {"ranks": rank_map(schedule.topology)})
     else:
         _print(result, rank_lines(schedule.topology))
+        if write_runtime is not None:
+            print_lines(f"what messages cost here: written to {write_runtime}")
 
 
 _LONG_S = 10.0
@@ -152,6 +171,8 @@ def _refuse(backend: str, **given: object) -> None:
 def _print(result: dict[str, Any], ranks: list[str]) -> None:
     schedule, native, number = result["schedule"], result["own"], result["processes"]
     checked = f"bit for bit as the oracle's, length {result['oracle_elements']:,}"
+    if result["runs_own"]:
+        checked = "the runtime's own, in whatever order it adds"
     if result["pattern_elements"] > result["oracle_elements"]:
         checked += f"; exact, length {result['pattern_elements']:,}"
     print_lines(
@@ -166,6 +187,8 @@ def _print(result: dict[str, Any], ranks: list[str]) -> None:
     if native is not None:
         rows.append([native["name"], *_cells(native)])
     print_table(table(["", "median", "fastest", "quartiles", "bandwidth"], rows))
+    if result["runs_own"]:
+        return  # which counts no bytes
     least, most = (format_size(end(schedule["sent_bytes"])) for end in (min, max))
     each = most if least == most else f"{least} to {most}"
     total = format_size(schedule["total_sent_bytes"])

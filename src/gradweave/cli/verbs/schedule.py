@@ -1,5 +1,6 @@
 """``gradweave schedule``: find a schedule, verify it, report its rounds, bound and seconds."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -11,6 +12,7 @@ from gradweave.cli.options import json_option, network_of, writable
 from gradweave.cli.solving import (
     SearchOptions,
     gradient_option,
+    objective_of,
     ready_times_of,
     search,
     solving_options,
@@ -20,10 +22,12 @@ from gradweave.report.link_use import use_fields, use_lines
 from gradweave.report.rounds_bound import rounds_verdict
 from gradweave.schedule.file import load
 from gradweave.schedulers.scheduler import to_spec
+from gradweave.schedulers.solve.own import own_schedule
 from gradweave.schedulers.solve.seconds_bound import Timing, has_equal_links
 from gradweave.schedulers.solve.solution import Attempt, Solution
 from gradweave.schedulers.solve.solve import Objective
 from gradweave.schedulers.solve.under_way import replan
+from gradweave.simulate.runtime import runtime_of
 from gradweave.simulate.seconds import Model, seconds
 from gradweave.simulate.sequential_steps import steps
 from gradweave.topology.units import format_seconds, format_size, parse_seconds
@@ -78,7 +82,7 @@ def schedule(
             solution.schedule.save(output)
     ready = ready_times_of(solution.schedule.topology, given["ready_at"])
     if as_json:
-        summary = _summary(solution, output, given["objective"])
+        summary = _summary(solution, output, objective_of(solution.schedule.topology, given))
         summary |= use_fields(solution.schedule, gradient_bytes, ready)
         summary |= {"ready_at_s": ready} if ready else {}
         if fair:
@@ -98,7 +102,7 @@ def _replan(
     given: SearchOptions,
 ) -> None:
     """Plans the rest of a schedule that is under way, and says what that gains."""
-    if given["start_from"] is None or given["objective"] != "seconds":
+    if given["start_from"] is None or given["objective"] == "rounds":
         raise OptionError(
             "--changed-at: expected --start-from FILE, the schedule that is under way, and "
             "--objective seconds"
@@ -159,6 +163,8 @@ def _summary(solution: Solution, output: Path | None, objective: Objective) -> d
         summary |= _timing(solution.timing)
     if objective == "seconds":
         summary |= _timed_attempts(solution.attempts)
+    if solution.runtime is not None:
+        summary["runtime"] = dataclasses.asdict(solution.runtime)
     return summary
 
 
@@ -206,6 +212,7 @@ def _lines(
     given: SearchOptions,
 ) -> list[str]:
     best, network = solution.schedule, solution.schedule.topology
+    objective = objective_of(network, given)
     stages = [f"{rounds} {stage}" for stage, rounds in best.stages.items() if rounds]
     pieces = f"; {counted(best.pieces, 'piece')}" * (best.pieces != network.num_servers)
     times = [
@@ -219,11 +226,13 @@ def _lines(
         f"{counted(network.num_links, 'link')}",
         f"{counted(best.rounds, 'round')} ({', '.join(stages)}), "
         f"{counted(best.num_transfers, 'transfer')}, verified{pieces}",
-        *_verdicts(solution, given["objective"]),
+        *_verdicts(solution, objective),
+        *_runtime_lines(solution),
         f"{format_size(gradient_bytes)}: {', '.join(times)}",
         *use_lines(best, gradient_bytes, ready),
         *_kept_line(solution, given["start_from"]),
-        *_hint(solution, gradient_bytes, given["objective"]),
+        *_hint(solution, gradient_bytes, objective),
+        *_message_hint(solution, gradient_bytes, objective, given),
         f"found by {to_spec(solution.scheduler)} in {solution.wall_s:.2f} s"
         + ", when time was up" * (solution.stopped == "time"),
         *_tried_line(solution),
@@ -235,19 +244,57 @@ def _verdicts(solution: Solution, objective: Objective) -> list[str]:
     """How far from the least possible rounds and seconds are, as far as that was asked for."""
     lines, timing = [], solution.timing
     name = solution.schedule.topology.id_name
-    if not solution.scheduler.traits.rounds_compare:
+    if objective == "seconds":
+        pass  # rounds were not looked for
+    elif not solution.scheduler.traits.rounds_compare:
         own = "one piece" if solution.schedule.pieces == 1 else "pieces of its own choice"
         lines.append(f"its rounds are of {own} and do not compare with a bound")
     elif solution.optimal:
         timed = timing is None or timing.optimal
         lines.append(f"optimal in rounds{' only' * (not timed)}: {solution.bound.described(name)}")
-    elif objective == "rounds":
+    else:
         verdict = rounds_verdict(solution.rounds, solution.bound.rounds)
         lines.append(f"{verdict}: {solution.bound.described(name)}")
     if timing is not None:
         far = f"{timing.gap:.0%} above the least time"
         lines.append(f"{'optimal in seconds' if timing.optimal else far}: {timing.bound}")
     return lines
+
+
+def _runtime_lines(solution: Solution) -> list[str]:
+    """A plan beside what its runtime has."""
+    there = solution.runtime
+    if there is None:
+        return []
+    own, plan = format_seconds(there.own_s), format_seconds(there.plan_s)
+    if there.own_chosen:
+        return [
+            f"on {there.name}: its own {there.own} takes {own}, the best plan {plan}: nothing to "
+            f"gain, so this is {there.name}'s own, which executors call"
+        ]
+    return [f"on {there.name}: {plan}; its own {there.own} takes {own}"]
+
+
+def _message_hint(
+    solution: Solution, gradient_bytes: float, objective: Objective, given: SearchOptions
+) -> list[str]:
+    """Where a plan for seconds is none for gloo: what to ask for instead."""
+    schedule = solution.schedule
+    if objective != "seconds" or given["runtime"] != "ideal" or schedule.collective != "all_reduce":
+        return []
+    gloo = runtime_of("gloo")
+    own = own_schedule(schedule.topology, gloo.own, gradient_bytes)
+    if own is None:
+        return []
+    plan_s = gloo.seconds(schedule, gradient_bytes)
+    own_s = gloo.own_seconds(own, gradient_bytes)
+    if plan_s <= own_s:
+        return []
+    return [
+        f"planned for messages that cost what links say (--runtime ideal); on gloo it would take "
+        f"{format_seconds(plan_s)}, gloo's own ring {format_seconds(own_s)}: --runtime gloo plans "
+        "for that"
+    ]
 
 
 def _kept_line(solution: Solution, start_from: Path | None) -> list[str]:

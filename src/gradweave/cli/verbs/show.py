@@ -60,7 +60,7 @@ def show(
             title=title,
             names=[Path(one).name if is_schedule_file(one) else one for one in what],
             gradient_bytes=gradient_bytes,
-            objective=given["objective"],
+            objective=given["objective"] or "rounds",
         )
     if as_json:
         rounds = [schedule.rounds for schedule in schedules]

@@ -69,6 +69,11 @@ class JaxRunner:
         self._placed = self._result = jax.numpy.empty(0)
         self._runs: dict[int, int] = {}
 
+    def use(self, schedule: Schedule) -> None:
+        """Another program on the same devices; those of other sizes are let go."""
+        self._schedule = schedule
+        self._run = self._compiled(collective(schedule, reduction=self._trial.reduction))
+
     def place(self, contributions: Sequence[NDArray]) -> None:
         """Puts one row on each device."""
         self._placed = self._result = self._on_devices(contributions)

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from gradweave.errors import GradweaveError, LostServerError, Negative, RunError, exit_status
@@ -23,7 +23,13 @@ Say = Callable[[str], None]
 """Writes a line to standard error."""
 
 
-def join(schedule: Schedule, task: WorkerTask, tell: Tell, say: Say) -> RunReport:
+def join(
+    schedule: Schedule,
+    task: WorkerTask,
+    tell: Tell,
+    say: Say,
+    calibrating: Sequence[Schedule] = (),
+) -> RunReport:
     """Runs a trial together with the processes that were started with this one.
 
     Where nothing moves for too long, this process ends.
@@ -33,6 +39,7 @@ def join(schedule: Schedule, task: WorkerTask, tell: Tell, say: Say) -> RunRepor
         task: what to run.
         tell: called with the step under way.
         say: writes a line to standard error.
+        calibrating: see `timing.measure`.
 
     Raises:
         ScheduleError: the schedule is for another number of servers.
@@ -53,7 +60,7 @@ def join(schedule: Schedule, task: WorkerTask, tell: Tell, say: Say) -> RunRepor
         runner = open_runner(task, schedule)
         assert runner is not None  # only jax has processes without servers
         warn_of_hosts(runner, schedule.topology)
-        return measure(runner, schedule, task.trial, moved)
+        return measure(runner, schedule, task.trial, moved, calibrating)
     except GradweaveError:
         raise
     except Exception as error:  # the others wait for this process, whatever is wrong with it

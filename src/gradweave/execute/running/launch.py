@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gradweave.errors import OptionError
@@ -46,6 +46,7 @@ def launch(
     trial: Trial,
     place: Place,
     progress: Callable[[str], None],
+    calibrating: Sequence[Schedule] = (),
 ) -> RunReport:
     """Runs a trial on processes of this machine; none of them is left, however this ends.
 
@@ -55,6 +56,7 @@ def launch(
         trial: what to run.
         place: where and how.
         progress: called with the step under way.
+        calibrating: see `timing.measure`.
 
     Raises:
         LostServerError: a server's process ended; the others have ended too, each naming it.
@@ -70,7 +72,12 @@ def launch(
     with termination(), cleared_folder(prefix, inside=memory) as temporary:
         logs = temporary / "logs" if place.logs is None else place.logs
         logs.mkdir(exist_ok=True)
-        task = WorkerTask(str(file.resolve()), trial, place.timeout_s, os.getpid(), str(logs))
+        more = tuple(str(temporary / f"calibrating{n}.json") for n in range(len(calibrating)))
+        for each, path in zip(calibrating, more, strict=True):
+            each.save(Path(path))
+        task = WorkerTask(
+            str(file.resolve()), trial, place.timeout_s, os.getpid(), str(logs), calibrating=more
+        )
         if trial.backend == "mpi":
             group = _mpi(schedule, task, temporary)
         elif trial.backend == "torch":

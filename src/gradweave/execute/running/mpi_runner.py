@@ -20,7 +20,6 @@ NEWS_S = 5.0
 """How long it may take until a process knows which other one failed."""
 _POLL_S = 0.01
 """Between two questions who failed; only after a failure, so it delays nothing that is timed."""
-_OPERATIONS = {"sum": MPI.SUM, "mean": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
 class MpiRunner:
@@ -39,11 +38,15 @@ class MpiRunner:
         self.ranks = [MPI.COMM_WORLD.rank]
         # Both all-reduces use this one, so that revoking it wakes whoever waits in either.
         self._comm = mpi.duplicate(MPI.COMM_WORLD)
-        self._operation = _OPERATIONS[trial.reduction]
+        self._operation = mpi.OPERATIONS[trial.reduction]
         self.has_native = schedule.collective == "all_reduce" and _known(trial.numpy_dtype)
         self._placed = self._buffer = np.empty(0, trial.numpy_dtype)
         self._plan: mpi.Plan | None = None
         self._sent = np.zeros(self._comm.size, np.int64)
+
+    def use(self, schedule: Schedule) -> None:
+        """The next plan is another schedule's."""
+        self._schedule = schedule
 
     def place(self, contributions: Sequence[NDArray]) -> None:
         """Prepares a plan for the buffer."""

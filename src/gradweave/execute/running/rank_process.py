@@ -55,6 +55,8 @@ class WorkerTask:
     """jax: where process 0, which has no servers, listens for the others; None: one process."""
     processes: int = 1
     """jax: how many there are, process 0 included."""
+    calibrating: tuple[str, ...] = ()
+    """Paths of further schedules, see `timing.measure`."""
 
     @staticmethod
     def read(text: str) -> "WorkerTask":
@@ -118,7 +120,8 @@ class RunWorker:
         servers = [topology.id_name(int(topology.servers[rank])) for rank in runner.ranks]
         self.name = f"{noun_of(len(servers), 'server')} {listed(servers)}"
         self._speaks = runner.ranks[0] == 0
-        report = measure(runner, schedule, self._task.trial, self._tell)
+        more = [load(file) for file in self._task.calibrating]
+        report = measure(runner, schedule, self._task.trial, self._tell, more)
         return report if self._speaks else None
 
     def finish(self, report: RunReport | None) -> None:

@@ -1,6 +1,6 @@
 """A schedule's file, run: by the processes that a launcher started, or by new ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gradweave.errors import OptionError
@@ -13,12 +13,18 @@ from gradweave.lazy import require
 from gradweave.processes.launchers import rank_given
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
+from gradweave.topology.topology import Topology
 
 _PACKAGES = {"mpi": "mpi4py", "torch": "torch", "jax": "jax"}
 
 
 def run(
-    file: Path, trial: Trial, place: Place, progress: Callable[[str], None], say: Say
+    file: Path,
+    trial: Trial,
+    place: Place,
+    progress: Callable[[str], None],
+    say: Say,
+    calibrating: Callable[[Topology], Sequence[Schedule]] = lambda _: (),
 ) -> tuple[Schedule, RunReport]:
     """Runs a trial; under the backend's launcher, all its processes call this.
 
@@ -28,6 +34,7 @@ def run(
         place: where, unless a launcher started this process.
         progress: called with the step under way.
         say: writes a line to standard error.
+        calibrating: further schedules for the network, see `timing.measure`.
 
     Returns:
         The schedule, and the report, which is the same in every process.
@@ -40,12 +47,13 @@ def run(
     _check_backend(trial.backend)
     schedule = load(file)
     check_runs(schedule)
+    more = calibrating(schedule.topology)
     if rank_given(trial.backend) is not None:
         return schedule, join(
-            schedule, WorkerTask(str(file), trial, place.timeout_s), progress, say
+            schedule, WorkerTask(str(file), trial, place.timeout_s), progress, say, more
         )
     progress(f"starting {schedule.topology.num_servers} servers")
-    return schedule, launch(schedule, file, trial, place, progress)
+    return schedule, launch(schedule, file, trial, place, progress, more)
 
 
 def _check_backend(backend: str) -> None:

@@ -1,15 +1,24 @@
 """A schedule checked, and timed alternately with the backend's native all-reduce."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import RunError
+from gradweave.execute.program import is_own
 from gradweave.execute.running.correct import ResultCheck, sums_are_exact
-from gradweave.execute.running.trial import RunReport, RunTimes, Trial
+from gradweave.execute.running.trial import (
+    NATIVE,
+    RUNTIMES,
+    CalibrationTime,
+    RunReport,
+    RunTimes,
+    Trial,
+    itemsize,
+)
 from gradweave.schedule.schedule import Schedule
 
 ORACLE_ELEMENTS = 1 << 20
@@ -28,6 +37,10 @@ class Runner(Protocol):
     """The servers in this process."""
     has_native: bool
     """Whether the backend has a native all-reduce for this type, and the schedule is one."""
+
+    def use(self, schedule: Schedule) -> None:
+        """Runs another schedule of the same servers from now on, after the next `place`."""
+        ...
 
     def place(self, contributions: Sequence[NDArray]) -> None:
         """Sets the contributions of this process's servers; a new length is prepared for."""
@@ -62,7 +75,13 @@ class Runner(Protocol):
         ...
 
 
-def measure(runner: Runner, schedule: Schedule, trial: Trial, tell: Tell) -> RunReport:
+def measure(
+    runner: Runner,
+    schedule: Schedule,
+    trial: Trial,
+    tell: Tell,
+    calibrating: Sequence[Schedule] = (),
+) -> RunReport:
     """Checks a schedule's result and times it, alternately with the backend's native all-reduce.
 
     Args:
@@ -70,6 +89,7 @@ def measure(runner: Runner, schedule: Schedule, trial: Trial, tell: Tell) -> Run
         schedule: the schedule.
         trial: what to run.
         tell: called with the step under way.
+        calibrating: further schedules to be timed with messages of several sizes.
 
     Returns:
         The same in every process.
@@ -79,7 +99,10 @@ def measure(runner: Runner, schedule: Schedule, trial: Trial, tell: Tell) -> Run
         LostServerError: a server went away.
     """
     sample = min(trial.elements, ORACLE_ELEMENTS // schedule.topology.num_servers)
-    _check(runner, ResultCheck(schedule, trial, sample, "oracle"), tell)
+    if is_own(schedule, RUNTIMES[trial.backend]):
+        sample = 0  # in which order it adds is the runtime's affair
+    else:
+        _check(runner, ResultCheck(schedule, trial, sample, "oracle"), tell)
     check = ResultCheck(schedule, trial, trial.elements, "pattern")
     exact = sums_are_exact(schedule, trial)
     if exact:
@@ -94,7 +117,48 @@ def measure(runner: Runner, schedule: Schedule, trial: Trial, tell: Tell) -> Run
         pattern_elements=trial.elements if exact else 0,
         schedule=RunTimes(times["schedule"], sent_bytes),
         native=RunTimes(times["native"], None) if runner.has_native else None,
+        calibration=tuple(_calibration(runner, trial, calibrating, tell)) if calibrating else (),
     )
+
+
+CALIBRATION_BYTES = (64, 1 << 12, 1 << 16, 1 << 20, 1 << 23)
+"""Sizes of the messages by which a runtime is calibrated."""
+_LARGEST_CALIBRATION = 1 << 26
+"""Bytes of a gradient with which it is: eight messages of the largest size."""
+_CALIBRATION_S = 0.5
+"""How long one schedule at one size is timed, but at least three times."""
+_CALIBRATION_RUNS = (3, 15)
+
+
+def _calibration(
+    runner: Runner, trial: Trial, schedules: Sequence[Schedule], tell: Tell
+) -> Iterator[CalibrationTime]:
+    """Times of some schedules, and at each size of the native all-reduce; medians over runs."""
+    size = itemsize(trial.dtype)
+    for number, schedule in enumerate(schedules):
+        runner.use(schedule)
+        for message_bytes in CALIBRATION_BYTES:
+            elements = schedule.pieces * max(message_bytes // size, 1)
+            if elements * size > _LARGEST_CALIBRATION:
+                break
+            tell(f"calibrating with messages of {message_bytes:,} bytes")
+            runner.place([np.ones(elements, trial.numpy_dtype) for _ in runner.ranks])
+            yield CalibrationTime(number, elements * size, _median(runner, runner.run, tell))
+            if runner.has_native:
+                native_s = _median(runner, runner.run_native, tell)
+                yield CalibrationTime(NATIVE, elements * size, native_s)
+
+
+def _median(runner: Runner, run: Callable[[], None], tell: Tell) -> float:
+    """Median of the slowest server's times, of as many runs as fit, the same number everywhere."""
+    _timed(runner, run)
+    first = float(runner.gathered(np.array([_timed(runner, run)])).max())
+    least, most = _CALIBRATION_RUNS
+    seconds = []
+    for _ in range(min(max(least, int(_CALIBRATION_S / max(first, 1e-6))), most)):
+        tell("calibrating")
+        seconds.append(_timed(runner, run))
+    return float(np.median(runner.gathered(np.array(seconds)).max(axis=0)))
 
 
 def _check(runner: Runner, check: ResultCheck, tell: Tell) -> None:

@@ -9,15 +9,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from gradweave.execute.running.trial import Trial
-from gradweave.execute.torch_distributed.backend import Collective
+from gradweave.execute.torch_distributed.backend import OPERATIONS, Collective
 from gradweave.schedule.schedule import Schedule
-
-_OPERATIONS = {
-    "sum": dist.ReduceOp.SUM,
-    "mean": dist.ReduceOp.SUM,
-    "max": dist.ReduceOp.MAX,
-    "min": dist.ReduceOp.MIN,
-}
 
 
 class TorchRunner:
@@ -49,9 +42,13 @@ class TorchRunner:
         self.library = f"gloo, PyTorch {torch.__version__}"
         self.ranks = [dist.get_rank()]
         self._collective = Collective(schedule)
-        self._operation = _OPERATIONS[trial.reduction]
+        self._operation = OPERATIONS[trial.reduction]
         self.has_native = schedule.collective == "all_reduce"
         self._placed = self._tensor = torch.empty(0)
+
+    def use(self, schedule: Schedule) -> None:
+        """Another collective on the same process group."""
+        self._collective = Collective(schedule)
 
     def place(self, contributions: Sequence[NDArray]) -> None:
         """Makes a tensor of this server's."""

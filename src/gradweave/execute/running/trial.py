@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradweave.errors import OptionError
+from gradweave.execute.program import is_own
 from gradweave.execute.reduction import Reduction, check_reduction
 from gradweave.schedule.schedule import Schedule
 
@@ -20,6 +21,8 @@ DTYPES = {
             "uint8"),
 }  # fmt: skip
 """By backend: the types that a gradient can have."""
+RUNTIMES = {"torch": "gloo", "mpi": "mpi", "jax": "jax"}
+"""By backend: the runtime whose messages carry a schedule."""
 _NATIVE = {"mpi": "MPI_Allreduce", "torch": "dist.all_reduce", "jax": "jax.lax.psum"}
 _BFLOAT16_BYTES = 2
 
@@ -107,6 +110,21 @@ class RunTimes:
         return first, third
 
 
+NATIVE = -1
+"""In place of a schedule's number: the backend's native all-reduce."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CalibrationTime:
+    """What one of the schedules of a calibration took, or the backend's native all-reduce."""
+
+    schedule: int
+    """Its number, or `NATIVE`."""
+    gradient_bytes: int
+    seconds: float
+    """Median over runs of the slowest server's time."""
+
+
 @dataclasses.dataclass(frozen=True)
 class RunReport:
     """A run's measurements; there is one only where every result was right."""
@@ -122,12 +140,15 @@ class RunReport:
     schedule: RunTimes
     native: RunTimes | None
     """Of the backend's native all-reduce; None where it has none for this run."""
+    calibration: tuple[CalibrationTime, ...] = ()
+    """Where one was asked for."""
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> "RunReport":
         """Rebuilds a report from its fields as JSON."""
         times = {name: fields[name] and _times(fields[name]) for name in ("schedule", "native")}
-        return RunReport(**{**fields, **times})
+        calibration = tuple(CalibrationTime(**each) for each in fields["calibration"])
+        return RunReport(**{**fields, **times, "calibration": calibration})
 
 
 def _times(fields: Mapping[str, Any]) -> RunTimes:
@@ -153,6 +174,7 @@ def description(schedule: Schedule, report: RunReport, trial: Trial) -> dict[str
         "reduction": trial.reduction,
         "warm_up": trial.warm_up,
         "repetitions": trial.repetitions,
+        "runs_own": is_own(schedule, RUNTIMES[trial.backend]),
         "correct": True,  # A wrong result is an error.
         "oracle_elements": report.oracle_elements,
         "pattern_elements": report.pattern_elements,

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.autograd import Variable
 
 from gradweave.errors import OptionError
-from gradweave.execute.program import check_all_reduce, check_servers
+from gradweave.execute.program import check_all_reduce, check_servers, is_own
 from gradweave.execute.reduction import Reduction, check_reduction
 from gradweave.execute.signature import digest, mismatch, signature
 from gradweave.execute.torch_distributed.gloo_messages import Channels, Messages, combine, pair
@@ -27,6 +27,12 @@ from gradweave.execute.torch_distributed.store import group_timeout
 from gradweave.schedule.schedule import Schedule
 
 Group = dist.ProcessGroup
+OPERATIONS = {
+    "sum": dist.ReduceOp.SUM,
+    "mean": dist.ReduceOp.SUM,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
 
 
 def all_reduce(
@@ -98,6 +104,8 @@ class Collective:
             raise OptionError("group: this process is not in it")
         check_servers(schedule, self._size, what="processes in the group")
         self._schedule = schedule
+        self.is_own = is_own(schedule, dist.get_backend(self._group))
+        """Whether the backend's own all-reduce is called, see `is_own`; it counts no bytes."""
         self._compared: set[tuple[int, torch.dtype, str]] = set()
         if dist.get_backend(self._group) == "gloo":
             self._run = Messages(schedule, channels or ([pair(self._group)], None))
@@ -133,8 +141,11 @@ class Collective:
             self._compared.add(key)
         with torch.no_grad():
             flat = tensor.detach().reshape(-1).contiguous()
-            at = self._schedule.piece_offsets(flat.numel()).tolist()
-            self._run(flat, at, reduction)
+            if self.is_own:
+                self.guarded(lambda: dist.all_reduce(flat, OPERATIONS[reduction], self._group))
+            else:
+                at = self._schedule.piece_offsets(flat.numel()).tolist()
+                self._run(flat, at, reduction)
             if reduction == "mean" and self._schedule.collective != "all_gather":
                 flat /= self._size
             if flat.data_ptr() != tensor.data_ptr():
@@ -169,12 +180,15 @@ class State:
         apart = dist.new_group(ranks, timeout=group_timeout(parent), backend=self._backend)
         if not isinstance(apart, Group):
             raise OptionError("group: this process is not in it")
+        self._apart = apart
         self.collective = Collective(schedule, apart)
         """Counts the bytes sent."""
         self._queue = ThreadPoolExecutor(1, "gradweave")
 
     def submit(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Starts the mean of a tensor; buckets run one after the other, in the order of DDP."""
+        if self.collective.is_own:
+            return self._own(tensor)
         if self._backend != "gloo":
             done = torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else None)
             self.collective(tensor, reduction="mean")
@@ -184,6 +198,13 @@ class State:
         run = self._queue.submit(self._run, tensor, done)
         _raise_in_backward(run)
         return done
+
+    def _own(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """The backend's own, as DDP calls it without a hook; errors are the backend's, too."""
+        tensor /= self._apart.size()
+        work = dist.all_reduce(tensor, group=self._apart, async_op=True)
+        assert work is not None
+        return work.get_future().then(lambda done: done.value()[0])
 
     def _run(self, tensor: torch.Tensor, done: torch.futures.Future) -> None:
         try:

@@ -13,9 +13,18 @@ from gradweave.bounds import Bound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import overlap
 from gradweave.schedule.ready import ReadyAt, ready_times
-from gradweave.schedule.schedule import COPY, REDUCE, Collective, Provenance, Schedule, StatedBound
+from gradweave.schedule.schedule import (
+    COPY,
+    OWN,
+    REDUCE,
+    Collective,
+    Provenance,
+    Schedule,
+    StatedBound,
+)
 from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler
+from gradweave.schedulers.solve.own import STRATEGIES, own_schedule
 from gradweave.schedulers.solve.pieces import piece_counts
 from gradweave.schedulers.solve.seconds_bound import (
     MAX_TIMED,
@@ -25,7 +34,7 @@ from gradweave.schedulers.solve.seconds_bound import (
     seconds_bound,
     timing_of,
 )
-from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for
+from gradweave.schedulers.solve.solution import Attempt, OnRuntime, Solution, bound_for
 from gradweave.schedulers.solve.strategy_search import Candidate, Objective, Search
 from gradweave.schedulers.solve.tuning import TUNING
 from gradweave.schedulers.solve.variants import rated, refitted, split
@@ -39,6 +48,7 @@ from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.schedulers.trees.timed import Timed
 from gradweave.schedulers.unequal.packed import Packed
 from gradweave.simulate import Model, seconds, steps
+from gradweave.simulate.runtime import IDEAL, Runtime
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds
@@ -75,6 +85,7 @@ def solve_for_seconds(
     stop: Stop,
     progress: Callable[[str], None],
     ready_at_s: ReadyAt | None = None,
+    runtime: Runtime = IDEAL,
 ) -> Solution:
     """Does what `gradweave.solve` says for ``objective="seconds"``.
 
@@ -102,7 +113,7 @@ def solve_for_seconds(
             "of one kind"
         )
     stop = stop.part(1 - TUNING.reserved)
-    objective = Seconds(topology, collective, gradient_bytes, ready)
+    objective = Seconds(topology, collective, gradient_bytes, ready, runtime)
     search = Search(objective, seed, stop, progress)
     search.try_each((*first, *schedulers))
     for scheduler in last_resort:
@@ -110,7 +121,7 @@ def solve_for_seconds(
             search.try_each([scheduler])
     _cut_coarser(search, objective)
     progress("finding the least time possible")
-    return search.solution()
+    return objective.beside_own(search.solution())
 
 
 def _strategies(
@@ -141,6 +152,8 @@ class Seconds(Objective):
         collective: a stage, or both.
         gradient_bytes: size of the whole gradient.
         ready_at_s: [N] seconds at which each server's own gradient is ready.
+        runtime: on which it is to run. Strategies are given the network as it seems there, and the
+            schedules are timed, and returned, on the network itself.
     """
 
     def __init__(
@@ -149,7 +162,10 @@ class Seconds(Objective):
         collective: Collective,
         gradient_bytes: float,
         ready_at_s: NDArray[np.float64],
+        runtime: Runtime = IDEAL,
     ) -> None:
+        self.runtime, self.network = runtime, topology
+        topology = topology if runtime is IDEAL else runtime.planned(topology)
         self.topology, self.collective = topology, collective
         self.gradient_bytes, self.ready_at_s = gradient_bytes, ready_at_s
         self.rated = rated(topology)
@@ -157,7 +173,10 @@ class Seconds(Objective):
         self.piece_counts, self._bound = (1,), None
         if topology.num_nodes <= MAX_TIMED:
             self.piece_counts = piece_counts(topology, collective, gradient_bytes)
-            self._bound = seconds_bound(topology, collective, gradient_bytes, ready_at_s=ready_at_s)
+            least_network, start_s = runtime.least(self.network)
+            self._bound = seconds_bound(
+                least_network, collective, gradient_bytes, ready_at_s=ready_at_s
+            ).later(start_s)
         self._least = self._bound.seconds if self._bound else 0.0
 
     @property
@@ -279,6 +298,9 @@ class Seconds(Objective):
         return Candidate(cut, scheduler, self._seconds(cut), base, parts, overlapped)
 
     def _seconds(self, schedule: Schedule, model: Model = "events") -> float:
+        if self.runtime is not IDEAL and model == "events":
+            on_network = schedule.replace(topology=self.network)
+            return self.runtime.seconds(on_network, self.gradient_bytes, self.ready_at_s)
         return seconds(schedule, self.gradient_bytes, model, ready_at_s=self.ready_at_s)
 
     def finished(self, best: Candidate, seed: int) -> tuple[Schedule, Bound, Timing]:
@@ -289,6 +311,7 @@ class Seconds(Objective):
         options |= {"parts": best.parts} if best.parts > 1 else {}
         options |= {"ready_at_s": self.ready_at_s.tolist()} if self.ready_at_s.any() else {}
         options["objective"] = "seconds"
+        options |= {"runtime": self.runtime.name} if self.runtime is not IDEAL else {}
         bound = bound_for(
             self.topology,
             self.collective,
@@ -298,14 +321,52 @@ class Seconds(Objective):
         )
         stated = StatedBound(bound.rounds, bound.kind, True) if traits.rounds_compare else None
         schedule = best.schedule.replace(
-            scheduler=Provenance(best.scheduler.name, options, seed), bound=stated
+            topology=self.network,
+            scheduler=Provenance(best.scheduler.name, options, seed),
+            bound=stated,
         )
         verify(
             schedule,
             forwarding_servers=traits.forwards,
             aggregating_switches=traits.aggregates,
         ).raise_if_invalid()
-        return schedule, bound, timing_of(schedule, self.gradient_bytes, self.ready_at_s)
+        return schedule, bound, self._timing(schedule, self._seconds(schedule))
+
+    def _timing(self, schedule: Schedule, seconds_there: float) -> Timing:
+        """A schedule's time on the runtime, beside the least possible there."""
+        if self.runtime is IDEAL:
+            return timing_of(schedule, self.gradient_bytes, self.ready_at_s)
+        network, start_s = self.runtime.least(self.network)
+        on_it = schedule.replace(topology=network)
+        there = timing_of(on_it, self.gradient_bytes, self.ready_at_s)
+        return dataclasses.replace(there, seconds=seconds_there, bound=there.bound.later(start_s))
+
+    def beside_own(self, found: Solution) -> Solution:
+        """The solution beside the runtime's own all-reduce, which is the answer where as good."""
+        if self.runtime is IDEAL or self.collective != "all_reduce":
+            return found
+        own = own_schedule(self.network, self.runtime.own, self.gradient_bytes)
+        if own is None or found.timing is None:
+            return found
+        own_s = self.runtime.own_seconds(own, self.gradient_bytes, self.ready_at_s)
+        plan_s = found.timing.seconds
+        chosen = own_s <= plan_s * (1 + TUNING.own_worth)
+        beside = OnRuntime(self.runtime.name, own.scheduler.name, own_s, plan_s, chosen)
+        if not chosen:
+            return dataclasses.replace(found, runtime=beside)
+        options = dict(own.scheduler.options)
+        options |= {"objective": "seconds", "runtime": self.runtime.name, OWN: True}
+        own = own.replace(scheduler=Provenance(own.scheduler.name, options, None))
+        verify(own).raise_if_invalid()
+        bound = bound_for(self.network, self.collective, [Ring()])
+        return dataclasses.replace(
+            found,
+            schedule=own,
+            bound=bound,
+            scheduler=STRATEGIES[own.scheduler.name],
+            timing=self._timing(own, own_s),
+            runtime=beside,
+        )
 
 
 def _cut_coarser(search: Search, objective: Seconds) -> None:

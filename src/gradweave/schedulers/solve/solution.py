@@ -37,6 +37,22 @@ class Attempt:
 
 
 @dataclasses.dataclass(frozen=True)
+class OnRuntime:
+    """A plan beside the all-reduce that its runtime has itself, both predicted by one profile."""
+
+    name: str
+    """Of the runtime."""
+    own: str
+    """Its algorithm, as a strategy's name."""
+    own_s: float
+    """Seconds that takes."""
+    plan_s: float
+    """Seconds that the best plan takes."""
+    own_chosen: bool
+    """Whether the runtime's own is as good, and so the answer."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Solution:
     """A verified schedule, how good it can be at best, and how it was found."""
 
@@ -53,6 +69,8 @@ class Solution:
     kept: tuple[int, int] | None = None
     """Where the search started from a schedule: how many of its transfers this one has, too, as
     `gradweave.schedulers.solve.repair.kept_transfers` counts them, and how many it had."""
+    runtime: OnRuntime | None = None
+    """Where a runtime was given: its own all-reduce beside the best plan."""
     stopped: Stopped = "tried"
     """Why the search ended: the ``bound`` is met (in seconds, nearly), the ``time`` limit is used
     up, or all strategies have been ``tried``, each for as long as it took or its share of that

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Literal, get_args
 
 from gradweave.errors import OptionError
@@ -16,6 +17,7 @@ from gradweave.schedulers.solve.seconds import solve_for_seconds
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
 from gradweave.schedulers.solve.solution import Solution
 from gradweave.schedulers.spec import as_schedulers, is_portfolio
+from gradweave.simulate.runtime import IDEAL, Runtime, runtime_of
 from gradweave.stop import Stop
 from gradweave.topology.spec import as_topology
 from gradweave.topology.topology import Topology
@@ -33,6 +35,7 @@ def solve(
     objective: Objective = "rounds",
     gradient_bytes: float | None = None,
     ready_at_s: ReadyAt | None = None,
+    runtime: Runtime | str | Path = "ideal",
     start_from: Schedule | None = None,
     executor: Executor | None = None,
     seed: int = 0,
@@ -56,6 +59,9 @@ def solve(
             on links of different bandwidths, adds `Solution.timing`.
         ready_at_s: [N] seconds at which each server's own gradient is ready, in order of id, for
             the objective seconds; 0 if not given. A server that is late contributes last.
+        runtime: on which the schedule is to run, for the objective seconds: a profile, its name or
+            a TOML file (`gradweave.simulate.runtime`). Its own all-reduce is the answer where no
+            plan is faster; see `Solution.runtime`. ``ideal``: messages cost what links say.
         start_from: a schedule of this network before a fault, or of one like it: what still works
             of it is tried first and mostly kept; see `gradweave.schedulers.Repair`.
         executor: where to run all strategies side by side, such as `spread.local_processes(4)` or
@@ -93,6 +99,9 @@ def solve(
         raise OptionError("solve: expected at least one scheduler, got none")
     if time_limit is not None and not time_limit > 0:
         raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
+    profile = runtime_of(runtime)
+    if profile is not IDEAL and objective != "seconds":
+        raise OptionError("solve: runtime: only objective=seconds knows what messages cost")
     stop = Stop.after(time_limit)
     first = () if start_from is None else (Repair(start_from),)
     if objective == "seconds":
@@ -110,6 +119,7 @@ def solve(
             stop=stop,
             progress=progress,
             ready_at_s=ready_at_s,
+            runtime=profile,
         )
         return _with_kept(solution, start_from)
     if ready_at_s is not None:

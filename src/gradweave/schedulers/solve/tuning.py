@@ -59,6 +59,10 @@ class Tuning:
     """What the overhead of more messages at the bottleneck may cost, relative to the least time,
     for pieces that spread sooner beyond it."""
 
+    own_worth: float = 0.05
+    """How much longer than the best plan a runtime's own all-reduce may be predicted to take and
+    still be the answer: predictions err more, and it needs nothing to be installed."""
+
     # Capacities from bandwidths
     max_capacity: int = 64
     """Largest capacity that a bandwidth is taken for."""

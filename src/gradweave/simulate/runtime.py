@@ -1,0 +1,276 @@
+"""What a runtime adds to a network: what messages cost its processes, and the algorithm it has.
+
+The models of `gradweave.simulate.seconds` know links. On real processes a message also takes time
+of the processors at both of its ends, beside and with its bytes; where processes share a machine's
+cores, that is most of an all-reduce's time. A profile says how much, by size, in the manner of
+LogGP (Alexandrov, Ionescu, Schauser and Scheiman, 1995), and is a TOML file:
+
+    name = "gloo"
+    source = "measured: 4 processes on 2 cores"
+    processors = 2                # that all servers share; without it each server has its own
+    at_once = 1                   # messages that a server's processors work on at once
+
+    [executor]                    # Gradweave's schedules on this runtime
+    start_s = 0.0005              # processor time of a call, at each server
+    bytes = [64, 1048576]         # of a message
+    seconds = [0.0007, 0.0015]    # processor time of its sender and receiver together
+
+    [own]                         # the all-reduce that the runtime has
+    start_s = 0.0002
+    bytes = [64, 1048576]
+    seconds = [0.0001, 0.0008]
+    algorithms = [{ scheduler = "recursive_doubling", below_bytes = 8192 }, { scheduler = "ring" }]
+"""
+
+import dataclasses
+import math
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import OptionError
+from gradweave.schedule.ready import ReadyAt
+from gradweave.schedule.schedule import Schedule
+from gradweave.simulate.seconds import event_seconds, round_seconds
+from gradweave.simulate.traffic import piece_bytes
+from gradweave.topology.topology import Topology
+from gradweave.training.config import convert, parse_toml, read_toml
+
+NAMES = ("gloo", "ideal", "jax", "mpi", "nccl")
+"""Profiles that come along; ``ideal`` is a network whose messages cost what its links say."""
+_FOLDER = "runtimes"
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """Processor time of messages by size, interpolated linearly, of sender and receiver together.
+
+    Raises:
+        OptionError: where sizes do not ascend, or a time is negative.
+    """
+
+    bytes: tuple[float, ...] = (0.0,)
+    """Sizes of messages, ascending."""
+    seconds: tuple[float, ...] = (0.0,)
+    """What a message of each size costs, never less than a smaller one."""
+    start_s: float = 0.0
+    """Processor time of a call at each server."""
+
+    def __post_init__(self) -> None:
+        if not self.bytes or len(self.bytes) != len(self.seconds):
+            raise OptionError(
+                f"bytes, seconds: expected as many sizes as times and at least one, got "
+                f"{len(self.bytes)} and {len(self.seconds)}"
+            )
+        for name, values in (("bytes", self.bytes), ("seconds", self.seconds)):
+            if not all(math.isfinite(value) and value >= 0 for value in values):
+                raise OptionError(f"{name}: expected finite numbers of at least 0, got {values}")
+        if any(np.diff(self.bytes) <= 0):
+            raise OptionError(f"bytes: expected ascending sizes, got {self.bytes}")
+        if any(np.diff(self.seconds) < 0):
+            raise OptionError(f"seconds: expected no less for a larger message, got {self.seconds}")
+        if not (math.isfinite(self.start_s) and self.start_s >= 0):
+            raise OptionError(f"start_s: expected a finite time of at least 0, got {self.start_s}")
+
+    @property
+    def message_s(self) -> float:
+        """What a message costs without bytes: as much as the smallest one measured."""
+        return self.seconds[0]
+
+    def of(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds of messages of some sizes; beyond the largest, as from the last two on."""
+        inside = np.interp(sizes, self.bytes, self.seconds)
+        if len(self.bytes) == 1:
+            return inside
+        slope = (self.seconds[-1] - self.seconds[-2]) / (self.bytes[-1] - self.bytes[-2])
+        return inside + slope * np.maximum(sizes - self.bytes[-1], 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """An all-reduce that a runtime has, as the strategy whose messages it sends."""
+
+    scheduler: str
+    """Its specification, such as ``ring``."""
+    below_bytes: float = math.inf
+    """Sizes of gradients for which the runtime takes it, unless an earlier one fits."""
+    parts: int = 1
+    """How many each piece is cut into."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(Costs):
+    """The all-reduce that a runtime has, and what its messages cost."""
+
+    algorithms: tuple[Algorithm, ...] = ()
+
+    def algorithm(self, gradient_bytes: float) -> Algorithm | None:
+        """The one for a gradient's size."""
+        fitting = (one for one in self.algorithms if gradient_bytes < one.below_bytes)
+        return next(fitting, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime:
+    """A profile: what a runtime's messages cost beside their network.
+
+    Raises:
+        OptionError: where a value is out of range.
+    """
+
+    name: str
+    """``gloo``, ``mpi``, … : of the backend whose own all-reduce is meant."""
+    source: str = ""
+    """Where the figures are from."""
+    processors: float | None = None
+    """Cores that all servers share, as processes on one machine do; None: each has its own."""
+    at_once: int = 1
+    """Messages that a server's processors work on at once."""
+    barriers: bool = False
+    """Whether each round waits for the one before, as in a compiled program of JAX."""
+    round_s: float = 0.0
+    """Processor time of a round at each server, with `barriers`."""
+    executor: Costs = Costs()
+    """Of Gradweave's schedules."""
+    own: Own = Own()
+
+    def __post_init__(self) -> None:
+        if self.processors is not None and not 0 < self.processors < math.inf:
+            raise OptionError(f"processors: expected more than 0, got {self.processors}")
+        if self.at_once < 1:
+            raise OptionError(f"at_once: expected at least 1, got {self.at_once}")
+        if not 0 <= self.round_s < math.inf:
+            raise OptionError(f"round_s: expected a finite time of at least 0, got {self.round_s}")
+
+    def seconds(
+        self, schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
+    ) -> float:
+        """Predicts the time of a schedule that Gradweave's executors run on this runtime.
+
+        The larger of two: what its messages take on their way, each the later by its processor time
+        (half at either end) than the event model has it; and what processors need for all of them.
+        The start comes on top.
+
+        Args:
+            schedule: the schedule, on the network as it is.
+            gradient_bytes: size of the whole gradient.
+            ready_at_s: [N] when each server is ready; see `gradweave.simulate.seconds`.
+        """
+        return self._seconds(schedule, gradient_bytes, self.executor, ready_at_s)
+
+    def own_seconds(
+        self, schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
+    ) -> float:
+        """The same of the runtime's own all-reduce, given as a schedule with its messages."""
+        return self._seconds(schedule, gradient_bytes, self.own, ready_at_s)
+
+    def _seconds(
+        self,
+        schedule: Schedule,
+        gradient_bytes: float,
+        costs: Costs,
+        ready_at_s: ReadyAt | None,
+    ) -> float:
+        network = with_latency(schedule.topology, costs.message_s)
+        on_it = schedule.replace(topology=network)
+        if self.barriers:
+            path_s = float(round_seconds(on_it, gradient_bytes, ready_at_s).sum())
+            path_s += self.each(network.num_servers, self.round_s) * schedule.rounds
+        else:
+            path_s = float(event_seconds(on_it, gradient_bytes, ready_at_s)[1].max(initial=0.0))
+        start_s = self.each(network.num_servers, costs.start_s)
+        work_s = self.work_s(schedule, costs.of(piece_bytes(schedule, gradient_bytes)))
+        return start_s + max(path_s, work_s)
+
+    def work_s(self, schedule: Schedule, seconds: NDArray[np.float64]) -> float:
+        """Time that processors need for a schedule's messages, half of each at either end.
+
+        Args:
+            schedule: the schedule.
+            seconds: [P] processor time of a message of each piece, sender and receiver together.
+        """
+        half, nodes = seconds[schedule.piece] / 2, schedule.topology.num_nodes
+        work = sum(np.bincount(end, half, nodes) for end in (schedule.source, schedule.target))
+        busiest_s = float(np.max(work, initial=0.0)) / self.at_once
+        if self.processors is None:
+            return busiest_s
+        return max(busiest_s, float(np.sum(work)) / self.processors)
+
+    def each(self, servers: int, seconds: float) -> float:
+        """Time in which every server has had so many seconds of a processor."""
+        return seconds if self.processors is None else seconds * max(1, servers / self.processors)
+
+    def planned(self, topology: Topology) -> Topology:
+        """The network for strategies, which know links and not processors.
+
+        A message holds its server's links for as long as it keeps a processor busy when all servers
+        have messages, and arrives the later for it.
+        """
+        held_s = self.each(topology.num_servers, self.executor.message_s / 2) / self.at_once
+        ends = topology.is_server[topology.source] | topology.is_server[topology.target]
+        later = with_latency(topology, self.executor.message_s)
+        overhead_s = np.maximum(topology.overhead_s, np.where(ends, held_s, 0.0))
+        return dataclasses.replace(later, overhead_s=overhead_s)
+
+    def least(self, topology: Topology) -> tuple[Topology, float]:
+        """A network and a start with which a bound in the event model is one on this runtime.
+
+        Of a schedule as of the runtime's own all-reduce, whose messages cost less.
+        """
+        cheapest = min(self.executor.message_s, self.own.message_s)
+        start_s = min(self.executor.start_s, self.own.start_s)
+        if not self.own.algorithms:
+            cheapest, start_s = self.executor.message_s, self.executor.start_s
+        return with_latency(topology, cheapest), self.each(topology.num_servers, start_s)
+
+
+IDEAL = Runtime("ideal", "messages cost what the network's links say")
+
+
+def with_latency(topology: Topology, cost_s: float) -> Topology:
+    """The network with half of a time added to the latency of links at each end at a server.
+
+    It is latency, not overhead in the sense of `Topology.overhead_s`: while a link sends one
+    message, the kernel's queues hold it, and the processes work on others.
+
+    Args:
+        topology: the network.
+        cost_s: what sender and receiver of a message take together, beside its bytes.
+    """
+    if cost_s == 0.0:
+        return topology
+    ends = topology.is_server[topology.source] * 1.0 + topology.is_server[topology.target]
+    return dataclasses.replace(topology, latency_s=topology.latency_s + ends * (cost_s / 2))
+
+
+def runtime_of(given: "Runtime | str | Path") -> Runtime:
+    """A profile by its name, from a TOML file, or as it is.
+
+    Args:
+        given: one of `NAMES`, or the path of a file that ends in ``.toml``.
+
+    Raises:
+        OptionError: for an unknown name, or a file that is no profile.
+    """
+    if isinstance(given, Runtime):
+        return given
+    if str(given) == "ideal":
+        return IDEAL
+    if str(given) in NAMES:
+        text = resources.files("gradweave.simulate").joinpath(_FOLDER, f"{given}.toml").read_bytes()
+        return _converted(parse_toml(text, f"{given}.toml"), f"{given}.toml")
+    if Path(given).suffix != ".toml":
+        raise OptionError(
+            f"runtime: expected {', '.join(NAMES)} or a file .toml, got {str(given)!r:.60}"
+        )
+    return _converted(read_toml(Path(given)), str(given))
+
+
+def _converted(table: dict[str, Any], name: str) -> Runtime:
+    try:
+        return convert(table, Runtime)
+    except OptionError as error:
+        raise OptionError(f"{name}: {error}") from error
