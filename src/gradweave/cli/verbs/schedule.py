@@ -38,6 +38,9 @@ _MODELS: tuple[tuple[Model, str], ...] = (
     ("events", "without"),
     ("fair", "with links shared fairly"),
 )
+_OF_GPUS = 20e9
+"""Bytes per second of a link from which a network is taken for one of GPUs, which run NCCL; hosts
+without run gloo."""
 _NEAR = 0.05
 """A schedule so near the least time needs no hint that rounds do not tell it."""
 
@@ -226,6 +229,7 @@ def _lines(
         f"{counted(network.num_links, 'link')}",
         f"{counted(best.rounds, 'round')} ({', '.join(stages)}), "
         f"{counted(best.num_transfers, 'transfer')}, verified{pieces}",
+        *_default_line(solution, gradient_bytes, objective, given),
         *_verdicts(solution, objective),
         *_runtime_lines(solution),
         f"{format_size(gradient_bytes)}: {', '.join(times)}",
@@ -278,22 +282,36 @@ def _runtime_lines(solution: Solution) -> list[str]:
 def _message_hint(
     solution: Solution, gradient_bytes: float, objective: Objective, given: SearchOptions
 ) -> list[str]:
-    """Where a plan for seconds is none for gloo: what to ask for instead."""
+    """Where a plan for seconds is none for a runtime that people have: what to ask for instead."""
     schedule = solution.schedule
     if objective != "seconds" or given["runtime"] != "ideal" or schedule.collective != "all_reduce":
         return []
-    gloo = runtime_of("gloo")
-    own = own_schedule(schedule.topology, gloo.own, gradient_bytes)
+    fast = schedule.topology.bandwidth_bytes_per_s.max() >= _OF_GPUS
+    runtime = runtime_of("nccl" if fast else "gloo")
+    own = own_schedule(schedule.topology, runtime.own, gradient_bytes)
     if own is None:
         return []
-    plan_s = gloo.seconds(schedule, gradient_bytes)
-    own_s = gloo.own_seconds(own, gradient_bytes)
+    plan_s = runtime.seconds(schedule, gradient_bytes)
+    own_s = runtime.own_seconds(own, gradient_bytes)
     if plan_s <= own_s:
         return []
+    name = runtime.name
     return [
-        f"planned for messages that cost what links say (--runtime ideal); on gloo it would take "
-        f"{format_seconds(plan_s)}, gloo's own ring {format_seconds(own_s)}: --runtime gloo plans "
-        "for that"
+        f"planned for messages that cost what links say (--runtime ideal); on {name} it would take "
+        f"{format_seconds(plan_s)}, {name}'s own {own.scheduler.name} {format_seconds(own_s)}: "
+        f"--runtime {name} plans for that"
+    ]
+
+
+def _default_line(
+    solution: Solution, gradient_bytes: float, objective: Objective, given: SearchOptions
+) -> list[str]:
+    """That seconds were looked for without being asked for, and why."""
+    if objective != "seconds" or given["objective"] or given["runtime"] != "ideal":
+        return []
+    return [
+        f"its links differ, so the least time for {format_size(gradient_bytes)} was looked for; "
+        "--objective rounds looks for few rounds"
     ]
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from gradweave.errors import NoScheduleError
+from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.variants import split
@@ -49,10 +49,18 @@ def own_schedule(topology: Topology, own: Own, gradient_bytes: float) -> Schedul
         topology: the network.
         own: of the runtime's profile.
         gradient_bytes: size of the whole gradient.
+
+    Raises:
+        OptionError: where a profile calls it what is not in `STRATEGIES`.
     """
     algorithm = own.algorithm(gradient_bytes)
     if algorithm is None:
         return None
+    if algorithm.scheduler not in STRATEGIES:
+        known = ", ".join(STRATEGIES)
+        raise OptionError(
+            f"runtime: own.algorithms: scheduler: expected {known}, got {algorithm.scheduler!r:.60}"
+        )
     try:
         schedule = STRATEGIES[algorithm.scheduler].schedule(topology)
     except NoScheduleError:
