@@ -40,6 +40,7 @@ from gradweave.schedulers.solve.tuning import TUNING
 from gradweave.schedulers.solve.variants import rated, refitted, split
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
+from gradweave.schedulers.textbook.postal import Postal
 from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
@@ -60,6 +61,14 @@ FOR_SECONDS: tuple[Scheduler, ...] = (
     RecursiveDoubling(order="near"),
     Binomial(),
     Binomial(order="near"),
+    Postal("root"),
+    Postal("pair"),
+    Postal("twin"),
+    Postal("cross"),
+    Postal("cross", pieces=8),
+    Postal("hubs"),
+    Postal("hubs", pieces=4),
+    RecursiveDoubling(radix=4),
     Symmetric(),
     HalvingDoubling(),
     HalvingDoubling(order="near"),

@@ -1,6 +1,7 @@
 """Small gradients on any network: trees by arrival times, and servers that exchange their parts."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Literal
@@ -27,6 +28,8 @@ class Tuning:
 
     max_servers: int = 256
     """Beyond, hops between all servers take too long to look at again and again."""
+    paired_servers: int = 64
+    """Up to which pairs of roots are looked for: half a second."""
     forwarded_servers: int = 64
     """Up to which servers without a switch-only route send to each other through others."""
     roots: int = 4
@@ -79,7 +82,8 @@ class Postal(Scheduler):
     shape: Shape = "root"
     """How sums meet."""
     pieces: int = 1
-    """Pieces, each with roots of its own (``cross`` alone): ports of several servers are used."""
+    """Pieces, each with roots of its own (``cross`` and ``hubs`` alone), so that several servers'
+    ports are used."""
     tries: int = 200
     """Moves that are tried in each order."""
     gradient_bytes: float | None = None
@@ -111,6 +115,12 @@ class Postal(Scheduler):
         size = self.gradient_bytes or 0.0
         clock = PostalClock.of(topology, size / self.pieces)
         program = _Program(clock, self.tries, seed)
+        paired = self.shape in ("pair", "twin", "cross")
+        if paired and topology.num_servers > TUNING.paired_servers:
+            raise NoScheduleError(
+                f"{self.name}: {topology.num_servers} servers; it looks for pairs of roots among up "
+                f"to {TUNING.paired_servers}"
+            )
         if collective != "all_reduce":
             root, units = program.stage(collective)
             return clock.schedule(collective, [root], units)
@@ -119,7 +129,7 @@ class Postal(Scheduler):
             "pair": program.by_pair,
             "twin": program.by_twins,
             "cross": lambda: program.crossing(self.pieces),
-            "hubs": program.by_hubs,
+            "hubs": lambda: program.by_hubs(self.pieces),
         }[self.shape]()
         schedules = [clock.schedule("all_reduce", roots, units) for roots, units in made]
         if not schedules:
@@ -128,12 +138,42 @@ class Postal(Scheduler):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Sorted:
+    """Hops sorted by the server that they enter, if need be reversed."""
+
+    number: NDArray[np.int64]
+    """[H] of each hop."""
+    source: NDArray[np.int64]
+    """[H] rank of the server that it leaves."""
+    first_into: NDArray[np.int64]
+    """[N+1] where each server's hops start."""
+    links: NDArray[np.int64]
+    """Link directions, one hop after the other."""
+    first_link: NDArray[np.int64]
+    """[H+1] where each hop's links start."""
+
+    @staticmethod
+    def of(hops: Hops, source: NDArray[np.int64], target: NDArray[np.int64]) -> "Sorted":
+        """Sorts hops.
+
+        Args:
+            hops: the hops.
+            source: [H] rank of the server that each leaves.
+            target: [H] rank of the server that it enters.
+        """
+        number = np.lexsort((source, target))
+        first_into = np.searchsorted(target[number], np.arange(int(target.max()) + 2))
+        offsets = hops.first_link
+        links, first_link = take_rows(hops.links, offsets, number)
+        return Sorted(number, source[number], first_into, links, first_link)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class PostalClock:
     """Hops between servers, and what a message over each takes."""
 
     topology: Topology
     hops: Hops
-    """Sorted by the server that they enter."""
     hold: NDArray[np.float64]
     """[H] seconds for which a message holds the links."""
     latency: NDArray[np.float64]
@@ -154,7 +194,22 @@ class PostalClock:
         latency = np.add.reduceat(topology.latency_s[hops.links], first)
         return PostalClock(topology, hops, overhead + message_bytes / rate, latency)
 
-    @property
+    @functools.cached_property
+    def forward(self) -> "Sorted":
+        """Hops by the server that they enter."""
+        return Sorted.of(self.hops, self.hops.source, self.hops.target)
+
+    @functools.cached_property
+    def backward(self) -> "Sorted":
+        """The same reversed: hops by the server that they leave."""
+        return Sorted.of(self.hops, self.hops.target, self.hops.source)
+
+    @functools.cached_property
+    def closed(self) -> NDArray[np.float64]:
+        """[N, N] least time over any number of messages, one after the other."""
+        return _closed(self.least)
+
+    @functools.cached_property
     def least(self) -> NDArray[np.float64]:
         """[N, N] least time of a message from each server to each other; 0 to itself."""
         count = self.topology.num_servers
@@ -303,52 +358,57 @@ class _Program:
             [*crossed, self._exchange(one, other, piece)],
         )
 
-    def by_hubs(self) -> Iterator[Made]:
+    def by_hubs(self, pieces: int) -> Iterator[Made]:
         """To each group's root, from roots to other groups, and from those to all."""
         least = self.clock.least
         groups = _groups(least)
         if len(groups) < 2 or min(map(len, groups)) < 2:
             return
-        hubs = [int(group[np.argmin(least[group].max(axis=1))]) for group in groups]
-        gates = []
-        for hub, group in zip(hubs, groups, strict=True):
-            others = group[group != hub]
-            gates.append(int(others[np.argmin(least[others].max(axis=1))]))
-        inner = [group[group != hub] for hub, group in zip(hubs, groups, strict=True)]
-        for receivers in ([[gate] for gate in gates], inner):
-            made = self._through_hubs(groups, hubs, receivers)
-            if made is not None:
-                yield hubs[:1], made
+        central = [group[np.argsort(least[group].max(axis=1), kind="stable")] for group in groups]
+        for one_receives in (True, False):
+            phases = []
+            for piece in range(pieces):
+                hubs = [int(group[piece % len(group)]) for group in central]
+                receivers = [
+                    np.array([group[(piece + 1) % len(group)]])
+                    if one_receives
+                    else np.roll(group, -1 - piece)[:-1]
+                    for group in central
+                ]
+                phases.append(self._through_hubs(groups, hubs, receivers, piece))
+            if all(phase is not None for phase in phases):
+                units = [unit for phase in zip(*phases, strict=True) for unit in _in_turn(phase)]
+                yield [int(central[0][piece % len(central[0])]) for piece in range(pieces)], units
 
     def _through_hubs(
         self,
         groups: list[NDArray[np.int64]],
         hubs: list[int],
-        receivers: Sequence[Sequence[int] | NDArray[np.int64]],
-    ) -> list[Unit] | None:
-        """What is sent; None where there is no hop from some root to some receiver.
+        receivers: list[NDArray[np.int64]],
+        piece: int,
+    ) -> tuple[list[Unit], ...] | None:
+        """What is sent, in phases; None where there is no hop from some root to some receiver.
 
         Args:
             groups: ranks of each group's servers.
             hubs: each group's root.
             receivers: who of each group receives from other groups.
+            piece: which piece.
         """
         gathered, copied, crossed, back = [], [], [], []
         for at, (hub, group) in enumerate(zip(hubs, groups, strict=True)):
             within = np.array([hub, *receivers[at]])
-            gathered.append(self._forest([hub], group, True))
-            copied.append(self._forest([hub], within, False))
+            gathered.append(self._forest([hub], group, True, piece))
+            copied.append(self._forest([hub], within, False, piece))
             turned = itertools.chain(
                 *(receivers[(at + k) % len(groups)] for k in range(1, len(groups)))
             )
-            crossed.append([((self.clock.fastest(hub, int(to)), 0, REDUCE),) for to in turned])
-            gate = int(receivers[at][0])
+            crossed.append([((self.clock.fastest(hub, int(to)), piece, REDUCE),) for to in turned])
             rest = np.setdiff1d(group, receivers[at][1:])
-            back.append(self._forest([gate], rest, False))
+            back.append(self._forest([int(receivers[at][0])], rest, False, piece))
         if any(hop < 0 for units in crossed for ((hop, _, _),) in units):
             return None
-        phases = (gathered, copied, crossed, back)
-        return [unit for phase in phases for unit in _in_turn(phase)]
+        return tuple(list(_in_turn(phase)) for phase in (gathered, copied, crossed, back))
 
     def _both(
         self, one: int, other: int, side: NDArray[np.bool_], towards: bool, piece: int = 0
@@ -380,7 +440,7 @@ class _Program:
 
     def _roots(self, members: NDArray[np.int64]) -> list[int]:
         """The servers nearest to all others of some, there and back."""
-        least = _closed(self.clock.least)
+        least = self.clock.closed
         largest = least[:, members].max(axis=1) + least[members].max(axis=0)
         ties = (least[:, members] + least[members].T).sum(axis=1)
         nearest = np.lexsort((ties[members], largest[members]))
@@ -397,40 +457,31 @@ class _Program:
         """
         from gradweave.schedulers.textbook.postal_kernel import grow_best
 
-        clock, hops = self.clock, self.clock.hops
-        ends = (hops.target, hops.source) if towards else (hops.source, hops.target)
-        sorted_hops = np.lexsort((ends[0], ends[1]))
-        first_into = np.searchsorted(
-            ends[1][sorted_hops], np.arange(clock.topology.num_servers + 1)
-        )
-        counts = np.diff(hops.first_link)[sorted_hops]
-        first_link = np.concatenate([[0], np.cumsum(counts)])
-        within = np.arange(first_link[-1]) - np.repeat(first_link[:-1], counts)
-        links = hops.links[np.repeat(hops.first_link[:-1][sorted_hops], counts) + within]
+        clock = self.clock
         others = np.setdiff1d(members, roots)
         if not len(others):
             count = clock.topology.num_servers
             return np.zeros(count), np.full(count, -1), np.zeros(count, np.int64)
-        least = _closed(clock.least)
+        least, hops = clock.closed, clock.backward if towards else clock.forward
         far = (least[:, roots].min(axis=1) if towards else least[roots].min(axis=0))[others]
         orders = np.stack(
             [others[np.argsort(far, kind="stable")], others[np.argsort(-far, kind="stable")]]
         )
-        tries = min(self.tries, TUNING.evaluations // (TUNING.roots * max(1, len(hops.source))))
+        tries = min(self.tries, TUNING.evaluations // (TUNING.roots * len(hops.number)))
         informed, hop, turn = grow_best(
             orders,
             np.array(roots),
             tries,
             self.seed,
-            ends[0][sorted_hops],
-            first_into,
-            links,
-            first_link,
-            clock.hold[sorted_hops],
-            clock.latency[sorted_hops],
+            hops.source,
+            hops.first_into,
+            hops.links,
+            hops.first_link,
+            clock.hold[hops.number],
+            clock.latency[hops.number],
             len(clock.topology.source),
         )
-        return informed, np.where(hop >= 0, sorted_hops[hop], -1), turn
+        return informed, np.where(hop >= 0, hops.number[hop], -1), turn
 
 
 def _with_forwarded(topology: Topology, hops: Hops) -> Hops:
