@@ -28,6 +28,7 @@ from mpi4py import MPI
 from gradweave.errors import GradweaveError, LostServerError, OptionError, RunError, ScheduleError
 from gradweave.execute import mpi, play
 from gradweave.schedule import Schedule
+from gradweave.schedule.schedule import OWN, Provenance
 from tests.execute.cases import Case, Checks, contribution, result_digest
 
 check = Checks()
@@ -66,6 +67,22 @@ def few_elements(schedules: Schedules, comm: MPI.Intracomm) -> None:
                 same(mine, play(schedule, whole, reduction)[comm.rank])
     nothing = np.empty((3, 0, 2))
     mpi.all_reduce(nothing, schedules["merged", "all_reduce"], comm)
+
+
+@check
+def the_runtimes_own(schedules: Schedules, comm: MPI.Intracomm) -> None:
+    ring = schedules["ring", "all_reduce"]
+    for runtime, counted in (("mpi", False), ("gloo", True)):
+        own = ring.replace(scheduler=Provenance("ring", {OWN: True, "runtime": runtime}))
+        for reduction, value in (("sum", 15.0), ("mean", 2.5), ("max", 5.0), ("min", 0.0)):
+            mine = np.full(14, float(comm.rank))
+            plan = mpi.Plan(own, mine, comm, reduction=reduction)
+            plan.run()
+            assert (mine == value).all(), (reduction, mine)
+            assert bool(plan.sent_bytes.sum()) is counted
+    half = np.full(5, comm.rank, np.float16)  # which MPI does not have: the schedule itself runs
+    mpi.all_reduce(half, own.replace(scheduler=Provenance("ring", {OWN: True, "runtime": "mpi"})))
+    assert (half == 15).all()
 
 
 @check

@@ -38,6 +38,7 @@ from gradweave.execute import torch_distributed as td
 from gradweave.execute.torch_distributed.gloo_messages import pair
 from gradweave.execute.torch_distributed.round_by_round import Rounds
 from gradweave.schedule import Schedule
+from gradweave.schedule.schedule import OWN, Provenance
 from tests.execute.cases import Case, Checks, contribution, digest, result_digest
 from tests.patience import PATIENCE_S
 
@@ -94,6 +95,23 @@ def few_elements(schedules: Schedules, rank: int) -> None:
     one = torch.tensor(float(rank))
     td.all_reduce(one, schedules["merged", "all_reduce"])
     assert one.shape == () and one == 15
+
+
+@check
+def the_runtimes_own(schedules: Schedules, rank: int) -> None:
+    ring = schedules["ring", "all_reduce"]
+    for runtime, counted in (("gloo", False), ("mpi", True)):
+        own = ring.replace(scheduler=Provenance("ring", {OWN: True, "runtime": runtime}))
+        run = td.Collective(own)
+        for reduction, value in (("sum", 15.0), ("mean", 2.5), ("max", 5.0), ("min", 0.0)):
+            mine = torch.full((7, 2), float(rank)).T
+            run(mine, reduction=reduction)
+            assert (mine == value).all(), (reduction, mine)
+        assert run.is_own is not counted and bool(run.sent_bytes.sum()) is counted
+        mine = torch.full((9,), float(rank))
+        assert (td.state(own).submit(mine).wait() == 2.5).all()
+    said = raised(RunError, lambda: td.all_reduce(torch.ones(5 + (rank == 1)), own))
+    assert "rank 1" in said
 
 
 @check
