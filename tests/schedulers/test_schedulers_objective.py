@@ -54,7 +54,8 @@ def test_the_portfolio_is_never_behind(spec, gradient_bytes):
     assert timing.seconds == seconds(solution.schedule, gradient_bytes, "events")
     assert timing.barrier_seconds == seconds(solution.schedule, gradient_bytes, "rounds")
     assert timing.seconds >= timing.bound.seconds * (1 - 1e-9) and timing.gap >= 0
-    assert timing.seconds == min(attempt.seconds for attempt in solution.attempts)
+    tried = [attempt.seconds for attempt in solution.attempts if attempt.seconds is not None]
+    assert timing.seconds == min(tried)
     assert verify(solution.schedule).valid
     if gradient_bytes == 1e9:
         assert timing.gap < 0.01 and timing.bound.kind == "bandwidth"
@@ -66,7 +67,7 @@ def test_small_gradients_want_few_steps_and_large_ones_bandwidth():
     assert small.scheduler.name == "recursive_doubling"
     assert large.scheduler.name == "symmetric"
     assert small.timing.bound.kind == "latency"
-    assert small.timing.bound.seconds == pytest.approx(8 * 10e-6)  # 4 + 4 links apart
+    assert small.timing.bound.seconds == pytest.approx(8 * 10e-6, rel=1e-3)  # 4 + 4 links
     assert small.schedule.pieces < large.schedule.pieces
 
 
@@ -237,7 +238,8 @@ def test_out_of_time_it_returns_what_it_has():
 def test_for_a_stage_the_default_has_one_root_per_server():
     solution = solved(net("mesh:3x3"), 1e3, collective="all_gather")
     names = {attempt.scheduler.name for attempt in solution.attempts}
-    left_out = {"recursive_doubling", "binomial"} | {"packed", "planned"}  # links are equal
+    left_out = {"recursive_doubling", "binomial", "postal"}
+    left_out |= {"packed", "planned"}  # links are equal
     assert names == {one.name for one in FOR_SECONDS} - left_out
     with pytest.raises(OptionError, match="to one root and to all servers do not compare"):
         solved(net("ring:4"), 1e6, collective="all_gather", schedulers=[Ring(), Binomial()])

@@ -118,8 +118,8 @@ class Postal(Scheduler):
         paired = self.shape in ("pair", "twin", "cross")
         if paired and topology.num_servers > TUNING.paired_servers:
             raise NoScheduleError(
-                f"{self.name}: {topology.num_servers} servers; it looks for pairs of roots among up "
-                f"to {TUNING.paired_servers}"
+                f"{self.name}: {topology.num_servers} servers; it looks for pairs of roots "
+                f"among up to {TUNING.paired_servers}"
             )
         if collective != "all_reduce":
             root, units = program.stage(collective)
