@@ -7,6 +7,8 @@ from markdown_table import NETWORKS, duration, number, source, sourced_table, ta
 from record import load
 from table_templates import grouped
 
+from gradweave.topology.units import ROUNDING
+
 REPAIRED_SINCE = "2026-11-24"
 """First whole day on which `learned` repaired its episodes, and drew 16 by default."""
 
@@ -147,3 +149,25 @@ def large_files() -> str:
         f"{spread('verify_s')} | {rows['verify_peak_memory_mib']} MiB at the peak"
     )
     return sourced_table(result, "what | median of 5 (range) | size", lines)
+
+
+def leave_one_out() -> str:
+    """Which strategies win, and which are missed where they are left out."""
+    result = load("leave_one_out")
+    rows = [row for row in result["rows"] if "winner" in row]
+    texts = []
+    for what, chosen in (("rounds", False), ("seconds", True)):
+        of_it = [row for row in rows if (row["bytes"] is not None) == chosen]
+        strategies = sorted({name for row in of_it for name in row["share_of_time"]})
+        lines = []
+        for name in strategies:
+            won = [row for row in of_it if row["winner"] == name]
+            longer = [row["without_winner"] / row["value"] - 1 for row in won]
+            missed = sum(more > ROUNDING for more in longer)
+            share = sum(row["share_of_time"].get(name, 0.0) for row in of_it) / len(of_it)
+            mean = sum(longer) / len(longer) if longer else 0.0
+            cells = (f"{len(won)}", f"{missed}", f"{mean:.1%}", f"{max(longer, default=0.0):.1%}")
+            lines.append((-missed, -len(won), " | ".join((name, *cells, f"{share:.1%}"))))
+        head = f"{what}, {len(of_it)} cases | wins | missed | mean loss | worst | share of time"
+        texts.append(table(head, [line for *_, line in sorted(lines)]))
+    return "\n\n".join([*texts, source(result)])
