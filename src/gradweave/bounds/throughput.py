@@ -19,6 +19,12 @@ from gradweave.topology.units import format_bandwidth
 from gradweave.wording import counted
 
 
+MAX_FLOW_NODES = 4096
+"""Nodes of a network of groups up to which its narrowest cut is found by flows, two for each
+server: ten seconds of processor time. Beyond, the narrowest server and the groups bound the time of
+overlapping stages, which is no less of a bound."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Bottleneck:
     """What limits a stage: pieces that must cross a boundary, and the bandwidth that crosses it."""
@@ -298,7 +304,9 @@ def _all_ports(flows: Flows, stage: Collective, unit: Fraction) -> Bottleneck:
 def _overlapped(flows: Flows, unit: Fraction) -> Bottleneck:
     """Both stages at once: all N pieces leave every set of servers; 2N(N−1) transfers in all."""
     topology, count = flows.topology, flows.topology.num_servers
-    narrowest, inside = flows.narrowest_cut()
+    levels = nested_groups(topology)
+    many = bool(levels) and topology.num_nodes > MAX_FLOW_NODES
+    narrowest, inside = _narrowest_port(flows) if many else flows.narrowest_cut()
     cut = _bottleneck(topology, "all_reduce", inside, True, count, narrowest * unit)
     leaving, entering = (
         int(flows.bandwidth[topology.is_server[ends]].sum())
@@ -313,8 +321,14 @@ def _overlapped(flows: Flows, unit: Fraction) -> Bottleneck:
         2 * count * (count - 1),
         min(leaving, entering) * unit,
     )
-    groups = [_all_groups(flows, level, unit) for level in nested_groups(topology)]
+    groups = [_all_groups(flows, level, unit) for level in levels]
     return max(ports, cut, *groups, key=lambda bottleneck: bottleneck.time_per_byte)
+
+
+def _narrowest_port(flows: Flows) -> tuple[int, NDArray[np.bool_]]:
+    """The least bandwidth that leaves or enters one server, and the set [V] that it leaves."""
+    narrowest = _one_apart(flows)
+    return min(((flows.leaving(one), one) for one in narrowest), key=lambda cut: cut[0])
 
 
 def _all_groups(flows: Flows, level: Groups, unit: Fraction) -> Bottleneck:

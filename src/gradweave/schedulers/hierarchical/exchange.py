@@ -70,40 +70,47 @@ def hops_of(grid: Grid) -> Hops:
 def exchanges_of(grid: Grid, hops: Hops, stop: Stop) -> list[Exchange]:
     """The trees of each dimension.
 
-    Where switches join all servers of each line, each sends to each root directly; elsewhere trees
-    are packed into the links of a line alone, of which all must be alike.
+    Where links from server to server connect each line, trees are packed into these, and all lines
+    must be alike. Elsewhere switches join the servers, and each sends to each root directly.
 
     Raises:
         NoScheduleError: where lines are not alike, or not connected.
     """
-    return [
-        _direct(size) if _joined(grid, hops, dimension) else _packed(grid, dimension, stop)
-        for dimension, size in enumerate(grid.sizes)
+    dimensions = range(len(grid.sizes) - grid.one_root)
+    exchanges = [
+        _packed(grid, dimension, stop) or _direct(grid, hops, dimension) for dimension in dimensions
     ]
+    return [*exchanges, _binary(grid.sizes[-1])] if grid.one_root else exchanges
 
 
-def _joined(grid: Grid, hops: Hops, dimension: int) -> bool:
-    """Whether each server reaches all others of its line through switches."""
-    begin, end = hops.first[dimension : dimension + 2]
+def _binary(size: int) -> Exchange:
+    """One tree in which no server receives from more than two."""
+    parent = (np.arange(size) - 1) // 2
+    parent[0] = 0
+    return Exchange(np.zeros(1, np.int64), np.ones(1), parent[None])
+
+
+def _direct(grid: Grid, hops: Hops, dimension: int) -> Exchange:
+    """Each server to each root, through switches."""
+    size, (begin, end) = grid.sizes[dimension], hops.first[dimension : dimension + 2]
     missing = np.diff(hops.first_link[begin : end + 1]) == 0
-    return int(missing.sum()) == grid.topology.num_servers  # those to themselves
-
-
-def _direct(size: int) -> Exchange:
+    if int(missing.sum()) > grid.topology.num_servers:  # those to themselves
+        raise NoScheduleError("no switches join servers of like place in the groups")
     root = np.arange(size)
     return Exchange(root, np.ones(size), np.repeat(root[:, None], size, axis=1))
 
 
-def _packed(grid: Grid, dimension: int, stop: Stop) -> Exchange:
-    """Trees packed into the direct links of a line."""
+def _packed(grid: Grid, dimension: int, stop: Stop) -> Exchange | None:
+    """Trees packed into the direct links of a line; None where these do not connect it."""
     topology, size = grid.topology, grid.sizes[dimension]
     lines = np.moveaxis(grid.server, dimension, -1).reshape(-1, size)
-    kinds = [_links_within(topology, topology.servers[line]) for line in lines]
-    if any(not np.array_equal(kind, kinds[0]) for kind in kinds[1:]):
-        raise NoScheduleError("the links inside the groups differ")
-    a, b, bandwidth, capacity, latency, overhead = kinds[0]
-    if len(np.unique(_component(size, a, b))) > 1:
-        raise NoScheduleError("the links inside a group do not connect it")
+    kind = _links_within(topology, topology.servers[lines[0]])
+    a, b, bandwidth, capacity, latency, overhead = kind
+    if size < 2 or len(np.unique(_component(size, a, b))) > 1:
+        return None
+    for line in lines[1:]:
+        if not np.array_equal(_links_within(topology, topology.servers[line]), kind):
+            raise NoScheduleError("the links inside the groups differ")
     line = Topology(
         name="line",
         is_server=np.ones(size, bool),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from gradweave.schedulers.hierarchical.trees import (
     joined,
     link_seconds,
     orders_of,
+    slow_first,
     wires_of,
 )
 from gradweave.schedulers.hierarchical.tuning import TUNING
@@ -30,6 +32,8 @@ from gradweave.topology.topology import Topology
 
 DENOMINATOR = 1 << 24
 """Shares are multiples of about one part in so many."""
+EQUAL = 1e-6
+"""How far shares may be apart, relative, and count as equal."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,45 +71,56 @@ class Hierarchical(Scheduler):
     @property
     def traits(self) -> Traits:
         """What it is like, with these options."""
-        return Traits(
-            own_pieces=True, takes_size=math.isinf(self.gradient_bytes), by_groups=True
-        )
+        return Traits(own_pieces=True, takes_size=math.isinf(self.gradient_bytes), by_groups=True)
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         grid = Grid.of(topology)
+        if collective == "all_reduce":
+            below = topology.num_servers // grid.sizes[-1] * 2 * topology.num_servers
+            grid = grid.split(max(1, TUNING.max_chunk_transfers // below))
         hops = hops_of(grid)
         exchanges = exchanges_of(grid, hops, stop)
         wires = wires_of(topology, hops)
         orders = orders_of(len(grid.sizes))[: self.orders]
-        first = composed(grid, hops, exchanges, orders[0])
-        search = _Search(topology, collective, wires, self, stop)
+
+        def trees_by(order: tuple[int, ...]) -> Composed:
+            return slow_first(composed(grid, hops, exchanges, order), grid, hops, wires)
+
+        first = trees_by(orders[0])
+        search = _Search(topology, collective, wires, self, stop, few_roots=grid.one_root)
         search.cut(first)
-        if collective == "all_reduce" and not search.is_content:
-            others = [composed(grid, hops, exchanges, order) for order in orders[1:]]
-            for trees in _divided(topology, [first, *others], wires):
+        if collective == "all_reduce" and not grid.one_root and not search.is_content:
+            several = [first, *map(trees_by, orders[1:])]
+            for trees in _divided(grid, several, wires):
                 search.cut(trees)
         return search.schedule()
 
 
-def _divided(topology: Topology, several: list[Composed], wires: Wires) -> list[Composed]:
-    """Parts of several orders: with equal shares of all roots, and with those that take least time.
+def _divided(grid: Grid, several: list[Composed], wires: Wires) -> Iterator[Composed]:
+    """Parts of several orders with shares that take less and less time on the busiest link.
 
-    The second where that takes less, and roots are not too many to find out.
+    Equal ones of all roots; and of all that have one place in their smallest groups, such as those
+    with a card on one rail. Those that gain nothing are left out.
     """
+    servers = grid.topology.num_servers
     held = [link_seconds(one, wires) for one in several]
-    by_order, equal_s = least_time_shares(np.stack([each.mean(axis=0) for each in held]))
-    equal = [one.share * weight for one, weight in zip(several, by_order, strict=True)]
-    divided = [joined(several, equal)] if by_order[0] < 1 - TUNING.slack else []
-    if topology.num_servers <= TUNING.max_free_roots:
-        free, free_s = least_time_shares(np.concatenate(held))
-        if free_s < equal_s * (1 - TUNING.enough):
-            of_root = free.reshape(len(several), -1)
-            shares = [
-                one.share * weight[one.parts.root] * topology.num_servers
-                for one, weight in zip(several, of_root, strict=True)
-            ]
-            divided.append(joined(several, shares))
-    return divided
+    before = float(held[0].mean(axis=0).max())
+    for kind in (np.zeros(servers, np.int64), grid.place[:, 0]):
+        count = np.bincount(kind)
+        columns = [
+            np.stack([each[kind == k].mean(axis=0) for k in range(len(count))]) for each in held
+        ]
+        shares, seconds = least_time_shares(np.concatenate(columns))
+        if seconds < before * (1 - TUNING.enough):
+            before = seconds
+            of_root = (shares.reshape(len(several), -1) / count * servers)[:, kind]
+            yield joined(
+                several,
+                [
+                    one.share * weight[one.parts.root]
+                    for one, weight in zip(several, of_root, strict=True)
+                ],
+            )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,9 +149,11 @@ class _Search:
         wires: Wires,
         options: Hierarchical,
         stop: Stop,
+        *,
+        few_roots: bool,
     ) -> None:
         self._topology, self._collective = topology, collective
-        self._options, self._stop = options, stop
+        self._options, self._stop, self._few_roots = options, stop, few_roots
         self._gradient_bytes = options.gradient_bytes
         if math.isinf(self._gradient_bytes):
             nothing = np.zeros(len(wires.rate))
@@ -176,22 +193,32 @@ class _Search:
         if math.isinf(self._options.gradient_bytes):
             return [TUNING.chunks]
         per_chunk = len(trees.share) * self._topology.num_servers * int(self._stages.sum())
-        most = min(TUNING.max_chunks, max(1, TUNING.max_transfers // per_chunk))
+        least = TUNING.least_chunks if self._few_roots else 1
+        most = min(TUNING.max_chunks, max(least, TUNING.max_transfers // per_chunk))
+        if self._few_roots:
+            return [most]
         return [1 << k for k in range(most.bit_length())]
 
     def _played(self, trees: Composed, chunks: int) -> _Cut:
-        """Pieces of about one size, those of each order spread evenly over the sequence."""
-        of_order = np.bincount(trees.order, trees.share)
-        count = np.maximum(np.rint(of_order * chunks), of_order > 0).astype(np.int64)
-        part = np.repeat(np.arange(len(trees.share)), count[trees.order])
-        number = np.arange(len(part)) - np.repeat(
-            np.cumsum(count[trees.order]) - count[trees.order], count[trees.order]
-        )
-        when = (number + 0.5) / count[trees.order[part]]
+        """The faster one of pieces of one size, and of exact shares where those are others."""
+        count = np.rint(trees.share * chunks * len(trees.share)).astype(np.int64)
+        alike = self._of_counts(trees, count, np.ones(len(count)))
+        count = np.maximum(count, 1)
+        exact = trees.share / count
+        if np.ptp(exact) < EQUAL * exact.max():
+            return alike
+        return min(alike, self._of_counts(trees, count, exact), key=lambda cut: cut.seconds)
+
+    def _of_counts(
+        self, trees: Composed, count: NDArray[np.int64], size: NDArray[np.float64]
+    ) -> _Cut:
+        """So many pieces of each part, of some relative size; each part's spread evenly."""
+        part = np.repeat(np.arange(len(count)), count)
+        number = np.arange(len(part)) - np.repeat(np.cumsum(count) - count, count)
+        when = (number + 0.5) / count[part]
         sequence = np.argsort(when, kind="stable")
         part, when = part[sequence], when[sequence]
-        # With whole chunks of each order all pieces are of one size, and links never wait.
-        share = trees.share[part] / of_order[trees.order[part]] / count.sum()
+        share = size[part] / size[part].sum()
         turns = int(trees.turn.max()) + 1
         place = np.unique(when, return_inverse=True)[1].reshape(-1) * turns + trees.turn[part]
         # Copies of a chunk are as urgent as reduces of the next one.
@@ -200,12 +227,12 @@ class _Search:
             trees.parts,
             self._wires,
             part,
-            share / share.sum() * self._gradient_bytes,
+            share * self._gradient_bytes,
             rank,
             self._stages,
             math.inf,
         )
-        return _Cut(trees, part, share / share.sum(), place, start, seconds)
+        return _Cut(trees, part, share, place, start, seconds)
 
     def schedule(self) -> Schedule:
         """Of the best, transfers in the order in which they start, in rounds that keep it."""
@@ -250,5 +277,5 @@ class _Search:
             op=np.where(stage, COPY, REDUCE),
             route_nodes=nodes,
             route_offsets=offsets,
-            shares=share.astype(np.int64) if np.ptp(best.share) > 1e-12 else None,
+            shares=share.astype(np.int64) if np.ptp(share) else None,
         )

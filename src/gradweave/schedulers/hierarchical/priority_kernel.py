@@ -13,11 +13,16 @@ from gradweave.topology.units import ROUNDING
 
 FREED, ARRIVED = 0, 1
 """Kinds of events: a transfer's links get free, it arrives."""
+LOOKS = 16
+"""Blocked transfers in a row after which a link with room looks no further: each then waits for
+what blocks it, and when it has ended, the link is tried again. Without a limit links that are
+behind would go through all that waits, again and again. Chosen by hand; compiled in."""
 
 
 class Parts(NamedTuple):
     """Trees of the parts: each server but the root sends its sum to its parent once, and gets the
-    whole sum from it once."""
+    whole sum from it once.
+    """
 
     root: NDArray[np.int64]
     """[parts] rank."""
@@ -283,8 +288,8 @@ def _start_of_link(
     start: Floats,
 ) -> float:
     """Starts what waits for a link while it has room; when the last of it arrives."""
-    last = 0.0
-    while state.top[link] >= 0:
+    last, looks = 0.0, 0
+    while state.top[link] >= 0 and looks < LOOKS:
         t = int(state.top[link])
         hop = _hop(parts, part, t)
         blocking = _blocked_on(wires, state, hop, link)
@@ -293,6 +298,7 @@ def _start_of_link(
         _take(parts, state, part, rank, link)
         if blocking >= 0:
             _put(parts, wires, state, part, rank, blocking, t)
+            looks += 1
             continue
         for i in range(wires.first[hop], wires.first[hop + 1]):
             state.left[wires.links[i]] -= wires.rate[hop]

@@ -28,9 +28,7 @@ class Composed:
     """[parts] number of the order of dimensions that each goes by."""
 
 
-def composed(
-    grid: Grid, hops: Hops, exchanges: list[Exchange], order: tuple[int, ...]
-) -> Composed:
+def composed(grid: Grid, hops: Hops, exchanges: list[Exchange], order: tuple[int, ...]) -> Composed:
     """All combinations of the dimensions' trees, equal shares for all roots.
 
     To the root: servers first reduce along the first dimension of the order, to those that have the
@@ -116,6 +114,21 @@ def _turns(root: NDArray[np.int64]) -> NDArray[np.int64]:
     return turn
 
 
+def slow_first(one: Composed, grid: Grid, hops: Hops, wires: Wires) -> Composed:
+    """The same with slow transfers as urgent as if they were of some chunks earlier.
+
+    A link slower than others of its dimension is behind all the time, and everything waits for it.
+    """
+    key = one.parts.key.copy()
+    for d, size in enumerate(grid.sizes):
+        first = hops.first[d]
+        rate = wires.rate[first : first + grid.topology.num_servers * size]
+        usual = np.median(rate[np.isfinite(rate)])
+        slow = np.flatnonzero(rate < usual) + first
+        key[np.isin(one.parts.hop, slow)] -= TUNING.slow_lead * one.keys
+    return dataclasses.replace(one, parts=one.parts._replace(key=key))
+
+
 def joined(several: list[Composed], shares: list[NDArray[np.float64]]) -> Composed:
     """Parts of several orders as one, without those that carry next to nothing.
 
@@ -150,8 +163,9 @@ def wires_of(topology: Topology, hops: Hops) -> Wires:
     """What hops are over; those without a route have no links, and are never used."""
     bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
     there = np.flatnonzero(np.diff(hops.first_link))
-    rate, overhead, latency = np.full(len(hops.first_link) - 1, np.inf), *np.zeros(
-        (2, len(hops.first_link) - 1)
+    rate, overhead, latency = (
+        np.full(len(hops.first_link) - 1, np.inf),
+        *np.zeros((2, len(hops.first_link) - 1)),
     )
     begin = hops.first_link[:-1][there]
     rate[there] = np.minimum.reduceat(bandwidth[hops.links], begin)
@@ -163,6 +177,8 @@ def wires_of(topology: Topology, hops: Hops) -> Wires:
 def link_seconds(one: Composed, wires: Wires) -> NDArray[np.float64]:
     """[roots, L] seconds for which each root's parts hold links, for a byte that it roots.
 
+    A slow transfer holds as much of a link as a fast one: what it leaves is too little for others.
+
     Args:
         one: the parts of one order.
         wires: of the network.
@@ -171,14 +187,19 @@ def link_seconds(one: Composed, wires: Wires) -> NDArray[np.float64]:
     whole = np.bincount(one.parts.root, one.share, servers)
     held = np.zeros((servers, len(wires.bandwidth)))
     lengths = np.diff(wires.first)
-    for stage in (0, 1):
-        for part in range(parts):
-            root = int(one.parts.root[part])
-            hop = np.delete(one.parts.hop[stage, part], root)
-            begin, many = wires.first[hop], lengths[hop]
-            place = np.repeat(begin - np.cumsum(many) + many, many) + np.arange(many.sum())
-            weight = one.share[part] / whole[root]
-            held[root] += np.bincount(
-                wires.links[place], minlength=len(wires.bandwidth)
-            ) * (weight / wires.bandwidth)
+    hop_of_link = np.repeat(np.arange(len(lengths)), lengths)
+    fastest = np.zeros(len(wires.bandwidth))
+    np.maximum.at(fastest, wires.links, wires.rate[hop_of_link])
+    at_once = np.maximum(np.floor(wires.bandwidth / np.where(fastest > 0, fastest, np.inf)), 1.0)
+    for stage, part in itertools.product((0, 1), range(parts)):
+        root = int(one.parts.root[part])
+        hop = np.delete(one.parts.hop[stage, part], root)
+        begin, many = wires.first[hop], lengths[hop]
+        place = np.repeat(begin - np.cumsum(many) + many, many) + np.arange(many.sum())
+        seconds = np.repeat(1 / wires.rate[hop], many)
+        held[root] += (
+            np.bincount(wires.links[place], seconds, len(wires.bandwidth))
+            * (one.share[part] / whole[root])
+            / at_once
+        )
     return held

@@ -7,9 +7,6 @@ import dataclasses
 class Tuning:
     """Limits, chosen by hand."""
 
-    max_free_roots: int = 128
-    """Servers up to which roots may have unequal shares: the linear program's time grows with their
-    square. Sixteen boxes of eight take a second or two."""
     max_orders: int = 6
     """Orders of the dimensions that are tried: all of three."""
     enough: float = 2e-3
@@ -19,12 +16,19 @@ class Tuning:
     """Time given up for shares that are more alike, relative to the least."""
     least_share: float = 0.02
     """Of the mean share, below which a part is left out: its pieces would cost messages."""
+    max_chunk_transfers: int = 4_200_000
+    """Transfers of a chunk beyond which not all servers are roots, but a part of the groups over
+    which the others reduce by a binary tree."""
+    least_chunks: int = 4
+    """Up to which chunks are tried then: while the first one is under way, others wait."""
     max_transfers: int = 2_400_000
     """Schedules with more are not cut finer. Each takes 2 to 4 µs of processor time."""
-    min_gain: float = 5e-3
+    min_gain: float = 1e-2
     """Gain of twice as many chunks, relative, below which the search soon ends."""
-    patience: int = 2
+    patience: int = 1
     """Doublings in a row without such a gain that end it."""
+    slow_lead: int = 8
+    """Chunks by which transfers over slow links are more urgent."""
     chunks: int = 8
     """Where latencies do not count."""
     max_chunks: int = 4096
