@@ -1,12 +1,14 @@
 """Profiles are found from the times that they predict, and read as they are written."""
 
+import dataclasses
+
 import pytest
 
 import gradweave as gw
 from gradweave.execute.running.trial import NATIVE, CalibrationTime, RunReport, RunTimes
 from gradweave.probe.calibration import as_toml, calibrated, calibrating, write
 from gradweave.schedulers.solve.own import own_algorithms, own_schedule
-from gradweave.simulate.runtime import Costs, Own, Runtime, runtime_of
+from gradweave.simulate.runtime import Costs, Runtime, runtime_of
 
 STAR = gw.topology.star(
     4, link=gw.topology.Link(bandwidth_bytes_per_s=1e15, latency_s=0.0, overhead_s=0.0)
@@ -21,7 +23,7 @@ def report_of(runtime: Runtime) -> RunReport:
         for size in SIZES:
             gradient = round(size * schedule.pieces)
             times.append(CalibrationTime(number, gradient, runtime.seconds(schedule, gradient)))
-            own = own_schedule(STAR, runtime.own, gradient)
+            own = own_schedule(STAR, runtime, gradient)
             assert own is not None
             times.append(CalibrationTime(NATIVE, gradient, runtime.own_seconds(own, gradient)))
     nothing = RunTimes((1.0,), None)
@@ -35,15 +37,16 @@ def two_cores(monkeypatch):
 
 def test_what_messages_cost_is_found_from_times(two_cores):
     executor = Costs(SIZES, (5e-4, 8e-4, 3e-3), start_s=2e-4)
-    own = Own((8.0, 1e6), (1e-4, 2e-3), algorithms=own_algorithms("gloo", 4))
-    true = Runtime("gloo", processors=2.0, executor=executor, own=own)
+    (ring,) = own_algorithms("gloo", 4)
+    own = dataclasses.replace(ring, bytes=(8.0, 1e6), seconds=(1e-4, 2e-3))
+    true = Runtime("gloo", processors=2.0, executor=executor, own=(own,))
     found = calibrated("torch", STAR, report_of(true), one_machine=True)
     assert found.processors == 2.0 and found.name == "gloo"
     assert found.executor.bytes == SIZES
     assert found.executor.seconds == pytest.approx(executor.seconds, rel=1e-3)
     assert found.executor.start_s == pytest.approx(2e-4, rel=1e-2)
     for size in (1e3, 1e6, 4e6):
-        schedule = own_schedule(STAR, own, size)
+        schedule = own_schedule(STAR, true, size)
         assert schedule is not None
         assert found.own_seconds(schedule, size) == pytest.approx(
             true.own_seconds(schedule, size), rel=0.02
@@ -51,14 +54,16 @@ def test_what_messages_cost_is_found_from_times(two_cores):
 
 
 def test_machines_of_a_launcher_have_processors_of_their_own():
-    own = Own((8.0,), (1e-4,), algorithms=own_algorithms("mpi", 4))
+    own = own_algorithms("mpi", 4)
     true = Runtime("mpi", executor=Costs(SIZES, (1e-4, 2e-4, 3e-4)), own=own)
     found = calibrated("mpi", STAR, report_of(true), one_machine=False)
-    assert found.processors is None and found.own.algorithms == own.algorithms
+    assert found.processors is None and [one.scheduler for one in found.own] == [
+        one.scheduler for one in own
+    ]
 
 
 def test_a_profile_is_read_as_it_is_written(tmp_path):
-    own = Own((8.0, 64.0), (1e-4, 2e-4), algorithms=own_algorithms("mpi", 4))
+    own = own_algorithms("mpi", 4)
     runtime = Runtime(
         "mpi",
         'said "so"\\',

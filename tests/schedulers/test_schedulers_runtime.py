@@ -8,7 +8,7 @@ import pytest
 import gradweave as gw
 from gradweave.errors import OptionError
 from gradweave.schedulers.solve.own import own_algorithms, own_schedule
-from gradweave.simulate.runtime import Algorithm, Costs, Own, Runtime, runtime_of
+from gradweave.simulate.runtime import Algorithm, Costs, Runtime, runtime_of
 from gradweave.verify import verify
 
 LINK = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-5, overhead_s=0.0)
@@ -42,16 +42,16 @@ def test_the_schedule_is_on_the_network_itself():
 
 @pytest.mark.parametrize("cost_s", [1e-6, 1e-3, 1e-1])
 def test_nothing_is_faster_than_the_bound(cost_s):
-    own = Own((0.0,), (cost_s / 3,), algorithms=(Algorithm("ring"),))
-    runtime = Runtime("gloo", executor=Costs((0.0,), (cost_s,), start_s=cost_s), own=own)
+    own = Algorithm((0.0,), (cost_s / 3,))
+    runtime = Runtime("gloo", executor=Costs((0.0,), (cost_s,), start_s=cost_s), own=(own,))
     timing = solved(runtime).timing
     assert timing is not None and timing.seconds >= timing.bound.seconds * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(("own_s", "chosen"), [(1e-5, True), (1.0, False)])
 def test_its_own_is_the_answer_where_no_plan_is_faster(own_s, chosen):
-    own = Own((0.0,), (own_s,), algorithms=(Algorithm("ring", parts=2),))
-    found = solved(Runtime("gloo", executor=Costs((0.0,), (1e-3,)), own=own))
+    own = Algorithm((0.0,), (own_s,), parts=2)
+    found = solved(Runtime("gloo", executor=Costs((0.0,), (1e-3,)), own=(own,)))
     assert found.runtime is not None and found.timing is not None
     assert found.runtime.own_chosen is chosen
     assert found.timing.seconds == (found.runtime.own_s if chosen else found.runtime.plan_s)
@@ -62,16 +62,16 @@ def test_its_own_is_the_answer_where_no_plan_is_faster(own_s, chosen):
 
 def test_a_runtime_takes_its_algorithm_by_size():
     small, large = own_algorithms("mpi", 8)
-    own = Own(algorithms=(small, large))
+    own = Runtime("mpi", own=(small, large))
     assert own_schedule(STAR, own, 1e3).scheduler.name == "recursive_doubling"
     assert own_schedule(STAR, own, 1e6).scheduler.name == "halving_doubling"
-    assert own_schedule(STAR, Own(), 1e6) is None
+    assert own_schedule(STAR, Runtime("mpi"), 1e6) is None
     assert own_algorithms("mpi", 40)[0].below_bytes == math.inf
     assert [one.scheduler for one in own_algorithms("gloo", 4)] == ["ring"]
 
 
 def test_an_unknown_algorithm_of_a_profile_is_refused():
-    own = Own(algorithms=(Algorithm("magic"),))
+    own = Runtime("magic", own=(Algorithm(scheduler="magic"),))
     with pytest.raises(OptionError, match="magic"):
         own_schedule(STAR, own, 1e6)
 

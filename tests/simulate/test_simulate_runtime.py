@@ -66,7 +66,7 @@ def test_profiles_come_along(name):
     runtime = runtime_of(name)
     assert runtime.name == name and runtime.source
     if name != "ideal":
-        assert runtime.own.algorithm(1e6) is not None and runtime.executor.message_s > 0
+        assert runtime.algorithm(1e6) is not None and runtime.executor.message_s > 0
         assert resources.files("gradweave.simulate").joinpath("runtimes", f"{name}.toml").is_file()
 
 

@@ -1,5 +1,6 @@
 """A runtime, calibrated: its profile from the times of some schedules on it."""
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,18 +16,24 @@ from gradweave.schedulers.solve.variants import split
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.halving_doubling import RecursiveDoubling
 from gradweave.schedulers.textbook.ring import Ring
-from gradweave.simulate.runtime import Costs, Own, Runtime
+from gradweave.simulate.runtime import Algorithm, Costs, Runtime
+from gradweave.simulate.sequential_steps import steps
 from gradweave.topology.topology import Topology
 
 _PARTS = 4
 """Of the finer ring: messages are told from the start by more and fewer of them."""
+_TREE_PARTS = 16
+"""Of the finer tree: messages are as small as the tree's, of a gradient that no cache holds."""
+_FITS = 5
+"""Linear programs, after which what is larger no longer changes: two or three were enough."""
 
 
 def calibrating(topology: Topology) -> tuple[Schedule, ...]:
     """Schedules with few and with many messages, in a row and side by side."""
     ring = Ring().schedule(topology)
     doubling = RecursiveDoubling().schedule(topology)
-    return ring, split(ring, _PARTS), Binomial().schedule(topology), doubling
+    tree = Binomial().schedule(topology)
+    return ring, split(ring, _PARTS), tree, split(tree, _TREE_PARTS), doubling
 
 
 def calibrated(
@@ -48,14 +55,14 @@ def calibrated(
     empty = Runtime(name, source, processors, barriers=backend == "jax")
     timed = [each for each in report.calibration if each.schedule != NATIVE]
     native = [each for each in report.calibration if each.schedule == NATIVE]
-    own = Own(algorithms=own_algorithms(name, servers))
+    empty = dataclasses.replace(empty, own=own_algorithms(name, servers))
     return Runtime(
         name,
         source,
         processors,
         barriers=empty.barriers,
         executor=_fitted(empty, schedules, timed),
-        own=_own(empty, topology, own, native),
+        own=tuple(_own(empty, one, topology, native) for one in empty.own),
     )
 
 
@@ -64,47 +71,66 @@ def _fitted(
 ) -> Costs:
     """The costs of messages and of the start with the least sum of relative errors.
 
-    Times are taken for those of processors, which all messages together need; where paths take
-    longer, as of few messages in a row, the start has the rest.
+    A time is that of processors, which all messages share, or of the messages in a row, whichever
+    is larger; which it is, the costs found before say, at first all are taken for processors'.
     """
+    sizes = sorted({each.gradient_bytes / schedules[each.schedule].pieces for each in times})
+    costs = Costs()
+    for _ in range(_FITS):
+        costs = _fitted_once(runtime, schedules, times, tuple(sizes), costs)
+    return costs
+
+
+def _fitted_once(
+    runtime: Runtime,
+    schedules: Sequence[Schedule],
+    times: Sequence[CalibrationTime],
+    sizes: tuple[float, ...],
+    before: Costs,
+) -> Costs:
+    """Costs by a linear program, given which term is the larger at those found before."""
     from ortools.math_opt.python import mathopt
 
-    sizes = sorted({each.gradient_bytes / schedules[each.schedule].pieces for each in times})
     model = mathopt.Model()
     start = model.add_variable(lb=0.0)
-    steps = [model.add_variable(lb=0.0) for _ in sizes]
+    rises = [model.add_variable(lb=0.0) for _ in sizes]
     errors = []
     for each in times:
         schedule = schedules[each.schedule]
-        upto = sizes.index(each.gradient_bytes / schedule.pieces) + 1
-        message = _shared(runtime, schedule) / each.seconds
+        size = each.gradient_bytes / schedule.pieces
+        shared, chain = _shared(runtime, schedule), steps(schedule)
+        work_s = shared * float(before.of(np.array([size]))[0])
+        of_chain = chain * before.message_s > work_s
+        upto, times_it = (1, chain) if of_chain else (sizes.index(size) + 1, shared)
         begin = runtime.each(schedule.topology.num_servers, 1.0) / each.seconds
-        predicted = begin * start + message * mathopt.LinearSum(steps[:upto])
+        predicted = begin * start + times_it / each.seconds * mathopt.LinearSum(rises[:upto])
         error = model.add_variable(lb=0.0)
         model.add_linear_constraint(predicted - error <= 1.0)
         model.add_linear_constraint(predicted + error >= 1.0)
         errors.append(error)
     model.minimize(mathopt.LinearSum(errors))
     found = mathopt.solve(model, mathopt.SolverType.GLOP).variable_values()
-    seconds = np.cumsum([max(found[step], 0.0) for step in steps])
-    return Costs(tuple(sizes), tuple(seconds.tolist()), max(found[start], 0.0))
+    seconds = np.cumsum([max(found[rise], 0.0) for rise in rises])
+    return Costs(sizes, tuple(seconds.tolist()), max(found[start], 0.0))
 
 
-def _own(runtime: Runtime, topology: Topology, own: Own, times: Sequence[CalibrationTime]) -> Own:
-    """The runtime's own all-reduce: each time divided among the messages of its algorithm."""
+def _own(
+    runtime: Runtime, algorithm: Algorithm, topology: Topology, times: Sequence[CalibrationTime]
+) -> Algorithm:
+    """A runtime's algorithm with its costs: each time divided among its messages."""
     costs: dict[float, list[float]] = {}
     for each in times:
-        schedule = own_schedule(topology, own, each.gradient_bytes)
-        if schedule is not None:
+        schedule = own_schedule(topology, runtime, each.gradient_bytes)
+        if schedule is not None and runtime.algorithm(each.gradient_bytes) is algorithm:
             size = each.gradient_bytes / schedule.pieces
             costs.setdefault(size, []).append(each.seconds / _shared(runtime, schedule))
     if not costs:
-        return Own()
+        return algorithm
     sizes = sorted(costs)
     measured = np.array([float(np.median(costs[size])) for size in sizes])
     below, above = np.maximum.accumulate(measured), np.minimum.accumulate(measured[::-1])[::-1]
     seconds = (below + above) / 2  # larger messages cost no less, whatever noise says
-    return Own(tuple(sizes), tuple(seconds.tolist()), algorithms=own.algorithms)
+    return dataclasses.replace(algorithm, bytes=tuple(sizes), seconds=tuple(seconds.tolist()))
 
 
 def _shared(runtime: Runtime, schedule: Schedule) -> float:
@@ -126,15 +152,18 @@ def as_toml(runtime: Runtime) -> str:
     lines.append(f"at_once = {runtime.at_once}")
     if runtime.barriers:
         lines += ["barriers = true", f"round_s = {runtime.round_s:.4g}"]
-    for table, costs in (("executor", runtime.executor), ("own", runtime.own)):
-        lines += ["", f"[{table}]", f"start_s = {costs.start_s:.4g}"]
-        lines += [f"bytes = {_numbers(costs.bytes)}", f"seconds = {_numbers(costs.seconds)}"]
-    for one in runtime.own.algorithms:
-        lines += ["", "[[own.algorithms]]", f"scheduler = {_quoted(one.scheduler)}"]
-        lines += [f"parts = {one.parts}"]
+    lines += ["", "[executor]", *_costs_lines(runtime.executor)]
+    for one in runtime.own:
+        lines += ["", "[[own]]", f"scheduler = {_quoted(one.scheduler)}", f"parts = {one.parts}"]
         if np.isfinite(one.below_bytes):
             lines.append(f"below_bytes = {one.below_bytes:g}")
+        lines += _costs_lines(one)
     return "\n".join(lines) + "\n"
+
+
+def _costs_lines(costs: Costs) -> list[str]:
+    numbers = f"bytes = {_numbers(costs.bytes)}", f"seconds = {_numbers(costs.seconds)}"
+    return [f"start_s = {costs.start_s:.4g}", *numbers]
 
 
 def _quoted(text: str) -> str:
@@ -143,4 +172,4 @@ def _quoted(text: str) -> str:
 
 
 def _numbers(values: Sequence[float] | NDArray[np.float64]) -> str:
-    return "[" + ", ".join(f"{value:.4g}" for value in values) + "]"
+    return "[" + ", ".join(f"{value:.6g}" for value in values) + "]"

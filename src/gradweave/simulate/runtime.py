@@ -15,11 +15,16 @@ LogGP (Alexandrov, Ionescu, Schauser and Scheiman, 1995), and is a TOML file:
     bytes = [64, 1048576]         # of a message
     seconds = [0.0007, 0.0015]    # processor time of its sender and receiver together
 
-    [own]                         # the all-reduce that the runtime has
-    start_s = 0.0002
-    bytes = [64, 1048576]
+    [[own]]                       # the all-reduce that the runtime has: its algorithm by size
+    scheduler = "recursive_doubling"
+    below_bytes = 8192            # of the gradient
+    bytes = [64, 4096]
+    seconds = [0.0001, 0.0002]
+
+    [[own]]
+    scheduler = "ring"
+    bytes = [4096, 1048576]
     seconds = [0.0001, 0.0008]
-    algorithms = [{ scheduler = "recursive_doubling", below_bytes = 8192 }, { scheduler = "ring" }]
 """
 
 import dataclasses
@@ -90,27 +95,18 @@ class Costs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Algorithm:
-    """An all-reduce that a runtime has, as the strategy whose messages it sends."""
+class Algorithm(Costs):
+    """An all-reduce that a runtime has, as the strategy whose messages it sends, and their costs.
 
-    scheduler: str
-    """Its specification, such as ``ring``."""
+    Each algorithm has costs of its own: what a message takes depends on what is sent beside it.
+    """
+
+    scheduler: str = "ring"
+    """Its specification."""
     below_bytes: float = math.inf
     """Sizes of gradients for which the runtime takes it, unless an earlier one fits."""
     parts: int = 1
     """How many each piece is cut into."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Own(Costs):
-    """The all-reduce that a runtime has, and what its messages cost."""
-
-    algorithms: tuple[Algorithm, ...] = ()
-
-    def algorithm(self, gradient_bytes: float) -> Algorithm | None:
-        """The one for a gradient's size."""
-        fitting = (one for one in self.algorithms if gradient_bytes < one.below_bytes)
-        return next(fitting, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +131,8 @@ class Runtime:
     """Processor time of a round at each server, with `barriers`."""
     executor: Costs = Costs()
     """Of Gradweave's schedules."""
-    own: Own = Own()
+    own: tuple[Algorithm, ...] = ()
+    """The runtime's own all-reduces, by size; none where they are not known."""
 
     def __post_init__(self) -> None:
         if self.processors is not None and not 0 < self.processors < math.inf:
@@ -161,11 +158,16 @@ class Runtime:
         """
         return self._seconds(schedule, gradient_bytes, self.executor, ready_at_s)
 
+    def algorithm(self, gradient_bytes: float) -> Algorithm | None:
+        """The runtime's own all-reduce for a gradient's size; None where it is not known."""
+        return next((one for one in self.own if gradient_bytes < one.below_bytes), None)
+
     def own_seconds(
         self, schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
     ) -> float:
         """The same of the runtime's own all-reduce, given as a schedule with its messages."""
-        return self._seconds(schedule, gradient_bytes, self.own, ready_at_s)
+        own = self.algorithm(gradient_bytes) or Costs()
+        return self._seconds(schedule, gradient_bytes, own, ready_at_s)
 
     def _seconds(
         self,
@@ -218,12 +220,11 @@ class Runtime:
     def least(self, topology: Topology) -> tuple[Topology, float]:
         """A network and a start with which a bound in the event model is one on this runtime.
 
-        Of a schedule as of the runtime's own all-reduce, whose messages cost less.
+        Of schedules as of the runtime's own all-reduce, whose messages cost less.
         """
-        cheapest = min(self.executor.message_s, self.own.message_s)
-        start_s = min(self.executor.start_s, self.own.start_s)
-        if not self.own.algorithms:
-            cheapest, start_s = self.executor.message_s, self.executor.start_s
+        costs = (self.executor, *self.own)
+        cheapest = min(one.message_s for one in costs)
+        start_s = min(one.start_s for one in costs)
         return with_latency(topology, cheapest), self.each(topology.num_servers, start_s)
 
 

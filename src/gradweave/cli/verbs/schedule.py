@@ -288,7 +288,7 @@ def _message_hint(
         return []
     fast = schedule.topology.bandwidth_bytes_per_s.max() >= _OF_GPUS
     runtime = runtime_of("nccl" if fast else "gloo")
-    own = own_schedule(schedule.topology, runtime.own, gradient_bytes)
+    own = own_schedule(schedule.topology, runtime, gradient_bytes)
     if own is None:
         return []
     plan_s = runtime.seconds(schedule, gradient_bytes)

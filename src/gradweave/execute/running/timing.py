@@ -125,7 +125,7 @@ CALIBRATION_BYTES = (64, 1 << 12, 1 << 16, 1 << 20, 1 << 23)
 """Sizes of the messages by which a runtime is calibrated."""
 _LARGEST_CALIBRATION = 1 << 26
 """Bytes of a gradient with which it is: eight messages of the largest size."""
-_CALIBRATION_S = 0.5
+_CALIBRATION_S = 1.0
 """How long one schedule at one size is timed, but at least three times."""
 _CALIBRATION_RUNS = (3, 15)
 
@@ -133,7 +133,7 @@ _CALIBRATION_RUNS = (3, 15)
 def _calibration(
     runner: Runner, trial: Trial, schedules: Sequence[Schedule], tell: Tell
 ) -> Iterator[CalibrationTime]:
-    """Times of some schedules, and at each size of the native all-reduce; medians over runs."""
+    """Median times of some schedules and, alternately, of the native all-reduce."""
     size = itemsize(trial.dtype)
     for number, schedule in enumerate(schedules):
         runner.use(schedule)
@@ -143,22 +143,16 @@ def _calibration(
                 break
             tell(f"calibrating with messages of {message_bytes:,} bytes")
             runner.place([np.ones(elements, trial.numpy_dtype) for _ in runner.ranks])
-            yield CalibrationTime(number, elements * size, _median(runner, runner.run, tell))
-            if runner.has_native:
-                native_s = _median(runner, runner.run_native, tell)
-                yield CalibrationTime(NATIVE, elements * size, native_s)
-
-
-def _median(runner: Runner, run: Callable[[], None], tell: Tell) -> float:
-    """Median of the slowest server's times, of as many runs as fit, the same number everywhere."""
-    _timed(runner, run)
-    first = float(runner.gathered(np.array([_timed(runner, run)])).max())
-    least, most = _CALIBRATION_RUNS
-    seconds = []
-    for _ in range(min(max(least, int(_CALIBRATION_S / max(first, 1e-6))), most)):
-        tell("calibrating")
-        seconds.append(_timed(runner, run))
-    return float(np.median(runner.gathered(np.array(seconds)).max(axis=0)))
+            first, _ = _times(
+                runner, Trial(trial.backend, elements, trial.dtype, "sum", 1, 1), tell
+            )
+            longest = sum(seconds for (seconds,) in first.values())
+            least, most = _CALIBRATION_RUNS
+            runs = min(max(least, int(_CALIBRATION_S / max(longest, 1e-6))), most)
+            often = Trial(trial.backend, elements, trial.dtype, "sum", runs, 0)
+            for name, seconds in _times(runner, often, tell)[0].items():
+                which = number if name == "schedule" else NATIVE
+                yield CalibrationTime(which, elements * size, float(np.median(seconds)))
 
 
 def _check(runner: Runner, check: ResultCheck, tell: Tell) -> None:
@@ -183,7 +177,8 @@ def _times(
     seconds = np.empty((len(both), runs))
     for number in range(runs):
         tell(f"run {number + 1} of {runs}")
-        for row, run in enumerate(both.values()):
+        # In turns, each first every other time: what comes first finds the processes less awake.
+        for row, run in list(enumerate(both.values()))[:: 1 if number % 2 else -1]:
             seconds[row, number] = _timed(runner, run)
     sent = _per_run(runner.sent_bytes() - before, runs)
     sent_bytes = runner.gathered(sent).sum(axis=0).tolist()

@@ -8,7 +8,7 @@ from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.variants import split
 from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
 from gradweave.schedulers.textbook.ring import Ring
-from gradweave.simulate.runtime import Algorithm, Own
+from gradweave.simulate.runtime import Algorithm, Runtime
 from gradweave.topology.topology import Topology
 
 STRATEGIES: dict[str, Scheduler] = {
@@ -17,17 +17,12 @@ STRATEGIES: dict[str, Scheduler] = {
     "halving_doubling": HalvingDoubling(),
 }
 """What a profile may call a runtime's algorithm: servers in the order of ranks."""
-_GLOO = (Algorithm("ring", parts=2),)
-"""Two segments a server, as ``gloo::allreduce`` (``gloo/allreduce.cc``) cuts them at least."""
-_MPI = (
-    (16, (Algorithm("recursive_doubling", 8192), Algorithm("halving_doubling"))),
-    (32, (Algorithm("recursive_doubling", 4096), Algorithm("halving_doubling"))),
-    (64, (Algorithm("halving_doubling"),)),
-    (128, (Algorithm("recursive_doubling", 262144), Algorithm("halving_doubling"))),
-    (math.inf, (Algorithm("recursive_doubling", 16384), Algorithm("halving_doubling"))),
-)
-"""Below so many processes: by size, Open MPI 5's ``coll_tuned_decision_fixed.c``, sizes of a few
-bytes and its non-overlapping reduce and broadcast left out."""
+_GLOO_SEGMENTS = 2
+"""A server, as ``gloo::allreduce`` (``gloo/allreduce.cc``) cuts the gradient at least."""
+_MPI_DOUBLES_BELOW = ((16, 8192), (32, 4096), (64, 0), (128, 262144), (math.inf, 16384))
+"""Below so many processes: bytes below which Open MPI 5 takes recursive doubling, and from which on
+Rabenseifner's halving and doubling (``coll_tuned_decision_fixed.c``, sizes of a few bytes and its
+non-overlapping reduce and broadcast left out)."""
 
 
 def own_algorithms(name: str, servers: int) -> tuple[Algorithm, ...]:
@@ -38,28 +33,30 @@ def own_algorithms(name: str, servers: int) -> tuple[Algorithm, ...]:
         servers: how many.
     """
     if name == "mpi":
-        return next(algorithms for below, algorithms in _MPI if servers < below)
-    return _GLOO if name == "gloo" else (Algorithm("ring"),)
+        below = next(size for fewer, size in _MPI_DOUBLES_BELOW if servers < fewer)
+        small = Algorithm(scheduler="recursive_doubling", below_bytes=below)
+        return (small, Algorithm(scheduler="halving_doubling"))[below == 0 :]
+    return (Algorithm(parts=_GLOO_SEGMENTS if name == "gloo" else 1),)
 
 
-def own_schedule(topology: Topology, own: Own, gradient_bytes: float) -> Schedule | None:
+def own_schedule(topology: Topology, runtime: Runtime, gradient_bytes: float) -> Schedule | None:
     """The runtime's own all-reduce for a gradient; None where it is not known.
 
     Args:
         topology: the network.
-        own: of the runtime's profile.
+        runtime: its profile.
         gradient_bytes: size of the whole gradient.
 
     Raises:
         OptionError: where a profile calls it what is not in `STRATEGIES`.
     """
-    algorithm = own.algorithm(gradient_bytes)
+    algorithm = runtime.algorithm(gradient_bytes)
     if algorithm is None:
         return None
     if algorithm.scheduler not in STRATEGIES:
         known = ", ".join(STRATEGIES)
         raise OptionError(
-            f"runtime: own.algorithms: scheduler: expected {known}, got {algorithm.scheduler!r:.60}"
+            f"runtime: own: scheduler: expected {known}, got {algorithm.scheduler!r:.60}"
         )
     try:
         schedule = STRATEGIES[algorithm.scheduler].schedule(topology)

@@ -22,6 +22,7 @@ from gradweave.schedule.schedule import (
     Schedule,
     StatedBound,
 )
+from gradweave.schedulers.hierarchical.hierarchical import Hierarchical
 from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler
 from gradweave.schedulers.solve.own import STRATEGIES, own_schedule
@@ -51,11 +52,13 @@ from gradweave.schedulers.unequal.packed import Packed
 from gradweave.simulate import Model, seconds, steps
 from gradweave.simulate.runtime import IDEAL, Runtime
 from gradweave.stop import Stop
+from gradweave.topology.groups import nested_groups
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds
 from gradweave.verify import verify
 
 FOR_SECONDS: tuple[Scheduler, ...] = (
+    Hierarchical(),  # where there are groups it mostly ends near the bound, and others are left out
     Planned(),  # where links are unequal a good schedule in milliseconds, to go on from
     RecursiveDoubling(),
     RecursiveDoubling(order="near"),
@@ -69,6 +72,7 @@ FOR_SECONDS: tuple[Scheduler, ...] = (
     Postal("hubs"),
     Postal("hubs", pieces=4),
     RecursiveDoubling(radix=4),
+    RecursiveDoubling(radix=8),
     Symmetric(),
     HalvingDoubling(),
     HalvingDoubling(order="near"),
@@ -114,8 +118,10 @@ def solve_for_seconds(
         )
     ready = ready_times(topology, ready_at_s)
     last_resort: list[Scheduler] = []
+    by_groups: list[Scheduler] = []
     if schedulers is None:
         schedulers, last_resort = _strategies(topology, collective, ready)
+        by_groups = _by_groups(topology, ready)
     elif collective != "all_reduce" and len({one.traits.one_root for one in schedulers}) > 1:
         raise OptionError(
             f"solve: a {collective} to one root and to all servers do not compare; give strategies "
@@ -124,13 +130,22 @@ def solve_for_seconds(
     stop = stop.part(1 - TUNING.reserved)
     objective = Seconds(topology, collective, gradient_bytes, ready, runtime)
     search = Search(objective, seed, stop, progress)
-    search.try_each((*first, *schedulers))
-    for scheduler in last_resort:
-        if not stop.reached() and objective.leaves_bandwidth(search.best):
-            search.try_each([scheduler])
-    _cut_coarser(search, objective)
+    search.try_each((*first, *by_groups))
+    if not (by_groups and objective.is_near(search.best)):
+        search.try_each(schedulers)
+        for scheduler in last_resort:
+            if not stop.reached() and objective.leaves_bandwidth(search.best):
+                search.try_each([scheduler])
+        _cut_coarser(search, objective)
     progress("finding the least time possible")
     return objective.beside_own(search.solution())
+
+
+def _by_groups(topology: Topology, ready: NDArray[np.float64]) -> list[Scheduler]:
+    """What is tried first, and alone if near the bound, where a network consists of groups."""
+    if has_equal_links(topology) or ready.any() or not nested_groups(topology):
+        return []
+    return [one for one in FOR_SECONDS if one.traits.by_groups]
 
 
 def _strategies(
@@ -143,7 +158,11 @@ def _strategies(
     servers are alike, since then equal parts are as good.
     """
     whole = collective == "all_reduce"
-    fitting = [one for one in FOR_SECONDS if whole or not one.traits.one_root]
+    fitting = [
+        one
+        for one in FOR_SECONDS
+        if not one.traits.by_groups and (whole or not one.traits.one_root)
+    ]
     uneven = not has_equal_links(topology) or bool(ready.any())
     if uneven and topology.num_servers <= TUNING.max_packed_servers:
         return fitting, []
@@ -180,8 +199,10 @@ class Seconds(Objective):
         self.rated = rated(topology)
         self._whole = collective == "all_reduce"
         self.piece_counts, self._bound = (1,), None
-        if topology.num_nodes <= MAX_TIMED:
+        few = topology.num_nodes <= MAX_TIMED
+        if few:
             self.piece_counts = piece_counts(topology, collective, gradient_bytes)
+        if few or _by_groups(topology, ready_at_s):
             least_network, start_s = runtime.least(self.network)
             self._bound = seconds_bound(
                 least_network, collective, gradient_bytes, ready_at_s=ready_at_s
@@ -192,6 +213,12 @@ class Seconds(Objective):
     def target(self) -> float:
         """Near the least time possible."""
         return self._least * (1 + NEAR_BOUND)
+
+    def is_near(self, best: Candidate | None) -> bool:
+        """Whether the best is so near the least time that long searches are not worth it."""
+        many = self.topology.num_servers >= TUNING.many_servers
+        near = TUNING.near_of_many if many else TUNING.near
+        return best is not None and best.value <= self._least * (1 + near)
 
     def leaves_bandwidth(self, best: Candidate | None) -> bool:
         """Whether bytes take most of the least time possible, and the best takes far longer."""
@@ -354,7 +381,7 @@ class Seconds(Objective):
         """The solution beside the runtime's own all-reduce, which is the answer where as good."""
         if self.runtime is IDEAL or self.collective != "all_reduce":
             return found
-        own = own_schedule(self.network, self.runtime.own, self.gradient_bytes)
+        own = own_schedule(self.network, self.runtime, self.gradient_bytes)
         if own is None or found.timing is None:
             return found
         own_s = self.runtime.own_seconds(own, self.gradient_bytes, self.ready_at_s)
