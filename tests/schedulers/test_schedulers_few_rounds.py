@@ -212,6 +212,9 @@ def test_who_exchange_with_several_at_once_need_fewer_exchanges():
         made = RecursiveDoubling(radix=radix).schedule(network)
         assert made.rounds == exchanges
         assert seconds(made, 1e3, "events") == pytest.approx(exchanges * (1e-3 + 1e-6))
+    for count, radix, rounds in ((9, 3, 2), (6, 3, 2), (7, 3, 4), (5, 8, 1), (10, 4, 4)):
+        made = RecursiveDoubling(radix=radix).schedule(net(f"complete:{count}"))
+        assert made.rounds == rounds  # 7 and 10 with one or two folded
     with pytest.raises(NoScheduleError, match="not enough links"):
         RecursiveDoubling(radix=4).schedule(net("star:16"))
 

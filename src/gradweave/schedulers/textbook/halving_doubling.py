@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule
-from gradweave.schedulers.scheduler import Scheduler, Traits
+from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedulers.textbook.binomial import binomial_steps
 from gradweave.schedulers.textbook.places import (
     Order,
@@ -105,18 +105,14 @@ class RecursiveDoubling(Scheduler):
     order: Order = "id"
     """As in `HalvingDoubling`."""
     radix: int = 2
-    """How many exchange at once: a power of two. The last exchange has fewer where need be."""
+    """How many exchange at once. The last exchange has fewer where need be."""
     partners: Partners = "hypercube"
     """Which places exchange: see `Places.partner`. ``bine`` with two at once alone."""
 
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
         check_partners(self.partners, self.name)
-        if self.radix < 2 or self.radix > MAX_RADIX or self.radix & (self.radix - 1):
-            raise OptionError(
-                f"{self.name}: radix: expected a power of two from 2 to {MAX_RADIX}, "
-                f"got {self.radix}"
-            )
+        check_counts(self, "radix", least=2, most=MAX_RADIX)
         if self.radix > 2 and self.partners != "hypercube":
             raise OptionError(
                 f"{self.name}: radix: expected 2 with partners=bine, got {self.radix}"
@@ -130,10 +126,13 @@ class RecursiveDoubling(Scheduler):
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         places = Places.of(topology, self.order, self.name)
         if collective == "all_reduce":
-            fold, *_ = reduction = binomial_steps(places, "reduce_scatter")
-            exchanges = _exchanges(places, self.radix, self.partners)
-            steps = [fold, *exchanges, binomial_steps(places, "all_gather")[-1]]
-            assert len(reduction) == 1 + places.exchanges
+            places = places.of_radix(self.radix)
+            beside = np.zeros(len(places.folded), np.int64)
+            steps = [
+                Step(places.folded, places.stand_in, beside, REDUCE),
+                *_exchanges(places, self.radix, self.partners),
+                Step(places.stand_in, places.folded, beside, COPY),
+            ]
         else:
             steps = binomial_steps(places, collective)
         rng = np.random.default_rng(seed)
@@ -171,20 +170,21 @@ def _halving(places: Places, pieces_of_place: NDArray, *, doubling: bool = False
 def _exchanges(places: Places, radix: int, partners: Partners) -> list[Step]:
     """All of the gradient between partners, in as many exchanges as the radix takes for all places.
 
-    With a radix of 2^b, places that differ in b bits exchange each with each.
+    Places that differ in one digit to that base exchange each with each.
     """
-    place, steps = np.arange(len(places.core)), []
-    bits = radix.bit_length() - 1
-    for low in range(0, places.exchanges, bits):
-        width = min(bits, places.exchanges - low)
+    count, unit = len(places.core), 1
+    place, steps = np.arange(count), []
+    while unit < count:
+        width = min(radix, count // unit)
         if partners == "bine":
-            partner = places.partner(low, partners)
+            partner = places.partner(len(steps), partners)
             group = np.stack([place, partner], axis=1)[place < partner]
         else:
-            first = place[(place >> low) & ((1 << width) - 1) == 0]
-            group = first[:, None] + (np.arange(1 << width) << low)
-        sends, gets = np.nonzero(~np.eye(group.shape[1], dtype=bool))
+            first = place[place // unit % width == 0]
+            group = first[:, None] + np.arange(width) * unit
+        sends, gets = np.nonzero(~np.eye(width, dtype=bool))
         source, target = (places.core[group[:, side]].T.ravel() for side in (sends, gets))
         piece = np.zeros(len(sends) * len(group), np.int64)
         steps.append(Step(source, target, piece, REDUCE, together=len(sends)))
+        unit *= width
     return steps

@@ -40,6 +40,24 @@ class Places:
         """K, the number of exchanges."""
         return len(self.core).bit_length() - 1
 
+    def of_radix(self, radix: int) -> "Places":
+        """The same servers at places whose number is a multiple of a power of some base.
+
+        Args:
+            radix: the base. For a power of two the largest power of two below N is kept.
+        """
+        servers, count = np.concatenate([self.core, self.folded]), len(self.core)
+        if radix >= len(servers):
+            count = len(servers)
+        elif radix & (radix - 1):
+            count = 1
+            while count * radix <= len(servers):
+                count *= radix
+            count *= len(servers) // count
+        if count == len(self.core):
+            return self
+        return Places(servers[:count], servers[count:], servers[: len(servers) - count])
+
     def partner(self, exchange: int, partners: "Partners") -> NDArray[np.int64]:
         """[2^k] the place of each one's partner in an exchange.
 
