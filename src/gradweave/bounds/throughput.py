@@ -18,7 +18,6 @@ from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
 from gradweave.wording import counted
 
-
 MAX_FLOW_NODES = 4096
 """Nodes of a network of groups up to which its narrowest cut is found by flows, two for each
 server: ten seconds of processor time. Beyond, the narrowest server and the groups bound the time of

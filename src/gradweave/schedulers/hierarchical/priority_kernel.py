@@ -20,8 +20,9 @@ behind would go through all that waits, again and again. Chosen by hand; compile
 
 
 class Parts(NamedTuple):
-    """Trees of the parts: each server but the root sends its sum to its parent once, and gets the
-    whole sum from it once.
+    """Trees of the parts.
+
+    Each server but the root sends its sum to its parent once, and gets the whole sum from it once.
     """
 
     root: NDArray[np.int64]

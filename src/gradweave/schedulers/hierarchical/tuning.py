@@ -21,11 +21,11 @@ class Tuning:
     which the others reduce by a binary tree."""
     least_chunks: int = 4
     """Up to which chunks are tried then: while the first one is under way, others wait."""
-    max_transfers: int = 2_400_000
+    max_transfers: int = 1_200_000
     """Schedules with more are not cut finer. Each takes 2 to 4 µs of processor time."""
-    min_gain: float = 1e-2
+    min_gain: float = 5e-3
     """Gain of twice as many chunks, relative, below which the search soon ends."""
-    patience: int = 1
+    patience: int = 2
     """Doublings in a row without such a gain that end it."""
     slow_lead: int = 8
     """Chunks by which transfers over slow links are more urgent."""

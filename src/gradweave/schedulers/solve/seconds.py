@@ -73,7 +73,6 @@ FOR_SECONDS: tuple[Scheduler, ...] = (
     Postal("hubs", pieces=4),
     RecursiveDoubling(radix=4),
     RecursiveDoubling(radix=8),
-    RecursiveDoubling(radix=8),
     Symmetric(),
     HalvingDoubling(),
     HalvingDoubling(order="near"),

@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 from gradweave.bounds import LatencyBound, Throughput, latency_bound, least_seconds, throughput
 from gradweave.bounds.latency import MAX_DISTANCES, Messages, slowest
 from gradweave.bounds.least_seconds import latencies, measured
+from gradweave.bounds.throughput import MAX_FLOW_NODES
 from gradweave.schedule.ready import ReadyAt, ready_times
 from gradweave.schedule.schedule import REDUCE, Collective, Schedule
 from gradweave.simulate import seconds
+from gradweave.topology.groups import nested_groups
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING, format_seconds
 
@@ -192,7 +194,9 @@ def seconds_bound(
         after += overhead + _least_latency(topology)
         crossing, reason = max((crossing, reason), (after, said))
     # Where servers and links are alike the cuts and ports say nearly the same, in less time.
+    # So do, on very large networks, those of groups.
     alike = has_equal_links(topology) and has_equal_ports(topology)
+    alike |= topology.num_nodes > MAX_FLOW_NODES and bool(nested_groups(topology))
     if collective == "all_reduce" and trees and (last_ready or not alike):
         least = least_seconds(topology, gradient_bytes, ready_at_s=ready)
         if least.bandwidth_s > crossing:
