@@ -37,7 +37,7 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).parents[2]
 
 RUN = [strategy for strategy in STRATEGIES if "aggregating" not in strategy]
-MANY, SOME, FEW = 1_000_000, 10_007, 1_009
+MANY, SOME = 1_000_000, 10_007
 SEVERAL = ("grown", "ring", "merged", "recursive doubling")
 """That reduce many elements: every second one on each small network."""
 
@@ -54,51 +54,43 @@ def kinds(dtypes: Iterable[str]) -> list[tuple[str, str]]:
 
 SMALL_NETWORKS = ("irregular", "bcube:n=3,k=1")
 """Of six and nine servers."""
-LARGER_NETWORK = "bcube:n=4,k=1"
-"""Of 16 servers: on this strategies are run with few elements."""
 
 
-def cases(name: str, dtypes: Sequence[str], half: int) -> list[Case]:
+def cases(name: str, dtypes: Sequence[str]) -> list[Case]:
     """Strategies, with few elements and one with many; which types comes in turn.
 
-    On small networks every backend runs every strategy. On the larger one two backends run half of
-    the strategies each: the program of a server they share, and `test_program` plays that on other
-    networks. Every type is reduced in every way, with every collective, in `all_kinds`.
+    Every backend runs every strategy. The program of a server they share, and `test_program` plays
+    that on other networks. On the first network every type is reduced in every way, too, with every
+    collective: see `all_kinds`.
 
     Args:
         name: of the network.
         dtypes: types that the backend knows.
-        half: of the strategies, 0 or 1, on the larger network.
     """
-    small = name != LARGER_NETWORK
-    at = (*SMALL_NETWORKS, LARGER_NETWORK).index(name)
-    with_many = SEVERAL[at::2] if small else ()
+    at = SMALL_NETWORKS.index(name)
     found = []
     for number, strategy in enumerate(RUN):
         if name in STRATEGIES[strategy].none_on:
             continue
-        if not small and number % 2 != half:
-            continue
-        sizes = (1, SOME if small else FEW) + (MANY,) * (strategy in with_many)
+        sizes = (1, SOME) + (MANY,) * (strategy in SEVERAL[at::2])
         for i, elements in enumerate(sizes):
             dtype = dtypes[(number + 2 * at + i) % len(dtypes)]
             possible = [kind for kind in kinds(dtypes) if kind[0] == dtype]
             turn = 0 if elements == MANY else number // len(dtypes) + at + i  # the first is a sum
             kind = possible[turn % len(possible)]
             found.append(Case(strategy, "all_reduce", *kind, elements))
-    return found + unequal(name)
+    return found + unequal(name) + (all_kinds(dtypes) if at == 0 else [])
 
 
 def unequal(name: str) -> list[Case]:
     """Pieces of unequal size, one of them empty, by gradients of any length."""
-    strategies = ("merged", "ring") if name in SMALL_NETWORKS else ("grown",)
-    sizes = (1, SOME, MANY) if name in SMALL_NETWORKS else (1, FEW)
     collectives = COLLECTIVES if name == SMALL_NETWORKS[0] else COLLECTIVES[:1]
     return [
         Case(strategy + IN_SHARES, collective, "float32", "sum", elements)
-        for strategy in strategies
+        for strategy in ("merged", "ring", "grown")
         for collective in collectives
-        for elements in sizes
+        for elements in (1, SOME, MANY)
+        if elements < MANY or strategy != "grown"
     ]
 
 

@@ -14,8 +14,17 @@ from gradweave.errors import OptionError, RunError
 from gradweave.execute import play
 from gradweave.execute.running.correct import ResultCheck, sums_are_exact
 from gradweave.execute.running.timing import measure
-from gradweave.execute.running.trial import DTYPES, RunReport, RunTimes, Trial
+from gradweave.execute.running.trial import (
+    DTYPES,
+    NATIVE,
+    RunReport,
+    RunTimes,
+    Trial,
+    description,
+)
 from gradweave.schedule import Schedule
+from gradweave.schedule.schedule import OWN, Provenance
+from gradweave.schedulers.solve.variants import split
 
 BCUBE = gw.topology.bcube(n=3, k=1)
 
@@ -33,6 +42,9 @@ class Rows:
         self._sent = np.zeros(len(self.ranks), np.int64)
         self.calls: list[str] = []
         self.spoil: Callable[[NDArray], None] = lambda _: None
+
+    def use(self, schedule: Schedule) -> None:
+        self._schedule = schedule
 
     def place(self, contributions: Sequence[NDArray]) -> None:
         self._placed = self._held = np.stack(contributions)
@@ -77,12 +89,38 @@ def test_in_turns_each_behind_a_barrier():
     trial = Trial("mpi", 9_000, repetitions=2, warm_up=3)
     runner, told = Rows(ring(), trial), []
     report = measure(runner, ring(), trial, told.append)
-    assert runner.calls == ["schedule"] * 2 + ["barrier", "schedule", "barrier", "own"] * 5
+    turns = [["schedule", "own"], ["own", "schedule"]]
+    timed = [call for number in range(5) for call in turns[number % 2]]
+    assert runner.calls[:2] == ["schedule"] * 2
+    assert runner.calls[2:] == [call for one in timed for call in ("barrier", one)]
     assert told[-1] == "run 5 of 5" and "checking 9,000 elements" in told
     assert len(report.schedule.seconds) == 2
     assert report.native is not None
     assert min(report.native.seconds) > 0.001
     assert (report.oracle_elements, report.pattern_elements) == (9_000, 9_000)
+
+
+def test_a_calibration_times_each_schedule_with_messages_of_each_size(monkeypatch):
+    monkeypatch.setattr("gradweave.execute.running.timing.CALIBRATION_BYTES", (8, 64, 1 << 12))
+    monkeypatch.setattr("gradweave.execute.running.timing._LARGEST_CALIBRATION", 1 << 11)
+    trial = Trial("mpi", 9_000, repetitions=1, warm_up=0)
+    fine = split(ring(), 2)
+    report = measure(Rows(ring(), trial), ring(), trial, lambda _: None, [ring(), fine])
+    sizes = [(each.schedule, each.gradient_bytes) for each in report.calibration]
+    natives = [(NATIVE, size) for _, size in ((0, 72), (0, 576), (1, 144), (1, 1152))]
+    assert sorted(sizes) == sorted([(0, 72), (0, 576), (1, 144), (1, 1152), *natives])
+    assert all(each.seconds > 0 for each in report.calibration)
+    native = [each.seconds for each in report.calibration if each.schedule == NATIVE]
+    assert min(native) > 0.001
+
+
+def test_a_runtimes_own_is_not_compared_with_the_oracle():
+    own = ring().replace(scheduler=Provenance("ring", {OWN: True, "runtime": "mpi"}))
+    trial = Trial("mpi", 9_000, repetitions=1, warm_up=0)
+    report = measured(own, trial)
+    assert (report.oracle_elements, report.pattern_elements) == (0, 9_000)
+    assert description(own, report, trial)["runs_own"]
+    assert not description(ring(), report, trial)["runs_own"]
 
 
 @pytest.mark.parametrize("elements", [0, 1, 9, 9_000])

@@ -178,7 +178,7 @@ def _times(
     for number in range(runs):
         tell(f"run {number + 1} of {runs}")
         # In turns, each first every other time: what comes first finds the processes less awake.
-        for row, run in list(enumerate(both.values()))[:: 1 if number % 2 else -1]:
+        for row, run in list(enumerate(both.values()))[:: -1 if number % 2 else 1]:
             seconds[row, number] = _timed(runner, run)
     sent = _per_run(runner.sent_bytes() - before, runs)
     sent_bytes = runner.gathered(sent).sum(axis=0).tolist()
