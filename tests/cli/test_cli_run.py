@@ -32,6 +32,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "ring": gw.schedulers.Ring().schedule(network),
         "central": gw.schedulers.CentralParameterServer().schedule(network),
         "best": gw.solve(network).schedule,
+        "best of four": gw.solve(gw.topology.bcube(n=2, k=1)).schedule,
         "gather": gw.schedulers.Merged().schedule(network, collective="all_gather"),
     }
     for name, schedule in made.items():
@@ -53,10 +54,17 @@ def answer(*arguments: object, before: tuple[str, ...] = ()) -> dict[str, Any]:
     return json.loads(out)
 
 
-def check(found: dict[str, Any], backend: str, processes: int) -> None:
+def check(
+    found: dict[str, Any],
+    backend: str,
+    processes: int,
+    *,
+    servers: int = SERVERS,
+    topology: str = "bcube:n=3,k=1",
+) -> None:
     """What holds for all backends and schedules."""
     assert (found["backend"], found["processes"]) == (backend, processes)
-    assert (found["servers"], found["topology"]) == (SERVERS, "bcube:n=3,k=1")
+    assert (found["servers"], found["topology"]) == (servers, topology)
     assert (found["gradient_bytes"], found["elements"]) == (BYTES, BYTES // 4)
     assert found["correct"] is True
     assert found["oracle_elements"] == found["pattern_elements"] == BYTES // 4
@@ -86,9 +94,9 @@ def test_mpi_ring(files):
 @pytest.mark.slow
 def test_torch_best(files):
     pytest.importorskip("torch")
-    found = answer(files["best"], *QUICK)  # torch is the default
-    check(found, "torch", SERVERS)
-    assert found["schedule"]["total_sent_bytes"] == 2 * (SERVERS - 1) * BYTES  # as the ring's
+    found = answer(files["best of four"], *QUICK)  # torch is the default
+    check(found, "torch", 4, servers=4, topology="bcube:n=2,k=1")
+    assert found["schedule"]["total_sent_bytes"] == 2 * (4 - 1) * BYTES  # as the ring's
     assert found["own"]["name"] == "dist.all_reduce"
 
 

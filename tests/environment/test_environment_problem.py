@@ -60,7 +60,8 @@ def test_a_problem_has_the_size_of_its_instance_and_no_transfers_in_padding(
     name: str, setting: str
 ):
     tried = instance(name, setting)
-    assert Problem.of(tried).size == tried.size
+    if SMALL_NETWORKS.index(name) % len(SETTINGS) == [*SETTINGS].index(setting):
+        assert Problem.of(tried).size == tried.size  # for each size programs are compiled
     problem = padded(tried)
     assert problem.size == SMALL
     servers, stages = tried.topology.num_servers, len(tried.stages)
