@@ -3,6 +3,7 @@
 from gradweave.schedulers import spread
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.exact.proof import Proof
+from gradweave.schedulers.hierarchical.hierarchical import Hierarchical
 from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import Scheduler, to_spec
@@ -36,6 +37,7 @@ __all__ = [
     "Exact",
     "Grown",
     "HalvingDoubling",
+    "Hierarchical",
     "Learned",
     "Merged",
     "Objective",
