@@ -1,6 +1,8 @@
 """The bound on small messages: by hand, and never above what any schedule takes."""
 
 import dataclasses
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +25,10 @@ from gradweave.schedulers import (
 )
 from gradweave.schedulers.solve.seconds_bound import seconds_bound, timing_of
 from tests.simulate.random_networks import networks
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from exhaustive_messages import least_time
 
 net = gw.topology.from_spec
 STRATEGIES = (
@@ -88,6 +94,29 @@ def test_an_exchange_meets_it():
         assert gw.simulate.seconds(made, 0.0, "events") == pytest.approx(
             latency_bound(network).seconds
         )
+
+
+@pytest.mark.parametrize(
+    ("spec", "optimum", "met"),
+    [
+        ("star:3,latency=0us", 3, False),
+        ("star:3,latency=1us", 6, True),
+        ("star:3,latency=10us", 42, True),
+        ("star:4,latency=1us", 6, True),
+        ("ring:4,latency=10us", 22, True),
+        ("mesh:1x3", 4, True),
+        ("mesh:1x4", 5, False),
+        ("complete:3", 2, True),
+    ],
+)
+def test_beside_the_optimum(spec, optimum, met):
+    """By exhaustive search of all-reduces in one piece; the bound meets most and is above none."""
+    network = net(spec)
+    seconds, proved = least_time(network, 1e-3)
+    assert proved and seconds == pytest.approx(optimum * 1e-6)
+    bound = latency_bound(network).seconds
+    assert bound <= seconds * (1 + 1e-9)
+    assert (bound == pytest.approx(seconds)) == met
 
 
 def test_a_stage_to_one_root_need_not_bring_all_everywhere():
