@@ -10,6 +10,7 @@ from gradweave.schedulers import (
     DoubleTree,
     Grown,
     HalvingDoubling,
+    Hierarchical,
     Learned,
     Merged,
     Packed,
@@ -64,6 +65,18 @@ NO_FREE_GROUP = frozenset(
 """No automorphism of these, or powers of one, moves all servers."""
 
 
+NO_GROUPS = frozenset(
+    (
+        *(f"bcube:n={n},k=1" for n in (3, 4, 5)),
+        *(f"dcell:n={n},k=1" for n in (4, 5, 6)),  # groups, but no two servers on a switch across
+        *(f"jellyfish:reference=J{switches}" for switches in (10, 15, 20)),
+        *("ring:8", "mesh:3x3", "torus:3x3", "hypercube:3", "star:5", "complete:4", "complete:2"),
+        *("irregular", "lopsided"),
+    )
+)
+"""Networks that do not consist of groups of equally many servers."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Solved(Scheduler):
     """What `solve` finds where no strategy is named, as one more of them."""
@@ -97,6 +110,13 @@ STRATEGIES: dict[str, Strategy] = {
         transfers_in_stage=None,
         own_pieces=True,
         up_to=25,
+    ),
+    "hierarchical, overlapping": Strategy(
+        lambda _: Hierarchical(gradient_bytes=1e6, chunks=2),
+        transfers_in_stage=None,
+        none_on=NO_GROUPS,
+        own_pieces=True,
+        up_to=30,
     ),
     "merged": Strategy(lambda _: Merged()),
     "merged, random": Strategy(lambda _: Merged("random", tries=1, swap_passes=0)),

@@ -30,10 +30,10 @@ class Tuning:
     far: float = 0.05
     """How far above the least time possible, relative to it, strategies of the last resort are
     tried: they take seconds. GÉANT with equal links was 75 % over the bound without, 12 % with."""
-    near: float = 0.01
+    near: float = 0.02
     """How far above the least time possible, relative to it, a schedule by groups ends the search:
     on two boxes of A100s the others took 50 s of processor time to end at 1.7 %, where it ends at
-    0.7 in two."""
+    0.4 in two."""
     near_of_many: float = 0.03
     """The same of `many_servers` or more, where others take minutes and mostly end farther away."""
     many_servers: int = 64
