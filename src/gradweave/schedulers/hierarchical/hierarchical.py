@@ -152,7 +152,8 @@ class _Search:
         *,
         few_roots: bool,
     ) -> None:
-        self._topology, self._collective = topology, collective
+        self._topology = topology
+        self._collective: Collective = collective
         self._options, self._stop, self._few_roots = options, stop, few_roots
         self._gradient_bytes = options.gradient_bytes
         if math.isinf(self._gradient_bytes):

@@ -305,7 +305,7 @@ def _start_of_link(
             state.left[wires.links[i]] -= wires.rate[hop]
         start[t] = now
         free = now + wires.overhead[hop] + size[t // (2 * parts.parent.shape[1])] / wires.rate[hop]
-        arrival = free + wires.latency[hop]
+        arrival = float(free + wires.latency[hop])
         push_event(state.events, free, 2 * t + FREED, True)
         push_event(state.events, arrival, 2 * t + ARRIVED, True)
         last = max(last, arrival)
