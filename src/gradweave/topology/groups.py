@@ -51,14 +51,14 @@ def nested_groups(topology: Topology) -> tuple[Groups, ...]:
     group = np.full(topology.num_nodes, -1)
     group[topology.servers] = np.arange(topology.num_servers)
     levels: list[Groups] = []
+    group = _with_cards(topology, group)
     for _ in range(MAX_LEVELS):
-        group = _with_cards(topology, group)
         joined = _by_bandwidth(topology, group)
         if joined is None:
             joined = _by_switches(topology, group)
         if joined is None:
             break
-        group = joined
+        group = _with_cards(topology, joined)
         levels.append(Groups(group, int(group.max()) + 1))
     return tuple(levels)
 
