@@ -31,6 +31,7 @@ SHOWN: dict[str, Callable[[Any], str]] = {
     "number": number,
     "duration": duration,
     "size": format_size,
+    "binary": lambda size: f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB",
     "network": lambda label: NETWORKS[label],
     "words": lambda name: name.replace("_", " "),
     "hyphens": lambda name: name.replace("_", "-"),

@@ -212,6 +212,11 @@ def rows(unfinished: Unfinished, folder: Path) -> Iterator[Row]:
                 yield from lab_rows(links, network, profile("torch", servers, folder))
 
 
+def in_order(row: Row) -> tuple[Any, ...]:
+    """Where a row stands in the tables: the lab last."""
+    return (row["where"] == "lab", row["runtime"], row["servers"], row["links"], row["bytes"])
+
+
 def main() -> None:
     asked = parser_of(__doc__, resumes=True).parse_args()
     unfinished = Unfinished("runtimes", resume=asked.resume, libraries=LIBRARIES)
@@ -222,14 +227,12 @@ def main() -> None:
             unfinished.add(row)
         steps = ddp(folder)
         show(steps)
-        profiles = {file.stem: file.read_text() for file in sorted(folder.glob("*.toml"))}
     record(
         "runtimes",
         libraries=LIBRARIES,
         seeds=[0],
-        rows=unfinished.rows(),
+        rows=sorted(unfinished.rows(), key=in_order),
         ddp=steps,
-        profiles=profiles,
     )
     unfinished.end()
 
