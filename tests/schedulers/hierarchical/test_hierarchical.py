@@ -9,6 +9,7 @@ import gradweave as gw
 from gradweave.bounds import throughput
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers import Hierarchical
+from gradweave.schedulers.hierarchical import hierarchical
 from gradweave.schedulers.hierarchical.grid import Grid
 from gradweave.schedulers.hierarchical.shares import least_time_shares
 from gradweave.topology import Link, Topology
@@ -139,6 +140,13 @@ def test_very_many_groups_have_few_roots():
     assert grid.one_root
     ranks = np.arange(96)
     assert (grid.server[tuple(grid.place.T)] == ranks).all()
+
+
+def test_schedules_with_few_roots_are_valid(monkeypatch: pytest.MonkeyPatch):
+    few = dataclasses.replace(hierarchical.TUNING, max_chunk_transfers=6200)
+    monkeypatch.setattr(hierarchical, "TUNING", few)
+    schedule = Hierarchical(GB, chunks=2).schedule(gw.topology.a100_box(boxes=12))  # verified
+    assert len(np.unique(schedule.root)) == 32
 
 
 def test_shares_take_the_least_time():
