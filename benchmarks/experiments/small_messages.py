@@ -67,7 +67,7 @@ TEXTBOOK: dict[str, tuple[Scheduler, ...]] = {
     "halving_doubling": (HalvingDoubling(), HalvingDoubling("near")),
     "recursive_doubling": (RecursiveDoubling(), RecursiveDoubling("near")),
     "binomial": (Binomial(), Binomial("near")),
-    "bine": (Binomial(partners="bine"), RecursiveDoubling(partners="bine")),
+    "bine": (Binomial(partners="bine"),),
     "double_tree": (DoubleTree(), DoubleTree("near")),
 }
 _FEW = ("star:3", "star:4", "star:5", "star:6", "star:8", "ring:4", "ring:5")

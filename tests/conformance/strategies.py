@@ -151,9 +151,6 @@ STRATEGIES: dict[str, Strategy] = {
     "recursive doubling, near": Strategy(
         lambda _: RecursiveDoubling(order="near"), transfers_in_stage=None, one_stage=True
     ),
-    "recursive doubling, bine": Strategy(
-        lambda _: RecursiveDoubling(partners="bine"), transfers_in_stage=None, one_stage=True
-    ),
     "binomial": Strategy(lambda _: Binomial(), lambda servers: servers - 1),
     "binomial, near": Strategy(lambda _: Binomial(order="near"), lambda servers: servers - 1),
     "binomial, of radix 3": Strategy(lambda _: Binomial(radix=3), lambda servers: servers - 1),
@@ -165,12 +162,6 @@ STRATEGIES: dict[str, Strategy] = {
     "postal": Strategy(lambda _: Postal(tries=20), lambda servers: servers - 1, own_pieces=True),
     "postal, pair": Strategy(
         lambda _: Postal("pair", tries=20), lambda n: n - 1, own_pieces=True, one_stage=True
-    ),
-    "postal, twin, overlapping": Strategy(
-        lambda _: Postal("twin", tries=20),
-        transfers_in_stage=None,
-        own_pieces=True,
-        one_stage=True,
     ),
     "postal, cross, overlapping": Strategy(
         lambda _: Postal("cross", pieces=2, tries=20),

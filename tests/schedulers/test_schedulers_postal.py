@@ -66,7 +66,6 @@ def test_near_the_bound(spec, shape, above):
     ("spec", "shape"),
     [
         ("leaf_spine:leaves=4,spines=2,servers_per_leaf=4,latency=10us", "hubs"),
-        ("star:12,latency=10us", "twin"),
         ("mesh:3x5,latency=10us", "root"),
     ],
 )

@@ -66,7 +66,6 @@ FOR_SECONDS: tuple[Scheduler, ...] = (
     Binomial(order="near"),
     Postal("root"),
     Postal("pair"),
-    Postal("twin"),
     Postal("cross"),
     Postal("cross", pieces=8),
     Postal("hubs"),

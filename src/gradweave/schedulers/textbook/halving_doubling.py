@@ -6,16 +6,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedulers.textbook.binomial import binomial_steps
 from gradweave.schedulers.textbook.places import (
     Order,
-    Partners,
     Places,
     check_order,
-    check_partners,
 )
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
 from gradweave.stop import Stop
@@ -106,17 +103,10 @@ class RecursiveDoubling(Scheduler):
     """As in `HalvingDoubling`."""
     radix: int = 2
     """How many exchange at once. The last exchange has fewer where need be."""
-    partners: Partners = "hypercube"
-    """Which places exchange: see `Places.partner`. ``bine`` with two at once alone."""
 
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
-        check_partners(self.partners, self.name)
         check_counts(self, "radix", least=2, most=MAX_RADIX)
-        if self.radix > 2 and self.partners != "hypercube":
-            raise OptionError(
-                f"{self.name}: radix: expected 2 with partners=bine, got {self.radix}"
-            )
 
     @property
     def traits(self) -> Traits:
@@ -130,7 +120,7 @@ class RecursiveDoubling(Scheduler):
             beside = np.zeros(len(places.folded), np.int64)
             steps = [
                 Step(places.folded, places.stand_in, beside, REDUCE),
-                *_exchanges(places, self.radix, self.partners),
+                *_exchanges(places, self.radix),
                 Step(places.stand_in, places.folded, beside, COPY),
             ]
         else:
@@ -167,7 +157,7 @@ def _halving(places: Places, pieces_of_place: NDArray, *, doubling: bool = False
     return steps
 
 
-def _exchanges(places: Places, radix: int, partners: Partners) -> list[Step]:
+def _exchanges(places: Places, radix: int) -> list[Step]:
     """All of the gradient between partners, in as many exchanges as the radix takes for all places.
 
     Places that differ in one digit to that base exchange each with each.
@@ -176,12 +166,8 @@ def _exchanges(places: Places, radix: int, partners: Partners) -> list[Step]:
     place, steps = np.arange(count), []
     while unit < count:
         width = min(radix, count // unit)
-        if partners == "bine":
-            partner = places.partner(len(steps), partners)
-            group = np.stack([place, partner], axis=1)[place < partner]
-        else:
-            first = place[place // unit % width == 0]
-            group = first[:, None] + np.arange(width) * unit
+        first = place[place // unit % width == 0]
+        group = first[:, None] + np.arange(width) * unit
         sends, gets = np.nonzero(~np.eye(width, dtype=bool))
         source, target = (places.core[group[:, side]].T.ravel() for side in (sends, gets))
         piece = np.zeros(len(sends) * len(group), np.int64)

@@ -18,8 +18,8 @@ from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING
 
-Shape = Literal["root", "pair", "twin", "cross", "hubs"]
-SHAPES: tuple[Shape, ...] = ("root", "pair", "twin", "cross", "hubs")
+Shape = Literal["root", "pair", "cross", "hubs"]
+SHAPES: tuple[Shape, ...] = ("root", "pair", "cross", "hubs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +58,11 @@ class Postal(Scheduler):
     broadcast with all messages reversed. In a star this is the optimal tree of the LogP model,
     between a binomial tree and all from one; elsewhere distances and shared links count.
 
-    An all-reduce has one of five shapes, of which the fastest roots are taken:
+    An all-reduce has one of four shapes, of which the fastest roots are taken:
 
     - ``root``: reduced to a root and broadcast from it;
     - ``pair``: reduced to two roots, each from the servers on its side; they exchange their sums,
       and each broadcasts to its side;
-    - ``twin``: two servers exchange what they had at first, all others send theirs to both, and
-      each of the two sends the sum to the others of its side;
     - ``cross``: as ``pair``, but that each root's sum goes to all servers of the other side at
       once, each of which adds it to the sum of its own side;
     - ``hubs``: groups of near servers, each with a root, whose sum goes to one server of each other
@@ -115,7 +113,7 @@ class Postal(Scheduler):
         size = self.gradient_bytes or 0.0
         clock = PostalClock.of(topology, size / self.pieces)
         program = _Program(clock, self.tries, seed)
-        paired = self.shape in ("pair", "twin", "cross")
+        paired = self.shape in ("pair", "cross")
         if paired and topology.num_servers > TUNING.paired_servers:
             raise NoScheduleError(
                 f"{self.name}: {topology.num_servers} servers; it looks for pairs of roots "
@@ -127,7 +125,6 @@ class Postal(Scheduler):
         made = {
             "root": program.by_root,
             "pair": program.by_pair,
-            "twin": program.by_twins,
             "cross": lambda: program.crossing(self.pieces),
             "hubs": lambda: program.by_hubs(self.pieces),
         }[self.shape]()
@@ -312,26 +309,6 @@ class _Program:
             units = self._forest([one, other], everybody, True)
             units.append(self._exchange(one, other, 0))
             yield [one], units + self._forest([one, other], everybody, False)
-
-    def by_twins(self) -> Iterator[Made]:
-        """From all to both of two servers, and from each to its side."""
-        least, everybody = self.clock.least, np.arange(self.clock.topology.num_servers)
-        for one, other, side in _pairs(least, across=None)[: TUNING.roots]:
-            rest = np.ones(len(least), bool)
-            rest[[one, other]] = False
-            # Half of them send to the one first, half to the other.
-            turns = [
-                _farthest_first(least[:, root], rest & mine)
-                + _farthest_first(least[:, root], rest & ~mine)
-                for root, mine in ((one, ~side), (other, side))
-            ]
-            sent = [
-                [((self.clock.fastest(server, root), 0, REDUCE),) for server in turn]
-                for root, turn in zip((one, other), turns, strict=True)
-            ]
-            if all(hop >= 0 for units in sent for ((hop, _, _),) in units):
-                units = [self._exchange(one, other, 0), *_in_turn(sent)]
-                yield [one], units + self._forest([one, other], everybody, False)
 
     def crossing(self, pieces: int) -> Iterator[Made]:
         """To two roots, from each to its side, and from each to the other side."""
