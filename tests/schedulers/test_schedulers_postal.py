@@ -1,5 +1,7 @@
 """Postal trees: textbook times in a star, near the bound where distances differ, any network."""
 
+import contextlib
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,8 +10,10 @@ import gradweave as gw
 from gradweave.bounds import latency_bound
 from gradweave.bounds.latency import spread_times
 from gradweave.errors import NoScheduleError, OptionError
+from gradweave.execute.program import same_bits
 from gradweave.schedule.schedule import COLLECTIVES
 from gradweave.schedulers import Binomial, Postal, RecursiveDoubling, from_spec, to_spec
+from gradweave.schedulers.solve.seconds import FOR_SECONDS
 from gradweave.schedulers.solve.seconds_bound import timing_of
 from gradweave.schedulers.textbook.postal import SHAPES
 from gradweave.simulate import seconds
@@ -87,3 +91,15 @@ def test_options_are_checked():
 def test_where_there_are_no_groups_it_says_so():
     with pytest.raises(NoScheduleError, match="has no such servers"):
         Postal("hubs").schedule(net("star:5"))
+
+
+@pytest.mark.parametrize("spec", ["star:12", "ring:7", "torus:3x3", "a100:boxes=2"])
+def test_what_is_tried_by_default_leaves_all_servers_with_the_same_bits(spec):
+    network, checked = net(spec), 0
+    for scheduler in FOR_SECONDS:
+        if scheduler.traits.one_root:
+            with contextlib.suppress(NoScheduleError):
+                assert same_bits(scheduler.schedule(network)), scheduler
+                checked += 1
+    assert checked >= 5
+    assert not same_bits(RecursiveDoubling(radix=4).schedule(net("complete:8")))

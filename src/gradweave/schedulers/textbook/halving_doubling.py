@@ -91,7 +91,8 @@ class RecursiveDoubling(Scheduler):
 
     With ``radix=4`` or more that many exchange at once, each with each, in as many times fewer
     exchanges; the links of each must carry that in one round, since all send what they held before
-    (recursive multiplying).
+    (recursive multiplying). Each then adds in another order, so that servers end with different
+    last bits of a sum of floating-point numbers.
 
     Source: Thakur, Rabenseifner and Gropp 2005, section 4.3; Ruefenacht, Bull and Booth,
         "Generalisation of recursive doubling for AllReduce", 2017, for the radix.

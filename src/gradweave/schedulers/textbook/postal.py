@@ -67,6 +67,7 @@ class Postal(Scheduler):
       once, each of which adds it to the sum of its own side;
     - ``hubs``: groups of near servers, each with a root, whose sum goes to one server of each other
       group, or to all but their roots; those who have it all send it to the rest of their group.
+      Of three groups or more, servers add in different orders and end with different last bits.
 
     A stage has one root. Where no route between two servers has only switches inside, a message
     passes through servers, as in a ring.
