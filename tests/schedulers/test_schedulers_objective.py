@@ -153,22 +153,21 @@ def test_no_schedule_beats_the_bound(network, strategy):
             assert seconds(made, size, model) >= bound.seconds * (1 - 1e-9)
 
 
-def test_on_unequal_links_the_bound_is_that_of_trees():
+def test_on_unequal_links_the_bound_is_that_of_groups_and_of_trees():
     """Four pairs in a ring of thin links: as on a ring of four, 2·3 transfers over 8 directions.
 
-    No set of servers, nor all of their ports, says so.
+    No single set of servers, nor all of their ports, says so: half a second.
     """
     ring = net("ring:8,latency=0s")
     thin = ring.source // 2 != ring.target // 2
     uneven = dataclasses.replace(ring, bandwidth_bytes_per_s=np.where(thin, 1e9, 1e12))
     bound = seconds_bound(uneven, "all_reduce", 1e9)
-    assert bound.bandwidth_s == least_seconds(uneven, 1e9).seconds == pytest.approx(0.75)
-    assert throughput(uneven, "all_reduce", overlap=True).seconds(1e9) == pytest.approx(0.5)
-    pairs = "servers 0 and 1, servers 2 and 3, servers 4 and 5 and servers 6 and 7"
-    assert f"the links around {pairs} together let at most 10.67 Gbit/s" in bound.reason
-    assert seconds_bound(uneven, "all_reduce", 1e9, trees=False).seconds < bound.seconds
+    assert least_seconds(uneven, 1e9).seconds == pytest.approx(0.75)
+    assert throughput(uneven, "all_reduce", overlap=True).seconds(1e9) == pytest.approx(0.75)
+    assert bound.bandwidth_s == pytest.approx(0.75, rel=1e-5)  # and a message's overhead
+    assert "4 groups of servers" in bound.reason
     exchanged = RecursiveDoubling().schedule(uneven)
-    assert timing_of(exchanged, 1e9).bound.seconds < bound.seconds
+    assert timing_of(exchanged, 1e9).gap >= 0
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
@@ -238,7 +237,7 @@ def test_out_of_time_it_returns_what_it_has():
 def test_for_a_stage_the_default_has_one_root_per_server():
     solution = solved(net("mesh:3x3"), 1e3, collective="all_gather")
     names = {attempt.scheduler.name for attempt in solution.attempts}
-    left_out = {"recursive_doubling", "binomial", "postal"}
+    left_out = {"recursive_doubling", "binomial", "postal", "hierarchical"}  # there are no groups
     left_out |= {"packed", "planned"}  # links are equal
     assert names == {one.name for one in FOR_SECONDS} - left_out
     with pytest.raises(OptionError, match="to one root and to all servers do not compare"):
