@@ -183,11 +183,12 @@ class State:
         self._apart = apart
         self.collective = Collective(schedule, apart)
         """Counts the bytes sent."""
+        self._is_own = self.collective.is_own
         self._queue = ThreadPoolExecutor(1, "gradweave")
 
     def submit(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Starts the mean of a tensor; buckets run one after the other, in the order of DDP."""
-        if self.collective.is_own:
+        if self._is_own:
             return self._own(tensor)
         if self._backend != "gloo":
             done = torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else None)
