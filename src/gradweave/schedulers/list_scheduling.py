@@ -139,7 +139,9 @@ def _run(
     from gradweave.schedulers.list_scheduling_kernel import Problem, run
 
     count = len(order)
-    capacity = np.minimum(capacity, max(count, 1))  # no link takes more, and each unit has a slot
+    # No link takes more than all routes together, some of them several times; each unit has a slot.
+    taken = np.bincount(routes[0], minlength=len(capacity))
+    capacity = np.minimum(capacity, np.maximum(taken, 1))
     tie = np.empty(count, np.int64)
     tie[order] = np.arange(count)
     channel, items, first_item = _channels(*routes, capacity, chains.heights, tie)

@@ -106,35 +106,14 @@ def _first_fit(
         links, offsets = take_rows(links, first, parts.ravel())
         offsets = offsets[::together]
         _check_fits(topology, links, offsets)
-        order = rng.permutation(count // together)
-        return np.tile(_exchanges_first_fit(topology, links, offsets, order), together)
+        taken = first_fit(links, offsets, topology.capacity, rng.permutation(count // together))
+        return np.tile(taken, together).astype(np.int64)
     tie = rng.permutation(topology.num_nodes)[step.source]
     by_source = np.argsort(step.source, kind="stable")
     within = np.empty(count, np.int64)
     ordered = step.source[by_source]
     within[by_source] = np.arange(count) - np.searchsorted(ordered, ordered)
     return first_fit(links, first, topology.capacity, np.lexsort((tie, within))).astype(np.int64)
-
-
-def _exchanges_first_fit(
-    topology: Topology, links: NDArray, offsets: NDArray, order: NDArray
-) -> NDArray[np.int64]:
-    """[E] round of each exchange, which may take a link several times; each fits one round alone.
-
-    `first_fit` counts a link of a route once. Exchanges are few, so that arrays of links do.
-    """
-    taken, rounds = np.empty(len(order), np.int64), []
-    for exchange in order.tolist():
-        load = np.bincount(
-            links[slice(*offsets[exchange : exchange + 2])], minlength=len(topology.source)
-        )
-        fitting = (r for r, there in enumerate(rounds) if (there + load <= topology.capacity).all())
-        place = next(fitting, len(rounds))
-        if place == len(rounds):
-            rounds.append(np.zeros(len(load), np.int64))
-        rounds[place] += load
-        taken[exchange] = place
-    return taken
 
 
 def _check_fits(topology: Topology, links: NDArray, offsets: NDArray) -> None:
