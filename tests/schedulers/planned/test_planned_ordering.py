@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from gradweave.schedulers.kernels import bitset, events, precedence, worklist
+from gradweave.schedulers.kernels.wires import Wires
 from gradweave.schedulers.planned import lowering_kernel, ordering_kernel
 from gradweave.schedulers.planned.ordering_kernel import ARRIVED, BOTH, FREED
 from gradweave.schedulers.planned.tree_packing_kernel import FROM, TOWARDS, Grown
-from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires
+from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 from tests.interpreted import interpreted
 
 KERNELS = lowering_kernel, ordering_kernel, bitset, events, precedence, worklist

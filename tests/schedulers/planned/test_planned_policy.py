@@ -189,7 +189,7 @@ def test_what_trees_are_grown_and_lowered_with(monkeypatch):
 
 def test_schedules_have_the_transfers_of_the_wires():
     """Server 0 sends to 1 over switch 2, and 1 to 0; each route from end to end."""
-    from gradweave.schedulers.unequal.event_simulation_kernel import Wires
+    from gradweave.schedulers.kernels.wires import Wires
 
     made = wiring()
     link = {pair: number for number, pair in enumerate(sorted(ROW))}
@@ -218,8 +218,9 @@ def test_the_order_is_mended_backwards_and_forwards(
     monkeypatch, improvements: int, most_tried: float, seconds: list, best: float
 ):
     """Of two transfers and three cuts; the first simulation tries seven times."""
+    from gradweave.schedulers.kernels.wires import Wires
     from gradweave.schedulers.planned import lowering_kernel, ordering_kernel
-    from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires
+    from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 
     trees = Trees(*np.array([[[0, 1]]] * 7))
     wires = Wires(*np.zeros((2, 3)), rate=np.array([1.0, 2.0]), overhead=np.array([0.5, 0]),

@@ -26,7 +26,7 @@ class Exchange:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Hops:
+class LineHops:
     """Routes from each server to each other one of its lines."""
 
     first: tuple[int, ...]
@@ -37,7 +37,7 @@ class Hops:
     """[H+1] where each hop's links start; none where there is no route through switches."""
 
 
-def hops_of(grid: Grid) -> Hops:
+def hops_of(grid: Grid) -> LineHops:
     """Finds the routes, receiver by receiver."""
     topology, servers = grid.topology, grid.topology.num_servers
     first = tuple(np.cumsum([0, *(servers * size for size in grid.sizes)]).tolist())
@@ -64,10 +64,10 @@ def hops_of(grid: Grid) -> Hops:
     place += np.arange(len(links)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     by_hop = np.empty(len(links), np.int64)
     by_hop[place] = links
-    return Hops(first, by_hop, first_link)
+    return LineHops(first, by_hop, first_link)
 
 
-def exchanges_of(grid: Grid, hops: Hops, stop: Stop) -> list[Exchange]:
+def exchanges_of(grid: Grid, hops: LineHops, stop: Stop) -> list[Exchange]:
     """The trees of each dimension.
 
     Where links from server to server connect each line, trees are packed into these, and all lines
@@ -90,7 +90,7 @@ def _binary(size: int) -> Exchange:
     return Exchange(np.zeros(1, np.int64), np.ones(1), parent[None])
 
 
-def _direct(grid: Grid, hops: Hops, dimension: int) -> Exchange:
+def _direct(grid: Grid, hops: LineHops, dimension: int) -> Exchange:
     """Each server to each root, through switches."""
     size, (begin, end) = grid.sizes[dimension], hops.first[dimension : dimension + 2]
     missing = np.diff(hops.first_link[begin : end + 1]) == 0

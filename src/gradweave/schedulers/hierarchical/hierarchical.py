@@ -14,7 +14,7 @@ from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule, take_rows
 from gradweave.schedulers.hierarchical.exchange import exchanges_of, hops_of
 from gradweave.schedulers.hierarchical.grid import Grid
-from gradweave.schedulers.hierarchical.priority_kernel import Wires, play_by_priority
+from gradweave.schedulers.hierarchical.priority_kernel import play_by_priority
 from gradweave.schedulers.hierarchical.shares import least_time_shares
 from gradweave.schedulers.hierarchical.trees import (
     Composed,
@@ -23,9 +23,9 @@ from gradweave.schedulers.hierarchical.trees import (
     link_seconds,
     orders_of,
     slow_first,
-    wires_of,
 )
 from gradweave.schedulers.hierarchical.tuning import TUNING
+from gradweave.schedulers.kernels.wires import Wires, wires_over
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
@@ -80,7 +80,7 @@ class Hierarchical(Scheduler):
             grid = grid.split(max(1, TUNING.max_chunk_transfers // below))
         hops = hops_of(grid)
         exchanges = exchanges_of(grid, hops, stop)
-        wires = wires_of(topology, hops)
+        wires = wires_over(topology, hops.links, hops.first_link)
         orders = orders_of(len(grid.sizes))[: self.orders]
 
         def trees_by(order: tuple[int, ...]) -> Composed:

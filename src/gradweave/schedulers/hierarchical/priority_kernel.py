@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
+from gradweave.schedulers.kernels.wires import Wires
 from gradweave.schedulers.kernels.worklist import Worklist, empty_worklist, list_member
 from gradweave.topology.topology import Floats, Integers
 from gradweave.topology.units import ROUNDING
@@ -37,22 +38,6 @@ class Parts(NamedTuple):
     """[2, parts, N] hop to the parent, and from it."""
     key: NDArray[np.int32]
     """[2, parts, N] priority of each transfer within a chunk, the least first."""
-
-
-class Wires(NamedTuple):
-    """Over what: hops, as links one after the other, and what these carry."""
-
-    links: NDArray[np.int64]
-    first: NDArray[np.int64]
-    """[H+1] where each hop's links start."""
-    rate: NDArray[np.float64]
-    """[H] bytes per second: the scarcest link's bandwidth."""
-    overhead: NDArray[np.float64]
-    """[H] seconds that a message holds its links beside its bytes."""
-    latency: NDArray[np.float64]
-    """[H] seconds from the last byte sent to its arrival."""
-    bandwidth: NDArray[np.float64]
-    """[L]"""
 
 
 class _State(NamedTuple):

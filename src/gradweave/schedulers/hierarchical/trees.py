@@ -6,11 +6,11 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.hierarchical.exchange import Exchange, Hops
+from gradweave.schedulers.hierarchical.exchange import Exchange, LineHops
 from gradweave.schedulers.hierarchical.grid import Grid
-from gradweave.schedulers.hierarchical.priority_kernel import Parts, Wires
+from gradweave.schedulers.hierarchical.priority_kernel import Parts
 from gradweave.schedulers.hierarchical.tuning import TUNING
-from gradweave.topology.topology import Topology
+from gradweave.schedulers.kernels.wires import Wires
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,7 +28,9 @@ class Composed:
     """[parts] number of the order of dimensions that each goes by."""
 
 
-def composed(grid: Grid, hops: Hops, exchanges: list[Exchange], order: tuple[int, ...]) -> Composed:
+def composed(
+    grid: Grid, hops: LineHops, exchanges: list[Exchange], order: tuple[int, ...]
+) -> Composed:
     """All combinations of the dimensions' trees, equal shares for all roots.
 
     To the root: servers first reduce along the first dimension of the order, to those that have the
@@ -114,7 +116,7 @@ def _turns(root: NDArray[np.int64]) -> NDArray[np.int64]:
     return turn
 
 
-def slow_first(one: Composed, grid: Grid, hops: Hops, wires: Wires) -> Composed:
+def slow_first(one: Composed, grid: Grid, hops: LineHops, wires: Wires) -> Composed:
     """The same with slow transfers as urgent as if they were of some chunks earlier.
 
     A link slower than others of its dimension is behind all the time, and everything waits for it.
@@ -157,21 +159,6 @@ def orders_of(dimensions: int) -> list[tuple[int, ...]]:
     inside_first = tuple(range(dimensions))
     orders = list(itertools.permutations(inside_first))
     return orders if len(orders) <= TUNING.max_orders else [inside_first, inside_first[::-1]]
-
-
-def wires_of(topology: Topology, hops: Hops) -> Wires:
-    """What hops are over; those without a route have no links, and are never used."""
-    bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
-    there = np.flatnonzero(np.diff(hops.first_link))
-    rate, overhead, latency = (
-        np.full(len(hops.first_link) - 1, np.inf),
-        *np.zeros((2, len(hops.first_link) - 1)),
-    )
-    begin = hops.first_link[:-1][there]
-    rate[there] = np.minimum.reduceat(bandwidth[hops.links], begin)
-    overhead[there] = np.maximum.reduceat(topology.overhead_s[hops.links], begin)
-    latency[there] = np.add.reduceat(topology.latency_s[hops.links], begin)
-    return Wires(hops.links, hops.first_link, rate, overhead, latency, bandwidth)
 
 
 def link_seconds(one: Composed, wires: Wires) -> NDArray[np.float64]:

@@ -16,8 +16,9 @@ from gradweave.schedulers.unequal.paths import some_rates
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
+    from gradweave.schedulers.kernels.wires import Wires
     from gradweave.schedulers.planned.tree_packing_kernel import Links, Rates
-    from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires
+    from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 
 
 class Proposal(NamedTuple):

@@ -5,8 +5,9 @@ from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.schedulers.kernels.precedence import tails
+from gradweave.schedulers.kernels.wires import Wires
 from gradweave.schedulers.planned.tree_packing_kernel import FROM, TOWARDS, Grown
-from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires
+from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 from gradweave.topology.topology import Floats, Integers
 
 

@@ -13,13 +13,14 @@ from gradweave.compiled import kernel
 from gradweave.schedulers.kernels.bitset import WORD, Bitset, bit, lowest
 from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
 from gradweave.schedulers.kernels.precedence import topological_order
+from gradweave.schedulers.kernels.wires import Wires
 from gradweave.schedulers.kernels.worklist import (
     Worklist,
     empty_worklist,
     list_member,
     unlist_at,
 )
-from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires
+from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 from gradweave.topology.topology import Floats, Integers
 from gradweave.topology.units import ROUNDING
 

@@ -13,7 +13,7 @@ from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.unequal.event_simulation_kernel import Wires
+    from gradweave.schedulers.kernels.wires import Wires
 
 DENOMINATOR = 1 << 24
 """Shares are multiples of about one part in so many."""

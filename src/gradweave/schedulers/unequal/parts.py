@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import Collective
+from gradweave.schedulers.kernels.wires import Wires, wires_over
 from gradweave.schedulers.unequal.linear_program import Stage, Tree
 from gradweave.schedulers.unequal.packing import pack_trees
 from gradweave.schedulers.unequal.straggler_packing import pack_straggler_trees
@@ -18,7 +19,7 @@ from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.unequal.event_simulation_kernel import Trees, Wires
+    from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,7 +36,7 @@ class Parts:
     reduces: int
     """Transfers of a piece that reduce; they come first."""
     trees: "Trees"
-    wires: "Wires"
+    wires: Wires
     source: NDArray[np.int64]
     """[H] rank of the server at the start of each hop."""
     target: NDArray[np.int64]
@@ -181,23 +182,15 @@ class _Hops:
 
     def arrays(self) -> dict:
         """The fields of `Parts` that say what the hops are."""
-        from gradweave.schedulers.unequal.event_simulation_kernel import Wires
-
         topology = self._topology
         routes = list(self._number)
         lengths = np.array([len(route) for route in routes], np.int64)
         links = np.array([link for route in routes for link in route], np.int64)
         first = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
-        wires = Wires(
-            links=links,
-            first=first,
-            rate=np.minimum.reduceat(bandwidth[links], first[:-1]),
-            overhead=np.maximum.reduceat(topology.overhead_s[links], first[:-1]),
-            latency=np.add.reduceat(topology.latency_s[links], first[:-1]),
-            bandwidth=bandwidth,
-        )
-        return {"wires": wires, **ends_and_routes(topology, links, first)}
+        return {
+            "wires": wires_over(topology, links, first),
+            **ends_and_routes(topology, links, first),
+        }
 
 
 def _transfers(

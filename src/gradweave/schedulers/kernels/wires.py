@@ -1,0 +1,42 @@
+"""Hops over links with what a transfer takes of them, for event simulation."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.topology.topology import Topology
+
+
+class Wires(NamedTuple):
+    """Over what: hops, as links one after the other, and what the links carry."""
+
+    links: NDArray[np.int64]
+    first: NDArray[np.int64]
+    """[H+1] where each hop's links start."""
+    rate: NDArray[np.float64]
+    """[H] bytes per second of a transfer: the scarcest link's bandwidth."""
+    overhead: NDArray[np.float64]
+    """[H] seconds that a message holds its links beside its bytes."""
+    latency: NDArray[np.float64]
+    """[H] seconds from the last byte sent to its arrival."""
+    bandwidth: NDArray[np.float64]
+    """[L] bytes per second."""
+
+
+def wires_over(topology: Topology, links: NDArray[np.int64], first: NDArray[np.int64]) -> Wires:
+    """What a network's hops are over; one without links has no overhead and any rate.
+
+    Args:
+        topology: the network.
+        links: of the hops, one after the other.
+        first: [H+1] where each hop's links start.
+    """
+    bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
+    hops, there = len(first) - 1, np.flatnonzero(np.diff(first))
+    rate, overhead, latency = np.full(hops, np.inf), *np.zeros((2, hops))
+    begin = first[:-1][there]
+    rate[there] = np.minimum.reduceat(bandwidth[links], begin)
+    overhead[there] = np.maximum.reduceat(topology.overhead_s[links], begin)
+    latency[there] = np.add.reduceat(topology.latency_s[links], begin)
+    return Wires(links, first, rate, overhead, latency, bandwidth)
