@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.bound import Name, named
+from gradweave.bounds.distances import node_distances
 from gradweave.schedule.schedule import Collective
 from gradweave.topology.topology import Floats, Topology
 from gradweave.topology.units import ROUNDING, format_seconds
@@ -414,7 +415,8 @@ def distances(topology: Topology, cost: Floats) -> NDArray[np.float64]:
         topology: the network.
         cost: [L] of each link direction; infinite where it may not be used.
     """
-    least = _node_distances(topology, cost, topology.source, topology.target)
+    ends = topology.source, topology.target
+    least = node_distances(topology.servers, cost, ends, topology.num_nodes)
     return np.ascontiguousarray(least[topology.servers])
 
 
@@ -446,7 +448,9 @@ def _around_links(
         strict=True,
     ):
         # From each node to each server, or to each node from each server.
-        least = _node_distances(topology, topology.latency_s, end, other)
+        least = node_distances(
+            topology.servers, topology.latency_s, (end, other), topology.num_nodes
+        )
         over = topology.latency_s[:, None] + least[other]
         for server in topology.servers.tolist():
             links = np.flatnonzero(end == server)
@@ -456,21 +460,6 @@ def _around_links(
                 narrow.append((int(topology.rank[server]), int(topology.capacity[link])))
                 around.append(side[server] + without)
     return np.array(narrow, np.int64).reshape(-1, 2), np.array(around)
-
-
-def _node_distances(
-    topology: Topology, cost: Floats, start: NDArray, end: NDArray
-) -> NDArray[np.float64]:
-    """[V, N] least sum of the links' costs from each node to each server, links from `start` on."""
-    servers = topology.servers
-    least = np.full((topology.num_nodes, len(servers)), np.inf)
-    least[servers, np.arange(len(servers))] = 0.0
-    while True:
-        shorter = least.copy()
-        np.minimum.at(shorter, start, least[end] + cost[:, None])
-        if (shorter == least).all():
-            return least
-        least = shorter
 
 
 def _each(servers: tuple[int, ...], name: Name) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.cut_linear_program import NONE_LATE, Late, Volumes, solve_linear_program
+from gradweave.bounds.distances import node_distances
 from gradweave.bounds.duals import Duals, duals_of_sets
 from gradweave.errors import OptionError
 from gradweave.schedule.ready import ReadyAt, ready_times
@@ -285,14 +286,8 @@ def latencies(topology: Topology, links: NDArray | None = None) -> NDArray[np.fl
     """
     chosen = topology.servers[measured(topology)]
     latency = topology.latency_s if links is None else topology.latency_s[links]
-    least = np.full((topology.num_nodes, len(chosen)), np.inf)
-    least[chosen, np.arange(len(chosen))] = 0.0
-    while True:
-        shorter = least.copy()
-        np.minimum.at(shorter, topology.target, least[topology.source] + latency[:, None])
-        if (shorter == least).all():
-            return least[topology.servers].T
-        least = shorter
+    least = node_distances(chosen, latency, (topology.target, topology.source), topology.num_nodes)
+    return least[topology.servers].T
 
 
 def measured(topology: Topology) -> NDArray[np.int64]:

@@ -187,13 +187,16 @@ def own_operation(schedule: Schedule, reduction: Reduction, dtype: np.dtype) -> 
 
     None for a schedule that is to be run itself, or a type that MPI does not have.
     """
-    if not is_own(schedule, "mpi"):
-        return None
+    return OPERATIONS[reduction] if is_own(schedule, "mpi") and has_type(dtype) else None
+
+
+def has_type(dtype: np.dtype) -> bool:
+    """Whether MPI has the type; it has no half precision."""
     try:
         MPI.Datatype.fromcode(dtype.char)
     except ValueError:
-        return None
-    return OPERATIONS[reduction]
+        return False
+    return True
 
 
 OPERATIONS = {"sum": MPI.SUM, "mean": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}

@@ -22,6 +22,7 @@ from gradweave.lab.forwarding import schedule_paths, shortest_paths
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.processes.ending import termination
 from gradweave.schedule.schedule import Schedule
+from gradweave.simulate.runtime import with_latency
 from gradweave.simulate.seconds import seconds as predicted_seconds
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_size
@@ -345,19 +346,13 @@ def _longest_latency_s(topology: Topology) -> float:
 
 
 def with_message_cost(schedule: Schedule, cost_s: float) -> Schedule:
-    """The schedule on links with half of a time added to the latency at each end at a server.
-
-    It is latency, not overhead in the sense of `Topology.overhead_s`: while a link sends one
-    message, the kernel's queues hold it, and the processes work on others.
+    """The schedule on links whose messages come later by what their ends take, half at either.
 
     Args:
         schedule: the schedule.
         cost_s: what sender and receiver of a message take together, beside its bytes.
     """
-    topology = schedule.topology
-    ends = topology.is_server[topology.source] * 1.0 + topology.is_server[topology.target]
-    latency_s = topology.latency_s + ends * (cost_s / 2)
-    return schedule.replace(topology=dataclasses.replace(topology, latency_s=latency_s))
+    return schedule.replace(topology=with_latency(schedule.topology, cost_s))
 
 
 def message_cost_of(schedule: Schedule, seconds: float) -> float:

@@ -51,18 +51,16 @@ def calibrated(
     processors = float(cores) if one_machine else None
     where = f"{cores} cores of one machine" if one_machine else "machines of a launcher"
     source = f"measured by gradweave run: {servers} servers on {where}, {report.library}"
-    name, schedules = RUNTIMES[backend], calibrating(topology)
-    empty = Runtime(name, source, processors, barriers=backend == "jax")
+    name = RUNTIMES[backend]
+    without_costs = Runtime(
+        name, source, processors, barriers=name == "jax", own=own_algorithms(name, servers)
+    )
     timed = [each for each in report.calibration if each.schedule != NATIVE]
     native = [each for each in report.calibration if each.schedule == NATIVE]
-    empty = dataclasses.replace(empty, own=own_algorithms(name, servers))
-    return Runtime(
-        name,
-        source,
-        processors,
-        barriers=empty.barriers,
-        executor=_fitted(empty, schedules, timed),
-        own=tuple(_own(empty, one, topology, native) for one in empty.own),
+    return dataclasses.replace(
+        without_costs,
+        executor=_fitted(without_costs, calibrating(topology), timed),
+        own=tuple(_own(without_costs, one, topology, native) for one in without_costs.own),
     )
 
 
@@ -98,11 +96,11 @@ def _fitted_once(
     for each in times:
         schedule = schedules[each.schedule]
         size = each.gradient_bytes / schedule.pieces
-        shared, chain = _shared(runtime, schedule), steps(schedule)
-        work_s = shared * float(before.of(np.array([size]))[0])
+        work, chain = _work_of_units(runtime, schedule), steps(schedule)
+        work_s = work * float(before.of(np.array([size]))[0])
         of_chain = chain * before.message_s > work_s
-        upto, times_it = (1, chain) if of_chain else (sizes.index(size) + 1, shared)
-        begin = runtime.each(schedule.topology.num_servers, 1.0) / each.seconds
+        upto, times_it = (1, chain) if of_chain else (sizes.index(size) + 1, work)
+        begin = runtime.time_for_all(schedule.topology.num_servers, 1.0) / each.seconds
         predicted = begin * start + times_it / each.seconds * mathopt.LinearSum(rises[:upto])
         error = model.add_variable(lb=0.0)
         model.add_linear_constraint(predicted - error <= 1.0)
@@ -123,7 +121,7 @@ def _own(
         schedule = own_schedule(topology, runtime, each.gradient_bytes)
         if schedule is not None and runtime.algorithm(each.gradient_bytes) is algorithm:
             size = each.gradient_bytes / schedule.pieces
-            costs.setdefault(size, []).append(each.seconds / _shared(runtime, schedule))
+            costs.setdefault(size, []).append(each.seconds / _work_of_units(runtime, schedule))
     if not costs:
         return algorithm
     sizes = sorted(costs)
@@ -133,10 +131,9 @@ def _own(
     return dataclasses.replace(algorithm, bytes=tuple(sizes), seconds=tuple(seconds.tolist()))
 
 
-def _shared(runtime: Runtime, schedule: Schedule) -> float:
-    """Seconds that processors need for messages of one second each, all of them equal."""
-    work = runtime.work_s(schedule, np.ones(schedule.pieces))
-    return float(work)
+def _work_of_units(runtime: Runtime, schedule: Schedule) -> float:
+    """Seconds that processors need where each message takes one second of them."""
+    return runtime.work_s(schedule, np.ones(schedule.pieces))
 
 
 def write(runtime: Runtime, path: Path) -> None:

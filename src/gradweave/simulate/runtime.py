@@ -180,10 +180,10 @@ class Runtime:
         on_it = schedule.replace(topology=network)
         if self.barriers:
             path_s = float(round_seconds(on_it, gradient_bytes, ready_at_s).sum())
-            path_s += self.each(network.num_servers, self.round_s) * schedule.rounds
+            path_s += self.time_for_all(network.num_servers, self.round_s) * schedule.rounds
         else:
             path_s = float(event_seconds(on_it, gradient_bytes, ready_at_s)[1].max(initial=0.0))
-        start_s = self.each(network.num_servers, costs.start_s)
+        start_s = self.time_for_all(network.num_servers, costs.start_s)
         work_s = self.work_s(schedule, costs.of(piece_bytes(schedule, gradient_bytes)))
         return start_s + max(path_s, work_s)
 
@@ -201,8 +201,8 @@ class Runtime:
             return busiest_s
         return max(busiest_s, float(np.sum(work)) / self.processors)
 
-    def each(self, servers: int, seconds: float) -> float:
-        """Time in which every server has had so many seconds of a processor."""
+    def time_for_all(self, servers: int, seconds: float) -> float:
+        """Time until each of some servers has had so many seconds of a processor."""
         return seconds if self.processors is None else seconds * max(1, servers / self.processors)
 
     def planned(self, topology: Topology) -> Topology:
@@ -211,7 +211,7 @@ class Runtime:
         A message holds its server's links for as long as it keeps a processor busy when all servers
         have messages, and arrives the later for it.
         """
-        held_s = self.each(topology.num_servers, self.executor.message_s / 2) / self.at_once
+        held_s = self.time_for_all(topology.num_servers, self.executor.message_s / 2) / self.at_once
         ends = topology.is_server[topology.source] | topology.is_server[topology.target]
         later = with_latency(topology, self.executor.message_s)
         overhead_s = np.maximum(topology.overhead_s, np.where(ends, held_s, 0.0))
@@ -225,7 +225,7 @@ class Runtime:
         costs = (self.executor, *self.own)
         cheapest = min(one.message_s for one in costs)
         start_s = min(one.start_s for one in costs)
-        return with_latency(topology, cheapest), self.each(topology.num_servers, start_s)
+        return with_latency(topology, cheapest), self.time_for_all(topology.num_servers, start_s)
 
 
 IDEAL = Runtime("ideal", "messages cost what the network's links say")

@@ -39,7 +39,7 @@ class MpiRunner:
         # Both all-reduces use this one, so that revoking it wakes whoever waits in either.
         self._comm = mpi.duplicate(MPI.COMM_WORLD)
         self._operation = mpi.OPERATIONS[trial.reduction]
-        self.has_native = schedule.collective == "all_reduce" and _known(trial.numpy_dtype)
+        self.has_native = schedule.collective == "all_reduce" and mpi.has_type(trial.numpy_dtype)
         self._placed = self._buffer = np.empty(0, trial.numpy_dtype)
         self._plan: mpi.Plan | None = None
         self._sent = np.zeros(self._comm.size, np.int64)
@@ -130,15 +130,6 @@ class MpiRunner:
                 return lost_server(self._schedule.topology, rank, "its process ended")
             time.sleep(_POLL_S)
         return None
-
-
-def _known(dtype: np.dtype) -> bool:
-    """Whether MPI has the type; it has no half precision."""
-    try:
-        MPI.Datatype.fromcode(dtype.char)
-    except ValueError:
-        return False
-    return True
 
 
 def _tried(step: Callable[[], object]) -> object:

@@ -35,7 +35,7 @@ from gradweave.schedulers.solve.seconds_bound import (
     seconds_bound,
     timing_of,
 )
-from gradweave.schedulers.solve.solution import Attempt, OnRuntime, Solution, bound_for
+from gradweave.schedulers.solve.solution import Attempt, RuntimeComparison, Solution, bound_for
 from gradweave.schedulers.solve.strategy_search import Candidate, Objective, Search
 from gradweave.schedulers.solve.tuning import TUNING
 from gradweave.schedulers.solve.variants import rated, refitted, split
@@ -137,7 +137,7 @@ def solve_for_seconds(
                 search.try_each([scheduler])
         _cut_coarser(search, objective)
     progress("finding the least time possible")
-    return objective.beside_own(search.solution())
+    return objective.compared_with_own(search.solution())
 
 
 def _by_groups(topology: Topology, ready: NDArray[np.float64]) -> list[Scheduler]:
@@ -376,7 +376,7 @@ class Seconds(Objective):
         there = timing_of(on_it, self.gradient_bytes, self.ready_at_s)
         return dataclasses.replace(there, seconds=seconds_there, bound=there.bound.later(start_s))
 
-    def beside_own(self, found: Solution) -> Solution:
+    def compared_with_own(self, found: Solution) -> Solution:
         """The solution beside the runtime's own all-reduce, which is the answer where as good."""
         if self.runtime is IDEAL or self.collective != "all_reduce":
             return found
@@ -386,7 +386,7 @@ class Seconds(Objective):
         own_s = self.runtime.own_seconds(own, self.gradient_bytes, self.ready_at_s)
         plan_s = found.timing.seconds
         chosen = own_s <= plan_s * (1 + TUNING.own_worth)
-        beside = OnRuntime(self.runtime.name, own.scheduler.name, own_s, plan_s, chosen)
+        beside = RuntimeComparison(self.runtime.name, own.scheduler.name, own_s, plan_s, chosen)
         if not chosen:
             return dataclasses.replace(found, runtime=beside)
         options = dict(own.scheduler.options)

@@ -37,7 +37,7 @@ class Attempt:
 
 
 @dataclasses.dataclass(frozen=True)
-class OnRuntime:
+class RuntimeComparison:
     """A plan beside the all-reduce that its runtime has itself, both predicted by one profile."""
 
     name: str
@@ -69,7 +69,7 @@ class Solution:
     kept: tuple[int, int] | None = None
     """Where the search started from a schedule: how many of its transfers this one has, too, as
     `gradweave.schedulers.solve.repair.kept_transfers` counts them, and how many it had."""
-    runtime: OnRuntime | None = None
+    runtime: RuntimeComparison | None = None
     """Where a runtime was given: its own all-reduce beside the best plan."""
     stopped: Stopped = "tried"
     """Why the search ended: the ``bound`` is met (in seconds, nearly), the ``time`` limit is used
