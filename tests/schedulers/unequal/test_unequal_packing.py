@@ -12,7 +12,7 @@ from gradweave.bounds import least_seconds
 from gradweave.schedulers.kernels.arborescence import minimum_arborescences
 from gradweave.schedulers.kernels.paths import cheapest_paths
 from gradweave.schedulers.unequal.linear_program import Tree
-from gradweave.schedulers.unequal.packing import _Search, pack_trees
+from gradweave.schedulers.unequal.packing import TreeSearch, pack_trees
 from gradweave.schedulers.unequal.parts import parts_of
 from gradweave.schedulers.unequal.paths import Paths
 from gradweave.schedulers.unequal.tuning import TUNING
@@ -145,7 +145,7 @@ def test_what_duals_prove_where_bandwidth_is_residual_no_packing_undercuts(name:
     topology = NETWORKS[name]
     shares = "any" if collective == "all_reduce" else "equal"
     least = least_seconds(topology, 1.0, collective, shares=shares)
-    search = _Search(topology, collective, least, Paths(topology, residual=1.5))
+    search = TreeSearch(topology, collective, least, Paths(topology, residual=1.5))
     search.run(1e-9)
     best = search._length
     rng = np.random.default_rng(0)
@@ -161,7 +161,7 @@ def test_the_bound_of_duals_by_hand():
     duals = np.array([[0.5, 1.0, 1.5, 0.5, 1.0, 1.5]])
     for collective, shares, proved in (("all_reduce", "any", 12 / 6), ("all_gather", "equal", 3.0)):
         least = least_seconds(star, 1.0, collective, shares=shares)
-        search = _Search(star, collective, least, Paths(star, residual=0.0))
+        search = TreeSearch(star, collective, least, Paths(star, residual=0.0))
         search._least = 0.0
         search._take_bound(duals, np.array([12.0, 18.0, 24.0]))
         assert search._least == proved and (search._best_duals == duals).all()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections import Counter, defaultdict
 from typing import ClassVar
 
@@ -13,8 +14,11 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import reverse
 from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
+from gradweave.schedulers.solve.kept import check_start, now_ids
+from gradweave.schedulers.solve.repaired_plans import most_kept, repaired_plans
 from gradweave.schedulers.trees.growing import Search, search
 from gradweave.schedulers.trees.grown import GrowthSlots, hops_for, schedule_from_slots
+from gradweave.simulate.seconds import seconds
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
@@ -22,8 +26,11 @@ from gradweave.verify import verify
 
 @dataclasses.dataclass(frozen=True)
 class Repair(Scheduler):
-    """Grown trees that try, in each round, what an earlier schedule did in that round first.
+    """What still works of an earlier schedule is kept, and the rest made anew.
 
+    For few rounds: grown trees that try, in each round, what the earlier schedule did in that round
+    first. For little time, with `gradient_bytes`: its trees with lost hops replaced, and its shares
+    balanced anew; of what is nearly as fast as the fastest, the plan that keeps most transfers.
     The earlier schedule is of the same network before a fault: nodes are the same by label, or by
     id where there are no labels. Pieces of servers that are gone go with them. Transfers over lost
     links find no hop and are left to the search, so most of the other transfers stay as they were.
@@ -34,21 +41,29 @@ class Repair(Scheduler):
     start_from: Schedule | None = dataclasses.field(default=None, repr=False, compare=False)
     """The schedule before the fault, one piece per server."""
     restarts: int = 200
-    """Runs at most; the search stops at the bound."""
+    """Runs at most; the search stops at the bound. Of rounds alone."""
+    gradient_bytes: float = math.inf
+    """Size of the gradient for which it is to be fast; if not given, rounds are to be few."""
 
     def __post_init__(self) -> None:
         if self.start_from is None:
             raise OptionError("repair: start_from: expected the schedule before the fault")
         check_counts(self, "restarts")
+        if not self.gradient_bytes > 0:
+            raise OptionError(
+                f"repair: gradient_bytes: expected more than 0, got {self.gradient_bytes:g}"
+            )
 
     @property
     def traits(self) -> Traits:
         """What it is like, with these options."""
-        return Traits(repairs=True)
+        return Traits(repairs=True, own_pieces=math.isfinite(self.gradient_bytes))
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         assert self.start_from is not None
         check_start(topology, self.start_from.topology)
+        if math.isfinite(self.gradient_bytes):
+            return self._for_seconds(topology, collective, stop)
         carried = self._carried(topology, collective)
         if carried is not None and carried.rounds <= free_trees(topology, collective).rounds:
             return carried  # no search can do with fewer
@@ -59,6 +74,27 @@ class Repair(Scheduler):
             collective,
         )
         return repaired if carried is None or carried.rounds > repaired.rounds else carried
+
+    def _for_seconds(self, topology: Topology, collective: Collective, stop: Stop) -> Schedule:
+        """What keeps most of the plans in seconds that are nearly as fast as the fastest."""
+        assert self.start_from is not None
+        plans = repaired_plans(
+            self.start_from,
+            topology,
+            collective,
+            self.gradient_bytes,
+            seconds_of=lambda schedule: seconds(schedule, self.gradient_bytes, "events"),
+            ready_at_s=np.zeros(topology.num_servers),
+            stop=stop,
+        )
+        fastest_s = min((plan.seconds for plan in plans), default=math.inf)
+        best = most_kept(plans, fastest_s)
+        if best is None:
+            raise NoScheduleError(
+                "repair: the pieces of start_from do not each move over one tree to a root that is "
+                "left and one from it"
+            )
+        return best.schedule
 
     def _carried(self, topology: Topology, collective: Collective) -> Schedule | None:
         """The earlier schedule with new routes where old ones are lost, if that is possible."""
@@ -158,33 +194,6 @@ def all_gather_stage(schedule: Schedule) -> Schedule:
     )
 
 
-def kept_transfers(old: Schedule, new: Schedule) -> int:
-    """How many transfers of an earlier schedule a later one has, too, in whatever round.
-
-    That is, of pieces with the same root, by the same operation, along the same route. Nodes are
-    the same as `now_ids` has it.
-
-    Args:
-        old: the earlier one.
-        new: the later one; its network may lack nodes and links of the earlier one's.
-    """
-    same = now_ids(new.topology, old.topology)
-    before, after = _counted(old, same), _counted(new, np.arange(new.topology.num_nodes))
-    return (before & after).total()
-
-
-def _counted(schedule: Schedule, now: NDArray[np.int64]) -> Counter[tuple[int, int, bytes]]:
-    """Transfers by root, operation and route, with other ids; those of nodes that are gone lack."""
-    nodes, offsets = now[schedule.route_nodes], schedule.route_offsets.tolist()
-    root, op = now[schedule.root][schedule.piece].tolist(), schedule.op.tolist()
-    routes = (nodes[start:end] for start, end in itertools.pairwise(offsets))
-    return Counter(
-        (one, how, route.tobytes())
-        for one, how, route in zip(root, op, routes, strict=True)
-        if one >= 0 and route.min() >= 0
-    )
-
-
 def _hints(slots: GrowthSlots, topology: Topology, old: Schedule) -> NDArray[np.int64]:
     """[M, 3] round, piece and slot of the earlier transfers that the network still has hops for."""
     now = now_ids(topology, old.topology)
@@ -204,43 +213,3 @@ def _hints(slots: GrowthSlots, topology: Topology, old: Schedule) -> NDArray[np.
             hints.append((at, piece, known[used]))
             taken[at, source, target] = used + 1
     return np.array(hints, np.int64).reshape(-1, 3)
-
-
-def check_start(topology: Topology, old: Topology) -> None:
-    """Refuses to start from a schedule of another network.
-
-    Args:
-        topology: the network now.
-        old: the network of the earlier schedule, which may have more nodes and links; bandwidths
-            and capacities may differ.
-
-    Raises:
-        OptionError: naming a node or link that it did not have.
-    """
-    now = now_ids(topology, old)
-    before = np.full(topology.num_nodes, -1, np.int64)
-    before[now[now >= 0]] = np.flatnonzero(now >= 0)
-    known = before >= 0
-    known[known] = old.is_server[before[known]] == topology.is_server[known]
-    differs = "" if known.all() else f"no {topology.node_name(int(np.argmin(known)))}"
-    if not differs:
-        links = old.find_links(before[topology.source], before[topology.target])
-        if (links < 0).any():
-            differs = f"no link {topology.link_name(int(np.argmax(links < 0)))}"
-    if differs:
-        raise OptionError(
-            f"start_from: is a schedule of {old.name!r:.60}, which has {differs}; expected one of "
-            f"{topology.name!r:.60} before a fault: the same network, with what it lost since"
-        )
-
-
-def now_ids(topology: Topology, old: Topology) -> NDArray[np.int64]:
-    """[V of the old network] id of each node in the new one; −1 for those that are gone.
-
-    Nodes are the same by label, where both have labels; by the old id, where the new one's labels
-    are numbers; and by id, where neither has labels.
-    """
-    names = old.labels or tuple(map(str, range(old.num_nodes)))
-    labels = topology.labels or tuple(map(str, range(topology.num_nodes)))
-    place = {label: node for node, label in enumerate(labels)}
-    return np.array([place.get(name, -1) for name in names], np.int64)

@@ -27,6 +27,8 @@ from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler
 from gradweave.schedulers.solve.own import STRATEGIES, own_schedule
 from gradweave.schedulers.solve.pieces import piece_counts
+from gradweave.schedulers.solve.repair import Repair
+from gradweave.schedulers.solve.repaired_plans import RepairedPlan, most_kept, repaired_plans
 from gradweave.schedulers.solve.seconds_bound import (
     MAX_TIMED,
     Timing,
@@ -35,7 +37,13 @@ from gradweave.schedulers.solve.seconds_bound import (
     seconds_bound,
     timing_of,
 )
-from gradweave.schedulers.solve.solution import Attempt, RuntimeComparison, Solution, bound_for
+from gradweave.schedulers.solve.solution import (
+    Attempt,
+    RepairComparison,
+    RuntimeComparison,
+    Solution,
+    bound_for,
+)
 from gradweave.schedulers.solve.strategy_search import Candidate, Objective, Search
 from gradweave.schedulers.solve.tuning import TUNING
 from gradweave.schedulers.solve.variants import rated, refitted, split
@@ -93,6 +101,7 @@ def solve_for_seconds(
     collective: Collective,
     schedulers: Sequence[Scheduler] | None,
     first: Sequence[Scheduler],
+    start_from: Schedule | None = None,
     seed: int,
     stop: Stop,
     progress: Callable[[str], None],
@@ -129,7 +138,10 @@ def solve_for_seconds(
     stop = stop.part(1 - TUNING.reserved)
     objective = Seconds(topology, collective, gradient_bytes, ready, runtime)
     search = Search(objective, seed, stop, progress)
-    search.try_each((*first, *by_groups))
+    repairs = Repairs.of(objective, start_from, search)
+    if repairs.enough:
+        return objective.compared_with_own(repairs.kept_in(search))
+    search.try_each((*(() if repairs.plans else first), *by_groups))
     if not (by_groups and objective.is_near(search.best)):
         search.try_each(schedulers)
         for scheduler in last_resort:
@@ -137,7 +149,7 @@ def solve_for_seconds(
                 search.try_each([scheduler])
         _cut_coarser(search, objective)
     progress("finding the least time possible")
-    return objective.compared_with_own(search.solution())
+    return objective.compared_with_own(repairs.kept_in(search))
 
 
 def _by_groups(topology: Topology, ready: NDArray[np.float64]) -> list[Scheduler]:
@@ -239,7 +251,7 @@ class Seconds(Objective):
             found.schedule.rounds,
             wall_s,
             seconds=found.value,
-            barrier_seconds=self._seconds(found.schedule, "rounds"),
+            barrier_seconds=self.seconds_of(found.schedule, "rounds"),
             pieces=found.schedule.pieces,
             overlapped=found.overlapped,
         )
@@ -294,7 +306,7 @@ class Seconds(Objective):
         least, stages = fewest_steps(network), 2 if self._whole else 1
         link_s = float((network.latency_s + network.overhead_s).max())
         hop_s = link_s * int(np.diff(schedule.route_offsets).max() - 1)
-        duration_s = self._seconds(schedule)
+        duration_s = self.seconds_of(schedule)
         restarts = min(
             scheduler.options()["restarts"] or TUNING.stepped_restarts, TUNING.stepped_restarts
         )
@@ -330,9 +342,15 @@ class Seconds(Objective):
     def cut(self, base: Schedule, scheduler: Scheduler, parts: int, overlapped: bool) -> Candidate:
         """A schedule whose pieces are cut into parts, timed."""
         cut = split(base, parts)
-        return Candidate(cut, scheduler, self._seconds(cut), base, parts, overlapped)
+        return Candidate(cut, scheduler, self.seconds_of(cut), base, parts, overlapped)
 
-    def _seconds(self, schedule: Schedule, model: Model = "events") -> float:
+    @property
+    def least_s(self) -> float:
+        """Seconds that any schedule takes; 0 where that is not known."""
+        return self._least
+
+    def seconds_of(self, schedule: Schedule, model: Model = "events") -> float:
+        """Seconds of a schedule on the runtime."""
         if self.runtime is not IDEAL and model == "events":
             on_network = schedule.replace(topology=self.network)
             return self.runtime.seconds(on_network, self.gradient_bytes, self.ready_at_s)
@@ -345,7 +363,7 @@ class Seconds(Objective):
         options |= {"overlap": True} if best.overlapped else {}
         options |= {"parts": best.parts} if best.parts > 1 else {}
         options |= {"ready_at_s": self.ready_at_s.tolist()} if self.ready_at_s.any() else {}
-        options["objective"] = "seconds"
+        options |= {"objective": "seconds", "gradient_bytes": self.gradient_bytes}
         options |= {"runtime": self.runtime.name} if self.runtime is not IDEAL else {}
         bound = bound_for(
             self.topology,
@@ -365,7 +383,7 @@ class Seconds(Objective):
             forwarding_servers=traits.forwards,
             aggregating_switches=traits.aggregates,
         ).raise_if_invalid()
-        return schedule, bound, self._timing(schedule, self._seconds(schedule))
+        return schedule, bound, self._timing(schedule, self.seconds_of(schedule))
 
     def _timing(self, schedule: Schedule, seconds_there: float) -> Timing:
         """A schedule's time on the runtime, beside the least possible there."""
@@ -390,7 +408,8 @@ class Seconds(Objective):
         if not chosen:
             return dataclasses.replace(found, runtime=beside)
         options = dict(own.scheduler.options)
-        options |= {"objective": "seconds", "runtime": self.runtime.name, OWN: True}
+        options |= {"objective": "seconds", "gradient_bytes": self.gradient_bytes}
+        options |= {"runtime": self.runtime.name, OWN: True}
         own = own.replace(scheduler=Provenance(own.scheduler.name, options, None))
         verify(own).raise_if_invalid()
         bound = bound_for(self.network, self.collective, [Ring()])
@@ -402,6 +421,64 @@ class Seconds(Objective):
             timing=self._timing(own, own_s),
             runtime=beside,
         )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Repairs:
+    """Plans made of a schedule before a fault, none where there is no such schedule."""
+
+    plans: Sequence[RepairedPlan]
+    scheduler: Scheduler
+    enough: bool
+    """Whether one is so near the least time that none from scratch is sought."""
+
+    @classmethod
+    def of(cls, objective: Seconds, start_from: Schedule | None, search: Search) -> "Repairs":
+        """Makes the plans, and records the best of them as an attempt of the search."""
+        if start_from is None:
+            return cls((), Packed(), False)
+        begun, size = clock.now(), objective.gradient_bytes
+        scheduler = Repair(start_from, gradient_bytes=size)
+        plans = repaired_plans(
+            start_from,
+            objective.topology,
+            objective.collective,
+            size,
+            seconds_of=objective.seconds_of,
+            ready_at_s=objective.ready_at_s,
+            stop=search.stop.part(TUNING.own_share),
+            least_s=objective.least_s,
+        )
+        if not plans:
+            return cls((), scheduler, False)
+        repairs = cls(plans, scheduler, most_kept(plans, objective.least_s) is not None)
+        found = repairs._candidate(min(plans, key=lambda plan: plan.seconds))
+        search.add(objective.attempt(found, clock.now() - begun), found)
+        return repairs
+
+    def kept_in(self, search: Search) -> Solution:
+        """The search's solution: the plan that keeps most, where it is nearly as fast as the best.
+
+        Raises:
+            NoScheduleError: as `Search.solution`.
+        """
+        if not self.plans or search.best is None:
+            return search.solution()
+        fastest = min(self.plans, key=lambda plan: plan.seconds)
+        best = most_kept(self.plans, search.best.value)
+        if best is not None:
+            search.best = self._candidate(best)
+        others = (one.seconds for one in search.attempts if one.scheduler is not self.scheduler)
+        beside = RepairComparison(
+            next((plan.seconds for plan in self.plans if plan.as_before), None),
+            (best or fastest).seconds,
+            min((one for one in others if one is not None), default=None),
+            best is not None,
+        )
+        return dataclasses.replace(search.solution(), repair=beside)
+
+    def _candidate(self, plan: RepairedPlan) -> Candidate:
+        return Candidate(plan.schedule, self.scheduler, plan.seconds, plan.schedule)
 
 
 def _cut_coarser(search: Search, objective: Seconds) -> None:

@@ -53,6 +53,24 @@ class RuntimeComparison:
 
 
 @dataclasses.dataclass(frozen=True)
+class RepairComparison:
+    """For seconds: a plan made of the schedule before a fault, beside one from scratch."""
+
+    as_before_s: float | None
+    """Seconds of the schedule before, in its own order, on the network as it is now; None where a
+    link that it uses is lost."""
+    repaired_s: float
+    """Seconds of the repaired plan that keeps most: of those that take at most
+    `gradweave.schedulers.solve.repaired_plans.RepairTuning.keep_within` longer than the fastest
+    plan known; where none does, of the fastest repaired one."""
+    anew_s: float | None
+    """Seconds of the best plan from scratch; None where none was sought, since the repaired one is
+    as near the least time possible."""
+    chosen: bool
+    """Whether the repaired plan is the answer."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Solution:
     """A verified schedule, how good it can be at best, and how it was found."""
 
@@ -68,7 +86,9 @@ class Solution:
     rounds do not tell the time, the gradient's size is known and the network is not too large."""
     kept: tuple[int, int] | None = None
     """Where the search started from a schedule: how many of its transfers this one has, too, as
-    `gradweave.schedulers.solve.repair.kept_transfers` counts them, and how many it had."""
+    `gradweave.schedulers.solve.kept.kept_transfers` counts them, and how many it had."""
+    repair: RepairComparison | None = None
+    """The same for the objective seconds: what keeping them costs."""
     runtime: RuntimeComparison | None = None
     """Where a runtime was given: its own all-reduce beside the best plan."""
     stopped: Stopped = "tried"

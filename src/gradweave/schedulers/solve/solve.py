@@ -10,8 +10,9 @@ from gradweave.errors import OptionError
 from gradweave.schedule.ready import ReadyAt
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.solve.kept import kept_transfers
 from gradweave.schedulers.solve.order import DEFAULT
-from gradweave.schedulers.solve.repair import Repair, kept_transfers
+from gradweave.schedulers.solve.repair import Repair
 from gradweave.schedulers.solve.rounds import solve_for_rounds
 from gradweave.schedulers.solve.seconds import solve_for_seconds
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
@@ -63,7 +64,9 @@ def solve(
             a TOML file (`gradweave.simulate.runtime`). Its own all-reduce is the answer where no
             plan is faster; see `Solution.runtime`. ``ideal``: messages cost what links say.
         start_from: a schedule of this network before a fault, or of one like it: what still works
-            of it is tried first and mostly kept; see `gradweave.schedulers.Repair`.
+            of it is tried first and mostly kept; see `gradweave.schedulers.Repair`. For seconds, a
+            plan that keeps more is the answer where it takes at most 5 % longer than the fastest
+            found; see `Solution.repair`.
         executor: where to run all strategies side by side, such as `spread.local_processes(4)` or
             `spread.ray_cluster()`; if not given, one after the other in this process. The result is
             the same, unless time runs out. The objective seconds does not use it.
@@ -115,6 +118,7 @@ def solve(
             collective=collective,
             schedulers=strategies,
             first=first,
+            start_from=start_from,
             seed=seed,
             stop=stop,
             progress=progress,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import Schedule, take_rows
 from gradweave.schedule.shares import MAX_DENOMINATOR, apportion
-from gradweave.schedulers.solve.repair import check_start
+from gradweave.schedulers.solve.kept import check_start
 from gradweave.schedulers.solve.solve import solve
 from gradweave.schedulers.solve.variants import one_a_link
 from gradweave.simulate.seconds import changed_seconds, event_seconds

@@ -254,3 +254,29 @@ class _Search:
         schedule = schedule_of(self._topology, self._collective, parts, cut, slot)
         taken = seconds(schedule, self._gradient_bytes, model="events")
         return _Candidate(parts, cut, slot, taken, pieces)
+
+
+def schedule_with(
+    topology: Topology,
+    collective: Collective,
+    gradient_bytes: float,
+    parts: Parts,
+    counts: list[int],
+    stop: Stop,
+    *,
+    waiting: bool = False,
+) -> Schedule:
+    """The fastest schedule of some parts.
+
+    Args:
+        topology: the network.
+        collective: a stage, or both.
+        gradient_bytes: size of the whole gradient.
+        parts: with their trees, on that network.
+        counts: numbers of pieces to try, in this order, for as long as more are worth it.
+        stop: after which no further order is tried, once there is one.
+        waiting: whether servers are late, as `parts` was told.
+    """
+    search = _Search(topology, collective, gradient_bytes, stop, waiting=waiting)
+    search.cut(parts, counts)
+    return search.best.schedule(topology, collective)

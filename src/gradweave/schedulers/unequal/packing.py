@@ -1,7 +1,8 @@
 """Trees of any weight, packed into the links' bandwidths: what goes over which tree."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,13 +63,13 @@ def pack_trees(
     """
     shares = "any" if collective == "all_reduce" else "equal"
     least = least_seconds(topology, 1.0, collective, shares=shares)
-    search = _Search(topology, collective, least, Paths(topology, residual=residual))
+    search = TreeSearch(topology, collective, least, Paths(topology, residual=residual))
     search.run(tolerance, stop)
     search.settle(gradient_bytes, stop)
     return search.packing()
 
 
-class _Search(LinearProgram):
+class TreeSearch(LinearProgram):
     """The program of servers that are all in time: one window."""
 
     def __init__(
@@ -135,6 +136,59 @@ class _Search(LinearProgram):
     def packing(self) -> TreePacking:
         """The trees that carry something, as last solved."""
         return self._packing(self._length / self._unit)
+
+    def add_tree(self, tree: Tree) -> int:
+        """Adds a tree whatever it costs; returns its number.
+
+        Args:
+            tree: with routes over the network's links.
+        """
+        duals, self._link_duals = self._link_duals, None
+        factors = np.concatenate([self._paths.factors(route) for route in tree.routes if route])
+        links = np.array([link for route in tree.routes for link in route])
+        self._add(tree, links, factors, self._tree_cost(tree))
+        self._link_duals = duals
+        return len(self._trees) - 1
+
+    def held_near_optimum(self) -> tuple[object, float]:
+        """Makes the objective, as last solved, a row instead; the program has none any more.
+
+        Returns:
+            The row, to be given to `within`, and the least that it can be.
+        """
+        solver, objective = self._solver, self._solver.Objective()
+        least = objective.Value()
+        row = solver.Constraint(-solver.infinity(), solver.infinity())
+        for variable in solver.variables():
+            row.SetCoefficient(variable, objective.GetCoefficient(variable))
+            objective.SetCoefficient(variable, 0.0)
+        return row, least
+
+    def reward(self, columns: Sequence[tuple[int, int, float]], most: Sequence[float]) -> None:
+        """Makes the objective the bytes that go over known trees, as many as may count.
+
+        Args:
+            columns: for each tree that counts its number, that of the known tree of which it is a
+                variant, and what each byte counts.
+            most: of each known tree, the share of the gradient that may count.
+        """
+        solver = self._solver
+        rows = [solver.Constraint(0.0, float(share)) for share in most]
+        for place, known, worth in columns:
+            counted = solver.NumVar(0, solver.infinity(), "")
+            rows[known].SetCoefficient(counted, 1.0)
+            solver.Add(counted <= self._carried[place])
+            solver.Objective().SetCoefficient(counted, -worth)
+
+    def within(self, row: Any, most: float) -> None:
+        """Solves the program with a row of at most so much.
+
+        Args:
+            row: as `held_near_optimum` returns it.
+            most: its largest value.
+        """
+        row.SetUb(most)
+        self._solve()
 
     def _is_near(self, tolerance: float) -> bool:
         return self._length <= self._least * (1 + tolerance)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -76,9 +77,6 @@ def parts_of(
         stragglers: when servers are ready, if some are late; then the two before do not count.
         stop: when to end with the trees that there are.
     """
-    from gradweave.schedulers.kernels.precedence import tails
-    from gradweave.schedulers.unequal.event_simulation_kernel import Trees
-
     if stragglers is None or collective != "all_reduce":
         # Of a stage alone, trees for servers that are all in time.
         trees = pack_trees(
@@ -90,6 +88,27 @@ def parts_of(
         ).trees
     else:
         trees = pack_straggler_trees(topology, *stragglers, stop=stop).trees
+    ready = None if stragglers is None else stragglers.ready_at_s
+    return parts_with(topology, collective, trees, ready)
+
+
+def parts_with(
+    topology: Topology,
+    collective: Collective,
+    trees: Sequence[Tree],
+    ready_at_s: Sequence[float] | None = None,
+) -> Parts:
+    """Pairs given trees of one root.
+
+    Args:
+        topology: the network.
+        collective: a stage, or both.
+        trees: for each root the same share in both stages; routes over the network's links.
+        ready_at_s: [N] when servers are ready, by rank; all from 0 on if not given.
+    """
+    from gradweave.schedulers.kernels.precedence import tails
+    from gradweave.schedulers.unequal.event_simulation_kernel import Trees
+
     paired = _paired(trees)
     hops = _Hops(topology)
     rows = [_transfers(trees, hops) for trees, _ in paired]
@@ -101,10 +120,10 @@ def parts_of(
     hop = np.array([hop for hop, _, _ in rows], np.int64)
     places = hops.arrays()
     ready = np.zeros(hop.shape)
-    if stragglers is not None:
+    if ready_at_s is not None:
         source = places["source"][hop]
         own = (source == root[:, None]) | (collective != "all_gather")
-        ready = np.where(own, np.array(stragglers.ready_at_s)[source], 0.0)
+        ready = np.where(own, np.array(ready_at_s)[source], 0.0)
     waits = np.array([waits for _, waits, _ in rows], np.int64)
     followers = np.array([f for each in following for f in each], np.int64)
     first = np.column_stack([ends[:, :1] - lengths[:, :1], ends])
@@ -124,7 +143,7 @@ def parts_of(
     )
 
 
-def _paired(trees: tuple[Tree, ...]) -> list[tuple[tuple[Tree, ...], float]]:
+def _paired(trees: Sequence[Tree]) -> list[tuple[tuple[Tree, ...], float]]:
     """Trees of each root, one of each stage, with the share that both carry.
 
     Each root's trees carry the same in either stage; where one carries more than the other's, the
