@@ -264,9 +264,41 @@ def by_kind(rows: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, An
 
 
 def unequal_network(seed: int) -> tuple[str, Topology]:
-    """The kind and the network of a seed from 0 to 59; kinds take turns."""
+    """The kind and the network of a seed; kinds take turns.
+
+    Args:
+        seed: 0 to 59 are the networks on which choices were made; from 60 on others like them,
+            wide areas of sites drawn from GÉANT's.
+    """
     kind = list(KINDS)[seed % len(KINDS)]
     make = KINDS[kind]
-    if make is None:
+    if make is not None:
+        return kind, make(np.random.default_rng([2030, seed]))
+    if seed < COUNT:
         return kind, wide_areas()[seed // len(KINDS)]
-    return kind, make(np.random.default_rng([2030, seed]))
+    return kind, drawn_sites(np.random.default_rng([2030, seed]))
+
+
+def drawn_sites(rng: np.random.Generator) -> Topology:
+    """Some of GÉANT's sites, each joined to its nearest ones; bandwidths over two decades.
+
+    Half the time each site has two servers, else it is one.
+    """
+    places = {site: (float(north), float(east)) for site, north, east in _rows(GEANT_2012_SITES, 3)}
+    chosen = sorted(rng.choice(sorted(places), int(rng.integers(6, 17)), replace=False).tolist())
+    at = {site: (math.radians(places[site][0]), math.radians(places[site][1])) for site in chosen}
+    graph = nx.Graph()
+    for site in chosen:
+        near = sorted(chosen, key=lambda other: _great_circle_km(at[site], at[other]))
+        graph.add_edges_from((site, other) for other in near[1 : 1 + int(rng.integers(2, 4))])
+    while not nx.is_connected(graph):
+        parts = [sorted(part) for part in nx.connected_components(graph)]
+        graph.add_edge(parts[0][0], parts[1][0])
+    links = [
+        (a, b, _great_circle_km(at[a], at[b]) / KM_PER_MS, _log_uniform(rng, 0.4, 40) * GBIT)
+        for a, b in sorted(map(sorted, graph.edges))
+    ]
+    twice = rng.random() < 0.5
+    name = f"{len(chosen)} sites drawn from GÉANT's, {len(links)} links of .4 to 40 Gbit/s"
+    name += ", two servers each" if twice else ""
+    return _placed(name, _twice(links, 0.5, 10 * GBIT) if twice else links)

@@ -1,4 +1,4 @@
-"""Ctrl-C while CP-SAT searches, and after: Python hears it."""
+"""Ctrl-C while CP-SAT searches, and after: Python hears it; a flag ends a search, too."""
 
 import subprocess
 import sys
@@ -11,8 +11,10 @@ pytest.importorskip("ortools")
 
 PROGRAM = """
 import os, signal, threading
+import numpy as np
 from ortools.sat.python import cp_model
 from gradweave import cp_sat
+from gradweave.stop import Stop
 
 def holes(count):
     model = cp_model.CpModel()
@@ -44,6 +46,9 @@ class Tells(cp_model.CpSolver):
         return super().solve(model)
 
 assert cp_sat.solve(solver(), holes(3)) == cp_model.INFEASIBLE
+flag = np.zeros(1, np.bool_)
+threading.Timer(0.2, flag.fill, [True]).start()
+assert cp_sat.solve(solver(), holes(60), Stop(flag=flag)) == cp_model.UNKNOWN
 interrupted(lambda: os.kill(os.getpid(), signal.SIGINT))
 interrupted(lambda: cp_sat.solve(solver(Tells), holes(60)))
 """

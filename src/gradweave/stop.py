@@ -43,9 +43,9 @@ class Stop:
     """[1] set by another thread to end the search."""
 
     @classmethod
-    def after(cls, time_limit: float | None) -> "Stop":
-        """The stop after some seconds from now on; None for no limit."""
-        return cls() if time_limit is None else cls(clock.now() + time_limit)
+    def after(cls, time_limit: float | None, flag: NDArray[np.bool_] = NOBODY) -> "Stop":
+        """The stop after some seconds from now on, None for no limit, or at a flag."""
+        return cls(math.inf if time_limit is None else clock.now() + time_limit, flag=flag)
 
     def at(self, target: float) -> "Stop":
         """The same with another target."""
@@ -57,6 +57,10 @@ class Stop:
             return self
         now = clock.now()
         return dataclasses.replace(self, deadline=now + share * (self.deadline - now))
+
+    def within(self, seconds: float) -> "Stop":
+        """The same, at the latest some seconds from now on."""
+        return dataclasses.replace(self, deadline=min(self.deadline, clock.now() + seconds))
 
     def sooner(self, seconds: float) -> "Stop":
         """The same with an earlier deadline."""
@@ -112,3 +116,15 @@ class Stop:
 
 UNLIMITED = Stop()
 """The stop of a search that ends by itself."""
+
+
+class Interrupt:
+    """Ends a search from outside: a handler of Ctrl-C or another thread calls `end`."""
+
+    def __init__(self) -> None:
+        self.flag = np.zeros(1, np.bool_)
+        """[1] that of the search's `Stop`."""
+
+    def end(self) -> None:
+        """Ends the search soon, as if its time were up."""
+        self.flag[0] = True

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 import gradweave as gw
+from gradweave.schedule import load
 from tests.patience import PATIENCE_S
 
 COMMANDS = {
@@ -172,3 +174,30 @@ def test_ctrl_c_ends_the_run_in_one_line(arguments, tmp_path):
     lines = [line for line in err.splitlines() if line and " s  " not in line]
     assert lines == ["gradweave: interrupted"]
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_ends_a_search_with_the_best_so_far(workers, tmp_path):
+    # On which nothing has met the bound in a million tries.
+    tutte = [f"{a} {b}" for a, b in nx.tutte_graph().edges]
+    (tmp_path / "tutte.txt").write_text("\n".join(tutte))
+    process = subprocess.Popen(
+        [*COMMANDS["module"], "schedule", "tutte.txt", "--scheduler",
+         "ring,grown:restarts=1000000", "--workers", str(workers), "--objective", "seconds",
+         "--output", "out.json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert process.stderr is not None
+    progress = " "
+    while "trying grown" not in progress:  # and so the ring is there
+        progress = process.stderr.readline()
+        assert progress, "it ended too soon"
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert f"found by {'ring' if workers > 1 else 'grown'}" in out and "s, until Ctrl-C" in out
+    assert load(tmp_path / "out.json").num_transfers > 0

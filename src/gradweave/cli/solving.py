@@ -1,6 +1,9 @@
 """Options of the verbs that search for a schedule, and the search."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 import click
@@ -22,7 +25,9 @@ from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.schedulers.solve.seconds_bound import has_equal_links
 from gradweave.schedulers.solve.solution import Solution
 from gradweave.schedulers.solve.solve import OBJECTIVES, Objective, solve
+from gradweave.schedulers.spread import local_processes
 from gradweave.simulate.runtime import NAMES
+from gradweave.stop import Interrupt
 from gradweave.topology.names import find_node
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import parse_seconds
@@ -37,6 +42,7 @@ class SearchOptions(FaultOptions):
     runtime: str
     seed: int
     time_limit: float | None
+    workers: int
     ready_at: tuple[str, ...]
     start_from: Path | None
 
@@ -92,6 +98,13 @@ def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameter
         runtime_option,
         seed_option,
         time_limit_option,
+        click.option(
+            "--workers",
+            type=click.IntRange(1, 1024),
+            default=1,
+            show_default=True,
+            help="Processes in which strategies are tried side by side.",
+        ),
         fault_options,
         click.option(
             "--ready-at",
@@ -147,19 +160,51 @@ def ready_times_of(topology: Topology, texts: Sequence[str]) -> list[float] | No
 def search(
     network: str, gradient_bytes: float, progress: Callable[[str], None], given: SearchOptions
 ) -> Solution:
-    """Searches for a schedule with the options of `solving_options`."""
+    """Searches for a schedule with the options of `solving_options`; Ctrl-C ends with the best."""
     start_from = given["start_from"]
     topology = network_of(network, given)
-    return solve(
-        topology,
-        collective=given["collective"],
-        schedulers=given["scheduler"],
-        objective=objective_of(topology, given),
-        runtime=given["runtime"],
-        gradient_bytes=gradient_bytes,
-        ready_at_s=ready_times_of(topology, given["ready_at"]),
-        start_from=None if start_from is None else load(start_from),
-        seed=given["seed"],
-        time_limit=given["time_limit"],
-        progress=progress,
-    )
+    with _workers(given["workers"]) as executor, _ended_by_ctrl_c(progress) as interrupt:
+        return solve(
+            topology,
+            collective=given["collective"],
+            schedulers=given["scheduler"],
+            objective=objective_of(topology, given),
+            runtime=given["runtime"],
+            gradient_bytes=gradient_bytes,
+            ready_at_s=ready_times_of(topology, given["ready_at"]),
+            start_from=None if start_from is None else load(start_from),
+            seed=given["seed"],
+            time_limit=given["time_limit"],
+            executor=executor,
+            interrupt=interrupt,
+            progress=progress,
+        )
+
+
+def _workers(count: int) -> contextlib.AbstractContextManager[Executor | None]:
+    """Where strategies are tried side by side; None for one after the other."""
+    return contextlib.nullcontext() if count == 1 else local_processes(count)
+
+
+@contextlib.contextmanager
+def _ended_by_ctrl_c(progress: Callable[[str], None]) -> Iterator[Interrupt]:
+    """Ctrl-C ends the search; the second time, all.
+
+    As it was where Ctrl-C does something else already, such as nothing under nohup.
+    """
+    interrupt = Interrupt()
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield interrupt
+        return
+
+    def end(number: int, frame: object) -> None:
+        if interrupt.flag[0]:
+            raise KeyboardInterrupt
+        interrupt.end()
+        progress("ending with the best so far; Ctrl-C again to end without")
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,8 +2,12 @@
 
 import contextlib
 import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, InvalidStateError, ProcessPoolExecutor
+from multiprocessing.synchronize import Event
 from typing import Any
 
 from gradweave.errors import OptionError, RunError
@@ -20,8 +24,30 @@ def local_processes(workers: int) -> Iterator[Executor]:
     if workers < 1:
         raise OptionError(f"local_processes: workers: expected at least 1, got {workers}")
     # Not forked: compiled code and OR-Tools hold threads and locks.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool
+    context = multiprocessing.get_context("spawn")
+    over = context.Event()
+    with ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_end_with, initargs=(over,)
+    ) as pool:
+        try:
+            yield pool
+        finally:
+            over.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def _end_with(over: Event) -> None:
+    """Has a process end as soon as the search is over, in the middle of what it does if need be.
+
+    Ctrl-C, which a terminal sends to all processes, is for the one that searches.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def end() -> None:
+        over.wait()
+        os._exit(0)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 @contextlib.contextmanager

@@ -44,6 +44,9 @@ without run gloo."""
 _NEAR = 0.05
 """A schedule so near the least time needs no hint that rounds do not tell it."""
 
+_ENDED = {"time": ", when time was up", "interrupt": ", until Ctrl-C"}
+"""How a search ended that had not tried all."""
+
 
 @click.command()
 @click.argument("network")
@@ -238,7 +241,7 @@ def _lines(
         *_hint(solution, gradient_bytes, objective),
         *_message_hint(solution, gradient_bytes, objective, given),
         f"found by {to_spec(solution.scheduler)} in {solution.wall_s:.2f} s"
-        + ", when time was up" * (solution.stopped == "time"),
+        + _ENDED.get(solution.stopped, ""),
         *_tried_line(solution),
         *([] if output is None else [f"written to {output}"]),
     ]

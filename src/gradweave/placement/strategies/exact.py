@@ -51,8 +51,7 @@ class Exact(Placer):
         solver.parameters.random_seed = seed
         solver.parameters.num_workers = self.workers
         limit_s = stop.seconds_left
-        solver.parameters.max_time_in_seconds = limit_s
-        status = cp_sat.solve(solver, model)
+        status = cp_sat.solve(solver, model, stop)
         if status != cp_model.OPTIMAL:
             raise NoScheduleError(
                 f"exact: no proof within {round(limit_s, 1):g} s; give more time, or take annealing"

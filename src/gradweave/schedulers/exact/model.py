@@ -10,7 +10,6 @@ routes that have only switches inside.
 
 import dataclasses
 import itertools
-import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +18,7 @@ import numpy as np
 from gradweave import cp_sat
 from gradweave.schedule.schedule import COPY, Schedule
 from gradweave.schedulers.exact.trees import Choice
+from gradweave.stop import UNLIMITED, Stop
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -35,8 +35,7 @@ class Effort:
     workers: int
     deterministic: float
     """CP-SAT's deterministic time, in its units: the same work on every machine."""
-    seconds: float = math.inf
-    """Wall time."""
+    stop: Stop = UNLIMITED
 
 
 class GatherModel:
@@ -200,10 +199,9 @@ class GatherModel:
         parameters.random_seed = effort.seed % (1 << 31)
         parameters.num_workers = effort.workers
         parameters.max_deterministic_time = effort.deterministic
-        parameters.max_time_in_seconds = effort.seconds
         # The linear relaxation made one worker many times slower on most networks tried.
         parameters.linearization_level = 0
-        status = cp_sat.solve(solver, self.model)
+        status = cp_sat.solve(solver, self.model, effort.stop)
         if status == cp_model.INFEASIBLE:
             return False
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

@@ -23,7 +23,7 @@ class Search:
     impossible_below: int
     because: str
     effort: Effort
-    """For one question; its seconds are replaced by what is left."""
+    """For one question, but for its stop."""
     stop: Stop
     max_booleans: int
     open_questions: int | None = None
@@ -82,8 +82,8 @@ class Search:
         hint = self.best or next(iter(self.hints), None)
         if hint is not None:
             model.hint(hint)
-        seconds = share * self.stop.seconds_left
-        answer = model.solve(dataclasses.replace(self.effort, seconds=seconds))
+        effort = dataclasses.replace(self.effort, stop=self.stop.part(share))
+        answer = model.solve(effort)
         if answer is False:
             self.impossible_below = rounds + 1
             self.because = f"CP-SAT proved {rounds} rounds impossible"

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +108,7 @@ def solve_for_seconds(
     progress: Callable[[str], None],
     ready_at_s: ReadyAt | None = None,
     runtime: Runtime = IDEAL,
+    executor: Executor | None = None,
 ) -> Solution:
     """Does what `gradweave.solve` says for ``objective="seconds"``.
 
@@ -143,7 +145,7 @@ def solve_for_seconds(
         return objective.compared_with_own(repairs.kept_in(search))
     search.try_each((*(() if repairs.plans else first), *by_groups))
     if not (by_groups and objective.is_near(search.best)):
-        search.try_each(schedulers)
+        search.try_each(schedulers, executor=executor)
         for scheduler in last_resort:
             if not stop.reached() and objective.leaves_bandwidth(search.best):
                 search.try_each([scheduler])

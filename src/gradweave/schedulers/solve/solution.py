@@ -11,7 +11,7 @@ from gradweave.schedulers.solve.seconds_bound import Timing
 from gradweave.topology.routes import hop_distances
 from gradweave.topology.topology import Topology
 
-Stopped = Literal["bound", "time", "tried"]
+Stopped = Literal["bound", "time", "tried", "interrupt"]
 """Why a search ended."""
 
 
@@ -93,8 +93,8 @@ class Solution:
     """Where a runtime was given: its own all-reduce beside the best plan."""
     stopped: Stopped = "tried"
     """Why the search ended: the ``bound`` is met (in seconds, nearly), the ``time`` limit is used
-    up, or all strategies have been ``tried``, each for as long as it took or its share of that
-    limit."""
+    up, all strategies have been ``tried``, each for as long as it took or its share of that
+    limit, or an ``interrupt`` ended it."""
 
     @property
     def rounds(self) -> int:

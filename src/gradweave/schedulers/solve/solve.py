@@ -19,7 +19,7 @@ from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links,
 from gradweave.schedulers.solve.solution import Solution
 from gradweave.schedulers.spec import as_schedulers, is_portfolio
 from gradweave.simulate.runtime import IDEAL, Runtime, runtime_of
-from gradweave.stop import Stop
+from gradweave.stop import NOBODY, Interrupt, Stop
 from gradweave.topology.spec import as_topology
 from gradweave.topology.topology import Topology
 
@@ -41,6 +41,7 @@ def solve(
     executor: Executor | None = None,
     seed: int = 0,
     time_limit: float | None = None,
+    interrupt: Interrupt | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Solution:
     """Finds a schedule with few rounds or seconds and proves how far from the best it can be.
@@ -69,18 +70,21 @@ def solve(
             found; see `Solution.repair`.
         executor: where to run all strategies side by side, such as `spread.local_processes(4)` or
             `spread.ray_cluster()`; if not given, one after the other in this process. The result is
-            the same, unless time runs out. The objective seconds does not use it.
+            the same, unless time runs out.
         seed: every random choice depends on it alone.
         time_limit: seconds after which no further strategy is begun, and searches return what they
             have; kept within a tenth or 0.3 s. The bound and one schedule are always found: where
             time is too short even for them, the first run is finished in its quickest form. A first
             run on a machine compiles loops; that does not count.
+        interrupt: `gradweave.stop.Interrupt`, by which another thread or a signal's handler ends
+            the search, with the best that there is by then.
         progress: told what is about to be done.
 
     Returns:
         The solution; its schedule is verified and states its bound.
 
     Raises:
+        KeyboardInterrupt: where `interrupt` ended it before there was a schedule.
         NoScheduleError: where no strategy found a schedule.
         OptionError: for an unknown option, or for strategies whose pieces differ in size, of which
             rounds do not compare.
@@ -105,11 +109,9 @@ def solve(
     profile = runtime_of(runtime)
     if profile is not IDEAL and objective != "seconds":
         raise OptionError("solve: runtime: only objective=seconds knows what messages cost")
-    stop = Stop.after(time_limit)
+    stop = Stop.after(time_limit, NOBODY if interrupt is None else interrupt.flag)
     first = () if start_from is None else (Repair(start_from),)
     if objective == "seconds":
-        if executor is not None:
-            raise OptionError("solve: executor: only objective=rounds runs strategies side by side")
         if gradient_bytes is None:
             raise OptionError("solve: objective=seconds needs gradient_bytes, the gradient's size")
         solution = solve_for_seconds(
@@ -124,6 +126,7 @@ def solve(
             progress=progress,
             ready_at_s=ready_at_s,
             runtime=profile,
+            executor=executor,
         )
         return _with_kept(solution, start_from)
     if ready_at_s is not None:

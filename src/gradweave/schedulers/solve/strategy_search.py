@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, wait
 
 from gradweave import clock
 from gradweave.bounds import Bound
@@ -12,7 +12,7 @@ from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import SEARCHING, Scheduler, to_spec
 from gradweave.schedulers.solve.seconds_bound import Timing
 from gradweave.schedulers.solve.solution import Attempt, Solution, Stopped
-from gradweave.stop import UNLIMITED, Stop
+from gradweave.stop import POLL_S, Stop
 from gradweave.topology.topology import Topology
 
 
@@ -88,7 +88,11 @@ class Search:
     """
 
     def __init__(
-        self, objective: Objective, seed: int, stop: Stop, progress: Callable[[str], None]
+        self,
+        objective: Objective,
+        seed: int,
+        stop: Stop,
+        progress: Callable[[str], None],
     ) -> None:
         self.objective, self.seed, self.stop = objective, seed, stop
         self.best: Candidate | None = None
@@ -109,22 +113,43 @@ class Search:
             begin: after which none is begun, once there is a schedule; `stop` if not given.
             executor: where all of them run at once, if given; then all have begun.
         """
-        begin = UNLIMITED if executor is not None else begin or self.stop
-        running = [
-            executor.submit(_elsewhere, self.objective, one, self.seed, self.stop.seconds_left)
-            for one in schedulers
-            if executor is not None
-        ]
-        for place, scheduler in enumerate(schedulers):
-            content = begin.at(self.objective.target)
+        if executor is not None:
+            self._try_side_by_side(schedulers, executor)
+            return
+        content = (begin or self.stop).at(self.objective.target)
+        for scheduler in schedulers:
             if self.best is not None and (why := content.reached(self.best.value)):
                 self._cut_short = why == "time"
                 break
-            self._progress(f"trying {to_spec(scheduler)}{self.objective.so_far(self.best)}")
-            given = self.objective, scheduler, self.seed, self.stop, self.best
-            self.add(*(running[place].result() if executor is not None else _tried(*given)))
+            self._say(scheduler)
+            self.add(*_tried(self.objective, scheduler, self.seed, self.stop, self.best))
+            self._check_interrupted()
+
+    def _try_side_by_side(self, schedulers: Sequence[Scheduler], executor: Executor) -> None:
+        """Adds what comes of each in their order; no flag reaches them, so none is waited for."""
+        running = [
+            executor.submit(_elsewhere, self.objective, one, self.seed, self.stop.seconds_left)
+            for one in schedulers
+        ]
+        for scheduler, one in zip(schedulers, running, strict=True):
+            if self.best is not None and self.best.value <= self.objective.target:
+                break
+            self._say(scheduler)
+            while not (one.done() or self.stop.flag[0]):
+                wait([one], POLL_S)
+            if one.done():
+                self.add(*one.result())
         for one in running:
             one.cancel()
+        self._check_interrupted()
+
+    def _say(self, scheduler: Scheduler) -> None:
+        self._progress(f"trying {to_spec(scheduler)}{self.objective.so_far(self.best)}")
+
+    def _check_interrupted(self) -> None:
+        """Raises KeyboardInterrupt where the search ends with nothing."""
+        if self.best is None and self.stop.flag[0]:
+            raise KeyboardInterrupt
 
     def add(self, attempt: Attempt, found: Candidate | None) -> None:
         """Records an attempt, and keeps its schedule where none is better."""
@@ -148,6 +173,8 @@ class Search:
         out_of_time = self._cut_short or self._used_up.reached()
         met = self.best.value <= self.objective.target
         stopped: Stopped = "bound" if met else "time" if out_of_time else "tried"
+        if self.stop.flag[0] and not met:
+            stopped = "interrupt"
         schedule, bound, timing = self.objective.finished(self.best, self.seed)
         wall_s, attempts = clock.now() - self._begun, tuple(self.attempts)
         scheduler = self.best.scheduler

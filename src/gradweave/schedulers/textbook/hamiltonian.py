@@ -71,7 +71,7 @@ def hamiltonian_orders(
         if both_ways:
             links, arc = np.concatenate([links, topology.opposite[links]]), np.tile(arc, 2)
         arcs = _Arcs(from_rank, to_rank, links, arc)
-        orders, decided = _circuits(topology, arcs, cycles, seed, limit / len(hops))
+        orders, decided = _circuits(topology, arcs, cycles, seed, stop.within(limit / len(hops)))
         if orders is not None:
             return topology.servers[np.array(orders)]
         if not decided:
@@ -112,7 +112,7 @@ class _Arcs:
 
 
 def _circuits(
-    topology: Topology, arcs: _Arcs, cycles: int, seed: int, seconds: float
+    topology: Topology, arcs: _Arcs, cycles: int, seed: int, stop: Stop
 ) -> tuple[list[list[int]] | None, bool]:
     """Orders of circuits through all servers, and whether the answer is known for certain."""
     from ortools.sat.python import cp_model
@@ -127,7 +127,7 @@ def _circuits(
         capacity = int(topology.capacity[arcs.links[group[0]]])
         if len(group) * cycles > capacity:
             model.add(sum(circuit[arcs.arc[i]] for circuit in used for i in group) <= capacity)
-    solver, status = _solve(model, seed, seconds)
+    solver, status = _solve(model, seed, stop)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, status == cp_model.INFEASIBLE
     orders = []
@@ -140,12 +140,11 @@ def _circuits(
     return orders, True
 
 
-def _solve(model: Any, seed: int, seconds: float) -> tuple[Any, Any]:
+def _solve(model: Any, seed: int, stop: Stop) -> tuple[Any, Any]:
     """The solver, and with what it came back."""
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = seed
     solver.parameters.num_workers = 1
-    solver.parameters.max_time_in_seconds = seconds
-    return solver, cp_sat.solve(solver, model)
+    return solver, cp_sat.solve(solver, model, stop)
