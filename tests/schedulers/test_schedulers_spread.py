@@ -30,8 +30,7 @@ def test_local_processes_find_the_same():
 
 
 def test_for_seconds_too_and_an_interrupt_waits_for_none():
-    links = {(0, 1): 0.25, (1, 2): 0.5}
-    network = gw.topology.slowed(gw.topology.ring(5), links).topology
+    network = gw.topology.slowed(gw.topology.ring(5), {(0, 1): 0.25, (1, 2): 0.5}).topology
     given = {"objective": "seconds", "gradient_bytes": 1e8}
     strategies = ["ring", "timed", "planned"]
     alone = gw.solve(network, schedulers=strategies, **given)
