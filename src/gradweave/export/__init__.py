@@ -1,6 +1,7 @@
 """Schedules as files of MSCCL, legacy RCCL, MSCCL++ and ASTRA-sim (Chakra), and rankfiles."""
 
 from gradweave.export.chakra import save_chakra_et, to_chakra_et
+from gradweave.export.equal_pieces import in_equal_pieces
 from gradweave.export.msccl import save_msccl_xml, to_msccl_xml
 from gradweave.export.mscclpp import save_mscclpp_json, to_mscclpp_json
 from gradweave.export.rankfile import save_rankfile, to_rankfile
@@ -10,6 +11,7 @@ FORMATS = ("msccl-xml", "mscclpp-json", "chakra-et", "rankfile")
 
 __all__ = [
     "FORMATS",
+    "in_equal_pieces",
     "save_chakra_et",
     "save_msccl_xml",
     "save_mscclpp_json",

@@ -114,7 +114,8 @@ def check_equal_pieces(schedule: Schedule, format: str) -> None:
     """
     if schedule.shares is not None:
         raise ScheduleError(
-            f"shares: the chunks of {format} are of one size; export a schedule of equal pieces"
+            f"shares: the chunks of {format} are of one size; gradweave export --equal-pieces, or "
+            "gradweave.export.in_equal_pieces, makes such pieces"
         )
 
 

@@ -1,18 +1,22 @@
-"""Pieces of any share cut into pieces of one size, for formats whose chunks are of one size."""
+"""Pieces of any share made pieces of one size, for formats whose chunks are of one size."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradweave.errors import OptionError, ScheduleError
-from gradweave.schedule.schedule import Schedule, take_rows
-from gradweave.schedule.shares import apportion
-from gradweave.schedulers.solve.variants import one_a_link
+from gradweave.schedule.planned_for import planned_for
+from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.unequal.known_trees import known_trees
+from gradweave.schedulers.unequal.packed import schedule_in_equal_pieces
+from gradweave.schedulers.unequal.parts import Parts, parts_with
 from gradweave.simulate.seconds import seconds
 from gradweave.verify import verify
 
+GRADIENT_BYTES = 100e6
+"""Size of the gradient for which pieces are to be fast where a schedule states none."""
 MAX_PIECES = 1 << 15
 """Pieces that may be asked for: no format takes more chunks of a buffer."""
 
@@ -23,7 +27,7 @@ class Tuning:
 
     counts: tuple[int, ...] = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
     """Few pieces are far from the shares and fill no pipeline; of many, each is one more step for
-    every server on its way, of which MSCCL takes 256 in a thread block. Each costs a simulation."""
+    every server on its way, of which MSCCL takes 256 in a thread block. Each costs simulations."""
     worth: float = 0.01
     """How much longer fewer pieces may take, relative to the fastest number, and be the answer."""
 
@@ -36,82 +40,96 @@ class EqualPieces:
     """A schedule in pieces of one size, and what that costs."""
 
     schedule: Schedule
+    pieces_before: int
     gradient_bytes: float
-    seconds: float
-    """Predicted by the event model for a gradient of that size."""
     seconds_before: float
-    """The same with the shares as they were."""
+    """Of the schedule as it was, predicted by the event model for a gradient of that size."""
+    seconds: float
+    """The same in pieces of one size."""
 
 
-def in_equal_pieces(schedule: Schedule, pieces: int) -> Schedule:
-    """The same trees and order for pieces of one size: shares are rounded to whole pieces.
+def in_equal_pieces(
+    schedule: Schedule, pieces: int | None = None, *, gradient_bytes: float | None = None
+) -> Schedule:
+    """The trees of a schedule with pieces of one size, so many of each as are nearest to its share.
 
-    Pieces that move alike, over the same routes to and from the same root, count as one part. Parts
-    get pieces by the largest remainder, and those of a part follow each other as they did. A part
-    that is smaller than about half a piece may get none; others then carry its share.
+    The order in which they move is made anew, with that of fewer and larger pieces in mind. A tree
+    whose share is smaller than about half a piece may get none; others then carry its part.
 
     Args:
-        schedule: a valid schedule. Of a stage alone, each server becomes the root of equally many.
-        pieces: how many.
+        schedule: a valid schedule, in which each piece moves over one tree to its root and one from
+            it, as those of `packed`, `planned` and `hierarchical` do.
+        pieces: how many; if not given, the smallest of `Tuning.counts` that is at most
+            `Tuning.worth` slower than the fastest, or as many as there are where they are of one
+            size. Of a stage alone a multiple of the number of servers, each the root of equally
+            many.
+        gradient_bytes: size of the gradient for which it is to be fast; if not given, that for
+            which the schedule was planned, or else `GRADIENT_BYTES`.
 
     Returns:
         The schedule, verified.
 
     Raises:
         OptionError: for a number of pieces that makes no sense.
-        ScheduleError: a stage alone that has roots for some servers only, or more servers than the
-            pieces can be divided by.
+        ScheduleError: for a schedule whose pieces do not move so, or a stage alone with servers
+            that are no roots.
 
     >>> import gradweave as gw
     >>> star = gw.topology.Topology.from_links(
-    ...     "star", servers=3, switches=1, links=[(0, 3), (1, 3), (2, 3)],
+    ...     "star",
+    ...     servers=3,
+    ...     switches=1,
+    ...     links=[(0, 3), (1, 3), (2, 3)],
     ...     bandwidth_bytes_per_s=[1e9, 3e9, 4e9],
     ... )
     >>> packed = gw.schedulers.Packed(gradient_bytes=1e8).schedule(star)
     >>> in_equal_pieces(packed, 16).pieces
     16
     """
-    if not 1 <= pieces <= MAX_PIECES:
-        raise OptionError(f"equal pieces: expected 1 to {MAX_PIECES}, got {pieces}")
-    made = _cut(schedule, parts_of_alike(schedule), pieces)
-    forwards = not verify(schedule, forwarding_servers=False).valid
-    verify(made, forwarding_servers=forwards).raise_if_invalid()
-    return made
+    made, _ = in_equal_pieces_for(schedule, lambda made: b"", pieces, gradient_bytes)
+    return made.schedule
 
 
 def in_equal_pieces_for(
     schedule: Schedule,
     write: Callable[[Schedule], bytes],
-    gradient_bytes: float,
     pieces: int | None = None,
+    gradient_bytes: float | None = None,
 ) -> tuple[EqualPieces, bytes]:
-    """A schedule in as many equal pieces as are worth it and a format takes, and its file.
+    """The same in as many pieces as a format takes, and the file.
 
-    The smallest number of `Tuning.counts` is taken that is at most `Tuning.worth` slower than the
-    fastest; where the format does not take it, the same of the smaller ones.
+    Where the format does not take the number that `in_equal_pieces` would choose, the same choice
+    of smaller ones.
 
     Args:
-        schedule: a valid schedule.
+        schedule: as `in_equal_pieces` takes it.
         write: makes the file, or refuses a schedule beyond the format's limits.
-        gradient_bytes: size of the gradient for which it is to be fast.
-        pieces: how many, if not as many as are worth it.
+        pieces: as `in_equal_pieces` takes it.
+        gradient_bytes: as `in_equal_pieces` takes it.
 
     Raises:
-        ScheduleError: where the format takes none, as it refuses the fewest tried.
+        OptionError: as `in_equal_pieces`.
+        ScheduleError: as `in_equal_pieces`, or where the format takes none: why not the fewest.
     """
+    gradient_bytes = gradient_bytes or planned_for(schedule).gradient_bytes or GRADIENT_BYTES
     before_s = seconds(schedule, gradient_bytes, "events")
-    part = parts_of_alike(schedule)
-    servers = 1 if schedule.collective == "all_reduce" else schedule.topology.num_servers
-    counts = {servers * -(-count // servers) for count in TUNING.counts}
+    if schedule.shares is None and pieces is None:
+        there = EqualPieces(schedule, schedule.pieces, gradient_bytes, before_s, before_s)
+        with contextlib.suppress(ScheduleError):  # of which the format takes fewer, maybe
+            return there, write(schedule)
+    counts, parts = _counts(schedule, pieces), _parts_of(schedule)
     cuts = {
-        count: _cut(schedule, part, count)
-        for count in (sorted(counts) if pieces is None else [pieces])
+        count: schedule_in_equal_pieces(
+            schedule.topology, schedule.collective, gradient_bytes, parts, count
+        )
+        for count in counts
     }
     seconds_of = {count: seconds(cut, gradient_bytes, "events") for count, cut in cuts.items()}
     while True:
         fastest_s = min(seconds_of.values())
         count = min(n for n, s in seconds_of.items() if s <= fastest_s * (1 + TUNING.worth))
-        made = in_equal_pieces(schedule, count)
+        made = cuts[count].replace(scheduler=schedule.scheduler)
+        verify(made, forwarding_servers=False).raise_if_invalid()
         try:
             file = write(made)
         except ScheduleError:
@@ -119,93 +137,38 @@ def in_equal_pieces_for(
             if not seconds_of:
                 raise
         else:
-            return EqualPieces(made, gradient_bytes, seconds_of[count], before_s), file
+            before = schedule.pieces, gradient_bytes, before_s
+            return EqualPieces(made, *before, seconds_of[count]), file
 
 
-def parts_of_alike(schedule: Schedule) -> NDArray[np.int64]:
-    """[P] number of the part that each piece belongs to: pieces of one root that move alike.
-
-    Args:
-        schedule: any schedule.
-    """
-    by_piece = np.argsort(schedule.piece, kind="stable")
-    first = np.searchsorted(schedule.piece[by_piece], np.arange(schedule.pieces + 1))
-    offsets = schedule.route_offsets
-    routes = [
-        (int(op), schedule.route_nodes[start:end].tobytes())
-        for op, start, end in zip(schedule.op, offsets[:-1], offsets[1:], strict=True)
-    ]
-    number: dict[tuple, int] = {}
-    part = np.empty(schedule.pieces, np.int64)
-    for piece in range(schedule.pieces):
-        moves = sorted(routes[row] for row in by_piece[first[piece] : first[piece + 1]].tolist())
-        key = (int(schedule.root[piece]), *moves)
-        part[piece] = number.setdefault(key, len(number))
-    return part
-
-
-def _pieces_of_parts(schedule: Schedule, part: NDArray[np.int64], pieces: int) -> NDArray[np.int64]:
-    """[parts] how many of the pieces each part gets."""
-    size = np.zeros(part.max() + 1, np.int64)
-    np.add.at(size, part, schedule.weights)
-    if schedule.collective == "all_reduce":
-        return apportion(pieces, size)
-    servers = schedule.topology.num_servers
+def _counts(schedule: Schedule, pieces: int | None) -> list[int]:
+    """Numbers of pieces to try, ascending."""
+    servers = 1 if schedule.collective == "all_reduce" else schedule.topology.num_servers
+    if pieces is None:
+        return sorted({servers * -(-count // servers) for count in TUNING.counts})
+    if not 1 <= pieces <= MAX_PIECES:
+        raise OptionError(f"equal pieces: expected 1 to {MAX_PIECES}, got {pieces}")
     if pieces % servers:
-        raise ScheduleError(
-            f"equal pieces: expected a multiple of {servers}, as many pieces for each server as "
-            f"the root, got {pieces}"
+        raise OptionError(
+            f"equal pieces: expected a multiple of {servers}, as many for each server as the root "
+            f"of a {schedule.collective}; got {pieces}"
         )
-    given = np.zeros(len(size), np.int64)
-    root = np.empty(len(size), np.int64)
-    root[part] = schedule.root
-    for server in schedule.topology.servers.tolist():
-        mine = np.flatnonzero(root == server)
-        if not size[mine].any():
-            name = schedule.topology.node_name(server)
-            raise ScheduleError(f"equal pieces: {name} is the root of nothing; expected a share")
-        given[mine] = apportion(pieces // servers, size[mine])
-    return given
+    return [pieces]
 
 
-def _cut(schedule: Schedule, part: NDArray[np.int64], pieces: int) -> Schedule:
-    """So many pieces, each like the old one at its place among those of its part."""
-    like, place = _old_pieces(schedule, part, _pieces_of_parts(schedule, part, pieces))
-    by_piece = np.argsort(schedule.piece, kind="stable")
-    first = np.searchsorted(schedule.piece[by_piece], np.arange(schedule.pieces + 1))
-    rows, ends = take_rows(by_piece, first, like)
-    piece = np.repeat(np.arange(pieces), np.diff(ends))
-    in_turn = np.lexsort((place[piece], rows))  # where the old piece moved, one after the other
-    rows, piece = rows[in_turn], piece[in_turn]
-    nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, rows)
-    made = schedule.replace(
-        root=schedule.root[like],
-        shares=None,
-        bound=None,
-        round=np.arange(len(rows)),
-        piece=piece,
-        source=schedule.source[rows],
-        target=schedule.target[rows],
-        op=schedule.op[rows],
-        route_nodes=nodes,
-        route_offsets=offsets,
-    )
-    return made.replace(round=one_a_link(made))
-
-
-def _old_pieces(
-    schedule: Schedule, part: NDArray[np.int64], given: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """[pieces] the old piece that each new one is like, and where its middle is in their part.
-
-    In the order of the old ones, so that new pieces lie in the gradient as these did.
-    """
-    like, place = [], []
-    for number, count in enumerate(given.tolist()):
-        mine = np.flatnonzero(part == number)
-        ends = np.cumsum(schedule.share[mine])
-        middle = (np.arange(count) + 0.5) / max(count, 1) * ends[-1]
-        like.append(mine[np.minimum(np.searchsorted(ends, middle), len(mine) - 1)])
-        place.append(middle)
-    order = np.argsort(np.concatenate(like), kind="stable")
-    return np.concatenate(like)[order], np.concatenate(place)[order]
+def _parts_of(schedule: Schedule) -> Parts:
+    """The schedule's trees, with their shares."""
+    topology, collective = schedule.topology, schedule.collective
+    known = known_trees(schedule, topology, np.arange(topology.num_nodes))
+    if known is None or any(one.lost.any() for one in known):
+        raise ScheduleError(
+            "equal pieces: expected pieces that each move over one tree to the root and one from it"
+        )
+    roots = {one.tree.root for one in known}
+    if collective != "all_reduce" and len(roots) < topology.num_servers:
+        rank = next(rank for rank in range(topology.num_servers) if rank not in roots)
+        raise ScheduleError(
+            f"equal pieces: {topology.node_name(int(topology.servers[rank]))} is the root of "
+            f"nothing; expected equal shares of all servers in a {collective}"
+        )
+    return parts_with(topology, collective, [one.tree for one in known])

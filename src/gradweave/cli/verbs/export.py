@@ -1,27 +1,32 @@
 """``gradweave export``: write a schedule as a file for another program."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, print_json, print_lines, rank_lines, rank_map
 from gradweave.cli.options import SizeType, json_option, writable
 from gradweave.cli.schedule_files import check_schedule_file
 from gradweave.errors import OptionError
 from gradweave.export import FORMATS
 from gradweave.export.chakra import save_chakra_et
-from gradweave.export.msccl import DIALECTS, save_msccl_xml
-from gradweave.export.mscclpp import save_mscclpp_json
+from gradweave.export.equal_pieces import EqualPieces, in_equal_pieces_for
+from gradweave.export.msccl import DIALECTS, save_msccl_xml, to_msccl_xml
+from gradweave.export.mscclpp import save_mscclpp_json, to_mscclpp_json
 from gradweave.export.rankfile import parse_hosts, save_rankfile
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
+from gradweave.topology.units import format_seconds, format_size
 from gradweave.wording import counted
 
 _PLANS = ("name", "instances", "in_place", "min_bytes", "max_bytes")
+_PIECES = ("equal_pieces", "pieces", "gradient_bytes")
 _OPTIONS_OF = {
-    "msccl-xml": (*_PLANS, "protocol", "dialect"),
-    "mscclpp-json": _PLANS,
+    "msccl-xml": (*_PLANS, "protocol", "dialect", *_PIECES),
+    "mscclpp-json": (*_PLANS, *_PIECES),
     "chakra-et": ("gradient_bytes", "element_bytes"),
     "rankfile": ("hosts",),
 }
@@ -55,7 +60,22 @@ _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.p
     help="msccl-xml; rccl is legacy only: RCCL 2.28.3 removed MSCCL.  [default: msccl]",
 )
 @click.option(
-    "--gradient-bytes", type=SizeType(), help="chakra-et: size of the gradient; required."
+    "--equal-pieces",
+    is_flag=True,
+    default=None,
+    help="msccl-xml, mscclpp-json: pieces of any share made pieces of one size; says what it "
+    "costs.",
+)
+@click.option(
+    "--pieces",
+    type=click.IntRange(min=1),
+    help="--equal-pieces: how many.  [default: as many as are worth it]",
+)
+@click.option(
+    "--gradient-bytes",
+    type=SizeType(),
+    help="chakra-et: size of the gradient; required. --equal-pieces: the size to be fast for.  "
+    "[default: that of the search, else 100MB]",
 )
 @click.option("--element-bytes", type=int, help="chakra-et: size of a number.  [default: 4]")
 @click.option(
@@ -73,30 +93,69 @@ def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any
     check_schedule_file(file, "export")
     with Progress(f"reading {file}") as progress:
         schedule = load(file)
-        progress(f"writing {schedule.num_transfers:,} transfers")
-        files = _save(schedule, format_, output, given)
+        cut = None
+        if "equal_pieces" in given:
+            progress("making pieces of one size")
+            cut = _save_in_equal_pieces(schedule, format_, output, given)
+            schedule, files = cut.schedule, [output]
+        else:
+            progress(f"writing {schedule.num_transfers:,} transfers")
+            files = _save(schedule, format_, output, given)
     if as_json:
-        print_json(
-            {
-                "file": str(file),
-                "format": format_,
-                "topology": schedule.topology.name,
-                "collective": schedule.collective,
-                "servers": schedule.topology.num_servers,
-                "pieces": schedule.pieces,
-                "transfers": schedule.num_transfers,
-                "output": [str(path) for path in files],
-            }
-            | ({"ranks": rank_map(schedule.topology)} if format_ == "rankfile" else {})
-        )
-    else:
-        more = f" to {files[-1]}" if len(files) > 1 else ""
-        print_lines(
-            f"{schedule.collective} on {schedule.topology.name}, "
-            f"{schedule.topology.num_servers} servers, {counted(schedule.pieces, 'piece')}",
-            *(rank_lines(schedule.topology) if format_ == "rankfile" else ()),
-            f"written to {files[0]}{more}",
-        )
+        print_json(_summary(file, format_, schedule, files, cut))
+        return
+    more = f" to {files[-1]}" if len(files) > 1 else ""
+    print_lines(
+        f"{schedule.collective} on {schedule.topology.name}, "
+        f"{schedule.topology.num_servers} servers, {counted(schedule.pieces, 'piece')}",
+        *([] if cut is None else [_cost_line(cut)]),
+        *(rank_lines(schedule.topology) if format_ == "rankfile" else ()),
+        f"written to {files[0]}{more}",
+    )
+
+
+def _summary(
+    file: Path, format_: str, schedule: Schedule, files: list[Path], cut: EqualPieces | None
+) -> dict[str, Any]:
+    summary: dict[str, Any] = {
+        "file": str(file),
+        "format": format_,
+        "topology": schedule.topology.name,
+        "collective": schedule.collective,
+        "servers": schedule.topology.num_servers,
+        "pieces": schedule.pieces,
+        "transfers": schedule.num_transfers,
+        "output": [str(path) for path in files],
+    }
+    if cut is not None:
+        summary["equal_pieces"] = {
+            "gradient_bytes": cut.gradient_bytes,
+            "seconds": cut.seconds,
+            "seconds_before": cut.seconds_before,
+            "pieces_before": cut.pieces_before,
+        }
+    return summary | ({"ranks": rank_map(schedule.topology)} if format_ == "rankfile" else {})
+
+
+def _cost_line(cut: EqualPieces) -> str:
+    now, before = format_seconds(cut.seconds), format_seconds(cut.seconds_before)
+    return (
+        f"{format_size(cut.gradient_bytes)}: {now} in pieces of one size, {before} in the "
+        f"{counted(cut.pieces_before, 'piece')} of the schedule, as predicted"
+    )
+
+
+def _save_in_equal_pieces(
+    schedule: Schedule, format_: str, output: Path, given: dict[str, Any]
+) -> EqualPieces:
+    """Writes as many pieces of one size as are worth it and the format takes."""
+    options = {name: value for name, value in given.items() if name not in _PIECES}
+    write = partial(to_msccl_xml if format_ == "msccl-xml" else to_mscclpp_json, **options)
+    made, content = in_equal_pieces_for(
+        schedule, write, given.get("pieces"), given.get("gradient_bytes")
+    )
+    atomic_write(output, content)
+    return made
 
 
 def _save(schedule: Schedule, format_: str, output: Path, given: dict[str, Any]) -> list[Path]:
@@ -116,6 +175,10 @@ def _check(format_: str, given: dict[str, Any]) -> None:
         if name not in _OPTIONS_OF[format_]:
             others = ", ".join(other for other in FORMATS if name in _OPTIONS_OF[other])
             raise OptionError(f"{_option(name)} is for {others}, not for {format_}; leave it out")
+    if "pieces" in given or (format_ != "chakra-et" and "gradient_bytes" in given):
+        if "equal_pieces" not in given:
+            name = "pieces" if "pieces" in given else "gradient_bytes"
+            raise OptionError(f"{_option(name)} is for --equal-pieces; give both")
     if format_ == "chakra-et" and "gradient_bytes" not in given:
         raise OptionError("chakra-et needs --gradient-bytes, the size of the gradient")
 

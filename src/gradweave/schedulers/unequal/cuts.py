@@ -52,6 +52,24 @@ def cuts_of(parts: Parts, pieces: int) -> list[Cut]:
     return cuts
 
 
+def equal_cut(parts: Parts, pieces: int) -> Cut:
+    """Cuts parts into pieces of one size, exactly so many; small parts may get none.
+
+    Args:
+        parts: what to cut.
+        pieces: how many; where every server must root an equal part, a multiple of their number.
+    """
+    fine = np.rint(parts.share * DENOMINATOR).astype(np.int64)
+    groups = parts.root if parts.fixed_roots else np.zeros_like(parts.root)
+    each, rest = divmod(pieces, int(groups.max()) + 1)
+    assert not rest, "as many pieces of each root"
+    count = np.empty(len(fine), np.int64)
+    for group in np.unique(groups).tolist():
+        count[groups == group] = apportion(each, fine[groups == group])
+    cut = _in_order(parts.share, count)
+    return dataclasses.replace(cut, share=np.full(pieces, 1 / pieces))
+
+
 def periodic_cut(parts: Parts, pieces: int) -> Cut | None:
     """Cuts parts so that pieces come in periods, in each as many of a part as in any other.
 

@@ -13,13 +13,13 @@ from gradweave.errors import OptionError
 from gradweave.schedule.ready import ready_times
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
-from gradweave.schedulers.unequal.cuts import Cut, cuts_of, periodic_cut, schedule_of
+from gradweave.schedulers.unequal.cuts import Cut, cuts_of, equal_cut, periodic_cut, schedule_of
 from gradweave.schedulers.unequal.parts import Parts, Stragglers, parts_of
 from gradweave.schedulers.unequal.paths import may_leave_residual
 from gradweave.schedulers.unequal.periodic_schedule import periodic_slots
 from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.simulate.seconds import seconds
-from gradweave.stop import Stop
+from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 
@@ -227,6 +227,15 @@ class _Search:
                 until = min(until, taken)
                 yield _Candidate(parts, cut, start, taken, pieces)
 
+    def cut_equally(self, parts: Parts, pieces: int) -> None:
+        """Cuts parts into exactly so many pieces of one size."""
+        cut, until = equal_cut(parts, pieces), math.inf
+        for under_way in self._under_way(parts, cut):
+            start, taken = self._simulated(parts, cut, under_way, until)
+            if self._best is None or taken < self._best.seconds:
+                self._best = _Candidate(parts, cut, start, taken, pieces)
+            until = self._best.seconds
+
     def _under_way(self, parts: Parts, cut: Cut) -> list[int]:
         """Numbers of pieces under way at one time to try.
 
@@ -280,3 +289,20 @@ def schedule_with(
     search = _Search(topology, collective, gradient_bytes, stop, waiting=waiting)
     search.cut(parts, counts)
     return search.best.schedule(topology, collective)
+
+
+def schedule_in_equal_pieces(
+    topology: Topology, collective: Collective, gradient_bytes: float, parts: Parts, pieces: int
+) -> Schedule:
+    """The fastest schedule of some parts in exactly so many pieces of one size.
+
+    Args:
+        topology: the network.
+        collective: a stage, or both.
+        gradient_bytes: size of the whole gradient.
+        parts: with their trees, on that network.
+        pieces: how many; of a stage alone, a multiple of the number of servers.
+    """
+    search = _Search(topology, collective, gradient_bytes, UNLIMITED, waiting=False)
+    search.cut_equally(parts, pieces)
+    return search.best.schedule(topology, collective).replace(shares=None)
