@@ -20,6 +20,7 @@ EXTRAS = {
     "brax": "mabrax",
     "equinox": "learn",
     "gymnasium": "learn",
+    "imageio_ffmpeg": "film",
     "jax": "jax",
     "jaxmarl": "marl",
     "jaxtyping": "learn",

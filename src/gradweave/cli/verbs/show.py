@@ -1,22 +1,25 @@
-"""``gradweave show``: write the page that plays a schedule, or two side by side."""
+"""``gradweave show``: write the page that plays a schedule, or two; a picture, a film, a trace."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, cast
 
 import click
 from click.core import ParameterSource
 
 from gradweave.cli.console import Progress, print_json, print_lines
-from gradweave.cli.options import json_option, writable
+from gradweave.cli.options import FaultOptions, json_option, network_of, writable
+from gradweave.cli.pictures import PAGES, PictureOptions, picture_options
 from gradweave.cli.schedule_files import is_schedule_file
 from gradweave.cli.solving import SearchOptions, gradient_option, search, solving_options
 from gradweave.errors import OptionError
 from gradweave.report.page import write_page
+from gradweave.report.picture.moments import Clock
 from gradweave.report.rounds_bound import rounds_bound
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
+from gradweave.topology.topology import Topology
 from gradweave.verify.verify import verify
 from gradweave.wording import counted
 
@@ -26,9 +29,11 @@ from gradweave.wording import counted
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Page to write.  [default: FILE with .html in place of .json; NETWORK.html]",
+    help="File to write: a page (.html), a picture (.svg, .png, .pdf) or a film (.gif, .mp4).  "
+    "[default: FILE with .html in place of .json; NETWORK.html]",
 )
 @click.option("--title", help="Heading of the page.  [default: the network's name]")
+@picture_options
 @solving_options
 @gradient_option
 @json_option
@@ -38,51 +43,104 @@ def show(
     what: Sequence[str],
     output: Path | None,
     title: str | None,
+    number: int | None,
+    width: int | None,
+    clock: Clock | None,
+    printed: bool,
     gradient_bytes: float,
     as_json: bool,
     **given: Unpack[SearchOptions],
 ) -> None:
-    """Write one HTML page that plays a schedule round by round; it needs no network access.
+    """Write one HTML page that plays a schedule, a picture, or a film.
 
     The schedule is that of FILE, or the result of a search for NETWORK, with the options of
-    `schedule`. Two schedules are played in step, side by side, with their differences.
+    `schedule`. Two schedules are played in step on one page, side by side, with their differences.
+    No file needs network access.
     """
     if len(what) > 2:
         raise OptionError(f"show: expected one or two schedules, got {len(what)}")
-    _refuse_search_options(context, what)
-    output = output or _page_of(what)
-    writable(output, ".html", ".htm")
+    wanted = PictureOptions(output, number, width, clock, printed)
+    wanted.check(what, title, as_json)
+    _refuse_search_options(context, what, wanted.network_alone)
     with Progress(f"reading {what[0]}") as progress:
-        schedules = [_schedule_of(one, gradient_bytes, progress, given) for one in what]
-        progress(f"drawing {schedules[0].topology.name}")
-        write_page(
-            *(schedules[0], output, *schedules[1:]),
-            title=title,
-            names=[Path(one).name if is_schedule_file(one) else one for one in what],
-            gradient_bytes=gradient_bytes,
-            objective=given["objective"] or "rounds",
-        )
+        if wanted.network_alone:
+            shown = [_network_of(what[0], given)]
+        else:
+            shown = [_schedule_of(one, gradient_bytes, progress, given) for one in what]
+        progress(f"drawing {what[0]}")
+        if wanted.any:
+            wanted.write(shown[0], gradient_bytes, progress)
+        else:
+            output = output or _page_of(what)
+            _write_page(output, what, cast(list[Schedule], shown), title, gradient_bytes, given)
+    wanted.draw(shown[0], gradient_bytes)
+    _say(as_json, what, output, shown)
+
+
+def _write_page(
+    output: Path,
+    what: Sequence[str],
+    schedules: Sequence[Schedule],
+    title: str | None,
+    gradient_bytes: float,
+    given: SearchOptions,
+) -> None:
+    writable(output, ".html", ".htm")
+    write_page(
+        *(schedules[0], output, *schedules[1:]),
+        title=title,
+        names=[Path(one).name if is_schedule_file(one) else one for one in what],
+        gradient_bytes=gradient_bytes,
+        objective=given["objective"] or "rounds",
+    )
+
+
+def _say(
+    as_json: bool, what: Sequence[str], output: Path | None, shown: Sequence[Schedule | Topology]
+) -> None:
+    """Says what was written."""
+    schedules = [one for one in shown if isinstance(one, Schedule)]
     if as_json:
         rounds = [schedule.rounds for schedule in schedules]
         found = [rounds_bound(schedule) for schedule in schedules]
         bounds = [None if bound is None else bound.as_object() for bound in found]
-        several = {"files": list(what), "output": str(output), "rounds": rounds, "bound": bounds}
-        one = {"file": what[0], "output": str(output), "rounds": rounds[0], "bound": bounds[0]}
+        written = None if output is None else str(output)
+        several = {"files": list(what), "output": written, "rounds": rounds, "bound": bounds}
+        one = {"file": what[0], "output": written}
+        if schedules:
+            one |= {"rounds": rounds[0], "bound": bounds[0]}
         print_json(several if len(what) > 1 else one)
-    else:
+    elif output is not None:
         rounds = " and ".join(counted(schedule.rounds, "round") for schedule in schedules)
-        print_lines(f"{output}: {rounds}; open it in a browser")
+        is_page = output.suffix.lower() in PAGES
+        print_lines(f"{output}: {rounds or 'the network'}{'; open it in a browser' * is_page}")
 
 
-def _refuse_search_options(context: click.Context, what: Sequence[str]) -> None:
+def _refuse_search_options(
+    context: click.Context, what: Sequence[str], network_alone: bool
+) -> None:
     """Refuses options of a search where there is none."""
-    if not all(map(is_schedule_file, what)):
+    files = all(map(is_schedule_file, what))
+    if not files and not network_alone:
         return
-    for name in sorted(SearchOptions.__required_keys__):
+    names = set(SearchOptions.__required_keys__)
+    if not files:
+        names -= FaultOptions.__required_keys__
+    for name in sorted(names):
         source = context.get_parameter_source(name)
         if source is ParameterSource.COMMANDLINE:
             option = "--" + name.replace("_", "-")
+            if not files:
+                raise OptionError(
+                    f"{option} is for a schedule, the picture is of the network "
+                    "alone; add --round to draw one of its rounds"
+                )
             raise OptionError(f"{option} is for a NETWORK; {what[0]} is a schedule's file")
+
+
+def _network_of(what: str, given: SearchOptions) -> Topology:
+    """The network of a schedule's file, or that of a specification or file."""
+    return load(what).topology if is_schedule_file(what) else network_of(what, given)
 
 
 def _schedule_of(

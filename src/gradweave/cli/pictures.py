@@ -1,0 +1,183 @@
+"""Pictures and films of ``gradweave show``: their options, and drawings on a terminal."""
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from gradweave.cli.console import standard_output
+from gradweave.cli.options import Parameters, Result, with_options, writable
+from gradweave.errors import OptionError
+from gradweave.printable import printable
+from gradweave.report.picture.moments import CLOCKS, ByRounds, Clock
+from gradweave.report.picture.picture import (
+    FILM_WIDTH,
+    FILMS,
+    STILL_WIDTH,
+    STILLS,
+    write_picture,
+)
+from gradweave.report.picture.scene import (
+    LEAST_WIDTH,
+    MOST_WIDTH,
+    Scenes,
+    Stage,
+    network_scene,
+)
+from gradweave.report.picture.shapes import Label, Scene
+from gradweave.report.picture.terminal import characters
+from gradweave.schedule.schedule import OPS, Schedule
+from gradweave.topology.topology import Topology
+from gradweave.wording import counted
+
+PAGES = (".html", ".htm")
+"""How the names of pages end."""
+MOST_COLUMNS = 120
+"""Characters of the widest drawing; wider ones are higher than a screen."""
+_LAID_OUT = 1000.0
+_MOST_LINES = 24
+"""Transfers that are listed below a drawing."""
+
+
+_OPTIONS = (
+    click.option(
+        "--round",
+        "number",
+        type=click.IntRange(0),
+        metavar="N",
+        help="The round of a picture or a film.  [default: a picture has the network alone]",
+    ),
+    click.option(
+        "--width",
+        type=click.IntRange(LEAST_WIDTH, MOST_WIDTH),
+        metavar="PIXELS",
+        help=f"Of a picture or a film.  [default: {STILL_WIDTH}; of a film {FILM_WIDTH}]",
+    ),
+    click.option(
+        "--by",
+        "clock",
+        type=click.Choice(CLOCKS),
+        help="By what a film moves.  [default: seconds where rounds do not tell the time]",
+    ),
+    click.option("--print", "printed", is_flag=True, help="Draw it on the terminal."),
+)
+
+
+def picture_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Adds the options of pictures and films; see `PictureOptions`."""
+    return with_options(command, _OPTIONS)
+
+
+@dataclasses.dataclass(frozen=True)
+class PictureOptions:
+    """What picture is asked for, if any."""
+
+    output: Path | None
+    number: int | None
+    """Of the round."""
+    width: int | None
+    clock: Clock | None
+    printed: bool
+
+    @property
+    def any(self) -> bool:
+        """Whether a picture or a film is, and not a page."""
+        return self.printed or self._suffix in (*STILLS, *FILMS)
+
+    @property
+    def network_alone(self) -> bool:
+        """Whether the picture needs no schedule."""
+        return self.any and self.number is None and self._suffix not in FILMS
+
+    def check(self, what: Sequence[str], title: str | None, as_json: bool) -> None:
+        """Refuses what does not go together, and what cannot be written.
+
+        Raises:
+            OptionError: naming the option.
+            FileError: the output's name ends in something else, or it cannot be written.
+        """
+        writable(self.output, *PAGES, *STILLS, *FILMS)
+        if self.any and len(what) > 1:
+            raise OptionError(f"a picture shows one schedule, got {len(what)}; a page shows two")
+        if self.printed and as_json:
+            raise OptionError("--print draws where --json writes; leave out one of them")
+        if self.any and title is not None:
+            raise OptionError("--title is for a page; leave it out")
+        if self.clock is not None and self._suffix not in FILMS:
+            raise OptionError("--by is for a film: --output FILE.gif or FILE.mp4")
+        if self.clock == "seconds" and self.number is not None:
+            raise OptionError("--round shows a round; leave out --by seconds")
+        for option, value in (("--round", self.number), ("--width", self.width)):
+            if value is not None and not self.any:
+                raise OptionError(f"{option} is for a picture or a film: --output FILE.svg")
+
+    def write(
+        self, shown: Topology | Schedule, gradient_bytes: float, progress: Callable[[str], None]
+    ) -> None:
+        """Writes the file that is asked for."""
+        if self.output is not None:
+            write_picture(
+                *(shown, self.output),
+                round=self.number,
+                width=self.width,
+                clock=self.clock,
+                gradient_bytes=gradient_bytes,
+                progress=progress,
+            )
+
+    def draw(self, shown: Topology | Schedule, gradient_bytes: float) -> None:
+        """Draws on the terminal, where that is asked for."""
+        if self.printed:
+            print_scene(shown, self.number, gradient_bytes)
+
+    @property
+    def _suffix(self) -> str:
+        return "" if self.output is None else self.output.suffix.lower()
+
+
+def print_scene(shown: Topology | Schedule, number: int | None, gradient_bytes: float) -> None:
+    """Writes a network, or a round of a schedule, to standard output; in colours on a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    scene, lines = _scene_of(shown, number, gradient_bytes)
+    columns = min(MOST_COLUMNS, shutil.get_terminal_size((100, 24)).columns)
+    console = Console(markup=False, emoji=False, highlight=False, width=max(columns, 40))
+    heads = [shape.text for shape in scene.layers[0].shapes if isinstance(shape, Label)]
+    with standard_output():
+        for head in heads:
+            console.print(printable(head), soft_wrap=True)
+        for row in characters(scene, columns):
+            text = Text()
+            for cell in row:
+                text.append(cell.text, cell.colour)
+            text.rstrip()
+            console.print(text, soft_wrap=True)
+        for line in lines:
+            console.print(printable(line), soft_wrap=True)
+
+
+def _scene_of(
+    shown: Topology | Schedule, number: int | None, gradient_bytes: float
+) -> tuple[Scene, list[str]]:
+    if number is None or not isinstance(shown, Schedule):
+        topology = shown.topology if isinstance(shown, Schedule) else shown
+        return network_scene(topology, _LAID_OUT), []
+    stage = Stage.of(shown.topology, _LAID_OUT)
+    moment = ByRounds(stage.geometry, shown, gradient_bytes).still(number)
+    return Scenes.of(stage, shown).at(moment), _transfers(shown, number)
+
+
+def _transfers(schedule: Schedule, number: int) -> list[str]:
+    """The first transfers of a round, one a line."""
+    first, end = schedule.round_offsets[number : number + 2].tolist()
+    name = schedule.topology.node_name
+    lines = [
+        f"{OPS[int(schedule.op[t])]:6}  piece {int(schedule.piece[t]):<4} "
+        + " → ".join(map(name, schedule.route(t)))
+        for t in range(first, min(end, first + _MOST_LINES))
+    ]
+    left = end - first - len(lines)
+    return lines + [f"and {counted(left, 'transfer')} more"] * (left > 0)

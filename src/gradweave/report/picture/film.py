@@ -1,0 +1,144 @@
+"""Films of a schedule: frames, painted one by one, as GIF or MP4."""
+
+import dataclasses
+import io
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.lazy import missing, require
+from gradweave.report.picture.moments import ROUND_S, ByRounds, Clock, Moment, played
+from gradweave.report.picture.scene import Scenes, Stage
+from gradweave.report.picture.sheet import pixels
+from gradweave.schedule.schedule import Schedule
+
+LAST_S = 1.6
+"""Seconds for which a film rests at its end, before a GIF begins anew."""
+_FRAMES_PER_S = {"gif": 12, "mp4": 30}
+"""In a GIF 12 are enough for eyes to follow discs, and the file stays small."""
+_PALETTE_FRAMES = 6
+"""Frames whose colours a GIF has: 255 of them, for the whole film."""
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Progress = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class FilmOptions:
+    """What a film shows, and how large."""
+
+    clock: Clock
+    width: int
+    gradient_bytes: float
+    round: int | None = None
+    """The only round that it shows, if any."""
+
+
+def gif(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
+    """A schedule as an animated GIF that repeats.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        OptionError: the network is too large, or there is no such round.
+    """
+    require("a GIF", "matplotlib")
+    from PIL import Image
+
+    rate = _FRAMES_PER_S["gif"]
+    frames = [Image.fromarray(frame) for frame in _frames(schedule, options, rate, progress)]
+    palette = _palette(frames)
+    still = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+    progress("packing the frames")
+    # Browsers count hundredths of a second.
+    durations = [10 * round(100 / rate)] * (len(still) - 1) + [round(1000 * LAST_S)]
+    file = io.BytesIO()
+    still[0].save(
+        file,
+        "gif",
+        save_all=True,
+        append_images=still[1:],
+        duration=durations,
+        loop=0,
+        optimize=True,
+    )
+    return file.getvalue()
+
+
+def mp4(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
+    """A schedule as an MP4 film (H.264).
+
+    Raises:
+        MissingExtraError: matplotlib or imageio-ffmpeg is not installed.
+        OptionError: the network is too large, or there is no such round.
+    """
+    require("an MP4", "matplotlib")
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise missing("an MP4", "imageio_ffmpeg") from error
+    rate = _FRAMES_PER_S["mp4"]
+    frames = _frames(schedule, options, rate, progress)
+    frame = next(frames)
+    high, wide, _ = frame.shape
+    with tempfile.TemporaryDirectory(prefix="gradweave-") as folder:
+        path = Path(folder) / "film.mp4"
+        writer = imageio_ffmpeg.write_frames(
+            str(path), (wide, high), fps=rate, macro_block_size=2, ffmpeg_log_level="error"
+        )
+        writer.send(None)
+        writer.send(frame.tobytes())
+        for frame in frames:
+            writer.send(frame.tobytes())
+        for _ in range(round(LAST_S * rate)):
+            writer.send(frame.tobytes())
+        writer.close()
+        return path.read_bytes()
+
+
+def _frames(
+    schedule: Schedule, options: FilmOptions, rate: int, progress: Progress
+) -> Iterator[NDArray[np.uint8]]:
+    """The film's frames, [height, width, 3] each, both sides even."""
+    stage = Stage.of(schedule.topology, options.width)
+    scenes = Scenes.of(stage, schedule)
+    moments, count = _moments(stage, schedule, options, rate)
+    for number, moment in enumerate(moments):
+        progress(f"drawing frame {number + 1} of {count}")
+        yield pixels(scenes.at(moment, bar=True), 2 * round(options.width / 2))
+
+
+def _moments(
+    stage: Stage, schedule: Schedule, options: FilmOptions, rate: int
+) -> tuple[Iterator[Moment], int]:
+    if options.round is not None:
+        play = ByRounds(stage.geometry, schedule, options.gradient_bytes)
+        play.check(options.round)
+        count = max(2, round(ROUND_S * rate))
+        return play.one(options.round, np.linspace(0, 1, count).tolist()), count
+    play = played(stage.geometry, schedule, options.clock, options.gradient_bytes)
+    count = max(2, round(play.duration_s * rate))
+    return play.moments(np.linspace(0, 1, count).tolist()), count
+
+
+def _palette(frames: "list[Image.Image]") -> "Image.Image":
+    """A palette for a whole film: that of some of its frames, one below the other."""
+    from PIL import Image
+
+    picked = frames[:: max(1, len(frames) // _PALETTE_FRAMES)]
+    wide, high = picked[0].size
+    together = Image.new("RGB", (wide, high * len(picked)))
+    for place, frame in enumerate(picked):
+        together.paste(frame, (0, place * high))
+    palette = together.quantize(255, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    entries = palette.getpalette() or []
+    # The sheet stays white, as what is around the film may be; entries are means of colours.
+    white = max(range(0, len(entries), 3), key=lambda at: sum(entries[at : at + 3]))
+    entries[white : white + 3] = [255, 255, 255]
+    palette.putpalette(entries)
+    return palette

@@ -1,0 +1,249 @@
+"""Where nodes, links and routes lie on a sheet of some width.
+
+What geometry.js does in the page, where the reader's window has the width, this does for pictures;
+a test compares the two. Both start from the positions of `gradweave.report.layout`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.report.layout import bends, draw, node_radius
+from gradweave.report.picture.shapes import Point
+from gradweave.topology.topology import Topology
+
+DENSE_RADIUS = 12.0
+"""Where servers are smaller, lines and lanes lie closer; as in the page."""
+_MANY = 60
+"""With more servers, the drawing takes more of the sheet, and is as high as wide."""
+_STEPS = 16
+"""Straight parts of a bowed link."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Geometry:
+    """A network on a sheet; all lengths in pixels, y growing downwards."""
+
+    topology: Topology
+    width: float
+    height: float
+    """Of the drawing alone, below `top`."""
+    radius: float
+    """Of a server."""
+    at: NDArray[np.float64]
+    """[V, 2] of each node; the middle of a bar."""
+    reach: NDArray[np.float64]
+    """[V, 2] half of a bar's extent along x and y; zeros for a point."""
+    ends: NDArray[np.float64]
+    """[L, 2] where each link direction leaves its source."""
+    bend: NDArray[np.float64]
+    """[L] how far it bows to its right, as a share of its length."""
+
+    @staticmethod
+    def of(topology: Topology, width: float, top: float = 0.0) -> "Geometry":
+        """Fits a network into a width, below a margin at the top."""
+        drawing = draw(topology)
+        flip = np.array([1.0, -1.0])
+        at, ends = drawing.positions * flip, drawing.ends * flip
+        low, high = (at - drawing.reach).min(axis=0), (at + drawing.reach).max(axis=0)
+        wide, tall = np.maximum(high - low, 1e-6)
+        many = topology.num_servers > _MANY
+        side = 50 if many else 110
+        room = 0.9 * width if many else width - side if width < 700 else 0.56 * width
+        scale = min((width - side) / wide, room / tall)
+        radius = max(1.6, min(40.0, node_radius(topology, drawing) * scale))
+        bend = bends(topology, drawing)
+        margin = radius * 1.5 + (6 if many else 12) + _bulge(topology, at, bend, scale)
+        height = tall * scale + 2 * margin
+        middle, centre = (low + high) / 2, np.array([width / 2, top + height / 2])
+        return Geometry(
+            topology,
+            width,
+            float(height),
+            float(radius),
+            centre + (at - middle) * scale,
+            drawing.reach * scale,
+            centre + (ends - middle) * scale,
+            bend,
+        )
+
+    @property
+    def side(self) -> float:
+        """How far right of a link's middle its first lane is."""
+        return max(1.0 if self.radius < DENSE_RADIUS else 2.4, self.radius * 0.26)
+
+    @property
+    def stroke(self) -> float:
+        """Width of a transfer's track."""
+        return max(0.8, min(4.0, self.radius * 0.14))
+
+    @cached_property
+    def bar(self) -> NDArray[np.bool_]:
+        """[V] whether a switch is drawn as a bar."""
+        return np.asarray(self.reach.any(axis=1))
+
+    @cached_property
+    def radii(self) -> list[float]:
+        """[V] how far links keep from each node's middle."""
+        server, bar = self.topology.is_server, self.bar
+        other = np.where(bar, 0.0, max(1.6, self.radius * 0.62))
+        return np.where(server, self.radius, other).tolist()
+
+    @cached_property
+    def room(self) -> NDArray[np.float64]:
+        """[V] how thick each bar may be: twice the way to the nearest server or beside a bar."""
+        room = np.zeros(len(self.at))
+        for bar in np.flatnonzero(self.bar):
+            along, across = (0, 1) if self.reach[bar, 0] > 0 else (1, 0)
+            apart = np.abs(self.at[:, across] - self.at[bar, across])
+            near = np.abs(self.at[:, along] - self.at[bar, along]) <= (
+                self.reach[bar, along] + self.reach[:, along]
+            )
+            near[bar] = False
+            beside = near & self.bar & ((self.reach[:, 0] > 0) == (along == 0))
+            others = near & ~self.bar
+            free = min(
+                self.radius * 2.2,
+                0.4 * float(apart[beside].min(initial=np.inf)),
+                float((apart - np.asarray(self.radii))[others].min(initial=np.inf)),
+            )
+            room[bar] = max(1.6, 1.7 * free)
+        return room
+
+    def link(self, source: int, target: int) -> int:
+        """The link direction between two nodes."""
+        return self._link_of[source, target]
+
+    @cached_property
+    def _link_of(self) -> dict[tuple[int, int], int]:
+        pairs = zip(self.topology.source.tolist(), self.topology.target.tolist(), strict=True)
+        return {pair: link for link, pair in enumerate(pairs)}
+
+    @cached_property
+    def _ends(self) -> list[list[float]]:
+        return self.ends.tolist()
+
+    @cached_property
+    def _at(self) -> list[list[float]]:
+        return self.at.tolist()
+
+    def lane(
+        self, source: int, target: int, offset: float = 0.0, trims: Point = (0.0, 0.0)
+    ) -> list[Point]:
+        """Points along a link direction, moved to its right, from one node's edge to the other's.
+
+        Args:
+            source: node.
+            target: node.
+            offset: to the right.
+            trims: how much to leave out at either end.
+        """
+        link = self.link(source, target)
+        (ax, ay), (bx, by) = self._ends[link], self._ends[self.link(target, source)]
+        dx, dy = bx - ax, by - ay
+        length = math.hypot(dx, dy) or 1.0
+        nx, ny = -dy / length, dx / length
+        bow = float(self.bend[link]) * length
+        begin, end = min(trims[0] / length, 0.45), 1 - min(trims[1] / length, 0.45)
+        steps = _STEPS if bow else 1
+        points = []
+        for step in range(steps + 1):
+            s = begin + (end - begin) * step / steps
+            out = offset + 2 * s * (1 - s) * bow
+            points.append((ax + dx * s + nx * out, ay + dy * s + ny * out))
+        return points
+
+    def way(
+        self, route: Sequence[int], offsets: Sequence[float], lanes: Sequence[float]
+    ) -> list[Point]:
+        """Points along a whole route, softly round the points and along the bars that it passes.
+
+        Args:
+            route: its nodes.
+            offsets: of each of its links, to the right.
+            lanes: how far from the middle of a bar it runs, by place in the route.
+        """
+        points: list[Point] = []
+        final = len(route) - 2
+        for i, (source, target) in enumerate(pairwise(route)):
+            trims = (
+                self.radii[source] * (0.75 if i else 1.0) + (0.0 if i else self.stroke * 0.8),
+                self.radii[target] * (1.0 if i == final else 0.75)
+                + (self.stroke * 1.3 if i == final else 0.0),
+            )
+            part = self.lane(source, target, offsets[i], trims)
+            if self.bar[source]:
+                part[0] = self._onto_lane(source, part[0], lanes[i])
+            elif i:
+                points += _turn(points[-1], part[0], self._at[source])
+            if self.bar[target]:
+                part[-1] = self._onto_lane(target, part[-1], lanes[i + 1])
+            points += part
+        return points
+
+    def _onto_lane(self, bar: int, point: Point, offset: float) -> Point:
+        if self.reach[bar, 0] > 0:
+            return point[0], self._at[bar][1] + offset
+        return self._at[bar][0] + offset, point[1]
+
+    def span_on_bar(self, before: int, bar: int, after: int) -> Point:
+        """From where to where a route runs along a bar."""
+        along = 0 if self.reach[bar, 0] > 0 else 1
+        a, b = (self._ends[self.link(bar, other)][along] for other in (before, after))
+        return min(a, b), max(a, b)
+
+
+class Way:
+    """A polyline by how far along it one is."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self.points = tuple(points)
+        self._along = [0.0]
+        for a, b in pairwise(self.points):
+            self._along.append(self._along[-1] + math.dist(a, b))
+
+    def at(self, share: float) -> Point:
+        """The point at a share of its length."""
+        want = share * self._along[-1]
+        i = 1
+        while i < len(self.points) - 1 and self._along[i] < want:
+            i += 1
+        (ax, ay), (bx, by) = self.points[i - 1], self.points[i]
+        s = (want - self._along[i - 1]) / ((self._along[i] - self._along[i - 1]) or 1.0)
+        return ax + (bx - ax) * s, ay + (by - ay) * s
+
+    def head(self, size: float) -> tuple[Point, ...]:
+        """The head of an arrow at its end."""
+        (px, py), (x, y) = self.points[-2:]
+        length = math.hypot(x - px, y - py) or 1.0
+        ux, uy = (x - px) / length * size, (y - py) / length * size
+        return (
+            (x - ux - uy * 0.62, y - uy + ux * 0.62),
+            (x + ux * 0.25, y + uy * 0.25),
+            (x - ux + uy * 0.62, y - uy - ux * 0.62),
+        )
+
+
+def _turn(a: Point, b: Point, middle: Sequence[float]) -> list[Point]:
+    """A quadratic curve between two points, drawn towards the middle of the node passed."""
+    cx, cy = (a[0] + b[0]) / 4 + middle[0] / 2, (a[1] + b[1]) / 4 + middle[1] / 2
+    return [
+        (
+            a[0] * (1 - s) ** 2 + 2 * cx * s * (1 - s) + b[0] * s**2,
+            a[1] * (1 - s) ** 2 + 2 * cy * s * (1 - s) + b[1] * s**2,
+        )
+        for s in (0.2, 0.4, 0.6, 0.8)
+    ]
+
+
+def _bulge(topology: Topology, at: NDArray, bend: NDArray, scale: float) -> float:
+    """How far bowed links reach beyond the nodes at the drawing's edge, about."""
+    if not bend.any():
+        return 0.0
+    span = np.hypot(*(at[topology.source] - at[topology.target]).T)
+    return float((np.abs(bend) * span).max()) * scale * 0.3

@@ -1,0 +1,50 @@
+"""How many contributions each node holds of each piece, as transfers arrive."""
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedule.schedule import REDUCE, Schedule
+
+
+class Holdings:
+    """Contributions held, moved on by transfers; a valid schedule's counts, not its sets."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self.held = _at_start(schedule)
+        """[V, P] contributions; N are a complete sum."""
+        self._sent = _carried(schedule, self.held.copy())
+
+    def arrive(self, transfers: NDArray) -> None:
+        """Lets some transfers arrive, in the order of the schedule."""
+        _arrive(self._schedule, self.held, transfers, self._sent[transfers])
+
+
+def _at_start(schedule: Schedule) -> NDArray[np.float32]:
+    topology = schedule.topology
+    held = np.zeros((topology.num_nodes, schedule.pieces), np.float32)
+    if schedule.collective == "all_gather":
+        held[schedule.root, np.arange(schedule.pieces)] = topology.num_servers
+    else:
+        held[topology.servers] = 1.0
+    return held
+
+
+def _carried(schedule: Schedule, held: NDArray) -> NDArray[np.float32]:
+    """[T] contributions in each transfer; all of a round's reads come before its first write."""
+    sent = np.zeros(schedule.num_transfers, np.float32)
+    offsets = schedule.round_offsets.tolist()
+    for first, end in pairwise(offsets):
+        now = np.arange(first, end)
+        sent[now] = held[schedule.source[now], schedule.piece[now]]
+        _arrive(schedule, held, now, sent[now])
+    return sent
+
+
+def _arrive(schedule: Schedule, held: NDArray, transfers: NDArray, sent: NDArray) -> None:
+    cells = (schedule.target[transfers], schedule.piece[transfers])
+    reduces = schedule.op[transfers] == REDUCE
+    np.add.at(held, (cells[0][reduces], cells[1][reduces]), sent[reduces])
+    held[cells[0][~reduces], cells[1][~reduces]] = sent[~reduces]

@@ -1,0 +1,382 @@
+"""What a schedule looks like at one moment, by rounds or by seconds."""
+
+import dataclasses
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import OptionError
+from gradweave.report.picture.geometry import DENSE_RADIUS, Geometry, Way
+from gradweave.report.picture.holdings import Holdings
+from gradweave.schedule.schedule import COPY, Schedule
+from gradweave.schedulers.solve.seconds_bound import has_equal_links
+from gradweave.simulate.seconds import event_seconds, round_seconds
+from gradweave.topology.units import format_seconds, format_size
+from gradweave.wording import counted
+
+Clock = Literal["rounds", "seconds"]
+"""By what a film moves: a round takes as long as any other, or transfers as long as they take."""
+CLOCKS: tuple[Clock, ...] = ("rounds", "seconds")
+
+WHOLE_S = 20.0
+"""Seconds in which a film shows the whole schedule; by rounds it is shorter where these are few."""
+ROUND_S = 1.2
+"""Seconds of a film that a round takes at most: time to follow a disc with one's eyes."""
+MAX_TRACKS = 6_000
+"""Transfers that are drawn at a time, as in the page."""
+RESTING = 0.36
+"""Share of their way at which transfers wait in a still picture, as labels of their tracks."""
+_STILL = 0.82
+"""Share of a round's time in which its transfers move; then their pieces have arrived."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Moving:
+    """A transfer on its way."""
+
+    transfer: int
+    way: Way
+    share: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Moment:
+    """What is under way, and what nodes hold."""
+
+    heading: str
+    caption: str
+    moving: Sequence[Moving]
+    stroke: float
+    """Width of tracks, so that those beside each other stay apart."""
+    held: NDArray[np.float32]
+    """[V, P] contributions."""
+    done: float
+    """Share of the whole that is over."""
+
+
+class Play(Protocol):
+    """A schedule that moves."""
+
+    duration_s: float
+    """Of the film, at its own speed."""
+
+    def moments(self, shares: Sequence[float]) -> Iterator[Moment]:
+        """What is to be seen at some shares of the whole, ascending."""
+        ...
+
+
+def clock_of(schedule: Schedule) -> Clock:
+    """By what a schedule moves if nobody says: seconds where rounds do not tell the time.
+
+    That is where links differ in bandwidth, or pieces in size, or seconds were the objective.
+    """
+    seconds = schedule.scheduler.options.get("objective") == "seconds"
+    alike = has_equal_links(schedule.topology) and schedule.shares is None
+    return "rounds" if alike and not seconds else "seconds"
+
+
+def played(geometry: Geometry, schedule: Schedule, clock: Clock, gradient_bytes: float) -> Play:
+    """The schedule, moving by a clock."""
+    kind = ByRounds if clock == "rounds" else BySeconds
+    return kind(geometry, schedule, gradient_bytes)
+
+
+class ByRounds:
+    """Round after round, each as long as any other."""
+
+    def __init__(self, geometry: Geometry, schedule: Schedule, gradient_bytes: float) -> None:
+        self._geometry, self._schedule = geometry, schedule
+        self._bytes = gradient_bytes
+        self._takes = round_seconds(schedule, gradient_bytes)
+        self.duration_s = min(ROUND_S * schedule.rounds, WHOLE_S)
+
+    def still(self, number: int) -> Moment:
+        """A round's transfers at rest, after they have arrived.
+
+        Raises:
+            OptionError: there is no such round.
+        """
+        self.check(number)
+        holdings = Holdings(self._schedule)
+        holdings.arrive(np.arange(self._schedule.round_offsets[number + 1]))
+        return self._moment(number, self._ways(number), RESTING, holdings)
+
+    def check(self, number: int) -> None:
+        """Refuses a round that there is not.
+
+        Raises:
+            OptionError: naming those that there are.
+        """
+        rounds = self._schedule.rounds
+        if not 0 <= number < rounds:
+            there = f"expected 0 to {rounds - 1}" if rounds else "the schedule has none"
+            raise OptionError(f"round: {there}, got {number}")
+
+    def moments(self, shares: Sequence[float]) -> Iterator[Moment]:
+        """See `Play`."""
+        schedule = self._schedule
+        holdings, arrived, drawn = Holdings(schedule), 0, -1
+        ways: tuple[list[Way], float] = ([], 1.0)
+        for share in shares:
+            at = share * schedule.rounds
+            number = min(int(at), schedule.rounds - 1)
+            if number != drawn:
+                ways, drawn = self._ways(number), number
+            progress = min(1.0, (at - number) / _STILL)
+            due = int(schedule.round_offsets[number + (progress >= 1.0)])
+            if due > arrived:
+                holdings.arrive(np.arange(arrived, due))
+                arrived = due
+            yield self._moment(number, ways, _eased(progress), holdings)
+
+    def one(self, number: int, shares: Sequence[float]) -> Iterator[Moment]:
+        """The moments of one round alone, at shares of it."""
+        rounds = self._schedule.rounds
+        return self.moments([(number + min(share, 1 - 1e-9)) / rounds for share in shares])
+
+    def _moment(
+        self, number: int, ways: tuple[list[Way], float], progress: float, holdings: Holdings
+    ) -> Moment:
+        first = int(self._schedule.round_offsets[number])
+        return Moment(
+            heading=f"Round {number} of 0–{self._schedule.rounds - 1} · {self._stage(number)}",
+            caption=self._caption(number),
+            moving=[Moving(first + i, way, progress) for i, way in enumerate(ways[0])],
+            stroke=ways[1],
+            held=holdings.held,
+            done=(number + progress) / self._schedule.rounds,
+        )
+
+    def _ways(self, number: int) -> tuple[list[Way], float]:
+        first, end = self._schedule.round_offsets[number : number + 2].tolist()
+        routes = [self._schedule.route(t) for t in range(first, min(end, first + MAX_TRACKS))]
+        return ways_of_round(self._geometry, routes)
+
+    def _stage(self, number: int) -> str:
+        first, end = self._schedule.round_offsets[number : number + 2]
+        return stages_of(self._schedule, np.arange(first, end))
+
+    def _caption(self, number: int) -> str:
+        first, end = self._schedule.round_offsets[number : number + 2].tolist()
+        left = end - first - MAX_TRACKS
+        missing = f", {left:,} not drawn" if left > 0 else ""
+        takes = spoken_seconds(float(self._takes[number]))
+        return (
+            f"{counted(end - first, 'transfer')}{missing}; of {format_size(self._bytes)}: {takes}"
+        )
+
+
+class BySeconds:
+    """As seconds pass: transfers begin and end as the event model has it."""
+
+    def __init__(self, geometry: Geometry, schedule: Schedule, gradient_bytes: float) -> None:
+        self._geometry, self._schedule = geometry, schedule
+        self._bytes = gradient_bytes
+        self._begin, self._end = event_seconds(schedule, gradient_bytes)
+        self._total = float(self._end.max(initial=0.0)) or 1.0
+        self.duration_s = WHOLE_S
+
+    @cached_property
+    def _lanes(self) -> "_LanesInTime":
+        return _LanesInTime(self._geometry, self._schedule, self._begin, self._end)
+
+    def moments(self, shares: Sequence[float]) -> Iterator[Moment]:
+        """See `Play`."""
+        by_end = np.argsort(self._end, kind="stable")
+        ends = self._end[by_end]
+        holdings, arrived = Holdings(self._schedule), 0
+        ways: dict[int, Way] = {}
+        for share in shares:
+            now = share * self._total
+            due = len(ends) if share >= 1 else int(np.searchsorted(ends, now, side="right"))
+            if due > arrived:
+                holdings.arrive(np.sort(by_end[arrived:due]))
+                arrived = due
+            active = np.flatnonzero((self._begin <= now) & (now < self._end)).tolist()
+            drawn = active[:MAX_TRACKS]
+            ways = {t: ways.get(t) or self._lanes.way(t) for t in drawn}
+            yield self._moment(now, active, ways, holdings)
+
+    def _moment(
+        self, now: float, active: list[int], ways: dict[int, Way], holdings: Holdings
+    ) -> Moment:
+        begin, end = self._begin, self._end
+        missing = f", {len(active) - len(ways):,} not drawn" if len(active) > len(ways) else ""
+        stage = stages_of(self._schedule, np.array(active, np.int64)) if active else ""
+        return Moment(
+            heading=f"{spoken_seconds(now)} of {spoken_seconds(self._total)}"
+            + (f" · {stage}" if stage else ""),
+            caption=f"{counted(len(active), 'transfer')} under way{missing}; "
+            f"gradient of {format_size(self._bytes)}",
+            moving=[
+                Moving(t, way, float((now - begin[t]) / (end[t] - begin[t])))
+                for t, way in ways.items()
+            ],
+            stroke=self._lanes.stroke,
+            held=holdings.held,
+            done=now / self._total,
+        )
+
+
+def spoken_seconds(seconds: float) -> str:
+    """Seconds in a unit that suits them, as the page writes them."""
+    return format_seconds(seconds, 3).replace("us", "µs")
+
+
+def stages_of(schedule: Schedule, transfers: NDArray) -> str:
+    """The stages that transfers belong to, in words; those of an empty round by its neighbours."""
+    if not len(transfers):
+        return "idle"
+    copies = schedule.op[transfers] == COPY
+    names = ["reduce-scatter"] * bool((~copies).any()) + ["all-gather"] * bool(copies.any())
+    return " + ".join(names)
+
+
+def ways_of_round(geometry: Geometry, routes: Sequence[tuple[int, ...]]) -> tuple[list[Way], float]:
+    """Ways of transfers that move at once, each in a lane of its own, and the width of tracks."""
+    load = Counter(geometry.link(*hop) for route in routes for hop in pairwise(route))
+    lanes, stroke = _bar_lanes(geometry, routes)
+    taken: Counter[int] = Counter()
+    ways = []
+    for route, on_bars in zip(routes, lanes, strict=True):
+        offsets = []
+        for hop in pairwise(route):
+            link = geometry.link(*hop)
+            offsets.append(lane_offset(geometry, taken[link], load[link]))
+            taken[link] += 1
+        ways.append(Way(geometry.way(route, offsets, on_bars)))
+    return ways, stroke
+
+
+def lane_offset(geometry: Geometry, lane: int, lanes: int) -> float:
+    """How far right of a link's middle one of its lanes is."""
+    if lanes <= 1:
+        return geometry.side
+    apart = 0.4 if geometry.radius < DENSE_RADIUS else 2.0
+    room = min(geometry.stroke + apart, geometry.radius * 0.85 / lanes)
+    first = max(geometry.side * 0.4, min(geometry.side, geometry.radius * 0.9 - lanes * room))
+    return first + lane * room
+
+
+def _bar_lanes(
+    geometry: Geometry, routes: Sequence[tuple[int, ...]]
+) -> tuple[list[list[float]], float]:
+    """For each route how far from the middle of a bar it runs, and how wide tracks may be.
+
+    Routes that overlap on a bar have different lanes: from its start on, each takes the first that
+    is free.
+    """
+    offsets = [[0.0] * len(route) for route in routes]
+    on_bar: dict[int, list[tuple[float, float, int, int]]] = {}
+    for index, route in enumerate(routes):
+        for i in range(1, len(route) - 1):
+            if geometry.bar[route[i]]:
+                begin, end = geometry.span_on_bar(*route[i - 1 : i + 2])
+                on_bar.setdefault(route[i], []).append((begin, end, index, i))
+    stroke = geometry.stroke
+    for bar, spans in on_bar.items():
+        free: list[float] = []
+        lanes = []
+        for begin, end, index, i in sorted(spans):
+            clear = begin - geometry.radius * 0.5
+            lane = next((lane for lane, until in enumerate(free) if until < clear), len(free))
+            free[lane : lane + 1] = [end]
+            lanes.append((index, i, lane))
+        apart = min(geometry.stroke * 1.9 + 0.6, float(geometry.room[bar]) / len(free))
+        stroke = max(0.7, min(stroke, apart * 0.72))
+        for index, i, lane in lanes:
+            offsets[index][i] = (lane - (len(free) - 1) / 2) * apart
+    return offsets, stroke
+
+
+class _LanesInTime:
+    """Lanes of links and bars that transfers keep from their start to their end.
+
+    Each takes the lowest lane of a link that is free when it starts; of a bar the lowest lane on
+    which no other runs beside it.
+    """
+
+    def __init__(
+        self, geometry: Geometry, schedule: Schedule, begin: NDArray, end: NDArray
+    ) -> None:
+        self._geometry, self._schedule = geometry, schedule
+        self._lane: dict[tuple[int, int], int] = {}
+        """By transfer and place in its route: the lane of the link that begins there."""
+        self._bar_lane: dict[tuple[int, int], int] = {}
+        self._lanes: Counter[int] = Counter()
+        self._bar_lanes: Counter[int] = Counter()
+        self._assign(begin, end)
+        self.stroke = geometry.stroke
+        for bar, lanes in self._bar_lanes.items():
+            apart = self._apart(bar, lanes)
+            self.stroke = max(0.7, min(self.stroke, apart * 0.72))
+
+    def way(self, transfer: int) -> Way:
+        """Where a transfer runs."""
+        geometry, route = self._geometry, self._schedule.route(transfer)
+        offsets = [
+            lane_offset(geometry, self._lane[transfer, i], self._lanes[geometry.link(*hop)])
+            for i, hop in enumerate(pairwise(route))
+        ]
+        on_bars = [0.0] * len(route)
+        for i, node in enumerate(route):
+            lane = self._bar_lane.get((transfer, i))
+            if lane is not None:
+                lanes = self._bar_lanes[node]
+                on_bars[i] = (lane - (lanes - 1) / 2) * self._apart(node, lanes)
+        return Way(geometry.way(route, offsets, on_bars))
+
+    def _apart(self, bar: int, lanes: int) -> float:
+        return min(self._geometry.stroke * 1.9 + 0.6, float(self._geometry.room[bar]) / lanes)
+
+    def _assign(self, begin: NDArray, end: NDArray) -> None:
+        under_way: list[tuple[float, int]] = []
+        on_link: dict[int, set[int]] = {}
+        on_bar: dict[int, dict[tuple[int, int], tuple[float, float]]] = {}
+        for transfer in np.argsort(begin, kind="stable").tolist():
+            while under_way and under_way[0][0] <= begin[transfer]:
+                self._leave(heapq.heappop(under_way)[1], on_link, on_bar)
+            heapq.heappush(under_way, (float(end[transfer]), transfer))
+            self._enter(transfer, on_link, on_bar)
+
+    def _enter(self, transfer: int, on_link: dict, on_bar: dict) -> None:
+        geometry, route = self._geometry, self._schedule.route(transfer)
+        for i, hop in enumerate(pairwise(route)):
+            link = geometry.link(*hop)
+            taken = on_link.setdefault(link, set())
+            lane = next(lane for lane in range(len(taken) + 1) if lane not in taken)
+            taken.add(lane)
+            self._lane[transfer, i] = lane
+            self._lanes[link] = max(self._lanes[link], lane + 1)
+        for i in range(1, len(route) - 1):
+            if not geometry.bar[route[i]]:
+                continue
+            begin, end = geometry.span_on_bar(*route[i - 1 : i + 2])
+            clear = geometry.radius * 0.5
+            spans = on_bar.setdefault(route[i], {})
+            taken = {
+                self._bar_lane[key]
+                for key, (a, b) in spans.items()
+                if a <= end + clear and begin <= b + clear
+            }
+            lane = next(lane for lane in range(len(taken) + 1) if lane not in taken)
+            spans[transfer, i] = (begin, end)
+            self._bar_lane[transfer, i] = lane
+            self._bar_lanes[route[i]] = max(self._bar_lanes[route[i]], lane + 1)
+
+    def _leave(self, transfer: int, on_link: dict, on_bar: dict) -> None:
+        route = self._schedule.route(transfer)
+        for i, hop in enumerate(pairwise(route)):
+            on_link[self._geometry.link(*hop)].discard(self._lane[transfer, i])
+            on_bar.get(route[i], {}).pop((transfer, i), None)
+
+
+def _eased(progress: float) -> float:
+    """Slow at either end."""
+    return 2 * progress**2 if progress < 0.5 else 1 - 2 * (1 - progress) ** 2

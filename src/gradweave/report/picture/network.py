@@ -1,0 +1,166 @@
+"""A network as shapes: links, switches, and servers with what they hold."""
+
+import dataclasses
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.report.picture import colours
+from gradweave.report.picture.geometry import Geometry
+from gradweave.report.picture.shapes import Box, Disc, Layer, Line, Point, Shape, Slice, centred
+from gradweave.topology.names import name_of
+
+_LEAST_SLICE = 3.2
+"""Pixels of the narrowest slice of a ring; with narrower ones a ring has one arc."""
+_LEAST_TEXT = 6.0
+"""Size in pixels of the smallest names that are written."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rings:
+    """How the pieces stand in the servers' rings."""
+
+    share: NDArray[np.float64]
+    """[P] share of the gradient that each piece is."""
+    colours: list[str]
+    """[P] of the pieces."""
+
+
+def links(geometry: Geometry) -> Layer:
+    """All links, one shape for each bandwidth, wider where there is more of it."""
+    topology = geometry.topology
+    bands, band = np.unique(topology.bandwidth_bytes_per_s, return_inverse=True)
+    most = max(0.8, 0.6 * _least_gap(geometry))
+    lines: list[list[tuple[Point, ...]]] = [[] for _ in bands]
+    ends = zip(topology.source.tolist(), topology.target.tolist(), band.tolist(), strict=True)
+    for source, target, of in ends:
+        if source < target:
+            lines[of].append(tuple(geometry.lane(source, target)))
+    shapes = [
+        Line(tuple(some), colours.LINK, min(most, geometry.stroke * width + 0.3))
+        for some, width in zip(lines, band_widths(len(bands)), strict=True)
+        if some
+    ]
+    return Layer("links", tuple(shapes))
+
+
+def band_widths(bands: int) -> list[float]:
+    """How thick links of each bandwidth are, as a share of a track: by their order."""
+    return [0.75] if bands < 2 else [0.5 + 1.7 * band / (bands - 1) for band in range(bands)]
+
+
+def bars(geometry: Geometry) -> Layer:
+    """Switches that are bars, with room for lanes."""
+    shapes = []
+    for node in np.flatnonzero(geometry.bar).tolist():
+        thick = max(2.0, float(geometry.room[node])) / 2
+        (x, y), reach = geometry.at[node].tolist(), geometry.reach[node]
+        wide, high = max(float(reach[0]), thick), max(float(reach[1]), thick)
+        corner = min(thick, geometry.radius * 0.4)
+        rim = max(0.5, geometry.stroke * 0.35)
+        box = Box(x, y, 2 * wide, 2 * high, corner, colours.BAR, colours.BAR_RIM, rim)
+        shapes.append(box)
+    return Layer("bars", tuple(shapes))
+
+
+def switches(geometry: Geometry) -> Layer:
+    """Switches that are points."""
+    side = 2 * max(1.2, geometry.radius * 0.46)
+    points = ~geometry.topology.is_server & ~geometry.bar
+    return Layer(
+        "switches",
+        tuple(
+            Box(
+                *(x, y, side, side, side * 0.15),
+                *(colours.SWITCH, colours.PAPER, 2.0 if side > 8 else 0.5),
+                turned=True,
+            )
+            for x, y in geometry.at[points].tolist()
+        ),
+    )
+
+
+def servers(geometry: Geometry, rings: Rings | None, held: NDArray | None) -> Layer:
+    """Servers: rings with a slice for each piece, as deep as its contributions, and names.
+
+    Args:
+        geometry: where they are.
+        rings: the pieces; none for a network alone.
+        held: [V, P] contributions that each node has of each piece.
+    """
+    shapes: list[Shape] = []
+    for node in geometry.topology.servers.tolist():
+        shapes += _server(geometry, node, rings, None if held is None else held[node])
+    return Layer("servers", tuple(shapes))
+
+
+def _server(
+    geometry: Geometry, node: int, rings: Rings | None, held: NDArray | None
+) -> list[Shape]:
+    x, y = geometry.at[node].tolist()
+    radius = geometry.radius
+    inner = radius * 0.64
+    rim = min(1.5, radius * 0.15)
+    shapes: list[Shape] = [Disc(x, y, radius + rim, colours.PAPER)]
+    shapes.append(Disc(x, y, radius, colours.CELL))
+    complete = False
+    if rings is not None and held is not None:
+        shape, everyone = (x, y, inner, radius - min(0.5, 0.1 * radius)), geometry.topology
+        shapes += _ring(shape, rings, held, everyone.num_servers)
+        complete = bool((held == everyone.num_servers).all())
+    shapes.append(Disc(x, y, inner, colours.INK if complete else colours.PAPER))
+    name = name_of(geometry.topology, node) or str(node)
+    name = name if len(name) <= 5 else str(node)
+    size = radius * (0.46 if len(name) > 3 else 0.58)
+    if size >= _LEAST_TEXT:
+        ink = colours.PAPER if complete else colours.INK
+        shapes.append(centred(x, y, name, size, ink))
+    return shapes
+
+
+def _ring(
+    place: tuple[float, float, float, float], rings: Rings, held: NDArray, everyone: int
+) -> list[Shape]:
+    """Slices of one ring, or its arcs where slices would be too narrow."""
+    least = float(rings.share.min())
+    if 2 * math.pi * place[3] * 0.8 * least < _LEAST_SLICE:
+        whole = float(rings.share[held == everyone].sum())
+        part = float((np.minimum(held, everyone) * rings.share).sum()) / everyone
+        arcs = ((part, 0.28), (whole, 1.0))
+        return [
+            Slice(*place, 0.0, min(end, 0.9999), colours.ACCENT, opacity)
+            for end, opacity in arcs
+            if end > 0
+        ]
+    gap = 0.0 if len(rings.share) < 2 else min(0.012, 0.12 * least)
+    begins = np.concatenate([[0.0], np.cumsum(rings.share)]).tolist()
+    return [
+        Slice(
+            *(*place, begins[piece] + gap / 2),
+            min(begins[piece + 1] - gap / 2, begins[piece] + 0.9999),
+            *(rings.colours[piece], depth(value, everyone)),
+        )
+        for piece, value in enumerate(held.tolist())
+        if value > 0
+    ]
+
+
+def depth(value: float, everyone: int) -> float:
+    """How strongly a share of the contributions is drawn: a complete sum stands apart."""
+    return 1.0 if value >= everyone else round(0.16 + 0.52 * value / everyone, 3)
+
+
+def _least_gap(geometry: Geometry) -> float:
+    """The least way between two links that end beside each other on a bar."""
+    least = math.inf
+    source = geometry.topology.source
+    for bar in np.flatnonzero(geometry.bar):
+        ends = geometry.ends[source == bar]
+        across = np.abs(ends[:, 0] - geometry.at[bar, 0]) > 1e-3
+        upright = geometry.reach[bar, 1] > geometry.reach[bar, 0]
+        along = ends[:, 1] if upright else ends[:, 0]
+        # Links that leave an upright bar's end lie side by side.
+        gaps = np.diff(np.unique(np.where(across, ends[:, 0], along)))
+        least = min(least, float(gaps[gaps > 0.05].min(initial=math.inf)))
+    return least

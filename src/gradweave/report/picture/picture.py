@@ -1,0 +1,127 @@
+"""Pictures and films by the suffix of a file's name, and a picture as SVG in memory."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gradweave.atomic import atomic_write
+from gradweave.errors import OptionError
+from gradweave.report.page import GRADIENT_BYTES
+from gradweave.report.picture import film, sheet
+from gradweave.report.picture.moments import CLOCKS, ByRounds, Clock, clock_of
+from gradweave.report.picture.scene import Scenes, Stage, network_scene
+from gradweave.report.picture.shapes import Scene
+from gradweave.report.picture.svg import svg
+from gradweave.schedule.schedule import Schedule
+from gradweave.topology.topology import Topology
+
+STILLS, FILMS = (".svg", ".png", ".pdf"), (".gif", ".mp4")
+"""How the names of pictures and of films end."""
+STILL_WIDTH, FILM_WIDTH = 1000, 640
+"""Pixels of pictures and of films where none are given."""
+
+
+def scene_of(
+    shown: Topology | Schedule,
+    *,
+    round: int | None = None,
+    width: float = STILL_WIDTH,
+    gradient_bytes: float = GRADIENT_BYTES,
+) -> Scene:
+    """The scene of a network, or of one round of a schedule.
+
+    Args:
+        shown: what to draw.
+        round: whose transfers are drawn, with what servers hold after it; none draws the network.
+        width: of the picture in pixels.
+        gradient_bytes: size of the whole gradient, for the round's time.
+
+    Raises:
+        OptionError: there is no such round, or the network is too large.
+    """
+    if round is None:
+        return network_scene(shown.topology if isinstance(shown, Schedule) else shown, width)
+    if not isinstance(shown, Schedule):
+        raise OptionError("round: expected a schedule, got a network; it has no rounds")
+    stage = Stage.of(shown.topology, width)
+    moment = ByRounds(stage.geometry, shown, gradient_bytes).still(round)
+    return Scenes.of(stage, shown).at(moment)
+
+
+def to_svg(
+    shown: Topology | Schedule,
+    *,
+    round: int | None = None,
+    width: float = STILL_WIDTH,
+    gradient_bytes: float = GRADIENT_BYTES,
+) -> str:
+    """A network, or one round of a schedule, as SVG; see `scene_of`.
+
+    >>> import gradweave as gw
+    >>> gw.report.to_svg(gw.topology.ring(4)).startswith("<svg")
+    True
+    """
+    return svg(scene_of(shown, round=round, width=width, gradient_bytes=gradient_bytes), width)
+
+
+def write_picture(
+    shown: Topology | Schedule,
+    path: str | Path,
+    *,
+    round: int | None = None,
+    width: int | None = None,
+    clock: Clock | None = None,
+    gradient_bytes: float = GRADIENT_BYTES,
+    progress: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Writes a picture or a film, whole or not at all; of which kind its suffix says.
+
+    Args:
+        shown: what to draw. Films (``.gif``, ``.mp4``) take a schedule; pictures (``.svg``,
+            ``.png``, ``.pdf``) draw the network alone where `round` is not given.
+        path: where to write.
+        round: the only round to show.
+        width: in pixels; `STILL_WIDTH` or `FILM_WIDTH` if not given.
+        clock: by what a film moves; `clock_of` if not given.
+        gradient_bytes: size of the whole gradient, for times.
+        progress: called with what is done.
+
+    Raises:
+        OptionError: an unknown suffix or clock, no such round, or a network that is too large.
+        MissingExtraError: what the kind of file needs is not installed.
+        FileError: the file cannot be written.
+    """
+    kind = Path(path).suffix.lower()
+    if clock is not None and clock not in CLOCKS:
+        raise OptionError(f"clock: expected {' or '.join(CLOCKS)}, got {clock!r}")
+    if kind in FILMS:
+        data = _film(shown, kind, round, width, clock, gradient_bytes, progress)
+    elif kind in STILLS:
+        wide = width or STILL_WIDTH
+        scene = scene_of(shown, round=round, width=wide, gradient_bytes=gradient_bytes)
+        data = _still(scene, kind, wide)
+    else:
+        raise OptionError(f"{path}: expected a name ending in {', '.join((*STILLS, *FILMS))}")
+    atomic_write(path, data)
+
+
+def _film(
+    shown: Topology | Schedule,
+    kind: str,
+    round: int | None,
+    width: int | None,
+    clock: Clock | None,
+    gradient_bytes: float,
+    progress: Callable[[str], None],
+) -> bytes:
+    if not isinstance(shown, Schedule):
+        raise OptionError(f"a film ({kind}) takes a schedule, got a network; nothing moves in it")
+    if not shown.num_transfers:
+        raise OptionError(f"a film ({kind}) takes a schedule with transfers, got one without")
+    options = film.FilmOptions(clock or clock_of(shown), width or FILM_WIDTH, gradient_bytes, round)
+    return (film.gif if kind == ".gif" else film.mp4)(shown, options, progress)
+
+
+def _still(scene: Scene, kind: str, width: int) -> bytes:
+    if kind == ".svg":
+        return svg(scene, width).encode("utf-8")
+    return (sheet.png if kind == ".png" else sheet.pdf)(scene, width)

@@ -1,0 +1,214 @@
+"""Scenes painted by matplotlib: as pixels, for PNG and films, and as PDF."""
+
+import io
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.lazy import require
+from gradweave.report.picture.colours import PAPER
+from gradweave.report.picture.shapes import (
+    Box,
+    Disc,
+    Label,
+    Line,
+    Point,
+    Polygon,
+    Scene,
+    Shape,
+    Slice,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.path import Path
+
+
+def pixels(scene: Scene, width: int) -> NDArray[np.uint8]:
+    """A scene as [height, width, 3] pixels, height even, as films need it.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    require("a PNG or a film", "matplotlib")
+    from matplotlib.backends.backend_agg import RendererAgg
+
+    scale = width / scene.width
+    height = 2 * round(scene.height * scale / 2)
+    renderer = RendererAgg(width, height, 72)
+    _Painter(renderer, scale, height).paint(scene)
+    return np.asarray(renderer.buffer_rgba())[:, :, :3].copy()
+
+
+def png(scene: Scene, width: int) -> bytes:
+    """A scene as a PNG file.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    data = pixels(scene, width)
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(data).save(file, "png", optimize=True)
+    return file.getvalue()
+
+
+def pdf(scene: Scene, width: float) -> bytes:
+    """A scene as a PDF file of one page, lines as lines and text as text.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    require("a PDF", "matplotlib")
+    from matplotlib.artist import Artist
+    from matplotlib.figure import Figure
+
+    scale = width / scene.width
+    height = scene.height * scale
+
+    class Whole(Artist):
+        """The scene, for matplotlib's figure."""
+
+        def draw(self, renderer: Any) -> None:
+            _Painter(renderer, scale, height).paint(scene)
+
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    figure.add_artist(Whole(), clip=False)
+    file = io.BytesIO()
+    # Without a date, so that one scene is always one file; text is that of TrueType fonts.
+    from matplotlib import rc_context
+
+    with rc_context({"pdf.fonttype": 42}):
+        figure.savefig(file, format="pdf", metadata={"CreationDate": None, "Title": scene.title})
+    return file.getvalue()
+
+
+class _Painter:
+    """Paints shapes through a renderer of matplotlib, whatever it writes."""
+
+    def __init__(self, renderer: Any, scale: float, height: float) -> None:
+        from matplotlib.transforms import Affine2D
+
+        self._renderer, self._scale, self._height = renderer, scale, height
+        self._to_sheet = Affine2D().scale(scale, -scale).translate(0, height)
+
+    def paint(self, scene: Scene) -> None:
+        sheet = Box(*(scene.width / 2, scene.height / 2, scene.width, scene.height, 0), PAPER)
+        with warnings.catch_warnings():
+            # Of characters that the font has not; a box stands in their place.
+            warnings.filterwarnings("ignore", message="Glyph .* missing")
+            self._shape(sheet)
+            for layer in scene.layers:
+                for shape in layer.shapes:
+                    self._shape(shape)
+
+    def _shape(self, shape: Shape) -> None:
+        match shape:
+            case Line():
+                self._path(_lines(shape), "", shape.stroke, shape.width, shape)
+            case Label():
+                self._text(shape)
+            case Disc() | Box():
+                self._path(_outline(shape), shape.fill, shape.stroke, shape.width)
+            case Polygon() | Slice():
+                self._path(_outline(shape), shape.fill, "", 0.0, opacity=shape.opacity)
+
+    def _path(
+        self,
+        path: "Path",
+        fill: str,
+        stroke: str,
+        width: float,
+        line: Line | None = None,
+        opacity: float = 1.0,
+    ) -> None:
+        from matplotlib.colors import to_rgba
+
+        context = self._renderer.new_gc()
+        context.set_snap(False)
+        context.set_linewidth(width * self._scale if stroke else 0.0)
+        if stroke:
+            context.set_foreground(to_rgba(stroke, line.opacity if line else 1.0), isRGBA=True)
+        context.set_joinstyle("round" if line else "miter")
+        if line and line.dashes:
+            context.set_capstyle("butt")
+            context.set_dashes(0, [part * self._scale for part in line.dashes])
+        elif line:
+            context.set_capstyle("round")
+        face = to_rgba(fill, opacity) if fill else None
+        self._renderer.draw_path(context, path, self._to_sheet, face)
+        context.restore()
+
+    def _text(self, label: Label) -> None:
+        from matplotlib.font_manager import FontProperties
+
+        if not label.text:
+            return
+        font = FontProperties(
+            family="DejaVu Sans",
+            weight="bold" if label.bold else "normal",
+            size=label.size * self._scale,
+        )
+        wide, _, _ = self._renderer.get_text_width_height_descent(label.text, font, False)
+        x = label.x * self._scale - {"start": 0.0, "middle": 0.5, "end": 1.0}[label.anchor] * wide
+        y = label.y * self._scale
+        if not self._renderer.flipy():
+            y = self._height - y
+        context = self._renderer.new_gc()
+        context.set_foreground(label.fill)
+        self._renderer.draw_text(context, x, y, label.text, font, 0.0, False)
+        context.restore()
+
+
+def _lines(shape: Line) -> "Path":
+    from matplotlib.path import Path
+
+    points = [point for line in shape.lines for point in line]
+    codes = [
+        Path.LINETO if place else Path.MOVETO for line in shape.lines for place in range(len(line))
+    ]
+    return Path(np.array(points), codes)
+
+
+def _outline(shape: Polygon | Disc | Box | Slice) -> "Path":
+    from matplotlib.path import Path
+
+    match shape:
+        case Disc():
+            return Path.circle((shape.x, shape.y), shape.radius)
+        case Polygon():
+            return Path(np.array([*shape.points, shape.points[0]]), closed=True)
+        case Slice():
+            return Path(np.array(_arc(shape)), closed=True)
+        case Box():
+            return _box(shape)
+
+
+def _arc(shape: Slice) -> list[Point]:
+    """The corners of a slice, its arcs in steps of at most a hundredth of a turn."""
+    steps = max(2, math.ceil((shape.end - shape.begin) * 100))
+    shares = np.linspace(shape.begin, shape.end, steps + 1).tolist()
+    outer = [shape.corner(shape.outer, share) for share in shares]
+    return [*outer, *(shape.corner(shape.inner, share) for share in reversed(shares)), outer[0]]
+
+
+def _box(shape: Box) -> "Path":
+    from matplotlib.path import Path
+    from matplotlib.transforms import Affine2D
+
+    wide, high, corner = shape.wide / 2, shape.high / 2, shape.corner
+    points: list[Point] = [(-wide + corner, -high)]
+    codes = [int(Path.MOVETO)]
+    # Each side, then a quadratic curve round the corner after it.
+    for sx, sy in ((1, -1), (1, 1), (-1, 1), (-1, -1)):
+        before = (sx * (wide - corner), sy * high), (sx * wide, sy * (high - corner))
+        first, last = before if sx * sy < 0 else before[::-1]
+        points += [first, (sx * wide, sy * high), last]
+        codes += [int(code) for code in (Path.LINETO, Path.CURVE3, Path.CURVE3)]
+    points.append(points[0])
+    codes.append(int(Path.CLOSEPOLY))
+    place = Affine2D().rotate_deg(45.0 if shape.turned else 0.0).translate(shape.x, shape.y)
+    return place.transform_path(Path(np.array(points), codes))
