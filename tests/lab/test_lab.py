@@ -18,12 +18,15 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.cli.verbs import lab as lab_verb
 from gradweave.errors import InputWarning, LostServerError, OptionError, RunError
 from gradweave.lab import measure as lab
 from gradweave.lab import network as emulation
 from gradweave.lab.emulation import Emulation, _Transfer, measure_links
 from gradweave.lab.forwarding import Paths
+from gradweave.schedule import Schedule
 from gradweave.schedulers import from_spec
+from gradweave.topology.faults import slowed
 from tests.patience import PATIENCE_S
 
 
@@ -471,3 +474,16 @@ def wait_for(condition, process: subprocess.Popen | None = None) -> None:
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_unequal_links_are_planned_for_each_size_and_for_gloo():
+    """Where gloo's own is the answer, that is what runs."""
+    equal = lab_verb._Wanted(slow_links("ring:4"), None, None, (4_000, 64_000_000), 0)
+    assert isinstance(equal.schedules("portfolio"), Schedule)
+    wanted = dataclasses.replace(equal, topology=slowed(equal.topology, {(0, 1): 0.25}).topology)
+    found = wanted.schedules("portfolio")
+    assert isinstance(found, dict)
+    small, large = found.values()
+    assert large is not None and (small is None or small.pieces < large.pieces)
+    for_rounds = dataclasses.replace(wanted, objective="rounds")
+    assert isinstance(for_rounds.schedules("portfolio"), Schedule)

@@ -75,11 +75,16 @@ runtime_option = click.option(
 
 
 def objective_of(topology: Topology, given: SearchOptions) -> Objective:
-    """What was asked for; if nothing was, seconds where rounds do not tell the time."""
-    if given["objective"] is not None:
-        return given["objective"]
-    tells = has_equal_links(topology) or given["collective"] != "all_reduce"
-    return "rounds" if tells and given["runtime"] == "ideal" else "seconds"
+    """What was asked for, or the default."""
+    return given["objective"] or default_objective(topology, given["runtime"], given["collective"])
+
+
+def default_objective(
+    topology: Topology, runtime: str, collective: Collective = "all_reduce"
+) -> Objective:
+    """Seconds where rounds do not tell the time."""
+    tells = has_equal_links(topology) or collective != "all_reduce"
+    return "rounds" if tells and runtime == "ideal" else "seconds"
 
 
 def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

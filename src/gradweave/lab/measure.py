@@ -118,9 +118,13 @@ def emulated(
     )
 
 
+ForSizes = Schedule | None | Mapping[int, Schedule | None]
+"""A schedule, or one for each size; None is gloo's native all-reduce."""
+
+
 def measure(
     topology: Topology,
-    contenders: Sequence[tuple[str, Schedule | None]],
+    contenders: Sequence[tuple[str, ForSizes]],
     *,
     gradient_bytes: Sequence[int],
     repetitions: int = 5,
@@ -130,8 +134,8 @@ def measure(
 
     Args:
         topology: the network, with the bandwidths to emulate.
-        contenders: names and schedules for this topology; None is gloo's native all-reduce,
-            whose messages take shortest paths, through servers where they must.
+        contenders: names and schedules for this topology, for all sizes or by size; None is gloo's
+            native all-reduce, whose messages take shortest paths, through servers where they must.
         gradient_bytes: sizes, rounded down to whole elements of float32.
         repetitions: timed runs of each, after one that is not.
         progress: called with the step under way.
@@ -144,22 +148,27 @@ def measure(
     """
     if repetitions < 1:
         raise OptionError(f"repetitions: expected at least 1, got {repetitions}")
-    for _, schedule in contenders:
-        if schedule is not None:
-            check_all_reduce(schedule)
+    for _, schedules in contenders:
+        for size in gradient_bytes:
+            if (schedule := _for_size(schedules, size)) is not None:
+                check_all_reduce(schedule)
     check_time(topology, contenders, gradient_bytes, repetitions)
     with laboratory(topology, progress) as lab:
         measurements = [
-            lab.measure(name, schedule, size, repetitions, progress)
-            for name, schedule in contenders
+            lab.measure(name, _for_size(schedules, size), size, repetitions, progress)
+            for name, schedules in contenders
             for size in gradient_bytes
         ]
         return Experiment(lab.emulation, measurements)
 
 
+def _for_size(schedules: ForSizes, gradient_bytes: int) -> Schedule | None:
+    return schedules[gradient_bytes] if isinstance(schedules, Mapping) else schedules
+
+
 def check_time(
     topology: Topology,
-    contenders: Sequence[tuple[str, Schedule | None]],
+    contenders: Sequence[tuple[str, ForSizes]],
     gradient_bytes: Sequence[int],
     repetitions: int,
 ) -> None:
@@ -179,8 +188,9 @@ def check_time(
     round_trip_s = 2 * _longest_latency_s(topology)
     connecting = (servers - 1) * (_GREETING_BYTES / slowest + _CONNECTING_TRIPS * round_trip_s)
     total = 0.0
-    for name, schedule in contenders:
+    for name, schedules in contenders:
         for size in gradient_bytes:
+            schedule = _for_size(schedules, size)
             one = connecting + (
                 2 * size * (servers - 1) / servers / slowest  # what any server must receive
                 if schedule is None

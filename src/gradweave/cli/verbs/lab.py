@@ -21,11 +21,13 @@ from gradweave.cli.options import (
     seed_option,
     writable,
 )
+from gradweave.cli.solving import chosen_objective_option, default_objective
 from gradweave.errors import OptionError, ScheduleError
+from gradweave.execute.program import is_own
 from gradweave.lazy import require
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.solve.solve import solve
+from gradweave.schedulers.solve.solve import Objective, solve
 from gradweave.schedulers.spec import PORTFOLIO, is_portfolio, split_specs
 from gradweave.schedulers.spec import from_spec as scheduler_from_spec
 from gradweave.topology.topology import Topology
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gradweave.lab.emulation import Emulation
-    from gradweave.lab.measure import Experiment, Measurement
+    from gradweave.lab.measure import Experiment, ForSizes, Measurement
 
 BACKEND = "gloo"
 """Stands for the backend's native all-reduce among the schedulers."""
@@ -77,6 +79,13 @@ BACKEND = "gloo"
 )
 @click.option("--latency", help="Latency of every link, such as 20ms.  [default: each link's own]")
 @click.option("--repetitions", type=click.IntRange(1, 10_000), default=5, show_default=True)
+@chosen_objective_option
+@click.option(
+    "--runtime",
+    metavar="NAME|FILE",
+    help=f"For the objective seconds, what messages cost, as for schedule; ideal for nothing.  "
+    f"[default: {BACKEND}, which runs them]",
+)
 @fault_options
 @seed_option
 @click.option(
@@ -93,6 +102,8 @@ def lab(
     bandwidth: str,
     latency: str | None,
     repetitions: int,
+    objective: Objective | None,
+    runtime: str | None,
     seed: int,
     output: Path | None,
     as_json: bool,
@@ -115,8 +126,9 @@ def lab(
         latency_s=None if latency is None else parse_latency(latency),
     )
     with Progress(f"scheduling {network}") as progress:
-        contenders = [
-            (name, None if name == BACKEND else _schedule(name, topology, seed))
+        wanted = _Wanted(topology, objective, runtime, gradient_bytes, seed)
+        contenders: list[tuple[str, ForSizes]] = [
+            (name, None if name == BACKEND else wanted.schedules(name))
             for name in split_specs(schedulers)
         ]
         contenders += [(path.name, _on(load(path), topology, path)) for path in files]
@@ -159,10 +171,37 @@ def require_lab() -> None:
         raise OptionError("a lab makes network namespaces, which needs root; run it with sudo")
 
 
-def _schedule(name: str, topology: Topology, seed: int) -> Schedule:
-    if is_portfolio(name):
-        return solve(topology, seed=seed).schedule
-    return scheduler_from_spec(name).schedule(topology, seed=seed)
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Wanted:
+    """What schedules are to be good at."""
+
+    topology: Topology
+    objective: Objective | None
+    runtime: str | None
+    gradient_bytes: tuple[int, ...]
+    seed: int
+
+    def schedules(self, name: str) -> "ForSizes":
+        """One of a strategy; of the portfolio for seconds one for each size.
+
+        Where a runtime's own all-reduce is the answer, it is what runs.
+        """
+        if not is_portfolio(name):
+            return scheduler_from_spec(name).schedule(self.topology, seed=self.seed)
+        default = default_objective(self.topology, self.runtime or "ideal")
+        if (self.objective or default) == "rounds":
+            return solve(self.topology, seed=self.seed).schedule
+        found = {
+            size: solve(
+                self.topology,
+                objective="seconds",
+                runtime=self.runtime or BACKEND,
+                gradient_bytes=size,
+                seed=self.seed,
+            ).schedule
+            for size in self.gradient_bytes
+        }
+        return {size: None if is_own(one, BACKEND) else one for size, one in found.items()}
 
 
 def _on(schedule: Schedule, topology: Topology, path: Path) -> Schedule:
