@@ -51,10 +51,10 @@ class EqualPieces:
 def in_equal_pieces(
     schedule: Schedule, pieces: int | None = None, *, gradient_bytes: float | None = None
 ) -> Schedule:
-    """The trees of a schedule with pieces of one size, so many of each as are nearest to its share.
+    """The trees of a schedule with pieces of one size, of each about as many as its share is.
 
-    The order in which they move is made anew, with that of fewer and larger pieces in mind. A tree
-    whose share is smaller than about half a piece may get none; others then carry its part.
+    The order in which they move is made anew: that of the old pieces does not suit fewer and larger
+    ones. A tree of a small share may get none; others then carry its part.
 
     Args:
         schedule: a valid schedule, in which each piece moves over one tree to its root and one from

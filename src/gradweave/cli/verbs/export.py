@@ -175,10 +175,11 @@ def _check(format_: str, given: dict[str, Any]) -> None:
         if name not in _OPTIONS_OF[format_]:
             others = ", ".join(other for other in FORMATS if name in _OPTIONS_OF[other])
             raise OptionError(f"{_option(name)} is for {others}, not for {format_}; leave it out")
-    if "pieces" in given or (format_ != "chakra-et" and "gradient_bytes" in given):
-        if "equal_pieces" not in given:
-            name = "pieces" if "pieces" in given else "gradient_bytes"
-            raise OptionError(f"{_option(name)} is for --equal-pieces; give both")
+    if "equal_pieces" not in given:
+        if "pieces" in given:
+            raise OptionError("--pieces is for --equal-pieces; give both")
+        if "gradient_bytes" in given and format_ != "chakra-et":
+            raise OptionError("--gradient-bytes is for chakra-et and --equal-pieces; leave it out")
     if format_ == "chakra-et" and "gradient_bytes" not in given:
         raise OptionError("chakra-et needs --gradient-bytes, the size of the gradient")
 

@@ -52,21 +52,23 @@ def cuts_of(parts: Parts, pieces: int) -> list[Cut]:
     return cuts
 
 
-def equal_cut(parts: Parts, pieces: int) -> Cut:
+def equal_cut(parts: Parts, pieces: int, periods: int = 1) -> Cut:
     """Cuts parts into pieces of one size, exactly so many; small parts may get none.
 
     Args:
         parts: what to cut.
-        pieces: how many; where every server must root an equal part, a multiple of their number.
+        pieces: how many. Where every server must root an equal part, of each period a multiple of
+            their number.
+        periods: a divisor of that number; each period has as many of a part as any other.
     """
     fine = np.rint(parts.share * DENOMINATOR).astype(np.int64)
     groups = parts.root if parts.fixed_roots else np.zeros_like(parts.root)
-    each, rest = divmod(pieces, int(groups.max()) + 1)
-    assert not rest, "as many pieces of each root"
+    each, rest = divmod(pieces, periods * (int(groups.max()) + 1))
+    assert not rest, "as many pieces of each root in each period"
     count = np.empty(len(fine), np.int64)
     for group in np.unique(groups).tolist():
         count[groups == group] = apportion(each, fine[groups == group])
-    cut = _in_order(parts.share, count)
+    cut = _in_order(parts.share, count * periods)
     return dataclasses.replace(cut, share=np.full(pieces, 1 / pieces))
 
 

@@ -229,12 +229,27 @@ class _Search:
 
     def cut_equally(self, parts: Parts, pieces: int) -> None:
         """Cuts parts into exactly so many pieces of one size."""
-        cut, until = equal_cut(parts, pieces), math.inf
-        for under_way in self._under_way(parts, cut):
+        candidates, until = [], math.inf
+        for periods in self._numbers_of_periods(parts, pieces):
+            cut = equal_cut(parts, pieces, periods)
+            candidates.append(self._in_periods(parts, cut, pieces))
+            until = min(until, candidates[-1].seconds)
+        cut = equal_cut(parts, pieces)
+        for under_way in {min(each, pieces) for each in self._under_way(parts, cut)}:
             start, taken = self._simulated(parts, cut, under_way, until)
-            if self._best is None or taken < self._best.seconds:
-                self._best = _Candidate(parts, cut, start, taken, pieces)
-            until = self._best.seconds
+            candidates.append(_Candidate(parts, cut, start, taken, pieces))
+            until = min(until, taken)
+        self._best = min(candidates, key=lambda candidate: candidate.seconds)
+
+    def _numbers_of_periods(self, parts: Parts, pieces: int) -> list[int]:
+        """Divisors of the number of pieces with which a period has at most two for each part."""
+        if not self._periodic:
+            return []
+        step = self._topology.num_servers if parts.fixed_roots else 1
+        lengths = range(step, min(2 * len(parts.root), pieces // 2) + 1, step)
+        return [pieces // length for length in lengths if pieces % length == 0][
+            -TUNING.equal_periods :
+        ]
 
     def _under_way(self, parts: Parts, cut: Cut) -> list[int]:
         """Numbers of pieces under way at one time to try.
