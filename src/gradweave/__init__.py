@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # and when first used: they take an extra or a moment to impo
         schedulers,
         simulate,
     )
+    from gradweave.report.notebook import show
     from gradweave.schedulers import Solution, solve
     from gradweave.verify.calling import verify
 
@@ -54,6 +55,7 @@ __all__ = [
     "saddle",
     "schedule",
     "schedulers",
+    "show",
     "simulate",
     "solve",
     "topology",

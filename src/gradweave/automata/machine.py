@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.checks import did_you_mean
+from gradweave.drawn import Drawn
 from gradweave.errors import OptionError
 
 NO_MOVE = -1
@@ -17,7 +18,7 @@ MOST_STATES = 10_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Machine:
+class Machine(Drawn):
     """A deterministic Mealy machine: events move it, and each move has a reward.
 
     An event without a move leaves the state as it is, with reward 0. A reward machine ends where it

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.atomic import atomic_write
+from gradweave.drawn import Drawn
 from gradweave.errors import FileError, OptionError
 from gradweave.placement.bound.search import PlacementBound
 from gradweave.placement.strategies.strategy import Stopped
@@ -46,7 +47,7 @@ class ScheduledCost:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Placement:
+class Placement(Drawn):
     """Servers for the stages of each pipeline, and what their communication costs."""
 
     topology: Topology

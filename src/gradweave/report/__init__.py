@@ -3,6 +3,7 @@
 from gradweave.report.chart import comparison_chart
 from gradweave.report.comparison import TABLE_2, Case, Row, compare
 from gradweave.report.layout import layout
+from gradweave.report.notebook import show
 from gradweave.report.page import page, write_page
 from gradweave.report.picture.picture import to_svg, write_picture
 from gradweave.report.timed import TimedRow, compare_seconds
@@ -17,6 +18,7 @@ __all__ = [
     "comparison_chart",
     "layout",
     "page",
+    "show",
     "to_svg",
     "write_page",
     "write_picture",

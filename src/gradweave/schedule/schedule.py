@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.drawn import Drawn
 from gradweave.errors import ScheduleError
 from gradweave.schedule import columns as kept_as
 from gradweave.schedule.columns import (
@@ -66,7 +67,7 @@ class StatedBound:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Schedule:
+class Schedule(Drawn):
     """Transfers in rounds, on a topology.
 
     Rows are sorted by round (stable). Construction checks shapes, types and ranges, so that every

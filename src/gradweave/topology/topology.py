@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gradweave.drawn import Drawn
 from gradweave.errors import TopologyError
 from gradweave.printable import printable
 
@@ -70,7 +71,7 @@ class Link:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Topology:
+class Topology(Drawn):
     """A network of servers (which compute) and switches (which only forward).
 
     Nodes are 0 … V−1 and directed links 0 … L−1; each link direction is one entry, both directions

@@ -26,6 +26,9 @@ _PALETTE_FRAMES = 6
 if TYPE_CHECKING:
     from PIL import Image
 
+_WHITE = 248
+"""Colours as light as that become white: Pillow looks colours up by their first five bits."""
+
 Progress = Callable[[str], None]
 
 
@@ -138,7 +141,8 @@ def _palette(frames: "list[Image.Image]") -> "Image.Image":
     palette = together.quantize(255, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     entries = palette.getpalette() or []
     # The sheet stays white, as what is around the film may be; entries are means of colours.
-    white = max(range(0, len(entries), 3), key=lambda at: sum(entries[at : at + 3]))
-    entries[white : white + 3] = [255, 255, 255]
+    for at in range(0, len(entries), 3):
+        if min(entries[at : at + 3]) >= _WHITE:
+            entries[at : at + 3] = [255, 255, 255]
     palette.putpalette(entries)
     return palette

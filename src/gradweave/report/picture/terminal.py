@@ -62,7 +62,8 @@ def _write_names(grid: "_Grid", layer: Layer) -> None:
             colour = shape.stroke if isinstance(shape, Box) else shape.fill
         elif isinstance(shape, Label):
             y = shape.y - 0.35 * shape.size
-            grid.write(shape.x, y, shape.text, colour if layer.name == "pieces" else "")
+            piece = layer.name == "pieces"
+            grid.write(shape.x, y, shape.text if piece else f"({shape.text})", colour * piece)
 
 
 class _Grid:

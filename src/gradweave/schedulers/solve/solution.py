@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gradweave.bounds import Bound, Distance, free_trees
+from gradweave.drawn import Drawn
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.seconds_bound import Timing
@@ -71,7 +72,7 @@ class RepairComparison:
 
 
 @dataclasses.dataclass(frozen=True)
-class Solution:
+class Solution(Drawn):
     """A verified schedule, how good it can be at best, and how it was found."""
 
     schedule: Schedule
