@@ -6,6 +6,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.execute.running.trial import NATIVE, CalibrationTime, RunReport, RunTimes
+from gradweave.probe import calibration
 from gradweave.probe.calibration import as_toml, calibrated, calibrating, write
 from gradweave.schedulers.solve.own import own_algorithms, own_schedule
 from gradweave.simulate.runtime import Costs, Runtime, runtime_of
@@ -77,3 +78,15 @@ def test_a_profile_is_read_as_it_is_written(tmp_path):
     write(runtime, tmp_path / "mpi.toml")
     assert runtime_of(tmp_path / "mpi.toml") == runtime
     assert (tmp_path / "mpi.toml").read_text() == as_toml(runtime)
+
+
+def test_cores_in_use_are_what_the_kernel_counts(tmp_path, monkeypatch):
+    counts = tmp_path / "stat"
+    later = "cpu  150 0 0 60 0 0 0 0 0 0\ncpu0 1 1\n"
+    counts.write_text("cpu  100 0 0 10 0 0 0 0 0 0\ncpu0 1 1\n")
+    monkeypatch.setattr(calibration.time, "sleep", lambda _: counts.write_text(later))
+    monkeypatch.setattr(calibration.os, "cpu_count", lambda: 4)
+    assert calibration.cores_in_use(counts) == 2.0  # as many ticks at work as not
+    assert calibration.cores_in_use(tmp_path / "none") is None
+    counts.write_text("intr 5\n")
+    assert calibration.cores_in_use(counts) is None

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,39 @@ _TREE_PARTS = 16
 """Of the finer tree: messages are as small as the tree's, of a gradient that no cache holds."""
 _FITS = 5
 """Linear programs, after which what is larger no longer changes: two or three were enough."""
+
+
+_LOOK_S = 0.5
+"""For how long processors are watched before a calibration."""
+BUSY_CORES = 0.2
+"""Cores kept busy from which on a user is told; chosen by hand: an idle machine keeps fewer."""
+
+
+def cores_in_use(counts: Path = Path("/proc/stat")) -> float | None:
+    """How many of this machine's cores other processes keep busy; None where no kernel says.
+
+    Args:
+        counts: the kernel's, of the ticks that processors spent in each state.
+    """
+    try:
+        before = _ticks(counts)
+        time.sleep(_LOOK_S)
+        spent = _ticks(counts) - before
+    except (OSError, ValueError):
+        return None
+    busy = 1 - spent[_IDLE].sum() / max(spent.sum(), 1)
+    return float(busy * (os.cpu_count() or 1))
+
+
+_IDLE = [3, 4]  # idle, and idle while a disk is waited for
+
+
+def _ticks(counts: Path) -> NDArray[np.int64]:
+    """[8] of all processors: user, nice, system, idle, iowait, irq, softirq, steal."""
+    name, *ticks = counts.read_text().split("\n", 1)[0].split()
+    if name != "cpu" or len(ticks) < 8:
+        raise ValueError(f"{counts}: expected a line of all processors")
+    return np.array(ticks[:8], np.int64)
 
 
 def calibrating(topology: Topology) -> tuple[Schedule, ...]:

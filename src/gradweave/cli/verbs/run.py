@@ -14,6 +14,7 @@ from gradweave.cli.console import (
     rank_lines,
     rank_map,
     table,
+    warn,
 )
 from gradweave.cli.options import SizeType, json_option, positive, writable, writable_folder
 from gradweave.cli.schedule_files import check_schedule_file
@@ -23,7 +24,7 @@ from gradweave.execute.running.joined import ended_at_once
 from gradweave.execute.running.launch import Place
 from gradweave.execute.running.run import run as run_file
 from gradweave.execute.running.trial import DTYPES, Trial, description, itemsize
-from gradweave.probe.calibration import calibrated, calibrating
+from gradweave.probe.calibration import BUSY_CORES, calibrated, calibrating, cores_in_use
 from gradweave.probe.calibration import write as write_profile
 from gradweave.processes.launchers import rank_given
 from gradweave.topology.units import format_size
@@ -134,6 +135,8 @@ def run(
         writable(write_runtime, ".toml")
         place = Place(processes or 1, devices != "found", logs, timeout)
         first = not rank_given(backend)
+        if write_runtime is not None and first:
+            _warn_if_busy()
         with Progress(f"reading {file}") as progress:
             if not first:
                 progress.hide()
@@ -153,6 +156,16 @@ def run(
         _print(result, rank_lines(schedule.topology))
         if write_runtime is not None:
             print_lines(f"what messages cost here: written to {write_runtime}")
+
+
+def _warn_if_busy() -> None:
+    """Says so where other processes would make messages dearer than they are."""
+    used = cores_in_use()
+    if used is not None and used > BUSY_CORES:
+        warn(
+            f"other processes keep {used:.1f} cores of this machine busy, so that messages will "
+            "seem to cost more than they do; measure on an idle machine"
+        )
 
 
 _LONG_S = 10.0
