@@ -138,7 +138,8 @@ def test_what_is_kept_of_the_schedule_before_a_fault_is_counted(gradweave, here)
     held = gradweave("schedule", *again, "--json").json
     assert held["start_transfers"] == before.num_transfers == 144
     assert 0 < held["kept_transfers"] < 144
-    kept = f"kept {held['kept_transfers']} of the 144 transfers in before.json"
+    share = f"{held['kept_bytes_share']:.0%} of its bytes"
+    kept = f"kept {held['kept_transfers']} of the 144 transfers in before.json, {share}"
     assert kept in answer.stdout.splitlines()
 
     def transfers(schedule):

@@ -164,7 +164,10 @@ def _summary(solution: Solution, output: Path | None, objective: Objective) -> d
         "output": None if output is None else str(output),
     }
     if solution.kept is not None:
-        summary |= dict(zip(("kept_transfers", "start_transfers"), solution.kept, strict=True))
+        names = "kept_transfers", "start_transfers", "kept_bytes_share"
+        summary |= dict(zip(names, solution.kept, strict=True))
+    if solution.repair is not None:
+        summary["repair"] = dataclasses.asdict(solution.repair)
     if solution.timing is not None:
         summary |= _timing(solution.timing)
     if objective == "seconds":
@@ -237,7 +240,7 @@ def _lines(
         *_runtime_lines(solution),
         f"{format_size(gradient_bytes)}: {', '.join(times)}",
         *use_lines(best, gradient_bytes, ready),
-        *_kept_line(solution, given["start_from"]),
+        *_kept_lines(solution, given["start_from"]),
         *_hint(solution, gradient_bytes, objective),
         *_message_hint(solution, gradient_bytes, objective, given),
         f"found by {to_spec(solution.scheduler)} in {solution.wall_s:.2f} s"
@@ -318,11 +321,22 @@ def _default_line(
     ]
 
 
-def _kept_line(solution: Solution, start_from: Path | None) -> list[str]:
+def _kept_lines(solution: Solution, start_from: Path | None) -> list[str]:
+    """What is left of the schedule before a fault, and what keeping it costs."""
     if solution.kept is None:
         return []
-    kept, of = solution.kept
-    return [f"kept {kept:,} of the {counted(of, 'transfer')} in {start_from}"]
+    kept, of, share = solution.kept
+    counts = f"{kept:,} of the {counted(of, 'transfer')} in {start_from}"
+    lines, repair = [f"kept {counts}, {share:.0%} of its bytes"], solution.repair
+    if repair is None:
+        return lines
+    as_before = "a link that it uses is lost"
+    if repair.as_before_s is not None:
+        as_before = f"as it was it would take {format_seconds(repair.as_before_s)}"
+    anew = "which is so near the least time that none was planned anew"
+    if repair.anew_s is not None:
+        anew = f"planned anew {format_seconds(repair.anew_s)}"
+    return [*lines, f"{as_before}; repaired {format_seconds(repair.repaired_s)}, {anew}"]
 
 
 def _hint(solution: Solution, gradient_bytes: float, objective: Objective) -> list[str]:

@@ -1,7 +1,7 @@
 """What two schedules have in common, one of them from before a fault."""
 
 import itertools
-from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,31 +11,57 @@ from gradweave.schedule.schedule import Schedule
 from gradweave.topology.topology import Topology
 
 
-def kept_transfers(old: Schedule, new: Schedule) -> int:
-    """How many transfers of an earlier schedule a later one has, too, in whatever round.
+class Kept(NamedTuple):
+    """What a later schedule still does of an earlier one, in whatever round.
 
-    That is, of pieces with the same root, by the same operation, along the same route. Nodes are
-    the same as `now_ids` has it.
+    A transfer is the same if it is of a piece with the same root, by the same operation, along the
+    same route. Nodes are the same as `now_ids` has it.
+    """
+
+    transfers: int
+    """Of the earlier one's, those that the later one has, too."""
+    of: int
+    """How many the earlier one had."""
+    bytes_share: float
+    """Part of the earlier one's bytes that go as they did. Unlike the count, it does not change
+    where pieces are cut in two."""
+
+
+def kept_of(old: Schedule, new: Schedule) -> Kept:
+    """How much of an earlier schedule a later one has kept.
 
     Args:
         old: the earlier one.
         new: the later one; its network may lack nodes and links of the earlier one's.
     """
     same = now_ids(new.topology, old.topology)
-    before, after = _counted(old, same), _counted(new, np.arange(new.topology.num_nodes))
-    return (before & after).total()
+    before, after = _moves(old, same), _moves(new, np.arange(new.topology.num_nodes))
+    common = [(count, share, *after[key]) for key, (count, share) in before.items() if key in after]
+    whole = float(old.share[old.piece].sum())
+    return Kept(
+        sum(min(count, there) for count, _, there, _ in common),
+        old.num_transfers,
+        sum(min(share, there) for _, share, _, there in common) / whole if whole else 1.0,
+    )
 
 
-def _counted(schedule: Schedule, now: NDArray[np.int64]) -> Counter[tuple[int, int, bytes]]:
-    """Transfers by root, operation and route, with other ids; those of nodes that are gone lack."""
+def _moves(
+    schedule: Schedule, now: NDArray[np.int64]
+) -> dict[tuple[int, int, bytes], tuple[int, float]]:
+    """How many transfers there are by root, operation and route, and the sum of their shares.
+
+    With the nodes' other ids; those of nodes that are gone lack.
+    """
     nodes, offsets = now[schedule.route_nodes], schedule.route_offsets.tolist()
     root, op = now[schedule.root][schedule.piece].tolist(), schedule.op.tolist()
     routes = (nodes[start:end] for start, end in itertools.pairwise(offsets))
-    return Counter(
-        (one, how, route.tobytes())
-        for one, how, route in zip(root, op, routes, strict=True)
-        if one >= 0 and route.min() >= 0
-    )
+    share = schedule.share[schedule.piece].tolist()
+    moves: dict[tuple[int, int, bytes], tuple[int, float]] = {}
+    for one, how, route, size in zip(root, op, routes, share, strict=True):
+        if one >= 0 and route.min() >= 0:
+            count, whole = moves.get((one, how, route.tobytes()), (0, 0.0))
+            moves[one, how, route.tobytes()] = count + 1, whole + size
+    return moves
 
 
 def check_start(topology: Topology, old: Topology) -> None:

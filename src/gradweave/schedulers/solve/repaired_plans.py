@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import Collective, Schedule
-from gradweave.schedulers.solve.kept import check_start, kept_transfers, now_ids
+from gradweave.schedulers.solve.kept import check_start, kept_of, now_ids
 from gradweave.schedulers.solve.variants import one_a_link
 from gradweave.schedulers.unequal.known_trees import KnownTree, known_trees
 from gradweave.schedulers.unequal.linear_program import Tree
@@ -26,8 +26,8 @@ class RepairTuning:
     """Limits and weights of repairs in seconds, chosen by hand unless said."""
 
     keep_within: float = 0.05
-    """How much longer than the fastest plan known another may take that keeps more transfers, and
-    still be the answer. A transfer that stays needs no new route or program at its servers; that
+    """How much longer than the fastest plan known another may take that keeps more, and still be
+    the answer. A transfer that stays needs no new route or program at its servers; that
     has no price in seconds, so this is a judgement: what is kept may cost one part in twenty."""
     slacks: tuple[float, ...] = (0.02, 0.0)
     """How much more than the least time, relative to it, the linear program may take for bytes that
@@ -53,8 +53,8 @@ class RepairedPlan:
 
     schedule: Schedule
     seconds: float
-    kept: int
-    """Transfers that it has in common with the one before."""
+    kept: float
+    """Part of the bytes of the one before that go as they did."""
     as_before: bool
     """Whether it is that one, in its own order and shares."""
 
@@ -98,7 +98,7 @@ def repaired_plans(
     plans: list[RepairedPlan] = []
     made = _schedules(old, topology, collective, gradient_bytes, ready_at_s, stop)
     for schedule, as_before in made:
-        kept = kept_transfers(old, schedule)
+        kept = kept_of(old, schedule).bytes_share
         plans.append(RepairedPlan(schedule, seconds_of(schedule), kept, as_before))
         if plans[-1].seconds <= least_s * (1 + REPAIR.keep_within):
             break
@@ -106,7 +106,7 @@ def repaired_plans(
 
 
 def most_kept(plans: Sequence[RepairedPlan], fastest_s: float) -> RepairedPlan | None:
-    """The plan that keeps most transfers of those that take little longer than the fastest.
+    """The plan that keeps most of those that take little longer than the fastest.
 
     Args:
         plans: to choose from; the faster of equals.

@@ -8,6 +8,7 @@ from gradweave.bounds import Bound, Distance, free_trees
 from gradweave.drawn import Drawn
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.solve.kept import Kept
 from gradweave.schedulers.solve.seconds_bound import Timing
 from gradweave.topology.routes import hop_distances
 from gradweave.topology.topology import Topology
@@ -85,9 +86,8 @@ class Solution(Drawn):
     timing: Timing | None = None
     """The schedule's time beside the least possible: for the objective seconds, and wherever
     rounds do not tell the time, the gradient's size is known and the network is not too large."""
-    kept: tuple[int, int] | None = None
-    """Where the search started from a schedule: how many of its transfers this one has, too, as
-    `gradweave.schedulers.solve.kept.kept_transfers` counts them, and how many it had."""
+    kept: Kept | None = None
+    """Where the search started from a schedule: what this one has kept of it."""
     repair: RepairComparison | None = None
     """The same for the objective seconds: what keeping them costs."""
     runtime: RuntimeComparison | None = None

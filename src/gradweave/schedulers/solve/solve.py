@@ -10,7 +10,7 @@ from gradweave.errors import OptionError
 from gradweave.schedule.ready import ReadyAt
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solve.kept import kept_transfers
+from gradweave.schedulers.solve.kept import kept_of
 from gradweave.schedulers.solve.order import DEFAULT
 from gradweave.schedulers.solve.repair import Repair
 from gradweave.schedulers.solve.rounds import solve_for_rounds
@@ -152,5 +152,4 @@ def _with_kept(solution: Solution, start_from: Schedule | None) -> Solution:
     """The solution that also says how much of the schedule that it started from it has kept."""
     if start_from is None:
         return solution
-    kept = kept_transfers(start_from, solution.schedule), start_from.num_transfers
-    return dataclasses.replace(solution, kept=kept)
+    return dataclasses.replace(solution, kept=kept_of(start_from, solution.schedule))
