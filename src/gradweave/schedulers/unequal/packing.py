@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,45 +149,39 @@ class TreeSearch(LinearProgram):
         self._link_duals = duals
         return len(self._trees) - 1
 
-    def held_near_optimum(self) -> tuple[object, float]:
-        """Makes the objective, as last solved, a row instead; the program has none any more.
+    def prefer(self, columns: Sequence[tuple[int, int, float]], most: Sequence[float]) -> None:
+        """From now on, as many bytes as can be go over preferred trees; see `within`.
 
-        Returns:
-            The row, to be given to `within`, and the least that it can be.
+        The objective, as last solved, becomes a row. For each tree of `columns`, so much of it as
+        counts is a variable of its own, and the sum of those is maximised.
+
+        Args:
+            columns: for each tree that counts its number, that of the group in which it counts, and
+                what each byte counts.
+            most: of each group, the share of the gradient that may count.
         """
         solver, objective = self._solver, self._solver.Objective()
-        least = objective.Value()
-        row = solver.Constraint(-solver.infinity(), solver.infinity())
+        self._least_objective = objective.Value()
+        self._near_least = solver.Constraint(-solver.infinity(), solver.infinity())
         for variable in solver.variables():
-            row.SetCoefficient(variable, objective.GetCoefficient(variable))
+            self._near_least.SetCoefficient(variable, objective.GetCoefficient(variable))
             objective.SetCoefficient(variable, 0.0)
-        return row, least
-
-    def reward(self, columns: Sequence[tuple[int, int, float]], most: Sequence[float]) -> None:
-        """Makes the objective the bytes that go over known trees, as many as may count.
-
-        Args:
-            columns: for each tree that counts its number, that of the known tree of which it is a
-                variant, and what each byte counts.
-            most: of each known tree, the share of the gradient that may count.
-        """
-        solver = self._solver
-        rows = [solver.Constraint(0.0, float(share)) for share in most]
-        for place, known, worth in columns:
+        groups = [solver.Constraint(0.0, float(share)) for share in most]
+        for place, group, worth in columns:
             counted = solver.NumVar(0, solver.infinity(), "")
-            rows[known].SetCoefficient(counted, 1.0)
+            groups[group].SetCoefficient(counted, 1.0)
             solver.Add(counted <= self._carried[place])
-            solver.Objective().SetCoefficient(counted, -worth)
+            objective.SetCoefficient(counted, -worth)
 
-    def within(self, row: Any, most: float) -> None:
-        """Solves the program with a row of at most so much.
+    def within(self, slack: float) -> TreePacking:
+        """The trees that do most of what `prefer` asked for.
 
         Args:
-            row: as `held_near_optimum` returns it.
-            most: its largest value.
+            slack: how much more than its least, relative to it, the objective before may be.
         """
-        row.SetUb(most)
+        self._near_least.SetUb(self._least_objective * (1 + slack))
         self._solve()
+        return self.packing()
 
     def _is_near(self, tolerance: float) -> bool:
         return self._length <= self._least * (1 + tolerance)

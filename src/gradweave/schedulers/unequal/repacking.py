@@ -1,7 +1,7 @@
 """Trees for a network that has changed: of the least time, as much as can be over known ones."""
 
-import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,13 @@ from gradweave.schedulers.unequal.tuning import TUNING
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
+HOLDS = (0.0, 10.0)
+"""What replacing a hop costs beside its path in `regrown`: once nothing, so that the cheapest tree
+comes out, and once so much that few hops are replaced. Of two the linear program takes its
+choice; each costs a run of Edmonds' algorithm for each tree that lost something."""
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Column:
+
+class _Column(NamedTuple):
     """A tree of the program that has hops of a known one."""
 
     place: int
@@ -59,7 +63,7 @@ class Repacking:
         shares = "any" if collective == "all_reduce" else "equal"
         least = least_seconds(topology, 1.0, collective, shares=shares)
         self._paths = Paths(topology, residual=residual)
-        self._topology, self._known = topology, known
+        self._known = known
         self._search = search = TreeSearch(topology, collective, least, self._paths)
         link_duals = np.max(least.duals.link_duals, axis=0).astype(np.float64)
         by_bandwidth = 1 / topology.bandwidth_bytes_per_s
@@ -67,11 +71,7 @@ class Repacking:
         self._add_known(relative(link_duals[None])[0], relative(by_bandwidth[None])[0])
         search.run(TUNING.tolerance, stop)
         search.settle(gradient_bytes, stop)
-        self._row, self._least = search.held_near_optimum()
-        search.reward(
-            [(column.place, column.known, column.kept) for column in self._columns],
-            [one.tree.share for one in known],
-        )
+        search.prefer(self._columns, [one.tree.share for one in known])
 
     def trees(self, slack: float) -> tuple[Tree, ...]:
         """Trees of about the least time that have most in common with the known ones.
@@ -79,8 +79,7 @@ class Repacking:
         Args:
             slack: how much more time they may take than the least found, relative to it.
         """
-        self._search.within(self._row, self._least * (1 + slack))
-        return self._search.packing().trees
+        return self._search.within(slack).trees
 
     def _add_known(self, *duals: NDArray[np.float64]) -> None:
         """Adds the known trees as far as they still work, and those regrown."""
@@ -106,12 +105,6 @@ class Repacking:
     def _add(self, number: int, tree: Tree, kept: float) -> None:
         place = self._search.add_tree(tree)
         self._columns.append(_Column(place, number, kept))
-
-
-HOLDS = (0.0, 10.0)
-"""What replacing a hop costs beside its path in `regrown`: once nothing, so that the cheapest tree
-comes out, and once so much that few hops are replaced. Of two the linear program takes its
-choice; each costs a run of Edmonds' algorithm for each tree that lost something."""
 
 
 def at_old_shares(topology: Topology, known: Sequence[KnownTree]) -> tuple[Tree, ...] | None:
