@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from gradweave.report import page
+from gradweave.report.picture.moments import ways_of_round
+from gradweave.report.picture.scene import Stage
 from gradweave.schedule.schedule import COPY, Schedule, StatedBound
+from gradweave.schedulers import Ring
+from gradweave.simulate.seconds import event_seconds
+from gradweave.topology import Topology, bcube, dgx1v, ring
 from tests.report.small_schedules import ring_all_reduce, star_all_reduce, uneven_star
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked=1'>"
@@ -253,6 +258,7 @@ def test_seconds_and_bandwidths_are_shown(opened: Opened) -> None:
     facts = text(browser, "facts")
     assert "time for 4 GB" in facts and "8 Gbit/s to 32 Gbit/s" in facts
     assert browser.find_element("css selector", "[data-part='bandwidths']").is_displayed()
+    browser.execute_script("gradweave.setClock('rounds')")
     click(browser, "forward")
     assert text(browser, "takes").startswith("Takes 1 s; done at 1 s of 6 s")
 
@@ -383,3 +389,77 @@ def test_a_machine_is_drawn_and_its_names_run_nothing(opened: Opened) -> None:
     assert browser.execute_script(box) > 20
     labels = [label.text for label in browser.find_elements("css selector", "svg.machine .event")]
     assert "a&b / 1" in labels
+
+
+def slow_link_ring() -> Schedule:
+    """A ring of four of which one link has a quarter of the bandwidth."""
+    schedule = ring_all_reduce(4)
+    slow = np.where(
+        (schedule.topology.source + schedule.topology.target) == 1,
+        *(schedule.topology.bandwidth_bytes_per_s / 4, schedule.topology.bandwidth_bytes_per_s),
+    )
+    return schedule.replace(
+        topology=dataclasses.replace(schedule.topology, bandwidth_bytes_per_s=slow)
+    )
+
+
+def test_plays_by_time_where_rounds_do_not_tell_it(opened: Opened) -> None:
+    schedule = slow_link_ring()
+    browser = opened(page(schedule, gradient_bytes=1e9))
+    begin, end = event_seconds(schedule, 1e9)
+    assert browser.execute_script("return gradweave.clock()") == "seconds"
+    middle = float(end.max()) / 2
+    browser.execute_script(f"gradweave.goToTime({middle})")
+    under_way = int(((begin <= middle) & (middle < end)).sum())
+    assert 0 < under_way < 4
+    assert len(browser.find_elements("css selector", ".tracks .transfer")) == under_way
+    assert text(browser, "caption").startswith(f"{under_way} transfer")
+    before = browser.execute_script("return gradweave.heldAt(0)")
+    assert before == [1] * 16
+    click(browser, "last")
+    assert len(browser.find_elements("css selector", "g.server.complete")) == 4
+    click(browser, "back")
+    assert browser.execute_script("return gradweave.now()") < float(end.max())
+    browser.execute_script("gradweave.setClock('rounds')")
+    assert 0 <= shown_round(browser) < schedule.rounds
+
+
+def test_by_time_it_arrives_in_the_time_that_is_said(opened: Opened) -> None:
+    browser = opened(page(slow_link_ring(), gradient_bytes=1e9))
+    browser.execute_script(
+        "const speed = document.getElementById('speed'); speed.value = '10';"
+        "speed.dispatchEvent(new Event('change'))"
+    )
+    click(browser, "play")
+    wait_until(browser, "gradweave.now() > 0 && gradweave.playing()")
+    wait_until(browser, "!gradweave.playing()")
+    assert len(browser.find_elements("css selector", "g.server.complete")) == 4
+
+
+@pytest.mark.parametrize(
+    ("topology", "number"),
+    [(bcube(3, 1), 2), (dgx1v(), 1), (ring(5), 0)],
+    ids=["bars", "bows", "ring"],
+)
+def test_pictures_lie_where_the_page_has_them(
+    opened: Opened, topology: Topology, number: int
+) -> None:
+    """The page lays out in the browser what `report.picture` lays out for files."""
+    schedule = Ring().schedule(topology)
+    browser = opened(page(schedule))
+    browser.execute_script(f"gradweave.setClock('rounds'); gradweave.goTo({number})")
+    here = browser.execute_script(
+        "const g = gradweave.geometry(); return [g.width, g.radius, [...g.x], [...g.y]]"
+    )
+    stage = Stage.of(topology, here[0])
+    geometry = stage.geometry
+    top = stage.geometry.at[:, 1] - np.array(here[3])
+    assert geometry.width == here[0] and geometry.radius == pytest.approx(here[1], abs=1e-2)
+    assert geometry.at[:, 0] == pytest.approx(here[2], abs=1e-2)
+    assert np.ptp(top) < 1e-2
+    first, last = schedule.round_offsets[number : number + 2].tolist()
+    drawn, _ = ways_of_round(geometry, [schedule.route(t) for t in range(first, last)])
+    ways = dict(browser.execute_script("return gradweave.ways()"))
+    assert sorted(ways) == list(range(first, last))
+    for t, way in zip(range(first, last), drawn, strict=True):
+        assert np.array(way.points) - [0, top[0]] == pytest.approx(np.array(ways[t]), abs=2e-2)

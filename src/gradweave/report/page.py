@@ -1,4 +1,4 @@
-"""The page of a schedule: one HTML file that plays it round by round and needs no network."""
+"""The page of a schedule: one HTML file that plays it by rounds or time, and needs no network."""
 
 import base64
 import dataclasses
@@ -14,6 +14,7 @@ from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
 from gradweave.report.document import filled, template
 from gradweave.report.layout import bends, draw, node_radius
+from gradweave.report.picture.moments import clock_of
 from gradweave.report.rounds_bound import rounds_bound
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
@@ -47,6 +48,7 @@ _SCRIPTS = (
     "model.js",
     "geometry.js",
     "drawing.js",
+    "moments.js",
     "camera.js",
     "holdings.js",
     "timeline.js",
@@ -157,7 +159,8 @@ def page_data(
         "use": _use(schedule, gradient_bytes),
         "roundOffsets": _packed(schedule.round_offsets),
         "roundSeconds": _packed_floats(round_seconds(schedule, gradient_bytes)),
-        **_transfer_data(schedule),
+        "clock": "seconds" if objective == "seconds" else clock_of(schedule),
+        **_transfer_data(schedule, gradient_bytes),
     }
 
 
@@ -189,8 +192,9 @@ def _network_data(topology: Topology) -> dict[str, Any]:
     }
 
 
-def _transfer_data(schedule: Schedule) -> dict[str, Any]:
+def _transfer_data(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:
     route, route_nodes, route_offsets = _distinct_routes(schedule)
+    begin, end = event_seconds(schedule, gradient_bytes)
     return {
         "transfers": {
             "piece": _packed(schedule.piece),
@@ -198,6 +202,8 @@ def _transfer_data(schedule: Schedule) -> dict[str, Any]:
             "target": _packed(schedule.target),
             "op": _packed(schedule.op),
             "route": _packed(route),
+            "begin": _packed_floats(begin),
+            "end": _packed_floats(end),
         },
         "routes": {"nodes": _packed(route_nodes), "offsets": _packed(route_offsets)},
     }

@@ -129,12 +129,15 @@ function drawNetwork(schedule, root, colour, width) {
   return {
     geometry,
     showRound: (round, piece) => showRound(drawing, round, piece),
+    showMoment: (now, piece) => showMoment(drawing, now, piece),
     showTree: (round, piece) => showTree(drawing, round, piece),
     move: (progress, resting) => moveDots(drawing, progress, resting),
     hold: (held) => fillServers(drawing, held),
     load: () => drawing.load,
     highlight: (transfer) => highlight(drawing, root, transfer),
     at: (x, y) => whatIsAt(drawing, x, y),
+    transfers: () => drawing.moving.map(({ t }) => t),
+    ways: () => drawing.moving.map(({ t, points }) => [t, points]),
   };
 }
 
@@ -146,11 +149,16 @@ function laneOffsets(drawing, route, taken, load) {
     const link = schedule.linkBetween(route[i], route[i + 1]);
     const mine = taken.get(link) ?? 0;
     taken.set(link, mine + 1);
-    const all = load?.get(link) ?? 1;
-    const room = Math.min(geometry.stroke + (geometry.radius < DENSE_RADIUS ? 0.4 : 2), (geometry.radius * 0.85) / all);
-    offsets.push(all > 1 ? Math.max(geometry.side * 0.4, Math.min(geometry.side, geometry.radius * 0.9 - all * room)) + mine * room : geometry.side);
+    offsets.push(laneOffset(geometry, mine, load?.get(link) ?? 1));
   }
   return offsets;
+}
+
+/** How far right of a link's middle one of its lanes is. */
+function laneOffset(geometry, lane, lanes) {
+  if (lanes <= 1) return geometry.side;
+  const room = Math.min(geometry.stroke + (geometry.radius < DENSE_RADIUS ? 0.4 : 2), (geometry.radius * 0.85) / lanes);
+  return Math.max(geometry.side * 0.4, Math.min(geometry.side, geometry.radius * 0.9 - lanes * room)) + lane * room;
 }
 
 /** How many transfers of a round each link direction carries. */
@@ -169,6 +177,7 @@ function loadOf(schedule, start, end) {
 /** Draws a round's transfers; dims those of other pieces where one is followed. Returns how many are left out. */
 function showRound(drawing, round, piece) {
   const { schedule, geometry, tracks, dots } = drawing;
+  drawing.clock = "rounds";
   const [start, end] = transfersOf(schedule, round);
   const shown = Math.min(end, start + MAX_TRACKS);
   drawing.load = loadOf(schedule, start, end);

@@ -104,6 +104,13 @@ function ontoLane(geometry, bar, point, offset) {
   else point[0] = geometry.x[bar] + offset;
 }
 
+/** From where to where a route runs along the bar at a place in it. */
+function spanOnBar(schedule, geometry, route, i) {
+  const along = geometry.wide[route[i]] > 0 ? geometry.endX : geometry.endY;
+  const ends = [route[i - 1], route[i + 1]].map((other) => along[schedule.linkBetween(route[i], other)]);
+  return [Math.min(...ends), Math.max(...ends)];
+}
+
 /**
  * For each route, by place in it, how far from the middle of a bar its lane is. Routes that overlap on a bar have
  * different lanes: left to right, each takes the first that is free. Also how thick lines may be to stay apart.
@@ -115,10 +122,9 @@ function barLanes(schedule, geometry, routes) {
     for (let i = 1; i + 1 < route.length; i++) {
       const bar = route[i];
       if (!schedule.isBar(bar)) continue;
-      const along = geometry.wide[bar] > 0 ? geometry.endX : geometry.endY;
-      const ends = [route[i - 1], route[i + 1]].map((other) => along[schedule.linkBetween(bar, other)]);
+      const [from, to] = spanOnBar(schedule, geometry, route, i);
       if (!onBar.has(bar)) onBar.set(bar, []);
-      onBar.get(bar).push({ index, i, from: Math.min(...ends), to: Math.max(...ends) });
+      onBar.get(bar).push({ index, i, from, to });
     }
   });
   let stroke = geometry.stroke;

@@ -31,6 +31,7 @@ function readSchedule(raw) {
     rounds: raw.rounds,
     roundOffsets: unpack(raw.roundOffsets),
     roundSeconds: unpack(raw.roundSeconds),
+    seconds: Math.fround(raw.use.seconds), // as the times of transfers are kept
     isBar: (node) => nodes.wide[node] > 0 || nodes.high[node] > 0,
     ...unpackAll(raw.transfers),
     linkBetween: (source, target) => linkOf.get(source * count + target) ?? -1,
@@ -75,16 +76,28 @@ function roundOf(schedule, transfer) {
   return low;
 }
 
+/** The transfers from one up to another, the other not included. */
+function between(start, end) {
+  return Array.from({ length: end - start }, (_, i) => start + i);
+}
+
+/** Calls with each link direction of a route. */
+function eachLink(schedule, route, act) {
+  for (let i = 0; i + 1 < route.length; i++) act(schedule.linkBetween(route[i], route[i + 1]));
+}
+
+/** The stages that transfers belong to, in words; empty where there are none. */
+function stagesOf(schedule, transfers) {
+  let reduces = false, copies = false;
+  for (const t of transfers) schedule.op[t] ? (copies = true) : (reduces = true);
+  return [reduces && "reduce-scatter", copies && "all-gather"].filter(Boolean).join(" + ");
+}
+
 /** The stages that a round's transfers belong to, in words. */
 function stageOf(schedule, round) {
   const [start, end] = transfersOf(schedule, round);
-  let reduces = false, copies = false;
-  for (let t = start; t < end; t++) schedule.op[t] ? (copies = true) : (reduces = true);
-  if (!reduces && !copies) {
-    reduces = round < schedule.raw.stages.reduce_scatter;
-    copies = !reduces;
-  }
-  return [reduces && "reduce-scatter", copies && "all-gather"].filter(Boolean).join(" + ");
+  if (start < end) return stagesOf(schedule, between(start, end));
+  return round < schedule.raw.stages.reduce_scatter ? "reduce-scatter" : "all-gather";
 }
 
 /** Per round, link directions taken by reduces and by copies; and what all link directions could carry. */
@@ -124,6 +137,7 @@ function contributions(schedule) {
       const cell = row[schedule.target[t]] * pieces + schedule.piece[t];
       held[cell] = schedule.op[t] ? sent[t - first] : held[cell] + sent[t - first];
     }
+    return sent;
   };
   const after = (round) => {
     const done = Math.min(round + 1, schedule.rounds);
@@ -135,6 +149,13 @@ function contributions(schedule) {
     }
     return held;
   };
+  let timed = null;
+  const inTime = () => {
+    if (timed) return timed;
+    const sent = new Float32Array(schedule.transfers), held = start.slice();
+    for (let round = 0; round < schedule.rounds; round++) sent.set(advance(held, round), schedule.roundOffsets[round]);
+    return (timed = heldInTime({ schedule, start, sent, row }));
+  };
   const complete = (held) => {
     const done = new Int32Array(servers);
     for (let s = 0; s < servers; s++) {
@@ -142,7 +163,7 @@ function contributions(schedule) {
     }
     return done;
   };
-  return { after, complete, pieces, servers, row };
+  return { after, inTime, complete, pieces, servers, row };
 }
 
 /** The hue of each piece: evenly around the circle of OKLCH, neighbours about 137° apart, three lightnesses if many. */

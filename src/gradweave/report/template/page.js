@@ -1,24 +1,31 @@
 /* The page: one state, the clock that moves it, and what changes it. */
 
 const ROUND_MS = 1500;
+/** In which the whole is played by seconds; at its own speed nothing could be seen. */
+const WHOLE_MS = 20_000;
+/** Parts of the whole that the scrubber tells apart. */
+const SCRUBBED = 2000;
 const byId = (id) => document.getElementById(id);
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 const given = JSON.parse(byId("data").textContent);
-const state = { round: START, progress: 1, playing: false, stepping: false, speed: 1, piece: null };
+const state = { clock: "rounds", round: START, progress: 1, now: 0, playing: false, stepping: false, speed: 1, piece: null };
 const page = {
-  state, follow, jump,
+  state, follow, jump, jumpToTime,
   gradientBytes: given.gradientBytes,
   rounds: Math.max(...given.schedules.map(({ rounds }) => rounds)),
+  seconds: Math.max(...given.schedules.map(({ use }) => Math.fround(use.seconds))) || 1,
 };
 const last = page.rounds - 1;
 let views = [];
 
-/** Shows a round anew in every view. */
+const bySeconds = () => state.clock === "seconds";
+
+/** Shows a round, or a moment, anew in every view. */
 function showNow() {
   const { round } = state;
   const scrubber = byId("scrubber");
-  scrubber.value = String(round);
+  scrubber.value = String(bySeconds() ? Math.round((SCRUBBED * state.now) / page.seconds) : round);
   views.forEach(showRoundOf);
   scrubber.setAttribute("aria-valuetext", views[0].part("now").textContent);
   document.body.dataset.round = String(round);
@@ -32,6 +39,50 @@ function goTo(round, moving = false) {
   for (const view of views) view.network.highlight(null);
   showNow();
   if (state.stepping) run();
+}
+
+/** Goes to a time. */
+function goToTime(now) {
+  state.now = Math.max(0, Math.min(page.seconds, now));
+  for (const view of views) view.network.highlight(null);
+  showNow();
+}
+
+/** Goes to a time and stops there. */
+function jumpToTime(now) {
+  setPlaying(false);
+  goToTime(now);
+}
+
+/** Goes to the next time before or after now at which a transfer begins or ends. */
+function stepTime(forwards) {
+  let next = forwards ? page.seconds : 0;
+  for (const { schedule } of views) {
+    for (const times of [schedule.begin, schedule.end]) {
+      for (const time of times) {
+        if (forwards ? time > state.now && time < next : time < state.now && time > next) next = time;
+      }
+    }
+  }
+  jumpToTime(next);
+}
+
+/** Chooses by what the page moves, and stays about where it is. */
+function setClock(clock) {
+  setPlaying(false);
+  const [{ schedule }] = views, first = unpack(schedule.raw.use.roundFirst);
+  if (clock === "seconds" && !bySeconds()) state.now = state.round < 0 ? 0 : (first[state.round] ?? page.seconds);
+  else if (clock === "rounds" && bySeconds()) {
+    state.round = state.now > 0 ? first.findLastIndex((time) => time <= state.now) : START;
+    state.progress = 1;
+  }
+  state.clock = clock;
+  byId("clock").value = clock;
+  document.body.dataset.clock = clock;
+  byId("scrubber").min = String(bySeconds() ? 0 : START);
+  byId("scrubber").max = String(bySeconds() ? SCRUBBED : last);
+  byId("scrubber").setAttribute("aria-label", bySeconds() ? "Time" : "Round");
+  showNow();
 }
 
 /** Goes to a round and stops there. */
@@ -48,6 +99,11 @@ function setPlaying(playing) {
   document.body.classList.toggle("playing", playing);
   byId("play").setAttribute("aria-label", playing ? "Pause" : "Play");
   for (const view of views) view.part("now").setAttribute("aria-live", playing ? "off" : "polite");
+  if (bySeconds()) {
+    if (playing && state.now >= page.seconds) goToTime(0);
+    else showNow();
+    return run();
+  }
   if (playing && state.round >= last && state.progress >= 1) goTo(START);
   else if (!playing) views.forEach(showProgressOf);
   run();
@@ -70,8 +126,20 @@ function run() {
   frame = requestAnimationFrame(tick);
 }
 
+/** One frame by seconds: moves on by the time passed. */
+function tickTime(time) {
+  if (!state.playing) return;
+  const step = lastTime ? ((time - lastTime) / WHOLE_MS) * state.speed * page.seconds : 0;
+  lastTime = time;
+  state.now = Math.min(page.seconds, state.now + step);
+  showNow();
+  if (state.now >= page.seconds) setPlaying(false);
+  else frame = requestAnimationFrame(tick);
+}
+
 /** One frame: moves on by the time passed. */
 function tick(time) {
+  if (bySeconds()) return tickTime(time);
   const step = lastTime ? ((time - lastTime) / ROUND_MS) * state.speed : 0;
   lastTime = time;
   if (state.progress < 1 && (state.playing || state.stepping)) {
@@ -90,15 +158,22 @@ function tick(time) {
   if (state.stepping || state.playing) frame = requestAnimationFrame(tick);
 }
 
+/** What steps through the whole, by rounds or by seconds. */
+const steps = {
+  first: () => (bySeconds() ? jumpToTime(0) : jump(START)),
+  back: () => (bySeconds() ? stepTime(false) : jump(state.round - 1)),
+  forward: () => (bySeconds() ? stepTime(true) : jump(state.round + 1, state.round < last)),
+  last: () => (bySeconds() ? jumpToTime(page.seconds) : jump(last)),
+  scrub: (value) => (bySeconds() ? jumpToTime((value / SCRUBBED) * page.seconds) : jump(value)),
+};
+
 /** Wires pointer and keyboard to the state. */
 function listen() {
   const on = (id, type, act) => byId(id).addEventListener(type, act);
-  on("first", "click", () => jump(START));
-  on("back", "click", () => jump(state.round - 1));
-  on("forward", "click", () => jump(state.round + 1, state.round < last));
-  on("last", "click", () => jump(last));
+  for (const id of ["first", "back", "forward", "last"]) on(id, "click", steps[id]);
   on("play", "click", () => setPlaying(!state.playing));
-  on("scrubber", "input", () => jump(Number(byId("scrubber").value)));
+  on("scrubber", "input", () => steps.scrub(Number(byId("scrubber").value)));
+  on("clock", "change", () => setClock(byId("clock").value));
   on("speed", "change", () => { state.speed = Number(byId("speed").value); });
   on("piece", "change", () => follow(byId("piece").value === "" ? null : Number(byId("piece").value)));
   document.addEventListener("keydown", onKey);
@@ -116,10 +191,10 @@ function onKey(event) {
   const zoom = (factor) => () => views.forEach(({ camera }) => camera.zoomBy(factor));
   const acts = {
     " ": () => setPlaying(!state.playing),
-    ArrowRight: () => jump(state.round + 1, state.round < last),
-    ArrowLeft: () => jump(state.round - 1),
-    Home: () => jump(START),
-    End: () => jump(last),
+    ArrowRight: steps.forward,
+    ArrowLeft: steps.back,
+    Home: steps.first,
+    End: steps.last,
     Escape: () => follow(null),
     "+": zoom(1.6), "=": zoom(1.6), "-": zoom(1 / 1.6), 0: () => views.forEach(({ camera }) => camera.reset()),
   };
@@ -146,15 +221,14 @@ function furnish() {
     const text = several ? `piece ${piece}` : `piece ${piece} (root ${schedule.name(schedule.root[piece])})`;
     element("option", text, byId("piece")).value = String(piece);
   }
-  byId("scrubber").min = String(START);
-  byId("scrubber").max = String(last);
   document.body.dataset.rounds = String(page.rounds);
 }
 
 views = given.schedules.map((raw, index) => makeView(raw, index, given.schedules.length > 1, page));
 furnish();
 for (const view of views) view.camera.apply();
-goTo(Number(/^#round=(\d{1,6})$/.exec(location.hash)?.[1] ?? START));
+setClock(location.hash || !given.schedules.some(({ clock }) => clock === "seconds") ? "rounds" : "seconds");
+if (!bySeconds()) goTo(Number(/^#round=(\d{1,6})$/.exec(location.hash)?.[1] ?? START));
 listen();
 
 /* For tests, and for the curious. */
@@ -165,6 +239,12 @@ window.gradweave = {
   playing: () => state.playing,
   zoom: (factor = 1) => { views[0].camera.zoomBy(factor); return views[0].camera.zoom(); },
   goTo: (round, moving = false) => goTo(round, moving),
+  clock: () => state.clock,
+  setClock, goToTime,
+  now: () => state.now,
+  heldAt: (now) => Array.from(views[0].held.inTime().at(now).subarray(0, views[0].held.servers * views[0].held.pieces)),
+  geometry: () => views[0].network.geometry,
+  ways: () => views[0].network.ways(),
   follow,
   held: (round) => Array.from(views[0].held.after(round).subarray(0, views[0].held.servers * views[0].held.pieces)),
   complete: (round = state.round, view = 0) => Array.from(views[view].held.complete(views[view].held.after(round))),

@@ -8,7 +8,7 @@ function useChart(schedule, canvas) {
   const { use } = schedule.raw;
   const levels = unpack(use.levels), first = unpack(use.roundFirst), last = unpack(use.roundLast);
   const names = use.links.map(({ link }) => linkName(schedule, link));
-  const draw = (round) => {
+  const draw = (round, now = null) => {
     if (!names.length) return;
     const width = Math.max(200, canvas.parentElement.clientWidth);
     const context = freshCanvas(canvas, width, names.length * USE_ROW + USE_AXIS);
@@ -21,6 +21,7 @@ function useChart(schedule, canvas) {
       drawName(context, box, row, name, use.links[row].used);
       drawLevels(context, box, row, levels.subarray(2 * row * use.stretches, 2 * (row + 1) * use.stretches), use.stretches);
     });
+    if (now !== null) drawCursorAt(context, box, names.length, Math.min(now, use.seconds));
   };
   const at = (y) => {
     const row = Math.floor(y / USE_ROW);
@@ -43,6 +44,12 @@ function drawNow(context, box, rows, from, to) {
   context.fillRect(x(from), 0, wide, rows * USE_ROW);
   context.globalAlpha = 1;
   context.fillRect(x(from), rows * USE_ROW, wide, 3);
+}
+
+/** The time that the page shows. */
+function drawCursorAt(context, box, rows, now) {
+  context.fillStyle = themed("--ink");
+  context.fillRect(box.left + ((box.right - box.left) * now) / box.seconds - 0.75, 0, 1.5, rows * USE_ROW + 3);
 }
 
 /** A row's link and how much of it is used. */

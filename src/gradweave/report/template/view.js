@@ -1,6 +1,8 @@
 /* One schedule on the page: its drawing, timeline, heat map and table. */
 
 const TABLE_ROWS = 400;
+/** While it plays by seconds, holdings are shown as often as that: the heat map of a large network takes long. */
+const HELD_MS = 100;
 
 /** Makes the view of a schedule from the page's template; the first one's parts have ids, too. */
 function makeView(raw, index, several, page) {
@@ -14,7 +16,7 @@ function makeView(raw, index, several, page) {
   const held = contributions(schedule), load = linkLoad(schedule);
   const view = {
     root, part, schedule, held, load, colour, page, several,
-    name: raw.name || raw.scheduler, settled: null, server: null, enlarged: false,
+    name: raw.name || raw.scheduler, settled: null, heldShown: 0, server: null, enlarged: false,
   };
   view.matrix = holdingsMatrix(schedule, part("holdings"), colour);
   view.timeline = loadTimeline(schedule, part("timeline"), load, page.rounds);
@@ -75,8 +77,38 @@ function drawingWidth(root) {
   return room < 520 ? 540 : room < 640 ? 760 : 1000;
 }
 
+/** Contributions that are held now. */
+function heldNow({ held, page, settled }) {
+  return page.state.clock === "seconds" ? held.inTime().at(page.state.now) : held.after(settled ?? START);
+}
+
+/** Shows a moment: words, what is under way, what has arrived. */
+function showMomentOf(view) {
+  const { part, schedule, page, network } = view;
+  const { now, piece, playing } = page.state;
+  part("now").setAttribute("aria-live", playing ? "off" : "polite");
+  const left = network.showMoment(now, piece);
+  const active = network.transfers();
+  const stage = stagesOf(schedule, active);
+  part("now").textContent = `${duration(Math.min(now, schedule.seconds))} of ${duration(schedule.seconds)}${stage ? ` · ${stage}` : ""}`;
+  const missing = left ? ` ${left.toLocaleString("en")} more are not drawn.` : "";
+  const over = now >= schedule.seconds;
+  part("caption").textContent = over ? "Every server holds everything that it is to hold." : `${counted(active.length, "transfer")} under way.${missing}`;
+  part("load").textContent = part("takes").textContent = "";
+  part("transfers-of").textContent = "Transfers under way";
+  if (part("details").open && !playing) showTable(view);
+  if (playing && !over && performance.now() - view.heldShown < HELD_MS) return;
+  view.heldShown = performance.now();
+  view.use.draw(START, now);
+  const arrived = `${view.held.inTime().arrived(now)} arrived`;
+  if (view.settled === arrived) return;
+  view.settled = arrived;
+  showHoldings(view);
+}
+
 /** Shows a round anew: words, drawing, table. */
 function showRoundOf(view) {
+  if (view.page.state.clock === "seconds") return showMomentOf(view);
   const { part, schedule, page, load, network } = view;
   const { round, piece } = page.state;
   const here = Math.min(round, schedule.rounds);
@@ -91,6 +123,7 @@ function showRoundOf(view) {
   part("load").textContent = here >= 0 && !done ? `Link load ${busy.toLocaleString("en")} of ${load.capacity.toLocaleString("en")}, ${Math.round((100 * busy) / load.capacity)} %.` : "";
   part("takes").textContent = timing(schedule, here);
   view.settled = null;
+  part("transfers-of").textContent = "Transfers of this round";
   view.timeline.draw(here);
   view.use.draw(here);
   if (part("details").open) showTable(view);
@@ -99,6 +132,7 @@ function showRoundOf(view) {
 
 /** Shows how far the round is: dots on their way, holdings once they arrive. */
 function showProgressOf(view) {
+  if (view.page.state.clock === "seconds") return showMomentOf(view);
   const { progress, round, playing } = view.page.state;
   view.network.move(progress, progress >= 1 && !playing);
   const here = Math.min(round, view.schedule.rounds);
@@ -111,8 +145,8 @@ function showProgressOf(view) {
 /** Draws holdings in the servers and the heat map. */
 function showHoldings(view) {
   const { held, part, page } = view;
-  const round = view.settled ?? START;
-  const now = held.after(round);
+  const round = page.state.clock === "rounds" ? (view.settled ?? START) : START;
+  const now = heldNow(view);
   view.network.hold(now);
   const fresh = round > START && round === page.state.round;
   view.matrix.draw(now, fresh ? held.after(round - 1) : null, { piece: page.state.piece, server: view.server, enlarged: view.enlarged });
@@ -122,11 +156,11 @@ function showHoldings(view) {
 }
 
 /** Fills the table of the round's transfers. */
-function showTable({ part, schedule, colour, page }) {
-  const [start, end] = transfersOf(schedule, page.state.round);
+function showTable({ part, schedule, colour, page, network }) {
+  const listed = page.state.clock === "seconds" ? network.transfers() : between(...transfersOf(schedule, page.state.round));
   const rows = document.createDocumentFragment();
   let shown = 0, matching = 0;
-  for (let t = start; t < end; t++) {
+  for (const t of listed) {
     if (page.state.piece !== null && schedule.piece[t] !== page.state.piece) continue;
     if (++matching > TABLE_ROWS) continue;
     shown++;
@@ -143,7 +177,7 @@ function showTable({ part, schedule, colour, page }) {
   }
   part("rows").replaceChildren(rows);
   part("more").textContent = matching > shown ? `and ${(matching - shown).toLocaleString("en")} more` : "";
-  part("count").textContent = `(${(end - start).toLocaleString("en")})`;
+  part("count").textContent = `(${listed.length.toLocaleString("en")})`;
 }
 
 /** Shows a few words beside the pointer, or none. */
@@ -158,14 +192,15 @@ function showTip(lines, x, y) {
 }
 
 /** What a node or a link has to say in this round. */
-function describe({ schedule, held, network, settled }, found) {
+function describe(view, found) {
+  const { schedule, held, network } = view;
   if (found.node !== undefined) {
     const kind = schedule.nodes.server[found.node] ? "server" : "switch";
     const label = schedule.nodes.labels[found.node];
     const lines = [`${kind} ${found.node}${label ? ` (${label})` : ""}`];
     if (kind === "server" && rootsDiffer(schedule)) lines.push(`roots ${percent(schedule.rooted[held.row[found.node]].share)} of the gradient`);
     if (kind === "switch") return [...lines, "forwards only"];
-    const complete = held.complete(held.after(settled ?? START))[held.row[found.node]];
+    const complete = held.complete(heldNow(view))[held.row[found.node]];
     return [...lines, `${complete} of ${counted(held.pieces, "piece")} complete`];
   }
   const { source, target, capacity, band } = schedule.links;
@@ -189,11 +224,12 @@ function pointAtNetwork(view, event) {
 }
 
 /** Says what a cell of the heat map holds. */
-function pointAtMatrix({ part, matrix, held, schedule, settled }, event) {
+function pointAtMatrix(view, event) {
+  const { part, matrix, held, schedule } = view;
   const box = part("holdings").getBoundingClientRect();
   const cell = matrix.at(event.clientX - box.left, event.clientY - box.top);
   if (!cell) return showTip(null);
-  const value = held.after(settled ?? START)[cell.server * held.pieces + cell.piece];
+  const value = heldNow(view)[cell.server * held.pieces + cell.piece];
   const name = schedule.name(schedule.servers[cell.server]);
   const size = sizesDiffer(schedule) ? `, ${percent(schedule.share[cell.piece])} of the gradient` : "";
   showTip([`server ${name}, piece ${cell.piece}${size}`, `${value} of ${held.servers} contributions`, "click to follow this piece"], event.clientX, event.clientY);
@@ -239,7 +275,8 @@ function listenTo(view) {
 /** Fits a view to new room: everything is redrawn at its size. */
 function resizeView(view) {
   view.timeline.draw(Math.min(view.page.state.round, view.schedule.rounds));
-  view.use.draw(Math.min(view.page.state.round, view.schedule.rounds));
+  if (view.page.state.clock === "seconds") view.use.draw(START, view.page.state.now);
+  else view.use.draw(Math.min(view.page.state.round, view.schedule.rounds));
   if (view.width !== drawingWidth(view.part("network"))) {
     redrawNetwork(view);
     showRoundOf(view);
