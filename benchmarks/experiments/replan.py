@@ -31,6 +31,7 @@ from gradweave.bounds import least_seconds
 from gradweave.errors import TopologyError
 from gradweave.report import TABLE_2
 from gradweave.schedulers import Packed, replan
+from gradweave.schedulers.solve.kept import kept_of
 from gradweave.topology.faults import slowed, without_links
 
 TIME_LIMIT_S = 9.0
@@ -104,6 +105,8 @@ def replanned_in_seconds(spec: str, link: tuple[int, int]) -> dict[str, Any]:
         "unrepaired_ms": 1e3 * gw.simulate.seconds(moved, SIZE, "events"),
         "replanned_ms": 1e3 * after.timing.seconds,
         "by": after.scheduler.name,
+        "kept": after.kept.bytes_share,
+        "packed_kept": kept_of(first.schedule, alone).bytes_share,
         "packed_ms": 1e3 * gw.simulate.seconds(alone, SIZE, "events"),
         "first_s": first_s,
         "replan_s": replan_s,

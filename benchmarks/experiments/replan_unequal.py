@@ -1,0 +1,114 @@
+"""Re-planning in seconds after a fault of networks whose links differ: what is kept, and its cost.
+
+    python benchmarks/experiments/replan_unequal.py [--minutes M] [--resume]
+
+Twelve networks of benchmarks/unequal_networks.py on which no choice was made, two of each kind, and
+a schedule of `packed` for 256 MB on each. Its busiest link is slowed to half, and of the links that
+may be lost without cutting a server off the busiest is lost. Planned again with `packed` alone,
+from scratch, and with the schedule before to start from (`gw.solve(…, start_from=before)`).
+
+Kept is the part of the bytes, and of the transfers, that go as they did; gaps are to the bound in
+seconds of the network as it is then. Seconds are processor time, after compilation. Each row is
+kept as soon as it is measured; `--resume` measures those that are not there, and `--minutes` ends a
+run after so many.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from command_line import parser_of
+from record import record
+from timing import timed
+from unequal_networks import COUNT, unequal_network
+from unfinished import Unfinished
+
+import gradweave as gw
+from gradweave.errors import TopologyError
+from gradweave.schedulers import Packed
+from gradweave.schedulers.solve.kept import kept_of
+from gradweave.topology.faults import slowed, without_links
+
+NAME = "replan_unequal"
+SIZE = 256e6
+SEEDS = range(COUNT, COUNT + 12)
+Ends = tuple[int, int]
+
+
+def planned_again(before: gw.Schedule, left: gw.Topology) -> dict[str, Any]:
+    """Repaired, and from scratch."""
+    packed = Packed(gradient_bytes=SIZE)
+    anew_s, anew = timed(partial(packed.schedule, left), time.process_time)
+    solve = partial(gw.solve, left, objective="seconds", gradient_bytes=SIZE, schedulers="packed")
+    solve_s, found = timed(partial(solve, start_from=before), time.process_time)
+    assert found.timing is not None and found.kept is not None and found.repair is not None
+    least_s, as_before_s = found.timing.bound.seconds, found.repair.as_before_s
+    return {
+        "kept": found.kept.bytes_share,
+        "transfers_kept": found.kept.transfers / found.kept.of,
+        "gap": found.timing.seconds / least_s - 1,
+        "repaired": found.repair.chosen,
+        "as_before_gap": None if as_before_s is None else as_before_s / least_s - 1,
+        "search_s": solve_s,
+        "anew_kept": kept_of(before, anew).bytes_share,
+        "anew_gap": gw.simulate.seconds(anew, SIZE, "events") / least_s - 1,
+        "anew_s": anew_s,
+    }
+
+
+def faults(before: gw.Schedule) -> Iterator[tuple[str, Ends, gw.Topology]]:
+    """The busiest link slowed; the busiest that may be lost, if any, lost."""
+    network, (links, transfer) = before.topology, before.route_links
+    share = before.share[before.piece[transfer]]
+    busy = np.bincount(links, share, len(network.source)) / network.bandwidth_bytes_per_s
+    order = np.argsort(-busy, kind="stable")
+    ends = [(int(network.source[link]), int(network.target[link])) for link in order]
+    yield "slowed", ends[0], slowed(network, {ends[0]: 0.5}).topology
+    for each in ends:
+        try:
+            left = without_links(network, [each]).topology
+        except TopologyError:
+            continue
+        yield "lost", each, left
+        return
+
+
+def measured(seed: int) -> Iterator[dict[str, Any]]:
+    kind, network = unequal_network(seed)
+    before = Packed(gradient_bytes=SIZE).schedule(network)
+    about = {"seed": seed, "kind": kind, "network": network.name, "servers": network.num_servers}
+    for fault, ends, left in faults(before):
+        yield about | {"fault": fault, "link": list(ends)} | planned_again(before, left)
+
+
+def main() -> None:
+    parser = parser_of(__doc__, resumes=True)
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    asked = parser.parse_args()
+    unfinished, begun = Unfinished(NAME, resume=asked.resume), time.monotonic()
+    there = {row["seed"] for row in unfinished.rows()}
+    compiled = False
+    for seed in SEEDS:
+        if seed in there:
+            continue
+        if time.monotonic() - begun > 60 * asked.minutes:
+            print("not all yet: --resume goes on")
+            return
+        if not compiled:
+            compiled = bool(list(measured(8)))
+        rows = list(measured(seed))
+        for row in rows:  # all of a network or none
+            unfinished.add(row)
+            print(row, flush=True)
+    record(NAME, seeds=list(SEEDS), gradient_bytes=SIZE, rows=unfinished.rows())
+    unfinished.end()
+
+
+if __name__ == "__main__":
+    main()
