@@ -79,7 +79,7 @@ def test_chakra(file):
         (
             ["--format", "msccl-xml", "--gradient-bytes", "8"],
             OptionError,
-            "--gradient-bytes is for chakra-et and --equal-pieces; leave it out",
+            "--gradient-bytes is for chakra-et, perfetto and --equal-pieces; leave it out",
         ),
         (
             ["--format", "mscclpp-json", "--dialect", "rccl"],

@@ -1,12 +1,13 @@
-"""Schedules as files of MSCCL, legacy RCCL, MSCCL++ and ASTRA-sim (Chakra), and rankfiles."""
+"""Schedules as files of MSCCL, legacy RCCL, MSCCL++, ASTRA-sim (Chakra), mpirun and Perfetto."""
 
 from gradweave.export.chakra import save_chakra_et, to_chakra_et
 from gradweave.export.equal_pieces import in_equal_pieces
 from gradweave.export.msccl import save_msccl_xml, to_msccl_xml
 from gradweave.export.mscclpp import save_mscclpp_json, to_mscclpp_json
+from gradweave.export.perfetto import save_perfetto, to_perfetto
 from gradweave.export.rankfile import save_rankfile, to_rankfile
 
-FORMATS = ("msccl-xml", "mscclpp-json", "chakra-et", "rankfile")
+FORMATS = ("msccl-xml", "mscclpp-json", "chakra-et", "rankfile", "perfetto")
 """The formats' names on the command line."""
 
 __all__ = [
@@ -15,9 +16,11 @@ __all__ = [
     "save_chakra_et",
     "save_msccl_xml",
     "save_mscclpp_json",
+    "save_perfetto",
     "save_rankfile",
     "to_chakra_et",
     "to_msccl_xml",
     "to_mscclpp_json",
+    "to_perfetto",
     "to_rankfile",
 ]

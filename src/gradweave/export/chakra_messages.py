@@ -7,13 +7,13 @@ Described here, for protobuf's runtime, with the numbers and types of MLCommons'
 import functools
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from gradweave.export.protobuf import Field as _Field
+from gradweave.export.protobuf import message_classes
 
 COMPUTE, SEND, RECEIVE = 4, 5, 6
 """``COMP_NODE``, ``COMM_SEND_NODE`` and ``COMM_RECV_NODE`` of the enumeration ``NodeType``."""
 
 _PACKAGE = "ChakraProtoMsg"
-_Field = descriptor_pb2.FieldDescriptorProto
 _ATTRIBUTE = f".{_PACKAGE}.AttributeProto"
 
 # Name, number, type, whether repeated.
@@ -43,33 +43,7 @@ _MESSAGES = {
 @functools.cache
 def messages() -> dict[str, type[Any]]:
     """The message classes ``AttributeProto``, ``GlobalMetadata`` and ``Node``, by name."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="gradweave/chakra.proto", package=_PACKAGE, syntax="proto3"
-    )
-    for message, fields in _MESSAGES.items():
-        described = file.message_type.add(name=message)
-        oneof = message == "AttributeProto"
-        if oneof:
-            described.oneof_decl.add(name="value")
-        for name, number, kind, repeated in fields:
-            field = described.field.add(
-                name=name,
-                number=number,
-                label=_Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL,
-            )
-            if isinstance(kind, str):
-                field.type, field.type_name = _Field.TYPE_MESSAGE, kind
-            else:
-                field.type = kind
-            if oneof and name.endswith("_val"):
-                field.oneof_index = 0
-    # A separate pool: a program may load Chakra's own messages, too.
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in _MESSAGES
-    }
+    return message_classes(_PACKAGE, _MESSAGES, one_of={"AttributeProto": "_val"})
 
 
 def attribute(name: str, value: bool | int | str, *, wide: bool = False) -> Any:

@@ -16,6 +16,7 @@ from gradweave.export.chakra import save_chakra_et
 from gradweave.export.equal_pieces import EqualPieces, in_equal_pieces_for
 from gradweave.export.msccl import DIALECTS, save_msccl_xml, to_msccl_xml
 from gradweave.export.mscclpp import save_mscclpp_json, to_mscclpp_json
+from gradweave.export.perfetto import save_perfetto
 from gradweave.export.rankfile import parse_hosts, save_rankfile
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
@@ -29,8 +30,11 @@ _OPTIONS_OF = {
     "mscclpp-json": (*_PLANS, *_PIECES),
     "chakra-et": ("gradient_bytes", "element_bytes"),
     "rankfile": ("hosts",),
+    "perfetto": ("gradient_bytes", "measured"),
 }
 """The options of each format."""
+_SIZED = ("chakra-et", "perfetto")
+"""Formats that need the size of the gradient."""
 _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.protocols}))
 
 
@@ -74,7 +78,8 @@ _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.p
 @click.option(
     "--gradient-bytes",
     type=SizeType(),
-    help="chakra-et: size of the gradient; required. --equal-pieces: the size to be fast for.  "
+    help="chakra-et, perfetto: size of the gradient; required. --equal-pieces: the size to be "
+    "fast for.  "
     "[default: that of the search, else 100MB]",
 )
 @click.option("--element-bytes", type=int, help="chakra-et: size of a number.  [default: 4]")
@@ -84,9 +89,15 @@ _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.p
     help="rankfile: the hosts in the order of ranks, such as node1:8,node2:8.  "
     "[default: the servers' names]",
 )
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="perfetto: what 'gradweave run --json' printed, to stand beside the plan.",
+)
 @json_option
 def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any) -> None:
-    """Write the schedule in FILE for MSCCL or legacy RCCL, MSCCL++, Chakra or mpirun."""
+    """Write the schedule in FILE for MSCCL or legacy RCCL, MSCCL++, Chakra, mpirun or Perfetto."""
     given = {name: value for name, value in options.items() if value is not None}
     _check(format_, given)
     writable(None if format_ == "chakra-et" else output)
@@ -161,6 +172,9 @@ def _save_in_equal_pieces(
 def _save(schedule: Schedule, format_: str, output: Path, given: dict[str, Any]) -> list[Path]:
     if format_ == "chakra-et":
         return save_chakra_et(schedule, output, **given)
+    if format_ == "perfetto":
+        save_perfetto(schedule, output, **given)
+        return [output]
     if format_ == "rankfile":
         hosts = parse_hosts(given["hosts"]) if "hosts" in given else None
         save_rankfile(schedule, output, hosts=hosts)
@@ -178,10 +192,11 @@ def _check(format_: str, given: dict[str, Any]) -> None:
     if "equal_pieces" not in given:
         if "pieces" in given:
             raise OptionError("--pieces is for --equal-pieces; give both")
-        if "gradient_bytes" in given and format_ != "chakra-et":
-            raise OptionError("--gradient-bytes is for chakra-et and --equal-pieces; leave it out")
-    if format_ == "chakra-et" and "gradient_bytes" not in given:
-        raise OptionError("chakra-et needs --gradient-bytes, the size of the gradient")
+        if "gradient_bytes" in given and format_ not in _SIZED:
+            sized = ", ".join(_SIZED)
+            raise OptionError(f"--gradient-bytes is for {sized} and --equal-pieces; leave it out")
+    if format_ in _SIZED and "gradient_bytes" not in given:
+        raise OptionError(f"{format_} needs --gradient-bytes, the size of the gradient")
 
 
 def _option(name: str) -> str:
