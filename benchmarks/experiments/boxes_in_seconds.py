@@ -1,6 +1,6 @@
 """Boxes of GPUs on rails and on leaf–spine: seconds of an all-reduce beside the certified bound.
 
-    python benchmarks/experiments/boxes_in_seconds.py [--minutes M] [--resume]
+    python benchmarks/experiments/boxes_in_seconds.py [--minutes M] [--resume] [--kinds K …]
 
 `gradweave.solve` with ``objective="seconds"``, its defaults and a time limit of 60 s, beside the
 ring of all servers in order of id and `hierarchical` in one chunk and one order, which overlaps
@@ -114,6 +114,7 @@ def largest(count: int = 1024, size: float = 1e9) -> dict[str, Any]:
 def main() -> None:
     parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), help="of boxes")
     parser.add_argument("--largest", action="store_true", help="1,024 boxes, too")
     asked = parser.parse_args()
     unfinished = Unfinished(NAME, resume=asked.resume)
@@ -123,7 +124,7 @@ def main() -> None:
     done = {tuple(row.get(key) for key in known) for row in rows}
     measure({"kind": "A100", "boxes": 2, "fabric": "rails", "slow": 1.0, "gradient_bytes": 1e6})
     for case in cases():
-        if tuple(case[key] for key in known) in done:
+        if tuple(case[key] for key in known) in done or case["kind"] not in asked.kinds:
             continue
         if time.monotonic() - begun > 60 * asked.minutes:
             break

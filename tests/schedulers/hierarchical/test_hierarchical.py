@@ -143,7 +143,7 @@ def test_very_many_groups_have_few_roots():
 
 
 def test_schedules_with_few_roots_are_valid(monkeypatch: pytest.MonkeyPatch):
-    few = dataclasses.replace(hierarchical.TUNING, max_chunk_transfers=6200)
+    few = dataclasses.replace(hierarchical.TUNING, max_chunk_transfers=6200, groups_with_roots=4)
     monkeypatch.setattr(hierarchical, "TUNING", few)
     schedule = Hierarchical(GB, chunks=2).schedule(gw.topology.a100_box(boxes=12))  # verified
     assert len(np.unique(schedule.root)) == 32

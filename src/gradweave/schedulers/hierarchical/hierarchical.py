@@ -12,7 +12,12 @@ from gradweave import clock
 from gradweave.bounds import throughput
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule, take_rows
-from gradweave.schedulers.hierarchical.exchange import exchanges_of, hops_of
+from gradweave.schedulers.hierarchical.exchange import (
+    Exchange,
+    exchanges_of,
+    hops_of,
+    packed_exchanges,
+)
 from gradweave.schedulers.hierarchical.grid import Grid
 from gradweave.schedulers.hierarchical.priority_kernel import play_by_priority
 from gradweave.schedulers.hierarchical.shares import least_time_shares
@@ -77,23 +82,34 @@ class Hierarchical(Scheduler):
         grid = Grid.of(topology)
         if collective == "all_reduce":
             below = topology.num_servers // grid.sizes[-1] * 2 * topology.num_servers
-            grid = grid.split(max(1, TUNING.max_chunk_transfers // below))
+            if below * grid.sizes[-1] > TUNING.max_chunk_transfers:
+                grid = grid.split(TUNING.groups_with_roots)
         hops = hops_of(grid)
-        exchanges = exchanges_of(grid, hops, stop)
         wires = wires_over(topology, hops.links, hops.first_link)
         orders = orders_of(len(grid.sizes))[: self.orders]
 
-        def trees_by(order: tuple[int, ...]) -> Composed:
+        def trees_by(order: tuple[int, ...], exchanges: list[Exchange]) -> Composed:
             return slow_first(composed(grid, hops, exchanges, order), grid, hops, wires)
 
-        first = trees_by(orders[0])
+        exchanges = exchanges_of(grid, hops)
+        first = trees_by(orders[0], exchanges)
+        packed = packed_exchanges(grid, exchanges, stop)
+        if any(one is not other for one, other in zip(exchanges, packed, strict=True)):
+            several = trees_by(orders[0], packed)
+            if _busiest(several, wires) < _busiest(first, wires) * (1 - TUNING.enough):
+                exchanges, first = packed, several
         search = _Search(topology, collective, wires, self, stop, few_roots=grid.one_root)
         search.cut(first)
         if collective == "all_reduce" and not grid.one_root and not search.is_content:
-            several = [first, *map(trees_by, orders[1:])]
+            several = [first, *(trees_by(order, exchanges) for order in orders[1:])]
             for trees in _divided(grid, several, wires):
                 search.cut(trees)
         return search.schedule()
+
+
+def _busiest(trees: Composed, wires: Wires) -> float:
+    """[s] for which a byte of the gradient holds the busiest link."""
+    return float(link_seconds(trees, wires).mean(axis=0).max())
 
 
 def _divided(grid: Grid, several: list[Composed], wires: Wires) -> Iterator[Composed]:
@@ -193,11 +209,10 @@ class _Search:
             return [self._options.chunks]
         if math.isinf(self._options.gradient_bytes):
             return [TUNING.chunks]
-        per_chunk = len(trees.share) * self._topology.num_servers * int(self._stages.sum())
-        least = TUNING.least_chunks if self._few_roots else 1
-        most = min(TUNING.max_chunks, max(least, TUNING.max_transfers // per_chunk))
         if self._few_roots:
-            return [most]
+            return [max(1, TUNING.few_root_pieces // len(trees.share))]
+        per_chunk = len(trees.share) * self._topology.num_servers * int(self._stages.sum())
+        most = min(TUNING.max_chunks, max(1, TUNING.max_transfers // per_chunk))
         return [1 << k for k in range(most.bit_length())]
 
     def _played(self, trees: Composed, chunks: int) -> _Cut:

@@ -19,9 +19,13 @@ class Tuning:
     max_chunk_transfers: int = 4_200_000
     """Transfers of a chunk beyond which not all servers are roots, but a part of the groups over
     which the others reduce by a binary tree."""
-    least_chunks: int = 4
-    """Up to which chunks are tried then: while the first one is under way, others wait."""
-    max_transfers: int = 1_200_000
+    groups_with_roots: int = 8
+    """Groups of that part, at most. With more of them chunks are fewer, and trees wait for each
+    other: on 128 boxes of MI250s, 1,024 pieces of 64, 16 and 8 took 1.76, 1.61 and 1.45 times the
+    bound. With fewer, those inside the binary tree receive more."""
+    few_root_pieces: int = 1024
+    """Pieces then: each has two transfers a server."""
+    max_transfers: int = 2_200_000
     """Schedules with more are not cut finer. Each takes 2 to 4 µs of processor time."""
     min_gain: float = 5e-3
     """Gain of twice as many chunks, relative, below which the search soon ends."""
