@@ -1,5 +1,6 @@
 """Servers confirmed by flows nearby: the bounds are the same as with a flow for every server."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 
@@ -45,3 +46,15 @@ def test_nothing_is_confirmed_without_a_confirmed_server_or_enough_room():
     assert not nearby.confirms(1, 2, 5)  # two links in, of two each
     assert nearby.confirms(1, 3, 5)
     assert nearby.confirms(2, 3, 6)
+
+
+def test_cuts_of_bandwidths_beyond_64_bits_are_counted_exactly():
+    rng = np.random.default_rng(0)
+    torus = from_spec("torus:3x4")
+    wide = [int(each) << 70 | int(each) for each in rng.integers(1, 1 << 40, len(torus.source))]
+    flows = Flows(torus, np.array(wide, object))
+    least, inside = flows.narrowest_cut()
+    first, *others = torus.servers.tolist()
+    pairs = [ends for other in others for ends in ((first, other), (other, first))]
+    assert least == min(flows.cut(*ends, 1, 0)[0] for ends in pairs) == flows.leaving(inside)
+    assert 0 < inside.sum() < torus.num_nodes

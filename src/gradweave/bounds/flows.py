@@ -43,10 +43,23 @@ class Flows:
         return int(self.bandwidth[crosses].sum())
 
     def narrowest_cut(self) -> tuple[int, NDArray[np.bool_]]:
-        """The least bandwidth that leaves a set of servers that misses one, and the set [V]."""
+        """The least bandwidth that leaves a set of servers that misses one, and the set [V].
+
+        Where bandwidths do not fit into 64 bits the sets are those of rounded ones, and what leaves
+        them is counted exactly; what it says is at most L units of the rounding above the least.
+        """
         first, *others = self.topology.servers.tolist()
         pairs = [ends for other in others for ends in ((first, other), (other, first))]
-        return min((self.cut(*ends, 1, 0) for ends in pairs), key=lambda cut: cut[0])
+        if self.solver is not None:
+            return min((self.cut(*ends, 1, 0) for ends in pairs), key=lambda cut: cut[0])
+        rounded = Flows(self.topology, self._rounded())
+        sides = (rounded.cut(*ends, 1, 0)[1] for ends in pairs)
+        return min(((self.leaving(side), side) for side in sides), key=lambda cut: cut[0])
+
+    def _rounded(self) -> NDArray[np.int64]:
+        """[L] bandwidths rounded down to a unit in which their sum fits into 64 bits."""
+        unit = -(-int(self.bandwidth.sum()) // (MAX_INT64_FLOW - 1))
+        return np.array([limit // unit for limit in self.bandwidth.tolist()], np.int64)
 
     def cut(
         self, source: int, target: int, per_unit: int, per_server: int
