@@ -86,7 +86,17 @@ OPTIONS = {
         ["--gradient-bytes", "400Mb"],
         "size '400Mb': unknown unit 'Mb'; ",
     ),
-    "several gradients": (["--gradient-bytes", "1MB,2MB"], "--gradient-bytes"),
+    "one file of several sizes": (
+        ["--gradient-bytes", "1MB,2MB"],
+        "--output: expected one size of the gradient",
+    ),
+    "half a sweep": (["-b", "8"], "expected -e, the last size, too"),
+    "sweep that falls": (["-b", "1M", "-e", "8"], "-e: expected at least 1 MiB, which -b says"),
+    "sweep of too many": (["-b", "1", "-e", "1", "-f", "1"], "1 is not in the range"),
+    "sizes twice": (
+        ["--gradient-bytes", "1MB", "-b", "8", "-e", "1M"],
+        "--gradient-bytes: expected either this or a sweep",
+    ),
     "negative seed": (["--seed", "-1"], "--seed"),
     "unknown collective": (["--collective", "broadcast"], "'broadcast' is not one of"),
     "unknown option": (["--fast"], "No such option"),
@@ -137,6 +147,7 @@ def test_a_schedule_of_another_network_to_start_from(refused, here):
         (["torus:3x3", "--without-link", "0-4"], "no link joins server 0 and server 4"),
         (["torus:3x3,nocube:n=3"], "'nocube': unknown family"),
         (["--fast"], "No such option"),
+        (["--objective", "rounds", "-b", "8", "-e", "1K"], "rounds are the same for every size"),
     ],
 )
 def test_an_option_that_compare_does_not_take(refused, arguments, reason):

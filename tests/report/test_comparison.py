@@ -136,7 +136,7 @@ def test_the_mean_of_drawn_episodes_is_taken_of_a_hundred():
 
 
 def test_a_row_of_seconds_tells_its_gap_and_a_reason_where_there_is_one():
-    row = TimedRow("a", "ring:3", "ring", "all_reduce", 1e6, 3.0, 2.5, 2, 2.0)
+    row = TimedRow("a", "ring:3", 3, "ring", "all_reduce", 1e6, 3.0, 2.5, 2, 2.0)
     told = row.as_object()
     assert told["seconds_gap"] == 0.5 and told["seconds_min"] == 2.5 and "reason" not in told
     none = dataclasses.replace(row, seconds_mean=None, seconds_min=None, reason="no cycle")

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -87,17 +88,32 @@ def default_objective(
     return "rounds" if tells and runtime == "ideal" else "seconds"
 
 
+class CollectiveType(click.Choice):
+    """A collective, also spelt as all-reduce or AllReduce."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The collective as the library spells it."""
+        spelt = {one.replace("_", ""): one for one in COLLECTIVES}
+        letters = str(value).lower().replace("_", "").replace("-", "")
+        return super().convert(spelt.get(letters, value), param, ctx)
+
+
 def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Adds the options of a search to a verb; see `SearchOptions`."""
     options = (
         click.option(
             "--scheduler",
             metavar="SCHEDULERS",
+            multiple=True,
+            callback=lambda _context, _option, given: ",".join(given) if given else None,
             help="Comma-separated strategies, such as merged:rule=deepest; the best is kept.  "
             "[default: all]",
         ),
         click.option(
-            "--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True
+            "--collective",
+            type=CollectiveType(COLLECTIVES),
+            default="all_reduce",
+            show_default=True,
         ),
         chosen_objective_option,
         runtime_option,

@@ -1,6 +1,7 @@
 """Pages, layouts, tables and charts: a schedule's page, a network's layout, comparisons."""
 
-from gradweave.report.chart import comparison_chart
+from gradweave.report.bandwidths import algorithm_bandwidth, bus_bandwidth
+from gradweave.report.chart import comparison_chart, sweep_chart
 from gradweave.report.comparison import TABLE_2, Case, Row, compare
 from gradweave.report.layout import layout
 from gradweave.report.notebook import show
@@ -13,12 +14,15 @@ __all__ = [
     "Case",
     "Row",
     "TimedRow",
+    "algorithm_bandwidth",
+    "bus_bandwidth",
     "compare",
     "compare_seconds",
     "comparison_chart",
     "layout",
     "page",
     "show",
+    "sweep_chart",
     "to_svg",
     "write_page",
     "write_picture",

@@ -61,6 +61,70 @@ def comparison_chart(
     save_png(figure, path)
 
 
+def sweep_chart(rows: Sequence[_Row], path: str | Path) -> None:
+    """Draws bus bandwidth by the gradient's size as a PNG: a panel per network.
+
+    Args:
+        rows: one mapping per network, size and scheduler, as `TimedRow.as_object` makes it.
+        path: where to write the PNG.
+
+    Raises:
+        OptionError: no rows.
+        MissingExtraError: matplotlib is not installed.
+        FileError: the file cannot be written.
+    """
+    if not rows:
+        raise OptionError("nothing to draw: expected at least one row, got none")
+    networks = list(dict.fromkeys(_network(row) for row in rows))
+    schedulers = list(dict.fromkeys(str(row["scheduler"]) for row in rows))
+    across = min(_PANELS_PER_ROW, len(networks))
+    down = -(-len(networks) // across)
+    figure = new_figure(1.0 + 3.6 * across, 0.9 + 2.9 * down)
+    panels = figure.subplots(down, across, squeeze=False).ravel()
+    for panel, network in zip(panels, networks, strict=False):
+        _draw_sweep(panel, network, [row for row in rows if _network(row) == network], schedulers)
+    for panel in panels[len(networks) :]:
+        panel.set_axis_off()
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=8.5,
+        labelcolor=INK,
+    )  # fmt: skip
+    save_png(figure, path)
+
+
+def _draw_sweep(axes: "Axes", network: str, rows: list[_Row], schedulers: list[str]) -> None:
+    for place, name in enumerate(schedulers):
+        points = [
+            (row["gradient_bytes"], row["busbw_bytes_per_s"] / 1e9)
+            for row in rows
+            if row["scheduler"] == name and row["busbw_bytes_per_s"]
+        ]
+        if points:
+            colour = _COLOURS[place % len(_COLOURS)]
+            axes.plot(*zip(*points, strict=True), color=colour, lw=1.6, marker="o", ms=2.5,
+                      label=literal(name).lstrip("_"))  # fmt: skip
+    least: dict[float, float] = {}
+    for row in rows:
+        if row["seconds_bound"] and row["seconds_mean"]:
+            most = row["busbw_bytes_per_s"] * row["seconds_mean"] / row["seconds_bound"] / 1e9
+            least[row["gradient_bytes"]] = max(most, least.get(row["gradient_bytes"], 0.0))
+    if least:
+        axes.plot(
+            *zip(*sorted(least.items()), strict=True), color=_BOUND, lw=1.4, label="most possible"
+        )
+    axes.set_xscale("log")
+    axes.minorticks_off()
+    axes.set_title(network, loc="left", fontsize=10, color=INK, fontweight="bold")
+    axes.set_xlabel("bytes of the gradient", fontsize=8, color=_MUTED)
+    axes.set_ylabel("bus bandwidth, GB/s", fontsize=8, color=_MUTED)
+    axes.set_ylim(bottom=0)
+    axes.tick_params(axis="both", length=0, labelcolor=INK, labelsize=8)
+    axes.grid(True, color="#e4e4e0", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_visible(False)
+
+
 def _bar(row: _Row, objective: Objective) -> dict[str, Any]:
     """Length, best run and bound of a row's bar, in rounds or milliseconds."""
     if objective == "rounds":

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gradweave import clock
 from gradweave.errors import NoScheduleError
 from gradweave.report.paper import PAPER
 from gradweave.schedule.schedule import Collective
@@ -82,6 +83,8 @@ class Row:
     """From the paper's Table 2, where it has this scheduler."""
     reason: str = ""
     """Why there is no figure."""
+    search_s: float = 0.0
+    """What a run's search took, in the mean."""
 
     def as_object(self) -> dict[str, Any]:
         """The row for JSON and CSV; without the reason where there is none."""
@@ -156,7 +159,7 @@ def _row(
     time_limit: float | None,
 ) -> Row:
     rounds: list[int] = []
-    reason = ""
+    reason, begun = "", clock.now()
     try:
         for seed, network in enumerate(runs):
             rounds.append(_rounds(scheduler, network, case.stages, seed, time_limit))
@@ -174,6 +177,7 @@ def _row(
         bound=bound,
         paper=PAPER.get(name, {}).get(case.label) if case in TABLE_2 else None,
         reason=reason,
+        search_s=(clock.now() - begun) / max(len(rounds), 1),
     )
 
 

@@ -1,16 +1,20 @@
 """Schedulers on networks by the seconds that they take for a gradient's size."""
 
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gradweave import clock
 from gradweave.errors import NoScheduleError
+from gradweave.report.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.report.comparison import Case, label_of
 from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.seconds_bound import Timing
 from gradweave.schedulers.solve.solve import solve
+from gradweave.topology.units import format_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +23,7 @@ class TimedRow:
 
     label: str
     topology: str
+    servers: int
     scheduler: str
     stages: Collective
     gradient_bytes: float
@@ -31,21 +36,35 @@ class TimedRow:
     """Least time possible for such schedules; the mean where the runs are on several networks."""
     reason: str = ""
     """Why there is no figure."""
+    search_s: float = 0.0
+    """What a run's search took, in the mean."""
 
     def as_object(self) -> dict[str, Any]:
         """The row for JSON and CSV, with its gap; without the reason where there is none."""
         row = dataclasses.asdict(self)
         reason = row.pop("reason")
-        gap = None
-        if self.seconds_mean is not None and self.seconds_bound:
-            gap = self.seconds_mean / self.seconds_bound - 1
-        return row | {"seconds_gap": gap} | ({"reason": reason} if reason else {})
+        added: dict[str, Any] = dict.fromkeys(("seconds_gap", *_BANDWIDTHS))
+        if self.seconds_mean is not None:
+            if self.seconds_bound:
+                added["seconds_gap"] = self.seconds_mean / self.seconds_bound - 1
+            added |= zip(_BANDWIDTHS, self.bandwidths(), strict=True)
+        return row | added | ({"reason": reason} if reason else {})
+
+    def bandwidths(self) -> tuple[float, float]:
+        """Bytes a second of the algorithm and of the bus, see `bus_bandwidth`."""
+        assert self.seconds_mean is not None
+        size, taken = self.gradient_bytes, self.seconds_mean
+        bus = bus_bandwidth(size, taken, self.servers, self.stages)
+        return algorithm_bandwidth(size, taken), bus
+
+
+_BANDWIDTHS = ("algbw_bytes_per_s", "busbw_bytes_per_s")
 
 
 def compare_seconds(
     cases: Sequence[Case],
     schedulers: Sequence[Scheduler | None],
-    gradient_bytes: float,
+    gradient_bytes: float | Sequence[float],
     *,
     seeds: int = 1,
     time_limit: float | None = None,
@@ -58,39 +77,42 @@ def compare_seconds(
     Args:
         cases: what to run on.
         schedulers: what to run; None for all that are tried there, in one row.
-        gradient_bytes: size of the whole gradient.
+        gradient_bytes: size of the whole gradient, or several.
         seeds: runs of each scheduler on each case.
         time_limit: seconds for each run.
         progress: called with the case and scheduler that run next.
 
     Returns:
-        Rows by case, then scheduler.
+        Rows by case, then size, then scheduler.
 
     Raises:
         OptionError: for a gradient without bytes.
     """
+    sizes = gradient_bytes if isinstance(gradient_bytes, Sequence) else [gradient_bytes]
     rows = []
-    for case in cases:
-        for scheduler in schedulers:
-            progress(f"{case.label}: {label_of(scheduler)}")
-            timings, reason = _timings(case, scheduler, gradient_bytes, seeds, time_limit)
-            seconds = [timing.seconds for timing in timings]
-            rows.append(
-                TimedRow(
-                    label=case.label,
-                    topology=case.topology,
-                    scheduler=label_of(scheduler),
-                    stages=case.stages,
-                    gradient_bytes=gradient_bytes,
-                    seconds_mean=None if reason else statistics.fmean(seconds),
-                    seconds_min=min(seconds, default=None),
-                    seeds=seeds,
-                    seconds_bound=statistics.fmean(timing.bound.seconds for timing in timings)
-                    if timings
-                    else None,
-                    reason=reason,
-                )
+    for case, size, scheduler in itertools.product(cases, sizes, schedulers):
+        several = f", {format_size(size)}" * (len(sizes) > 1)
+        progress(f"{case.label}{several}: {label_of(scheduler)}")
+        begun = clock.now()
+        timings, reason = _timings(case, scheduler, size, seeds, time_limit)
+        seconds = [timing.seconds for timing in timings]
+        bounds = [timing.bound.seconds for timing in timings]
+        rows.append(
+            TimedRow(
+                label=case.label,
+                topology=case.topology,
+                servers=case.network(0).num_servers,
+                scheduler=label_of(scheduler),
+                stages=case.stages,
+                gradient_bytes=size,
+                seconds_mean=None if reason else statistics.fmean(seconds),
+                seconds_min=min(seconds, default=None),
+                seeds=seeds,
+                seconds_bound=statistics.fmean(bounds) if bounds else None,
+                reason=reason,
+                search_s=(clock.now() - begun) / max(len(timings), 1),
             )
+        )
     return rows
 
 

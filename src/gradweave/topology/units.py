@@ -29,8 +29,11 @@ _BANDWIDTH_UNIT = re.compile(
     r"([kKmMgGtT]?i?)(?:(bits?/s|b/s|bps|bits?ps)|(Bytes?/s|bytes?/s|B/s|Bps))"
 )
 
-_SIZE_UNIT = re.compile(r"([kKmMgGtT]?i?)(?:B|[Bb]ytes?)")
-_SIZE_UNITS = "B, kB, MB, GB or TB (powers of 1000), or KiB, MiB, GiB or TiB (of 1024), as in 400MB"
+_SIZE_UNIT = re.compile(r"([kKmMgGtT]?i?)(?:B|[Bb]ytes?)|([kKmMgGtT])")
+_SIZE_UNITS = (
+    "B, kB, MB, GB or TB (powers of 1000), or KiB, MiB, GiB or TiB, in short K, M, G or T (of "
+    "1024), as in 400MB"
+)
 MAX_SIZES = 100
 """Most sizes in a list, those of its sweeps included."""
 
@@ -143,8 +146,8 @@ def parse_size(text: str | float, least: int = 0, most: int = 10**15) -> int:
     """Reads a size.
 
     Args:
-        text: a number with a unit of powers of 1000 (``400MB``) or of 1024 (``1GiB``), or a bare
-            number of bytes (``4e8``).
+        text: a number with a unit of powers of 1000 (``400MB``) or of 1024 (``1GiB``, and ``1G``
+            as in nccl-tests), or a bare number of bytes (``4e8``).
         least: smallest size accepted, in bytes.
         most: largest size accepted.
 
@@ -154,16 +157,17 @@ def parse_size(text: str | float, least: int = 0, most: int = 10**15) -> int:
     Raises:
         SpecError: the text is not a size, not a whole number of bytes, or out of range.
 
-    >>> parse_size("400MB"), parse_size("1GiB"), parse_size("4e8")
-    (400000000, 1073741824, 400000000)
+    >>> parse_size("400MB"), parse_size("1GiB"), parse_size("1G"), parse_size("4e8")
+    (400000000, 1073741824, 1073741824, 400000000)
     """
     number, unit = _split("size", text, "400MB, 1GiB or bytes as 4e8")
     factor = 1
     if unit:
         match = _SIZE_UNIT.fullmatch(unit)
-        if not match or match[1].lower() not in _PREFIX:
+        prefix = "" if not match else f"{match[2]}i" if match[2] else match[1]
+        if not match or prefix.lower() not in _PREFIX:
             raise SpecError(f"size {text!r:.40}: unknown unit {unit!r:.40}; write {_SIZE_UNITS}")
-        factor = _PREFIX[match[1].lower()]
+        factor = _PREFIX[prefix.lower()]
     size = number * factor
     if size.denominator != 1:
         raise SpecError(f"size {text!r:.40}: expected a whole number of bytes")
@@ -212,11 +216,14 @@ def parse_sizes(text: str, least: int = 0, most: int = 10**15) -> tuple[int, ...
 
 
 def format_size(size_bytes: float) -> str:
-    """Formats a size, to four digits.
+    """Formats a size, to four digits; powers of 1024 that those would round as what they are.
 
-    >>> format_size(8_000_000), format_size(12)
-    ('8 MB', '12 bytes')
+    >>> format_size(8_000_000), format_size(8 << 20), format_size(12)
+    ('8 MB', '8 MiB', '12 bytes')
     """
+    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= factor and size_bytes % factor == 0 and size_bytes % 1000:
+            return f"{size_bytes / factor:.4g} {unit}"
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= factor:
             return f"{size_bytes / factor:.4g} {unit}"

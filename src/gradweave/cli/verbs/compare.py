@@ -20,16 +20,16 @@ from gradweave.cli.options import (
     json_option,
     time_limit_option,
 )
-from gradweave.cli.solving import gradient_option, objective_option
+from gradweave.cli.sizes import sizes_option
 from gradweave.errors import FileError, MissingExtraError, OptionError
 from gradweave.printable import printable
-from gradweave.report.chart import comparison_chart
+from gradweave.report.chart import comparison_chart, sweep_chart
 from gradweave.report.comparison import LEARNED, TABLE_2, Case, Row
 from gradweave.report.comparison import compare as compare_rounds
 from gradweave.report.paper import NOT_REPRODUCED, PAPER_LEARNED
 from gradweave.report.timed import TimedRow, compare_seconds
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solve.solve import Objective
+from gradweave.schedulers.solve.solve import OBJECTIVES, Objective
 from gradweave.schedulers.spec import from_spec, is_portfolio, split_specs
 from gradweave.topology.named_faults import Faults
 from gradweave.topology.units import format_seconds, format_size
@@ -66,8 +66,13 @@ SEEDS = {"rounds": 20, "seconds": 1}
     type=click.IntRange(1, 100_000),
     help="Runs of each.  [default: 20; for seconds 1]",
 )
-@objective_option
-@gradient_option
+@click.option(
+    "--objective",
+    type=click.Choice(OBJECTIVES),
+    help="What to minimise; seconds count latency and bandwidth, for the gradient's size.  "
+    "[default: rounds, or seconds where several sizes are given]",
+)
+@sizes_option("100MB", "Size for the objective seconds.")
 @fault_options
 @time_limit_option
 @click.option(
@@ -80,8 +85,8 @@ def compare(
     networks: tuple[str, ...],
     schedulers: str | None,
     seeds: int | None,
-    objective: Objective,
-    gradient_bytes: float,
+    objective: Objective | None,
+    gradient_bytes: tuple[int, ...],
     time_limit: float | None,
     output: Path | None,
     as_json: bool,
@@ -92,7 +97,11 @@ def compare(
     Each strategy runs once per seed; on the Jellyfish of Table 2, each seed is another of the 20
     reference graphs. The time limit is that of each run. For --objective seconds, each strategy may
     choose pieces and overlap, both stages count, and portfolio stands for all that are tried.
+    Several sizes make a table for each network, and a chart of bus bandwidth as nccl-tests has it.
     """
+    if objective == "rounds" and len(gradient_bytes) > 1:
+        raise OptionError("rounds are the same for every size; several need --objective seconds")
+    objective = objective or ("seconds" if len(gradient_bytes) > 1 else "rounds")
     timed = objective == "seconds"
     usual = FOR_SECONDS if timed else SCHEDULERS
     strategies = strategies_of(usual if schedulers is None else schedulers)
@@ -115,16 +124,17 @@ def compare(
         if timed:
             cases = [dataclasses.replace(case, stages="all_reduce") for case in cases]
             rows = compare_seconds(cases, strategies, gradient_bytes, progress=progress, **options)
-            shown = _timed_table(rows), *_reasons(rows)
+            shown = _timed_tables(rows)
         else:
             rows = compare_rounds(cases, strategies, progress=progress, **options)
-            shown = _table(rows), *_notes(rows)
+            shown = [(_table(rows), _notes(rows))]
         objects = [row.as_object() for row in rows]
         written = [] if output is None else _write(objects, output, objective)
     if as_json:
         print_json({"rows": objects})
     else:
-        print_table(*shown)
+        for each, notes in shown:
+            print_table(each, *notes)
         if output is not None:
             print_lines(f"written to {output}: {', '.join(written)}")
 
@@ -162,7 +172,10 @@ def _write(objects: Sequence[dict[str, Any]], output: Path, objective: Objective
     charted = [row for row in objects if row[f"{objective}_mean"] is not None]
     try:
         if charted:
-            comparison_chart(charted, output / "comparison.png", objective)
+            if len({row.get("gradient_bytes") for row in charted}) > 1:
+                sweep_chart(charted, output / "comparison.png")
+            else:
+                comparison_chart(charted, output / "comparison.png", objective)
             return ["comparison.csv", "comparison.json", "comparison.png"]
     except MissingExtraError as error:
         warn(f"no comparison.png: {error}")
@@ -206,6 +219,35 @@ def _bound_of(rows: Sequence[Row]) -> str:
     """A network's lower bound: the least, since strategies that overlap stages have their own."""
     bounds = [row.bound for row in rows if row.bound is not None]
     return f"{min(bounds):g}" if bounds else ""
+
+
+def _timed_tables(rows: Sequence[TimedRow]) -> list[tuple["Table", list[str]]]:
+    """One table, or one for each network where there are several sizes; each with its notes."""
+    if len({row.gradient_bytes for row in rows}) == 1:
+        return [(_timed_table(rows), _reasons(rows))]
+    labels = dict.fromkeys(row.label for row in rows)
+    by_network = [[row for row in rows if row.label == label] for label in labels]
+    return [(_sweep_table(each), _reasons(each)) for each in by_network]
+
+
+def _sweep_table(rows: Sequence[TimedRow]) -> "Table":
+    """A network's times by size, the best of each, and its bandwidths."""
+    names = list(dict.fromkeys(row.scheduler for row in rows))
+    heads = [rows[0].label, *names, "lower bound", "best", "above it", "algbw", "busbw"]
+    shown = table(heads)
+    for size in dict.fromkeys(row.gradient_bytes for row in rows):
+        here = {row.scheduler: row for row in rows if row.gradient_bytes == size}
+        times = {name: here[name].seconds_mean for name in names}
+        cells = ["none" if time is None else format_seconds(time) for time in times.values()]
+        known = {name: time for name, time in times.items() if time is not None}
+        bound = min((row.seconds_bound for row in here.values() if row.seconds_bound), default=None)
+        if known and bound:
+            best = min(known, key=lambda name: known[name])
+            bandwidths = (f"{one / 1e9:.3g} GB/s" for one in here[best].bandwidths())
+            above = f"{known[best] / bound - 1:.1%}"
+            cells += [format_seconds(bound), best, above, *bandwidths]
+        shown.add_row(format_size(size), *cells)
+    return shown
 
 
 def _timed_table(rows: Sequence[TimedRow]) -> "Table":

@@ -1,23 +1,25 @@
 """``gradweave schedule``: find a schedule, verify it, report its rounds, bound and seconds."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines
+from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
 from gradweave.cli.options import json_option, network_of, writable
+from gradweave.cli.sizes import sizes_option
 from gradweave.cli.solving import (
     SearchOptions,
-    gradient_option,
     objective_of,
     ready_times_of,
     search,
     solving_options,
 )
 from gradweave.errors import OptionError
+from gradweave.report.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.report.link_use import use_fields, use_lines
 from gradweave.report.rounds_bound import rounds_verdict
 from gradweave.schedule.file import load
@@ -32,6 +34,9 @@ from gradweave.simulate.seconds import Model, seconds
 from gradweave.simulate.sequential_steps import steps
 from gradweave.topology.units import format_seconds, format_size, parse_seconds
 from gradweave.wording import counted
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _MODELS: tuple[tuple[Model, str], ...] = (
     ("rounds", "with a barrier a round"),
@@ -51,7 +56,7 @@ _ENDED = {"time": ", when time was up", "interrupt": ", until Ctrl-C"}
 @click.command()
 @click.argument("network")
 @solving_options
-@gradient_option
+@sizes_option("100MB", "Size for the prediction, and for the objective, in seconds.")
 @click.option(
     "--changed-at",
     metavar="SECONDS",
@@ -65,7 +70,7 @@ _ENDED = {"time": ", when time was up", "interrupt": ", until Ctrl-C"}
 @json_option
 def schedule(
     network: str,
-    gradient_bytes: float,
+    gradient_bytes: tuple[int, ...],
     changed_at: str | None,
     fair: bool,
     output: Path | None,
@@ -74,9 +79,81 @@ def schedule(
 ) -> None:
     """Find a schedule for NETWORK, verify it, and bound how far from the best possible it is.
 
-    NETWORK is a specification such as bcube:n=4,k=1 or torus:4x4, or the path of a file.
+    NETWORK is a specification such as bcube:n=4,k=1 or torus:4x4, or the path of a file. Several
+    sizes make a table of the best schedule for each.
     """
     writable(output, ".json", ".json.gz")
+    first, *others = gradient_bytes
+    if others:
+        _refuse_several(changed_at=changed_at, fair=fair or None, output=output)
+        _sweep(network, gradient_bytes, as_json, given)
+    else:
+        _one(network, first, changed_at, fair, output, as_json, given)
+
+
+def _refuse_several(**given: object) -> None:
+    """Refuses what is of one schedule."""
+    for name, value in given.items():
+        if value is not None:
+            raise OptionError(f"--{name.replace('_', '-')}: expected one size of the gradient")
+
+
+def _sweep(network: str, sizes: tuple[int, ...], as_json: bool, given: SearchOptions) -> None:
+    """The best schedule for each size, in seconds."""
+    if given["objective"] == "rounds":
+        raise OptionError("rounds are the same for every size; several need --objective seconds")
+    given = {**given, "objective": "seconds"}
+    solutions: list[Solution] = []
+    with Progress(f"scheduling {network}") as progress:
+        for size in sizes:
+            say = functools.partial(_say, progress, format_size(size))
+            solutions.append(search(network, size, say, given))
+            if solutions[-1].stopped == "interrupt":
+                break
+    if as_json:
+        print_json({"sizes": [_summary(one, None, "seconds") for one in solutions]})
+    else:
+        print_lines(solutions[0].schedule.topology.name)
+        print_table(_sweep_table(solutions))
+
+
+def _say(progress: Progress, size: str, doing: str) -> None:
+    progress(f"{size}: {doing}")
+
+
+def _sweep_table(solutions: Sequence[Solution]) -> "Table":
+    """As nccl-tests prints it, with the bound beside."""
+    shown = table(
+        ["size", "time", "least", "above it", "algbw", "busbw", "found by", "pieces", "search"]
+    )
+    for one in solutions:
+        assert one.timing is not None  # the objective seconds always has one
+        size, taken, made = one.timing.gradient_bytes, one.timing.seconds, one.schedule
+        bus = bus_bandwidth(size, taken, made.topology.num_servers, made.collective)
+        shown.add_row(
+            format_size(size),
+            format_seconds(taken),
+            format_seconds(one.timing.bound.seconds),
+            f"{one.timing.gap:.1%}",
+            f"{algorithm_bandwidth(size, taken) / 1e9:.3g} GB/s",
+            f"{bus / 1e9:.3g} GB/s",
+            one.scheduler.name,
+            f"{made.pieces:,}",
+            f"{one.wall_s:.2f} s",
+        )
+    return shown
+
+
+def _one(
+    network: str,
+    gradient_bytes: float,
+    changed_at: str | None,
+    fair: bool,
+    output: Path | None,
+    as_json: bool,
+    given: SearchOptions,
+) -> None:
+    """One size's schedule."""
     if changed_at is not None:
         at_s = parse_seconds("changed-at", changed_at)
         _replan(network, gradient_bytes, at_s, output, as_json, given)
