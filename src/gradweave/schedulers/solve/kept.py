@@ -36,31 +36,35 @@ def kept_of(old: Schedule, new: Schedule) -> Kept:
     """
     same = now_ids(new.topology, old.topology)
     before, after = _moves(old, same), _moves(new, np.arange(new.topology.num_nodes))
-    common = [(count, share, *after[key]) for key, (count, share) in before.items() if key in after]
-    whole = float(old.share[old.piece].sum())
+    common = [(*moved, *after[key]) for key, moved in before.items() if key in after]
+    # Shares are weights over their sum: in integers, so that all is exactly all.
+    weights, others = int(old.weights.sum()), int(new.weights.sum())
+    as_before = sum(min(one * others, other * weights) for _, one, _, other in common)
+    whole = int(old.weights[old.piece].sum()) * others
     return Kept(
-        sum(min(count, there) for count, _, there, _ in common),
+        sum(min(count, other) for count, _, other, _ in common),
         old.num_transfers,
-        sum(min(share, there) for _, share, _, there in common) / whole if whole else 1.0,
+        as_before / whole if whole else 1.0,
     )
 
 
 def _moves(
     schedule: Schedule, now: NDArray[np.int64]
-) -> dict[tuple[int, int, bytes], tuple[int, float]]:
-    """How many transfers there are by root, operation and route, and the sum of their shares.
+) -> dict[tuple[int, int, bytes], tuple[int, int]]:
+    """How many transfers there are by root, operation and route, and the sum of their weights.
 
     With the nodes' other ids; those of nodes that are gone lack.
     """
     nodes, offsets = now[schedule.route_nodes], schedule.route_offsets.tolist()
     root, op = now[schedule.root][schedule.piece].tolist(), schedule.op.tolist()
     routes = (nodes[start:end] for start, end in itertools.pairwise(offsets))
-    share = schedule.share[schedule.piece].tolist()
-    moves: dict[tuple[int, int, bytes], tuple[int, float]] = {}
-    for one, how, route, size in zip(root, op, routes, share, strict=True):
+    weights = schedule.weights[schedule.piece].tolist()
+    moves: dict[tuple[int, int, bytes], tuple[int, int]] = {}
+    for one, how, route, weight in zip(root, op, routes, weights, strict=True):
         if one >= 0 and route.min() >= 0:
-            count, whole = moves.get((one, how, route.tobytes()), (0, 0.0))
-            moves[one, how, route.tobytes()] = count + 1, whole + size
+            key = one, how, route.tobytes()
+            count, whole = moves.get(key, (0, 0))
+            moves[key] = count + 1, whole + weight
     return moves
 
 
