@@ -118,8 +118,8 @@ class Scenes:
             *self.stage.ground,
             self._tracks(moment),
             network.servers(self.stage.geometry, self.rings, moment.held),
-            self._dots(moment),
             Layer("legend", tuple(foot)),
+            self._dots(moment),
             *((_progress(self.stage, moment.done),) if bar else ()),
         )
         return Scene(*self.stage.size, f"{name}: {moment.heading}", layers)
