@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gradweave.report import page
+from gradweave.report.picture.colours import piece_colours
 from gradweave.report.picture.moments import ways_of_round
 from gradweave.report.picture.scene import Stage
 from gradweave.schedule.schedule import COPY, Schedule, StatedBound
@@ -463,3 +464,20 @@ def test_pictures_lie_where_the_page_has_them(
     assert sorted(ways) == list(range(first, last))
     for t, way in zip(range(first, last), drawn, strict=True):
         assert np.array(way.points) - [0, top[0]] == pytest.approx(np.array(ways[t]), abs=2e-2)
+
+
+@pytest.mark.parametrize("pieces", [5, 30])
+def test_pictures_have_the_colours_of_the_page(opened: Opened, pieces: int) -> None:
+    browser = opened(page(ring_all_reduce(pieces)))
+    shown = browser.execute_script(
+        """
+        const context = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+        return [...Array(arguments[0]).keys()].map((piece) => {
+          context.fillStyle = gradweave.colour(piece);
+          context.fillRect(0, 0, 1, 1);
+          return [...context.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+        });""",
+        pieces,
+    )
+    here = [[int(one[at : at + 2], 16) for at in (1, 3, 5)] for one in piece_colours(pieces)]
+    assert np.abs(np.array(shown) - np.array(here)).max() <= 2

@@ -243,6 +243,7 @@ window.gradweave = {
   setClock, goToTime,
   now: () => state.now,
   heldAt: (now) => Array.from(views[0].held.inTime().at(now).subarray(0, views[0].held.servers * views[0].held.pieces)),
+  colour: (piece) => views[0].colour(piece),
   geometry: () => views[0].network.geometry,
   ways: () => views[0].network.ways(),
   follow,
