@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from gradweave.cli.options import (
     FaultOptions,
@@ -20,8 +21,9 @@ from gradweave.cli.options import (
     time_limit_option,
     with_options,
 )
-from gradweave.errors import SpecError
+from gradweave.errors import OptionError, SpecError
 from gradweave.schedule.file import load
+from gradweave.schedule.planned_for import planned_for
 from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.schedulers.solve.seconds_bound import has_equal_links
 from gradweave.schedulers.solve.solution import Solution
@@ -31,7 +33,7 @@ from gradweave.simulate.runtime import NAMES
 from gradweave.stop import Interrupt
 from gradweave.topology.names import find_node
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import parse_seconds
+from gradweave.topology.units import format_size, parse_seconds
 
 
 class SearchOptions(FaultOptions):
@@ -138,7 +140,8 @@ def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameter
             "--start-from",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="Schedule of the network before a fault; the part that still works is kept.",
+            help="Schedule of the network before a fault; the part that still works is kept. "
+            "Objective, size and runtime are its own where they are not given.",
         ),
     )
     return with_options(command, options)
@@ -176,6 +179,43 @@ def ready_times_of(topology: Topology, texts: Sequence[str]) -> list[float] | No
             raise SpecError(f"ready-at {text!r:.60}: the server is given twice; give one time")
         ready[node] = parse_seconds("ready-at", seconds)
     return [ready.get(server, 0.0) for server in topology.servers.tolist()]
+
+
+def as_planned(given: SearchOptions, gradient_bytes: float) -> tuple[SearchOptions, float, str]:
+    """Objective, size and runtime that are not given, as the schedule to start from states them.
+
+    Args:
+        given: the options.
+        gradient_bytes: the size, given or not.
+
+    Returns:
+        The options, the size, and a line that says what was taken; no line where nothing was.
+    """
+    file = given["start_from"]
+    if file is None or given["objective"] == "rounds":
+        return given, gradient_bytes, ""
+    stated, said = planned_for(load(file)), []
+    if given["objective"] is None and stated.objective == "seconds":
+        given = {**given, "objective": "seconds"}
+        said.append("for the least time")
+    if stated.gradient_bytes and not _given("gradient_bytes", "min_bytes", "max_bytes"):
+        gradient_bytes = stated.gradient_bytes
+        said.append(f"for {format_size(gradient_bytes)}")
+    if stated.runtime and not _given("runtime"):
+        if stated.runtime not in NAMES:
+            raise OptionError(
+                f"--start-from: {file} was planned for the runtime {stated.runtime!r:.60}, whose "
+                "profile is not known by name; give --runtime, its file or another one"
+            )
+        given = {**given, "runtime": stated.runtime}
+        said.append(f"on {stated.runtime}")
+    return given, gradient_bytes, f"{', '.join(said)}: as {file} was planned" if said else ""
+
+
+def _given(*names: str) -> bool:
+    """Whether one of these options is on the command line."""
+    source = click.get_current_context().get_parameter_source
+    return any(source(name) is ParameterSource.COMMANDLINE for name in names)
 
 
 def search(

@@ -13,6 +13,7 @@ from gradweave.cli.options import json_option, network_of, writable
 from gradweave.cli.sizes import sizes_option
 from gradweave.cli.solving import (
     SearchOptions,
+    as_planned,
     objective_of,
     ready_times_of,
     search,
@@ -154,6 +155,7 @@ def _one(
     given: SearchOptions,
 ) -> None:
     """One size's schedule."""
+    given, gradient_bytes, as_planned_line = as_planned(given, gradient_bytes)
     if changed_at is not None:
         at_s = parse_seconds("changed-at", changed_at)
         _replan(network, gradient_bytes, at_s, output, as_json, given)
@@ -173,7 +175,8 @@ def _one(
             summary |= {"gradient_bytes": gradient_bytes, "fair_seconds": shared_s}
         print_json(summary)
     else:
-        print_lines(*_lines(solution, gradient_bytes, ready, fair, output, given))
+        lines = _lines(solution, gradient_bytes, ready, fair, output, given)
+        print_lines(*lines, *filter(None, [as_planned_line]))
 
 
 def _replan(
