@@ -156,6 +156,8 @@ STRATEGIES: dict[str, Strategy] = {
     "binomial, of radix 3": Strategy(lambda _: Binomial(radix=3), lambda servers: servers - 1),
     "binomial, bine": Strategy(lambda _: Binomial(partners="bine"), lambda servers: servers - 1),
     "double tree": Strategy(lambda _: DoubleTree(), lambda servers: 2 * (servers - 1)),
+    "double tree, chains": Strategy(lambda _: DoubleTree(chains=True), transfers_in_stage=None),
+    "ring, boxes": Strategy(lambda _: Ring(order="boxes")),
     "double tree, near": Strategy(
         lambda _: DoubleTree(order="near"), lambda servers: 2 * (servers - 1)
     ),

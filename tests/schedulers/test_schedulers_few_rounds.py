@@ -255,3 +255,18 @@ def test_who_has_others_below_in_one_tree_has_none_in_the_other(count):
     assert inner[0] & inner[1] <= roots
     most = max(np.bincount(made.source[made.piece == piece]).max() for piece in (0, 1))
     assert most <= 2
+
+
+def test_a_double_tree_with_chains_crosses_between_boxes_in_trees_alone():
+    boxes = gw.topology.a100_box(boxes=4)
+    made = DoubleTree(chains=True).schedule(boxes)
+    crossing = made.source // 8 != made.target // 8
+    # 8 channels of 2 trees of 4 boxes, up and down.
+    assert crossing.sum() == 2 * 8 * 2 * 3
+    assert (made.source[crossing] % 8 == made.target[crossing] % 8).all()
+    assert made.pieces == 16
+    flat = gw.topology.star(5)
+    alike = DoubleTree(chains=True).schedule(flat), DoubleTree().schedule(flat)
+    assert (alike[0].target == alike[1].target).all()
+    with pytest.raises(OptionError, match="expected order=id"):
+        DoubleTree(order="near", chains=True)

@@ -186,3 +186,17 @@ def test_a_fat_tree_is_solved_by_a_ring_that_forwards_nothing():
     solution = solve(from_spec("fat_tree:k=6"))
     assert solution.optimal
     assert solution.scheduler == Ring(forwarding=False)
+
+
+def test_rings_of_boxes_enter_each_box_at_another_server():
+    boxes = from_spec("a100:boxes=3")
+    made = Ring(order="boxes", cycles=8).schedule(boxes, collective="all_gather")
+    crossing = made.source // 8 != made.target // 8
+    # Each card's server receives from outside on one ring alone: what the others root.
+    received = np.bincount(made.target[crossing], minlength=24)
+    assert (received == received[0]).all() and received[0] == 23
+    with pytest.raises(NoScheduleError, match="at most 8, as many as a group"):
+        Ring(order="boxes", cycles=9).schedule(boxes)
+    assert Ring(order="boxes").schedule(from_spec("star:4")).rounds == 6
+    with pytest.raises(OptionError, match="use order=hamiltonian or order=boxes"):
+        Ring(cycles=2)

@@ -63,6 +63,20 @@ def nested_groups(topology: Topology) -> tuple[Groups, ...]:
     return tuple(levels)
 
 
+def members_of_groups(topology: Topology) -> NDArray[np.int32]:
+    """[G, n] the servers of each of the smallest groups, by id; each alone where there are none.
+
+    Args:
+        topology: the network.
+    """
+    levels = nested_groups(topology)
+    if not levels:
+        return topology.servers[:, None]
+    group = levels[0].group[topology.servers]
+    by_group = topology.servers[np.argsort(group, kind="stable")].reshape(levels[0].count, -1)
+    return by_group[np.argsort(by_group[:, 0], kind="stable")]
+
+
 def _with_cards(topology: Topology, group: NDArray[np.int64]) -> NDArray[np.int64]:
     """The groups with the switches that lead from one group to one node beside."""
     group = group.copy()

@@ -12,6 +12,7 @@ from gradweave.schedulers.scheduler import Scheduler, Traits
 from gradweave.schedulers.textbook.places import Order, Places, check_order
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
 from gradweave.stop import Stop
+from gradweave.topology.groups import members_of_groups
 from gradweave.topology.topology import Topology
 
 
@@ -25,7 +26,7 @@ class DoubleTree(Scheduler):
     below them in the one have nobody below them in the other. Cut into parts, the halves use both
     directions of all ports; each server then sends 2·M in all, in about 2·log2 N steps.
 
-    A stage has a root for each half.
+    A stage has a root for each half, and channel.
 
     Source: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
         and scan", 2009; NCCL 2.4.
@@ -35,9 +36,15 @@ class DoubleTree(Scheduler):
 
     order: Order = "id"
     """Who stands at which place: ascending ids, near servers beside each other, or node ids."""
+    chains: bool = False
+    """Whether the trees are between groups of servers only, such as boxes, and inside each group
+    a chain leads to its place, as NCCL has it; on each of as many channels as a group has servers
+    another one of these heads the chain. Without groups (`nested_groups`) as if False."""
 
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
+        if self.chains and self.order != "id":
+            raise OptionError(f"double_tree: chains: expected order=id with it, got {self.order}")
 
     @property
     def traits(self) -> Traits:
@@ -45,22 +52,26 @@ class DoubleTree(Scheduler):
         return Traits(forwards=True, one_root=True)
 
     def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
-        places = Places.of(topology, self.order, self.name)
-        servers = np.concatenate([places.core, places.folded])
-        if self.order == "id":
-            servers = topology.servers
-        elif self.order != "near":
-            servers = np.array(self.order, np.int32)
-        count = len(servers)
-        second = np.roll(servers, -1) if count % 2 else servers[::-1]
-        trees = [_levels(order) for order in (servers, second)]
+        chain = members_of_groups(topology) if self.chains else self._servers(topology)[:, None]
+        heads = [chain[:, channel] for channel in range(chain.shape[1])]
+        orders = [each for head in heads for each in (head, _mirrored(head))]
+        trees = [_levels(order) for order in orders]
         steps: list[Step] = []
         if collective != "all_gather":
-            steps += _steps(trees, REDUCE)
+            steps += [*_chain_steps(chain, REDUCE), *_steps(trees, REDUCE)]
         if collective != "reduce_scatter":
-            steps += _steps(trees, COPY)
-        roots = np.array([servers[0], second[0]])
+            steps += [*_steps(trees, COPY), *_chain_steps(chain, COPY)]
+        roots = np.array([order[0] for order in orders])
         return schedule_steps(topology, collective, roots, steps, np.random.default_rng(seed))
+
+    def _servers(self, topology: Topology) -> NDArray[np.int32]:
+        """The server at each place."""
+        if self.order == "id":
+            return topology.servers
+        places = Places.of(topology, self.order, self.name)
+        if self.order == "near":
+            return np.concatenate([places.core, places.folded])
+        return np.array(self.order, np.int32)
 
 
 def parents(count: int) -> list[int]:
@@ -77,6 +88,25 @@ def parents(count: int) -> list[int]:
         up = (place ^ low) | (low << 1)
         above.append(up if up < count else place ^ low)
     return above
+
+
+def _mirrored(servers: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The places of the second tree."""
+    return np.roll(servers, -1) if len(servers) % 2 else servers[::-1]
+
+
+def _chain_steps(members: NDArray[np.int32], op: int) -> list[Step]:
+    """Each channel's chains, towards the servers that head them or from these."""
+    groups, servers = members.shape
+    channel = np.repeat(np.arange(servers), groups)
+    group = np.tile(np.arange(groups), servers)
+    steps = []
+    for hop in range(1, servers):
+        far, near = (members[group, (channel + at) % servers] for at in (hop, hop - 1))
+        source, target = (far, near) if op == REDUCE else (near, far)
+        halves = np.stack([2 * channel, 2 * channel + 1], axis=1)
+        steps.append(Step.of(source, target, halves, op))
+    return steps[::-1] if op == REDUCE else steps
 
 
 def _levels(servers: NDArray[np.int32]) -> list[tuple[NDArray, NDArray]]:

@@ -21,11 +21,15 @@ from gradweave.schedulers.list_scheduling import first_fit
 from gradweave.schedulers.scheduler import SEARCHING, Scheduler, Traits, check_counts
 from gradweave.schedulers.textbook.hamiltonian import hamiltonian_orders
 from gradweave.stop import UNLIMITED, Stop
+from gradweave.topology.groups import members_of_groups
 from gradweave.topology.routes import follow, shortest_path_trees, switch_only_trees
 from gradweave.topology.topology import Topology
 
 MAX_CYCLES = 16
 """At once."""
+
+
+_ORDERS = ("id", "hamiltonian", "boxes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +47,10 @@ class Ring(Scheduler):
 
     name: ClassVar[str] = "ring"
 
-    order: Literal["id", "hamiltonian"] | tuple[int, ...] = "id"
+    order: Literal["id", "hamiltonian", "boxes"] | tuple[int, ...] = "id"
     """Order of the servers round the ring: ascending ids, a cycle of neighbours that share no link
-    (found by constraint programming), or the node ids given."""
+    (found by constraint programming), group after group (of `nested_groups`, such as boxes), or the
+    node ids given."""
     steps: Literal["minimal", "paper"] = "minimal"
     """N−1 steps a stage, or N as the paper counts: the last step of each stage is then a copy that
     changes nothing."""
@@ -53,15 +58,16 @@ class Ring(Scheduler):
     """1, or 2: each piece travels both ways round. A Hamiltonian cycle is then one whose routes
     and reversed routes share no link, so that it leaves a server by another port than it enters."""
     cycles: int = 1
-    """Hamiltonian cycles used at once, which share no link; each server is the root of one piece
-    for each. A network has at most half as many as its servers have ports."""
+    """Rings at once; each server is the root of one piece for each. Hamiltonian ones share no link:
+    a network has at most half as many as its servers have ports. Of boxes, the nth enters each box
+    at its nth server, as NCCL's channels do; at most as many as a box has servers."""
     forwarding: bool = True
     """Let flows between servers that are no neighbours pass through others; if not, refuse."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.order, str) and self.order not in ("id", "hamiltonian"):
+        if isinstance(self.order, str) and self.order not in _ORDERS:
             raise OptionError(
-                f"ring: order: expected id, hamiltonian or node ids, got {self.order!r}"
+                f"ring: order: expected {', '.join(_ORDERS)} or node ids, got {self.order!r}"
             )
         if self.steps not in ("minimal", "paper"):
             raise OptionError(f"ring: steps: expected minimal or paper, got {self.steps!r}")
@@ -70,8 +76,10 @@ class Ring(Scheduler):
         if self.directions == 2 and self.steps == "paper":
             raise OptionError("ring: steps=paper goes one way round; use directions=1")
         check_counts(self, "cycles", most=MAX_CYCLES)
-        if self.cycles > 1 and self.order != "hamiltonian":
-            raise OptionError("ring: cycles: several are found, not given; use order=hamiltonian")
+        if self.cycles > 1 and self.order not in ("hamiltonian", "boxes"):
+            raise OptionError(
+                "ring: cycles: several are found, not given; use order=hamiltonian or order=boxes"
+            )
 
     @property
     def traits(self) -> Traits:
@@ -108,6 +116,8 @@ class Ring(Scheduler):
         """[cycles, N] node ids, in order round each cycle."""
         if self.order == "id":
             return topology.servers[None]
+        if self.order == "boxes":
+            return self._by_boxes(topology)
         if self.order == "hamiltonian":
             return hamiltonian_orders(
                 topology,
@@ -122,6 +132,17 @@ class Ring(Scheduler):
                 f"got {self.order}"
             )
         return np.array([self.order], np.int32)
+
+    def _by_boxes(self, topology: Topology) -> NDArray[np.int32]:
+        """[cycles, N] box after box, each cycle from another server of each box on."""
+        members = members_of_groups(topology)
+        if self.cycles > members.shape[1]:
+            raise NoScheduleError(
+                f"ring: cycles: expected at most {members.shape[1]}, as many as a group of "
+                f"{topology.name!r} has servers, got {self.cycles}"
+            )
+        cycles = [np.roll(members, -channel, axis=1).ravel() for channel in range(self.cycles)]
+        return np.array(cycles, np.int32)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,0 +1,109 @@
+"""What people know beside plans, by size: NCCL's ring and tree, halving–doubling, Bine trees.
+
+    python benchmarks/experiments/known_algorithms.py [--resume]
+
+Seven networks, 1 KiB to 1 GiB, times by the event model with the links' own costs. NCCL's ring has
+a channel for each server of a box, and enters each box at another one; its tree is a chain inside
+a box and two binary trees between boxes, on as many channels. Each algorithm may be cut into parts
+and its stages may overlap, as `gradweave.solve` does it; `solve` itself has 10 s for each size.
+"""
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from command_line import parser_of
+from record import RESULTS, record, show
+from unfinished import Unfinished
+
+import gradweave as gw
+from gradweave.report import Case, compare_seconds, sweep_chart
+from gradweave.schedulers import from_spec
+from gradweave.topology.groups import members_of_groups
+
+NAME = "known_algorithms"
+NETWORKS = (
+    "a100:boxes=2",
+    "a100:boxes=4",
+    "leaf-spine:leaves=4,spines=2,servers_per_leaf=4,oversubscription=2",
+    "star:8",
+    "torus:4x4",
+    "bcube:n=4,k=1",
+    "dragonfly:groups=5,routers_per_group=4,servers_per_router=1,global_links=1",
+)
+SIZES = tuple(1 << shift for shift in range(10, 31, 4))
+TIME_LIMIT_S = 10.0
+SEED = 0
+
+
+def algorithms(network: gw.Topology) -> dict[str, str | None]:
+    """By name their specifications; None for all that `solve` tries."""
+    channels = min(members_of_groups(network).shape[1], 16)
+    ring = f"ring:order=boxes,cycles={channels}" if channels > 1 else "ring"
+    return {
+        "NCCL's ring": ring,
+        "NCCL's tree": "double_tree:chains=true",
+        "halving–doubling": "halving_doubling",
+        "Bine tree": "binomial:partners=bine",
+        "solve": None,
+    }
+
+
+def measure(spec: str, size: int) -> list[dict[str, Any]]:
+    """A row for each algorithm."""
+    case = Case(spec, spec)
+    rows = []
+    for name, one in algorithms(case.network(0)).items():
+        scheduler = None if one is None else from_spec(one)
+        (row,) = compare_seconds([case], [scheduler], size, time_limit=TIME_LIMIT_S)
+        rows.append(row.as_object() | {"spec": row.scheduler, "scheduler": name})
+    return rows
+
+
+def winners(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Which algorithm of those known is best at each size, and how much solve's schedule gains."""
+    made = []
+    for spec, size in itertools.product(NETWORKS, SIZES):
+        here = {
+            row["scheduler"]: row["seconds_mean"]
+            for row in rows
+            if (row["topology"], row["gradient_bytes"]) == (spec, size)
+        }
+        ours = here.pop("solve", None)
+        known = {name: taken for name, taken in here.items() if taken is not None}
+        if ours is None or not known:
+            continue
+        best = min(known, key=lambda name: known[name])
+        made.append(
+            {
+                "network": spec,
+                "gradient_bytes": size,
+                "best_known": best,
+                "best_known_ms": 1e3 * known[best],
+                "solve_ms": 1e3 * ours,
+                "times_as_fast": known[best] / ours,
+            }
+        )
+    return made
+
+
+def main() -> None:
+    asked = parser_of(__doc__, resumes=True).parse_args()
+    kept = Unfinished(NAME, resume=asked.resume)
+    done = {(row["topology"], row["gradient_bytes"]) for row in kept.rows()}
+    for spec, size in itertools.product(NETWORKS, SIZES):
+        if (spec, size) not in done:
+            for row in measure(spec, size):
+                kept.add(row)
+                show({key: row[key] for key in ("scheduler", "gradient_bytes", "seconds_mean")})
+    rows = kept.rows()
+    sweep_chart(rows, RESULTS / f"{NAME}.png")
+    record(NAME, seeds=[SEED], time_limit_s=TIME_LIMIT_S, winners=winners(rows), rows=rows)
+    kept.end()
+
+
+if __name__ == "__main__":
+    main()
