@@ -44,10 +44,10 @@ def test_svg_of_a_round_has_each_transfer_with_its_piece() -> None:
 
 
 def test_svg_of_a_network_names_its_servers_and_runs_nothing() -> None:
-    topology = dataclasses.replace(ring_topology(4, HOSTILE), labels=("a", "<b>", "c", "&d"))
+    topology = dataclasses.replace(ring_topology(5, HOSTILE), labels=("a", "<b>", "c", "&d", "\0"))
     svg = to_svg(topology, width=500)
     assert "<script" not in svg
-    assert {HOSTILE, "a", "<b>", "c", "&d"} <= set(texts(svg))
+    assert {HOSTILE, "a", "<b>", "c", "&d", r"\x00"} <= set(texts(svg))
     assert ElementTree.fromstring(svg).get("width") == "500"
 
 

@@ -6,6 +6,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.printable import printable
 from gradweave.report.picture import colours
 from gradweave.report.picture.geometry import Geometry
 from gradweave.report.picture.shapes import Box, Disc, Layer, Line, Point, Shape, Slice, centred
@@ -110,7 +111,7 @@ def _server(
         shapes += _ring(shape, rings, held, everyone.num_servers)
         complete = bool((held == everyone.num_servers).all())
     shapes.append(Disc(x, y, inner, colours.INK if complete else colours.PAPER))
-    name = name_of(geometry.topology, node) or str(node)
+    name = printable(name_of(geometry.topology, node) or str(node))
     name = name if len(name) <= 5 else str(node)
     size = radius * (0.46 if len(name) > 3 else 0.58)
     if size >= _LEAST_TEXT:

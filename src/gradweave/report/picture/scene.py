@@ -87,7 +87,7 @@ def network_scene(topology: Topology, width: float) -> Scene:
     head = _heading(stage, topology.name, caption)
     servers = network.servers(stage.geometry, None, None)
     legend = Layer("legend", tuple(_legend(stage, _kinds(stage))))
-    return Scene(*stage.size, topology.name, (head, *stage.ground, servers, legend))
+    return Scene(*stage.size, printable(topology.name), (head, *stage.ground, servers, legend))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ class Scenes:
             moment: what is under way.
             bar: whether to show how much of the whole is over.
         """
-        name = self.schedule.topology.name
+        name = printable(self.schedule.topology.name)
         foot = _legend(self.stage, ["reduce", "copy", *_kinds(self.stage)])
         layers = (
             _heading(self.stage, moment.heading, f"{name} · {moment.caption}"),
