@@ -25,6 +25,7 @@ from gradweave.cli.solving import chosen_objective_option, default_objective
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.execute.program import is_own
 from gradweave.lazy import require
+from gradweave.report.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.solve.solve import Objective, solve
@@ -151,7 +152,7 @@ def lab(
         f"slowest {format_bandwidth(float(topology.bandwidth_bytes_per_s.min()))}"
     )
     print_lines(_emulated(experiment.emulation))
-    print_table(_table(experiment.measurements))
+    print_table(_table(experiment.measurements, topology.num_servers))
     if written:
         print_lines(f"written to {' and '.join(map(str, written))}")
 
@@ -245,7 +246,7 @@ def _as_object(experiment: "Experiment", topology: Topology) -> dict[str, Any]:
             "overhead_s": topology.overhead_s.tolist(),
         },
         "emulation": _emulation(experiment.emulation),
-        "measurements": [_one(one) for one in experiment.measurements],
+        "measurements": [_one(one, topology.num_servers) for one in experiment.measurements],
     }
 
 
@@ -259,13 +260,15 @@ def _emulation(emulation: "Emulation") -> dict[str, Any]:
     } | {"alone_bytes_per_s": [None if x != x else x for x in emulation.alone_bytes_per_s.tolist()]}
 
 
-def _one(one: "Measurement") -> dict[str, Any]:
+def _one(one: "Measurement", servers: int) -> dict[str, Any]:
     data = one.predicted_link_bytes
     return {
         "name": one.name,
         "rounds": None if one.schedule is None else one.schedule.rounds,
         "gradient_bytes": one.gradient_bytes,
         "measured_s": one.measured_s,
+        "algbw_bytes_per_s": algorithm_bandwidth(one.gradient_bytes, one.measured_s),
+        "busbw_bytes_per_s": bus_bandwidth(one.gradient_bytes, one.measured_s, servers),
         "runs_s": one.runs_s,
         "predicted_s": one.predicted_s,
         "fair_s": one.fair_s,
@@ -291,15 +294,16 @@ def _write(
     return [figures, chart]
 
 
-def _table(measurements: Sequence["Measurement"]) -> "Table":
+def _table(measurements: Sequence["Measurement"], servers: int) -> "Table":
     heads = (
         *("schedule", "MB", "rounds", "predicted ms", "measured ms", "spread", "ratio"),
-        *("MB sent", "MB on links", "of that not data"),
+        *("busbw", "MB sent", "MB on links", "of that not data"),
     )
-    return table(heads, [_cells(one) for one in measurements])
+    return table(heads, [_cells(one, servers) for one in measurements])
 
 
-def _cells(one: "Measurement") -> list[str]:
+def _cells(one: "Measurement", servers: int) -> list[str]:
+    bus = bus_bandwidth(one.gradient_bytes, one.measured_s, servers)
     spread = (max(one.runs_s) - min(one.runs_s)) / one.measured_s
     return [
         one.name,
@@ -309,6 +313,7 @@ def _cells(one: "Measurement") -> list[str]:
         f"{1e3 * one.measured_s:.1f}",
         f"{spread:.0%}",
         "–" if one.ratio is None else f"{one.ratio:.2f}",
+        f"{bus / 1e6:.3g} MB/s",
         f"{sum(one.sent_bytes) / 1e6:.2f}" if one.schedule else "–",
         f"{one.link_bytes.sum() / 1e6:.2f}",
         "–" if one.overhead is None else f"{one.overhead / (1 + one.overhead):.1%}",
