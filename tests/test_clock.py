@@ -57,15 +57,15 @@ def test_it_goes_on_after_an_error(tick):
 
 def test_what_compiles_takes_none_of_a_time_limit(tick):
     class Compiling(gw.schedulers.Ring):
-        def _make(self, *given):
+        def make(self, *given):
             with clock.paused("compiling"):
                 tick(100.0)
-            return super()._make(*given)
+            return super().make(*given)
 
     class Slow(gw.schedulers.Ring):
-        def _make(self, *given):
+        def make(self, *given):
             tick(100.0)
-            return super()._make(*given)
+            return super().make(*given)
 
     tried = {
         first: len(

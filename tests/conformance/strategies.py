@@ -83,7 +83,7 @@ class Solved(Scheduler):
 
     name: ClassVar[str] = "solved"
 
-    def _make(self, topology, collective, seed, stop):
+    def make(self, topology, collective, seed, stop):
         return solve(topology, collective=collective, seed=seed).schedule
 
 

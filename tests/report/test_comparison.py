@@ -96,7 +96,7 @@ def test_where_a_run_finds_nothing_there_is_a_reason_and_no_mean():
 
 def test_only_a_schedule_not_found_is_passed_over():
     class Broken(Ring):
-        def _make(self, *_):
+        def make(self, *_):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -110,7 +110,7 @@ def seconds_of(do: Callable[[], object]) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_many_transfers_are_read_in_two_thirds_of_json_load(tmp_path, suffix):
-    schedule = Ring()._make(gw.topology.bcube(23, 1), "reduce_scatter", 0, UNLIMITED)
+    schedule = Ring().make(gw.topology.bcube(23, 1), "reduce_scatter", 0, UNLIMITED)
     assert schedule.num_transfers > 250_000
     path = tmp_path / f"many{suffix}"
     save(schedule, path)

@@ -164,8 +164,8 @@ def test_overlap_is_measured_by_the_overlapped_bound():
 
 def test_a_strategy_that_makes_an_invalid_schedule_is_found_out():
     class Wrong(Ring):
-        def _make(self, *arguments):
-            made = super()._make(*arguments)
+        def make(self, *arguments):
+            made = super().make(*arguments)
             return made.replace(round=made.round // 2)
 
     with pytest.raises(gw.errors.InvalidScheduleError, match="round 0: link"):

@@ -75,8 +75,9 @@ class Traits:
 class Scheduler(abc.ABC):
     """One strategy. Its options are its fields, checked at construction.
 
-    A subclass gives `name` and `_make`, and `traits` where it has any; it may give
-    `steps_fit_rounds` and `_improved`. Nothing else is overridden.
+    A subclass gives `name` and `make`, and `traits` where it has any; it may give
+    `steps_fit_rounds` and `improve`. Nothing else is overridden. Callers use `schedule`, which
+    verifies what `make` made.
     """
 
     name: ClassVar[str]
@@ -146,7 +147,7 @@ class Scheduler(abc.ABC):
                 f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
             )
         given = topology, collective, seed, stop
-        made = self._make(*given) if known is None else self._improved(known, *given)
+        made = self.make(*given) if known is None else self.improve(known, *given)
         schedule = made.replace(scheduler=Provenance(self.name, self.options(), seed))
         traits = self.traits
         verify(
@@ -165,14 +166,35 @@ class Scheduler(abc.ABC):
         }
 
     @abc.abstractmethod
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
-        """Makes the schedule; `schedule` verifies it and adds its provenance."""
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule, for `schedule` to verify and to say who made it.
 
-    def _improved(
+        Args:
+            topology: the network.
+            collective: a stage, or both.
+            seed: every random choice depends on it alone.
+            stop: when to return the best found so far; strategies that do not search ignore it.
+
+        Returns:
+            The schedule; its provenance is filled in by `schedule`.
+
+        Raises:
+            NoScheduleError: where the strategy finds none.
+        """
+
+    def improve(
         self, known: Schedule, topology: Topology, collective: Collective, seed: int, stop: Stop
     ) -> Schedule:
-        """As `_make`, where there is a schedule already, which most strategies do not look at."""
-        return self._make(topology, collective, seed, stop)
+        """As `make`, where there is a schedule already, which most strategies do not look at.
+
+        Args:
+            known: a valid schedule of the same network and collective.
+            topology: the network.
+            collective: a stage, or both.
+            seed: every random choice depends on it alone.
+            stop: when to return the best found so far.
+        """
+        return self.make(topology, collective, seed, stop)
 
 
 def to_spec(scheduler: Scheduler) -> str:

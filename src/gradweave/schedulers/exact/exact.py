@@ -160,10 +160,11 @@ class Exact(Scheduler):
         wall_s = clock.now() - begun
         return Proof(collective, self.trees, made, below, because, rounds, wall_s)
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         return self._found(topology, collective, seed, stop)
 
-    def _improved(
+    def improve(
         self, known: Schedule, topology: Topology, collective: Collective, seed: int, stop: Stop
     ) -> Schedule:
         """The search begins at the schedule that there is."""

@@ -78,7 +78,8 @@ class Hierarchical(Scheduler):
         """What it is like, with these options."""
         return Traits(own_pieces=True, takes_size=math.isinf(self.gradient_bytes), by_groups=True)
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         grid = Grid.of(topology)
         if collective == "all_reduce":
             below = topology.num_servers // grid.sizes[-1] * 2 * topology.num_servers

@@ -89,7 +89,8 @@ class Learned(Scheduler):
         """What it is like, with these options."""
         return Traits(after_proofs=True, one_draw=self.samples == 1 and not self.greedy)
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         weights = read_weights(self.weights)
         return from_stage(
             self._own_stage,

@@ -56,7 +56,8 @@ class Planned(Scheduler):
         """What it is like, with these options."""
         return Traits(own_pieces=True, takes_size=math.isinf(self.gradient_bytes))
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         if topology.num_servers > TUNING.max_servers:
             raise NoScheduleError(
                 f"planned: expected at most {TUNING.max_servers} servers, "

@@ -59,7 +59,8 @@ class Repair(Scheduler):
         """What it is like, with these options."""
         return Traits(repairs=True, own_pieces=math.isfinite(self.gradient_bytes))
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         assert self.start_from is not None
         check_start(topology, self.start_from.topology)
         if math.isfinite(self.gradient_bytes):

@@ -62,7 +62,8 @@ class Binomial(Scheduler):
         """What it is like, with these options."""
         return Traits(forwards=True, one_root=True)
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         places = Places.of(topology, self.order, self.name)
         steps: list[Step] = []
         for stage in ("reduce_scatter", "all_gather"):

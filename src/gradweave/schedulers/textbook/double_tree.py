@@ -51,7 +51,8 @@ class DoubleTree(Scheduler):
         """What it is like, with these options."""
         return Traits(forwards=True, one_root=True)
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         chain = members_of_groups(topology) if self.chains else self._servers(topology)[:, None]
         heads = [chain[:, channel] for channel in range(chain.shape[1])]
         orders = [each for head in heads for each in (head, _mirrored(head))]

@@ -53,7 +53,8 @@ class HalvingDoubling(Scheduler):
         """What it is like, with these options."""
         return Traits(forwards=True)
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         places = Places.of(topology, self.order, self.name)
         pieces = np.arange(topology.num_servers)
         pieces_of_place = _by_place(topology, places)
@@ -114,7 +115,8 @@ class RecursiveDoubling(Scheduler):
         """What it is like, with these options."""
         return Traits(forwards=True, one_root=True)
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         places = Places.of(topology, self.order, self.name)
         if collective == "all_reduce":
             places = places.of_radix(self.radix)

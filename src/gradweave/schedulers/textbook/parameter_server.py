@@ -33,7 +33,8 @@ class ParameterServer(Scheduler):
         """What it is like, with these options."""
         return Traits(forwards=True)
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         return from_stage(
             "reduce_scatter",
             lambda network: _first_fit(network, network.servers, seed),
@@ -62,7 +63,8 @@ class CentralParameterServer(Scheduler):
         """What it is like, with these options."""
         return Traits(forwards=True)
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         server = int(topology.servers[0]) if self.server is None else self.server
         if not 0 <= server < topology.num_nodes or not topology.is_server[server]:
             raise OptionError(

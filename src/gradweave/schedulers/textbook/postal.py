@@ -106,7 +106,8 @@ class Postal(Scheduler):
         """What it is like, with these options."""
         return Traits(forwards=True, one_root=True, takes_size=True)
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         if topology.num_servers > TUNING.max_servers:
             raise NoScheduleError(
                 f"{self.name}: {topology.num_servers} servers; it tries up to {TUNING.max_servers}"

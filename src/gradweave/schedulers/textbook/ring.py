@@ -97,7 +97,8 @@ class Ring(Scheduler):
         flows = _Flows.of(topology, self._orders(topology, 0, UNLIMITED), self.directions, False)
         return flows.share_no_link()
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         searching = stop.part(SEARCHING)
         orders = self._orders(topology, seed, stop)
         flows = _Flows.of(topology, orders, self.directions, self.steps == "paper")

@@ -52,7 +52,8 @@ class Merged(Scheduler):
             overlaps=self.overlap, aggregates=self.aggregating_switches, after_proofs=True
         )
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         if self.overlap and collective == "all_reduce":
             return self._search(topology, collective, seed, stop)
         return from_stage(

@@ -65,7 +65,8 @@ class Symmetric(Scheduler):
         """What it is like, with these options."""
         return Traits(by_symmetry=True)
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         return from_all_gather(self._all_gather, topology, collective, seed, stop)
 
     def _all_gather(self, topology: Topology, seed: int, stop: Stop) -> Schedule:

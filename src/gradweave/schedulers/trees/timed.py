@@ -89,7 +89,8 @@ class Timed(Scheduler):
             takes_size=math.isinf(self.gradient_bytes),
         )
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         return from_all_gather(self._all_gather, topology, collective, seed, stop)
 
     def _all_gather(self, topology: Topology, seed: int, stop: Stop) -> Schedule:

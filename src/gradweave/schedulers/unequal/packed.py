@@ -66,7 +66,8 @@ class Packed(Scheduler):
             takes_ready_times=not self.ready_at_s,
         )
 
-    def _make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
         search = _Search(
             topology, collective, self.gradient_bytes, stop, waiting=any(self.ready_at_s)
         )
