@@ -32,7 +32,7 @@ class Geometry:
     topology: Topology
     width: float
     height: float
-    """Of the drawing alone, below `top`."""
+    """Of the drawing alone."""
     radius: float
     """Of a server."""
     at: NDArray[np.float64]
@@ -45,8 +45,8 @@ class Geometry:
     """[L] how far it bows to its right, as a share of its length."""
 
     @staticmethod
-    def of(topology: Topology, width: float, top: float = 0.0) -> "Geometry":
-        """Fits a network into a width, below a margin at the top."""
+    def of(topology: Topology, width: float) -> "Geometry":
+        """Fits a network into a width, with a margin for what bows beyond the nodes."""
         drawing = draw(topology)
         flip = np.array([1.0, -1.0])
         at, ends = drawing.positions * flip, drawing.ends * flip
@@ -60,7 +60,7 @@ class Geometry:
         bend = bends(topology, drawing)
         margin = radius * 1.5 + (6 if many else 12) + _bulge(topology, at, bend, scale)
         height = tall * scale + 2 * margin
-        middle, centre = (low + high) / 2, np.array([width / 2, top + height / 2])
+        middle, centre = (low + high) / 2, np.array([width / 2, height / 2])
         return Geometry(
             topology,
             width,
@@ -71,6 +71,34 @@ class Geometry:
             centre + (ends - middle) * scale,
             bend,
         )
+
+    def trimmed(self, top: float, margin: float) -> "Geometry":
+        """The same drawing with its highest point at `top`, no space above and little below.
+
+        Where links bow beyond the sides, the sheet is made wider.
+        """
+        low, high = self._extent()
+        over = max(0.0, margin - float(low[0]), float(high[0]) - (self.width - margin))
+        move = np.array([over, top - float(low[1])])
+        return dataclasses.replace(
+            self,
+            width=self.width + 2 * over,
+            height=float(high[1] - low[1]) + margin,
+            at=self.at + move,
+            ends=self.ends + move,
+        )
+
+    def _extent(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Left and top, right and bottom of all that is drawn, lanes included."""
+        own = np.full((len(self.at), 2), self.radius * 1.1)
+        thick = np.where(self.bar[:, None], np.maximum(self.reach, self.room[:, None] / 2), own)
+        lows, highs = [self.at - thick], [self.at + thick]
+        for link in np.flatnonzero(self.bend):
+            ends = int(self.topology.source[link]), int(self.topology.target[link])
+            lane = np.array(self.lane(*ends, self.radius * 0.9))
+            lows.append(lane)
+            highs.append(lane)
+        return np.concatenate(lows).min(axis=0), np.concatenate(highs).max(axis=0)
 
     @property
     def side(self) -> float:

@@ -33,7 +33,8 @@ LEAST_WIDTH, MOST_WIDTH = 200, 8_000
 """Pixels that a picture may be wide."""
 _DRAWN_WIDTHS = (540, 760, 1000)
 """Widths at which networks are laid out; a picture is one of them, made larger or smaller."""
-_HEAD, _FOOT = 62.0, 44.0
+_HEAD, _MARGIN, _FOOT = 68.0, 20.0, 44.0
+"""Heights of the heading, of the space below the drawing, and of the legend."""
 _LABELLED_RADIUS, _LABELLED_DOTS = 25.0, 200
 """Discs have their pieces' numbers where servers are at least so large, and discs at most so many;
 as in the page."""
@@ -62,7 +63,7 @@ class Stage:
         if not LEAST_WIDTH <= width <= MOST_WIDTH:
             raise OptionError(f"width: expected {LEAST_WIDTH} to {MOST_WIDTH}, got {width:g}")
         drawn = next((known for known in _DRAWN_WIDTHS if width <= known), _DRAWN_WIDTHS[-1])
-        geometry = Geometry.of(topology, drawn, _HEAD)
+        geometry = Geometry.of(topology, drawn).trimmed(_HEAD, _MARGIN)
         ground = (network.bars(geometry), network.links(geometry), network.switches(geometry))
         return Stage(geometry, ground)
 
