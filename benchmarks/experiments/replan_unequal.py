@@ -2,10 +2,11 @@
 
     python benchmarks/experiments/replan_unequal.py [--minutes M] [--resume]
 
-Twelve networks of benchmarks/unequal_networks.py on which no choice was made, two of each kind, and
-a schedule of `packed` for 256 MB on each. Its busiest link is slowed to half, and of the links that
-may be lost without cutting a server off the busiest is lost. Planned again with `packed` alone,
-from scratch, and with the schedule before to start from (`gw.solve(…, start_from=before)`).
+Twelve networks of benchmarks/unequal_networks.py on which no choice was made, the first two of each
+kind with at most 20 servers, and a schedule of `packed` for 256 MB on each. Its busiest link is
+slowed to half, and of the links that may be lost without cutting a server off the busiest is lost.
+Planned again with `packed` alone, from scratch, and with the schedule before to start from
+(`gw.solve(…, start_from=before)`).
 
 Kept is the part of the bytes, and of the transfers, that go as they did; gaps are to the bound in
 seconds of the network as it is then. Seconds are processor time, after compilation. Each row is
@@ -13,6 +14,7 @@ kept as soon as it is measured; `--resume` measures those that are not there, an
 run after so many.
 """
 
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ import numpy as np
 from command_line import parser_of
 from record import record
 from timing import timed
-from unequal_networks import COUNT, unequal_network
+from unequal_networks import COUNT, KINDS, unequal_network
 from unfinished import Unfinished
 
 import gradweave as gw
@@ -37,7 +39,8 @@ from gradweave.topology.faults import slowed, without_links
 
 NAME = "replan_unequal"
 SIZE = 256e6
-SEEDS = range(COUNT, COUNT + 12)
+MAX_SERVERS, OF_EACH = 20, 2
+"""Of the networks that are taken, and how many of a kind: as many as are measured in minutes."""
 Ends = tuple[int, int]
 
 
@@ -87,14 +90,27 @@ def measured(seed: int) -> Iterator[dict[str, Any]]:
         yield about | {"fault": fault, "link": list(ends)} | planned_again(before, left)
 
 
+def chosen() -> list[int]:
+    """The seeds."""
+    seeds: dict[str, list[int]] = {kind: [] for kind in KINDS}
+    for seed in itertools.count(COUNT):
+        kind, network = unequal_network(seed)
+        if network.num_servers <= MAX_SERVERS and len(seeds[kind]) < OF_EACH:
+            seeds[kind].append(seed)
+        if min(map(len, seeds.values())) == OF_EACH:
+            return sorted(itertools.chain.from_iterable(seeds.values()))
+    raise AssertionError("seeds do not end")
+
+
 def main() -> None:
     parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     asked = parser.parse_args()
     unfinished, begun = Unfinished(NAME, resume=asked.resume), time.monotonic()
+    seeds = chosen()
     there = {row["seed"] for row in unfinished.rows()}
     compiled = False
-    for seed in SEEDS:
+    for seed in seeds:
         if seed in there:
             continue
         if time.monotonic() - begun > 60 * asked.minutes:
@@ -106,7 +122,7 @@ def main() -> None:
         for row in rows:  # all of a network or none
             unfinished.add(row)
             print(row, flush=True)
-    record(NAME, seeds=list(SEEDS), gradient_bytes=SIZE, rows=unfinished.rows())
+    record(NAME, seeds=seeds, gradient_bytes=SIZE, rows=unfinished.rows())
     unfinished.end()
 
 

@@ -21,7 +21,7 @@ class KnownTree:
     """On the network as it is now, with the share of all its pieces; a lost hop has parent −1 and
     no links."""
     lost: NDArray[np.bool_]
-    """[N] servers whose hop is lost."""
+    """[N] servers whose hop is lost, or leads through other servers."""
     slowed: NDArray[np.bool_]
     """[N] servers whose hop passes a link that is slower than it was."""
 
@@ -81,7 +81,7 @@ class _Columns:
     """[T] rank; −1 where it is gone."""
     target: NDArray[np.int64]
     links: tuple[tuple[int, ...], ...]
-    """[routes] links of each distinct route; none where one is lost."""
+    """[routes] links of each distinct route; none where one is lost, or a server would forward."""
     route: NDArray[np.int64]
     """[T] number of the route."""
     slowed: NDArray[np.bool_]
@@ -102,7 +102,7 @@ class _Columns:
             nodes = np.frombuffer(key, old.route_nodes.dtype)
             here = now[nodes]
             after = topology.find_links(here[:-1], here[1:])
-            gone = (here < 0).any() or (after < 0).any()
+            gone = (here < 0).any() or (after < 0).any() or topology.is_server[here[1:-1]].any()
             links.append(() if gone else tuple(after.tolist()))
             slowed.append(bool(not gone and slow[after].any()))
         root = rank[old.root]

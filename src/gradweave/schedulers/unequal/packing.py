@@ -1,5 +1,6 @@
 """Trees of any weight, packed into the links' bandwidths: what goes over which tree."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -162,6 +163,8 @@ class TreeSearch(LinearProgram):
         """
         solver, objective = self._solver, self._solver.Objective()
         self._least_objective = objective.Value()
+        for row in itertools.chain.from_iterable(self._of_root.values()):
+            row.SetUb(0.0)  # as much as is needed and no more, which now costs nothing
         self._near_least = solver.Constraint(-solver.infinity(), solver.infinity())
         for variable in solver.variables():
             self._near_least.SetCoefficient(variable, objective.GetCoefficient(variable))
