@@ -14,7 +14,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.execute.running.run import _PACKAGES
-from gradweave.execute.running.trial import RunReport, RunTimes
+from gradweave.execute.running.trial import RunReport, RunTimes, SizeTimes
 from tests.execute.run_verb import COMMAND, MPIRUN, PATIENCE_S, left_behind, said, started
 
 SERVERS = 9
@@ -125,6 +125,21 @@ def test_one_stage_has_nothing_beside_it(files):
     check(found, "jax", 1)
     assert found["own"] is None
     assert found["schedule"]["sent_bytes"] == [(SERVERS - 1) * BYTES // SERVERS] * SERVERS
+
+
+@pytest.mark.parametrize("backend", ["jax", "mpi"])
+def test_a_sweep_of_sizes(files, backend):
+    pytest.importorskip("mpi4py" if backend == "mpi" else backend)
+    sweep = ("-b", "8", "-e", "32K", "-f", "64", "--repetitions", 2, "--warm-up", 0)
+    found = answer(files["best of four"], "--backend", backend, *sweep)
+    assert [each["gradient_bytes"] for each in found["sizes"]] == [8, 512, 32768]
+    assert found["gradient_bytes"] == 32768  # which is checked
+    for each in found["sizes"]:
+        for times in (each["schedule"], each["own"]):
+            assert len(times["seconds"]) == 2
+            rate = each["gradient_bytes"] / times["median_s"]
+            assert times["bandwidth_bytes_per_s"] == pytest.approx(rate)
+            assert times["busbw_bytes_per_s"] == pytest.approx(1.5 * rate)
 
 
 @pytest.mark.parametrize("elements", [0, 1])
@@ -292,6 +307,22 @@ def test_what_it_says(gradweave, here, files, monkeypatch):
         "MPI_Allreduce  200 ms   100 ms      150 to 300 ms     40 MB/s",
         "sent by each server, counted: 1 byte to 2 bytes; by all: 3 bytes",
     ]
+
+
+def test_what_it_says_of_a_sweep(gradweave, here, files, monkeypatch):
+    native = RunTimes((0.1, 0.2, 0.4), None)
+    sizes = tuple(SizeTimes(length, RunTimes((0.1,), (1,)), native) for length in (2, 250_000))
+    report = dataclasses.replace(REPORT, native=native, processes=9, sweep=sizes)
+    monkeypatch.setattr("gradweave.execute.running.run.launch", launched(report))
+    done = gradweave("run", files["ring"], "--backend", "mpi", "-b", "8", "-e", "1MB")
+    assert [line.split() for line in done.stdout.splitlines()[5:8]] == [
+        ["size", "ring.json:", "median", "algbw", "busbw", "MPI_Allreduce:", "median", "algbw",
+         "busbw", "times", "as", "fast"],
+        ["8", "bytes", "100", "ms", "80", "B/s", "142", "B/s", "200", "ms", "40", "B/s", "71.1",
+         "B/s", "2.00"],
+        ["1", "MB", "100", "ms", "10", "MB/s", "17.8", "MB/s", "200", "ms", "5", "MB/s", "8.89",
+         "MB/s", "2.00"],
+    ]  # fmt: skip
 
 
 def test_it_does_not_import_what_it_starts():

@@ -239,6 +239,15 @@ def format_bandwidth(bandwidth_bytes_per_s: float) -> str:
     return _format(bandwidth_bytes_per_s * 8, _BITS, 4, " ")
 
 
+def format_rate(bytes_per_s: float) -> str:
+    """Formats a rate in bytes, to three digits.
+
+    >>> format_rate(12.54e9), format_rate(0.5)
+    ('12.5 GB/s', '0.5 B/s')
+    """
+    return _format(bytes_per_s, _RATES, 3, " ")
+
+
 def format_seconds(seconds: float, digits: int = 4) -> str:
     """Formats a time or a latency in a unit that suits it.
 
@@ -270,6 +279,7 @@ def exact_latency(latency_s: float) -> str:
 
 
 _BITS = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
+_RATES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 

@@ -32,7 +32,7 @@ from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.solve import OBJECTIVES, Objective
 from gradweave.schedulers.spec import from_spec, is_portfolio, split_specs
 from gradweave.topology.named_faults import Faults
-from gradweave.topology.units import format_seconds, format_size
+from gradweave.topology.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -243,7 +243,7 @@ def _sweep_table(rows: Sequence[TimedRow]) -> "Table":
         bound = min((row.seconds_bound for row in here.values() if row.seconds_bound), default=None)
         if known and bound:
             best = min(known, key=lambda name: known[name])
-            bandwidths = (f"{one / 1e9:.3g} GB/s" for one in here[best].bandwidths())
+            bandwidths = map(format_rate, here[best].bandwidths())
             above = f"{known[best] / bound - 1:.1%}"
             cells += [format_seconds(bound), best, above, *bandwidths]
         shown.add_row(format_size(size), *cells)

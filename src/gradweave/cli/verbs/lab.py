@@ -35,6 +35,7 @@ from gradweave.topology.topology import Topology
 from gradweave.topology.units import (
     ambiguous_bandwidth,
     format_bandwidth,
+    format_rate,
     parse_bandwidth,
     parse_latency,
 )
@@ -313,7 +314,7 @@ def _cells(one: "Measurement", servers: int) -> list[str]:
         f"{1e3 * one.measured_s:.1f}",
         f"{spread:.0%}",
         "–" if one.ratio is None else f"{one.ratio:.2f}",
-        f"{bus / 1e6:.3g} MB/s",
+        format_rate(bus),
         f"{sum(one.sent_bytes) / 1e6:.2f}" if one.schedule else "–",
         f"{one.link_bytes.sum() / 1e6:.2f}",
         "–" if one.overhead is None else f"{one.overhead / (1 + one.overhead):.1%}",

@@ -1,7 +1,7 @@
 """``gradweave run``: the collective on real processes, checked and timed."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -16,8 +16,9 @@ from gradweave.cli.console import (
     table,
     warn,
 )
-from gradweave.cli.options import SizeType, json_option, positive, writable, writable_folder
+from gradweave.cli.options import json_option, positive, writable, writable_folder
 from gradweave.cli.schedule_files import check_schedule_file
+from gradweave.cli.sizes import sizes_option
 from gradweave.errors import OptionError
 from gradweave.execute.reduction import REDUCTIONS, Reduction
 from gradweave.execute.running.joined import ended_at_once
@@ -27,18 +28,17 @@ from gradweave.execute.running.trial import DTYPES, Trial, description, itemsize
 from gradweave.probe.calibration import BUSY_CORES, calibrated, calibrating, cores_in_use
 from gradweave.probe.calibration import write as write_profile
 from gradweave.processes.launchers import rank_given
-from gradweave.topology.units import format_size
+from gradweave.topology.units import format_rate, format_seconds, format_size
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--backend", type=click.Choice(sorted(DTYPES)), default="torch", show_default=True)
-@click.option(
-    "--gradient-bytes",
-    type=SizeType(least=0),
-    default="8MB",
-    show_default=True,
-    help="Size of the gradient, such as 400MB or 1GiB.",
+@sizes_option(
+    "8MB", "Size of the gradient, such as 400MB or 1GiB; the largest is checked.", least=0
 )
 @click.option("--elements", type=click.IntRange(0, 10**15), help="Its length, instead of its size.")
 @click.option(
@@ -98,7 +98,7 @@ from gradweave.topology.units import format_size
 def run(
     file: Path,
     backend: str,
-    gradient_bytes: int,
+    gradient_bytes: tuple[int, ...],
     elements: int | None,
     dtype: str,
     reduction: str,
@@ -118,13 +118,15 @@ def run(
     JAX, one process whose devices are the servers.
     """
     with ended_at_once(complain):
+        lengths = [-(-size // itemsize(dtype)) for size in gradient_bytes]
         trial = Trial(
             backend,
-            -(-gradient_bytes // itemsize(dtype)) if elements is None else elements,
+            max(lengths) if elements is None else elements,
             dtype,
             cast(Reduction, reduction),
             repetitions,
             warm_up,
+            tuple(lengths) if len(lengths) > 1 else (),
         )
         if backend != "jax":
             _refuse(backend, processes=processes, devices=devices)
@@ -196,16 +198,39 @@ def _print(result: dict[str, Any], ranks: list[str]) -> None:
         f"{checked}",
         *ranks,
     )
-    rows = [[Path(result["file"]).name, *_cells(schedule)]]
+    name = Path(result["file"]).name
+    rows = [[name, *_cells(schedule)]]
     if native is not None:
         rows.append([native["name"], *_cells(native)])
     print_table(table(["", "median", "fastest", "quartiles", "bandwidth"], rows))
+    if result["sizes"]:
+        print_table(_sweep_table(name, native and native["name"], result["sizes"]))
     if result["runs_own"]:
         return  # which counts no bytes
     least, most = (format_size(end(schedule["sent_bytes"])) for end in (min, max))
     each = most if least == most else f"{least} to {most}"
     total = format_size(schedule["total_sent_bytes"])
     print_lines(f"sent by each server, counted: {each}; by all: {total}")
+
+
+def _sweep_table(name: str, native: str | None, sizes: list[dict[str, Any]]) -> "Table":
+    """As nccl-tests prints it, the backend's own beside."""
+    heads = ["size", f"{name}: median", "algbw", "busbw"]
+    if native is not None:
+        heads += [f"{native}: median", "algbw", "busbw", "times as fast"]
+    shown = table(heads)
+    for each in sizes:
+        schedule, own = each["schedule"], each["own"]
+        cells = _swept_cells(schedule)
+        if own is not None:
+            cells += [*_swept_cells(own), f"{own['median_s'] / schedule['median_s']:.2f}"]
+        shown.add_row(format_size(each["gradient_bytes"]), *cells)
+    return shown
+
+
+def _swept_cells(times: dict[str, Any]) -> list[str]:
+    bandwidths = (times["bandwidth_bytes_per_s"], times["busbw_bytes_per_s"])
+    return [format_seconds(times["median_s"]), *map(format_rate, bandwidths)]
 
 
 def _cells(times: dict[str, Any]) -> list[str]:

@@ -33,7 +33,7 @@ from gradweave.schedulers.solve.under_way import replan
 from gradweave.simulate.runtime import runtime_of
 from gradweave.simulate.seconds import Model, seconds
 from gradweave.simulate.sequential_steps import steps
-from gradweave.topology.units import format_seconds, format_size, parse_seconds
+from gradweave.topology.units import format_rate, format_seconds, format_size, parse_seconds
 from gradweave.wording import counted
 
 if TYPE_CHECKING:
@@ -136,8 +136,8 @@ def _sweep_table(solutions: Sequence[Solution]) -> "Table":
             format_seconds(taken),
             format_seconds(one.timing.bound.seconds),
             f"{one.timing.gap:.1%}",
-            f"{algorithm_bandwidth(size, taken) / 1e9:.3g} GB/s",
-            f"{bus / 1e9:.3g} GB/s",
+            format_rate(algorithm_bandwidth(size, taken)),
+            format_rate(bus),
             one.scheduler.name,
             f"{made.pieces:,}",
             f"{one.wall_s:.2f} s",

@@ -1,5 +1,6 @@
 """A schedule checked, and timed alternately with the backend's native all-reduce."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -16,6 +17,7 @@ from gradweave.execute.running.trial import (
     CalibrationTime,
     RunReport,
     RunTimes,
+    SizeTimes,
     Trial,
     itemsize,
 )
@@ -110,6 +112,7 @@ def measure(
     else:
         runner.place([check.contribution(rank) for rank in runner.ranks])
     times, sent_bytes = _times(runner, trial, tell)
+    sweep = tuple(_of_size(runner, trial, elements, tell) for elements in trial.sweep)
     return RunReport(
         library=runner.library,
         processes=len(runner.gathered(np.zeros(1))),
@@ -117,8 +120,18 @@ def measure(
         pattern_elements=trial.elements if exact else 0,
         schedule=RunTimes(times["schedule"], sent_bytes),
         native=RunTimes(times["native"], None) if runner.has_native else None,
+        sweep=sweep,
         calibration=tuple(_calibration(runner, trial, calibrating, tell)) if calibrating else (),
     )
+
+
+def _of_size(runner: Runner, trial: Trial, elements: int, tell: Tell) -> SizeTimes:
+    """One length of a sweep, timed as the others."""
+    tell(f"{elements:,} elements")
+    runner.place([np.ones(elements, trial.numpy_dtype) for _ in runner.ranks])
+    times, sent = _times(runner, dataclasses.replace(trial, elements=elements), tell)
+    native = RunTimes(times["native"], None) if runner.has_native else None
+    return SizeTimes(elements, RunTimes(times["schedule"], sent), native)
 
 
 CALIBRATION_BYTES = (64, 1 << 12, 1 << 16, 1 << 20, 1 << 23)

@@ -47,8 +47,11 @@ class Trial:
     """Timed runs."""
     warm_up: int = 3
     """Runs before those."""
+    sweep: tuple[int, ...] = ()
+    """Further lengths of the gradient with which it is timed, none checked."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "sweep", tuple(self.sweep))  # a list in JSON
         if self.backend not in DTYPES:
             raise OptionError(f"backend: expected one of {', '.join(DTYPES)}, got {self.backend!r}")
         if self.dtype not in DTYPES[self.backend]:
@@ -126,6 +129,15 @@ class CalibrationTime:
 
 
 @dataclasses.dataclass(frozen=True)
+class SizeTimes:
+    """What one length of a sweep took."""
+
+    elements: int
+    schedule: RunTimes
+    native: RunTimes | None
+
+
+@dataclasses.dataclass(frozen=True)
 class RunReport:
     """A run's measurements; there is one only where every result was right."""
 
@@ -142,13 +154,20 @@ class RunReport:
     """Of the backend's native all-reduce; None where it has none for this run."""
     calibration: tuple[CalibrationTime, ...] = ()
     """Where one was asked for."""
+    sweep: tuple[SizeTimes, ...] = ()
+    """Of each length of the trial's sweep."""
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> "RunReport":
         """Rebuilds a report from its fields as JSON."""
-        times = {name: fields[name] and _times(fields[name]) for name in ("schedule", "native")}
         calibration = tuple(CalibrationTime(**each) for each in fields["calibration"])
-        return RunReport(**{**fields, **times, "calibration": calibration})
+        sweep = tuple(SizeTimes(**{**each, **_both(each)}) for each in fields["sweep"])
+        return RunReport(**{**fields, **_both(fields), "calibration": calibration, "sweep": sweep})
+
+
+def _both(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The times of the schedule and of the native all-reduce."""
+    return {name: fields[name] and _times(fields[name]) for name in ("schedule", "native")}
 
 
 def _times(fields: Mapping[str, Any]) -> RunTimes:
@@ -180,8 +199,25 @@ def description(schedule: Schedule, report: RunReport, trial: Trial) -> dict[str
         "pattern_elements": report.pattern_elements,
         "schedule": _numbers(report.schedule, trial)
         | {"sent_bytes": list(sent), "total_sent_bytes": sum(sent)},
-        "own": report.native and {"name": _NATIVE[trial.backend]} | _numbers(report.native, trial),
+        "own": _own(report.native, trial),
+        "sizes": [_of_size(schedule, each, trial) for each in report.sweep],
     }
+
+
+def _own(native: RunTimes | None, trial: Trial) -> dict[str, Any] | None:
+    return native and {"name": _NATIVE[trial.backend]} | _numbers(native, trial)
+
+
+def _of_size(schedule: Schedule, each: SizeTimes, trial: Trial) -> dict[str, Any]:
+    """One size of a sweep, with the bus bandwidths of nccl-tests."""
+    trial = dataclasses.replace(trial, elements=each.elements)
+    moved = 2 if schedule.collective == "all_reduce" else 1
+    servers = schedule.topology.num_servers
+    both = {"schedule": _numbers(each.schedule, trial), "own": _own(each.native, trial)}
+    for times in filter(None, both.values()):
+        bus = moved * (servers - 1) / servers * times["bandwidth_bytes_per_s"]
+        times["busbw_bytes_per_s"] = bus
+    return {"elements": each.elements, "gradient_bytes": trial.gradient_bytes, **both}
 
 
 def _numbers(times: RunTimes, trial: Trial) -> dict[str, Any]:
