@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from gradweave.marl.evaluation import evaluate
     from gradweave.marl.games.environment import Environment, Outcome, View
     from gradweave.marl.games.environments import make
+    from gradweave.marl.games.family import Family
+    from gradweave.marl.games.reading import Reading
     from gradweave.marl.learners.learner import Learner, Metrics
     from gradweave.marl.loading import load
     from gradweave.marl.trained import Report, Trained
@@ -22,9 +24,11 @@ __all__ = [
     "PPO",
     "Config",
     "Environment",
+    "Family",
     "Learner",
     "Metrics",
     "Outcome",
+    "Reading",
     "Report",
     "Trained",
     "View",

@@ -13,7 +13,7 @@ from gradweave.automata.files import dump, load
 from gradweave.checks import did_you_mean, expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.config import Config
-from gradweave.marl.games.environments import FAMILIES, family_of
+from gradweave.marl.games.environments import FAMILIES, family_named, family_of
 from gradweave.marl.games.environments import parse as parse_game
 from gradweave.marl.games.families.grid_worlds import WORLDS
 from gradweave.marl.learners import algorithms
@@ -58,7 +58,7 @@ class Request:
     def check(self) -> None:
         """Refuses at once what training would refuse once JAX has started and a game is made."""
         id, options = parse_game(self.config.env, self.config.options)
-        family = FAMILIES[family_of(self.config.env)]
+        family = family_named(family_of(self.config.env))
         algorithms.check_suits(
             self.config.algorithm,
             self.config.env,

@@ -156,7 +156,7 @@ def _family_positions(topology: Topology) -> NDArray | None:
     if Path(name).suffix.lower() in SUFFIXES or Path(name).is_file():
         return None
     try:
-        family = from_spec(name)
+        family = from_spec(name, installed=False)  # a file's name makes nothing of others run
     except GradweaveError:
         return None
     if family.num_nodes != topology.num_nodes or not family.same_network(topology):

@@ -1,9 +1,11 @@
 """Strategies in words: ``merged:rule=deepest,tries=4``."""
 
+import inspect
 import itertools
 from collections.abc import Iterable
 from typing import Any
 
+from gradweave import plugins
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError, SpecError
 from gradweave.schedulers.exact.exact import Exact
@@ -47,8 +49,7 @@ STRATEGIES: dict[str, type[Scheduler]] = {
         CentralParameterServer,
     )
 }
-"""Every strategy by its name. A new strategy is one more entry."""
-
+"""Every strategy of Gradweave's by its name. A new strategy is one more entry."""
 
 PORTFOLIO = "portfolio"
 """The word for all strategies that `solve` tries where none is named."""
@@ -60,7 +61,9 @@ def from_spec(text: str) -> Scheduler:
     Args:
         text: the strategy's name, and its options as fields of its class:
             ``ring:order=hamiltonian,steps=paper``. A ring's node ids are joined by dots:
-            ``ring:order=0.2.1.3``.
+            ``ring:order=0.2.1.3``. Besides the names of `STRATEGIES`, those that installed packages
+            bring; or a class as ``module:Class``, with options as ``module:Class:key=value``, which
+            is imported: text from a file must not come here.
 
     Raises:
         SpecError: the text is not understood.
@@ -69,22 +72,86 @@ def from_spec(text: str) -> Scheduler:
     >>> from_spec("merged:rule=deepest,tries=4")
     Merged(rule='deepest', tries=4, swap_passes=8, overlap=False, aggregating_switches=False)
     """
-    name, values = parse_spec(text)
     if is_portfolio(text):
         raise SpecError(
             f"{PORTFOLIO}: expected one scheduler, and this stands for all that gradweave.solve "
             "tries; call that, or name one"
         )
-    strategy = STRATEGIES.get(name.lower().replace("-", "_"))
-    if strategy is None:
-        hint = did_you_mean(name, STRATEGIES)
-        raise SpecError(
-            f"no scheduler {name!r:.60}; {hint}there are {', '.join(sorted(STRATEGIES))}"
-        )
+    named, options = _class_and_options(text)
+    if named:
+        strategy = checked(plugins.imported(named, "scheduler"), f"scheduler {named}")
+        name, values = parse_spec(strategy.name + options)
+    else:
+        name, values = parse_spec(text)
+        strategy = _by_name(name)
     try:
         return strategy(**read_options(name, values, field_kinds(strategy)))
     except TypeError as error:
         raise OptionError(f"{name}: {error}") from error
+
+
+def checked(given: Any, label: str) -> type[Scheduler]:
+    """A strategy's class of others, if it is one.
+
+    Args:
+        given: what was imported.
+        label: what it is called, for messages.
+
+    Raises:
+        OptionError: it is no strategy, gives not what one must, or has a name of Gradweave's own.
+    """
+    if not (isinstance(given, type) and issubclass(given, Scheduler)):
+        raise OptionError(
+            f"{label}: expected a subclass of gradweave.schedulers.Scheduler, got {given!r:.60}"
+        )
+    if inspect.isabstract(given) or not isinstance(getattr(given, "name", None), str):
+        raise OptionError(f"{label}: {given.__name__} gives no name or no make; both are needed")
+    if "__dataclass_fields__" not in vars(given) or not given.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise OptionError(
+            f"{label}: {given.__name__} needs @dataclasses.dataclass(frozen=True): its fields are "
+            "its options"
+        )
+    if STRATEGIES.get(given.name) is not given:
+        plugins.check_name(label, given.name, [*STRATEGIES, PORTFOLIO])
+    return given
+
+
+def read_plugin(plugin: plugins.Plugin) -> type[Scheduler]:
+    """The class of an installed package's strategy, imported.
+
+    Raises:
+        OptionError: it cannot be imported or is refused.
+    """
+    strategy = checked(plugin.load(), plugin.label)
+    if strategy.name != plugin.name:
+        raise OptionError(
+            f"{plugin.label}: its class is named {strategy.name!r:.60}; give both one name, since "
+            "files have that of the class"
+        )
+    return strategy
+
+
+def _by_name(given: str) -> type[Scheduler]:
+    name = given.lower().replace("-", "_")
+    if name in STRATEGIES:
+        return STRATEGIES[name]
+    plugin = plugins.find(plugins.SCHEDULER, name)
+    if plugin is not None:
+        return read_plugin(plugin)
+    known = sorted([*STRATEGIES, *plugins.names(plugins.SCHEDULER)])
+    hint = did_you_mean(given, known)
+    raise SpecError(f"no scheduler {given!r:.60}; {hint}there are {', '.join(known)}")
+
+
+def _class_and_options(text: str) -> tuple[str, str]:
+    """``module:Class`` at the beginning of a specification, or nothing, and what follows."""
+    module, _, rest = text.strip().partition(":")
+    name, colon, options = rest.partition(":")
+    if module.lower().replace("-", "_") in STRATEGIES or "=" in name:
+        return "", text
+    known = "." in module or plugins.find(plugins.SCHEDULER, module) is None
+    named = f"{module}:{name}"
+    return (named, colon + options) if known and plugins.names_object(named) else ("", text)
 
 
 def is_portfolio(text: object) -> bool:

@@ -4,6 +4,7 @@ from gradweave.topology.families.bcube import bcube
 from gradweave.topology.families.complete import complete
 from gradweave.topology.families.dcell import dcell
 from gradweave.topology.families.dragonfly import dragonfly
+from gradweave.topology.families.family import spec_name
 from gradweave.topology.families.fat_tree import fat_tree
 from gradweave.topology.families.hypercube import hypercube
 from gradweave.topology.families.jellyfish import jellyfish, jellyfish_reference
@@ -68,6 +69,7 @@ __all__ = [
     "shortest_path_trees",
     "shortest_route",
     "slowed",
+    "spec_name",
     "star",
     "switch_only_trees",
     "to_networkx",

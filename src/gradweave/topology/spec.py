@@ -2,16 +2,19 @@
 
 import dataclasses
 import functools
+import inspect
 import os
 import re
+import typing
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gradweave import plugins
 from gradweave.checks import did_you_mean
 from gradweave.errors import InputWarning, OptionError, SpecError
-from gradweave.specification import UNNAMED, parse_spec
+from gradweave.specification import UNNAMED, parse_spec, read_value
 from gradweave.topology.families.bcube import bcube
 from gradweave.topology.families.complete import complete
 from gradweave.topology.families.dcell import dcell
@@ -61,7 +64,7 @@ def as_topology(network: Topology | str | os.PathLike[str]) -> Topology:
     )
 
 
-def from_spec(text: str) -> Topology:
+def from_spec(text: str, *, installed: bool = True) -> Topology:
     """Makes the network that a specification describes, or reads it from a file.
 
     Besides its own parameters, every family accepts ``bandwidth=10Gbit/s``, ``latency=5us``,
@@ -69,6 +72,8 @@ def from_spec(text: str) -> Topology:
 
     Args:
         text: a specification, or the path of an existing file or one with a topology file's suffix.
+        installed: whether families that installed packages bring count, too: not where the text
+            comes from a file.
 
     Raises:
         SpecError: the text is not a valid specification; the message names the error and the
@@ -86,11 +91,13 @@ def from_spec(text: str) -> Topology:
     if re.search(r"[/\\.]", text.partition(":")[0]):
         raise SpecError(f"{text!r:.60}: no such file, and not a specification of a network")
     name, values = parse_spec(text)
-    family = _FAMILIES.get(name.lower().replace("-", "_"))
-    if family is None:
-        raise SpecError(_unknown_family(name))
+    family = _FAMILIES.get(name.lower().replace("-", "_")) or _installed(name, installed)
     if family.build is jellyfish and "reference" in values:
         family = _REFERENCE
+    return _made(name, family, values)
+
+
+def _made(name: str, family: "_Family", values: Mapping[str, str]) -> Topology:
     given = _by_parameter(name, family, values)
     link = _link(name, {key: given.pop(key) for key in _LINK_KEYS if key in given}, family.link)
     missing = [key for key in family.required if key not in given]
@@ -100,7 +107,10 @@ def from_spec(text: str) -> Topology:
     arguments = {
         key: family.parameters[key](f"{name}: {key}", value) for key, value in given.items()
     }
-    return family.build(**arguments, link=link)
+    made = family.build(**arguments, link=link)
+    if not isinstance(made, Topology):  # by a family of others
+        raise OptionError(f"{name}: its family made a {type(made).__name__}, not a Topology")
+    return made
 
 
 def _integer(parameter: str, value: str) -> int:
@@ -156,6 +166,10 @@ def _grid(build: Callable[..., Topology], example: str, **rest: Any) -> _Family:
     return _Family(build, example, {key: _dimensions}, (key,), unnamed=key, **rest)
 
 
+def _a100(nic: float = A100_NIC_BYTES_PER_S, **rest: Any) -> Topology:
+    return a100_box(nic_bytes_per_s=nic, **rest)
+
+
 _FAMILIES: dict[str, _Family] = {
     "bcube": _Family(bcube, "bcube:n=3,k=1", {"n": _integer, "k": _integer}, ("n", "k")),
     "cities": _Family(
@@ -202,7 +216,7 @@ _FAMILIES: dict[str, _Family] = {
 
 _MACHINES: dict[str, _Family] = {
     "a100": _Family(
-        lambda nic=A100_NIC_BYTES_PER_S, **rest: a100_box(nic_bytes_per_s=nic, **rest),
+        _a100,
         "a100:boxes=2",
         {**dict.fromkeys(("boxes", "nvswitches", "rails"), _integer), "nic": _bandwidth},
         (),
@@ -235,8 +249,107 @@ _REFERENCE = _Family(
 _LINK_KEYS = ("bandwidth", "latency", "capacity", "overhead")
 
 
-def _unknown_family(name: str) -> str:
-    families = sorted(_FAMILIES.keys() - _SPELLINGS.keys() - _MACHINES.keys())
+def own_families() -> dict[str, tuple[str, str]]:
+    """An example of each family of Gradweave's, and what it makes, by its name."""
+    behind = {_a100: a100_box}
+    return {
+        name: (family.example, _summary(behind.get(family.build, family.build)))
+        for name, family in _FAMILIES.items()
+        if name not in _SPELLINGS
+    }
+
+
+def network_of(name: str, build: Callable[..., Topology], parameters: str = "") -> Topology:
+    """A network of a function's family, from parameters as a specification has them.
+
+    Args:
+        name: of the family.
+        build: the function, as `family_of` takes it.
+        parameters: such as ``rows=3,columns=4``.
+    """
+    values = parse_spec(f"{name}:{parameters}" if parameters else name)[1]
+    return _made(name, family_of(name, build, name), values)
+
+
+def read_plugin(plugin: plugins.Plugin) -> Callable[..., Topology]:
+    """The function of an installed package's family, imported.
+
+    Raises:
+        OptionError: it cannot be imported or is refused.
+    """
+    build = plugin.load()
+    family_of(plugin.name, build, plugin.label)
+    return build
+
+
+def example_of(name: str, build: Callable[..., Topology]) -> tuple[str, str]:
+    """How the specification of a function's networks is written, and what it makes."""
+    return family_of(name, build, name).example, _summary(build)
+
+
+def family_of(name: str, build: Any, label: str) -> _Family:
+    """The syntax of a function that makes networks: its parameters by their annotations.
+
+    Args:
+        name: of the family.
+        build: takes parameters by keyword, ``link`` among them, and returns a network.
+        label: what it is called, for messages.
+
+    Raises:
+        OptionError: it is no such function.
+    """
+    if not callable(build) or isinstance(build, type):
+        raise OptionError(
+            f"{label}: expected a function that returns a Topology, got {build!r:.60}"
+        )
+    try:
+        signature, kinds = inspect.signature(build).parameters, typing.get_type_hints(build)
+    except (NameError, TypeError, ValueError) as error:
+        raise OptionError(f"{label}: its annotations cannot be read: {error}") from error
+    if "link" not in signature:
+        raise OptionError(
+            f"{label}: expected a parameter link: Link | None = None, for bandwidths and latencies"
+        )
+    given = [key for key in signature if key != "link"]
+    bare = [key for key in given if key not in kinds]
+    if bare:
+        raise OptionError(f"{label}: {bare[0]} has no annotation, by which it would be read")
+    parsers = {key: functools.partial(_by_kind, kinds[key]) for key in given}
+    required = tuple(key for key in given if signature[key].default is inspect.Parameter.empty)
+    written = ",".join(f"{key}={getattr(kinds[key], '__name__', 'value')}" for key in required)
+    example = f"{name}:{written}" if written else name
+    function: Any = build
+    return _Family(function, example, parsers, required, given[0] if len(given) == 1 else None)
+
+
+def _by_kind(kind: Any, parameter: str, value: str) -> Any:
+    return read_value(parameter, kind, value)
+
+
+def _summary(build: Callable[..., Topology]) -> str:
+    """The first line of what a function says of itself."""
+    if isinstance(build, functools.partial):
+        build = build.func
+    return (inspect.getdoc(build) or "").partition("\n")[0]
+
+
+def _installed(given: str, installed: bool) -> _Family:
+    """The family that an installed package brings.
+
+    Raises:
+        SpecError: there is none.
+    """
+    name = given.lower().replace("-", "_")
+    plugin = plugins.find(plugins.TOPOLOGY, name) if installed else None
+    if plugin is None:
+        raise SpecError(
+            _unknown_family(given, plugins.names(plugins.TOPOLOGY) if installed else [])
+        )
+    return family_of(name, read_plugin(plugin), plugin.label)
+
+
+def _unknown_family(name: str, others: list[str]) -> str:
+    families = sorted([*(_FAMILIES.keys() - _SPELLINGS.keys() - _MACHINES.keys()), *others])
     families += sorted(_MACHINES)
     guess = did_you_mean(name, families)
     return f"{name!r:.60}: unknown family of networks; {guess}known are {', '.join(families)}"

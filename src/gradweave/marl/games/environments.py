@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gradweave import plugins
 from gradweave.checks import did_you_mean, expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.games.families import (
@@ -46,6 +47,7 @@ FAMILIES: dict[str, Family] = {
     **resource_worlds.FAMILIES,
     **scheduling.FAMILIES,
 }
+"""Gradweave's own and JaxMARL's. Those of installed packages are found by `family_named`."""
 
 
 def make(spec: str, **options: Any) -> "Environment":
@@ -64,19 +66,29 @@ def make(spec: str, **options: Any) -> "Environment":
     >>> env.agents, env.observation, env.actions
     (('agent_0', 'agent_1', 'agent_2'), 2, 3)
     """
-    from gradweave.marl.games.environment import wrap
-
     id, options = parse(spec, options)
     name = family_of(spec)
-    family = FAMILIES[name]
-    full = spec if id == OWN else id
+    return made(name, family_named(name), spec if id == OWN else id, options)
+
+
+def made(name: str, family: Family, full: str, options: Mapping[str, Any]) -> "Environment":
+    """A game of a family.
+
+    Args:
+        name: of the family.
+        family: of the game.
+        full: the game's id, with the network where it is one of scheduling.
+        options: as `parse` checks them.
+    """
+    from gradweave.marl.games.environment import wrap
+
     with _quiet():
         game = family.wrapper(family.make(full, family.arguments(dict(options))))
     written = ",".join(f"{option}={_formatted(value)}" for option, value in options.items())
     return wrap(
         game,
         family.reading,
-        id=f"{full}:{written}" if written and id != OWN else full,
+        id=f"{full}:{written}" if written and not full.startswith(OWN) else full,
         family=name,
         meaning=family.meaning,
         teams=family.teams(game, options),
@@ -93,7 +105,7 @@ def parse(spec: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     from gradweave.topology.spec import from_spec
 
     id, _, written = (OWN, "", "") if spec.startswith(OWN) else spec.partition(":")
-    family = FAMILIES[family_of(spec)]
+    family = family_named(family_of(spec))
     options = _parsed(spec, written) | dict(options)
     for option in options:
         if option not in family.options:
@@ -121,15 +133,63 @@ def family_of(spec: str) -> str:
     for name, family in FAMILIES.items():
         if id in family.ids:
             return name
+    if plugins.find(plugins.ENVIRONMENT, id):
+        return id
+    others = plugins.names(plugins.ENVIRONMENT)
     particles = [known for known in ids() if known.startswith("MPE_")]
     robots = FAMILIES["mabrax"].ids
-    others = [known for known in ids() if known not in particles and known not in robots]
+    others += [known for known in ids() if known not in particles and known not in robots]
     shown = (
         f"{particles[0]}, {len(particles) - 1} more of MPE_",
         *others,
         f"{robots[0]}, {len(robots) - 1} more of MABrax",
     )
-    raise OptionError(expected_one_of("environment", ids(), id, shown))
+    raise OptionError(expected_one_of("environment", [*ids(), *others], id, shown))
+
+
+def family_named(name: str) -> Family:
+    """The family of a name that `family_of` returns; that of an installed package is imported.
+
+    Raises:
+        OptionError: there is none, or it cannot be imported or is refused.
+    """
+    if name in FAMILIES:
+        return FAMILIES[name]
+    plugin = plugins.find(plugins.ENVIRONMENT, name)
+    if plugin is None:
+        raise OptionError(expected_one_of("family of environments", FAMILIES, name))
+    return read_plugin(plugin)
+
+
+def read_plugin(plugin: plugins.Plugin) -> Family:
+    """The family of an installed package's games, imported.
+
+    Raises:
+        OptionError: it cannot be imported or is refused.
+    """
+    family = checked(plugin.load(), plugin.label)
+    if plugin.name not in family.ids:
+        raise OptionError(
+            f"{plugin.label}: its ids are {', '.join(family.ids)}; give one of them the name of "
+            "the entry point"
+        )
+    return family
+
+
+def checked(given: Any, label: str) -> Family:
+    """A family of others, if it is one.
+
+    Raises:
+        OptionError: it is none, has no game, or one whose name is Gradweave's own.
+    """
+    if not isinstance(given, Family):
+        raise OptionError(f"{label}: expected a gradweave.marl.Family, got {given!r:.60}")
+    if not given.ids:
+        raise OptionError(f"{label}: has no ids, by which its games would be made")
+    if not any(given is own for own in FAMILIES.values()):
+        for id in given.ids:
+            plugins.check_name(label, id, [*ids(), *FAMILIES])
+    return given
 
 
 def _parsed(spec: str, written: str) -> dict[str, Any]:

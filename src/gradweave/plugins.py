@@ -1,0 +1,180 @@
+"""Parts that installed packages bring: strategies, families of networks, games.
+
+A package names each as an entry point of one of the groups below. They are looked for where a name
+is none of Gradweave's own, so that a command that needs none neither looks nor waits; and each is
+imported when it is used, so that a broken one breaks nothing else. What a file says is never
+imported: the names of modules come from a command, a call in Python or a package's own metadata.
+"""
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+from gradweave.errors import GradweaveError, OptionError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""What a plug-in may be called: what a specification can begin with, in its canonical spelling."""
+_OBJECT = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What a plug-in may be."""
+
+    what: str
+    """In messages."""
+    group: str
+    """Of its entry points."""
+
+
+SCHEDULER = Kind("scheduler", "gradweave.schedulers")
+TOPOLOGY = Kind("family of networks", "gradweave.topologies")
+ENVIRONMENT = Kind("environment", "gradweave.environments")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plugin:
+    """What an installed package says that it brings; not imported yet."""
+
+    kind: Kind
+    name: str
+    package: str
+    """Name and version of the package, as ``snakes 1.0``."""
+    entry: "EntryPoint"
+
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return f"{self.kind.what} {self.name!r:.60} of {self.package}"
+
+    def load(self) -> Any:
+        """Imports it.
+
+        Raises:
+            OptionError: it cannot be imported; whatever its module raises is told in one line.
+        """
+        return _told(self.label, self.entry.load)
+
+
+def plugins(kind: Kind) -> list[Plugin]:
+    """What installed packages bring of a kind, by name, without importing any of it."""
+    from importlib.metadata import entry_points  # takes a tenth of a second the first time
+
+    found = [
+        Plugin(
+            kind,
+            entry.name,
+            f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unnamed package",
+            entry,
+        )
+        for entry in entry_points(group=kind.group)
+    ]
+    return sorted(found, key=lambda plugin: (plugin.name, plugin.package))
+
+
+def find(kind: Kind, name: str) -> Plugin | None:
+    """The plug-in of a name; None where no package brings one.
+
+    Raises:
+        OptionError: several packages bring one of this name.
+    """
+    alike = [plugin for plugin in plugins(kind) if plugin.name == name]
+    if len(alike) > 1:
+        packages = " and ".join(plugin.package for plugin in alike)
+        raise OptionError(f"{kind.what} {name!r:.60}: brought by {packages}; uninstall all but one")
+    return alike[0] if alike else None
+
+
+def names(kind: Kind) -> list[str]:
+    """Names of the plug-ins of a kind, for messages."""
+    return [plugin.name for plugin in plugins(kind)]
+
+
+def each(
+    kind: Kind, own: Collection[str], read: Callable[[Plugin], Any]
+) -> Iterator[tuple[Plugin, Any]]:
+    """Every plug-in of a kind, and what it is read as, or the error that says why it is refused.
+
+    Args:
+        kind: of the plug-ins.
+        own: Gradweave's own names, which no plug-in may take.
+        read: imports and checks one.
+    """
+    for plugin in plugins(kind):
+        try:
+            check_name(plugin.label, plugin.name, own)
+            find(kind, plugin.name)
+            yield plugin, read(plugin)
+        except GradweaveError as error:
+            yield plugin, error
+
+
+def check_name(label: str, name: str, own: Collection[str]) -> None:
+    """Refuses a name that is Gradweave's own, or that no specification can begin with.
+
+    Raises:
+        OptionError: naming what is called so.
+    """
+    if name in own:
+        raise OptionError(f"{label}: refused, since {name} is Gradweave's own; give it another")
+    if not NAME.fullmatch(name):
+        raise OptionError(
+            f"{label}: refused, since a name is small letters, digits and _, as in my_ring; "
+            f"got {name!r:.60}"
+        )
+
+
+def names_object(text: str) -> bool:
+    """Whether a text has the form ``module:object``.
+
+    >>> names_object("my.rings:Snake"), names_object("ring:order=id"), names_object("torus:4x4")
+    (True, False, False)
+    """
+    return _OBJECT.fullmatch(text) is not None
+
+
+def imported(text: str, what: str) -> Any:
+    """What ``module:object`` names, imported now. Never to be given what a file says.
+
+    Args:
+        text: the module, as ``import`` takes it, and a name in it.
+        what: it should be, for messages.
+
+    Raises:
+        OptionError: it is not of this form, or cannot be imported.
+
+    >>> imported("math:tau", "scheduler") > 6
+    True
+    >>> imported("maths:tau", "scheduler")
+    Traceback (most recent call last):
+    gradweave.errors.OptionError: scheduler maths:tau: cannot be imported: ModuleNotFoundError: No
+    module named 'maths'; install it, or name its folder in PYTHONPATH
+    """
+    parts = _OBJECT.fullmatch(text)
+    if parts is None:
+        raise OptionError(f"{what}: expected module:object, as in my.rings:Snake, got {text!r:.60}")
+    label = f"{what} {text:.120}"
+    module = _told(label, lambda: importlib.import_module(parts["module"]))
+    if not hasattr(module, parts["name"]):
+        raise OptionError(f"{label}: the module has no {parts['name']}")
+    return getattr(module, parts["name"])
+
+
+def _told(label: str, load: Callable[[], Any]) -> Any:
+    """What `load` returns; what it raises becomes one line, since it runs the code of others."""
+    try:
+        return load()
+    except (Exception, SystemExit) as error:
+        remedy = (
+            "; install it, or name its folder in PYTHONPATH"
+            if isinstance(error, ModuleNotFoundError)
+            else ""
+        )
+        raise OptionError(
+            f"{label}: cannot be imported: {type(error).__name__}: {error}{remedy}"
+        ) from error
