@@ -49,7 +49,8 @@ class Annealing(Placer):
         check_range(self, "restarts", 1, 1_000_000)
         check_range(self, "moves", 1, 10**12)
 
-    def _place(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
+    def assign(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
+        """Devices of the stages, as `Placer.assign` has it."""
         from gradweave.placement.strategies.annealing_kernel import anneal, local_search, perturbed
 
         rng = np.random.default_rng(seed)

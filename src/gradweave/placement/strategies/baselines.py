@@ -21,7 +21,8 @@ class RankOrder(Placer):
     first: Literal["pipeline", "data"] = "pipeline"
     """Whether neighbours in rank are a pipeline or a data-parallel group."""
 
-    def _place(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
+    def assign(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
+        """Devices of the stages, as `Placer.assign` has it."""
         used = problem.stages * problem.data
         table = np.arange(used).reshape(problem.data, problem.stages).T
         order = table.ravel() if self.first == "pipeline" else np.arange(used)
@@ -36,6 +37,7 @@ class RandomOrder(Placer):
     name: ClassVar[str] = "random"
     as_placed: ClassVar[bool] = True
 
-    def _place(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
+    def assign(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
+        """Devices of the stages, as `Placer.assign` has it."""
         order = np.random.default_rng(seed).permutation(problem.devices)
         return problem.first_fit(order)[: problem.stages * problem.data]

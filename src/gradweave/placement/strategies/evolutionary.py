@@ -36,7 +36,8 @@ class Evolutionary(Placer):
         check_range(self, "trials", 0, 10**9)
         check_range(self, "points", 1, 1_000_000)
 
-    def _place(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
+    def assign(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
+        """Devices of the stages, as `Placer.assign` has it."""
         from gradweave.placement.strategies.evolutionary_kernel import evolve, groups_of
 
         rng = np.random.default_rng(seed)

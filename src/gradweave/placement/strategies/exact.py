@@ -38,7 +38,8 @@ class Exact(Placer):
     def __post_init__(self) -> None:
         check_range(self, "workers", 1, 1024)
 
-    def _place(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
+    def assign(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
+        """Devices of the stages, as `Placer.assign` has it."""
         from ortools.sat.python import cp_model
 
         if problem.devices > MAX_DEVICES:

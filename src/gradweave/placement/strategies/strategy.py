@@ -19,7 +19,7 @@ Stopped = Literal["time", "tried"]
 class Placer(abc.ABC):
     """One strategy. Its options are its fields, checked at construction.
 
-    A subclass gives `name` and `_place`; nothing else is overridden.
+    A subclass gives `name` and `assign`; nothing else is overridden.
     """
 
     name: ClassVar[str]
@@ -54,7 +54,7 @@ class Placer(abc.ABC):
     ) -> tuple[NDArray[np.int64], Stopped]:
         """What `place` returns, and why the search ended; arguments and errors as there."""
         stop = Stop.after(time_limit)
-        devices = self._place(problem, seed, stop).reshape(problem.stages, problem.data)
+        devices = self.assign(problem, seed, stop).reshape(problem.stages, problem.data)
         return devices, "time" if self.anytime and stop.reached() else "tried"
 
     def options(self) -> dict[str, Any]:
@@ -62,8 +62,17 @@ class Placer(abc.ABC):
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @abc.abstractmethod
-    def _place(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
-        """[S·D] devices, stage after stage."""
+    def assign(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
+        """Assigns devices to stages; callers use `place`.
+
+        Args:
+            problem: what is placed.
+            seed: every random choice depends on it alone.
+            stop: when to return the best found so far; strategies that do not search ignore it.
+
+        Returns:
+            [S·D] ranks of devices, stage after stage, each at most once.
+        """
 
 
 def check_range(placer: Placer, option: str, least: float, most: float) -> None:
