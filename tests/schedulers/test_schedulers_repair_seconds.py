@@ -144,9 +144,9 @@ def test_each_plan_is_valid_and_balancing_keeps_less_and_is_faster(name, fault):
     first, balanced = made[0], made[2 if fault == "slowed" else 1 :]
     assert first.as_before == (fault == "slowed")
     assert (first.kept == 1.0) == first.as_before
-    fastest = min(balanced, key=lambda plan: plan.seconds)
-    assert fastest.seconds < (0.95 if fault == "slowed" else 1.01) * first.seconds
-    assert 0.5 < fastest.kept <= first.kept
+    fastest_s = min(plan.seconds for plan in balanced)
+    assert fastest_s < (0.95 if fault == "slowed" else 1.01) * first.seconds
+    assert 0.5 < max(plan.kept for plan in balanced) <= first.kept + 0.01  # shares are rounded
 
 
 def test_no_further_plan_once_one_is_near_what_is_possible():
@@ -211,6 +211,17 @@ def test_a_schedule_that_moves_over_no_trees_is_planned_anew():
         left, objective="seconds", gradient_bytes=SIZE, schedulers="merged", start_from=old
     )
     assert found.repair is None and found.kept.of == old.num_transfers
+    assert gw.verify.verify(found.schedule, forwarding_servers=False).valid
+
+
+def test_servers_do_not_forward_though_they_did():
+    net = gw.topology.ring(5)
+    old = gw.schedulers.ParameterServer().schedule(net)
+    left = without_links(net, [(0, 1)]).topology
+    found = gw.solve(
+        left, objective="seconds", gradient_bytes=SIZE, schedulers="merged", start_from=old
+    )
+    assert found.repair is not None and found.repair.as_before_s is None
     assert gw.verify.verify(found.schedule, forwarding_servers=False).valid
 
 
