@@ -135,7 +135,10 @@ def main() -> None:
         row = largest()
         print(row, flush=True)
         unfinished.add(row)
-    record(NAME, seeds=[SEED], rows=unfinished.rows())
+    place = {tuple(case[key] for key in known): at for at, case in enumerate(cases())}
+    rows = unfinished.rows()
+    rows.sort(key=lambda row: place.get(tuple(row.get(key) for key in known), len(place)))
+    record(NAME, seeds=[SEED], rows=rows)
 
 
 if __name__ == "__main__":
