@@ -19,8 +19,10 @@ from gradweave.schedulers.solve.solution import Solution
 from gradweave.topology.topology import Topology
 from gradweave.wording import counted
 
-MOST_NODES, MOST_TRANSFERS = 300, 50_000
-"""Of what is drawn without being asked, wherever it is a cell's value: half a second's work."""
+MOST_NODES = 200
+MOST_TRANSFERS = 50_000
+"""Of what is drawn without being asked, wherever it is a cell's value: a second's work
+at most, where nodes have no places and find them by their distances."""
 _WIDTH = 720
 """Pixels of such a picture: that of the text in a notebook."""
 _HEIGHT = 760
