@@ -28,6 +28,9 @@ class Tuning:
     counts: tuple[int, ...] = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
     """Few pieces are far from the shares and fill no pipeline; of many, each is one more step for
     every server on its way, of which MSCCL takes 256 in a thread block. Each costs simulations."""
+    max_transfers: int = 400_000
+    """No more pieces are tried than have about so many transfers: simulation takes time in
+    proportion, and formats take fewer."""
     worth: float = 0.01
     """How much longer fewer pieces may take, relative to the fastest number, and be the answer."""
 
@@ -117,35 +120,42 @@ def in_equal_pieces_for(
         there = EqualPieces(schedule, schedule.pieces, gradient_bytes, before_s, before_s)
         with contextlib.suppress(ScheduleError):  # of which the format takes fewer, maybe
             return there, write(schedule)
-    counts, parts = _counts(schedule, pieces), _parts_of(schedule)
-    cuts = {
-        count: schedule_in_equal_pieces(
-            schedule.topology, schedule.collective, gradient_bytes, parts, count
-        )
-        for count in counts
-    }
+    cuts = _cuts(schedule, pieces, gradient_bytes)
     seconds_of = {count: seconds(cut, gradient_bytes, "events") for count, cut in cuts.items()}
     while True:
         fastest_s = min(seconds_of.values())
         count = min(n for n, s in seconds_of.items() if s <= fastest_s * (1 + TUNING.worth))
-        made = cuts[count].replace(scheduler=schedule.scheduler)
-        verify(made, forwarding_servers=False).raise_if_invalid()
+        verify(cuts[count], forwarding_servers=False).raise_if_invalid()
         try:
-            file = write(made)
+            file = write(cuts[count])
         except ScheduleError:
             seconds_of = {n: s for n, s in seconds_of.items() if n < count}
             if not seconds_of:
                 raise
         else:
             before = schedule.pieces, gradient_bytes, before_s
-            return EqualPieces(made, *before, seconds_of[count]), file
+            return EqualPieces(cuts[count], *before, seconds_of[count]), file
+
+
+def _cuts(schedule: Schedule, pieces: int | None, gradient_bytes: float) -> dict[int, Schedule]:
+    """The schedule in each number of equal pieces to try."""
+    counts, parts = _counts(schedule, pieces), _parts_of(schedule)
+    topology, collective = schedule.topology, schedule.collective
+    return {
+        count: schedule_in_equal_pieces(topology, collective, gradient_bytes, parts, count).replace(
+            scheduler=schedule.scheduler
+        )
+        for count in counts
+    }
 
 
 def _counts(schedule: Schedule, pieces: int | None) -> list[int]:
     """Numbers of pieces to try, ascending."""
     servers = 1 if schedule.collective == "all_reduce" else schedule.topology.num_servers
     if pieces is None:
-        return sorted({servers * -(-count // servers) for count in TUNING.counts})
+        counts = sorted({servers * -(-count // servers) for count in TUNING.counts})
+        most = TUNING.max_transfers // (2 * schedule.topology.num_servers)
+        return [count for count in counts if count <= most] or counts[:1]
     if not 1 <= pieces <= MAX_PIECES:
         raise OptionError(f"equal pieces: expected 1 to {MAX_PIECES}, got {pieces}")
     if pieces % servers:
