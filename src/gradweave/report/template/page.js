@@ -210,7 +210,7 @@ function furnish() {
   const [{ schedule, root }] = views;
   const several = views.length > 1;
   byId("title").textContent = given.title;
-  byId("kicker").textContent = several ? "two schedules, round by round" : provenance(schedule.raw);
+  byId("kicker").textContent = several ? "two schedules, in step" : provenance(schedule.raw);
   document.body.classList.toggle("several", several);
   byId("facts").hidden = several;
   byId("differences").hidden = !several;
@@ -238,7 +238,10 @@ window.gradweave = {
   progress: () => state.progress,
   playing: () => state.playing,
   zoom: (factor = 1) => { views[0].camera.zoomBy(factor); return views[0].camera.zoom(); },
-  goTo: (round, moving = false) => goTo(round, moving),
+  goTo: (round, moving = false) => {
+    if (bySeconds()) setClock("rounds");
+    goTo(round, moving);
+  },
   clock: () => state.clock,
   setClock, goToTime,
   now: () => state.now,
