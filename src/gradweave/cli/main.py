@@ -31,6 +31,8 @@ VERBS = {
     "train-pipeline": "train_pipeline",
     "evaluate": "evaluate",
     "machine": "machine",
+    "list": "list_",
+    "conformance": "conformance",
 }
 """Each verb's name in its module of `gradweave.cli.verbs`, in the order of the help."""
 

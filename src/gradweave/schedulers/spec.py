@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gradweave import plugins
@@ -80,10 +80,23 @@ def from_spec(text: str) -> Scheduler:
     named, options = _class_and_options(text)
     if named:
         strategy = checked(plugins.imported(named, "scheduler"), f"scheduler {named}")
-        name, values = parse_spec(strategy.name + options)
-    else:
-        name, values = parse_spec(text)
-        strategy = _by_name(name)
+        return with_options(strategy, options)
+    name, values = parse_spec(text)
+    return _made(_by_name(name), name, values)
+
+
+def with_options(strategy: type[Scheduler], options: str = "") -> Scheduler:
+    """A strategy with options as a specification has them, ``rule=deepest,tries=4``.
+
+    Raises:
+        SpecError: they are not understood.
+        OptionError: one has a value that the strategy does not take.
+    """
+    name, values = parse_spec(f"{strategy.name}:{options}" if options else strategy.name)
+    return _made(strategy, name, values)
+
+
+def _made(strategy: type[Scheduler], name: str, values: Mapping[str, str]) -> Scheduler:
     try:
         return strategy(**read_options(name, values, field_kinds(strategy)))
     except TypeError as error:
@@ -146,12 +159,12 @@ def _by_name(given: str) -> type[Scheduler]:
 def _class_and_options(text: str) -> tuple[str, str]:
     """``module:Class`` at the beginning of a specification, or nothing, and what follows."""
     module, _, rest = text.strip().partition(":")
-    name, colon, options = rest.partition(":")
+    name, _, options = rest.partition(":")
     if module.lower().replace("-", "_") in STRATEGIES or "=" in name:
         return "", text
     known = "." in module or plugins.find(plugins.SCHEDULER, module) is None
     named = f"{module}:{name}"
-    return (named, colon + options) if known and plugins.names_object(named) else ("", text)
+    return (named, options) if known and plugins.names_object(named) else ("", text)
 
 
 def is_portfolio(text: object) -> bool:

@@ -28,6 +28,8 @@ Aggregate = Callable[["optax.GradientTransformation"], "optax.GradientTransforma
 class Algorithm:
     """An algorithm: its settings, and how to build its learner."""
 
+    summary: str
+    """What it is, in a line."""
     settings: type
     """A dataclass that is a `Settings`."""
     usual: Mapping[str, Mapping[str, Any]]
@@ -142,12 +144,49 @@ def _fen(
 
 
 ALGORITHMS: dict[str, Algorithm] = {
-    "ippo": Algorithm(PPO, PPO_DEFAULTS, _ppo(central=False)),
-    "mappo": Algorithm(PPO, PPO_DEFAULTS, _ppo(central=True)),
-    "fen": Algorithm(FEN, FEN_DEFAULTS, _fen, parted=False, earned=True),
-    "iql": Algorithm(QLearning, Q_DEFAULTS, _q_learning("iql"), discrete=True),
-    "vdn": Algorithm(QLearning, Q_DEFAULTS, _q_learning("vdn"), discrete=True, one_team=True),
-    "qmix": Algorithm(QLearning, Q_DEFAULTS, _q_learning("qmix"), discrete=True, one_team=True),
+    "ippo": Algorithm(
+        "PPO, each agent with a critic of what it sees itself",
+        PPO,
+        PPO_DEFAULTS,
+        _ppo(central=False),
+    ),
+    "mappo": Algorithm(
+        "PPO with a critic of the whole state, in training alone",
+        PPO,
+        PPO_DEFAULTS,
+        _ppo(central=True),
+    ),
+    "fen": Algorithm(
+        "Fair-Efficient Network: a controller and sub-policies for agents who share resources",
+        FEN,
+        FEN_DEFAULTS,
+        _fen,
+        parted=False,
+        earned=True,
+    ),
+    "iql": Algorithm(
+        "independent Q-learning, each agent with values of its own actions",
+        QLearning,
+        Q_DEFAULTS,
+        _q_learning("iql"),
+        discrete=True,
+    ),
+    "vdn": Algorithm(
+        "Q-learning of a team whose value is the sum of its agents' values",
+        QLearning,
+        Q_DEFAULTS,
+        _q_learning("vdn"),
+        discrete=True,
+        one_team=True,
+    ),
+    "qmix": Algorithm(
+        "Q-learning of a team whose value is a monotonic mix of its agents' values",
+        QLearning,
+        Q_DEFAULTS,
+        _q_learning("qmix"),
+        discrete=True,
+        one_team=True,
+    ),
 }
 
 

@@ -1,0 +1,9 @@
+"""What every scheduler, family of networks, environment and placement strategy promises, checked.
+
+The project's own tests use the same checks, with its own table of strategies and networks.
+"""
+
+from gradweave.conformance.conform import conform
+from gradweave.conformance.finding import Finding
+
+__all__ = ["Finding", "conform"]
