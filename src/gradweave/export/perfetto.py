@@ -98,7 +98,7 @@ def to_perfetto(
 
     Raises:
         OptionError: the schedule has too many transfers.
-        FileError: `measured` cannot be read, or holds something else.
+        FileError: `measured` cannot be read, or is no run of this schedule with these bytes.
 
     >>> import gradweave as gw
     >>> schedule = gw.schedulers.Ring().schedule(gw.topology.ring(4))
@@ -111,7 +111,7 @@ def to_perfetto(
             f"a trace takes at most {MAX_TRANSFERS:,} transfers, got {schedule.num_transfers:,}; "
             "take a smaller network or fewer pieces"
         )
-    runs = [] if measured is None else _runs(schedule, measured)
+    runs = [] if measured is None else _runs(schedule, gradient_bytes, measured)
     begin, end = event_seconds(schedule, gradient_bytes)
     writer = _Writer()
     plan = (0, round(float(end.max(initial=0.0)) * _NS), "predicted", {}, ())
@@ -256,11 +256,12 @@ def _annotation(name: str, value: Any) -> Any:
     return messages()["DebugAnnotation"](**{"name": name, field: shown})
 
 
-def _runs(schedule: Schedule, path: str | Path) -> list[tuple[str, float]]:
+def _runs(schedule: Schedule, gradient_bytes: float, path: str | Path) -> list[tuple[str, float]]:
     """Names and seconds of measured runs, of this schedule and of the runtime's own all-reduce."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         named = found["topology"], found["collective"], found["scheduler"]
+        size = float(found["gradient_bytes"])
         runs = [
             (f"measured: run {number + 1}", float(seconds))
             for number, seconds in enumerate(found["schedule"]["seconds"])
@@ -278,6 +279,11 @@ def _runs(schedule: Schedule, path: str | Path) -> list[tuple[str, float]]:
     if named != mine:
         raise FileError(
             f"{path}: is a run of {', '.join(map(str, named))}, not of {', '.join(mine)}"
+        )
+    if size != gradient_bytes:
+        raise FileError(
+            f"{path}: is a run of {size:,.0f} bytes, not of {gradient_bytes:,.0f}; give both "
+            "one gradient_bytes"
         )
     if not all(0 < seconds < 1e9 for _, seconds in runs):
         raise FileError(f"{path}: expected seconds above 0 in every run")
