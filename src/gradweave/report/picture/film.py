@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.lazy import missing, require
-from gradweave.report.picture.moments import ROUND_S, ByRounds, Clock, Moment, played
+from gradweave.report.picture.moments import ROUND_S, ByRounds, Clock, played, whole_s
 from gradweave.report.picture.scene import Scenes, Stage
 from gradweave.report.picture.sheet import Frames
 from gradweave.schedule.schedule import Schedule
@@ -55,19 +55,22 @@ def gif(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
     from PIL import Image
 
     rate = _FRAMES_PER_S["gif"]
-    frames = [Image.fromarray(frame) for frame in _frames(schedule, options, rate, progress)]
-    palette = _palette(frames)
-    still = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
-    progress("packing the frames")
-    # Browsers count hundredths of a second.
-    durations = [10 * round(100 / rate)] * (len(still) - 1) + [round(1000 * LAST_S)]
+    sample = _frames(schedule, options, _PALETTE_FRAMES, lambda _: None)
+    palette = _palette([Image.fromarray(frame) for frame in sample])
+    count = _count(schedule, options, rate)
+    # One after another: all at once would take gigabytes where they are wide.
+    stills = (
+        Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE)
+        for frame in _frames(schedule, options, count, progress)
+    )
     file = io.BytesIO()
-    still[0].save(
+    next(stills).save(
         file,
         "gif",
         save_all=True,
-        append_images=still[1:],
-        duration=durations,
+        append_images=stills,
+        # Browsers count hundredths of a second.
+        duration=[10 * round(100 / rate)] * (count - 1) + [round(1000 * LAST_S)],
         loop=0,
         optimize=True,
     )
@@ -87,7 +90,7 @@ def mp4(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
     except ImportError as error:
         raise missing("an MP4", "imageio_ffmpeg") from error
     rate = _FRAMES_PER_S["mp4"]
-    frames = _frames(schedule, options, rate, progress)
+    frames = _frames(schedule, options, _count(schedule, options, rate), progress)
     frame = next(frames)
     high, wide, _ = frame.shape
     with tempfile.TemporaryDirectory(prefix="gradweave-") as folder:
@@ -105,40 +108,39 @@ def mp4(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
         return path.read_bytes()
 
 
+def _count(schedule: Schedule, options: FilmOptions, rate: int) -> int:
+    """Frames of a film at its own speed."""
+    long = ROUND_S if options.round is not None else whole_s(schedule, options.clock)
+    return max(2, round(long * rate))
+
+
 def _frames(
-    schedule: Schedule, options: FilmOptions, rate: int, progress: Progress
+    schedule: Schedule, options: FilmOptions, count: int, progress: Progress
 ) -> Iterator[NDArray[np.uint8]]:
-    """The film's frames, [height, width, 3] each, both sides even."""
+    """Frames from a film's begin to its end, [height, width, 3] each, both sides even."""
     stage = Stage.of(schedule.topology, options.width)
     scenes = Scenes.of(stage, schedule)
-    moments, count = _moments(stage, schedule, options, rate)
+    shares = np.linspace(0, 1, count).tolist()
+    if options.round is None:
+        play = played(stage.geometry, schedule, options.clock, options.gradient_bytes)
+        moments = play.moments(shares)
+    else:
+        moments = ByRounds(stage.geometry, schedule, options.gradient_bytes).one(
+            options.round, shares
+        )
     sheet = Frames(2 * round(options.width / 2))
     for number, moment in enumerate(moments):
         progress(f"drawing frame {number + 1} of {count}")
         yield sheet.paint(scenes.at(moment, bar=True))
 
 
-def _moments(
-    stage: Stage, schedule: Schedule, options: FilmOptions, rate: int
-) -> tuple[Iterator[Moment], int]:
-    if options.round is not None:
-        play = ByRounds(stage.geometry, schedule, options.gradient_bytes)
-        play.check(options.round)
-        count = max(2, round(ROUND_S * rate))
-        return play.one(options.round, np.linspace(0, 1, count).tolist()), count
-    play = played(stage.geometry, schedule, options.clock, options.gradient_bytes)
-    count = max(2, round(play.duration_s * rate))
-    return play.moments(np.linspace(0, 1, count).tolist()), count
-
-
 def _palette(frames: "list[Image.Image]") -> "Image.Image":
     """A palette for a whole film: that of some of its frames, one below the other."""
     from PIL import Image
 
-    picked = frames[:: max(1, len(frames) // _PALETTE_FRAMES)]
-    wide, high = picked[0].size
-    together = Image.new("RGB", (wide, high * len(picked)))
-    for place, frame in enumerate(picked):
+    wide, high = frames[0].size
+    together = Image.new("RGB", (wide, high * len(frames)))
+    for place, frame in enumerate(frames):
         together.paste(frame, (0, place * high))
     palette = together.quantize(255, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     entries = palette.getpalette() or []

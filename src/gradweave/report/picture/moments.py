@@ -63,9 +63,6 @@ class Moment:
 class Play(Protocol):
     """A schedule that moves."""
 
-    duration_s: float
-    """Of the film, at its own speed."""
-
     def moments(self, shares: Sequence[float]) -> Iterator[Moment]:
         """What is to be seen at some shares of the whole, ascending."""
         ...
@@ -81,6 +78,11 @@ def clock_of(schedule: Schedule) -> Clock:
     return "rounds" if alike and not seconds else "seconds"
 
 
+def whole_s(schedule: Schedule, clock: Clock) -> float:
+    """Seconds in which a film shows the whole."""
+    return WHOLE_S if clock == "seconds" else min(ROUND_S * schedule.rounds, WHOLE_S)
+
+
 def played(geometry: Geometry, schedule: Schedule, clock: Clock, gradient_bytes: float) -> Play:
     """The schedule, moving by a clock."""
     kind = ByRounds if clock == "rounds" else BySeconds
@@ -94,7 +96,6 @@ class ByRounds:
         self._geometry, self._schedule = geometry, schedule
         self._bytes = gradient_bytes
         self._takes = round_seconds(schedule, gradient_bytes)
-        self.duration_s = min(ROUND_S * schedule.rounds, WHOLE_S)
 
     def still(self, number: int) -> Moment:
         """A round's transfers at rest, after they have arrived.
@@ -136,7 +137,12 @@ class ByRounds:
             yield self._moment(number, ways, _eased(progress), holdings)
 
     def one(self, number: int, shares: Sequence[float]) -> Iterator[Moment]:
-        """The moments of one round alone, at shares of it."""
+        """The moments of one round alone, at shares of it.
+
+        Raises:
+            OptionError: there is no such round.
+        """
+        self.check(number)
         rounds = self._schedule.rounds
         return self.moments([(number + min(share, 1 - 1e-9)) / rounds for share in shares])
 
@@ -180,7 +186,6 @@ class BySeconds:
         self._bytes = gradient_bytes
         self._begin, self._end = event_seconds(schedule, gradient_bytes)
         self._total = float(self._end.max(initial=0.0)) or 1.0
-        self.duration_s = WHOLE_S
 
     @cached_property
     def _lanes(self) -> "_LanesInTime":
