@@ -234,6 +234,17 @@ def test_out_of_time_it_returns_what_it_has():
     assert verify(solution.schedule).valid
 
 
+def test_many_servers_on_unequal_links_have_the_learned_plan_and_no_linear_program():
+    path = [(server, server + 1) for server in range(299)]
+    rate = np.where(np.arange(299) % 8 == 7, 1e9, 1e10)
+    network = Topology.from_links(
+        "path", servers=300, switches=0, links=path, bandwidth_bytes_per_s=rate, capacity=[1] * 299
+    )
+    solution = solved(network, 1e9, time_limit=1)
+    assert solution.attempts[0].scheduler.name == "planned"
+    assert "packed" not in {attempt.scheduler.name for attempt in solution.attempts}
+
+
 def test_for_a_stage_the_default_has_one_root_per_server():
     solution = solved(net("mesh:3x3"), 1e3, collective="all_gather")
     names = {attempt.scheduler.name for attempt in solution.attempts}

@@ -10,8 +10,8 @@ class Tuning:
     What the trained weights rest on, such as the features' scales, is in `policy`.
     """
 
-    max_servers: int = 256
-    """Trees of more would take too much memory."""
+    max_servers: int = 512
+    """Trees of more would take too much memory. So many take a second and .2 GB."""
     passes: int = 2
     """How often each tree is grown."""
     pieces: int = 192

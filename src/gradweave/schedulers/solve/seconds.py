@@ -166,9 +166,9 @@ def _strategies(
 ) -> tuple[list[Scheduler], list[Scheduler]]:
     """What is tried if nothing else is asked for, and what only where that leaves bandwidth.
 
-    Shares are looked for at once where links differ or servers are late; at last, for an
-    all-reduce, where links are equal and servers have more or fewer of them; never where all
-    servers are alike, since then equal parts are as good.
+    Shares are looked for at once where links differ or servers are late, among many servers by a
+    learned plan alone; at last, for an all-reduce, where links are equal and servers have more or
+    fewer of them; never where all servers are alike, since then equal parts are as good.
     """
     whole = collective == "all_reduce"
     fitting = [
@@ -177,10 +177,11 @@ def _strategies(
         if not one.traits.by_groups and (whole or not one.traits.one_root)
     ]
     uneven = not has_equal_links(topology) or bool(ready.any())
-    if uneven and topology.num_servers <= TUNING.max_packed_servers:
-        return fitting, []
+    many = topology.num_servers > TUNING.max_packed_servers
+    if uneven:
+        return [one for one in fitting if not (many and isinstance(one, Packed))], []
     equal = [one for one in fitting if not one.traits.own_pieces]
-    if not whole or topology.num_servers > TUNING.max_packed_servers or has_equal_ports(topology):
+    if not whole or many or has_equal_ports(topology):
         return equal, []
     return equal, [one for one in fitting if one.traits.own_pieces]
 
