@@ -3,7 +3,8 @@
     taskset -c 0 python benchmarks/experiments/anytime.py [--resume]
 
 `gradweave.solve` with ``objective="seconds"``, its defaults and that time limit, on the 60 networks
-of benchmarks/unequal_networks.py on which choices were made and on 60 on which none was, 256 MB.
+of benchmarks/unequal_networks.py on which choices were made, on 60 on which none was, and on those
+of benchmarks/named_networks.py, 256 MB.
 Time limits and seconds are processor time of one process, compilation left out; each network has a
 process of its own. ``gap`` is over the certified bound.
 """
@@ -19,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
+from named_networks import NAMED
 from processes import printed_json
 from record import printed, record, show
 from solutions import figures, solved
@@ -36,7 +38,7 @@ SEED = 0
 
 def measure(seed: int, limits_s: list[float]) -> list[dict[str, Any]]:
     """In a process of its own: one network, each limit."""
-    kind, topology = unequal_network(seed)
+    kind, topology = network_of(seed)
     links = [(server, 4, 0.01, GBIT / (1 + (server == 0))) for server in range(4)]
     for warm in (network("one slow server", 4, 1, links), "mesh:2x3"):
         gw.solve(warm, objective="seconds", gradient_bytes=1e6)  # compiles
@@ -71,6 +73,14 @@ def measure(seed: int, limits_s: list[float]) -> list[dict[str, Any]]:
     return rows
 
 
+def network_of(seed: int) -> tuple[str, gw.Topology]:
+    """The kind and the network of a seed; those that are named come last."""
+    if seed < 2 * COUNT:
+        return unequal_network(seed)
+    name, make = list(NAMED.items())[seed - 2 * COUNT]
+    return name, make()
+
+
 def run(seeds: list[int], limits_s: list[float], kept: Unfinished) -> list[dict[str, Any]]:
     """Measures what is not kept yet."""
     for seed in seeds:
@@ -87,9 +97,9 @@ def run(seeds: list[int], limits_s: list[float], kept: Unfinished) -> list[dict[
 def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The mean gap at each limit, of each kind and of all, on old and on new networks."""
     made = []
-    for name, old in (("choices were made on", True), ("new", False)):
-        here = [row for row in rows if (row["seed"] < COUNT) == old]
-        for kind in (*KINDS, "all"):
+    for place, name in enumerate(("choices were made on", "new", "named")):
+        here = [row for row in rows if row["seed"] // COUNT == place]
+        for kind in (*KINDS, "all") if place < 2 else NAMED:
             of_kind = [row for row in here if kind in ("all", row["kind"])]
             for limit_s in sorted({row["limit_s"] for row in of_kind}):
                 gaps = [row["gap"] for row in of_kind if row["limit_s"] == limit_s]
@@ -117,7 +127,7 @@ def main() -> None:
     if asked.one is not None:
         print(json.dumps(measure(asked.one, asked.limits)))
         return
-    seeds = list(range(2 * COUNT)) if asked.seeds is None else asked.seeds
+    seeds = list(range(2 * COUNT + len(NAMED))) if asked.seeds is None else asked.seeds
     kept = Unfinished(NAME, resume=asked.resume)
     rows = run(seeds, asked.limits, kept)
     lines = printed(summaries(rows))
