@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradweave.report import page
+from gradweave.report import page, to_svg
 from gradweave.report.picture.colours import piece_colours
 from gradweave.report.picture.moments import ways_of_round
 from gradweave.report.picture.scene import Stage
@@ -479,3 +479,22 @@ def test_pictures_have_the_colours_of_the_page(opened: Opened, pieces: int) -> N
     )
     here = [[int(one[at : at + 2], 16) for at in (1, 3, 5)] for one in piece_colours(pieces)]
     assert np.abs(np.array(shown) - np.array(here)).max() <= 2
+
+
+def test_an_svg_fits_whatever_is_around_it(opened: Opened) -> None:
+    svg = to_svg(Ring().schedule(bcube(3, 1)), round=1)
+    browser = opened(
+        "<!DOCTYPE html><link rel=icon href=data:,>"
+        + "".join(f'<div style="width:{width}px">{svg}</div>' for width in (320, 700, 1400))
+    )
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('svg')].map((svg) => {"
+        " const inside = svg.getBoundingClientRect();"
+        " const out = [...svg.querySelectorAll('text')].filter((text) => {"
+        "  const box = text.getBoundingClientRect();"
+        "  return box.left < inside.left || box.right > inside.right + 1 });"
+        " return [Math.round(inside.width), out.length, inside.width / inside.height]; })"
+    )
+    assert [one[0] for one in shown] == [320, 700, 1000]
+    assert [one[1] for one in shown] == [0, 0, 0]
+    assert shown[0][2] == pytest.approx(shown[2][2], rel=0.01)
