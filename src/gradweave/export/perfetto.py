@@ -23,7 +23,7 @@ from gradweave.simulate.seconds import event_seconds
 from gradweave.simulate.traffic import piece_bytes
 
 MAX_TRANSFERS = 300_000
-"""Of the largest schedule that is written: as many as a page plays; the viewer takes about 1 GB."""
+"""Of the largest schedule that is written: as many as a page plays."""
 
 _PACKAGE = "perfetto.protos"
 _MESSAGES = {
