@@ -36,8 +36,9 @@ COUNTS = (2, 8, 32, 128)
 SIZES = (1e9, 100e6, 16e6, 10e9)
 FABRICS = ("rails", "leaf–spine")
 TIME_LIMIT_S = 60.0
-MOST_OF_RING = 600
-"""Servers up to which the ring is played: it has as many transfers as their square, twice."""
+MOST_OF_RING = 256
+"""Servers up to which the ring is played: it has as many transfers as their square, twice, and on
+leaf–spine many wait for each."""
 SEED = 0
 
 
