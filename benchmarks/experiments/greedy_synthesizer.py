@@ -206,6 +206,9 @@ def main() -> None:
     parser.add_argument("--program", type=Path, default=Path("greedy"), help="TACOS, built")
     parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--limit", type=float, default=TIME_LIMIT_S)
+    parser.add_argument(
+        "--so-far", action="store_true", help="measure nothing: record what there is"
+    )
     parser.add_argument("--dry", action="store_true", help="keep and record nothing")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -216,7 +219,7 @@ def main() -> None:
     there = {(row["network"], row["gradient_bytes"]) for row in kept.rows()} if kept else set()
     for name in asked.cases:
         for size in SIZES:
-            if (name, size) in there:
+            if asked.so_far or (name, size) in there:
                 continue
             one = [
                 "--one",
@@ -231,12 +234,13 @@ def main() -> None:
             show({key: value for key, value in row.items() if key != "greedy_tried"})
             if kept:
                 kept.add(row)
-    if kept and asked.cases == list(CASES):
+    if kept and (asked.so_far or asked.cases == list(CASES)):
         rows = sorted(
             kept.rows(), key=lambda row: (list(CASES).index(row["network"]), row["gradient_bytes"])
         )
         record(NAME, seeds=[SEED], latency_us=LATENCY_US, rows=rows)
-        kept.end()
+        if not asked.so_far:
+            kept.end()
 
 
 if __name__ == "__main__":

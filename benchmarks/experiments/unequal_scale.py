@@ -164,6 +164,9 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
     parser.add_argument("--servers", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--limit", type=float, default=TIME_LIMIT_S)
+    parser.add_argument(
+        "--so-far", action="store_true", help="measure nothing: record what there is"
+    )
     parser.add_argument("--dry", action="store_true", help="keep and record nothing")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -174,7 +177,7 @@ def main() -> None:
     there = {(row["kind"], row["servers"]) for row in kept.rows()} if kept else set()
     for servers in asked.servers:
         for kind in asked.kinds:
-            if (kind, servers) in there:
+            if asked.so_far or (kind, servers) in there:
                 continue
             limit = ["--limit", str(asked.limit)]
             row = printed_json([sys.executable, __file__, "--one", kind, str(servers), *limit])
@@ -182,11 +185,12 @@ def main() -> None:
             if kept:
                 kept.add(row)
     everything = asked.kinds == list(KINDS) and asked.servers == list(SIZES)
-    if kept and everything:
+    if kept and (everything or asked.so_far):
         order = [(kind, servers) for kind in KINDS for servers in SIZES]
         rows = sorted(kept.rows(), key=lambda row: order.index((row["kind"], row["servers"])))
         record(NAME, seeds=[SEED], gradient_bytes=GRADIENT_BYTES, rows=rows)
-        kept.end()
+        if not asked.so_far:
+            kept.end()
 
 
 if __name__ == "__main__":
