@@ -33,7 +33,7 @@ from gradweave.topology import Topology
 
 NAME = "boxes_in_seconds"
 COUNTS = (2, 8, 32, 128)
-SIZES = (1e9, 100e6, 16e6, 10e9)
+SIZES = (1e9, 100e6, 10e9, 16e6)
 FABRICS = ("rails", "leaf–spine")
 TIME_LIMIT_S = 60.0
 MOST_OF_RING = 256
