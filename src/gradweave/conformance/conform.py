@@ -73,7 +73,7 @@ def _of_an_extra(name: str, given: Any) -> tuple[str, Findings]:
 
         return f"environment {', '.join(family.ids)}", check_environment(family)
     raise OptionError(
-        f"{name}: expected {KINDS} (a class of either strategy, a function, a "
+        f"{name or 'part'}: expected {KINDS} (a class of either strategy, a function, a "
         f"gradweave.marl.Family), got {given!r:.60}"
     )
 

@@ -6,7 +6,7 @@ from gradweave.schedulers.exact.proof import Proof
 from gradweave.schedulers.hierarchical.hierarchical import Hierarchical
 from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.planned.planned import Planned
-from gradweave.schedulers.scheduler import Scheduler, to_spec
+from gradweave.schedulers.scheduler import Scheduler, Traits, to_spec
 from gradweave.schedulers.solve.order import DEFAULT
 from gradweave.schedulers.solve.repair import Repair
 from gradweave.schedulers.solve.seconds_bound import SecondsBound, Timing
@@ -56,6 +56,7 @@ __all__ = [
     "Symmetric",
     "Timed",
     "Timing",
+    "Traits",
     "from_spec",
     "replan",
     "solve",

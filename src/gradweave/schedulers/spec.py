@@ -151,7 +151,7 @@ def _by_name(given: str) -> type[Scheduler]:
     plugin = plugins.find(plugins.SCHEDULER, name)
     if plugin is not None:
         return read_plugin(plugin)
-    known = sorted([*STRATEGIES, *plugins.names(plugins.SCHEDULER)])
+    known = sorted({*STRATEGIES, *plugins.names(plugins.SCHEDULER)})
     hint = did_you_mean(given, known)
     raise SpecError(f"no scheduler {given!r:.60}; {hint}there are {', '.join(known)}")
 

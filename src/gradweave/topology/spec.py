@@ -319,7 +319,9 @@ def family_of(name: str, build: Any, label: str) -> _Family:
     written = ",".join(f"{key}={getattr(kinds[key], '__name__', 'value')}" for key in required)
     example = f"{name}:{written}" if written else name
     function: Any = build
-    return _Family(function, example, parsers, required, given[0] if len(given) == 1 else None)
+    return _Family(
+        function, example, parsers, required, required[0] if len(required) == 1 else None
+    )
 
 
 def _by_kind(kind: Any, parameter: str, value: str) -> Any:

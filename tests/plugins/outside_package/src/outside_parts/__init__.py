@@ -1,0 +1,1 @@
+"""Parts that are none of Gradweave's."""

@@ -1,0 +1,3 @@
+"""What cannot be imported."""
+
+raise RuntimeError("this was never finished")
