@@ -11,7 +11,7 @@ Planned again with `packed` alone, from scratch, and with the schedule before to
 Kept is the part of the bytes, and of the transfers, that go as they did; gaps are to the bound in
 seconds of the network as it is then. Seconds are processor time, after compilation. Each row is
 kept as soon as it is measured; `--resume` measures those that are not there, and `--minutes` ends a
-run after so many.
+run after so many; what is there is recorded.
 """
 
 import itertools
@@ -123,7 +123,7 @@ def main() -> None:
             continue
         if time.monotonic() - begun > 60 * asked.minutes:
             print("not all yet: --resume goes on")
-            return
+            break
         if not compiled:
             compile_all()
             compiled = True
@@ -131,8 +131,11 @@ def main() -> None:
         for row in rows:  # all of a network or none
             unfinished.add(row)
             print(row, flush=True)
-    record(NAME, seeds=seeds, gradient_bytes=SIZE, rows=unfinished.rows())
-    unfinished.end()
+    rows = unfinished.rows()
+    there = {row["seed"] for row in rows}
+    record(NAME, seeds=sorted(there), gradient_bytes=SIZE, rows=rows)
+    if there == set(seeds):
+        unfinished.end()
 
 
 if __name__ == "__main__":
