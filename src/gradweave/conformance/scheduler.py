@@ -59,24 +59,23 @@ def is_determined_by_the_seed(scheduler: Scheduler, schedule: Schedule, seed: in
     _are_the_same(again, schedule, f"two schedules of seed {seed} differ")
 
 
-def holds_under_other_node_ids(scheduler: Scheduler, schedule: Schedule) -> Schedule | None:
-    """Renamed it is valid; and one made on the renamed network is, too, and keeps the bound.
-
-    Returns:
-        The one made anew; None where the strategy finds none, as one may that tries node ids in
-        order.
-    """
+def holds_renamed(scheduler: Scheduler, schedule: Schedule) -> None:
+    """With nodes renamed, in the network and in the schedule, it is valid."""
     topology, new_id = relabelled(schedule.topology)
     columns = ("root", "source", "target", "route_nodes")
     renamed = {column: new_id[getattr(schedule, column)] for column in columns}
     is_valid(scheduler, schedule.replace(topology=topology, **renamed))
+
+
+def does_under_other_node_ids(scheduler: Scheduler, schedule: Schedule) -> None:
+    """One made on the renamed network is valid and keeps the bound; or the strategy finds none."""
+    topology, _ = relabelled(schedule.topology)
     try:
         anew = scheduler.schedule(topology, collective=schedule.collective, seed=0)
-    except NoScheduleError:
-        return None
+    except NoScheduleError:  # of a strategy that tries ids in order, say
+        return
     is_valid(scheduler, anew)
     is_not_better_than_possible(scheduler, anew)
-    return anew
 
 
 def goes_in_stages(scheduler: Scheduler, schedule: Schedule) -> None:
@@ -163,7 +162,8 @@ _PROMISES: dict[str, Callable[[Scheduler, Schedule], object]] = {
     "stages": _copies_after,
     "same seed, same schedule": is_determined_by_the_seed,
     "another seed": _other_seed,
-    "other node ids": holds_under_other_node_ids,
+    "renamed": holds_renamed,
+    "other node ids": does_under_other_node_ids,
     "file": is_kept_by_a_file,
 }
 
