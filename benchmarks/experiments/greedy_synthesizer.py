@@ -6,7 +6,7 @@ The synthesizer is TACOS (Won et al., "TACOS: topology-aware collective algorith
 distributed machine learning", MICRO 2024), built as benchmarks/peers/greedy_synthesizer.cpp says.
 It is run with 1 to 16 chunks a server and several seeds of each, the best taken; an all-reduce is
 its all-gather reversed, then its all-gather. `gradweave.solve` has ``objective="seconds"``, its
-defaults and a time limit of 10 s of processor time. Both schedule for the synthesizer's model, in
+defaults and a time limit of 5 s of processor time. Both schedule for the synthesizer's model, in
 which a message holds its link for 1 µs and then its bytes; both schedules are played in ours too,
 in which it arrives 1 µs later still. Where the synthesizer's replacement of a chunk that came by
 another link has it send what its source did not have yet, playing it takes longer than it says.
@@ -46,7 +46,7 @@ SIZES = (64 * MIB, GIB)
 LATENCY_US = 1.0
 SEEDS_OF_CHUNKS = {1: 20, 2: 10, 4: 5, 8: 2, 16: 1}
 """Its time grows with the square of the chunks: so many runs of each take about as long."""
-TIME_LIMIT_S = 10.0
+TIME_LIMIT_S = 5.0
 SEED = 0
 
 
