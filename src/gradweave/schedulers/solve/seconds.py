@@ -210,7 +210,7 @@ class Seconds(Objective):
         topology = topology if runtime is IDEAL else runtime.planned(topology)
         self.topology, self.collective = topology, collective
         self.gradient_bytes, self.ready_at_s = gradient_bytes, ready_at_s
-        self.rated = rated(topology)
+        self.rated, self._equal_links = rated(topology), has_equal_links(topology)
         self._whole = collective == "all_reduce"
         self.piece_counts, self._bound = (1,), None
         few = topology.num_nodes <= MAX_TIMED
@@ -283,7 +283,10 @@ class Seconds(Objective):
 
     def schedule(self, scheduler: Scheduler, topology: Topology, seed: int, stop: Stop) -> Schedule:
         """One schedule of a strategy, in its share of the time."""
-        stop = stop.part(TUNING.own_share) if scheduler.traits.own_pieces else stop
+        if scheduler.traits.own_pieces:
+            stop = stop.part(TUNING.own_share)
+        elif not self._equal_links:
+            stop = stop.part(TUNING.other_share)
         return scheduler.schedule_until(topology, stop, self.collective, seed=seed)
 
     def _for_this_gradient(self, scheduler: Scheduler) -> Scheduler:
