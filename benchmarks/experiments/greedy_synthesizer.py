@@ -129,11 +129,10 @@ def as_schedule(topology: Topology, arrivals: np.ndarray, chunks: int) -> tuple[
         here[int(chunk), int(target)] = end
     known = here[arrivals[:, 4].astype(int), arrivals[:, 2].astype(int)]
     too_soon = int((known > arrivals[:, 0] + 1e-4).sum())
-    order = np.lexsort((arrivals[:, 0], arrivals[:, 1]))
     free: dict[tuple[int, int], int] = {}
     reached = {(piece, piece % servers): 0 for piece in range(pieces)}
     rows = []
-    for _, _, *ends in arrivals[order].tolist():
+    for _, _, *ends in arrivals.tolist():  # in which order each source has what it sends
         source, target, chunk = map(int, ends)
         at = max(reached[chunk, source], free.get((source, target), 0))
         reached[chunk, target] = free[source, target] = at + 1
