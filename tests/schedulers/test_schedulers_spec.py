@@ -95,7 +95,7 @@ def test_spellings(text, scheduler):
         ("merged:rule=best", "merged: rule must be one of random, deepest, most_loaded, got"),
         ("merged:tries", "merged: a value without a key is not an option"),
         ("merged:tries=1,tries=2", "tries is given twice"),
-        ("ring:order=a.b", "ring: order must be one of id, hamiltonian, got 'a.b'"),
+        ("ring:order=a.b", "ring: order must be one of id, hamiltonian, boxes, got 'a.b'"),
         ("ring:steps=3", "ring: steps must be one of minimal, paper, got '3'"),
         ("central_parameter_server:server=first", "server must be an integer, got 'first'"),
         ("a\nb", "expected a name"),

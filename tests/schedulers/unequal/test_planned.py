@@ -95,5 +95,5 @@ def test_it_refuses_what_it_cannot_do():
         Planned(gradient_bytes=0.0)
     with pytest.raises(OptionError, match="planned: plan: expected learned or even"):
         Planned(plan="odd")  # type: ignore[arg-type]
-    with pytest.raises(NoScheduleError, match="at most 256 servers"):
-        Planned().schedule("ring:300")
+    with pytest.raises(NoScheduleError, match="at most 512 servers"):
+        Planned().schedule("ring:600")

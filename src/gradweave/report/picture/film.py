@@ -1,7 +1,10 @@
 """Films of a schedule: frames, painted one by one, as GIF or MP4."""
 
+import contextlib
 import dataclasses
 import io
+import itertools
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.errors import RunError
 from gradweave.lazy import missing, require
 from gradweave.report.picture.moments import ROUND_S, ByRounds, Clock, played, whole_s
 from gradweave.report.picture.scene import Scenes, Stage
@@ -95,16 +99,19 @@ def mp4(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
     high, wide, _ = frame.shape
     with tempfile.TemporaryDirectory(prefix="gradweave-") as folder:
         path = Path(folder) / "film.mp4"
-        writer = imageio_ffmpeg.write_frames(
-            str(path), (wide, high), fps=rate, macro_block_size=2, ffmpeg_log_level="error"
-        )
-        writer.send(None)
-        writer.send(frame.tobytes())
-        for frame in frames:
-            writer.send(frame.tobytes())
-        for _ in range(round(LAST_S * rate)):
-            writer.send(frame.tobytes())
-        writer.close()
+        # Not by the package's writer, which forks beside JAX's threads.
+        raw = f"-f rawvideo -pix_fmt rgb24 -s {wide}x{high} -r {rate} -i -"
+        coded = "-an -c:v libx264 -pix_fmt yuv420p -movflags +faststart"
+        program = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", *raw.split(), *coded.split()]
+        with subprocess.Popen([*program, str(path)], stdin=subprocess.PIPE) as writer:
+            assert writer.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # its status says why
+                for frame in itertools.chain([frame], frames):
+                    writer.stdin.write(frame.tobytes())
+                for _ in range(round(LAST_S * rate)):
+                    writer.stdin.write(frame.tobytes())
+        if writer.returncode:
+            raise RunError(f"ffmpeg ended with {writer.returncode}; what it said is above")
         return path.read_bytes()
 
 
