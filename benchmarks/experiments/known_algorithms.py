@@ -25,15 +25,15 @@ from gradweave.schedulers import from_spec
 from gradweave.topology.groups import members_of_groups
 
 NAME = "known_algorithms"
-NETWORKS = (
-    "a100:boxes=2",
-    "a100:boxes=4",
-    "leaf-spine:leaves=4,spines=2,servers_per_leaf=4,oversubscription=2",
-    "star:8",
-    "torus:4x4",
-    "bcube:n=4,k=1",
-    "dragonfly:groups=5,routers_per_group=4,servers_per_router=1,global_links=1",
-)
+NETWORKS = {
+    "a100:boxes=2": "two A100 boxes",
+    "a100:boxes=4": "four A100 boxes",
+    "leaf-spine:leaves=4,spines=2,servers_per_leaf=4,oversubscription=2": "leaf–spine 4×2×4, 2:1",
+    "star:8": "star of 8",
+    "torus:4x4": "torus 4×4",
+    "bcube:n=4,k=1": "BCube(4,1)",
+    "dragonfly:groups=5,routers_per_group=4,servers_per_router=1,global_links=1": "dragonfly of 20",
+}
 SIZES = tuple(1 << shift for shift in range(10, 31, 4))
 TIME_LIMIT_S = 10.0
 SEED = 0
@@ -54,7 +54,7 @@ def algorithms(network: gw.Topology) -> dict[str, str | None]:
 
 def measure(spec: str, size: int) -> list[dict[str, Any]]:
     """A row for each algorithm."""
-    case = Case(spec, spec)
+    case = Case(NETWORKS[spec], spec)
     rows = []
     for name, one in algorithms(case.network(0)).items():
         scheduler = None if one is None else from_spec(one)
@@ -79,7 +79,7 @@ def winners(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         best = min(known, key=lambda name: known[name])
         made.append(
             {
-                "network": spec,
+                "network": NETWORKS[spec],
                 "gradient_bytes": size,
                 "best_known": best,
                 "best_known_ms": 1e3 * known[best],

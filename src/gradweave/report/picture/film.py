@@ -106,10 +106,11 @@ def mp4(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
         with subprocess.Popen([*program, str(path)], stdin=subprocess.PIPE) as writer:
             assert writer.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # its status says why
-                for frame in itertools.chain([frame], frames):
-                    writer.stdin.write(frame.tobytes())
+                last = frame
+                for last in itertools.chain([frame], frames):
+                    writer.stdin.write(last.tobytes())
                 for _ in range(round(LAST_S * rate)):
-                    writer.stdin.write(frame.tobytes())
+                    writer.stdin.write(last.tobytes())
         if writer.returncode:
             raise RunError(f"ffmpeg ended with {writer.returncode}; what it said is above")
         return path.read_bytes()
