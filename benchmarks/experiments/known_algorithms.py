@@ -16,7 +16,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
-from record import RESULTS, record, show
+from pictures import Picture
+from record import record, show
 from unfinished import Unfinished
 
 import gradweave as gw
@@ -90,8 +91,13 @@ def winners(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
+def draw(result: dict[str, Any], path: Path) -> None:
+    sweep_chart(result["rows"], path)
+
+
 def main() -> None:
-    asked = parser_of(__doc__, resumes=True).parse_args()
+    picture = Picture(NAME, draw, parts=("rows",))
+    asked = parser_of(__doc__, picture, resumes=True).parse_args()
     kept = Unfinished(NAME, resume=asked.resume)
     done = {(row["topology"], row["gradient_bytes"]) for row in kept.rows()}
     for spec, size in itertools.product(NETWORKS, SIZES):
@@ -100,9 +106,9 @@ def main() -> None:
                 kept.add(row)
                 show({key: row[key] for key in ("scheduler", "gradient_bytes", "seconds_mean")})
     rows = kept.rows()
-    sweep_chart(rows, RESULTS / f"{NAME}.png")
     record(NAME, seeds=[SEED], time_limit_s=TIME_LIMIT_S, winners=winners(rows), rows=rows)
     kept.end()
+    picture.redraw()
 
 
 if __name__ == "__main__":
