@@ -343,6 +343,17 @@ def test_aggregating_switches_are_valid_with_the_flag(gradweave, here):
     assert gradweave("show", "s.json").status == 0
 
 
+def test_show_plays_two_schedules_of_one_network(gradweave, refused, here):
+    answer = gradweave("show", "ring:6", "--scheduler", "ring", "--beside", "portfolio", "--json")
+    assert (answer.json["schedulers"], answer.json["rounds"]) == (["ring", "portfolio"], [10, 6])
+    assert answer.json["output"] == "ring-6-and-portfolio.html"
+    page = (here / "ring-6-and-portfolio.html").read_text()
+    assert "ring" in page and "portfolio" in page
+    gw.schedulers.Ring().schedule(gw.topology.ring(4)).save(here / "s.json")
+    for what in (["s.json"], ["ring:4", "ring:5"], ["ring:4", "--output", "a.svg"]):
+        assert "--beside: expected one NETWORK" in refused("show", *what, "--beside", "ring")
+
+
 @pytest.mark.parametrize("name", ["s.json", "s.json.gz"])
 def test_show_writes_a_page_beside_the_file(gradweave, here, name):
     gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", name)

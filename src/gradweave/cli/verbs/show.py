@@ -19,6 +19,7 @@ from gradweave.report.picture.moments import Clock
 from gradweave.report.rounds_bound import rounds_bound
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.spec import PORTFOLIO, is_portfolio
 from gradweave.topology.topology import Topology
 from gradweave.verify.verify import verify
 from gradweave.wording import counted
@@ -33,6 +34,11 @@ from gradweave.wording import counted
     "[default: FILE with .html in place of .json; NETWORK.html]",
 )
 @click.option("--title", help="Heading of the page.  [default: the network's name]")
+@click.option(
+    "--beside",
+    metavar="SCHEDULERS",
+    help="Play NETWORK's schedule by these strategies beside it; portfolio for the best of all.",
+)
 @picture_options
 @solving_options
 @gradient_option
@@ -43,6 +49,7 @@ def show(
     what: Sequence[str],
     output: Path | None,
     title: str | None,
+    beside: str | None,
     number: int | None,
     width: int | None,
     clock: Clock | None,
@@ -54,32 +61,47 @@ def show(
     """Write one HTML page that plays a schedule, a picture, or a film.
 
     The schedule is that of FILE, or the result of a search for NETWORK, with the options of
-    `schedule`. Two schedules are played in step on one page, side by side, with their differences.
-    No file needs network access.
+    `schedule`. Two schedules, of two files or of one NETWORK with --beside, are played in step on
+    one page, side by side, with their differences. No file needs network access.
     """
     if len(what) > 2:
         raise OptionError(f"show: expected one or two schedules, got {len(what)}")
     wanted = PictureOptions(output, number, width, clock, printed)
     wanted.check(what, title, as_json)
     _refuse_search_options(context, what, wanted.network_alone)
+    names = [Path(one).name if is_schedule_file(one) else one for one in what]
+    searches = [(one, given) for one in what]
+    if beside is not None:
+        names, searches = _beside(what, beside, wanted.any, given)
     with Progress(f"reading {what[0]}") as progress:
         if wanted.network_alone:
             shown = [_network_of(what[0], given)]
         else:
-            shown = [_schedule_of(one, gradient_bytes, progress, given) for one in what]
+            shown = [_schedule_of(one, gradient_bytes, progress, how) for one, how in searches]
         progress(f"drawing {what[0]}")
         if wanted.any:
             wanted.write(shown[0], gradient_bytes, progress)
         else:
-            output = output or _page_of(what)
-            _write_page(output, what, cast(list[Schedule], shown), title, gradient_bytes, given)
+            output = output or _page_of(what if beside is None else (*what, beside))
+            _write_page(output, names, cast(list[Schedule], shown), title, gradient_bytes, given)
     wanted.draw(shown[0], gradient_bytes)
-    _say(as_json, what, output, shown)
+    _say(as_json, what, output, shown, names if beside is not None else [])
+
+
+def _beside(
+    what: Sequence[str], beside: str, picture: bool, given: SearchOptions
+) -> tuple[list[str], list[tuple[str, SearchOptions]]]:
+    """Two searches for one network, and what each is called."""
+    if len(what) != 1 or is_schedule_file(what[0]) or picture:
+        raise OptionError("--beside: expected one NETWORK, whose two schedules a page plays")
+    other: SearchOptions = {**given, "scheduler": None if is_portfolio(beside) else beside}
+    searches = [(what[0], given), (what[0], other)]
+    return [given["scheduler"] or PORTFOLIO, beside], searches
 
 
 def _write_page(
     output: Path,
-    what: Sequence[str],
+    names: Sequence[str],
     schedules: Sequence[Schedule],
     title: str | None,
     gradient_bytes: float,
@@ -89,16 +111,20 @@ def _write_page(
     write_page(
         *(schedules[0], output, *schedules[1:]),
         title=title,
-        names=[Path(one).name if is_schedule_file(one) else one for one in what],
+        names=list(names),
         gradient_bytes=gradient_bytes,
         objective=given["objective"] or "rounds",
     )
 
 
 def _say(
-    as_json: bool, what: Sequence[str], output: Path | None, shown: Sequence[Schedule | Topology]
+    as_json: bool,
+    what: Sequence[str],
+    output: Path | None,
+    shown: Sequence[Schedule | Topology],
+    schedulers: Sequence[str],
 ) -> None:
-    """Says what was written."""
+    """Says what was written; of one network with several schedulers, also by which."""
     schedules = [one for one in shown if isinstance(one, Schedule)]
     if as_json:
         rounds = [schedule.rounds for schedule in schedules]
@@ -106,10 +132,11 @@ def _say(
         bounds = [None if bound is None else bound.as_object() for bound in found]
         written = None if output is None else str(output)
         several = {"files": list(what), "output": written, "rounds": rounds, "bound": bounds}
+        several |= {"schedulers": list(schedulers)} if schedulers else {}
         one = {"file": what[0], "output": written}
         if schedules:
             one |= {"rounds": rounds[0], "bound": bounds[0]}
-        print_json(several if len(what) > 1 else one)
+        print_json(several if len(schedules) > 1 else one)
     elif output is not None:
         rounds = " and ".join(counted(schedule.rounds, "round") for schedule in schedules)
         is_page = output.suffix.lower() in PAGES
