@@ -115,6 +115,11 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}".removesuffix(".0")
 
 
+def two(value: float) -> str:
+    """Whole from ten on, two digits below."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def duration(value: float) -> str:
-    """Whole from ten seconds on, two digits below."""
-    return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"
+    """Seconds: whole from ten on, two digits below."""
+    return f"{two(value)} s"

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from markdown_table import NETWORKS, before_planned, duration, number, source, table
+from markdown_table import NETWORKS, before_planned, duration, number, source, table, two
 from record import load
 
 from benchmarks.claims.query import QueryError, values
@@ -38,6 +38,8 @@ SHOWN: dict[str, Callable[[Any], str]] = {
     "prefix": lambda name: name.split(":")[0],
     "thousands": lambda x: f"{x / 1e6:.1f} M" if x >= 1e6 else f"{x / 1e3:.0f} k",
     "percent": lambda x: f"{max(0.0, x):.1%}",
+    "figure": lambda x: f"{x:,.0f}" if abs(x) >= 1e4 else f"{x:.4g}",
+    "two": two,
     "short": lambda x: f"{x:,.3g}" if x < 1000 else f"{x:,.0f}",
 }
 """Ways to show a value, besides those of Python's format."""

@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from markdown_table import duration, sourced_table, table
+from markdown_table import duration, sourced_table, table, two
 from record import load
 from table_templates import grouped
 
@@ -164,11 +164,11 @@ def message_cost() -> str:
     result = load("message_cost")
     names = {"mpi": "MPI", "jax": "JAX, one process", "torch": "gloo"}
     lines = [
-        f"{name} by itself | {1e6 * one['messages'][0]['each_s']:.2g} µs"
+        f"{name} by itself | {two(1e6 * one['messages'][0]['each_s'])} µs"
         for name, one in result["own"].items()
     ]
     lines += [
-        f"executor on {names[name]} | {1e6 * one['further_message_s'][0]:.2g} µs"
+        f"executor on {names[name]} | {two(1e6 * one['further_message_s'][0])} µs"
         for name, one in result["executors"].items()
     ]
     return sourced_table(result, "small messages, one after the other | each takes", lines)
