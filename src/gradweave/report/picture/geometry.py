@@ -50,14 +50,15 @@ class Geometry:
         drawing = draw(topology)
         flip = np.array([1.0, -1.0])
         at, ends = drawing.positions * flip, drawing.ends * flip
+        bend = bends(topology, drawing)
         low, high = (at - drawing.reach).min(axis=0), (at + drawing.reach).max(axis=0)
+        low[0], high[0] = _with_bows(topology, at, bend, low[0], high[0])
         wide, tall = np.maximum(high - low, 1e-6)
         many = topology.num_servers > _MANY
         side = 50 if many else 110
         room = 0.9 * width if many else width - side if width < 700 else 0.56 * width
         scale = min((width - side) / wide, room / tall)
         radius = max(1.6, min(40.0, node_radius(topology, drawing) * scale))
-        bend = bends(topology, drawing)
         margin = radius * 1.5 + (6 if many else 12) + _bulge(topology, at, bend, scale)
         height = tall * scale + 2 * margin
         middle, centre = (low + high) / 2, np.array([width / 2, height / 2])
@@ -267,6 +268,16 @@ def _turn(a: Point, b: Point, middle: Sequence[float]) -> list[Point]:
         )
         for s in (0.2, 0.4, 0.6, 0.8)
     ]
+
+
+def _with_bows(
+    topology: Topology, at: NDArray, bend: NDArray, left: float, right: float
+) -> tuple[float, float]:
+    """From where to where it reaches along x with the middles of its bowed links."""
+    bowed = np.flatnonzero(bend)
+    a, b = at[topology.source[bowed]], at[topology.target[bowed]]
+    middle = (a[:, 0] + b[:, 0]) / 2 - (b[:, 1] - a[:, 1]) * bend[bowed] / 2
+    return min([left, *middle.tolist()]), max([right, *middle.tolist()])
 
 
 def _bulge(topology: Topology, at: NDArray, bend: NDArray, scale: float) -> float:

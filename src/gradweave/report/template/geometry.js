@@ -6,7 +6,7 @@ const DENSE_RADIUS = 12;
 function geometryOf(schedule, width) {
   const { x, y, wide: reachX, high: reachY } = schedule.nodes;
   const range = (values, reach) => values.reduce(([a, b], v, i) => [Math.min(a, v - reach[i]), Math.max(b, v + reach[i])], [Infinity, -Infinity]);
-  const [left, right] = range(x, reachX), [top, bottom] = range(y, reachY);
+  const [left, right] = withBows(schedule, range(x, reachX)), [top, bottom] = range(y, reachY);
   const wide = Math.max(right - left, 1e-6), high = Math.max(bottom - top, 1e-6);
   const many = schedule.servers.length > 60;
   const side = many ? 50 : 110;
@@ -48,6 +48,18 @@ function roomOfBars(schedule, geometry) {
     room[bar] = Math.max(1.6, 1.7 * free);
   }
   return room;
+}
+
+/** From where to where a drawing reaches along x with the middles of its bowed links, in drawing units. */
+function withBows({ links, nodes }, [left, right]) {
+  for (let link = 0; link < links.source.length; link++) {
+    if (!links.bend[link]) continue;
+    const [a, b] = [links.source[link], links.target[link]];
+    const middle = (nodes.x[a] + nodes.x[b]) / 2 - ((nodes.y[b] - nodes.y[a]) * links.bend[link]) / 2;
+    left = Math.min(left, middle);
+    right = Math.max(right, middle);
+  }
+  return [left, right];
 }
 
 /** How far bowed links reach beyond the nodes at the drawing's edge, about, in drawing units. */
