@@ -1,4 +1,4 @@
-"""The pictures of the page in the documentation: ``python -m benchmarks.page_images``.
+"""The pictures of the page in the documentation, and a film: ``python -m benchmarks.page_images``.
 
 Needs Chromium with its driver. Schedules are computed with fixed seeds; the pictures show the
 present output of `gradweave show`.
@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import gradweave as gw
-from gradweave.report import write_page
+from gradweave.report import write_page, write_picture
 from tests.report.browser import chromium
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -20,10 +20,15 @@ PICTURES = (
     ("page_two.png", ("bcube:n=3,k=1", "bcube:n=3,k=1"), 2, (1280, 1100)),
 )
 """File, networks, round, and window size."""
+FILM = ("bcube3.gif", "bcube:n=3,k=1", 420)
+"""File, network, and width."""
 
 
 def main() -> None:
-    """Writes every picture."""
+    """Writes every picture, and the film."""
+    film, network, width = FILM
+    made = gw.schedulers.Symmetric().schedule(gw.topology.from_spec(network))
+    write_picture(made, IMAGES / film, width=width)
     with tempfile.TemporaryDirectory() as folder:
         with chromium(Path(folder) / "profile") as browser:
             browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
