@@ -48,7 +48,8 @@ def _check(words: list[str]) -> None:
                 raise Unfit(f"there is no {script}")
             asked = vars(options_of(path).parse_args(arguments))
             for name, value in asked.items():
-                if isinstance(value, Path) and str(value) in arguments and not (ROOT / value).exists():
+                named = isinstance(value, Path) and str(value) in arguments
+                if named and not (ROOT / value).exists():
                     raise Unfit(f"{name} is {value}, which a fresh clone does not have")
             if less := [word for word in arguments if word in KEEPS]:
                 raise Unfit(f"{less[0]} measures less than all")

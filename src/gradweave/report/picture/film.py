@@ -90,7 +90,7 @@ def mp4(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
     """
     require("an MP4", "matplotlib")
     try:
-        import imageio_ffmpeg
+        import imageio_ffmpeg  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise missing("an MP4", "imageio_ffmpeg") from error
     rate = _FRAMES_PER_S["mp4"]
