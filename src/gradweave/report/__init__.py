@@ -1,6 +1,5 @@
 """Pages, layouts, tables and charts: a schedule's page, a network's layout, comparisons."""
 
-from gradweave.report.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.report.chart import comparison_chart, sweep_chart
 from gradweave.report.comparison import TABLE_2, Case, Row, compare
 from gradweave.report.layout import layout
@@ -14,8 +13,6 @@ __all__ = [
     "Case",
     "Row",
     "TimedRow",
-    "algorithm_bandwidth",
-    "bus_bandwidth",
     "compare",
     "compare_seconds",
     "comparison_chart",

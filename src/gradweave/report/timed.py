@@ -8,12 +8,12 @@ from typing import Any
 
 from gradweave import clock
 from gradweave.errors import NoScheduleError
-from gradweave.report.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.report.comparison import Case, label_of
 from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.seconds_bound import Timing
 from gradweave.schedulers.solve.solve import solve
+from gradweave.simulate.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.topology.units import format_size
 
 

@@ -1,5 +1,6 @@
 """Simulation of schedules: rounds played by a policy, seconds, bytes."""
 
+from gradweave.simulate.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.simulate.link_use import LinkUse, Waits, busiest_links
 from gradweave.simulate.rounds import (
     GrownState,
@@ -27,6 +28,8 @@ __all__ = [
     "RoundState",
     "Traffic",
     "Waits",
+    "algorithm_bandwidth",
+    "bus_bandwidth",
     "busiest_links",
     "changed_seconds",
     "event_seconds",

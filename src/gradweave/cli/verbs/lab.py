@@ -25,12 +25,12 @@ from gradweave.cli.solving import chosen_objective_option, default_objective
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.execute.program import is_own
 from gradweave.lazy import require
-from gradweave.report.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.solve.solve import Objective, solve
 from gradweave.schedulers.spec import PORTFOLIO, is_portfolio, split_specs
 from gradweave.schedulers.spec import from_spec as scheduler_from_spec
+from gradweave.simulate.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import (
     ambiguous_bandwidth,

@@ -20,7 +20,6 @@ from gradweave.cli.solving import (
     solving_options,
 )
 from gradweave.errors import OptionError
-from gradweave.report.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.report.link_use import use_fields, use_lines
 from gradweave.report.rounds_bound import rounds_verdict
 from gradweave.schedule.file import load
@@ -30,6 +29,7 @@ from gradweave.schedulers.solve.seconds_bound import Timing, has_equal_links
 from gradweave.schedulers.solve.solution import Attempt, Solution
 from gradweave.schedulers.solve.solve import Objective
 from gradweave.schedulers.solve.under_way import replan
+from gradweave.simulate.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.simulate.runtime import runtime_of
 from gradweave.simulate.seconds import Model, seconds
 from gradweave.simulate.sequential_steps import steps

@@ -12,6 +12,7 @@ from gradweave.errors import OptionError
 from gradweave.execute.program import is_own
 from gradweave.execute.reduction import Reduction, check_reduction
 from gradweave.schedule.schedule import Schedule
+from gradweave.simulate.bandwidths import bus_bandwidth
 
 DTYPES = {
     "mpi": ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"),
@@ -211,12 +212,14 @@ def _own(native: RunTimes | None, trial: Trial) -> dict[str, Any] | None:
 def _of_size(schedule: Schedule, each: SizeTimes, trial: Trial) -> dict[str, Any]:
     """One size of a sweep, with the bus bandwidths of nccl-tests."""
     trial = dataclasses.replace(trial, elements=each.elements)
-    moved = 2 if schedule.collective == "all_reduce" else 1
-    servers = schedule.topology.num_servers
     both = {"schedule": _numbers(each.schedule, trial), "own": _own(each.native, trial)}
     for times in filter(None, both.values()):
-        bus = moved * (servers - 1) / servers * times["bandwidth_bytes_per_s"]
-        times["busbw_bytes_per_s"] = bus
+        times["busbw_bytes_per_s"] = bus_bandwidth(
+            trial.gradient_bytes,
+            times["median_s"],
+            schedule.topology.num_servers,
+            schedule.collective,
+        )
     return {"elements": each.elements, "gradient_bytes": trial.gradient_bytes, **both}
 
 
