@@ -8,7 +8,7 @@ import click
 
 from gradweave.cli.options import SizesType, SizeType
 from gradweave.errors import OptionError
-from gradweave.topology.units import MAX_SIZES, format_size
+from gradweave.topology.units import MAX_SIZES, format_size, sweep
 
 _SWEEP = ("min_bytes", "max_bytes", "factor")
 
@@ -25,7 +25,7 @@ def sizes_option(
         meaning: what the sizes are for, a sentence of the help text.
         least: smallest size accepted, in bytes.
     """
-    size = SizeType(least=least)
+    size = SizeType(least=max(least, 1))  # of 0 there are no larger multiples
     options = (
         click.option(
             "--gradient-bytes",
@@ -71,9 +71,7 @@ def _sweep(first: int | None, last: int | None, factor: int | None) -> tuple[int
         raise OptionError(
             f"-e: expected at least {format_size(first)}, which -b says, got {format_size(last)}"
         )
-    sizes = [first]
-    while sizes[-1] * (factor or 2) <= last:
-        sizes.append(sizes[-1] * (factor or 2))
-        if len(sizes) > MAX_SIZES:
-            raise OptionError(f"-f: expected a factor that makes at most {MAX_SIZES} sizes")
+    sizes = sweep(first, last, factor or 2)
+    if len(sizes) > MAX_SIZES:
+        raise OptionError(f"-f: expected a factor that makes at most {MAX_SIZES} sizes")
     return tuple(sizes)

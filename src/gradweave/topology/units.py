@@ -197,22 +197,42 @@ def parse_sizes(text: str, least: int = 0, most: int = 10**15) -> tuple[int, ...
     sizes: list[int] = []
     for part in text.split(","):
         first, dots, rest = part.partition("..")
-        sizes.append(parse_size(first, least, most))
-        if dots:
+        size = parse_size(first, least, most)
+        if not dots:
+            sizes.append(size)
+        else:
             last, star, by = rest.partition("*")
             end = parse_size(last, least, most)
             by = by.strip() if star else "2"
             factor = int(by) if re.fullmatch("0*[1-9][0-9]{0,8}", by) else 0
-            if factor < 2 or not 0 < sizes[-1] < end:
+            if factor < 2 or not 0 < size < end:
                 raise SpecError(
                     f"sizes {part!r:.40}: expected a smaller and a larger size and a whole "
                     "factor of at least 2, as in 1MB..64MB or 1KB..1GB*10"
                 )
-            while sizes[-1] * factor <= end and len(sizes) <= MAX_SIZES:
-                sizes.append(sizes[-1] * factor)
+            sizes += sweep(size, end, factor)
         if len(sizes) > MAX_SIZES:
             raise SpecError(f"sizes {text!r:.40}: more than {MAX_SIZES}; leave some out")
     return tuple(sizes)
+
+
+def sweep(first: int, last: int, factor: int) -> list[int]:
+    """Sizes from a first one up to a last one, each so many times the one before.
+
+    They end once there are more than `MAX_SIZES`, for the caller to refuse.
+
+    Args:
+        first: above 0.
+        last: at least as large.
+        factor: at least 2.
+
+    >>> sweep(8, 100, 3)
+    [8, 24, 72]
+    """
+    sizes = [first]
+    while sizes[-1] * factor <= last and len(sizes) <= MAX_SIZES:
+        sizes.append(sizes[-1] * factor)
+    return sizes
 
 
 def format_size(size_bytes: float) -> str:

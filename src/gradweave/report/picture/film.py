@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import io
-import itertools
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -106,11 +105,11 @@ def mp4(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
         with subprocess.Popen([*program, str(path)], stdin=subprocess.PIPE) as writer:
             assert writer.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # its status says why
-                last = frame
-                for last in itertools.chain([frame], frames):
-                    writer.stdin.write(last.tobytes())
+                writer.stdin.write(frame.tobytes())
+                for frame in frames:
+                    writer.stdin.write(frame.tobytes())
                 for _ in range(round(LAST_S * rate)):
-                    writer.stdin.write(last.tobytes())
+                    writer.stdin.write(frame.tobytes())
         if writer.returncode:
             raise RunError(f"ffmpeg ended with {writer.returncode}; what it said is above")
         return path.read_bytes()
