@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import gradweave.topology
+from benchmarks.cluster_networks import dual_homed
 from gradweave.report.layout import STRESS_NODES, bends, draw, layout, node_radius
 from gradweave.topology import Topology
 from tests.report.small_schedules import ring_topology, star_topology
@@ -105,6 +106,10 @@ BOXED = {
         "leaf_spine:leaves=16,spines=8,servers_per_leaf=16"
     ),
     "fat tree": gradweave.topology.from_spec("fat_tree:6"),
+    "two leaves a rack": dual_homed(4, 5, 3),
+    "a server lost": gradweave.topology.without_servers(
+        gradweave.topology.leaf_spine(3, 2, 4), [5]
+    ).topology,
     "NCCL's file": gradweave.topology.load(DATA / "dgx_a100.xml"),
     "grid": gradweave.topology.bcube(16, 1),
 }
@@ -135,6 +140,44 @@ def test_links_end_on_their_bars(topology: Topology) -> None:
         drawing.ends[topology.is_server[source]],
         drawing.positions[source[topology.is_server[source]]],
     )
+
+
+FRAMED = {
+    "leaf and spine": (["rack"] * 16, 16),
+    "fat tree": (["pod"] * 6 + ["rack"] * 18, 3),
+    "two leaves a rack": (["rack"] * 4, 5),
+    "a server lost": (["rack"] * 3, 4),
+    "two boxes": (["box"] * 2, 8),
+    "many boxes": (["box"] * 16, 8),
+    "grid": ([], 0),
+}
+
+
+@pytest.mark.parametrize("name", FRAMED)
+def test_each_rack_holds_its_own_servers_alone(name: str) -> None:
+    topology, (kinds, servers) = BOXED[name], FRAMED[name]
+    drawing = draw(topology)
+    assert [frame.label.split()[0] for frame in drawing.frames] == kinds
+    held = []
+    for frame in drawing.frames:
+        assert abs(frame.x - 0.5) + frame.wide <= 0.5 + 1e-9
+        apart = np.abs(drawing.positions - [frame.x, frame.y]) - [frame.wide, frame.high]
+        held += [np.flatnonzero((apart < 0).all(axis=1) & topology.is_server)]
+    if not kinds:
+        return
+    smallest = [ids for ids, frame in zip(held, drawing.frames, strict=True) if not frame.level]
+    assert sorted(np.concatenate(smallest).tolist()) == topology.servers.tolist()
+    assert max(map(len, smallest)) == servers
+    for ids, frame in zip(held, drawing.frames, strict=True):
+        inner = [np.isin(one, ids).sum() for one in smallest]
+        assert frame.level == 0 or sorted(inner) == [0] * (len(inner) - 3) + [3] * 3
+
+
+def test_racks_have_their_leaves_names() -> None:
+    net = gradweave.topology.leaf_spine(2, 2, 3)
+    labels = (*"abcdef", "leaf-x", "leaf-y", "s0", "s1")
+    named = dataclasses.replace(net, labels=labels)
+    assert [frame.label for frame in draw(named).frames] == ["leaf-x", "leaf-y"]
 
 
 @pytest.mark.parametrize("name", ["a100:boxes=2", "dgx1v", "mi250", "tpu_v5e:4x4"])

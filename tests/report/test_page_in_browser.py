@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from gradweave.report import page, to_svg
+from gradweave.report.picture import network
 from gradweave.report.picture.colours import piece_colours
 from gradweave.report.picture.moments import ways_of_round
 from gradweave.report.picture.scene import Stage
+from gradweave.report.picture.shapes import Label
 from gradweave.schedule.schedule import COPY, Schedule, StatedBound
 from gradweave.schedulers import Ring
 from gradweave.simulate.seconds import event_seconds
-from gradweave.topology import Topology, bcube, dgx1v, ring
+from gradweave.topology import Topology, bcube, dgx1v, leaf_spine, ring
 from tests.report.small_schedules import ring_all_reduce, star_all_reduce, uneven_star
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked=1'>"
@@ -439,8 +441,8 @@ def test_by_time_it_arrives_in_the_time_that_is_said(opened: Opened) -> None:
 
 @pytest.mark.parametrize(
     ("topology", "number"),
-    [(bcube(3, 1), 2), (dgx1v(), 1), (ring(5), 0)],
-    ids=["bars", "bows", "ring"],
+    [(bcube(3, 1), 2), (dgx1v(), 1), (ring(5), 0), (leaf_spine(3, 2, 3), 1)],
+    ids=["bars", "bows", "ring", "racks"],
 )
 def test_pictures_lie_where_the_page_has_them(
     opened: Opened, topology: Topology, number: int
@@ -458,6 +460,15 @@ def test_pictures_lie_where_the_page_has_them(
     assert np.ptp(moved, axis=0).max() < 1e-2
     first, last = schedule.round_offsets[number : number + 2].tolist()
     drawn, _ = ways_of_round(geometry, [schedule.route(t) for t in range(first, last)])
+    frames = browser.execute_script(
+        "return [...document.querySelectorAll('.frames text')].map((text) =>"
+        " [text.textContent, ...['font-size', 'x', 'y'].map((name) => +text.getAttribute(name))])"
+    )
+    written = [shape for shape in network.frames(geometry).shapes if isinstance(shape, Label)]
+    for shape, (name, size, x, y) in zip(written, frames, strict=True):
+        middle = (shape.x - x, shape.y - 0.35 * shape.size - y)
+        assert shape.text == name and shape.size == pytest.approx(size, abs=1e-2)
+        assert middle == pytest.approx(moved[0], abs=1e-2)
     ways = dict(browser.execute_script("return gradweave.ways()"))
     assert sorted(ways) == list(range(first, last))
     for t, way in zip(range(first, last), drawn, strict=True):

@@ -1,4 +1,4 @@
-"""Drawings of networks with servers at switches: boxes side by side, switches as bars.
+"""Drawings of networks with servers at switches: boxes or racks side by side, switches as bars.
 
 A switch drawn as a bar gives every transfer that passes it a lane of its own, where a switch drawn
 as a point would be a knot of lines.
@@ -9,6 +9,8 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.report.frames import Frame
+from gradweave.topology.groups import nested_groups
 from gradweave.topology.topology import Topology
 
 MAX_ROW = 44
@@ -23,6 +25,22 @@ _STACKED = 0.8
 """Distance of bars of one layer that are stacked."""
 _UPLINK_SPAN = 0.7
 """Share of a bar over which its links to higher switches are spread."""
+_COLUMNS, _DENSE_COLUMNS, _STAGGERED = 1.7, 1.3, 0.8
+"""Distance of a rack's two columns of servers: with its leaf between them, where servers are few or
+many (`_FEW`), or between two leaves, where servers are staggered by `_ROW`, so that links pass
+between those of the other column."""
+_FEW = 64
+_ROW = 0.55
+_RISER = 0.65
+"""Distance of a leaf from the column beside it, where a rack has two."""
+_HEAD = 1.0
+"""How far a rack's leaves reach above its first servers."""
+_RACKS, _SWITCHES, _PODS = 1.4, 1.0, 1.1
+"""Distance of servers of racks beside each other, or of their leaves where these are outside, and
+what is added to it between pods."""
+
+Box = tuple[NDArray[np.integer], list[int]]
+"""The servers of a box, and the switches that it is drawn with: a rack may have two."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,6 +53,16 @@ class Drawing:
     """[V, 2] half of a bar's extent along x and y; zeros for a point."""
     ends: NDArray[np.float64]
     """[L, 2] where each link direction leaves its source; a point's own position."""
+    frames: tuple[Frame, ...] = ()
+    """Outlines of boxes, racks and pods."""
+
+    @property
+    def extent(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Least and largest coordinates of bars, points' middles and outlines."""
+        middles = [self.positions, *([[frame.x, frame.y]] for frame in self.frames)]
+        halves = [self.reach, *([[frame.wide, frame.high]] for frame in self.frames)]
+        at, half = np.concatenate(middles), np.concatenate(halves)
+        return (at - half).min(axis=0), (at + half).max(axis=0)
 
     @staticmethod
     def of_points(topology: Topology, positions: NDArray) -> "Drawing":
@@ -55,8 +83,29 @@ def in_boxes(topology: Topology) -> Drawing | None:
     home = _home_switches(topology)
     if home is None:
         return None
-    level = _levels(topology, home)
-    return _Boxes(topology, home, level).drawing()
+    homes = home[topology.servers]
+    level = _levels(topology, homes)
+    boxes = [(topology.servers[homes == one], [one]) for one in dict.fromkeys(homes.tolist())]
+    layers = _Boxes(topology, level, boxes)
+    return None if layers.has_bars_that_are_linked() else layers.drawing()
+
+
+def in_racks(topology: Topology) -> Drawing | None:
+    """Draws racks side by side, servers beside their leaves, higher switches in layers above.
+
+    A rack's servers stand in two columns with the leaf between them, or between their two leaves.
+    Racks of a pod (`nested_groups`) stand together.
+
+    Returns:
+        The drawing; None where servers are not in racks: all on one or two leaves that no server
+        of another rack is on, and that are not linked to other racks' leaves.
+    """
+    racks = _racks(topology)
+    if racks is None:
+        return None
+    level = _levels(topology, np.array([leaf for _, leaves in racks for leaf in leaves]))
+    layers = _Boxes(topology, level, racks, racks=True)
+    return None if layers.has_bars_that_are_linked() else layers.drawing()
 
 
 def in_grid(topology: Topology) -> Drawing | None:
@@ -123,11 +172,42 @@ def _home_switches(topology: Topology) -> NDArray[np.int64] | None:
     return home
 
 
-def _levels(topology: Topology, home: NDArray) -> NDArray[np.int64]:
+def _racks(topology: Topology) -> list[Box] | None:
+    """Servers and leaves of each rack, those of a pod one after the other; see `in_racks`."""
+    levels = nested_groups(topology, equal=False)
+    source, target = topology.source, topology.target
+    down = topology.is_server[source]
+    if not levels or topology.is_server[target[down]].any():
+        return None
+    group = levels[0].group
+    leaves = np.unique(target[down])
+    between = np.isin(source, leaves) & np.isin(target, leaves)
+    apart = group[source] != group[target]
+    if (apart & (down | between)).any():
+        return None
+    racks: list[Box] = []
+    for one in range(levels[0].count):
+        servers = topology.servers[group[topology.servers] == one]
+        own = leaves[group[leaves] == one]
+        links = int((down & (group[source] == one)).sum())
+        if len(servers) > MAX_BOX or len(own) > 2 or links != len(servers) * len(own):
+            return None
+        racks.append((servers, own.tolist()))
+    pod = _pods(topology)
+    return sorted(racks, key=lambda rack: int(pod[rack[0][0]]))
+
+
+def _pods(topology: Topology) -> NDArray[np.int64]:
+    """[V] the pod of each node; all in one where there are none."""
+    levels = nested_groups(topology, equal=False)
+    return levels[1].group if len(levels) > 1 else np.zeros(topology.num_nodes, np.int64)
+
+
+def _levels(topology: Topology, lowest: NDArray) -> NDArray[np.int64]:
     """[V] 0 for servers and the switches of their boxes, else links to the nearest of them."""
     level = np.full(topology.num_nodes, -1)
     level[topology.is_server] = 0
-    level[np.unique(home[topology.servers])] = 0
+    level[np.unique(lowest)] = 0
     step = 0
     while (level < 0).any():
         reached = topology.target[level[topology.source] == step]
@@ -139,34 +219,36 @@ def _levels(topology: Topology, home: NDArray) -> NDArray[np.int64]:
 class _Boxes:
     """Places nodes layer by layer, from the servers upwards."""
 
-    def __init__(self, topology: Topology, home: NDArray, level: NDArray) -> None:
-        self.topology, self.home, self.level = topology, home, level
-        self.boxes = [
-            topology.servers[home[topology.servers] == switch]
-            for switch in dict.fromkeys(home[topology.servers].tolist())
-        ]
-        self.tallest = max(map(len, self.boxes))
+    def __init__(
+        self, topology: Topology, level: NDArray, boxes: list[Box], racks: bool = False
+    ) -> None:
+        self.topology, self.level, self.boxes, self.racks = topology, level, boxes, racks
+        self.tallest = max(len(servers) for servers, _ in boxes)
         above = level[topology.target] > level[topology.source]
         self.up = [topology.target[above & (topology.source == v)] for v in range(len(level))]
         self.down = [topology.source[above & (topology.target == v)] for v in range(len(level))]
-        facing = len(self.boxes) > 1 and bool(level.any())
-        half = -(-len(self.boxes) // 2) if facing else len(self.boxes)
-        self.upright = sum(len(box) + 1 for box in self.boxes[:half]) > MAX_ROW
-        """Whether a box is a column."""
-        self.halves = (
-            [self.boxes[:half], self.boxes[half:]] if facing and not self.upright else [self.boxes]
-        )
+        facing = len(boxes) > 1 and bool(level.any())
+        half = -(-len(boxes) // 2) if facing else len(boxes)
+        self.upright = racks or sum(len(servers) + 1 for servers, _ in boxes[:half]) > MAX_ROW
+        """Whether a box is a column, or two."""
+        self.halves = [boxes[:half], boxes[half:]] if facing and not self.upright else [boxes]
         self.positions = np.zeros((topology.num_nodes, 2))
         self.reach = np.zeros_like(self.positions)
+
+    def has_bars_that_are_linked(self) -> bool:
+        """Whether two higher switches of one level are linked that would both be bars."""
+        bar = np.array([len(down) > 2 for down in self.down])
+        source, target = self.topology.source, self.topology.target
+        return bool((bar[source] & bar[target] & (self.level[source] == self.level[target])).any())
 
     def drawing(self) -> Drawing:
         """The whole drawing: each half from its servers upwards, then the switches between them."""
         half = self._half_of()
-        top = 0.0
+        top = foot = _HEAD - 0.2 if self.racks else 0.0
         for number, boxes in enumerate(self.halves):
             self._place_boxes(boxes)
-            leaves = any(len(self.up[self.home[box[0]]]) for box in boxes) and not self.upright
-            top = max(top, self._place_layers(half == number, leaves * (_BAR - 0.3)))
+            leaves = any(len(self.up[home]) for _, (home, *_) in boxes) and not self.upright
+            top = max(top, self._place_layers(half == number, foot + leaves * (_BAR - 0.3)))
         if len(self.halves) > 1:
             end = self._place_layers(half == 2, top)
             # The upper half is turned over: its own top lies one layer above the middle.
@@ -178,20 +260,47 @@ class _Boxes:
         """[V] the half that a node belongs to; 2 for switches that join both."""
         half_of = np.full(self.topology.num_nodes, -1)
         for number, boxes in enumerate(self.halves):
-            for box in boxes:
-                half_of[box] = half_of[self.home[box[0]]] = number
+            for servers, switches in boxes:
+                half_of[servers] = half_of[switches] = number
         for v in np.argsort(self.level, kind="stable").tolist():
             if half_of[v] < 0:
                 below = np.unique(half_of[self.down[v]])
                 half_of[v] = below[0] if len(below) == 1 else 2
         return half_of
 
-    def _place_boxes(self, boxes: list[NDArray]) -> None:
+    def _place_boxes(self, boxes: list[Box]) -> None:
         """Places boxes side by side."""
-        beside = self.upright and any(len(self.up[v]) for box in boxes for v in box.tolist())
+        if self.racks:
+            return self._place_racks()
+        beside = self.upright and any(len(self.up[v]) for box, _ in boxes for v in box.tolist())
         edge = 0.0
-        for box in boxes:
-            edge = self._place_box(box, edge) + (1.9 if beside else 1.15 if self.upright else 1.7)
+        for box, (switch,) in boxes:
+            gap = 2.6 if beside else 1.15 if self.upright else 1.7
+            edge = self._place_box(box, switch, edge) + gap
+
+    def _place_racks(self) -> None:
+        """Places racks side by side, those of different pods further apart."""
+        pod = _pods(self.topology)
+        edge, before = 0.0, self.boxes[0]
+        for rack in self.boxes:
+            edge += _PODS * bool(pod[rack[0][0]] != pod[before[0][0]])
+            edge = self._place_rack(*rack, edge) + (_RACKS if len(rack[1]) == 1 else _SWITCHES)
+            before = rack
+
+    def _place_rack(self, servers: NDArray, leaves: list[int], edge: float) -> float:
+        """Places one rack from an edge; returns its other edge."""
+        place = np.arange(len(servers))
+        one = len(leaves) == 1
+        columns = _COLUMNS if self.topology.num_servers <= _FEW else _DENSE_COLUMNS
+        apart, low = (columns, place // 2) if one else (_STAGGERED, place * _ROW)
+        first = edge if one else edge + _RISER
+        self.positions[servers] = np.stack([first + place % 2 * apart, -low], axis=1)
+        bottom = -float(low[-1]) - 0.4
+        for number, leaf in enumerate(leaves):
+            x = edge + apart / 2 if one else edge + number * (apart + 2 * _RISER)
+            self.positions[leaf] = x, (_HEAD + bottom) / 2
+            self.reach[leaf, 1] = (_HEAD - bottom) / 2
+        return edge + apart + (0 if one else 2 * _RISER)
 
     def _place_layers(self, mine: NDArray[np.bool_], height: float) -> float:
         """Places the higher switches among some nodes above a height; returns their height."""
@@ -201,9 +310,8 @@ class _Boxes:
                 height = self._place_layer(layer, height)
         return height
 
-    def _place_box(self, box: NDArray, edge: float) -> float:
+    def _place_box(self, box: NDArray, switch: int, edge: float) -> float:
         """Places one box from an edge; returns its other edge."""
-        switch = self.home[box[0]]
         along, across = (1, 0) if self.upright else (0, 1)
         sign = -1.0 if self.upright else 1.0
         place = np.arange(len(box)) * sign

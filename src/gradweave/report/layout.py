@@ -6,6 +6,7 @@ majorisation in NumPy gives the same drawing on every installation.
 Source of the stress layout: Gansner, Koren and North, "Graph drawing by stress majorization", 2004.
 """
 
+import dataclasses
 import math
 import re
 from itertools import pairwise
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import GradweaveError
-from gradweave.report.boxes import Drawing, in_boxes, in_grid
+from gradweave.report.boxes import Drawing, in_boxes, in_grid, in_racks
+from gradweave.report.frames import frames_of
 from gradweave.topology.topology import Topology
 
 STRESS_NODES = 1200
@@ -34,9 +36,11 @@ _BENDS = (0.0, 0.12, -0.12, 0.22, -0.22, 0.34, -0.34)
 def draw(topology: Topology) -> Drawing:
     """Chooses where to draw each node and link, and which switches to draw as bars.
 
-    The topology's own positions where it has them; else, for servers on switches, boxes with bars;
+    The topology's own positions where it has them; else, for servers on switches, racks or boxes
+    with bars;
     else the positions of the family that its name specifies; else a layout with distances in the
     drawing like those in the network. A family's positions are not taken for the topology's own.
+    Groups of servers, such as racks, are outlined where they lie apart.
     Deterministic.
 
     Args:
@@ -48,19 +52,18 @@ def draw(topology: Topology) -> Drawing:
     positions = topology.positions
     if positions is not None and not np.isfinite(positions).all():
         positions = None
-    family = _family_positions(topology)
-    if positions is None or (family is not None and np.array_equal(positions, family)):
+    if positions is None or _are_the_familys(topology, positions):
         barred = None
         if topology.num_nodes <= MAX_BARRED:
-            barred = in_grid(topology) or in_boxes(topology)
+            barred = in_grid(topology) or in_racks(topology) or in_boxes(topology)
         if barred is not None:
-            return _into_unit_square(barred)
-        positions = family
+            return _framed(topology, barred)
+        positions = _family_positions(topology) if positions is None else positions
     if positions is None:
         positions = (
             _stress_layout(topology) if topology.num_nodes <= STRESS_NODES else _circles(topology)
         )
-    return _into_unit_square(Drawing.of_points(topology, positions))
+    return _framed(topology, Drawing.of_points(topology, positions))
 
 
 def layout(topology: Topology) -> NDArray[np.float64]:
@@ -141,14 +144,26 @@ def _nodes_on_bow(positions: NDArray, ends: tuple[int, int], bend: float, radius
     return int((distance < radius).sum())
 
 
+def _are_the_familys(topology: Topology, positions: NDArray) -> bool:
+    """Whether positions are those of the family that the name specifies, whole or after faults."""
+    family = _family(topology.name.partition(" without ")[0], 2 * topology.num_nodes)
+    if family is None or family.positions is None:
+        return False
+    known = set(map(tuple, family.positions.tolist()))
+    return known.issuperset(map(tuple, positions.tolist()))
+
+
 def _family_positions(topology: Topology) -> NDArray | None:
     """Positions from the generator that the name specifies, if it makes this very network."""
-    name = topology.name
-    if (
-        len(name) > 200
-        or not _FAMILY_SPEC.match(name)
-        or _specified_nodes(name) > topology.num_nodes
-    ):
+    family = _family(topology.name, topology.num_nodes)
+    if family is None or family.num_nodes != topology.num_nodes:
+        return None
+    return family.positions if family.same_network(topology) else None
+
+
+def _family(name: str, most_nodes: int) -> Topology | None:
+    """The network of a family that a name specifies, if it has not too many nodes."""
+    if len(name) > 200 or not _FAMILY_SPEC.match(name) or _specified_nodes(name) > most_nodes:
         return None
     from gradweave.topology.formats.files import SUFFIXES
     from gradweave.topology.spec import from_spec
@@ -156,12 +171,9 @@ def _family_positions(topology: Topology) -> NDArray | None:
     if Path(name).suffix.lower() in SUFFIXES or Path(name).is_file():
         return None
     try:
-        family = from_spec(name, installed=False)  # a file's name makes nothing of others run
+        return from_spec(name, installed=False)  # a file's name makes nothing of others run
     except GradweaveError:
         return None
-    if family.num_nodes != topology.num_nodes or not family.same_network(topology):
-        return None
-    return family.positions
 
 
 def _specified_nodes(name: str) -> int:
@@ -268,14 +280,17 @@ def _circles(topology: Topology) -> NDArray[np.float64]:
     return positions
 
 
-def _into_unit_square(drawing: Drawing) -> Drawing:
-    """Scales and moves a drawing into the middle of the unit square, proportions kept."""
-    low = (drawing.positions - drawing.reach).min(axis=0)
-    high = (drawing.positions + drawing.reach).max(axis=0)
+def _framed(topology: Topology, drawing: Drawing) -> Drawing:
+    """A drawing with outlines of groups, in the middle of the unit square, proportions kept."""
+    frames = ()
+    if topology.num_nodes <= MAX_BARRED:
+        frames = frames_of(topology, drawing.positions, drawing.reach)
+    low, high = dataclasses.replace(drawing, frames=frames).extent
     extent = float((high - low).max()) or 1.0
     middle = (low + high) / 2
-    return Drawing(
-        0.5 + (drawing.positions - middle) / extent,
-        drawing.reach / extent,
-        0.5 + (drawing.ends - middle) / extent,
-    )
+
+    def place(points: NDArray) -> NDArray:
+        return 0.5 + (points - middle) / extent
+
+    scaled = tuple(frame.scaled(place, 1 / extent) for frame in frames)
+    return Drawing(*(place(drawing.positions), drawing.reach / extent, place(drawing.ends)), scaled)

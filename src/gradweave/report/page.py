@@ -187,6 +187,14 @@ def _network_data(topology: Topology) -> dict[str, Any]:
             "x": _packed_floats(drawing.ends[:, 0]),
             "y": _packed_floats(1 - drawing.ends[:, 1]),
         },
+        "frames": {
+            "x": [frame.x for frame in drawing.frames],
+            "y": [1 - frame.y for frame in drawing.frames],
+            **{
+                name: [getattr(frame, name) for frame in drawing.frames]
+                for name in ("wide", "high", "strip", "below", "label", "short", "level")
+            },
+        },
         "bands": [format_bandwidth(float(bandwidth)) for bandwidth in bandwidths[: 1 << 12]],
         "bandwidths": bandwidths.tolist(),
     }

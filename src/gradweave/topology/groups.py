@@ -18,7 +18,7 @@ MAX_LEVELS = 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Groups:
-    """Groups of equally many servers each, at one level."""
+    """Groups of servers at one level."""
 
     group: NDArray[np.int64]
     """[V] group of each node; −1 for the switches between groups."""
@@ -27,10 +27,11 @@ class Groups:
 
 
 @functools.lru_cache(maxsize=4)  # a bound and a strategy ask for the same
-def nested_groups(topology: Topology) -> tuple[Groups, ...]:
+def nested_groups(topology: Topology, *, equal: bool = True) -> tuple[Groups, ...]:
     """Groups of servers, and groups of those, found by bandwidths and by nearest switches.
 
-    From single servers on, groups are joined to larger ones as long as these are of equally many.
+    From single servers on, groups are joined to larger ones, as long as these are of equally many
+    servers where that is asked for.
     Those that links of some bandwidth or more connect are one group, for the largest such bandwidth
     at which what leaves the groups is thin beside what is inside (`THIN`). Where all that connects
     groups is equally fast, those on the same switches are one. A switch all of whose neighbours
@@ -38,9 +39,10 @@ def nested_groups(topology: Topology) -> tuple[Groups, ...]:
 
     Args:
         topology: the network.
+        equal: whether the groups of a level must have equally many servers.
 
     Returns:
-        Levels of groups, the smallest groups first; none where there are none, or of unequal sizes.
+        Levels of groups, the smallest groups first; none where there are none.
 
     >>> import gradweave as gw
     >>> [level.count for level in nested_groups(gw.topology.a100_box(boxes=4))]
@@ -53,9 +55,9 @@ def nested_groups(topology: Topology) -> tuple[Groups, ...]:
     levels: list[Groups] = []
     group = _with_cards(topology, group)
     for _ in range(MAX_LEVELS):
-        joined = _by_bandwidth(topology, group)
+        joined = _by_bandwidth(topology, group, equal)
         if joined is None:
-            joined = _by_switches(topology, group)
+            joined = _by_switches(topology, group, equal)
         if joined is None:
             break
         group = _with_cards(topology, joined)
@@ -90,18 +92,23 @@ def _with_cards(topology: Topology, group: NDArray[np.int64]) -> NDArray[np.int6
     return group
 
 
-def _by_bandwidth(topology: Topology, group: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def _by_bandwidth(
+    topology: Topology, group: NDArray[np.int64], equal: bool
+) -> NDArray[np.int64] | None:
     """The groups joined over their fastest links, or None."""
     outside = _outside(topology, group)
     bandwidth = topology.bandwidth_bytes_per_s
     for least in np.unique(bandwidth[outside])[::-1].tolist():
         joined = _numbered(topology, _components(topology, group, outside & (bandwidth >= least)))
-        if _are_equal(topology, joined, int(group.max()) + 1) and _are_thin(topology, joined):
+        before = int(group.max()) + 1
+        if _are_groups(topology, joined, before, equal) and _are_thin(topology, joined):
             return joined
     return None
 
 
-def _by_switches(topology: Topology, group: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def _by_switches(
+    topology: Topology, group: NDArray[np.int64], equal: bool
+) -> NDArray[np.int64] | None:
     """Groups that have the same switches beside them joined, each with its switches; or None."""
     outside = _outside(topology, group)
     own, switch = group[topology.source], topology.target
@@ -122,7 +129,7 @@ def _by_switches(topology: Topology, group: NDArray[np.int64]) -> NDArray[np.int
             if shared.count(one) == 1:
                 joined[one] = number
     joined = _numbered(topology, joined)
-    return joined if _are_equal(topology, joined, len(which)) else None
+    return joined if _are_groups(topology, joined, len(which), equal) else None
 
 
 def _outside(topology: Topology, group: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -161,10 +168,10 @@ def _numbered(topology: Topology, label: NDArray[np.int64]) -> NDArray[np.int64]
     return number[label]
 
 
-def _are_equal(topology: Topology, joined: NDArray[np.int64], before: int) -> bool:
-    """Whether there are two or more groups, fewer than before, of equally many servers."""
+def _are_groups(topology: Topology, joined: NDArray[np.int64], before: int, equal: bool) -> bool:
+    """Whether there are two or more groups, fewer than before, and of equally many servers."""
     sizes = np.bincount(joined[topology.servers])
-    return 2 <= len(sizes) < before and bool((sizes == sizes[0]).all())
+    return 2 <= len(sizes) < before and (not equal or bool((sizes == sizes[0]).all()))
 
 
 def _are_thin(topology: Topology, joined: NDArray[np.int64]) -> bool:

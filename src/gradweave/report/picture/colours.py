@@ -7,6 +7,7 @@ import math
 
 PAPER, CELL, INK, MUTED = "#ffffff", "#f0eee8", "#24272d", "#6b6f78"
 RULE, LINK, SWITCH, ACCENT, BAR = "#dcd8ce", "#d9d5cb", "#8d8a83", "#3d5a9e", "#f1efe9"
+FRAME = "#fbfaf7"
 BAR_RIM = "#bcbab6"
 """That of switches, at the opacity that it has in the page."""
 ON_COLOUR = "#ffffff"

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.report.frames import Frame
 from gradweave.report.layout import bends, draw, node_radius
 from gradweave.report.picture.shapes import Point
 from gradweave.topology.topology import Topology
@@ -43,6 +44,8 @@ class Geometry:
     """[L, 2] where each link direction leaves its source."""
     bend: NDArray[np.float64]
     """[L] how far it bows to its right, as a share of its length."""
+    frames: tuple[Frame, ...] = ()
+    """Outlines of boxes, racks and pods."""
 
     @staticmethod
     def of(topology: Topology, width: float) -> "Geometry":
@@ -51,7 +54,10 @@ class Geometry:
         flip = np.array([1.0, -1.0])
         at, ends = drawing.positions * flip, drawing.ends * flip
         bend = bends(topology, drawing)
-        low, high = (at - drawing.reach).min(axis=0), (at + drawing.reach).max(axis=0)
+        least, largest = drawing.extent
+        low, high = (
+            np.array([x, y]) for x, y in ((least[0], -largest[1]), (largest[0], -least[1]))
+        )
         low[0], high[0] = _with_bows(topology, at, bend, low[0], high[0])
         wide, tall = np.maximum(high - low, 1e-6)
         many = topology.num_servers > _MANY
@@ -62,15 +68,20 @@ class Geometry:
         margin = radius * 1.5 + (6 if many else 12) + _bulge(topology, at, bend, scale)
         height = tall * scale + 2 * margin
         middle, centre = (low + high) / 2, np.array([width / 2, height / 2])
+
+        def place(points: NDArray) -> NDArray:
+            return centre + (points - middle) * scale
+
         return Geometry(
             topology,
             width,
             float(height),
             float(radius),
-            centre + (at - middle) * scale,
+            place(at),
             drawing.reach * scale,
-            centre + (ends - middle) * scale,
+            place(ends),
             bend,
+            tuple(frame.scaled(lambda at: place(at * flip), scale) for frame in drawing.frames),
         )
 
     def trimmed(self, top: float, margin: float) -> "Geometry":
@@ -87,6 +98,7 @@ class Geometry:
             height=float(high[1] - low[1]) + margin,
             at=self.at + move,
             ends=self.ends + move,
+            frames=tuple(frame.scaled(lambda at: at + move, 1.0) for frame in self.frames),
         )
 
     def _extent(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -94,6 +106,9 @@ class Geometry:
         own = np.full((len(self.at), 2), self.radius * 1.1)
         thick = np.where(self.bar[:, None], np.maximum(self.reach, self.room[:, None] / 2), own)
         lows, highs = [self.at - thick], [self.at + thick]
+        for frame in self.frames:
+            lows.append(np.array([[frame.x - frame.wide, frame.y - frame.high]]))
+            highs.append(np.array([[frame.x + frame.wide, frame.y + frame.high]]))
         for link in np.flatnonzero(self.bend):
             ends = int(self.topology.source[link]), int(self.topology.target[link])
             lane = np.array(self.lane(*ends, self.radius * 0.9))

@@ -7,9 +7,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.printable import printable
+from gradweave.report.frames import named
 from gradweave.report.picture import colours
 from gradweave.report.picture.geometry import Geometry
-from gradweave.report.picture.shapes import Box, Disc, Layer, Line, Point, Shape, Slice, centred
+from gradweave.report.picture.shapes import (
+    Box,
+    Disc,
+    Label,
+    Layer,
+    Line,
+    Point,
+    Shape,
+    Slice,
+    centred,
+)
 from gradweave.topology.names import name_of
 
 _LEAST_SLICE = 3.2
@@ -49,6 +60,21 @@ def links(geometry: Geometry) -> Layer:
 def band_widths(bands: int) -> list[float]:
     """How thick links of each bandwidth are, as a share of a track: by their order."""
     return [0.75] if bands < 2 else [0.5 + 1.7 * band / (bands - 1) for band in range(bands)]
+
+
+def frames(geometry: Geometry) -> Layer:
+    """Outlines of boxes, racks and pods, with their names."""
+    shapes: list[Shape] = []
+    written = named(geometry.frames)
+    for frame, (text, size) in zip(geometry.frames, written, strict=True):
+        corner = min(0.3 * frame.strip, 8.0)
+        box = (frame.x, frame.y, 2 * frame.wide, 2 * frame.high, corner)
+        shapes.append(Box(*box, colours.FRAME, colours.RULE, 1.0))
+        if size >= _LEAST_TEXT:
+            side = 1 if frame.below else -1
+            y = frame.y + side * (frame.high - frame.strip / 2)
+            shapes.append(Label(frame.x, y + 0.35 * size, text, size, colours.MUTED))
+    return Layer("frames", tuple(shapes))
 
 
 def bars(geometry: Geometry) -> Layer:
@@ -158,10 +184,10 @@ def _least_gap(geometry: Geometry) -> float:
     source = geometry.topology.source
     for bar in np.flatnonzero(geometry.bar):
         ends = geometry.ends[source == bar]
-        across = np.abs(ends[:, 0] - geometry.at[bar, 0]) > 1e-3
-        upright = geometry.reach[bar, 1] > geometry.reach[bar, 0]
-        along = ends[:, 1] if upright else ends[:, 0]
         # Links that leave an upright bar's end lie side by side.
-        gaps = np.diff(np.unique(np.where(across, ends[:, 0], along)))
-        least = min(least, float(gaps[gaps > 0.05].min(initial=math.inf)))
+        across = np.abs(ends[:, 0] - geometry.at[bar, 0]) > 1e-3
+        across |= geometry.reach[bar, 0] >= geometry.reach[bar, 1]
+        for along in (ends[across, 0], ends[~across, 1]):
+            gaps: NDArray[np.float64] = np.diff(np.unique(along))
+            least = min(least, float(gaps[gaps > 0.05].min(initial=math.inf)))
     return least

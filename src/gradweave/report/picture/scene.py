@@ -64,7 +64,8 @@ class Stage:
             raise OptionError(f"width: expected {LEAST_WIDTH} to {MOST_WIDTH}, got {width:g}")
         drawn = next((known for known in _DRAWN_WIDTHS if width <= known), _DRAWN_WIDTHS[-1])
         geometry = Geometry.of(topology, drawn).trimmed(_HEAD, _MARGIN)
-        ground = (network.bars(geometry), network.links(geometry), network.switches(geometry))
+        layers = (network.frames, network.bars, network.links, network.switches)
+        ground = tuple(layer(geometry) for layer in layers)
         return Stage(geometry, ground)
 
     @property

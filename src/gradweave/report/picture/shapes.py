@@ -60,6 +60,13 @@ class Box:
     turned: bool = False
     """Whether it stands on a corner: turned by 45°."""
 
+    @property
+    def outline(self) -> tuple[Point, ...]:
+        """Its rim, once around, without the corners' rounding; of a box that is not turned."""
+        left, right = self.x - self.wide / 2, self.x + self.wide / 2
+        top, foot = self.y - self.high / 2, self.y + self.high / 2
+        return (left, top), (right, top), (right, foot), (left, foot), (left, top)
+
 
 @dataclasses.dataclass(frozen=True)
 class Slice:

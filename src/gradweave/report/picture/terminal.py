@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from gradweave.report.picture.colours import LINK, MUTED
+from gradweave.report.picture.colours import LINK, MUTED, RULE
 from gradweave.report.picture.shapes import Box, Disc, Label, Layer, Line, Point, Scene
 
 _ACROSS, _DOWN = 2, 4
@@ -45,6 +45,12 @@ def characters(scene: Scene, columns: int) -> list[list[Cell]]:
                 if isinstance(shape, Line):
                     for points in shape.lines:
                         grid.line(points, shape.stroke)
+        elif layer.name == "frames":
+            for shape in layer.shapes:
+                if isinstance(shape, Box):
+                    grid.line(shape.outline, RULE)
+                elif isinstance(shape, Label):
+                    grid.write(shape.x, shape.y - 0.35 * shape.size, shape.text, MUTED)
         elif layer.name == "switches":
             for shape in layer.shapes:
                 if isinstance(shape, Box):
@@ -74,12 +80,12 @@ class _Grid:
         self._text: dict[tuple[int, int], Cell] = {}
 
     def line(self, points: tuple[Point, ...], colour: str) -> None:
-        """Dots along a polyline; what is drawn later replaces characters of links."""
+        """Dots along a polyline; transfers replace characters of links and outlines."""
         for x, y in self._along(points):
             column, row = x // _ACROSS, y // _DOWN
             if not (0 <= column < self._columns and 0 <= row < self._rows):
                 continue
-            if colour != LINK and self._colours[row][column] == LINK:
+            if colour not in (LINK, RULE) and self._colours[row][column] in (LINK, RULE):
                 self._dots[row][column] = 0
             self._colours[row][column] = colour
             self._dots[row][column] |= _BITS[y % _DOWN][x % _ACROSS]

@@ -2,6 +2,7 @@
 
 const MOST_ZOOM = 24;
 const LABEL_PX = 8.5;
+const FRAME_PX = 6;
 
 /** Looks at a drawing; `frame` gives its size and radius now. */
 function cameraOf(root, frame, changed) {
@@ -16,6 +17,8 @@ function cameraOf(root, frame, changed) {
     root.setAttribute("viewBox", [state.x, state.y, width / state.zoom, height / state.zoom].map((v) => v.toFixed(2)).join(" "));
     root.classList.toggle("zoomed", state.zoom > 1);
     root.classList.toggle("unlabelled", radius * 0.58 * pixel() * state.zoom < LABEL_PX);
+    const named = root.querySelector(".frames text");
+    root.classList.toggle("unframed", Boolean(named) && Number(named.getAttribute("font-size")) * pixel() * state.zoom < FRAME_PX);
     changed?.(state.zoom);
   };
   /* Zooms by a factor about a point of the screen, or about the middle. */

@@ -24,11 +24,11 @@ function leastGap(schedule, geometry) {
   const onBar = new Map();
   schedule.links.source.forEach((node, link) => {
     if (!schedule.isBar(node)) return;
-    const along = geometry.high[node] > geometry.wide[node] ? geometry.endY : geometry.endX;
     /* Links that leave an upright bar's end lie side by side. */
-    const end = Math.abs(geometry.endX[link] - geometry.x[node]) > 1e-3 ? geometry.endX[link] : along[link];
-    if (!onBar.has(node)) onBar.set(node, new Set());
-    onBar.get(node).add(end);
+    const across = geometry.wide[node] >= geometry.high[node] || Math.abs(geometry.endX[link] - geometry.x[node]) > 1e-3;
+    const side = `${node} ${across}`;
+    if (!onBar.has(side)) onBar.set(side, new Set());
+    onBar.get(side).add((across ? geometry.endX : geometry.endY)[link]);
   });
   let least = Infinity;
   for (const ends of onBar.values()) {
@@ -51,6 +51,16 @@ function drawLinks(schedule, geometry, layer) {
   for (const [band, d] of [...paths].sort(([a], [b]) => a - b)) {
     svg("path", { d, class: "link", "stroke-width": Math.min(most, geometry.stroke * share[band] + 0.3).toFixed(2) }, layer);
   }
+}
+
+/** Draws the outlines of boxes, racks and pods, with their names. */
+function drawFrames({ frames }, layer) {
+  namesOfFrames(frames).forEach(({ text, size }, i) => {
+    const { x, y, wide, high, strip, below } = frames[i];
+    svg("rect", { x: x - wide, y: y - high, width: 2 * wide, height: 2 * high, rx: Math.min(0.3 * strip, 8), class: "frame" }, layer);
+    const middle = y + (below ? 1 : -1) * (high - strip / 2);
+    svg("text", { x, y: middle, "font-size": size.toFixed(2) }, layer).textContent = text;
+  });
 }
 
 /** Draws one switch as a bar with room for lanes. */
@@ -116,8 +126,9 @@ function drawNetwork(schedule, root, colour, width) {
   const geometry = geometryOf(schedule, width);
   root.replaceChildren();
   const layer = (name) => svg("g", { class: name }, root);
-  const [bars, links, switches, tree, tracks, servers, dots] =
-    ["bars", "links", "switches", "tree", "tracks", "servers", "dots"].map(layer);
+  const [frames, bars, links, switches, tree, tracks, servers, dots] =
+    ["frames", "bars", "links", "switches", "tree", "tracks", "servers", "dots"].map(layer);
+  drawFrames(geometry, frames);
   drawLinks(schedule, geometry, links);
   const pieces = schedule.root.length;
   for (let node = 0; node < schedule.count; node++) {

@@ -5,8 +5,10 @@ const DENSE_RADIUS = 12;
 /** Where nodes stand in the drawing and how large they are. */
 function geometryOf(schedule, width) {
   const { x, y, wide: reachX, high: reachY } = schedule.nodes;
-  const range = (values, reach) => values.reduce(([a, b], v, i) => [Math.min(a, v - reach[i]), Math.max(b, v + reach[i])], [Infinity, -Infinity]);
-  const [left, right] = withBows(schedule, range(x, reachX)), [top, bottom] = range(y, reachY);
+  const range = (values, reach, at, half) => [
+    ...Array.from(values, (v, i) => [v, reach[i]]), ...schedule.frames.map((frame) => [frame[at], frame[half]]),
+  ].reduce(([a, b], [v, r]) => [Math.min(a, v - r), Math.max(b, v + r)], [Infinity, -Infinity]);
+  const [left, right] = withBows(schedule, range(x, reachX, "x", "wide")), [top, bottom] = range(y, reachY, "y", "high");
   const wide = Math.max(right - left, 1e-6), high = Math.max(bottom - top, 1e-6);
   const many = schedule.servers.length > 60;
   const side = many ? 50 : 110;
@@ -19,6 +21,7 @@ function geometryOf(schedule, width) {
   const geometry = {
     x: Float64Array.from(x, acrossX), y: Float64Array.from(y, acrossY),
     wide: Float64Array.from(reachX, (v) => v * scale), high: Float64Array.from(reachY, (v) => v * scale),
+    frames: schedule.frames.map((frame) => ({ ...frame, x: acrossX(frame.x), y: acrossY(frame.y), wide: frame.wide * scale, high: frame.high * scale, strip: frame.strip * scale })),
     endX: Float64Array.from(schedule.links.x, acrossX), endY: Float64Array.from(schedule.links.y, acrossY),
     width, height, radius,
     radiusOf: (node) => (schedule.nodes.server[node] ? radius : schedule.isBar(node) ? 0 : Math.max(1.6, radius * 0.62)),
@@ -27,6 +30,16 @@ function geometryOf(schedule, width) {
   };
   geometry.room = roomOfBars(schedule, geometry);
   return geometry;
+}
+
+/** What is written in each frame, and how large; alike within a level. */
+function namesOfFrames(frames) {
+  const sizeOf = (frame, text) => Math.min(15, 0.72 * frame.strip, (1.84 * frame.wide) / (0.58 * Math.max(1, text.length)));
+  return frames.map(({ level, label, short }) => {
+    const mine = frames.filter((frame) => frame.level === level);
+    const [full, least] = ["label", "short"].map((text) => Math.min(...mine.map((frame) => sizeOf(frame, frame[text]))));
+    return full < 9 ? { text: short, size: least } : { text: label, size: full };
+  });
 }
 
 /** How thick each bar may be: twice the way to the nearest server, or the way to the nearest bar beside it. */

@@ -26,6 +26,7 @@ function readSchedule(raw) {
   const routes = unpackAll(raw.routes);
   const schedule = {
     raw, nodes, links, servers, count,
+    frames: raw.frames.x.map((_, i) => Object.fromEntries(Object.entries(raw.frames).map(([k, v]) => [k, v[i]]))),
     root: unpack(raw.root),
     share: unpack(raw.share),
     rounds: raw.rounds,

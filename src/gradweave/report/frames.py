@@ -1,0 +1,220 @@
+"""Outlines of boxes, racks and pods in a drawing, with what they are called."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.topology.groups import Groups, nested_groups
+from gradweave.topology.topology import Topology
+
+_LARGER = {"box": "rack", "rack": "pod", "pod": "site"}
+"""What groups of such groups are called."""
+_PAD, _AROUND = 0.15, 0.25
+"""What an outline keeps clear of nodes, and of the outlines inside it, in units of the distance
+between servers."""
+_STRIP, _WIDEST = 0.5, 32.0
+"""Height of the line for a name, in the same unit; in proportion where a drawing is wider than
+this, so that it stays legible."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """A rectangle with a name, in one unit, y growing upwards."""
+
+    x: float
+    """Of its middle."""
+    y: float
+    wide: float
+    """Half of its width."""
+    high: float
+    """Half of its height, with the line for the name."""
+    strip: float
+    """Height of that line."""
+    below: bool
+    """Whether the line is at the foot, or at the head."""
+    label: str
+    short: str
+    """The label where there is little room."""
+    level: int
+    """0 of the smallest groups."""
+
+    def scaled(self, place: Callable[[NDArray], NDArray], scale: float) -> "Frame":
+        """The frame of a drawing that is moved and scaled.
+
+        Args:
+            place: from a point before to that afterwards.
+            scale: of lengths.
+        """
+        x, y = place(np.array([self.x, self.y])).tolist()
+        return dataclasses.replace(
+            self,
+            x=x,
+            y=y,
+            wide=self.wide * scale,
+            high=self.high * scale,
+            strip=self.strip * scale,
+        )
+
+
+_LARGEST, _LEAST_FULL = 15.0, 9.0
+"""Pixels of the largest names, and below which shorter ones are taken; as in the page."""
+_LETTER = 0.58
+"""About the width of a letter beside its height."""
+
+
+def named(frames: Sequence[Frame]) -> list[tuple[str, float]]:
+    """What is written in each frame, and how large; alike within a level. Lengths in pixels."""
+    written: dict[int, tuple[bool, float]] = {}
+    for level in {frame.level for frame in frames}:
+        mine = [frame for frame in frames if frame.level == level]
+        full, short = (
+            min(_size(frame, text) for frame, text in zip(mine, texts, strict=True))
+            for texts in ([frame.label for frame in mine], [frame.short for frame in mine])
+        )
+        written[level] = (full < _LEAST_FULL, short if full < _LEAST_FULL else full)
+    return [
+        (frame.short if written[frame.level][0] else frame.label, written[frame.level][1])
+        for frame in frames
+    ]
+
+
+def _size(frame: Frame, text: str) -> float:
+    return min(_LARGEST, 0.72 * frame.strip, 1.84 * frame.wide / (_LETTER * max(1, len(text))))
+
+
+def frames_of(topology: Topology, positions: NDArray, reach: NDArray) -> tuple[Frame, ...]:
+    """Outlines of the groups that a network consists of, where they lie apart in a drawing.
+
+    Args:
+        topology: the network; its groups are those of `nested_groups`.
+        positions: [V, 2] of each node.
+        reach: [V, 2] half of a bar's extent; zeros for a point.
+
+    Returns:
+        The outlines, larger groups first. A level of groups is left out, with all above, where an
+        outline would hold another group's nodes, or overlap another outline.
+    """
+    unit = _least_distance(positions[topology.is_server])
+    strip = max(_STRIP * unit, float(np.ptp(positions[:, 0])) / _WIDEST)
+    half = reach + _half_sizes(topology, reach) * unit
+    kind, levels, inside = "", list[tuple[Frame, ...]](), None
+    for groups in nested_groups(topology, equal=False):
+        kind = _LARGER.get(kind, "group") if kind else _kind(topology, groups)
+        leaves = _leaves(topology, groups) if inside is None else np.zeros(0, np.int64)
+        extent = _extents(groups, leaves, positions, half + _PAD * unit)
+        if inside is not None:
+            _widen(extent, groups.group[inside[0]], inside[1], _AROUND * unit)
+        below = _names_below(groups, positions, extent)
+        extent[below, 0, 1] -= strip
+        extent[~below, 1, 1] += strip
+        if not _lie_apart(groups, extent, positions, half):
+            break
+        names = _names(topology, groups, leaves, kind)
+        levels.append(
+            tuple(
+                _frame(*one, strip, len(levels)) for one in zip(extent, below, names, strict=True)
+            )
+        )
+        inside = _first_members(groups), extent
+    return tuple(frame for level in reversed(levels) for frame in level)
+
+
+def _frame(extent: NDArray, below: bool, names: tuple[str, str], strip: float, level: int) -> Frame:
+    (x, y), (wide, high) = extent.mean(axis=0).tolist(), (np.ptp(extent, axis=0) / 2).tolist()
+    return Frame(x, y, wide, high, strip, bool(below), *names, level)
+
+
+def _least_distance(points: NDArray) -> float:
+    """Between two of some points; one where there are fewer."""
+    ordered = points[np.lexsort(points.T)]
+    apart = np.inf
+    for step in range(1, min(len(ordered), 80)):
+        apart = min(apart, float(np.hypot(*(ordered[step:] - ordered[:-step]).T).min()))
+    return apart if 0 < apart < np.inf else 1.0
+
+
+def _half_sizes(topology: Topology, reach: NDArray) -> NDArray[np.float64]:
+    """[V, 2] about half of what a symbol takes beyond its reach, in units of servers' distance."""
+    half = np.where(topology.is_server, 0.33, 0.2)[:, None] * np.ones(2)
+    bar = reach.any(axis=1)
+    half[bar] = np.where(reach[bar] >= reach[bar].max(axis=1, keepdims=True), 0.0, 0.25)
+    return half
+
+
+def _kind(topology: Topology, groups: Groups) -> str:
+    """What the smallest groups are: boxes where something inside alone joins servers, or racks."""
+    source, target = topology.source, topology.target
+    inside = (groups.group[source] == groups.group[target]) & (groups.group[source] >= 0)
+    down = topology.is_server[target]
+    if (inside & down & topology.is_server[source]).any():
+        return "box"
+    links = np.bincount(source, minlength=topology.num_nodes)
+    joined = np.bincount(source[inside & down], minlength=topology.num_nodes)
+    all_inside = np.bincount(source[inside], minlength=topology.num_nodes) == links
+    return "box" if (all_inside & (joined > 1) & ~topology.is_server).any() else "rack"
+
+
+def _leaves(topology: Topology, groups: Groups) -> NDArray[np.int64]:
+    """Switches of groups that join several of their nodes to what is outside."""
+    source, group = topology.source, groups.group
+    inside = group[source] == group[topology.target]
+    within = np.bincount(source[inside], minlength=topology.num_nodes)
+    beyond = np.bincount(source[~inside], minlength=topology.num_nodes)
+    return np.flatnonzero(~topology.is_server & (group >= 0) & (within > 1) & (beyond > 0))
+
+
+def _extents(
+    groups: Groups, leaves: NDArray, positions: NDArray, half: NDArray
+) -> NDArray[np.float64]:
+    """[G, 2, 2] least and largest coordinates of each group's nodes; of leaves only along x."""
+    extent = np.tile([[np.inf] * 2, [-np.inf] * 2], (groups.count, 1, 1))
+    members = np.flatnonzero(groups.group >= 0)
+    for axis, mine in enumerate((members, np.setdiff1d(members, leaves))):
+        group, at = groups.group[mine], positions[mine, axis]
+        np.minimum.at(extent[:, 0, axis], group, at - half[mine, axis])
+        np.maximum.at(extent[:, 1, axis], group, at + half[mine, axis])
+    return extent
+
+
+def _widen(extent: NDArray, outer: NDArray, inner: NDArray, pad: float) -> None:
+    """Makes extents hold those of the groups inside, by the number of the group around each."""
+    np.minimum.at(extent[:, 0], outer, inner[:, 0] - pad)
+    np.maximum.at(extent[:, 1], outer, inner[:, 1] + pad)
+
+
+def _first_members(groups: Groups) -> NDArray[np.int64]:
+    """[G] a node of each group."""
+    return np.unique(groups.group[groups.group >= 0], return_index=True)[1]
+
+
+def _names_below(groups: Groups, positions: NDArray, extent: NDArray) -> NDArray[np.bool_]:
+    """[G] whether names stand at the foot: away from the switches between the groups."""
+    between = positions[groups.group < 0, 1]
+    if not len(between):
+        return np.ones(groups.count, np.bool_)
+    return extent[:, :, 1].mean(axis=1) <= between.mean()
+
+
+def _lie_apart(groups: Groups, extent: NDArray, positions: NDArray, half: NDArray) -> bool:
+    """Whether no outline overlaps another one, or a node that is not of its group."""
+    low, high = extent[:, 0], extent[:, 1]
+    meets = ((low[:, None] < high[None]) & (low[None] < high[:, None])).all(axis=2)
+    if meets.sum() > groups.count:
+        return False
+    holds = (
+        (low[:, None] < (positions + half)[None]) & ((positions - half)[None] < high[:, None])
+    ).all(axis=2)
+    return not (holds & (groups.group[None] != np.arange(groups.count)[:, None])).any()
+
+
+def _names(topology: Topology, groups: Groups, leaves: NDArray, kind: str) -> list[tuple[str, str]]:
+    """The label of each group, and a shorter one: of a rack with one named leaf, the leaf's."""
+    names = [(f"{kind} {number}", str(number)) for number in range(groups.count)]
+    own = groups.group[leaves].tolist()
+    for leaf, number in zip(leaves.tolist(), own, strict=True):
+        label = topology.label(leaf)
+        if label and not label.isdigit() and own.count(number) == 1:
+            names[number] = topology.id_name(leaf), str(number)
+    return names
