@@ -4,11 +4,13 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.patience import PATIENCE_S
+from tests.report.browser import chromium, missing
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,3 +45,40 @@ def test_examples_of_docstrings_are_fenced():
     shown = "Adds.\n\n```pycon\n>>> add(\n...     [1]\n... )\n[1]\n```\n\nSource: a book.\n"
     assert extension.fenced(docstring) == shown
     assert extension.fenced("No example here.\n") == "No example here.\n"
+
+
+SITE = """site_name: one page
+use_directory_urls: false
+theme: {name: material, font: false}
+extra: {polyfills: [javascripts/iframe-worker.js]}
+plugins: [search, offline]
+"""
+
+
+def test_the_site_is_set_up_for_a_disk():
+    settings = (ROOT / "mkdocs.yml").read_text()
+    assert "\n  - offline" in settings
+    assert "polyfills: [javascripts/iframe-worker.js]" in settings  # else `offline` names a host
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_search_works_from_a_disk(tmp_path: Path):
+    if reason := missing():
+        pytest.skip(reason)
+    (tmp_path / "docs" / "javascripts").mkdir(parents=True)
+    shim = Path("docs", "javascripts", "iframe-worker.js")
+    shutil.copy(ROOT / shim, tmp_path / shim)
+    (tmp_path / "docs" / "index.md").write_text("# One\n\nAbout trees and rings.\n")
+    (tmp_path / "mkdocs.yml").write_text(SITE)
+    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet"], cwd=tmp_path, check=True)
+    assert "https://unpkg" not in (tmp_path / "site" / "index.html").read_text()
+    with chromium(tmp_path / "profile") as browser:
+        browser.get((tmp_path / "site" / "index.html").as_uri())
+        browser.execute_script("document.querySelector('[data-md-toggle=search]').click()")
+        browser.find_element("css selector", ".md-search__input").send_keys("rings")
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := browser.find_elements("css selector", ".md-search-result__link")):
+            assert time.monotonic() < deadline, browser.get_log("browser")
+            time.sleep(0.1)
+        assert found[0].get_attribute("href").startswith("file://")
