@@ -282,6 +282,35 @@ def test_turning_a_phone_leaves_no_wide_page(opened: Opened) -> None:
             browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def test_on_a_phone_two_drawings_are_seen_at_once_and_nothing_lies_under_buttons(
+    opened: Opened,
+) -> None:
+    browser = opened(page(ring_all_reduce(8), star_all_reduce(6)))
+    boxes = (
+        "return ['.network', '.camera'].map((name) => [...document.querySelectorAll(name)]"
+        ".map((one) => { const box = one.getBoundingClientRect();"
+        " return [box.top, box.bottom, box.left, box.right]; }))"
+    )
+    try:
+        for width, height in ((390, 844), (600, 844), (1400, 900)):
+            browser.execute_cdp_cmd(
+                "Emulation.setDeviceMetricsOverride",
+                {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700},
+            )
+            wait_until(browser, f"document.documentElement.scrollWidth <= {width}")
+            assert browser.execute_script("return innerWidth") == width
+            (first, second), buttons = browser.execute_script(boxes)
+            if width < 700:
+                assert first[1] < second[0] and second[1] - first[0] < height - 110
+            else:
+                assert first[3] < second[2]
+            for drawing, group in zip((first, second), buttons, strict=True):
+                assert group[0] >= drawing[1] and group[3] <= width
+        assert len(browser.find_elements("css selector", ".player")) == 1
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_zooms_and_moves(opened: Opened) -> None:
     from selenium.webdriver.common.keys import Keys
 

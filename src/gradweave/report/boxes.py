@@ -85,7 +85,9 @@ def in_boxes(topology: Topology) -> Drawing | None:
         return None
     homes = home[topology.servers]
     level = _levels(topology, homes)
-    boxes = [(topology.servers[homes == one], [one]) for one in dict.fromkeys(homes.tolist())]
+    boxes: list[Box] = [
+        (topology.servers[homes == one], [one]) for one in dict.fromkeys(homes.tolist())
+    ]
     layers = _Boxes(topology, level, boxes)
     return None if layers.has_bars_that_are_linked() else layers.drawing()
 

@@ -40,8 +40,9 @@ function fillView(view) {
   view.root.classList.toggle("many", schedule.servers.length > 60);
   part("which").hidden = !several;
   if (several) {
+    for (const whose of view.root.querySelectorAll(".whose")) whose.textContent = ` · ${view.name}`;
     part("which-name").textContent = view.name;
-    part("which-how").textContent = `${raw.network} · ${provenance(raw)}`;
+    part("which-how").textContent = [given.title === raw.network ? "" : raw.network, provenance(raw)].filter(Boolean).join(" · ");
   }
   showFacts(several ? part("which-facts") : byId("facts"), factsOf(schedule, page.gradientBytes, several));
   part("transfers-of").hidden = false;
